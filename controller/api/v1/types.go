@@ -87,15 +87,16 @@ type StatefulSingletonSpec struct {
 	HoldInitContainers bool `json:"holdInitContainers,omitempty"`
 }
 
-// Phase is where a singleton stands.
+// Phase is where a singleton stands. It is empty while no pod is there and none
+// is expected.
 //
 // +kubebuilder:validation:Enum=Running;Transitioning;Failed
 type Phase string
 
 const (
-	// PhaseRunning: the holder is Ready and no handoff is under way.
+	// PhaseRunning: there is a holder, and no handoff is under way.
 	PhaseRunning Phase = "Running"
-	// PhaseTransitioning: a handoff is under way, or the first pod has not come yet.
+	// PhaseTransitioning: a handoff is under way.
 	PhaseTransitioning Phase = "Transitioning"
 	// PhaseFailed: a handoff takes longer than spec.maxTransitionTime, or can't go
 	// on without a person. The message says what would help.
@@ -108,7 +109,8 @@ const (
 type Proof string
 
 const (
-	// ProofNeverSignalled: the holder was recorded, but gone before its signal.
+	// ProofNeverSignalled: the holder was recorded, but deleted before its signal,
+	// or before it was bound to a node: it never started.
 	ProofNeverSignalled Proof = "NeverSignalled"
 	// ProofKubeletReported: the kubelet ended the pod and reported every held
 	// container as terminated.

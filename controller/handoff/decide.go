@@ -1,0 +1,433 @@
+package handoff
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// decision is a Snapshot sorted by what its pods are to the singleton, and the
+// Plan that grows out of it.
+type decision struct {
+	Snapshot
+	now time.Time
+
+	// holder is the recorded holder, nil if its object is gone or none is recorded.
+	holder *corev1.Pod
+	// runners may run a main process though the record does not name them.
+	runners []*corev1.Pod
+	// leftovers are proven dead and still bear the finalizer.
+	leftovers []*corev1.Pod
+	// standbys are in the order in which they would be released.
+	standbys []standby
+	// strangers are held for a singleton of another name, and stay held.
+	strangers []*corev1.Pod
+	// overlap names another singleton and the pod that both pick.
+	overlap string
+
+	plan   Plan
+	status *v1.StatefulSingletonStatus
+	// message says in words what the outcome means here.
+	message string
+	// needsPerson: nothing goes on without a person, however long one waits.
+	needsPerson bool
+}
+
+type standby struct {
+	pod      *corev1.Pod
+	revision int64
+	// waitsFor is empty if the standby is warm.
+	waitsFor string
+}
+
+// Decide says what to do about a singleton that looks like the Snapshot at the
+// time now.
+func Decide(s Snapshot, now time.Time) Plan {
+	d := &decision{Snapshot: s, now: now, status: s.Singleton.Status.DeepCopy()}
+	d.sort()
+	if d.status.ActivePodUID != "" {
+		d.withHolder()
+	} else {
+		d.withoutHolder()
+	}
+	for _, pod := range d.leftovers {
+		d.do(LetGo{refOf(pod)})
+	}
+	d.report()
+	d.plan.Status = *d.status
+	return d.plan
+}
+
+func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }
+
+func (d *decision) found(outcome Outcome, format string, args ...any) {
+	d.plan.Outcome = outcome
+	d.message = fmt.Sprintf(format, args...)
+}
+
+// sort finds out what each pod is to the singleton.
+func (d *decision) sort() {
+	selector, err := metav1.LabelSelectorAsSelector(&d.Singleton.Spec.Selector)
+	if err != nil {
+		selector = labels.Nothing() // the CRD lets no such selector in
+	}
+	for i := range d.Pods {
+		pod := &d.Pods[i]
+		selected := selector.Matches(labels.Set(pod.Labels))
+		if selected {
+			d.findOverlap(pod)
+		}
+		containers := held(pod, d.Singleton)
+		_, hasSignal := signalled(pod)
+		protected := slices.Contains(pod.Finalizers, v1.HandoffFinalizer)
+		_, dead := d.proveDead(pod)
+		switch {
+		case pod.UID == d.status.ActivePodUID:
+			d.holder = pod
+		case dead && protected:
+			d.leftovers = append(d.leftovers, pod)
+		case dead:
+		case !isHeld(pod, containers) || hasSignal || protected:
+			d.runners = append(d.runners, pod)
+		case going(pod):
+		case injectedFor(pod, d.Singleton) && selected:
+			d.standbys = append(d.standbys, standby{pod, d.revision(pod), waitsFor(pod, containers)})
+		case selected:
+			d.strangers = append(d.strangers, pod)
+		}
+	}
+	slices.SortFunc(d.standbys, func(a, b standby) int {
+		return cmp.Or(cmp.Compare(b.revision, a.revision),
+			a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time),
+			cmp.Compare(a.pod.Name, b.pod.Name))
+	})
+}
+
+func (d *decision) findOverlap(pod *corev1.Pod) {
+	for i := range d.Others {
+		other := &d.Others[i]
+		selector, err := metav1.LabelSelectorAsSelector(&other.Spec.Selector)
+		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+			d.overlap = fmt.Sprintf("StatefulSingleton %s picks pod %s too", other.Name, pod.Name)
+			return
+		}
+	}
+}
+
+// blocked reports why nothing may be signalled, and keeps what runs from
+// vanishing unseen. It returns false where nothing is in the way.
+func (d *decision) blocked() bool {
+	switch {
+	case d.overlap != "":
+		d.needsPerson = true
+		d.found(Overlapping, "%s: no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons", d.overlap)
+	case len(d.runners) > 0:
+		d.protect(d.runners...)
+		d.needsPerson = !slices.ContainsFunc(d.runners, going)
+		d.found(SeveralRun, "%s not held and may run besides the holder: no pod is released until only one is left. Delete what is too much", these(d.runners))
+	default:
+		return false
+	}
+	return true
+}
+
+// protect puts the finalizer on pods that lack it, except where the API server
+// takes no finalizer any more.
+func (d *decision) protect(pods ...*corev1.Pod) {
+	for _, pod := range pods {
+		if pod.DeletionTimestamp == nil && !slices.Contains(pod.Finalizers, v1.HandoffFinalizer) {
+			d.do(Protect{refOf(pod)})
+		}
+	}
+}
+
+func (d *decision) withHolder() {
+	if d.holder == nil {
+		if proof, ok := d.proveGone(); ok {
+			d.succeed(proof)
+			return
+		}
+		d.needsPerson = true
+		d.found(HolderLost, "pod %s is gone and nothing proves that its processes have ended: somebody took its finalizer off. Make sure that they have, then run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
+			d.status.ActivePod, d.Singleton.Namespace, d.Singleton.Name, v1.AttestAnnotation, d.status.ActivePodUID)
+		return
+	}
+	if proof, ok := d.proveDead(d.holder); ok {
+		d.succeed(proof)
+		return
+	}
+	if going(d.holder) {
+		d.protect(d.holder)
+		d.found(HolderStopping, "pod %s stops%s", d.holder.Name, d.stoppingHelp())
+		return
+	}
+	d.alive()
+}
+
+func (d *decision) withoutHolder() {
+	switch {
+	case d.overlap != "", len(d.runners) > 1:
+		d.blocked()
+	case len(d.runners) == 1:
+		d.adopt(d.runners[0])
+	case len(d.standbys) > 0 && d.warm() == nil:
+		d.found(WarmingUp, "pod %s %s", d.standbys[0].pod.Name, d.standbys[0].waitsFor)
+	case len(d.standbys) > 0:
+		d.release(d.warm(), d.nextTransition())
+	case d.status.LastTransition != nil && d.status.LastTransition.To == "" && d.status.LastTransition.Cause != v1.CauseScaleDown:
+		d.found(AwaitingPod, "pod %s has ended, and the pod that follows has not come yet%s", d.status.LastTransition.From, d.strangerHelp())
+	default:
+		d.found(NoPods, "no pod matches the selector; the first that comes is held until it may run%s", d.strangerHelp())
+	}
+}
+
+// warm is the standby to release next, nil if none is warm.
+func (d *decision) warm() *corev1.Pod {
+	for _, s := range d.standbys {
+		if s.waitsFor == "" {
+			return s.pod
+		}
+	}
+	return nil
+}
+
+// succeed moves the record on from a holder that is proven dead.
+func (d *decision) succeed(proof v1.Proof) {
+	now := metav1.NewMicroTime(d.now)
+	t := &v1.Transition{From: d.status.ActivePod, Cause: d.cause(), Proof: proof, Started: d.begun(), Terminated: &now}
+	next := d.warm()
+	if !d.blocked() && next != nil {
+		d.release(next, t)
+	} else {
+		d.status.ActivePod, d.status.ActivePodUID, d.status.LastTransition = "", "", t
+		d.do(Record{})
+		if d.plan.Outcome == "" {
+			d.found(HolderEnded, "pod %s has ended, and no standby is warm yet", t.From)
+		}
+	}
+	if d.holder != nil && slices.Contains(d.holder.Finalizers, v1.HandoffFinalizer) {
+		d.do(LetGo{refOf(d.holder)})
+	}
+}
+
+// nextTransition goes on with the transition whose old holder is dead already, or
+// begins one from nothing.
+func (d *decision) nextTransition() *v1.Transition {
+	if last := d.status.LastTransition; last != nil && last.To == "" && last.Cause != v1.CauseScaleDown {
+		return last.DeepCopy()
+	}
+	return &v1.Transition{Cause: v1.CauseCreated, Started: d.begun()}
+}
+
+// release records the pod as the holder and signals it.
+func (d *decision) release(pod *corev1.Pod, t *v1.Transition) {
+	t.To = pod.Name
+	d.status.ActivePod, d.status.ActivePodUID, d.status.LastTransition = pod.Name, pod.UID, t
+	d.status.Epoch++
+	d.standbys = slices.DeleteFunc(d.standbys, func(s standby) bool { return s.pod == pod })
+	d.sign(pod)
+	d.found(Released, "pod %s is released with epoch %d", pod.Name, d.status.Epoch)
+}
+
+// sign signals the pod that the record names. The Record before it is the
+// compare-and-swap that stops whoever read an older one.
+func (d *decision) sign(pod *corev1.Pod) {
+	d.do(Record{}, Signal{refOf(pod), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch, Time: d.now.UTC()}})
+	d.openBarriers(pod)
+}
+
+// openBarriers creates what the pod's barriers wait for.
+func (d *decision) openBarriers(pod *corev1.Pod) {
+	opened := map[string]bool{}
+	for _, h := range held(pod, d.Singleton) {
+		if h.configMap != "" && !opened[h.configMap] {
+			opened[h.configMap] = true
+			d.do(OpenBarrier{refOf(pod), h.configMap, d.status.Epoch})
+		}
+	}
+	if len(opened) > 0 {
+		d.do(Nudge{refOf(pod), d.status.Epoch})
+	}
+}
+
+// adopt records as the holder a pod that runs already: one that ran before the
+// singleton existed, or one that was signalled and then forgotten. One that is
+// being deleted is recorded too, though it takes no finalizer any more: if it
+// vanishes, that proves nothing.
+func (d *decision) adopt(pod *corev1.Pod) {
+	d.protect(pod)
+	now := metav1.NewMicroTime(d.now)
+	d.status.ActivePod, d.status.ActivePodUID = pod.Name, pod.UID
+	d.status.LastTransition = &v1.Transition{To: pod.Name, Cause: v1.CauseAdopted, Started: d.begun(), Signalled: &now}
+	d.status.Epoch++
+	if s, ok := signalled(pod); ok {
+		// It runs with this epoch in its environment.
+		d.status.Epoch = max(d.status.Epoch-1, s.Epoch)
+	}
+	d.do(Record{})
+	d.found(Adopted, "pod %s runs already and holds", pod.Name)
+}
+
+// alive looks after a holder that is not asked to stop.
+func (d *decision) alive() {
+	containers := held(d.holder, d.Singleton)
+	given, hasSignal := signalled(d.holder)
+	if isHeld(d.holder, containers) && !hasSignal {
+		if !d.blocked() {
+			d.sign(d.holder)
+			d.found(Released, "pod %s is released with epoch %d", d.holder.Name, d.status.Epoch)
+		}
+		return
+	}
+	d.protect(d.holder)
+	if slices.ContainsFunc(containers, heldContainer.atBarrier) {
+		d.openBarriers(d.holder)
+	}
+	if hasSignal && mainStarted(containers) && !isTrue(d.holder, v1.ReadyCondition) {
+		d.do(MarkReady{refOf(d.holder)})
+	}
+	d.followStart(containers, given)
+	if d.blocked() {
+		return
+	}
+	if next := d.newest(); next != nil {
+		d.rollOver(next)
+		return
+	}
+	d.serving()
+}
+
+// followStart writes down what the kubelet reported of the new holder's start.
+func (d *decision) followStart(containers []heldContainer, given signal.Signal) {
+	t := d.status.LastTransition
+	if t == nil || t.To != d.holder.Name {
+		return
+	}
+	now := metav1.NewMicroTime(d.now)
+	if t.Signalled == nil {
+		t.Signalled = &now
+		if !given.Time.IsZero() {
+			t.Signalled = new(metav1.NewMicroTime(given.Time))
+		}
+	}
+	ready := isTrue(d.holder, corev1.PodReady)
+	if t.Terminated != nil && t.GapMilliseconds == nil && (ready || startReported(containers) && mainStarted(containers)) {
+		t.GapMilliseconds = new(d.now.Sub(t.Terminated.Time).Milliseconds())
+	}
+	if t.Ready == nil && ready {
+		t.Ready = &now
+	}
+}
+
+// serving reports a holder that nothing is about to replace.
+func (d *decision) serving() {
+	t := d.status.LastTransition
+	switch {
+	case isTrue(d.holder, corev1.PodReady):
+		d.found(HolderReady, "pod %s holds with epoch %d%s", d.holder.Name, d.status.Epoch, d.strangerHelp())
+	case t != nil && t.To == d.holder.Name && t.Ready == nil:
+		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, notReady(d.holder))
+	default:
+		d.found(HolderNotReady, "pod %s holds and is not Ready: %s", d.holder.Name, notReady(d.holder))
+	}
+}
+
+// newest is the first standby that is of a newer revision than the holder.
+func (d *decision) newest() *standby {
+	for i := range d.standbys {
+		if d.newer(d.standbys[i].pod, d.holder) {
+			return &d.standbys[i]
+		}
+	}
+	return nil
+}
+
+// rollOver asks the holder to stop once a pod of a newer revision is warm, or can
+// only warm up without it.
+func (d *decision) rollOver(next *standby) {
+	cold := ""
+	if next.waitsFor != "" {
+		if cold = d.waitsForHolder(next.pod); cold == "" {
+			d.found(StandbyNotWarm, "pod %s %s; pod %s goes on until it is warm", next.pod.Name, next.waitsFor, d.holder.Name)
+			return
+		}
+	}
+	rs := d.replicaSet(d.holder)
+	if rs.Spec.Replicas == nil || *rs.Spec.Replicas > 0 {
+		d.do(Retire{rs.Name, rs.UID})
+	}
+	if cold != "" {
+		d.found(RetiringCold, "pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.pod.Name, cold)
+		return
+	}
+	d.found(Retiring, "pod %s is warm; pod %s is asked to stop", next.pod.Name, d.holder.Name)
+}
+
+// attachPatience is how long a volume that is attached to the holder's node may
+// keep the standby waiting on another: some volumes of that kind do mount twice.
+const attachPatience = 20 * time.Second
+
+// waitsForHolder says which volume keeps the standby from warming up while the
+// holder has it; empty if none does.
+func (d *decision) waitsForHolder(pod *corev1.Pod) string {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.PersistentVolumeClaim == nil || !mounts(d.holder, volume.PersistentVolumeClaim.ClaimName) {
+			continue
+		}
+		claim := d.Claims[volume.PersistentVolumeClaim.ClaimName]
+		if claim == nil {
+			continue
+		}
+		modes := claim.Spec.AccessModes
+		scheduled := condition(pod, corev1.PodScheduled)
+		switch {
+		case slices.Contains(modes, corev1.ReadWriteOncePod):
+			// The scheduler's own words (pkg/scheduler/framework/plugins/volumerestrictions).
+			// A pod that no node could take anyway is told other ones.
+			if scheduled != nil && scheduled.Status == corev1.ConditionFalse && strings.Contains(scheduled.Message, "ReadWriteOncePod") {
+				return fmt.Sprintf("claim %s is ReadWriteOncePod", claim.Name)
+			}
+		case slices.Contains(modes, corev1.ReadWriteMany) || slices.Contains(modes, corev1.ReadOnlyMany):
+		case pod.Spec.NodeName != "" && pod.Spec.NodeName != d.holder.Spec.NodeName &&
+			!isTrue(pod, corev1.PodReadyToStartContainers) &&
+			scheduled != nil && d.now.Sub(scheduled.LastTransitionTime.Time) >= attachPatience:
+			return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s", claim.Name, d.holder.Spec.NodeName)
+		}
+	}
+	return ""
+}
+
+func mounts(pod *corev1.Pod, claim string) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+	})
+}
+
+// cause is what began the handoff from a holder that is dead.
+func (d *decision) cause() v1.Cause {
+	pod := d.holder
+	if pod == nil {
+		return v1.CauseDeletion
+	}
+	disrupted := isTrue(pod, corev1.DisruptionTarget)
+	switch {
+	case disrupted:
+		return v1.CauseEviction
+	case pod.DeletionTimestamp == nil:
+		return v1.CauseCompletion
+	case d.unwanted(pod):
+		return v1.CauseScaleDown
+	case d.outdated(pod):
+		return v1.CauseRollout
+	}
+	return v1.CauseDeletion
+}

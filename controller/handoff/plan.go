@@ -1,0 +1,128 @@
+package handoff
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// Outcome names what Decide found. It is the reason of the conditions in status.
+type Outcome string
+
+const (
+	// NoPods: no pod is there, and none is expected.
+	NoPods Outcome = "NoPods"
+	// AwaitingPod: the last holder is dead, and the pod that follows has not come.
+	AwaitingPod Outcome = "AwaitingPod"
+	// WarmingUp: there is no holder, and no standby is warm yet.
+	WarmingUp Outcome = "WarmingUp"
+	// Released: a standby becomes the holder and is signalled, or the signal of
+	// the recorded holder is repeated.
+	Released Outcome = "Released"
+	// Starting: the holder was signalled and is not Ready yet.
+	Starting Outcome = "Starting"
+	// HolderReady: the holder is Ready and no handoff is under way.
+	HolderReady Outcome = "HolderReady"
+	// HolderNotReady: the holder was Ready once, and now is not. No handoff is
+	// under way.
+	HolderNotReady Outcome = "HolderNotReady"
+	// StandbyNotWarm: a pod of a newer revision is not warm. The holder stays.
+	StandbyNotWarm Outcome = "StandbyNotWarm"
+	// Retiring: a pod of a newer revision is warm, and the holder is asked to stop.
+	Retiring Outcome = "Retiring"
+	// RetiringCold: a pod of a newer revision can only warm up once the holder is
+	// gone, and the holder is asked to stop.
+	RetiringCold Outcome = "RetiringCold"
+	// HolderStopping: the holder is going, and nothing proves it dead yet.
+	HolderStopping Outcome = "HolderStopping"
+	// HolderEnded: the holder is proven dead, and no standby may be released yet.
+	HolderEnded Outcome = "HolderEnded"
+	// HolderLost: the holder's object is gone without proof of its death.
+	HolderLost Outcome = "HolderLost"
+	// Adopted: a pod that already runs becomes the holder.
+	Adopted Outcome = "Adopted"
+	// SeveralRun: pods besides the holder run, or may. Nothing is signalled.
+	SeveralRun Outcome = "SeveralRun"
+	// Overlapping: another singleton picks a pod of this one. Nothing is signalled.
+	Overlapping Outcome = "Overlapping"
+)
+
+// Plan is what to do now: the steps in their order, and the status to report.
+type Plan struct {
+	Outcome Outcome
+	// Steps are writes, each of which may be the last one before a crash. Whoever
+	// executes them stops at the first that fails.
+	Steps []Step
+	// Status is what the singleton's status shall be. A Record among the steps
+	// writes it at its place; without one it is written after the last step.
+	Status v1.StatefulSingletonStatus
+	// Requeue is when to decide again if nothing is seen to change before.
+	Requeue time.Duration
+}
+
+// Step is one write to the API server.
+type Step interface{ isStep() }
+
+// PodRef names one pod for good.
+type PodRef struct {
+	Name string
+	UID  types.UID
+}
+
+type (
+	// Protect puts the finalizer and the singleton's label on a pod that may run,
+	// so that it can't vanish unseen.
+	Protect struct{ Pod PodRef }
+
+	// Record writes Plan.Status if, and only if, the singleton is still as the
+	// Snapshot has it.
+	Record struct{}
+
+	// Signal releases a pod: finalizer, signal and role in one patch.
+	Signal struct {
+		Pod    PodRef
+		Signal signal.Signal
+	}
+
+	// OpenBarrier creates the ConfigMap that a pod's barrier waits for. One that
+	// exists is left as it is.
+	OpenBarrier struct {
+		Pod       PodRef
+		ConfigMap string
+		Epoch     int64
+	}
+
+	// Nudge makes the kubelet look at once whether the ConfigMap exists.
+	Nudge struct {
+		Pod   PodRef
+		Epoch int64
+	}
+
+	// LetGo takes finalizer, signal and role off a pod that is proven dead.
+	LetGo struct{ Pod PodRef }
+
+	// Retire scales a ReplicaSet to zero: its pods are asked to stop, and the
+	// Deployment controller does not bring them back.
+	Retire struct {
+		ReplicaSet string
+		UID        types.UID
+	}
+
+	// MarkReady sets the readiness gate's condition.
+	MarkReady struct{ Pod PodRef }
+)
+
+func (Protect) isStep()     {}
+func (Record) isStep()      {}
+func (Signal) isStep()      {}
+func (OpenBarrier) isStep() {}
+func (Nudge) isStep()       {}
+func (LetGo) isStep()       {}
+func (Retire) isStep()      {}
+func (MarkReady) isStep()   {}
+
+func refOf(pod *corev1.Pod) PodRef { return PodRef{Name: pod.Name, UID: pod.UID} }

@@ -1,0 +1,239 @@
+package handoff
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// heldContainer is a container of a pod that must not start its main process
+// before the signal.
+type heldContainer struct {
+	name string
+	// open: nothing holds it, though the singleton asks for it.
+	open bool
+	// configMap is what a barrier waits for. Empty: held by the wrapper, or open.
+	configMap string
+	// gateProbe is whether the kubelet tells the start of the main process by the
+	// gate's startup probe.
+	gateProbe bool
+	init      bool
+	status    *corev1.ContainerStatus
+}
+
+// injectedFor tells whether the singleton's policy injected the pod.
+func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
+	return pod.Annotations[v1.InjectedAnnotation] == singleton.Namespace+"/"+singleton.Name
+}
+
+// held lists the containers that the law speaks of: those that bear the wrapper
+// or the barrier, and those that the spec names though they bear neither.
+func held(pod *corev1.Pod, singleton *v1.StatefulSingleton) []heldContainer {
+	var all []heldContainer
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if h, ok := hold(c, pod.Status.InitContainerStatuses); ok {
+			h.init = true
+			all = append(all, h)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		h, ok := hold(c, pod.Status.ContainerStatuses)
+		if !ok && named(c.Name, singleton) {
+			h, ok = heldContainer{name: c.Name, open: true, status: statusOf(pod.Status.ContainerStatuses, c.Name)}, true
+		}
+		if ok {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// named tells whether the singleton asks for a regular container of that name to be held.
+func named(container string, singleton *v1.StatefulSingleton) bool {
+	return len(singleton.Spec.Containers) == 0 || slices.Contains(singleton.Spec.Containers, container)
+}
+
+// isHeld tells whether the pod was injected, by any singleton's policy, and
+// nothing of it runs before the signal.
+func isHeld(pod *corev1.Pod, containers []heldContainer) bool {
+	return pod.Annotations[v1.InjectedAnnotation] != "" && len(containers) > 0 &&
+		!slices.ContainsFunc(containers, func(h heldContainer) bool { return h.open })
+}
+
+// hold reads how a container is held; ok is false where nothing holds it.
+func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContainer, ok bool) {
+	h = heldContainer{name: c.Name, status: statusOf(statuses, c.Name)}
+	if len(c.Command) > 1 && c.Command[0] == signal.GatePath && c.Command[1] == "wrap" {
+		probe := c.StartupProbe
+		h.gateProbe = probe != nil && probe.Exec != nil && len(probe.Exec.Command) > 0 && probe.Exec.Command[0] == signal.GatePath
+		return h, true
+	}
+	// The last variable of a name wins, in Kubernetes and here.
+	for _, env := range slices.Backward(c.Env) {
+		if env.Name == signal.EpochEnv {
+			if env.ValueFrom != nil && env.ValueFrom.ConfigMapKeyRef != nil {
+				h.configMap = env.ValueFrom.ConfigMapKeyRef.Name
+				return h, true
+			}
+			break
+		}
+	}
+	return heldContainer{}, false
+}
+
+func statusOf(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
+	for i := range statuses {
+		if statuses[i].Name == name {
+			return &statuses[i]
+		}
+	}
+	return nil
+}
+
+// atBarrier tells whether the container waits for exactly its own ConfigMap, and
+// not for another one that the user forgot. The words are the kubelet's
+// (pkg/kubelet/kuberuntime: the API error of the ConfigMap as it is).
+func (h heldContainer) atBarrier() bool {
+	return h.configMap != "" && h.status != nil && h.status.State.Waiting != nil &&
+		h.status.State.Waiting.Reason == "CreateContainerConfigError" &&
+		strings.Contains(h.status.State.Waiting.Message, fmt.Sprintf("configmap %q not found", h.configMap))
+}
+
+// waitsForSignal tells whether nothing but the signal keeps the container from
+// running its main process.
+func (h heldContainer) waitsForSignal() bool {
+	if h.configMap != "" {
+		return h.atBarrier()
+	}
+	return h.status != nil && h.status.State.Running != nil
+}
+
+// started tells whether the kubelet's reports show that the main process of a
+// container of a signalled pod was started. A wrapper without the gate's startup
+// probe has a readiness probe instead, by which the pod becomes Ready.
+func (h heldContainer) started() bool {
+	if h.status == nil || h.status.State.Running == nil {
+		return false
+	}
+	return !h.gateProbe || (h.status.Started != nil && *h.status.Started)
+}
+
+// startReported tells whether the kubelet tells of every main process when it
+// starts, and not only when it is ready.
+func startReported(containers []heldContainer) bool {
+	return !slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.init && h.configMap == "" && !h.gateProbe })
+}
+
+// mainStarted tells whether every held regular container's main process was started.
+func mainStarted(containers []heldContainer) bool {
+	return !slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.init && !h.started() })
+}
+
+// waitsFor says what keeps a standby from being warm, in words for status. Empty:
+// it is warm, nothing is left to wait for but the signal.
+func waitsFor(pod *corev1.Pod, containers []heldContainer) string {
+	if pod.Spec.NodeName == "" {
+		if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+			return "can't be scheduled: " + c.Message
+		}
+		return "is not scheduled yet"
+	}
+	byName := map[string]heldContainer{}
+	for _, h := range containers {
+		byName[h.name] = h
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if h, ok := byName[c.Name]; ok {
+			if h.waitsForSignal() {
+				return "" // whatever follows waits in its turn
+			}
+			return containerState(c.Name, h.status)
+		}
+		status := statusOf(pod.Status.InitContainerStatuses, c.Name)
+		if !initDone(c, status) {
+			return "init " + containerState(c.Name, status)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		name := pod.Spec.Containers[i].Name
+		status := statusOf(pod.Status.ContainerStatuses, name)
+		if h, ok := byName[name]; ok {
+			if !h.waitsForSignal() {
+				return containerState(name, status)
+			}
+		} else if status == nil || status.ImageID == "" && status.State.Running == nil {
+			return containerState(name, status)
+		}
+	}
+	return ""
+}
+
+func initDone(c *corev1.Container, status *corev1.ContainerStatus) bool {
+	if status == nil {
+		return false
+	}
+	if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		return status.State.Running != nil && status.Started != nil && *status.Started
+	}
+	return status.State.Terminated != nil && status.State.Terminated.ExitCode == 0
+}
+
+// containerState is a container's state in words.
+func containerState(name string, status *corev1.ContainerStatus) string {
+	switch {
+	case status == nil:
+		return fmt.Sprintf("container %s has not started", name)
+	case status.State.Waiting != nil:
+		text := fmt.Sprintf("container %s waits: %s", name, status.State.Waiting.Reason)
+		if m := status.State.Waiting.Message; m != "" {
+			text += ": " + m
+		}
+		return text
+	case status.State.Terminated != nil:
+		return fmt.Sprintf("container %s ended: %s, exit code %d", name, status.State.Terminated.Reason, status.State.Terminated.ExitCode)
+	case status.State.Running != nil:
+		return fmt.Sprintf("container %s runs", name)
+	default:
+		return fmt.Sprintf("container %s has not started", name)
+	}
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	c := condition(pod, kind)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func terminal(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// going tells whether the pod was asked to stop or has ended.
+func going(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || terminal(pod) }
+
+// signalled tells whether the pod bears a signal of its own. One that can't be
+// read, or is of another pod, releases nothing: the gate reads by the same rule.
+func signalled(pod *corev1.Pod) (signal.Signal, bool) {
+	text, ok := pod.Annotations[signal.Annotation]
+	if !ok {
+		return signal.Signal{}, false
+	}
+	s, err := signal.Parse([]byte(text))
+	return s, err == nil && s.UID == string(pod.UID)
+}

@@ -1,0 +1,149 @@
+package handoff
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+const (
+	// transitionPoll is how often to look again during a handoff for what no watch
+	// reports: taints of nodes, pods without the singleton's label.
+	transitionPoll = 5 * time.Second
+	// settledPoll is the same while no handoff is under way.
+	settledPoll = 5 * time.Minute
+)
+
+// settled tells whether no handoff is under way.
+func (o Outcome) settled() bool {
+	return o == NoPods || o == HolderReady || o == HolderNotReady
+}
+
+// begun is when the handoff that is under way began: now, if none was.
+func (d *decision) begun() *metav1.MicroTime {
+	was := &d.Singleton.Status
+	if was.TransitionTimestamp != nil && (was.Phase == v1.PhaseTransitioning || was.Phase == v1.PhaseFailed) {
+		return was.TransitionTimestamp.DeepCopy()
+	}
+	now := metav1.NewMicroTime(d.now)
+	return &now
+}
+
+// report turns the outcome into the rest of the status.
+func (d *decision) report() {
+	outcome := d.plan.Outcome
+	d.plan.Requeue = settledPoll
+	phase, message := v1.PhaseRunning, d.message
+	if outcome == NoPods {
+		phase = ""
+	}
+	if !outcome.settled() {
+		d.status.TransitionTimestamp = d.begun()
+		phase, d.plan.Requeue = v1.PhaseTransitioning, transitionPoll
+		patience := time.Duration(d.Singleton.Spec.MaxTransitionTime) * time.Second
+		spent := d.now.Sub(d.status.TransitionTimestamp.Time)
+		switch {
+		case d.needsPerson:
+			phase = v1.PhaseFailed
+		case spent >= patience:
+			phase = v1.PhaseFailed
+			message = fmt.Sprintf("the handoff takes longer than maxTransitionTime (%s): %s", patience, message)
+		default:
+			d.plan.Requeue = min(transitionPoll, patience-spent)
+		}
+	}
+	if outcome == HolderEnded {
+		d.plan.Requeue = time.Millisecond // the record just moved: decide on the rest at once
+	}
+	d.status.Phase, d.status.Message = phase, message
+	d.status.ObservedGeneration = d.Singleton.Generation
+	d.status.StandbyPods = nil
+	for _, s := range d.standbys {
+		d.status.StandbyPods = append(d.status.StandbyPods, s.pod.Name)
+	}
+	d.condition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods)
+	d.condition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)
+	d.condition(v1.ConditionStalled, phase == v1.PhaseFailed)
+}
+
+func (d *decision) condition(kind string, value bool) {
+	status := metav1.ConditionFalse
+	if value {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: string(d.plan.Outcome), Message: d.status.Message,
+		ObservedGeneration: d.Singleton.Generation, LastTransitionTime: metav1.NewTime(d.now),
+	})
+}
+
+// these lists pods as the subject of a sentence in the plural or the singular.
+func these(pods []*corev1.Pod) string {
+	names := make([]string, len(pods))
+	for i, pod := range pods {
+		names[i] = pod.Name
+	}
+	if len(names) == 1 {
+		return "pod " + names[0] + " is"
+	}
+	return "pods " + strings.Join(names, ", ") + " are"
+}
+
+// strangerHelp tells of pods that stay held for ever.
+func (d *decision) strangerHelp() string {
+	if len(d.strangers) == 0 {
+		return ""
+	}
+	pod := d.strangers[0]
+	return fmt.Sprintf("; pod %s is held for StatefulSingleton %s and is never released by this one: delete the pod, so that it is created anew",
+		pod.Name, pod.Annotations[v1.InjectedAnnotation])
+}
+
+// stoppingHelp says what the proof of the holder's death waits for.
+func (d *decision) stoppingHelp() string {
+	pod := d.holder
+	attest := fmt.Sprintf("if you have made sure that its processes have ended, delete it and run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
+		d.Singleton.Namespace, d.Singleton.Name, v1.AttestAnnotation, pod.UID)
+	node := d.Nodes[pod.Spec.NodeName]
+	switch {
+	case node == nil:
+		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that it has ended: %s", pod.Spec.NodeName, attest)
+	case !nodeReady(node):
+		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: kubectl taint node %s %s=nodeshutdown:NoExecute; %s",
+			node.Name, node.Name, corev1.TaintNodeOutOfService, attest)
+	case terminal(pod):
+		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
+	}
+	if pod.DeletionTimestamp != nil && d.now.After(pod.DeletionTimestamp.Time.Add(transitionPoll)) {
+		return fmt.Sprintf(", though its grace period ended at %s: look at the kubelet of node %s", pod.DeletionTimestamp.UTC().Format(time.TimeOnly), node.Name)
+	}
+	return "; the next pod is released once the kubelet reports that it has ended"
+}
+
+func nodeReady(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// notReady says why a pod is not Ready.
+func notReady(pod *corev1.Pod) string {
+	for i := range pod.Status.ContainerStatuses {
+		if s := &pod.Status.ContainerStatuses[i]; !s.Ready {
+			return containerState(s.Name, s)
+		}
+	}
+	if c := condition(pod, corev1.PodReady); c != nil && c.Message != "" {
+		return c.Message
+	}
+	return "the kubelet has not reported it Ready"
+}

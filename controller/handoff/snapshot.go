@@ -1,0 +1,113 @@
+package handoff
+
+import (
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// Snapshot is everything a decision rests on, read live from the API server: a
+// cache may lag behind the kubelet that just started a process.
+type Snapshot struct {
+	// Singleton as read before the pods, so that a record which moved since then
+	// fails the compare-and-swap.
+	Singleton *v1.StatefulSingleton
+	// Others are the other singletons of the namespace.
+	Others []v1.StatefulSingleton
+	// Pods are those that the selector picks, those that bear the singleton's
+	// label, and the recorded holder if it exists.
+	Pods []corev1.Pod
+	// ReplicaSets, Deployments and StatefulSets own some of the pods, by uid. One that is missing
+	// counts as not existing.
+	ReplicaSets  map[types.UID]*appsv1.ReplicaSet
+	Deployments  map[types.UID]*appsv1.Deployment
+	StatefulSets map[types.UID]*appsv1.StatefulSet
+	// Nodes are those of the pods that are going, by name.
+	Nodes map[string]*corev1.Node
+	// Claims are those that the pods mount, by name.
+	Claims map[string]*corev1.PersistentVolumeClaim
+}
+
+// revisionAnnotation is what the Deployment controller numbers its ReplicaSets
+// with (k8s.io/kubernetes/pkg/controller/deployment/util.RevisionAnnotation).
+const revisionAnnotation = "deployment.kubernetes.io/revision"
+
+// replicaSet is the ReplicaSet that controls the pod, nil if none does.
+func (s Snapshot) replicaSet(pod *corev1.Pod) *appsv1.ReplicaSet {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != "ReplicaSet" {
+		return nil
+	}
+	return s.ReplicaSets[owner.UID]
+}
+
+// deployment is the Deployment that the pod belongs to, nil if it belongs to none.
+func (s Snapshot) deployment(pod *corev1.Pod) *appsv1.Deployment {
+	rs := s.replicaSet(pod)
+	if rs == nil {
+		return nil
+	}
+	owner := metav1.GetControllerOf(rs)
+	if owner == nil || owner.Kind != "Deployment" {
+		return nil
+	}
+	return s.Deployments[owner.UID]
+}
+
+// revision is the number of the pod's revision in its Deployment, 0 if it has none.
+func (s Snapshot) revision(pod *corev1.Pod) int64 {
+	rs := s.replicaSet(pod)
+	if rs == nil {
+		return 0
+	}
+	revision, err := strconv.ParseInt(rs.Annotations[revisionAnnotation], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return revision
+}
+
+// newer tells whether pod is of a newer revision of the same Deployment than old.
+func (s Snapshot) newer(pod, old *corev1.Pod) bool {
+	d := s.deployment(pod)
+	return d != nil && s.deployment(old) == d && s.revision(pod) > s.revision(old)
+}
+
+// unwanted tells whether the pod's owner wants no pod any more: it is gone, being
+// deleted, or scaled to zero.
+func (s Snapshot) unwanted(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return false
+	}
+	if set := s.StatefulSets[owner.UID]; set != nil {
+		return set.DeletionTimestamp != nil || isZero(set.Spec.Replicas)
+	}
+	rs := s.replicaSet(pod)
+	if rs == nil || rs.DeletionTimestamp != nil {
+		return owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet"
+	}
+	if metav1.GetControllerOf(rs) == nil {
+		return isZero(rs.Spec.Replicas)
+	}
+	d := s.deployment(pod)
+	return d == nil || d.DeletionTimestamp != nil || isZero(d.Spec.Replicas)
+}
+
+// outdated tells whether the pod's owner replaces it by one of a newer revision.
+func (s Snapshot) outdated(pod *corev1.Pod) bool {
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		if set := s.StatefulSets[owner.UID]; set != nil {
+			return set.Status.UpdateRevision != pod.Labels[appsv1.StatefulSetRevisionLabel]
+		}
+	}
+	rs := s.replicaSet(pod)
+	return rs != nil && s.deployment(pod) != nil && isZero(rs.Spec.Replicas)
+}
+
+func isZero(replicas *int32) bool { return replicas != nil && *replicas == 0 }
