@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
+)
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// writeFile writes a file whole or not at all, and its directory where that is missing.
+func writeFile(path, content string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	partial, err := os.CreateTemp(filepath.Dir(path), ".partial-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(partial.Name())
+	if _, err := partial.WriteString(content); err != nil {
+		partial.Close()
+		return err
+	}
+	if err := partial.Close(); err != nil {
+		return err
+	}
+	return os.Rename(partial.Name(), path)
+}
+
+// copyTree copies a read-only tree of the module cache as files that can be written.
+func copyTree(to, from string) error {
+	return filepath.WalkDir(from, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, p)
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, rel)
+		if d.IsDir() {
+			return os.MkdirAll(target, 0o755)
+		}
+		content, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(target, content, 0o644)
+	})
+}
+
+// linkAll puts symbolic links to the files of from's folders into the same folders of to; a folder that to lacks and
+// that holds folders itself is linked whole.
+func linkAll(from, to string) error {
+	folders, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, folder := range folders {
+		source, target := filepath.Join(from, folder.Name()), filepath.Join(to, folder.Name())
+		switch folder.Name() {
+		case "bin", "images", "versions":
+			files, err := os.ReadDir(source)
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(target, 0o755); err != nil {
+				return err
+			}
+			for _, f := range files {
+				if err := os.Symlink(filepath.Join(source, f.Name()), filepath.Join(target, f.Name())); err != nil {
+					return err
+				}
+			}
+		default:
+			if err := os.Symlink(source, target); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lock takes an exclusive lock on a file, saying what it waits for if it has to.
+func lock(path, reason string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		progress("waiting: %s (lock %s)", reason, path)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// strikeDependencies removes charts from the dependencies of a Chart.yaml.
+func strikeDependencies(chart []byte, names ...string) ([]byte, error) {
+	var content map[string]any
+	if err := yaml.Unmarshal(chart, &content); err != nil {
+		return nil, err
+	}
+	dependencies, ok := content["dependencies"].([]any)
+	if !ok {
+		return nil, errors.New("no list of dependencies")
+	}
+	var kept []any
+	for _, d := range dependencies {
+		name, _ := d.(map[string]any)["name"].(string)
+		if !slices.Contains(names, name) {
+			kept = append(kept, d)
+		}
+	}
+	if len(kept) != len(dependencies)-len(names) {
+		return nil, fmt.Errorf("not every one of %s is among the dependencies", strings.Join(names, ", "))
+	}
+	content["dependencies"] = kept
+	return yaml.Marshal(content)
+}
+
+// tail is the last n lines of a text.
+func tail(text string, n int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -1,0 +1,3 @@
+package main
+
+const pauseImageRef = "registry.local/pause:1"

@@ -1,0 +1,3 @@
+module github.com/statefulsingleton/statefulsingleton/chainsaw-tests/tools/pause
+
+go 1.26.0
