@@ -145,7 +145,7 @@ func (d *decision) blocked() bool {
 func (d *decision) protect(pods ...*corev1.Pod) {
 	for _, pod := range pods {
 		if pod.DeletionTimestamp == nil && !slices.Contains(pod.Finalizers, v1.HandoffFinalizer) {
-			d.do(Protect{refOf(pod)})
+			d.do(Protect{Pod: refOf(pod), Holder: pod.UID == d.status.ActivePodUID})
 		}
 	}
 }
@@ -264,9 +264,9 @@ func (d *decision) openBarriers(pod *corev1.Pod) {
 // being deleted is recorded too, though it takes no finalizer any more: if it
 // vanishes, that proves nothing.
 func (d *decision) adopt(pod *corev1.Pod) {
-	d.protect(pod)
 	now := metav1.NewMicroTime(d.now)
 	d.status.ActivePod, d.status.ActivePodUID = pod.Name, pod.UID
+	d.protect(pod)
 	d.status.LastTransition = &v1.Transition{To: pod.Name, Cause: v1.CauseAdopted, Started: d.begun(), Signalled: &now}
 	d.status.Epoch++
 	if s, ok := signalled(pod); ok {
@@ -363,7 +363,7 @@ func (d *decision) rollOver(next *standby) {
 	}
 	rs := d.replicaSet(d.holder)
 	if rs.Spec.Replicas == nil || *rs.Spec.Replicas > 0 {
-		d.do(Retire{rs.Name, rs.UID})
+		d.do(Retire{rs.Name})
 	}
 	if cold != "" {
 		d.found(RetiringCold, "pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.pod.Name, cold)

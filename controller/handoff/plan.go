@@ -75,8 +75,11 @@ type PodRef struct {
 
 type (
 	// Protect puts the finalizer and the singleton's label on a pod that may run,
-	// so that it can't vanish unseen.
-	Protect struct{ Pod PodRef }
+	// so that it can't vanish unseen, and the role if it is the holder.
+	Protect struct {
+		Pod    PodRef
+		Holder bool
+	}
 
 	// Record writes Plan.Status if, and only if, the singleton is still as the
 	// Snapshot has it.
@@ -107,10 +110,7 @@ type (
 
 	// Retire scales a ReplicaSet to zero: its pods are asked to stop, and the
 	// Deployment controller does not bring them back.
-	Retire struct {
-		ReplicaSet string
-		UID        types.UID
-	}
+	Retire struct{ ReplicaSet string }
 
 	// MarkReady sets the readiness gate's condition.
 	MarkReady struct{ Pod PodRef }

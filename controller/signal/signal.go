@@ -32,6 +32,9 @@ const (
 	// EpochEnv is the environment variable in which a held container's main
 	// process finds its epoch, the fencing token.
 	EpochEnv = "STATEFULSINGLETON_EPOCH"
+
+	// EpochKey is the key of the epoch in the ConfigMap that a barrier waits for.
+	EpochKey = "epoch"
 )
 
 // Signal releases one pod. It is worth nothing in any other pod: the gate obeys

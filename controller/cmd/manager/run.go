@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+type runOptions struct {
+	gateImage         string
+	gatePullPolicy    string
+	leaderElect       bool
+	metricsAddress    string
+	probeAddress      string
+	logLevel          string
+	logFormat         string
+	electionNamespace string
+}
+
+func (o *runOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the policies put into every held pod (required)")
+	flags.StringVar(&o.gatePullPolicy, "gate-image-pull-policy", string(corev1.PullIfNotPresent), "pull policy of the gate's image: Always, IfNotPresent or Never")
+	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while leader, so that several replicas share no work; off, two at once are safe too")
+	flags.StringVar(&o.electionNamespace, "leader-election-namespace", "", "namespace of the leader's Lease (default: the manager's own)")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of the metrics endpoint; 0 turns it off")
+	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
+	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error; debug tells of every write")
+	flags.StringVar(&o.logFormat, "log-format", "json", "json or console")
+}
+
+func (o *runOptions) validate() error {
+	if o.gateImage == "" {
+		return errors.New("--gate-image is missing: name the image of the gate, as ghcr.io/statefulsingleton/gate:v0.1.0")
+	}
+	switch corev1.PullPolicy(o.gatePullPolicy) {
+	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
+		return nil
+	}
+	return fmt.Errorf("--gate-image-pull-policy is %q: give Always, IfNotPresent or Never", o.gatePullPolicy)
+}
+
+func runCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the controller until it is told to stop",
+		Example: `  # In the cluster, as the chart does it
+  manager run --gate-image=ghcr.io/statefulsingleton/gate:v0.1.0
+
+  # On a workstation, against the cluster of the current kubeconfig
+  manager run --gate-image=ghcr.io/statefulsingleton/gate:v0.1.0 --leader-elect=false --log-format=console --log-level=debug`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			return run(cmd.Context(), o)
+		},
+	}
+	o.addFlags(cmd.Flags())
+	return cmd
+}
+
+func run(ctx context.Context, o runOptions) error {
+	log, err := newLogger(o.logLevel, o.logFormat)
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	config, err := restConfig()
+	if err != nil {
+		return err
+	}
+	scheme, err := newScheme()
+	if err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         singleton.CacheOptions(),
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:        o.probeAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              "statefulsingleton",
+		LeaderElectionNamespace:       o.electionNamespace,
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return fmt.Errorf("set up the manager: %w", err)
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+		return fmt.Errorf("set up the health checks: %w", err)
+	}
+	reconciler := &singleton.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
+		Recorder: mgr.GetEventRecorder("statefulsingleton"),
+		Injector: &singleton.Injector{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
+			Options: policies.Options{SidecarImage: o.gateImage, SidecarPullPolicy: corev1.PullPolicy(o.gatePullPolicy)},
+		},
+	}
+	if err := reconciler.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+// restConfig is how to reach the API server: in the cluster by the service
+// account, elsewhere by the kubeconfig.
+func restConfig() (*rest.Config, error) {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the cluster: %w", err)
+	}
+	// The API server's priority and fairness decides who waits; a limit of our own
+	// would only lengthen the gap.
+	config.QPS = -1
+	// Kyverno answers every write of a ClusterPolicy with a deprecation warning.
+	config.WarningHandler = rest.NoWarnings{}
+	return config, nil
+}
+
+func newLogger(level, format string) (logr.Logger, error) {
+	var c zap.Config
+	switch format {
+	case "json":
+		c = zap.NewProductionConfig()
+		c.Sampling = nil // every handoff is told
+		c.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+		c.EncoderConfig.TimeKey = "time"
+	case "console":
+		c = zap.NewDevelopmentConfig()
+	default:
+		return logr.Logger{}, fmt.Errorf("--log-format is %q: give json or console", format)
+	}
+	parsed, err := zapcore.ParseLevel(level)
+	if err != nil {
+		return logr.Logger{}, fmt.Errorf("--log-level is %q: give debug, info or error", level)
+	}
+	c.Level = zap.NewAtomicLevelAt(parsed)
+	c.DisableStacktrace = true
+	logger, err := c.Build()
+	if err != nil {
+		return logr.Logger{}, fmt.Errorf("set up the log: %w", err)
+	}
+	return zapr.NewLogger(logger), nil
+}

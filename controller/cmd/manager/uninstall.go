@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+func uninstallCommand() *cobra.Command {
+	var deployment, namespace string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Stop the controller and let go of every pod",
+		Long: `Stop the controller, delete its ClusterPolicies, and take its finalizers off pods and
+StatefulSingletons, so that none of them is stuck once the controller is gone. The chart
+runs it before it is uninstalled. What runs goes on running, and what is held stays held
+until it is deleted. The StatefulSingletons stay.`,
+		Example: `  manager uninstall --namespace=statefulsingleton --deployment=statefulsingleton`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return uninstall(ctx, types.NamespacedName{Namespace: namespace, Name: deployment})
+		},
+	}
+	cmd.Flags().StringVar(&deployment, "deployment", "statefulsingleton", "name of the controller's Deployment")
+	cmd.Flags().StringVar(&namespace, "namespace", "statefulsingleton", "namespace of the controller's Deployment")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long it may take")
+	return cmd
+}
+
+func uninstall(ctx context.Context, deployment types.NamespacedName) error {
+	config, err := restConfig()
+	if err != nil {
+		return err
+	}
+	scheme, err := newScheme()
+	if err != nil {
+		return err
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("connect to the cluster: %w", err)
+	}
+	for _, step := range []struct {
+		what string
+		do   func(context.Context, client.Client) error
+	}{
+		{"stop the controller", func(ctx context.Context, c client.Client) error { return stopController(ctx, c, deployment) }},
+		{"delete the ClusterPolicies", deletePolicies},
+		{"take the finalizers off pods", releasePods},
+		{"take the finalizers off StatefulSingletons", releaseSingletons},
+	} {
+		start := time.Now()
+		again := func() error { return step.do(ctx, c) }
+		if err := retry.RetryOnConflict(retry.DefaultBackoff, again); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+		fmt.Printf("%s: done in %s\n", step.what, time.Since(start).Round(time.Millisecond))
+	}
+	return nil
+}
+
+// stopController scales the controller to zero and waits until none of its pods
+// is left: one that still runs would put the finalizers back.
+func stopController(ctx context.Context, c client.Client, name types.NamespacedName) error {
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	if err := c.Get(ctx, name, deployment); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))
+	if err := c.Patch(ctx, deployment, patch); err != nil {
+		return err
+	}
+	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+	if err != nil {
+		return err
+	}
+	return wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		var pods corev1.PodList
+		err := c.List(ctx, &pods, client.InNamespace(name.Namespace), client.MatchingLabelsSelector{Selector: selector})
+		return len(pods.Items) == 0, err
+	})
+}
+
+func deletePolicies(ctx context.Context, c client.Client) error {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(policies.GVK)
+	err := c.List(ctx, &list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy})
+	if meta.IsNoMatchError(err) {
+		return nil // Kyverno is gone, and its policies with it
+	}
+	if err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if err := c.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func releasePods(ctx context.Context, c client.Client) error {
+	var pods corev1.PodList
+	if err := c.List(ctx, &pods, client.HasLabels{v1.SingletonLabel}); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		if err := singleton.ReleaseFinalizer(ctx, c, &pods.Items[i], v1.HandoffFinalizer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func releaseSingletons(ctx context.Context, c client.Client) error {
+	var list v1.StatefulSingletonList
+	if err := c.List(ctx, &list); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	for i := range list.Items {
+		if err := singleton.ReleaseFinalizer(ctx, c, &list.Items[i], v1.PolicyFinalizer); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package singleton
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+const (
+	// installPoll is how often to look again while the injection is not proven.
+	// Kyverno takes a second or two to serve a new policy.
+	installPoll = 2 * time.Second
+	// provenPoll is how often to prove an injection again that was proven.
+	provenPoll = 5 * time.Minute
+	// fieldOwner owns what the controller applies.
+	fieldOwner = client.FieldOwner("statefulsingleton")
+)
+
+// Reasons of condition PolicyInstalled.
+const (
+	reasonInjected         = "Injected"
+	reasonKyvernoMissing   = "KyvernoMissing"
+	reasonPolicyRefused    = "PolicyRefused"
+	reasonNotInjected      = "NotInjected"
+	reasonProbeRefused     = "ProbeRefused"
+	reasonInvalidSingleton = "InvalidSingleton"
+)
+
+// Injector keeps the ClusterPolicy of each singleton as it should be, and proves
+// by a dry-run that it works.
+type Injector struct {
+	Client client.Client
+	// Live reads from the API server.
+	Live    client.Reader
+	Clock   clock.PassiveClock
+	Options policies.Options
+	// Watch has the singletons reconciled whose policies are changed or deleted. It
+	// is called once Kyverno's kinds are known to be served.
+	Watch func() error
+
+	mu       sync.Mutex
+	watching bool
+	applied  map[types.NamespacedName]applied
+}
+
+// applied is what was last written and proven for a singleton.
+type applied struct {
+	hash       string
+	generation int64
+	proven     time.Time
+}
+
+// installation is the state of a singleton's injection.
+type installation struct {
+	condition metav1.Condition
+	// recheck is when to look again.
+	recheck time.Duration
+}
+
+// Ensure writes the singleton's policy if it is missing or changed, proves the
+// injection by the dry-run of a pod, and reports condition PolicyInstalled.
+func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton) installation {
+	key := client.ObjectKeyFromObject(singleton)
+	policy, err := policies.Render(singleton, i.Options)
+	if err != nil {
+		return notInstalled(singleton, reasonInvalidSingleton, err.Error())
+	}
+	last := i.last(key)
+	current, err := i.isCurrent(ctx, policy, last)
+	if err == nil && !current {
+		last = applied{hash: policy.GetAnnotations()[policies.SpecHashAnnotation]}
+		err = i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
+		last.generation = policy.GetGeneration()
+	}
+	if err == nil {
+		err = i.watch()
+	}
+	switch {
+	case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
+		return notInstalled(singleton, reasonKyvernoMissing,
+			"the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19")
+	case err != nil:
+		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s can't be written: %v", policy.GetName(), err))
+	}
+	if i.Clock.Since(last.proven) >= provenPoll {
+		if reason, err := i.prove(ctx, singleton); err != nil {
+			i.remember(key, last)
+			return notInstalled(singleton, reason, err.Error())
+		}
+		last.proven = i.Clock.Now()
+		i.remember(key, last)
+	}
+	return installation{
+		condition: installedCondition(singleton, metav1.ConditionTrue, reasonInjected,
+			fmt.Sprintf("a dry-run shows that ClusterPolicy %s injects new pods", policy.GetName())),
+		recheck: provenPoll,
+	}
+}
+
+// isCurrent tells whether the policy is as it was last written. Its spec can't be
+// compared, since Kyverno's CRD fills in defaults; its generation can.
+func (i *Injector) isCurrent(ctx context.Context, policy *unstructured.Unstructured, last applied) (bool, error) {
+	if last.hash != policy.GetAnnotations()[policies.SpecHashAnnotation] {
+		return false, nil
+	}
+	found := policyMetadata(policy.GetName())
+	err := i.Live.Get(ctx, client.ObjectKeyFromObject(found), found)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && found.Generation == last.generation, err
+}
+
+// policyMetadata is the metadata of a policy, to be read.
+func policyMetadata(name string) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	m.SetGroupVersionKind(policies.GVK)
+	return m
+}
+
+// prove asks the API server what a new pod of the singleton would look like.
+// Kyverno calls a policy Ready before each of its replicas serves it.
+func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton) (reason string, err error) {
+	pod, err := policies.ProbePod(singleton)
+	if err != nil {
+		return reasonInvalidSingleton, err
+	}
+	if err := i.Client.Create(ctx, pod, client.DryRunAll); err != nil {
+		return reasonProbeRefused, fmt.Errorf("the dry-run of a pod was refused, so nothing shows that new pods are injected. Is Kyverno running? %w", err)
+	}
+	if err := policies.CheckInjected(pod, singleton); err != nil {
+		return reasonNotInjected, fmt.Errorf("the dry-run of a pod shows that new pods are not injected. Is Kyverno running? %w", err)
+	}
+	return "", nil
+}
+
+// Remove deletes the singleton's policy.
+func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) error {
+	key := client.ObjectKeyFromObject(singleton)
+	err := i.Client.Delete(ctx, policyMetadata(policies.Name(key)))
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return fmt.Errorf("delete the ClusterPolicy of StatefulSingleton %s: %w", key, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.applied, key)
+	return nil
+}
+
+// watch begins to watch the policies, once.
+func (i *Injector) watch() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.watching {
+		return nil
+	}
+	if err := i.Watch(); err != nil {
+		return fmt.Errorf("watch ClusterPolicies: %w", err)
+	}
+	i.watching = true
+	return nil
+}
+
+func (i *Injector) last(key types.NamespacedName) applied {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.applied[key]
+}
+
+func (i *Injector) remember(key types.NamespacedName, a applied) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.applied == nil {
+		i.applied = map[types.NamespacedName]applied{}
+	}
+	i.applied[key] = a
+}
+
+func notInstalled(singleton *v1.StatefulSingleton, reason, message string) installation {
+	return installation{condition: installedCondition(singleton, metav1.ConditionFalse, reason, message), recheck: installPoll}
+}
+
+func installedCondition(singleton *v1.StatefulSingleton, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{
+		Type: v1.ConditionPolicyInstalled, Status: status, Reason: reason, Message: message,
+		ObservedGeneration: singleton.Generation,
+	}
+}

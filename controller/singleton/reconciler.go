@@ -1,0 +1,152 @@
+// Package singleton reconciles StatefulSingletons: it observes the world live,
+// has package handoff decide, executes the plan and reports. It decides nothing
+// about who may run.
+package singleton
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+// conflictDelay is how long to wait before a decision that somebody else's write
+// overtook is made anew.
+const conflictDelay = 10 * time.Millisecond
+
+// Reconciler brings each StatefulSingleton to where its pods allow.
+type Reconciler struct {
+	// Client writes, and reads what may lag.
+	Client client.Client
+	// Live reads from the API server what a decision rests on.
+	Live client.Reader
+	// Injector installs and checks the injection.
+	Injector *Injector
+	// Recorder emits the events.
+	Recorder events.EventRecorder
+	// Clock tells the time.
+	Clock clock.PassiveClock
+}
+
+// Reconcile observes, decides, executes and reports, for one singleton.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	singleton := &v1.StatefulSingleton{}
+	if err := r.Live.Get(ctx, request.NamespacedName, singleton); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	result, err := r.reconcile(ctx, singleton)
+	if apierrors.IsConflict(err) {
+		ctrl.LoggerFrom(ctx).V(1).Info("Overtaken by another write, deciding anew", "conflict", err.Error())
+		return ctrl.Result{RequeueAfter: conflictDelay}, nil
+	}
+	return result, err
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, singleton *v1.StatefulSingleton) (ctrl.Result, error) {
+	if !singleton.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, r.finalize(ctx, singleton)
+	}
+	if err := r.addFinalizer(ctx, singleton); err != nil {
+		return ctrl.Result{}, err
+	}
+	snapshot, err := r.observe(ctx, singleton)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	plan := handoff.Decide(snapshot, r.Clock.Now())
+	if err := r.execute(ctx, singleton, plan); err != nil {
+		return ctrl.Result{}, err
+	}
+	stored := singleton.DeepCopy()
+	singleton.Status = plan.Status
+	installed := r.Injector.Ensure(ctx, singleton)
+	report(&singleton.Status, installed.condition)
+	if err := r.writeStatus(ctx, stored, singleton); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: min(plan.Requeue, installed.recheck)}, nil
+}
+
+func (r *Reconciler) addFinalizer(ctx context.Context, singleton *v1.StatefulSingleton) error {
+	before := singleton.DeepCopy()
+	if !controllerutil.AddFinalizer(singleton, v1.PolicyFinalizer) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, singleton, patch); err != nil {
+		return fmt.Errorf("put the finalizer on StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
+	}
+	return nil
+}
+
+// report adds the state of the injection to a status that the plan has written.
+func report(status *v1.StatefulSingletonStatus, installed metav1.Condition) {
+	meta.SetStatusCondition(&status.Conditions, installed)
+	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
+	if installed.Status == metav1.ConditionTrue || ready == nil || ready.Reason != string(handoff.NoPods) {
+		return
+	}
+	// Whoever waits for Ready before creating the first pod wants it held.
+	status.Message = installed.Message
+	for _, c := range []metav1.Condition{
+		{Type: v1.ConditionReady, Status: metav1.ConditionFalse},
+		{Type: v1.ConditionReconciling, Status: metav1.ConditionTrue},
+	} {
+		c.Reason, c.Message, c.ObservedGeneration = installed.Reason, installed.Message, installed.ObservedGeneration
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+}
+
+// writeStatus writes the status if it is not what is stored, as a compare-and-swap
+// on the resourceVersion that the singleton was read with, and tells of the change.
+func (r *Reconciler) writeStatus(ctx context.Context, stored, singleton *v1.StatefulSingleton) error {
+	if equality.Semantic.DeepEqual(stored.Status, singleton.Status) {
+		return nil
+	}
+	return r.record(ctx, stored, singleton)
+}
+
+// record is writeStatus that also writes what is stored already: the
+// compare-and-swap is what counts.
+func (r *Reconciler) record(ctx context.Context, stored, singleton *v1.StatefulSingleton) error {
+	status := singleton.Status.DeepCopy()
+	if err := r.Client.Status().Update(ctx, singleton); err != nil {
+		return fmt.Errorf("write the status of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
+	}
+	singleton.Status = *status // as decided, not as rounded on the way
+	r.announce(ctx, stored, singleton)
+	return nil
+}
+
+// announce tells of a change of status: an event, a log line, and the metrics of
+// a handoff that was completed.
+func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSingleton) {
+	was := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionReady)
+	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionReady)
+	if is != nil && (was == nil || was.Reason != is.Reason || before.Status.Phase != after.Status.Phase) {
+		kind := corev1.EventTypeNormal
+		if after.Status.Phase == v1.PhaseFailed {
+			kind = corev1.EventTypeWarning
+		}
+		r.Recorder.Eventf(after, nil, kind, is.Reason, "Handoff", "%s", after.Status.Message)
+		ctrl.LoggerFrom(ctx).Info(after.Status.Message, "reason", is.Reason, "phase", after.Status.Phase, "activePod", after.Status.ActivePod, "epoch", after.Status.Epoch)
+	}
+	if t := after.Status.LastTransition; t != nil && t.Ready != nil &&
+		(before.Status.LastTransition == nil || before.Status.LastTransition.Ready == nil) {
+		observeHandoff(t)
+		ctrl.LoggerFrom(ctx).Info("Handoff completed", "from", t.From, "to", t.To, "cause", t.Cause, "proof", t.Proof, "gapMilliseconds", t.GapMilliseconds)
+	}
+}
