@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	cgroupMount = "/sys/fs/cgroup"
+	// cgroupParent holds one cgroup for each cluster
+	cgroupParent = "statefulsingleton"
+)
+
+// cgroup is the path, in each hierarchy, that a machine's pods are under.
+func (c cluster) cgroup(machine string) string {
+	return filepath.Join(cgroupParent, c.name, machine)
+}
+
+// cgroupHierarchies lists the roots: the one of version 2, or one for each controller of version 1.
+func cgroupHierarchies() ([]string, error) {
+	if unifiedCgroups() {
+		return []string{cgroupMount}, nil
+	}
+	entries, err := os.ReadDir(cgroupMount)
+	if err != nil {
+		return nil, err
+	}
+	var roots []string
+	for _, e := range entries {
+		// some are links to a hierarchy that several controllers share
+		if e.IsDir() {
+			roots = append(roots, filepath.Join(cgroupMount, e.Name()))
+		}
+	}
+	return roots, nil
+}
+
+func unifiedCgroups() bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(cgroupMount, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC
+}
+
+// makeCgroup makes what the kubelet expects to find: its root in every hierarchy, with all controllers and, in version 1,
+// the processors and memory nodes that a new cpuset lacks.
+func (c cluster) makeCgroup(machine string) error {
+	roots, err := cgroupHierarchies()
+	if err != nil {
+		return err
+	}
+	for _, root := range roots {
+		parent := root
+		for element := range strings.SplitSeq(c.cgroup(machine), "/") {
+			if err := delegateControllers(parent); err != nil {
+				return err
+			}
+			dir := filepath.Join(parent, element)
+			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+			if err := inheritCpuset(dir, parent); err != nil {
+				return err
+			}
+			parent = dir
+		}
+		if err := delegateControllers(parent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// delegateControllers gives a version 2 cgroup's children every controller that it has itself.
+func delegateControllers(dir string) error {
+	if !unifiedCgroups() {
+		return nil
+	}
+	controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for controller := range strings.FieldsSeq(string(controllers)) {
+		file := filepath.Join(dir, "cgroup.subtree_control")
+		if err := os.WriteFile(file, []byte("+"+controller), 0o644); err != nil {
+			return fmt.Errorf("give the pods the cgroup controller %s: %w", controller, err)
+		}
+	}
+	return nil
+}
+
+func inheritCpuset(dir, parent string) error {
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		file := filepath.Join(dir, name)
+		if unifiedCgroups() || !exists(file) {
+			continue
+		}
+		value, err := os.ReadFile(filepath.Join(parent, name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, value, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeCgroup removes a machine's cgroups, or with "" all of the cluster's. Their processes have been killed, but may
+// take a moment to be gone.
+func (c cluster) removeCgroup(ctx context.Context, machine string) error {
+	roots, err := cgroupHierarchies()
+	if err != nil {
+		return err
+	}
+	return poll(ctx, 10*time.Second, 50*time.Millisecond, func() error {
+		for _, root := range roots {
+			if err := removeCgroupTree(filepath.Join(root, c.cgroup(machine))); err != nil {
+				return fmt.Errorf("remove the cgroups of %s: %w", c.cgroup(machine), err)
+			}
+		}
+		return nil
+	})
+}
+
+// removeCgroupTree removes directories only: the files in a cgroup go with it.
+func removeCgroupTree(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeCgroupTree(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return os.Remove(dir)
+}

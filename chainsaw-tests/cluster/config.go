@@ -1,0 +1,208 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"sigs.k8s.io/yaml"
+)
+
+type object = map[string]any
+
+// writeConfig writes a configuration file in YAML (of which JSON is a part), only if it changes.
+func (c cluster) writeConfig(path string, content any) error {
+	text, err := yaml.Marshal(content)
+	if err != nil {
+		return err
+	}
+	if now, err := os.ReadFile(path); err == nil && string(now) == string(text) {
+		return nil
+	}
+	return writeFile(path, string(text))
+}
+
+func kubeconfig(c cluster, user string) object {
+	return object{
+		"apiVersion": "v1", "kind": "Config",
+		"clusters": []object{{"name": c.name, "cluster": object{
+			"server": "https://" + controlAddress + ":6443", "certificate-authority": c.cert("ca")}}},
+		"users": []object{{"name": user, "user": object{
+			"client-certificate": c.cert(user), "client-key": c.key(user)}}},
+		"contexts":        []object{{"name": c.name, "context": object{"cluster": c.name, "user": user}}},
+		"current-context": c.name,
+	}
+}
+
+func kubeletConfig(c cluster, n int) object {
+	return object{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"authentication": object{
+			"anonymous": object{"enabled": false},
+			"webhook":   object{"enabled": true},
+			"x509":      object{"clientCAFile": c.cert("ca")},
+		},
+		"authorization":            object{"mode": "Webhook"},
+		"tlsCertFile":              c.cert(nodeName(n)),
+		"tlsPrivateKeyFile":        c.key(nodeName(n)),
+		"containerRuntimeEndpoint": "unix://" + containerdSocket,
+		"volumePluginDir":          volumePlugins,
+		"cgroupDriver":             "cgroupfs",
+		// a kubelet sweeps away the pods' cgroups that it does not know: each needs a root of its own
+		"cgroupRoot":             "/" + c.cgroup(nodeName(n)),
+		"enforceNodeAllocatable": []string{},
+		"failCgroupV1":           false,
+		"failSwapOn":             false,
+		"resolvConf":             "",
+		// an image that is swept away cannot be pulled again; and the disk is the host's, which may be fuller than a node's
+		"imageGCHighThresholdPercent": 100,
+		"evictionHard":                object{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+	}
+}
+
+// cniConfig gives each pod a link of its own to the node (no bridge, which would need br_netfilter for Services).
+func cniConfig(n int) object {
+	return object{
+		"cniVersion": "0.4.0", "name": "pods",
+		"plugins": []object{
+			{"type": "ptp", "ipam": object{
+				"type":    "host-local",
+				"dataDir": "/run/cni-ipam",
+				"ranges":  [][]object{{{"subnet": nodePodNetwork(n)}}},
+				"routes":  []object{{"dst": "0.0.0.0/0"}},
+			}},
+			{"type": "portmap", "capabilities": object{"portMappings": true}},
+		},
+	}
+}
+
+// containerdConfig keeps to containerd's own paths: the machine has /run and /var/lib for itself.
+func containerdConfig(cniDir string) string {
+	return fmt.Sprintf(`version = 3
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = %q
+[plugins."io.containerd.cri.v1.runtime"]
+  # without it pods fail where this machine may not raise a process's chance to survive (no CAP_SYS_RESOURCE)
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = [%q]
+    conf_dir = %q
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+`, pauseImageRef, cniPlugins, cniDir)
+}
+
+const (
+	containerdSocket = "/run/containerd/containerd.sock"
+	// volumePlugins is made where it is missing: the default is a directory of the host's
+	volumePlugins = "/var/lib/kubelet/volume-plugins"
+)
+
+// writeNodeConfig writes what a node's programs read.
+func (c cluster) writeNodeConfig(n int) error {
+	dir := c.machineDir(nodeName(n))
+	if err := c.writeConfig(filepath.Join(dir, "kubelet.yaml"), kubeletConfig(c, n)); err != nil {
+		return err
+	}
+	// the CNI reads .conflist as JSON
+	if err := writeJSON(filepath.Join(dir, "cni/10-pods.conflist"), cniConfig(n)); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, "containerd.toml"), containerdConfig(filepath.Join(dir, "cni")))
+}
+
+// controlSpec is the control plane's machine: one etcd, one of each server.
+func (c cluster) controlSpec() machineSpec {
+	api := "https://" + controlAddress + ":6443/readyz"
+	config := func(user string) string { return c.path(user + ".kubeconfig") }
+	return c.spec(controlMachine, []process{
+		{Name: "etcd", Args: []string{
+			"--data-dir=/var/lib/etcd",
+			// what a power cut loses, `cluster up` makes anew
+			"--unsafe-no-fsync",
+		}},
+		{Name: "kube-apiserver", After: "tcp://127.0.0.1:2379", Args: []string{
+			"--etcd-servers=http://127.0.0.1:2379",
+			"--advertise-address=" + controlAddress,
+			"--service-cluster-ip-range=" + serviceNetwork,
+			"--client-ca-file=" + c.cert("ca"),
+			"--tls-cert-file=" + c.cert("apiserver"),
+			"--tls-private-key-file=" + c.key("apiserver"),
+			"--service-account-key-file=" + c.path("pki/sa.pub"),
+			"--service-account-signing-key-file=" + c.key("sa"),
+			"--service-account-issuer=https://kubernetes.default.svc",
+			"--authorization-mode=Node,RBAC",
+			"--enable-admission-plugins=NodeRestriction",
+			"--allow-privileged=true",
+			"--requestheader-client-ca-file=" + c.cert("ca"),
+			"--requestheader-allowed-names=front-proxy-client",
+			"--requestheader-username-headers=X-Remote-User",
+			"--requestheader-group-headers=X-Remote-Group",
+			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+			"--proxy-client-cert-file=" + c.cert("front-proxy-client"),
+			"--proxy-client-key-file=" + c.key("front-proxy-client"),
+			"--kubelet-client-certificate=" + c.cert("apiserver-kubelet-client"),
+			"--kubelet-client-key=" + c.key("apiserver-kubelet-client"),
+			"--kubelet-certificate-authority=" + c.cert("ca"),
+			"--kubelet-preferred-address-types=InternalIP",
+			// webhooks are reached at their pods' addresses: no kube-proxy rewrites Service addresses here
+			"--enable-aggregator-routing=true",
+		}},
+		{Name: "kube-controller-manager", After: api, Args: []string{
+			"--kubeconfig=" + config("controller-manager"),
+			"--authentication-kubeconfig=" + config("controller-manager"),
+			"--authorization-kubeconfig=" + config("controller-manager"),
+			"--service-account-private-key-file=" + c.key("sa"),
+			"--root-ca-file=" + c.cert("ca"),
+			"--cluster-signing-cert-file=" + c.cert("ca"),
+			"--cluster-signing-key-file=" + c.key("ca"),
+			"--use-service-account-credentials=true",
+			"--flex-volume-plugin-dir=" + volumePlugins,
+			"--leader-elect=false",
+		}},
+		{Name: "kube-scheduler", After: api, Args: []string{
+			"--kubeconfig=" + config("scheduler"),
+			"--authentication-kubeconfig=" + config("scheduler"),
+			"--authorization-kubeconfig=" + config("scheduler"),
+			"--leader-elect=false",
+		}},
+	})
+}
+
+func (c cluster) nodeSpec(n int) machineSpec {
+	dir := c.machineDir(nodeName(n))
+	return c.spec(nodeName(n), []process{
+		{Name: "containerd", Args: []string{"--config=" + filepath.Join(dir, "containerd.toml")}},
+		{Name: "kubelet", After: "unix://" + containerdSocket, Import: []string{c.tools().images(), c.images()}, Args: []string{
+			"--config=" + filepath.Join(dir, "kubelet.yaml"),
+			"--kubeconfig=" + c.path(nodeName(n)+".kubeconfig"),
+			"--node-ip=" + nodeAddress(n),
+		}},
+		{Name: "kube-proxy", Args: []string{
+			"--kubeconfig=" + c.path("proxy.kubeconfig"),
+			"--proxy-mode=nftables",
+			"--cluster-cidr=" + podNetwork,
+			// the table's size is the host's business
+			"--conntrack-max-per-core=0",
+		}},
+	})
+}
+
+// spec completes the processes of a machine: their binaries by the names that they have in the cache, so that a
+// machine whose binaries are no longer the wanted ones can be told, and their logs.
+func (c cluster) spec(name string, processes []process) machineSpec {
+	for i, p := range processes {
+		binary := filepath.Join(c.tools().bin(), p.Name)
+		if resolved, err := filepath.EvalSymlinks(binary); err == nil {
+			binary = resolved
+		}
+		processes[i].Binary, processes[i].Log = binary, c.log(name, p.Name)
+	}
+	dir := c.machineDir(name)
+	return machineSpec{
+		Hostname:  name,
+		Path:      c.tools().bin() + ":" + systemPath,
+		Own:       map[string]string{"/var/lib": filepath.Join(dir, "lib"), "/var/log": filepath.Join(dir, "log")},
+		Processes: processes,
+	}
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// down ends everything that this cluster's name owns, and removes it: processes, and with them mounts and network
+// namespaces; cgroups; files. It does so with what it finds, whatever state the cluster is in.
+func (c cluster) down(ctx context.Context) error {
+	pids, err := c.machinePIDs()
+	if err != nil {
+		return err
+	}
+	if err := c.killVisitors(ctx); err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if err := killAndWait(ctx, pid); err != nil {
+			return err
+		}
+	}
+	if err := c.removeCgroup(ctx, ""); err != nil {
+		return err
+	}
+	// the parent is for all clusters: it stays while another one needs it
+	roots, err := cgroupHierarchies()
+	if err != nil {
+		return err
+	}
+	for _, root := range roots {
+		_ = os.Remove(filepath.Join(root, cgroupParent))
+	}
+	return os.RemoveAll(c.dir)
+}
+
+// killVisitors ends what `exec` started and is still there, which would keep the control plane's network namespace: all but
+// this process and those that it comes from.
+func (c cluster) killVisitors(ctx context.Context) error {
+	host, err := os.Readlink("/proc/1/ns/net")
+	if err != nil {
+		return err
+	}
+	var spared []int
+	for pid := os.Getpid(); pid > 0; pid = parentOf(pid) {
+		spared = append(spared, pid)
+	}
+	var failed error
+	err = eachProcess(func(pid int) {
+		if slices.Contains(spared, pid) || !c.isVisitor(pid, host) {
+			return
+		}
+		if err := killAndWait(ctx, pid); err != nil {
+			failed = errors.Join(failed, err)
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+func (c cluster) isVisitor(pid int, hostNetwork string) bool {
+	network, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "ns/net"))
+	if err != nil || network == hostNetwork {
+		return false
+	}
+	environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+	return err == nil && slices.Contains(strings.Split(string(environment), "\x00"), clusterVariable+"="+c.dir)
+}

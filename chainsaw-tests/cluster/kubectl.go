@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// clusterVariable marks the processes that `exec` starts, by the cluster's state directory.
+const clusterVariable = "STATEFULSINGLETON_CLUSTER"
+
+// environment is the caller's, with the cluster's KUBECONFIG, and its tools found first.
+func (c cluster) environment() []string {
+	noProxy := controlAddress
+	if v := os.Getenv("NO_PROXY"); v != "" {
+		noProxy += "," + v
+	}
+	return append(os.Environ(),
+		"KUBECONFIG="+c.kubeconfig(),
+		"PATH="+c.tools().bin()+":"+os.Getenv("PATH"),
+		"NO_PROXY="+noProxy, "no_proxy="+noProxy,
+		clusterVariable+"="+c.dir,
+	)
+}
+
+// outside is a command line that runs argv in the network of the control plane, and else as the caller would.
+func outside(control int, argv []string) []string {
+	return append([]string{"nsenter", "--net=" + filepath.Join("/proc", strconv.Itoa(control), "ns/net"), "--"}, argv...)
+}
+
+// run runs a tool (kubectl, helm) against the cluster and returns what it printed.
+func (c cluster) run(ctx context.Context, argv ...string) (string, error) {
+	control, err := c.machinePID(controlMachine)
+	if err != nil {
+		return "", err
+	}
+	if control == 0 {
+		return "", errors.New("the control plane does not run: run `cluster up`")
+	}
+	line := outside(control, argv)
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd.Env = c.environment()
+	return output(cmd)
+}
+
+func output(cmd *exec.Cmd) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, tail(stderr.String(), 5))
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// machineSpec is a machine of the cluster: the control plane, or a node. It has mount, process, network, host name and
+// IPC namespaces of its own, whose first process is this program (see init.go). When that one ends, by whatever cause,
+// the kernel ends every process, container and mount of the machine: that is a power cut.
+type machineSpec struct {
+	Hostname string
+	// Path is PATH of the processes.
+	Path string
+	// Own maps directories that the machine has for itself to where they are kept. /run is its own too, and is lost
+	// with the machine; all other files are shared with the host and between the machines.
+	Own       map[string]string
+	Processes []process
+}
+
+// process is a program that a machine keeps running.
+type process struct {
+	Name   string
+	Binary string
+	Args   []string
+	Log    string
+	// After is what must answer before it is started: tcp://ADDRESS, unix://PATH, or https://ADDRESS/PATH with status 200.
+	After string `json:",omitempty"`
+	// Import lists directories of image archives that containerd is given before the first start.
+	Import []string `json:",omitempty"`
+}
+
+var machineOwnDirs = []string{"/run", "/var/run", "/var/lib", "/var/log"}
+
+const (
+	systemPath     = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	machineCommand = "machine"
+)
+
+func (c cluster) specFile(name string) string {
+	return filepath.Join(c.machineDir(name), "machine.json")
+}
+
+// specOf is how the machine ought to be.
+func (c cluster) specOf(name string) machineSpec {
+	if name == controlMachine {
+		return c.controlSpec()
+	}
+	n, _ := strconv.Atoi(strings.TrimPrefix(name, "node"))
+	return c.nodeSpec(n)
+}
+
+// specChanged says whether a machine was started otherwise than it ought to be: from other versions, for one.
+func (c cluster) specChanged(name string) bool {
+	want, err := encodeJSON(c.specOf(name))
+	if err != nil {
+		return true
+	}
+	got, err := os.ReadFile(c.specFile(name))
+	return err != nil || string(got) != want
+}
+
+// startMachine starts a machine's first process. The processes wait until `release` is called, once the network
+// is there; without it the machine ends.
+func (c cluster) startMachine(name string) (pid int, release func() error, err error) {
+	spec := c.specOf(name)
+	for _, dir := range spec.Own {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return 0, nil, err
+		}
+	}
+	if err := writeJSON(c.specFile(name), spec); err != nil {
+		return 0, nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return 0, nil, err
+	}
+	log, err := openLog(c.log(name, "machine"))
+	if err != nil {
+		return 0, nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(self, machineCommand, c.specFile(name))
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	cmd.Env = []string{"PATH=" + spec.Path, "HOME=/root"}
+	gate, err := cmd.StdinPipe()
+	if err != nil {
+		return 0, nil, err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
+			syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, nil, fmt.Errorf("start the machine %s: %w", name, err)
+	}
+	release = func() error {
+		_, err := io.WriteString(gate, "go\n")
+		return errors.Join(err, gate.Close(), cmd.Process.Release())
+	}
+	return cmd.Process.Pid, release, nil
+}
+
+// machinePID finds a machine's first process, 0 if it does not run. It is known by its command line, so a record that is
+// lost or stale does no harm.
+func (c cluster) machinePID(name string) (int, error) {
+	pids, err := c.machinePIDs()
+	return pids[name], err
+}
+
+// machinePIDs finds the first processes of all the cluster's machines.
+func (c cluster) machinePIDs() (map[string]int, error) {
+	prefix := c.path("machines") + "/"
+	found := map[string]int{}
+	return found, eachProcess(func(pid int) {
+		args := commandLine(pid)
+		if len(args) != 3 || args[1] != machineCommand || !strings.HasPrefix(args[2], prefix) || !isNamespaceInit(pid) {
+			return
+		}
+		found[filepath.Base(filepath.Dir(args[2]))] = pid
+	})
+}
+
+// killMachine ends a machine as a power cut does, and waits until nothing of it runs.
+func (c cluster) killMachine(ctx context.Context, name string) error {
+	pid, err := c.machinePID(name)
+	if err != nil {
+		return err
+	}
+	if pid != 0 {
+		if err := killAndWait(ctx, pid); err != nil {
+			return fmt.Errorf("end the machine %s: %w", name, err)
+		}
+	}
+	return c.removeCgroup(ctx, name)
+}
+
+// killAndWait returns once the process is gone; the kernel lets a namespace's first process go after all the others.
+func killAndWait(ctx context.Context, pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	return poll(ctx, 30*time.Second, 20*time.Millisecond, func() error {
+		if processState(pid) == "" || processState(pid) == "Z" {
+			return nil
+		}
+		return fmt.Errorf("process %d is still there", pid)
+	})
+}
+
+// insideMachine is a command in all of a machine's namespaces.
+func insideMachine(pid int, argv ...string) *exec.Cmd {
+	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(pid), "--mount", "--pid", "--net", "--"}, argv...)...)
+	cmd.Env = []string{"PATH=" + systemPath}
+	return cmd
+}
+
+// runningChildren lists the names of the programs that a machine's first process has running.
+func runningChildren(init int) ([]string, error) {
+	var names []string
+	return names, eachProcess(func(pid int) {
+		if args := commandLine(pid); parentOf(pid) == init && len(args) > 0 && processState(pid) != "Z" {
+			names = append(names, filepath.Base(args[0]))
+		}
+	})
+}
+
+// missingProcesses lists the machine's processes that are not running.
+func (c cluster) missingProcesses(name string, init int) ([]string, error) {
+	running, err := runningChildren(init)
+	if err != nil {
+		return nil, err
+	}
+	var missing []string
+	for _, p := range c.specOf(name).Processes {
+		if !slices.Contains(running, p.Name) {
+			missing = append(missing, p.Name)
+		}
+	}
+	return missing, nil
+}
+
+func eachProcess(visit func(pid int)) error {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			visit(pid)
+		}
+	}
+	return nil
+}
+
+// commandLine is empty for processes that are gone, zombies, and the kernel's own.
+func commandLine(pid int) []string {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || len(content) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimRight(string(content), "\x00"), "\x00")
+}
+
+// isNamespaceInit says whether the process is the first of a process namespace of its own.
+func isNamespaceInit(pid int) bool {
+	ids := strings.Fields(statusField(pid, "NSpid"))
+	return len(ids) > 1 && ids[len(ids)-1] == "1"
+}
+
+func parentOf(pid int) int {
+	parent, _ := strconv.Atoi(statusField(pid, "PPid"))
+	return parent
+}
+
+// processState is the letter that ps shows, empty if there is no such process.
+func processState(pid int) string {
+	state, _, _ := strings.Cut(statusField(pid, "State"), " ")
+	return state
+}
+
+func statusField(pid int, name string) string {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(content)) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// poll tries until there is no error, and returns the last error when the time is over.
+func poll(ctx context.Context, timeout, interval time.Duration, try func() error) error {
+	deadline := time.Now().Add(timeout)
+	for {
+		err := try()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("interrupted while waiting: %w", err)
+		case <-time.After(interval):
+		}
+	}
+}
+
+// dial tries an address of the form that process.After has.
+func dial(address string) error {
+	network, target, _ := strings.Cut(address, "://")
+	if network == "https" {
+		return get(address)
+	}
+	connection, err := net.DialTimeout(network, target, time.Second)
+	if err != nil {
+		return err
+	}
+	return connection.Close()
+}
+
+// get asks without proof of who answers: nothing is told, and in the machine's own network only one can answer.
+func get(url string) error {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	response, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return nil
+}
+
+func openLog(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+}
+
+func encodeJSON(content any) (string, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(content)
+	return text.String(), err
+}
+
+func writeJSON(path string, content any) error {
+	text, err := encodeJSON(content)
+	if err != nil {
+		return err
+	}
+	return writeFile(path, text)
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+const bridgeName = "nodes"
+
+// in opens the network namespace of a machine's first process.
+func in(pid int) (handle *netlink.Handle, ns netns.NsHandle, err error) {
+	ns, err = netns.GetFromPid(pid)
+	if err != nil {
+		return nil, ns, fmt.Errorf("open the network namespace of process %d: %w", pid, err)
+	}
+	handle, err = netlink.NewHandleAt(ns)
+	if err != nil {
+		ns.Close()
+	}
+	return handle, ns, err
+}
+
+// makeBridge gives the control plane the switch that the nodes hang on. It is also the router between them; beyond it
+// there is nothing, so nothing leaves the cluster.
+func makeBridge(control int) error {
+	h, ns, err := in(control)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	defer h.Close()
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
+	if err := h.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("make the nodes' bridge: %w", err)
+	}
+	address, err := netlink.ParseAddr(controlAddress + "/24")
+	if err != nil {
+		return err
+	}
+	return errors.Join(h.AddrAdd(bridge, address), h.LinkSetUp(bridge))
+}
+
+// connectNode makes the cable between a node and the control plane, unless it is there, and switches it on.
+func connectNode(control, node, n int) error {
+	ctl, ctlNS, err := in(control)
+	if err != nil {
+		return err
+	}
+	defer ctlNS.Close()
+	defer ctl.Close()
+	own, ownNS, err := in(node)
+	if err != nil {
+		return err
+	}
+	defer ownNS.Close()
+	defer own.Close()
+	if err := makeCable(ctl, own, ctlNS, ownNS, n); err != nil {
+		return fmt.Errorf("connect %s: %w", nodeName(n), err)
+	}
+	port, err := ctl.LinkByName(controlLinkName(n))
+	if err != nil {
+		return err
+	}
+	bridge, err := ctl.LinkByName(bridgeName)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(ctl.LinkSetMaster(port, bridge), ctl.LinkSetUp(port)); err != nil {
+		return fmt.Errorf("connect %s: %w", nodeName(n), err)
+	}
+	return errors.Join(
+		ctl.RouteReplace(&netlink.Route{Dst: mustCIDR(nodePodNetwork(n)), Gw: net.ParseIP(nodeAddress(n)), LinkIndex: bridge.Attrs().Index}),
+	)
+}
+
+// makeCable leaves a cable that has both its ends; one whose other end went with its namespace is gone itself.
+func makeCable(ctl, own *netlink.Handle, ctlNS, ownNS netns.NsHandle, n int) error {
+	if _, err := own.LinkByName("eth0"); err == nil {
+		return nil
+	}
+	// that of a node which has just been killed may linger
+	if old, err := ctl.LinkByName(controlLinkName(n)); err == nil {
+		if err := ctl.LinkDel(old); err != nil {
+			return err
+		}
+	}
+	cable := &netlink.Veth{
+		LinkAttrs:     netlink.LinkAttrs{Name: controlLinkName(n), Namespace: netlink.NsFd(ctlNS)},
+		PeerName:      "eth0",
+		PeerNamespace: netlink.NsFd(ownNS),
+	}
+	if err := ctl.LinkAdd(cable); err != nil {
+		return err
+	}
+	eth0, err := own.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	address, err := netlink.ParseAddr(nodeAddress(n) + "/24")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(own.AddrAdd(eth0, address), own.LinkSetUp(eth0)); err != nil {
+		return err
+	}
+	return own.RouteReplace(&netlink.Route{Dst: mustCIDR("0.0.0.0/0"), Gw: net.ParseIP(controlAddress), LinkIndex: eth0.Attrs().Index})
+}
+
+// cutNode switches the node's cable off at the control plane's end.
+func cutNode(control, n int) error {
+	h, ns, err := in(control)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	defer h.Close()
+	port, err := h.LinkByName(controlLinkName(n))
+	if err != nil {
+		return fmt.Errorf("find the link of %s: %w", nodeName(n), err)
+	}
+	return h.LinkSetDown(port)
+}
+
+// nodeConnected says whether the node's cable is there and switched on.
+func nodeConnected(control, n int) bool {
+	h, ns, err := in(control)
+	if err != nil {
+		return false
+	}
+	defer ns.Close()
+	defer h.Close()
+	port, err := h.LinkByName(controlLinkName(n))
+	return err == nil && port.Attrs().Flags&net.FlagUp != 0
+}
+
+func mustCIDR(text string) *net.IPNet {
+	_, network, err := net.ParseCIDR(text)
+	if err != nil {
+		panic(err)
+	}
+	return network
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// cluster is one cluster by its name; all it keeps lies in its own state directory.
+type cluster struct {
+	name string
+	dir  string
+}
+
+func openCluster(name string) (cluster, error) {
+	if err := checkName(name); err != nil {
+		return cluster{}, err
+	}
+	root, err := stateRoot()
+	if err != nil {
+		return cluster{}, err
+	}
+	return cluster{name: name, dir: filepath.Join(root, name)}, nil
+}
+
+// stateRoot must not lie where each machine has a directory of its own, or the machines would not see it.
+func stateRoot() (string, error) {
+	dir := os.Getenv("XDG_STATE_HOME")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("find the state directory: %w: set HOME or XDG_STATE_HOME", err)
+		}
+		dir = filepath.Join(home, ".local/state")
+	}
+	if !filepath.IsAbs(dir) {
+		return "", fmt.Errorf("the state directory %q is not absolute: mend XDG_STATE_HOME", dir)
+	}
+	for _, own := range machineOwnDirs {
+		if dir == own || strings.HasPrefix(dir, own+"/") {
+			return "", fmt.Errorf("the state directory %s lies in %s, which each node has for itself: set XDG_STATE_HOME to another", dir, own)
+		}
+	}
+	return filepath.Join(dir, "statefulsingleton"), nil
+}
+
+func (c cluster) path(elements ...string) string {
+	return filepath.Join(append([]string{c.dir}, elements...)...)
+}
+
+func (c cluster) kubeconfig() string           { return c.path("admin.kubeconfig") }
+func (c cluster) logs() string                 { return c.path("logs") }
+func (c cluster) images() string               { return c.path("images") }
+func (c cluster) tools() tools                 { return tools{c.path("tools")} }
+func (c cluster) machineDir(m string) string   { return c.path("machines", m) }
+func (c cluster) log(m, process string) string { return c.path("logs", m+"-"+process+".log") }
+func (c cluster) cert(name string) string      { return c.path("pki", name+".crt") }
+func (c cluster) key(name string) string       { return c.path("pki", name+".key") }
+
+// exists says whether `up` has made anything of this cluster.
+func (c cluster) exists() bool { return exists(c.dir) }
+
+// lock keeps two commands from changing the cluster at once.
+func (c cluster) lock() (unlock func(), err error) {
+	return lock(c.dir+".lock", "another command changes the cluster "+c.name)
+}
+
+// useTools makes the tools that the cluster runs with known to later commands, which need no checkout then.
+func (c cluster) useTools(t tools) error {
+	if now, err := os.Readlink(c.path("tools")); err == nil && now == t.dir {
+		return nil
+	}
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return err
+	}
+	partial := c.path(".tools")
+	if err := os.Remove(partial); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(t.dir, partial); err != nil {
+		return err
+	}
+	return os.Rename(partial, c.path("tools"))
+}
+
+// nodes lists the numbers of the cluster's nodes, whether they run or not.
+func (c cluster) nodes() ([]int, error) {
+	entries, err := os.ReadDir(c.path("machines"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var nodes []int
+	for _, e := range entries {
+		if number, ok := strings.CutPrefix(e.Name(), "node"); ok {
+			n, err := strconv.Atoi(number)
+			if err != nil {
+				return nil, fmt.Errorf("%s is no node of the cluster: remove it", c.machineDir(e.Name()))
+			}
+			nodes = append(nodes, n)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes, nil
+}
+
+// parseNode reads a node's number from the command line ("2" or "node2") and checks that the cluster has it.
+func (c cluster) parseNode(arg string) (int, error) {
+	nodes, err := c.nodes()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(arg, "node"))
+	if err != nil || !slices.Contains(nodes, n) {
+		return 0, fmt.Errorf("the cluster %s has no node %q: it has %v", c.name, arg, nodes)
+	}
+	return n, nil
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	firstNodes     = 2
+	controlTimeout = 90 * time.Second
+	nodeTimeout    = 2 * time.Minute
+)
+
+// up brings the whole cluster to where it should be, from wherever it is.
+func (c cluster) up(ctx context.Context, t tools) error {
+	start := time.Now()
+	had := c.exists()
+	if err := c.useTools(t); err != nil {
+		return err
+	}
+	if had {
+		faults := c.faults(ctx)
+		if len(faults) == 0 {
+			progress("the cluster %s is running already", c.name)
+			return nil
+		}
+		progress("the cluster %s needs repair:\n  %s", c.name, strings.Join(faults, "\n  "))
+	}
+	err := c.bringUp(ctx)
+	var dead *deadControlError
+	if had && errors.As(err, &dead) {
+		progress("the control plane does not come back (%v): making the cluster anew", err)
+		if err := c.down(ctx); err != nil {
+			return err
+		}
+		return c.up(ctx, t)
+	}
+	if err != nil {
+		return err
+	}
+	progress("the cluster %s is up, %s in all", c.name, time.Since(start).Round(100*time.Millisecond))
+	return nil
+}
+
+// bringUp makes whatever is missing: files, machines, links, Kyverno.
+func (c cluster) bringUp(ctx context.Context) error {
+	if err := c.prepareControl(); err != nil {
+		return err
+	}
+	nodes, err := c.nodes()
+	if err != nil {
+		return err
+	}
+	for n := len(nodes) + 1; n <= firstNodes; n++ {
+		nodes = append(nodes, n)
+	}
+	for _, n := range nodes {
+		if err := c.prepareNode(n); err != nil {
+			return err
+		}
+	}
+	since := time.Now()
+	err = step("start the control plane", func() error { return c.startControl(ctx) })
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if err := c.startNode(ctx, n); err != nil {
+			return err
+		}
+	}
+	err = step("install Kyverno", func() error { return c.installKyverno(ctx) })
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		err := step("wait for "+nodeName(n), func() error { return c.awaitNode(ctx, n, since) })
+		if err != nil {
+			return err
+		}
+	}
+	return step("wait for Kyverno", func() error { return c.awaitKyverno(ctx) })
+}
+
+func (c cluster) prepareControl() error {
+	if err := c.ensureAuthority(); err != nil {
+		return err
+	}
+	for _, id := range controlIdentities() {
+		if err := c.ensureIdentity(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c cluster) prepareNode(n int) error {
+	if err := c.ensureIdentity(nodeIdentity(n)); err != nil {
+		return err
+	}
+	return c.writeNodeConfig(n)
+}
+
+// deadControlError says that the control plane does not answer although it was started.
+type deadControlError struct{ error }
+
+// startControl starts the control plane's machine if it does not run as it should, and waits until it answers.
+func (c cluster) startControl(ctx context.Context) error {
+	pid, err := c.machinePID(controlMachine)
+	if err != nil {
+		return err
+	}
+	if pid == 0 || c.specChanged(controlMachine) {
+		if err := c.killMachine(ctx, controlMachine); err != nil {
+			return err
+		}
+		pid, release, err := c.startMachine(controlMachine)
+		if err != nil {
+			return err
+		}
+		if err := makeBridge(pid); err != nil {
+			return err
+		}
+		if err := release(); err != nil {
+			return err
+		}
+	}
+	err = poll(ctx, controlTimeout, 200*time.Millisecond, func() error { return c.controlReady(ctx) })
+	if err != nil {
+		return &deadControlError{fmt.Errorf("the API server does not answer: %w; see %s and %s", err,
+			c.log(controlMachine, "kube-apiserver"), c.log(controlMachine, "etcd"))}
+	}
+	return nil
+}
+
+func (c cluster) controlReady(ctx context.Context) error {
+	_, err := c.run(ctx, "kubectl", "get", "--raw", "/readyz", "--request-timeout=5s")
+	return err
+}
+
+// startNode starts a node's machine if it does not run as it should, and connects it.
+func (c cluster) startNode(ctx context.Context, n int) error {
+	name := nodeName(n)
+	control, err := c.machinePID(controlMachine)
+	if err != nil {
+		return err
+	}
+	pid, err := c.machinePID(name)
+	if err != nil {
+		return err
+	}
+	if pid != 0 && !c.specChanged(name) {
+		return connectNode(control, pid, n)
+	}
+	if err := c.killMachine(ctx, name); err != nil {
+		return err
+	}
+	if err := c.makeCgroup(name); err != nil {
+		return err
+	}
+	pid, release, err := c.startMachine(name)
+	if err != nil {
+		return err
+	}
+	if err := connectNode(control, pid, n); err != nil {
+		return err
+	}
+	return release()
+}
+
+// awaitNode waits until the node has been Ready since a time: what the API server says of a node that has just been
+// dead or cut off is old.
+func (c cluster) awaitNode(ctx context.Context, n int, since time.Time) error {
+	name := nodeName(n)
+	err := poll(ctx, nodeTimeout, 300*time.Millisecond, func() error {
+		renewed, err := c.run(ctx, "kubectl", "--namespace", "kube-node-lease", "get", "lease", name, "--output", "jsonpath={.spec.renewTime}")
+		if err != nil {
+			return err
+		}
+		if t, err := time.Parse(time.RFC3339, renewed); err != nil || t.Before(since) {
+			return fmt.Errorf("its kubelet has not reported since %s (last: %s)", since.Format(time.TimeOnly), renewed)
+		}
+		ready, err := c.run(ctx, "kubectl", "get", "node", name, "--output", nodeReadyPath)
+		if err == nil && ready != "True" {
+			return fmt.Errorf("its condition Ready is %q", ready)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s is not Ready: %w; see %s and %s", name, err, c.log(name, "kubelet"), c.log(name, "containerd"))
+	}
+	return nil
+}
+
+const nodeReadyPath = `jsonpath={.status.conditions[?(@.type=="Ready")].status}`
