@@ -1,0 +1,87 @@
+{{/* fullname begins the name of every object of the release. */}}
+{{- define "statefulsingleton.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" (.Release.Name | trunc 34 | trimSuffix "-") .Chart.Name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* serviceAccountName is whom the controller acts as. */}}
+{{- define "statefulsingleton.serviceAccountName" -}}
+{{- include "statefulsingleton.fullname" . -}}
+{{- end -}}
+
+{{/* uninstallServiceAccountName is whom the pre-delete hook acts as. */}}
+{{- define "statefulsingleton.uninstallServiceAccountName" -}}
+{{- include "statefulsingleton.fullname" . }}-uninstall
+{{- end -}}
+
+{{- define "statefulsingleton.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{/* selectorLabels pick the controller's pods, and not the hook's. */}}
+{{- define "statefulsingleton.selectorLabels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: controller
+{{- end -}}
+
+{{/* image is the reference of an image: (dict "image" .Values.image.x "default" <tag>). */}}
+{{- define "statefulsingleton.image" -}}
+{{- .image.repository -}}
+{{- if .image.tag }}:{{ .image.tag }}{{ else if not .image.digest }}:{{ .default }}{{ end -}}
+{{- with .image.digest }}@{{ . }}{{ end -}}
+{{- end -}}
+
+{{- define "statefulsingleton.managerImage" -}}
+{{- include "statefulsingleton.image" (dict "image" .Values.image.manager "default" .Chart.AppVersion) -}}
+{{- end -}}
+
+{{- define "statefulsingleton.gateImage" -}}
+{{- include "statefulsingleton.image" (dict "image" .Values.image.gate "default" .Chart.AppVersion) -}}
+{{- end -}}
+
+{{/* podSecurityContext and securityContext meet Pod Security "restricted" and pin no user id: the image has its own. */}}
+{{- define "statefulsingleton.podSecurityContext" -}}
+runAsNonRoot: true
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "statefulsingleton.securityContext" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+readOnlyRootFilesystem: true
+{{- end -}}
+
+{{/* placement is where the controller's pods and the hook's may run. */}}
+{{- define "statefulsingleton.placement" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
