@@ -1,25 +1,17 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
-
-	"sigs.k8s.io/yaml"
 )
 
 type object = map[string]any
 
-// writeConfig writes a configuration file in YAML (of which JSON is a part), only if it changes.
-func (c cluster) writeConfig(path string, content any) error {
-	text, err := yaml.Marshal(content)
-	if err != nil {
-		return err
-	}
-	if now, err := os.ReadFile(path); err == nil && string(now) == string(text) {
-		return nil
-	}
-	return writeFile(path, string(text))
+// encode writes a configuration as JSON, which is YAML too. It cannot fail: all of it is maps, lists and strings.
+func encode(content object) string {
+	text, _ := json.MarshalIndent(content, "", "  ")
+	return string(text) + "\n"
 }
 
 func kubeconfig(c cluster, user string) object {
@@ -98,19 +90,6 @@ const (
 	volumePlugins = "/var/lib/kubelet/volume-plugins"
 )
 
-// writeNodeConfig writes what a node's programs read.
-func (c cluster) writeNodeConfig(n int) error {
-	dir := c.machineDir(nodeName(n))
-	if err := c.writeConfig(filepath.Join(dir, "kubelet.yaml"), kubeletConfig(c, n)); err != nil {
-		return err
-	}
-	// the CNI reads .conflist as JSON
-	if err := writeJSON(filepath.Join(dir, "cni/10-pods.conflist"), cniConfig(n)); err != nil {
-		return err
-	}
-	return writeFile(filepath.Join(dir, "containerd.toml"), containerdConfig(filepath.Join(dir, "cni")))
-}
-
 // controlSpec is the control plane's machine: one etcd, one of each server.
 func (c cluster) controlSpec() machineSpec {
 	api := "https://" + controlAddress + ":6443/readyz"
@@ -171,7 +150,7 @@ func (c cluster) controlSpec() machineSpec {
 
 func (c cluster) nodeSpec(n int) machineSpec {
 	dir := c.machineDir(nodeName(n))
-	return c.spec(nodeName(n), []process{
+	spec := c.spec(nodeName(n), []process{
 		{Name: "containerd", Args: []string{"--config=" + filepath.Join(dir, "containerd.toml")}},
 		{Name: "kubelet", After: "unix://" + containerdSocket, Import: []string{c.tools().images(), c.images()}, Args: []string{
 			"--config=" + filepath.Join(dir, "kubelet.yaml"),
@@ -186,6 +165,12 @@ func (c cluster) nodeSpec(n int) machineSpec {
 			"--conntrack-max-per-core=0",
 		}},
 	})
+	spec.Files = map[string]string{
+		filepath.Join(dir, "containerd.toml"):      containerdConfig(filepath.Join(dir, "cni")),
+		filepath.Join(dir, "cni/10-pods.conflist"): encode(cniConfig(n)),
+		filepath.Join(dir, "kubelet.yaml"):         encode(kubeletConfig(c, n)),
+	}
+	return spec
 }
 
 // spec completes the processes of a machine: their binaries by the names that they have in the cache, so that a

@@ -42,31 +42,20 @@ func (c cluster) down(ctx context.Context) error {
 // killVisitors ends what `exec` started and is still there, which would keep the control plane's network namespace: all but
 // this process and those that it comes from.
 func (c cluster) killVisitors(ctx context.Context) error {
-	host, err := os.Readlink("/proc/1/ns/net")
-	if err != nil {
-		return err
-	}
 	var spared []int
 	for pid := os.Getpid(); pid > 0; pid = parentOf(pid) {
 		spared = append(spared, pid)
 	}
 	var failed error
-	err = eachProcess(func(pid int) {
-		if slices.Contains(spared, pid) || !c.isVisitor(pid, host) {
-			return
-		}
-		if err := killAndWait(ctx, pid); err != nil {
-			failed = errors.Join(failed, err)
+	err := eachProcess(func(pid int) {
+		if c.isVisitor(pid) && !slices.Contains(spared, pid) {
+			failed = errors.Join(failed, killAndWait(ctx, pid))
 		}
 	})
 	return errors.Join(err, failed)
 }
 
-func (c cluster) isVisitor(pid int, hostNetwork string) bool {
-	network, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "ns/net"))
-	if err != nil || network == hostNetwork {
-		return false
-	}
+func (c cluster) isVisitor(pid int) bool {
 	environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
 	return err == nil && slices.Contains(strings.Split(string(environment), "\x00"), clusterVariable+"="+c.dir)
 }

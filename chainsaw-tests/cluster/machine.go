@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -29,7 +28,9 @@ type machineSpec struct {
 	Path string
 	// Own maps directories that the machine has for itself to where they are kept. /run is its own too, and is lost
 	// with the machine; all other files are shared with the host and between the machines.
-	Own       map[string]string
+	Own map[string]string
+	// Files maps files that the processes read to what they hold.
+	Files     map[string]string
 	Processes []process
 }
 
@@ -43,6 +44,12 @@ type process struct {
 	After string `json:",omitempty"`
 	// Import lists directories of image archives that containerd is given before the first start.
 	Import []string `json:",omitempty"`
+}
+
+// encode is deterministic. It cannot fail: all of it is maps, lists and strings.
+func (s machineSpec) encode() string {
+	text, _ := json.MarshalIndent(s, "", "  ")
+	return string(text) + "\n"
 }
 
 var machineOwnDirs = []string{"/run", "/var/run", "/var/lib", "/var/log"}
@@ -67,12 +74,8 @@ func (c cluster) specOf(name string) machineSpec {
 
 // specChanged says whether a machine was started otherwise than it ought to be: from other versions, for one.
 func (c cluster) specChanged(name string) bool {
-	want, err := encodeJSON(c.specOf(name))
-	if err != nil {
-		return true
-	}
 	got, err := os.ReadFile(c.specFile(name))
-	return err != nil || string(got) != want
+	return err != nil || string(got) != c.specOf(name).encode()
 }
 
 // startMachine starts a machine's first process. The processes wait until `release` is called, once the network
@@ -84,7 +87,12 @@ func (c cluster) startMachine(name string) (pid int, release func() error, err e
 			return 0, nil, err
 		}
 	}
-	if err := writeJSON(c.specFile(name), spec); err != nil {
+	for file, content := range spec.Files {
+		if err := writeFile(file, content); err != nil {
+			return 0, nil, err
+		}
+	}
+	if err := writeFile(c.specFile(name), spec.encode()); err != nil {
 		return 0, nil, err
 	}
 	self, err := os.Executable()
@@ -298,20 +306,4 @@ func openLog(path string) (*os.File, error) {
 		return nil, err
 	}
 	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-}
-
-func encodeJSON(content any) (string, error) {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetIndent("", "  ")
-	err := encoder.Encode(content)
-	return text.String(), err
-}
-
-func writeJSON(path string, content any) error {
-	text, err := encodeJSON(content)
-	if err != nil {
-		return err
-	}
-	return writeFile(path, text)
 }

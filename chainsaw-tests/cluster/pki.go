@@ -86,7 +86,7 @@ func (c cluster) ensureIdentity(id identity) error {
 	if !id.hasKubeconfig {
 		return nil
 	}
-	return c.writeConfig(c.path(id.name+".kubeconfig"), kubeconfig(c, id.name))
+	return writeFile(c.path(id.name+".kubeconfig"), encode(kubeconfig(c, id.name)))
 }
 
 func (c cluster) issue(id identity) error {

@@ -58,7 +58,7 @@ func (c cluster) bringUp(ctx context.Context) error {
 		nodes = append(nodes, n)
 	}
 	for _, n := range nodes {
-		if err := c.prepareNode(n); err != nil {
+		if err := c.ensureIdentity(nodeIdentity(n)); err != nil {
 			return err
 		}
 	}
@@ -95,13 +95,6 @@ func (c cluster) prepareControl() error {
 		}
 	}
 	return nil
-}
-
-func (c cluster) prepareNode(n int) error {
-	if err := c.ensureIdentity(nodeIdentity(n)); err != nil {
-		return err
-	}
-	return c.writeNodeConfig(n)
 }
 
 // deadControlError says that the control plane does not answer although it was started.
