@@ -1,0 +1,324 @@
+package policies
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	kyvernov1 "github.com/kyverno/kyverno/api/kyverno/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+const (
+	signalVolume  = "statefulsingleton-signal"
+	podinfoVolume = "statefulsingleton-podinfo"
+	podinfoDir    = "/etc/statefulsingleton"
+	podinfoFile   = "start-signal"
+
+	// imageGate is the gate in the sidecar's own image.
+	imageGate = "/gate"
+
+	// barrierPrefix begins the name of the ConfigMap that a barrier waits for.
+	// The uid of the admission request follows: 36 characters that nobody can
+	// know before, so that no such ConfigMap can be there already.
+	barrierPrefix = "statefulsingleton-"
+	barrierLength = len(barrierPrefix) + 36
+	barrierKey    = "epoch"
+
+	// forever is the failureThreshold of a startup probe that waits as long as
+	// it takes.
+	forever = 1<<31 - 1
+)
+
+// wrapper is what stands in front of a wrapped container's own command.
+var wrapper = []string{signal.GatePath, "wrap", "--"}
+
+// barrierName is a Kyverno variable: the name of the ConfigMap for this request.
+const barrierName = barrierPrefix + "{{request.uid}}"
+
+// injectionRules are the rules of the policy of s, in the order in which Kyverno
+// applies them.
+func injectionRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
+	match := kyvernov1.MatchResources{All: kyvernov1.ResourceFilters{{
+		ResourceDescription: kyvernov1.ResourceDescription{
+			Kinds:      []string{"Pod"},
+			Namespaces: []string{s.Namespace},
+			Operations: []kyvernov1.AdmissionOperation{kyvernov1.Create},
+			Selector:   s.Spec.Selector.DeepCopy(),
+		},
+	}}}
+	rules := []kyvernov1.Rule{{
+		Name:     "hold-containers",
+		Mutation: &kyvernov1.Mutation{ForEachMutation: hold("containers", namedOnly(s.Spec.Containers)...)},
+	}}
+	if s.Spec.HoldInitContainers {
+		notSidecar := fmt.Sprintf("element.name != '%s'", v1.SidecarName)
+		rules = append(rules, kyvernov1.Rule{
+			Name:     "hold-init-containers",
+			Mutation: &kyvernov1.Mutation{ForEachMutation: hold("initContainers", notSidecar)},
+		})
+	}
+	noSidecar := fmt.Sprintf("length(request.object.spec.initContainers[?name == '%s'] || `[]`) == `0`", v1.SidecarName)
+	rules = append(rules,
+		kyvernov1.Rule{
+			Name:                "add-sidecar",
+			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(noSidecar)},
+			Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(sidecarOps(o)...)},
+		},
+		kyvernov1.Rule{
+			Name:     "sidecar-of-a-root-pod",
+			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{sidecarAsRoot()}},
+		},
+		kyvernov1.Rule{
+			Name:     "mark",
+			Mutation: &kyvernov1.Mutation{PatchesJSON6902: patch(markOps(s)...)},
+		})
+	for i := range rules {
+		rules[i].MatchResources = *match.DeepCopy()
+	}
+	return rules
+}
+
+// Conditions over one container, the element of a foreach. JMESPath finds a
+// missing key an error, except in a comparison or beside "||".
+var (
+	isWrapped   = fmt.Sprintf("(element.command || `[]`)[:%d] == `%s`", len(wrapper), literal(wrapper))
+	notWrapped  = "!(" + isWrapped + ")"
+	isWrappable = "length(element.command || `[]`) > `0` && element.startupProbe == `null` && element.lifecycle.postStart == `null`"
+)
+
+// namedOnly is the condition that a container is one of names. No names: none.
+func namedOnly(names []string) []string {
+	if len(names) == 0 {
+		return nil
+	}
+	// A backtick would end the literal, a brace the variable, a dollar may begin a reference.
+	list := strings.NewReplacer("`", `\u0060`, "{", `\u007b`, "}", `\u007d`, "$", `\u0024`).Replace(string(encode(names)))
+	return []string{fmt.Sprintf("contains(`%s`, element.name)", list)}
+}
+
+// hold makes the containers of spec.<list> that isHeld picks wait: by the
+// wrapper where that loses nothing, else by the barrier.
+func hold(list string, isHeld ...string) []kyvernov1.ForEachMutation {
+	path := containerPath(list)
+	step := func(ops []op, conditions ...string) kyvernov1.ForEachMutation {
+		return kyvernov1.ForEachMutation{
+			List:             listOf(list),
+			AnyAllConditions: all(slices.Concat(isHeld, conditions)...),
+			PatchesJSON6902:  patch(ops...),
+		}
+	}
+	mount := corev1.VolumeMount{Name: signalVolume, MountPath: signal.Dir, ReadOnly: true}
+	noMount := fmt.Sprintf("length(element.volumeMounts[?name == '%s'] || `[]`) == `0`", signalVolume)
+	noBarrier := fmt.Sprintf("length(element.env[?%s] || `[]`) == `0`", isBarrier(""))
+	return []kyvernov1.ForEachMutation{
+		step([]op{add(path+"/volumeMounts/-", mount)}, noMount),
+		step(prepend(path+"/command", wrapper), notWrapped, isWrappable),
+		step([]op{add(path+"/startupProbe", startedProbe())}, isWrapped, "element.startupProbe == `null`", startupProbeNeeded(list)),
+		refreshBarriers(list),
+		// Last: whatever else the container's environment sets under this name,
+		// it gets our value.
+		step([]op{{Op: "add", Path: path + "/env/-", Value: barrier()}}, notWrapped, noBarrier),
+	}
+}
+
+// startupProbeNeeded says which wrapped containers need a startup probe: a
+// liveness probe would kill a container that waits, and one without a readiness
+// probe has nothing else to tell that its main process started. A native sidecar
+// always needs it, or the containers after it would not wait for it; other init
+// containers can't have one.
+func startupProbeNeeded(list string) string {
+	if list == "initContainers" {
+		return "element.restartPolicy == 'Always'"
+	}
+	return "element.livenessProbe != `null` || element.readinessProbe == `null`"
+}
+
+func startedProbe() corev1.Probe {
+	return corev1.Probe{
+		ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started"}}},
+		PeriodSeconds:    1,
+		TimeoutSeconds:   5,
+		FailureThreshold: forever,
+	}
+}
+
+// barrier is the environment variable that keeps a container from starting. Its
+// Kyverno variable must stay one, so it is no literal.
+func barrier() json.RawMessage {
+	return encode(corev1.EnvVar{Name: signal.EpochEnv, ValueFrom: &corev1.EnvVarSource{
+		ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: barrierName}, Key: barrierKey,
+		},
+	}})
+}
+
+// refreshBarriers gives every barrier that a pod comes with the ConfigMap of this
+// request: one that was copied from another pod may be open already.
+func refreshBarriers(list string) kyvernov1.ForEachMutation {
+	path := fmt.Sprintf("/spec/%s/{{elementIndex0}}/env/{{elementIndex1}}/valueFrom/configMapKeyRef/name", list)
+	return kyvernov1.ForEachMutation{
+		List: listOf(list),
+		ForEachMutation: &kyvernov1.ForEachMutationWrapper{Items: []kyvernov1.ForEachMutation{{
+			List:             "element.env || `[]`",
+			AnyAllConditions: all(isBarrier("element.")),
+			PatchesJSON6902:  patch(op{Op: "replace", Path: path, Value: encode(barrierName)}),
+		}}},
+	}
+}
+
+// isBarrier is the condition that an environment variable is a barrier.
+func isBarrier(variable string) string {
+	configMap := variable + "valueFrom.configMapKeyRef.name || ''"
+	return fmt.Sprintf("%sname == '%s' && starts_with(%s, '%s') && length(%s) == `%d`",
+		variable, signal.EpochEnv, configMap, barrierPrefix, configMap, barrierLength)
+}
+
+// sidecarOps add the sidecar as first init container, so that the gate is there
+// before anything that needs it, with its volumes and the readiness gate.
+func sidecarOps(o Options) []op {
+	field := fmt.Sprintf("metadata.annotations['%s']", signal.Annotation)
+	return []op{
+		add("/spec/readinessGates/-", corev1.PodReadinessGate{ConditionType: v1.ReadyCondition}),
+		add("/spec/volumes/-", corev1.Volume{Name: signalVolume, VolumeSource: corev1.VolumeSource{
+			EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("32Mi"))},
+		}}),
+		add("/spec/volumes/-", corev1.Volume{Name: podinfoVolume, VolumeSource: corev1.VolumeSource{
+			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{
+				Path: podinfoFile, FieldRef: &corev1.ObjectFieldSelector{FieldPath: field},
+			}}},
+		}}),
+		add("/spec/initContainers/0", sidecar(o)),
+	}
+}
+
+func sidecar(o Options) corev1.Container {
+	// Requests equal to limits: a Guaranteed pod stays Guaranteed.
+	resources := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("32Mi")}
+	return corev1.Container{
+		Name:            v1.SidecarName,
+		Image:           o.SidecarImage,
+		ImagePullPolicy: o.SidecarPullPolicy,
+		Command:         []string{imageGate},
+		Args:            []string{"sidecar"},
+		RestartPolicy:   ptr.To(corev1.ContainerRestartPolicyAlways),
+		Env: []corev1.EnvVar{
+			{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}},
+			{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
+		},
+		Resources: corev1.ResourceRequirements{Requests: resources, Limits: resources},
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: signalVolume, MountPath: signal.Dir},
+			{Name: podinfoVolume, MountPath: podinfoDir, ReadOnly: true},
+		},
+		// The containers after it start once the hook has returned, which is when
+		// the gate's binary is in the signal volume.
+		Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{
+			Exec: &corev1.ExecAction{Command: []string{imageGate, "delivered"}},
+		}},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: ptr.To(false),
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			ReadOnlyRootFilesystem:   ptr.To(true),
+			RunAsNonRoot:             ptr.To(true),
+			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+}
+
+// sidecarAsRoot drops the sidecar's runAsNonRoot where the pod makes every
+// container root: the kubelet would refuse to start it.
+func sidecarAsRoot() kyvernov1.ForEachMutation {
+	return kyvernov1.ForEachMutation{
+		List: listOf("initContainers"),
+		AnyAllConditions: all(
+			fmt.Sprintf("element.name == '%s'", v1.SidecarName),
+			"element.securityContext.runAsNonRoot == `true`",
+			// As a string: the engine has numbers of two types, which never equal each other.
+			"to_string(request.object.spec.securityContext.runAsUser || '') == '0'"),
+		PatchesJSON6902: patch(op{Op: "remove", Path: containerPath("initContainers") + "/securityContext/runAsNonRoot"}),
+	}
+}
+
+// markOps say whose pod it is. They change nothing on a pod that says so already.
+func markOps(s *v1.StatefulSingleton) []op {
+	ops := []op{
+		add("/metadata/annotations/"+pointer(v1.InjectedAnnotation), s.Namespace+"/"+s.Name),
+		add("/metadata/labels/"+pointer(v1.SingletonLabel), s.Name),
+	}
+	if !ptr.Deref(s.Spec.RespectPodGracePeriod, true) {
+		// 30 is what the API server fills in.
+		ops = append(ops, add("/spec/terminationGracePeriodSeconds", ptr.Deref(s.Spec.TerminationGracePeriod, 30)))
+	}
+	return ops
+}
+
+// op is one operation of a JSON patch.
+type op struct {
+	Op    string          `json:"op"`
+	Path  string          `json:"path"`
+	Value json.RawMessage `json:"value,omitempty"`
+}
+
+func add(path string, value any) op {
+	return op{Op: "add", Path: path, Value: literal(value)}
+}
+
+// prepend puts values before what the list at path holds, without touching that.
+func prepend(path string, values []string) []op {
+	var ops []op
+	for _, value := range slices.Backward(values) {
+		ops = append(ops, add(path+"/0", value))
+	}
+	return ops
+}
+
+func patch(ops ...op) string {
+	return string(encode(ops))
+}
+
+// literal is value as JSON that Kyverno finds neither a variable nor a reference in.
+func literal(value any) json.RawMessage {
+	return json.RawMessage(strings.NewReplacer("{{", `\u007b\u007b`, "$(", `\u0024(`).Replace(string(encode(value))))
+}
+
+func encode(value any) json.RawMessage {
+	data, err := json.Marshal(value)
+	if err != nil {
+		// Strings, numbers and Kubernetes' own types can always be encoded.
+		panic(fmt.Sprintf("encode %T: %v", value, err))
+	}
+	return data
+}
+
+// all holds where every JMESPath expression is true.
+func all(expressions ...string) *kyvernov1.AnyAllConditions {
+	conditions := &kyvernov1.AnyAllConditions{}
+	for _, expression := range expressions {
+		c := kyvernov1.Condition{Operator: kyvernov1.ConditionOperators["Equals"]}
+		c.SetKey("{{ " + expression + " }}")
+		c.SetValue(true)
+		conditions.AllConditions = append(conditions.AllConditions, c)
+	}
+	return conditions
+}
+
+func listOf(list string) string {
+	return fmt.Sprintf("request.object.spec.%s || `[]`", list)
+}
+
+func containerPath(list string) string {
+	return fmt.Sprintf("/spec/%s/{{elementIndex}}", list)
+}
+
+// pointer escapes a key for a JSON pointer.
+func pointer(key string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+}

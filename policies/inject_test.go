@@ -1,0 +1,259 @@
+package policies_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+func TestInjection(t *testing.T) {
+	tests := map[string]struct {
+		pod        string
+		singleton  string
+		restricted bool
+	}{
+		"shell":                       {pod: "shell", singleton: "default"},
+		"scratch":                     {pod: "scratch", singleton: "default"},
+		"args-without-command":        {pod: "args-without-command", singleton: "default"},
+		"weird-strings":               {pod: "weird-strings", singleton: "default"},
+		"empty-lists":                 {pod: "empty-lists", singleton: "default"},
+		"several-containers":          {pod: "several-containers", singleton: "default"},
+		"several-containers-one-held": {pod: "several-containers", singleton: "named-containers"},
+		"init-containers":             {pod: "init-containers", singleton: "default"},
+		"init-containers-held":        {pod: "init-containers", singleton: "hold-init-containers"},
+		"probes":                      {pod: "probes", singleton: "default"},
+		"hooks":                       {pod: "hooks", singleton: "default"},
+		"restricted":                  {pod: "restricted", singleton: "default", restricted: true},
+		"restricted-init-held":        {pod: "restricted", singleton: "hold-init-containers", restricted: true},
+		"run-as-user":                 {pod: "run-as-user", singleton: "default", restricted: true},
+		"run-as-root":                 {pod: "run-as-root", singleton: "default"},
+		"existing-fields":             {pod: "existing-fields", singleton: "default"},
+		"own-grace-period":            {pod: "existing-fields", singleton: "own-grace-period"},
+		"default-grace-period":        {pod: "shell", singleton: "own-grace-period"},
+		"generate-name":               {pod: "generate-name", singleton: "default"},
+		"match-expressions":           {pod: "match-expressions", singleton: "match-expressions"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := readSingleton(t, test.singleton)
+			k := newKyverno(t, render(t, s))
+			original := readFile(t, filepath.Join("testdata", "pods", test.pod+".yaml"))
+
+			injected := k.mutate(t, original, firstRequest)
+
+			golden(t, filepath.Join("testdata", "injected", name+".yaml"), decoded[map[string]any](t, injected))
+			before, after := decoded[corev1.Pod](t, original), decoded[corev1.Pod](t, injected)
+			if err := policies.CheckInjected(&before, s); err == nil {
+				t.Error("CheckInjected finds nothing missing before the injection")
+			}
+			if err := policies.CheckInjected(&after, s); err != nil {
+				t.Errorf("CheckInjected after the injection: %v", err)
+			}
+			wantSuffixes(t, before, after)
+			if diff := cmp.Diff(before, withoutInjection(after, before), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("the user's own fields changed (-want +got):\n%s", diff)
+			}
+			if got := isRestricted(t, before); got != test.restricted {
+				t.Errorf("restricted before the injection is %t, want %t", got, test.restricted)
+			}
+			if got := isRestricted(t, after); got != test.restricted {
+				t.Errorf("restricted after the injection is %t, want %t", got, test.restricted)
+			}
+
+			// Another request's uid is the only thing that may change.
+			again := k.mutate(t, injected, secondRequest)
+			again = bytes.ReplaceAll(again, []byte(secondRequest), []byte(firstRequest))
+			if diff := cmp.Diff(decoded[map[string]any](t, injected), decoded[map[string]any](t, again)); diff != "" {
+				t.Errorf("a second pass changed the pod (-first +second):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A barrier that came with a copied pod may be open already.
+func TestCopiedPodGetsItsOwnBarrier(t *testing.T) {
+	t.Parallel()
+	s := readSingleton(t, "default")
+	k := newKyverno(t, render(t, s))
+	holder := k.mutate(t, readFile(t, "testdata/pods/scratch.yaml"), firstRequest)
+
+	standby := k.mutate(t, holder, secondRequest)
+
+	if bytes.Contains(standby, []byte(firstRequest)) {
+		t.Errorf("the copy waits for the ConfigMap of the pod that it was copied from:\n%s", standby)
+	}
+}
+
+// Another admission webhook may add a container once Kyverno was there, and
+// Kyverno is asked again.
+func TestContainerAddedBetweenTwoPassesIsHeld(t *testing.T) {
+	t.Parallel()
+	s := readSingleton(t, "default")
+	k := newKyverno(t, render(t, s))
+	pod := decoded[corev1.Pod](t, k.mutate(t, readFile(t, "testdata/pods/shell.yaml"), firstRequest))
+	pod.Spec.Containers = append(pod.Spec.Containers,
+		corev1.Container{Name: "late", Image: "debian", Command: []string{"a"}},
+		corev1.Container{Name: "later", Image: "debian"})
+
+	pod = decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), secondRequest))
+
+	if err := policies.CheckInjected(&pod, s); err != nil {
+		t.Errorf("after the second pass: %v", err)
+	}
+}
+
+func TestAnyStringComesThroughUnchanged(t *testing.T) {
+	t.Parallel()
+	// No newlines: Kyverno's command line program can't write every one as YAML.
+	pieces := []string{"{", "{{", "}", "}}", "{{-", "$(", "$", ")", "(", "\\", "\\\\", "`", "'", "\"", ",", " ", "@", "||", "[]", ":",
+		"request.object", "element", "elementIndex", "/", "~1", "#", "- ", "a", "0", "null", "é"}
+	random := rand.New(rand.NewPCG(1, 2))
+	want := []string{"a"}
+	for range 400 {
+		var s strings.Builder
+		for range random.IntN(8) {
+			s.WriteString(pieces[random.IntN(len(pieces))])
+		}
+		want = append(want, s.String())
+	}
+	pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
+	pod.Spec.Containers[0].Command = want
+	pod.Spec.Containers[0].Args = want
+	k := newKyverno(t, render(t, readSingleton(t, "default")))
+
+	got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
+
+	if diff := cmp.Diff(slices.Concat([]string{"/var/run/signal/gate", "wrap", "--"}, want), got.Spec.Containers[0].Command); diff != "" {
+		t.Errorf("command (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want, got.Spec.Containers[0].Args); diff != "" {
+		t.Errorf("args (-want +got):\n%s", diff)
+	}
+}
+
+func TestPodsOfOthersAreLeftAlone(t *testing.T) {
+	tests := map[string]func(*corev1.Pod){
+		"another label":     func(p *corev1.Pod) { p.Labels["app"] = "web" },
+		"no labels":         func(p *corev1.Pod) { p.Labels = nil },
+		"another namespace": func(p *corev1.Pod) { p.Namespace = "other" },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKyverno(t, render(t, readSingleton(t, "default")))
+			pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
+			change(&pod)
+
+			got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
+
+			if diff := cmp.Diff(pod, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("the pod changed (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func decoded[T any](t *testing.T, data []byte) T {
+	t.Helper()
+	var object T
+	decode(t, data, &object)
+	return object
+}
+
+func allContainers(pod corev1.Pod) []corev1.Container {
+	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+}
+
+// wantSuffixes demands that each of the user's commands and args ends what is
+// there now.
+func wantSuffixes(t *testing.T, before, after corev1.Pod) {
+	t.Helper()
+	now := map[string]corev1.Container{}
+	for _, c := range allContainers(after) {
+		now[c.Name] = c
+	}
+	for _, want := range allContainers(before) {
+		got := now[want.Name]
+		added := len(got.Command) - len(want.Command)
+		if added != 0 && added != 3 || !slices.Equal(got.Command[added:], want.Command) {
+			t.Errorf("container %s: command is %q, want it to end with %q", want.Name, got.Command, want.Command)
+		}
+		if !slices.Equal(got.Args, want.Args) {
+			t.Errorf("container %s: args are %q, want %q", want.Name, got.Args, want.Args)
+		}
+	}
+}
+
+// withoutInjection takes away from pod what a policy adds, and what it replaced
+// it takes from the original.
+func withoutInjection(pod, original corev1.Pod) corev1.Pod {
+	pod = *pod.DeepCopy()
+	delete(pod.Annotations, "apps.statefulsingleton.com/injected")
+	delete(pod.Labels, "apps.statefulsingleton.com/singleton")
+	pod.Spec.TerminationGracePeriodSeconds = original.Spec.TerminationGracePeriodSeconds
+	pod.Spec.ReadinessGates = slices.DeleteFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool {
+		return g.ConditionType == "apps.statefulsingleton.com/singleton-ready"
+	})
+	ours := sets.New("statefulsingleton-signal", "statefulsingleton-podinfo")
+	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return ours.Has(v.Name) })
+	if pod.Spec.InitContainers[0].Name == "status-sidecar" {
+		pod.Spec.InitContainers = pod.Spec.InitContainers[1:]
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			release(&list[i])
+		}
+	}
+	return pod
+}
+
+func release(c *corev1.Container) {
+	if len(c.Command) > 3 && slices.Equal(c.Command[:3], []string{"/var/run/signal/gate", "wrap", "--"}) {
+		c.Command = c.Command[3:]
+	}
+	if p := c.StartupProbe; p != nil && p.Exec != nil && slices.Equal(p.Exec.Command, []string{"/var/run/signal/gate", "started"}) {
+		c.StartupProbe = nil
+	}
+	if last := len(c.Env) - 1; last >= 0 && cmp.Equal(c.Env[last], barrier(firstRequest)) {
+		c.Env = c.Env[:last]
+	}
+	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return m == corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: "/var/run/signal", ReadOnly: true}
+	})
+}
+
+func barrier(requestUID string) corev1.EnvVar {
+	return corev1.EnvVar{Name: "STATEFULSINGLETON_EPOCH", ValueFrom: &corev1.EnvVarSource{
+		ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "statefulsingleton-" + requestUID}, Key: "epoch",
+		},
+	}}
+}
+
+// isRestricted tells whether the Pod Security Standard "restricted" admits pod.
+func isRestricted(t *testing.T, pod corev1.Pod) bool {
+	t.Helper()
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	level := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
+	result := policy.AggregateCheckResults(evaluator.EvaluatePod(level, &pod.ObjectMeta, &pod.Spec))
+	if !result.Allowed {
+		t.Logf("restricted forbids: %s", result.ForbiddenDetail())
+	}
+	return result.Allowed
+}

@@ -1,0 +1,177 @@
+package policies_test
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+func TestRender(t *testing.T) {
+	for _, name := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "match-expressions"} {
+		t.Run(name, func(t *testing.T) {
+			golden(t, filepath.Join("testdata", "policies", name+".yaml"), render(t, readSingleton(t, name)).Object)
+		})
+	}
+}
+
+func TestRenderRefusesSelector(t *testing.T) {
+	tests := map[string]metav1.LabelSelector{
+		"empty":            {},
+		"wildcard":         {MatchLabels: map[string]string{"app": "*"}},
+		"Kyverno's braces": {MatchLabels: map[string]string{"app": "{{ request.object }}"}},
+		"quoted key":       {MatchLabels: map[string]string{`a" || "a`: "b"}},
+		"no such operator": {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like", Values: []string{"db"}}}},
+		"quoted value":     {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{`"] || true || ["`}}}},
+	}
+	for name, selector := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := singletonOf(selector)
+			if policy, err := policies.Render(s, options); err == nil {
+				t.Errorf("Render gives %v, want an error", policy.Object["spec"])
+			} else if !strings.Contains(err.Error(), "spec.selector") {
+				t.Errorf("the error does not name spec.selector: %v", err)
+			}
+		})
+	}
+}
+
+// A change of anything that matters must be seen by the hash alone.
+func TestSpecHash(t *testing.T) {
+	hash := func(change func(*v1.StatefulSingleton, *policies.Options)) string {
+		s, o := readSingleton(t, "default"), options
+		change(s, &o)
+		policy, err := policies.Render(s, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return policy.GetAnnotations()[policies.SpecHashAnnotation]
+	}
+	unchanged := func(*v1.StatefulSingleton, *policies.Options) {}
+	tests := map[string]struct {
+		change   func(*v1.StatefulSingleton, *policies.Options)
+		wantSame bool
+	}{
+		"nothing":             {change: unchanged, wantSame: true},
+		"max transition time": {change: func(s *v1.StatefulSingleton, _ *policies.Options) { s.Spec.MaxTransitionTime = 7 }, wantSame: true},
+		"containers":          {change: func(s *v1.StatefulSingleton, _ *policies.Options) { s.Spec.Containers = []string{"db"} }},
+		"init containers":     {change: func(s *v1.StatefulSingleton, _ *policies.Options) { s.Spec.HoldInitContainers = true }},
+		"image":               {change: func(_ *v1.StatefulSingleton, o *policies.Options) { o.SidecarImage = "example.com/gate:2" }},
+		"pull policy":         {change: func(_ *v1.StatefulSingleton, o *policies.Options) { o.SidecarPullPolicy = corev1.PullAlways }},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := hash(test.change) == hash(unchanged); got != test.wantSame {
+				t.Errorf("the hash is the same: %t, want %t", got, test.wantSame)
+			}
+		})
+	}
+}
+
+func TestName(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	seen := map[string]types.NamespacedName{}
+	for _, key := range []types.NamespacedName{
+		{Namespace: "shop", Name: "db"}, {Namespace: "a-b", Name: "c"}, {Namespace: "a", Name: "b-c"},
+		{Namespace: "a", Name: "b.c"}, {Namespace: long, Name: long}, {Namespace: long, Name: long[:62] + "b"},
+	} {
+		name := policies.Name(key)
+		if name != policies.Name(key) {
+			t.Errorf("Name(%s) is not the same twice", key)
+		}
+		if !regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,61}[a-z0-9]$`).MatchString(name) {
+			t.Errorf("Name(%s) is %q, want at most 63 characters of a DNS label", key, name)
+		}
+		if other, ok := seen[name]; ok {
+			t.Errorf("Name(%s) and Name(%s) are both %q", key, other, name)
+		}
+		seen[name] = key
+	}
+}
+
+func TestProbePod(t *testing.T) {
+	in, notIn := metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn
+	exists, doesNotExist := metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist
+	tests := map[string]struct {
+		selector metav1.LabelSelector
+		wantErr  bool
+	}{
+		"match labels":      {selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db", "empty": ""}}},
+		"in":                {selector: selectorOf(expression("tier", in, "gold", "silver"))},
+		"not in":            {selector: selectorOf(expression("tier", notIn, "gold"))},
+		"exists":            {selector: selectorOf(expression("tier", exists))},
+		"does not exist":    {selector: selectorOf(expression("tier", doesNotExist))},
+		"in and not in":     {selector: selectorOf(expression("tier", in, "gold", "silver"), expression("tier", notIn, "gold"))},
+		"exists and not in": {selector: selectorOf(expression("tier", exists), expression("tier", notIn, "any-0", "any-1"))},
+		"contradiction":     {selector: selectorOf(expression("tier", exists), expression("tier", doesNotExist)), wantErr: true},
+		"no value is left":  {selector: selectorOf(expression("tier", in, "gold"), expression("tier", notIn, "gold")), wantErr: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod, err := policies.ProbePod(singletonOf(test.selector))
+			if test.wantErr {
+				if err == nil {
+					t.Errorf("ProbePod gives labels %v, want an error", pod.Labels)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			selector, err := metav1.LabelSelectorAsSelector(&test.selector)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !selector.Matches(labels.Set(pod.Labels)) {
+				t.Errorf("%s does not pick labels %v", selector, pod.Labels)
+			}
+			if !isRestricted(t, *pod) {
+				t.Error("the probe pod is not restricted")
+			}
+		})
+	}
+}
+
+func TestProbePodIsInjected(t *testing.T) {
+	for _, name := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "match-expressions"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := readSingleton(t, name)
+			probe, err := policies.ProbePod(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, probe), firstRequest))
+			if err := policies.CheckInjected(&pod, s); err != nil {
+				t.Error(err)
+			}
+			if !isRestricted(t, pod) {
+				t.Error("the injected probe pod is not restricted")
+			}
+		})
+	}
+}
+
+func singletonOf(selector metav1.LabelSelector) *v1.StatefulSingleton {
+	return &v1.StatefulSingleton{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"},
+		Spec:       v1.StatefulSingletonSpec{Selector: selector},
+	}
+}
+
+func selectorOf(expressions ...metav1.LabelSelectorRequirement) metav1.LabelSelector {
+	return metav1.LabelSelector{MatchExpressions: expressions}
+}
+
+func expression(key string, operator metav1.LabelSelectorOperator, values ...string) metav1.LabelSelectorRequirement {
+	return metav1.LabelSelectorRequirement{Key: key, Operator: operator, Values: values}
+}

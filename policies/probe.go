@@ -1,0 +1,143 @@
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// ProbePod returns a pod that s selects, to be created in a server-side dry-run
+// alone: what comes back shows whether pods of s are injected now. It meets Pod
+// Security "restricted" and its image is never pulled. It fails where the
+// selector picks no pod whatever.
+func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
+	labels, err := selectedLabels(&s.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("make a probe pod for StatefulSingleton %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	name := "probe"
+	if len(s.Spec.Containers) > 0 {
+		name = s.Spec.Containers[0]
+	}
+	// A quota may refuse pods that ask for nothing.
+	resources := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")}
+	return &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, GenerateName: "statefulsingleton-probe-", Labels: labels},
+		Spec: corev1.PodSpec{
+			AutomountServiceAccountToken: ptr.To(false),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot:   ptr.To(true),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name:      name,
+				Image:     "statefulsingleton-probe",
+				Command:   []string{"/probe"},
+				Resources: corev1.ResourceRequirements{Requests: resources, Limits: resources},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: ptr.To(false),
+					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		},
+	}, nil
+}
+
+// barrierConfigMap is the form of the name of a barrier's ConfigMap.
+var barrierConfigMap = regexp.MustCompile("^" + barrierPrefix + "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+
+// CheckInjected returns nil where pod is held as s asks, else an error that names
+// everything that is missing. The guard that the chart installs checks the same.
+func CheckInjected(pod *corev1.Pod, s *v1.StatefulSingleton) error {
+	var missing []error
+	require := func(ok bool, format string, args ...any) {
+		if !ok {
+			missing = append(missing, fmt.Errorf(format, args...))
+		}
+	}
+	require(pod.Annotations[v1.InjectedAnnotation] == s.Namespace+"/"+s.Name, "annotation %s is not %s/%s", v1.InjectedAnnotation, s.Namespace, s.Name)
+	require(pod.Labels[v1.SingletonLabel] == s.Name, "label %s is not %s", v1.SingletonLabel, s.Name)
+	require(slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: v1.ReadyCondition}), "no readiness gate %s", v1.ReadyCondition)
+	require(slices.ContainsFunc(pod.Spec.Volumes, isSignalVolume), "no emptyDir volume %s", signalVolume)
+	require(slices.ContainsFunc(pod.Spec.Volumes, isPodinfoVolume), "no downward API volume %s with %s", podinfoVolume, signal.Annotation)
+	require(slices.ContainsFunc(pod.Spec.InitContainers, isSidecar), "no native sidecar %s", v1.SidecarName)
+
+	held := heldContainers(pod, s)
+	require(len(held) > 0, "no container to hold: spec.containers names %s", strings.Join(s.Spec.Containers, ", "))
+	for _, c := range held {
+		require(isHeld(c), "container %s is not held", c.Name)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("pod is not injected: %w", errors.Join(missing...))
+	}
+	return nil
+}
+
+// heldContainers are the containers of pod that s wants held. None: it names
+// none of them.
+func heldContainers(pod *corev1.Pod, s *v1.StatefulSingleton) []corev1.Container {
+	var held []corev1.Container
+	for _, c := range pod.Spec.Containers {
+		if len(s.Spec.Containers) == 0 || slices.Contains(s.Spec.Containers, c.Name) {
+			held = append(held, c)
+		}
+	}
+	if len(held) == 0 || !s.Spec.HoldInitContainers {
+		return held
+	}
+	for _, c := range pod.Spec.InitContainers {
+		if c.Name != v1.SidecarName {
+			held = append(held, c)
+		}
+	}
+	return held
+}
+
+func isSignalVolume(v corev1.Volume) bool {
+	return v.Name == signalVolume && v.EmptyDir != nil
+}
+
+func isPodinfoVolume(v corev1.Volume) bool {
+	field := fmt.Sprintf("metadata.annotations['%s']", signal.Annotation)
+	return v.Name == podinfoVolume && v.DownwardAPI != nil &&
+		slices.ContainsFunc(v.DownwardAPI.Items, func(i corev1.DownwardAPIVolumeFile) bool {
+			return i.Path == podinfoFile && i.FieldRef != nil && i.FieldRef.FieldPath == field
+		})
+}
+
+func isSidecar(c corev1.Container) bool {
+	return c.Name == v1.SidecarName && ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways &&
+		slices.Equal(c.Command, []string{imageGate}) && slices.Equal(c.Args, []string{"sidecar"}) &&
+		hasMount(c, signalVolume, signal.Dir) && hasMount(c, podinfoVolume, podinfoDir)
+}
+
+// isHeld tells whether c waits, by the wrapper or by the barrier.
+func isHeld(c corev1.Container) bool {
+	if len(c.Command) > len(wrapper) && slices.Equal(c.Command[:len(wrapper)], wrapper) && hasMount(c, signalVolume, signal.Dir) {
+		return true
+	}
+	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+		if e.Name != signal.EpochEnv || e.ValueFrom == nil || e.ValueFrom.ConfigMapKeyRef == nil {
+			return false
+		}
+		ref := e.ValueFrom.ConfigMapKeyRef
+		return ref.Key == barrierKey && !ptr.Deref(ref.Optional, false) && barrierConfigMap.MatchString(ref.Name)
+	})
+}
+
+func hasMount(c corev1.Container, volume, path string) bool {
+	return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return m.Name == volume && m.MountPath == path
+	})
+}

@@ -1,0 +1,108 @@
+package policies
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+const (
+	podLabelsCEL = "(has(object.metadata.labels) ? object.metadata.labels : {})"
+
+	// notMirrorCEL leaves the kubelet's images of its static pods alone: they run
+	// whether the API server likes it or not.
+	notMirrorCEL = `!(has(object.metadata.annotations) && "kubernetes.io/config.mirror" in object.metadata.annotations)`
+)
+
+// selectorCEL is selector as a CEL expression over the pod in object, with the
+// meaning that Kubernetes gives it. Keys and values are legal label keys and
+// values once it is valid, so none can break out of its quotes.
+func selectorCEL(selector *metav1.LabelSelector) (string, error) {
+	if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+		return "", fmt.Errorf("spec.selector: %w", err)
+	}
+	var terms []string
+	for _, key := range slices.Sorted(maps.Keys(selector.MatchLabels)) {
+		terms = append(terms, labelIn(key, selector.MatchLabels[key]))
+	}
+	for _, e := range selector.MatchExpressions {
+		switch e.Operator {
+		case metav1.LabelSelectorOpIn:
+			terms = append(terms, labelIn(e.Key, e.Values...))
+		case metav1.LabelSelectorOpNotIn:
+			terms = append(terms, "!("+labelIn(e.Key, e.Values...)+")")
+		case metav1.LabelSelectorOpExists:
+			terms = append(terms, hasLabel(e.Key))
+		case metav1.LabelSelectorOpDoesNotExist:
+			terms = append(terms, "!("+hasLabel(e.Key)+")")
+		}
+	}
+	if len(terms) == 0 {
+		return "", fmt.Errorf("spec.selector is empty and would pick every pod of the namespace")
+	}
+	return strings.Join(terms, " && "), nil
+}
+
+func hasLabel(key string) string {
+	return celString(key) + " in " + podLabelsCEL
+}
+
+func labelIn(key string, values ...string) string {
+	quoted := make([]string, len(values))
+	for i, value := range values {
+		quoted[i] = celString(value)
+	}
+	return fmt.Sprintf("%s && %s[%s] in [%s]", hasLabel(key), podLabelsCEL, celString(key), strings.Join(quoted, ", "))
+}
+
+// celString quotes s for CEL, whose escapes are those of Go.
+func celString(s string) string {
+	return strconv.Quote(s)
+}
+
+// selectedLabels returns labels that selector picks, as few as it takes. It
+// fails where no pod can have such labels.
+func selectedLabels(selector *metav1.LabelSelector) (labels.Set, error) {
+	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return nil, fmt.Errorf("spec.selector: %w", err)
+	}
+	requirements, _ := parsed.Requirements()
+	set := labels.Set{}
+	for _, r := range requirements {
+		if !r.Matches(set) {
+			set[r.Key()] = labelValue(r.Key(), requirements)
+		}
+	}
+	if !parsed.Matches(set) {
+		return nil, fmt.Errorf("spec.selector contradicts itself: no pod can meet %q", parsed)
+	}
+	return set, nil
+}
+
+// labelValue finds a value that meets every requirement on key, if there is one.
+func labelValue(key string, requirements labels.Requirements) string {
+	var candidates []string
+	for i, r := range requirements {
+		if r.Key() == key {
+			candidates = append(candidates, slices.Sorted(maps.Keys(r.Values()))...)
+		}
+		// One more than there are requirements, and none excludes more than its
+		// own values: among so many one is left where any value will do.
+		candidates = append(candidates, "any-"+strconv.Itoa(i))
+	}
+	for _, candidate := range candidates {
+		meets := func(r labels.Requirement) bool {
+			return r.Key() != key || r.Matches(labels.Set{key: candidate})
+		}
+		if !slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return !meets(r) }) {
+			return candidate
+		}
+	}
+	return ""
+}
