@@ -1,25 +1,35 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 )
+
+// lockTimeout is longer than any other command takes, building every binary included.
+const lockTimeout = time.Hour
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// writeFile writes a file whole or not at all, and its directory where that is missing.
+// writeFile writes a file whole or not at all, and its directory where that is missing. Only its owner can read it.
 func writeFile(path, content string) error {
+	return writeFrom(path, strings.NewReader(content))
+}
+
+func writeFrom(path string, content io.Reader) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -28,7 +38,7 @@ func writeFile(path, content string) error {
 		return err
 	}
 	defer os.Remove(partial.Name())
-	if _, err := partial.WriteString(content); err != nil {
+	if _, err := io.Copy(partial, content); err != nil {
 		partial.Close()
 		return err
 	}
@@ -93,7 +103,7 @@ func linkAll(from, to string) error {
 }
 
 // lock takes an exclusive lock on a file, saying what it waits for if it has to.
-func lock(path, reason string) (unlock func(), err error) {
+func lock(ctx context.Context, path, reason string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
@@ -101,10 +111,11 @@ func lock(path, reason string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	take := func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+	err = take()
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		progress("waiting: %s (lock %s)", reason, path)
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		err = poll(ctx, lockTimeout, 100*time.Millisecond, take)
 	}
 	if err != nil {
 		f.Close()

@@ -24,6 +24,8 @@ func (c cluster) environment() []string {
 	return append(os.Environ(),
 		"KUBECONFIG="+c.kubeconfig(),
 		"PATH="+c.tools().bin()+":"+os.Getenv("PATH"),
+		// what a cluster serves is remembered by its address, which all clusters share
+		"KUBECACHEDIR="+c.path("kubectl-cache"),
 		"NO_PROXY="+noProxy, "no_proxy="+noProxy,
 		clusterVariable+"="+c.dir,
 	)

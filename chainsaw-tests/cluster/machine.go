@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -174,18 +173,21 @@ func killAndWait(ctx context.Context, pid int) error {
 }
 
 // insideMachine is a command in all of a machine's namespaces.
-func insideMachine(pid int, argv ...string) *exec.Cmd {
-	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(pid), "--mount", "--pid", "--net", "--"}, argv...)...)
+func insideMachine(ctx context.Context, pid int, argv ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(pid), "--mount", "--pid", "--net", "--"}, argv...)...)
 	cmd.Env = []string{"PATH=" + systemPath}
 	return cmd
 }
 
-// runningChildren lists the names of the programs that a machine's first process has running.
-func runningChildren(init int) ([]string, error) {
-	var names []string
-	return names, eachProcess(func(pid int) {
-		if args := commandLine(pid); parentOf(pid) == init && len(args) > 0 && processState(pid) != "Z" {
-			names = append(names, filepath.Base(args[0]))
+// runningChildren maps the names of the programs that a machine's first process has running to their process ids.
+func runningChildren(init int) (map[string]int, error) {
+	children := map[string]int{}
+	if init == 0 {
+		return children, nil
+	}
+	return children, eachProcess(func(pid int) {
+		if args := commandLine(pid); len(args) > 0 && parentOf(pid) == init {
+			children[filepath.Base(args[0])] = pid
 		}
 	})
 }
@@ -198,7 +200,7 @@ func (c cluster) missingProcesses(name string, init int) ([]string, error) {
 	}
 	var missing []string
 	for _, p := range c.specOf(name).Processes {
-		if !slices.Contains(running, p.Name) {
+		if running[p.Name] == 0 {
 			missing = append(missing, p.Name)
 		}
 	}

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,9 +35,14 @@ func newCommand() *cobra.Command {
 		Long: `cluster runs etcd, the Kubernetes control plane, two nodes (kubelet, containerd, kube-proxy) and Kyverno's admission
 controller on this machine: no Docker, no image registry. It needs Debian, root and Go.
 
+Each node, and the control plane, has processes, mounts and a network of its own. /run, /var/lib and /var/log are a node's
+own too; all other directories are the host's, so a hostPath volume elsewhere is the same on every node.
+
 Environment:
-  CLUSTER=current  use the cluster of the current kubeconfig instead of one of one's own
-  CLUSTER_NAME     which cluster, as --name does: several can run at once`,
+  CLUSTER=current   use the cluster of the current kubeconfig instead of one of one's own
+  CLUSTER_NAME      which cluster, as --name does: several can run at once
+  XDG_CACHE_HOME    where the binaries are kept, below statefulsingleton/tools (default ~/.cache)
+  XDG_STATE_HOME    where clusters are kept, below statefulsingleton (default ~/.local/state)`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -45,62 +51,129 @@ Environment:
 		name = defaultName
 	}
 	root.PersistentFlags().StringVar(&name, "name", name, "name of the cluster")
-	open := func() (cluster, error) { return openCluster(name) }
-	root.AddCommand(upCommand(open), downCommand(open), execCommand(open), toolsCommand())
+	o := opener{name: &name}
+	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), nodeCommand(o), toolsCommand())
 	return root
 }
 
-type opener func() (cluster, error)
+// opener finds the cluster that the command line and the environment mean.
+type opener struct{ name *string }
 
-func upCommand(open opener) *cobra.Command {
+// own is for commands that need a cluster of this program's own.
+func (o opener) own(command string) (cluster, error) {
+	choice, err := chosenCluster()
+	if err != nil {
+		return cluster{}, err
+	}
+	if choice == currentCluster {
+		return cluster{}, refuseCurrent(command)
+	}
+	if err := checkMachine(); err != nil {
+		return cluster{}, err
+	}
+	return openCluster(*o.name)
+}
+
+// change runs a change of the cluster; no two run at once.
+func (o opener) change(cmd *cobra.Command, run func(context.Context, cluster) error) error {
+	c, err := o.own(cmd.CommandPath())
+	if err != nil {
+		return err
+	}
+	unlock, err := c.lock(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return run(cmd.Context(), c)
+}
+
+// current runs what CLUSTER=current asks for, and says whether it does ask.
+func (o opener) current(run func() error) (bool, error) {
+	choice, err := chosenCluster()
+	if err != nil || choice != currentCluster {
+		return err != nil, err
+	}
+	if err := findCachedTools(); err != nil {
+		return true, err
+	}
+	return true, run()
+}
+
+func upCommand(o opener) *cobra.Command {
 	return &cobra.Command{
 		Use:   "up",
 		Short: "Start the cluster, or repair it, or change nothing if it runs",
-		Args:  cobra.NoArgs,
+		Example: `  cluster up
+  cluster --name second up        # another one beside it
+  CLUSTER=current cluster up      # only check that the current kubeconfig's cluster will do`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, unlock, err := openLocked(open)
-			if err != nil {
+			if done, err := o.current(func() error { return checkCurrent(cmd.Context()) }); done {
 				return err
 			}
-			defer unlock()
-			source, err := toolsSource()
-			if err != nil {
-				return err
-			}
-			t, err := ensureTools(cmd.Context(), source)
-			if err != nil {
-				return err
-			}
-			return c.up(cmd.Context(), t)
+			return o.change(cmd, func(ctx context.Context, c cluster) error {
+				source, err := toolsSource()
+				if err != nil {
+					return err
+				}
+				t, err := ensureTools(ctx, source)
+				if err != nil {
+					return err
+				}
+				return c.up(ctx, t)
+			})
 		},
 	}
 }
 
-func downCommand(open opener) *cobra.Command {
+func downCommand(o opener) *cobra.Command {
 	return &cobra.Command{
-		Use:   "down",
-		Short: "End the cluster and remove everything of it",
-		Args:  cobra.NoArgs,
+		Use:     "down",
+		Short:   "End the cluster and remove everything of it but the cached binaries",
+		Example: "  cluster down",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, unlock, err := openLocked(open)
-			if err != nil {
-				return err
-			}
-			defer unlock()
-			return c.down(cmd.Context())
+			return o.change(cmd, func(ctx context.Context, c cluster) error { return c.down(ctx) })
 		},
 	}
 }
 
-func execCommand(open opener) *cobra.Command {
+func statusCommand(o opener) *cobra.Command {
+	return &cobra.Command{
+		Use:     "status",
+		Short:   "Show nodes, processes, versions, KUBECONFIG and logs; the exit code is 1 if anything is missing",
+		Example: "  cluster status",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if done, err := o.current(func() error { return checkCurrent(cmd.Context()) }); done {
+				return err
+			}
+			c, err := o.own(cmd.CommandPath())
+			if err != nil {
+				return err
+			}
+			return c.writeStatus(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+}
+
+func execCommand(o opener) *cobra.Command {
 	return &cobra.Command{
 		Use:   "exec -- COMMAND [ARG...]",
-		Short: "Run a command against the cluster: with its KUBECONFIG, in its network, its kubectl, helm and chainsaw first on PATH",
+		Short: "Run a command against the cluster",
+		Long: `exec runs a command with the cluster's KUBECONFIG, in the network of its control plane, with the cluster's own kubectl,
+helm, chainsaw and so on first on PATH. The API server and the pods' addresses answer there; Service addresses do not.
+The exit code is the command's.`,
 		Example: `  cluster exec -- kubectl get pods -A
+  cluster exec -- helm list -A
   cluster exec -- bash`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := open()
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if done, err := o.current(func() error { return replaceProcess(args, os.Environ) }); done {
+				return err
+			}
+			c, err := o.own(cmd.CommandPath())
 			if err != nil {
 				return err
 			}
@@ -111,34 +184,85 @@ func execCommand(open opener) *cobra.Command {
 			if control == 0 {
 				return fmt.Errorf("the cluster %s does not run: run `cluster up`", c.name)
 			}
-			line := outside(control, args)
-			program, err := exec.LookPath(line[0])
-			if err != nil {
-				return err
-			}
-			return syscall.Exec(program, line, c.environment())
+			return replaceProcess(outside(control, args), c.environment)
 		},
 	}
 }
 
-// openLocked opens the cluster for a change.
-func openLocked(open opener) (cluster, func(), error) {
-	if err := checkMachine(); err != nil {
-		return cluster{}, nil, err
-	}
-	c, err := open()
+func replaceProcess(argv []string, environment func() []string) error {
+	program, err := exec.LookPath(argv[0])
 	if err != nil {
-		return cluster{}, nil, err
+		return err
 	}
-	unlock, err := c.lock()
-	return c, unlock, err
+	return syscall.Exec(program, argv, environment())
+}
+
+func loadCommand(o opener) *cobra.Command {
+	return &cobra.Command{
+		Use:   "load IMAGE.tar...",
+		Short: "Give image archives, as `docker save` writes them, to every node, those added later too",
+		Long: `load gives image archives to every node, those added later too. Pods that use such an image need
+imagePullPolicy IfNotPresent or Never: there is no registry that Always could ask.`,
+		Example: "  cluster load dist/manager.tar dist/gate.tar",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, archives []string) error {
+			if done, err := o.current(func() error {
+				return errors.New("CLUSTER=current: `cluster load` reaches only nodes that this program started; push the image to a registry that the cluster pulls from, and name it there")
+			}); done {
+				return err
+			}
+			return o.change(cmd, func(ctx context.Context, c cluster) error {
+				for _, archive := range archives {
+					if err := c.load(ctx, archive); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func nodeCommand(o opener) *cobra.Command {
+	node := &cobra.Command{Use: "node", Short: "Add a node, or do to one what happens to nodes"}
+	node.AddCommand(&cobra.Command{
+		Use:     "add",
+		Short:   "Add a node and wait until it is Ready",
+		Example: "  cluster node add",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.change(cmd, func(ctx context.Context, c cluster) error { return c.addNode(ctx) })
+		},
+	})
+	add := func(use, short, example string, run func(context.Context, cluster, int) error) {
+		node.AddCommand(&cobra.Command{
+			Use: use, Short: short, Example: example, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return o.change(cmd, func(ctx context.Context, c cluster) error {
+					n, err := c.parseNode(args[0])
+					if err != nil {
+						return err
+					}
+					return run(ctx, c, n)
+				})
+			},
+		})
+	}
+	add("partition N", "Cut a node off from the control plane and the other nodes; what runs on it runs on",
+		"  cluster node partition 2", func(_ context.Context, c cluster, n int) error { return c.partitionNode(n) })
+	add("heal N", "Bring back a node that was cut off or killed, and wait until it is Ready",
+		"  cluster node heal 2", func(ctx context.Context, c cluster, n int) error { return c.healNode(ctx, n) })
+	add("kill N", "End everything that runs on a node, as a power cut does",
+		"  cluster node kill 2", func(ctx context.Context, c cluster, n int) error { return c.killMachine(ctx, nodeName(n)) })
+	return node
 }
 
 func toolsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "tools",
-		Short: "Build the binaries that the cache lacks, and print the directory that holds them",
-		Args:  cobra.NoArgs,
+		Use:     "tools",
+		Short:   "Build the binaries that the cache lacks, and print the directory that holds them",
+		Example: "  KUBEBUILDER_ASSETS=$(cluster tools) go test ./controller/...",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			source, err := toolsSource()
 			if err != nil {

@@ -10,7 +10,6 @@ const (
 
 	// the addresses exist inside the cluster's own network namespaces only, so every cluster has the same
 	controlAddress = "10.99.0.1"
-	nodeNetwork    = "10.99.0.0/24"
 	serviceNetwork = "10.96.0.0/16"
 	serviceAddress = "10.96.0.1" // of the service "kubernetes"
 	podNetwork     = "10.244.0.0/16"

@@ -72,9 +72,11 @@ func connectNode(control, node, n int) error {
 	if err := errors.Join(ctl.LinkSetMaster(port, bridge), ctl.LinkSetUp(port)); err != nil {
 		return fmt.Errorf("connect %s: %w", nodeName(n), err)
 	}
-	return errors.Join(
-		ctl.RouteReplace(&netlink.Route{Dst: mustCIDR(nodePodNetwork(n)), Gw: net.ParseIP(nodeAddress(n)), LinkIndex: bridge.Attrs().Index}),
-	)
+	pods, err := netlink.ParseIPNet(nodePodNetwork(n))
+	if err != nil {
+		return err
+	}
+	return ctl.RouteReplace(&netlink.Route{Dst: pods, Gw: net.ParseIP(nodeAddress(n)), LinkIndex: bridge.Attrs().Index})
 }
 
 // makeCable leaves a cable that has both its ends; one whose other end went with its namespace is gone itself.
@@ -107,7 +109,8 @@ func makeCable(ctl, own *netlink.Handle, ctlNS, ownNS netns.NsHandle, n int) err
 	if err := errors.Join(own.AddrAdd(eth0, address), own.LinkSetUp(eth0)); err != nil {
 		return err
 	}
-	return own.RouteReplace(&netlink.Route{Dst: mustCIDR("0.0.0.0/0"), Gw: net.ParseIP(controlAddress), LinkIndex: eth0.Attrs().Index})
+	everywhere := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	return own.RouteReplace(&netlink.Route{Dst: everywhere, Gw: net.ParseIP(controlAddress), LinkIndex: eth0.Attrs().Index})
 }
 
 // cutNode switches the node's cable off at the control plane's end.
@@ -135,12 +138,4 @@ func nodeConnected(control, n int) bool {
 	defer h.Close()
 	port, err := h.LinkByName(controlLinkName(n))
 	return err == nil && port.Attrs().Flags&net.FlagUp != 0
-}
-
-func mustCIDR(text string) *net.IPNet {
-	_, network, err := net.ParseCIDR(text)
-	if err != nil {
-		panic(err)
-	}
-	return network
 }

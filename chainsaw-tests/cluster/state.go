@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -65,8 +66,8 @@ func (c cluster) key(name string) string       { return c.path("pki", name+".key
 func (c cluster) exists() bool { return exists(c.dir) }
 
 // lock keeps two commands from changing the cluster at once.
-func (c cluster) lock() (unlock func(), err error) {
-	return lock(c.dir+".lock", "another command changes the cluster "+c.name)
+func (c cluster) lock(ctx context.Context) (unlock func(), err error) {
+	return lock(ctx, c.dir+".lock", "another command changes the cluster "+c.name)
 }
 
 // useTools makes the tools that the cluster runs with known to later commands, which need no checkout then.

@@ -2,8 +2,14 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"text/tabwriter"
 )
 
 // faults lists what keeps the cluster from being whole, nothing if it is.
@@ -72,4 +78,111 @@ func (c cluster) apiFaults(ctx context.Context, nodes []int) []string {
 		faults = append(faults, err.Error())
 	}
 	return faults
+}
+
+// writeStatus writes what there is of the cluster, for a person, and returns an error if it is not whole.
+func (c cluster) writeStatus(ctx context.Context, w io.Writer) error {
+	if !c.exists() {
+		return fmt.Errorf("there is no cluster %s: run `cluster up`", c.name)
+	}
+	faults := c.faults(ctx)
+	fmt.Fprintf(w, "cluster     %s: %s\n", c.name, condition(faults))
+	fmt.Fprintf(w, "versions    %s\n", c.versions())
+	fmt.Fprintf(w, "KUBECONFIG  %s (its address answers inside `cluster exec` only)\n", c.kubeconfig())
+	fmt.Fprintf(w, "logs        %s\n\n", c.logs())
+	if err := c.writeNodes(ctx, w); err != nil {
+		return err
+	}
+	if err := c.writeProcesses(w); err != nil {
+		return err
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("the cluster %s is not whole: run `cluster up` to repair it:\n  %s", c.name, strings.Join(faults, "\n  "))
+	}
+	return nil
+}
+
+func condition(faults []string) string {
+	if len(faults) == 0 {
+		return "running"
+	}
+	return "not whole"
+}
+
+func (c cluster) versions() string {
+	var versions []string
+	for _, m := range toolModules {
+		if version, err := os.ReadFile(filepath.Join(c.tools().dir, "versions", m.name)); err == nil {
+			versions = append(versions, m.name+" "+strings.TrimSpace(string(version)))
+		}
+	}
+	return strings.Join(versions, ", ")
+}
+
+func (c cluster) writeNodes(ctx context.Context, w io.Writer) error {
+	nodes, err := c.nodes()
+	if err != nil {
+		return err
+	}
+	pids, err := c.machinePIDs()
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tADDRESS\tPODS\tSTATE")
+	for _, n := range nodes {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", nodeName(n), nodeAddress(n), nodePodNetwork(n), c.nodeState(ctx, n, pids))
+	}
+	fmt.Fprintln(table)
+	return table.Flush()
+}
+
+func (c cluster) nodeState(ctx context.Context, n int, pids map[string]int) string {
+	switch control := pids[controlMachine]; {
+	case pids[nodeName(n)] == 0:
+		return "dead"
+	case control == 0:
+		return "unknown: the control plane does not run"
+	case !nodeConnected(control, n):
+		return "cut off"
+	}
+	ready, err := c.run(ctx, "kubectl", "get", "node", nodeName(n), "--request-timeout=5s", "--output", nodeReadyPath)
+	switch {
+	case err != nil:
+		return "unknown: the API server does not answer"
+	case ready == "True":
+		return "Ready"
+	}
+	return "not Ready"
+}
+
+func (c cluster) writeProcesses(w io.Writer) error {
+	nodes, err := c.nodes()
+	if err != nil {
+		return err
+	}
+	pids, err := c.machinePIDs()
+	if err != nil {
+		return err
+	}
+	names := []string{controlMachine}
+	for _, n := range nodes {
+		names = append(names, nodeName(n))
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "MACHINE\tPROCESS\tSTATE\tPID\tLOG")
+	for _, name := range names {
+		running, err := runningChildren(pids[name])
+		if err != nil {
+			return err
+		}
+		for _, p := range c.specOf(name).Processes {
+			state, pid := "down", "-"
+			if running[p.Name] != 0 {
+				state, pid = "up", strconv.Itoa(running[p.Name])
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", name, p.Name, state, pid, filepath.Base(p.Log))
+		}
+	}
+	return table.Flush()
 }

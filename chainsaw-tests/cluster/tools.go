@@ -90,7 +90,7 @@ func ensureTools(ctx context.Context, source string) (tools, error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return tools{}, err
 	}
-	unlock, err := lock(filepath.Join(root, "lock"), "another run builds the tools")
+	unlock, err := lock(ctx, filepath.Join(root, "lock"), "another run builds the tools")
 	if err != nil {
 		return tools{}, err
 	}
@@ -98,6 +98,10 @@ func ensureTools(ctx context.Context, source string) (tools, error) {
 	if exists(t.dir) {
 		return t, nil
 	}
+	if err := removePartial(root); err != nil {
+		return tools{}, err
+	}
+	progress("building what the cache %s lacks; for all of it two processors take some ten minutes", root)
 	partial, err := os.MkdirTemp(root, "partial-")
 	if err != nil {
 		return tools{}, err
@@ -114,6 +118,15 @@ func ensureTools(ctx context.Context, source string) (tools, error) {
 		}
 	}
 	return t, os.Rename(whole, t.dir)
+}
+
+// removePartial removes what builds that were killed have left.
+func removePartial(root string) error {
+	left, err := filepath.Glob(filepath.Join(root, "partial-*"))
+	for _, dir := range left {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
 }
 
 // key is the module's name and a hash over all that decides what comes out of it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -54,8 +55,10 @@ func (c cluster) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for n := len(nodes) + 1; n <= firstNodes; n++ {
-		nodes = append(nodes, n)
+	for n := 1; n <= firstNodes; n++ {
+		if !slices.Contains(nodes, n) {
+			nodes = append(nodes, n)
+		}
 	}
 	for _, n := range nodes {
 		if err := c.ensureIdentity(nodeIdentity(n)); err != nil {

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+)
+
+// clusterChoice is CLUSTER of the environment.
+type clusterChoice string
+
+const (
+	ownCluster     clusterChoice = ""
+	currentCluster clusterChoice = "current"
+)
+
+func chosenCluster() (clusterChoice, error) {
+	choice := clusterChoice(os.Getenv("CLUSTER"))
+	if choice != ownCluster && choice != currentCluster {
+		return "", fmt.Errorf("CLUSTER=%s: write CLUSTER=current for the cluster of the current kubeconfig, or unset it for one of one's own", choice)
+	}
+	return choice, nil
+}
+
+// refuseCurrent is the answer of the commands that need machines of this program's own.
+func refuseCurrent(command string) error {
+	return fmt.Errorf("CLUSTER=current: `%s` works only on a cluster that this program started; unset CLUSTER for that", command)
+}
+
+// findCachedTools puts the cached tools last on PATH, where they have been built: kubectl may be all that is needed,
+// and a cluster elsewhere is no reason to build Kubernetes.
+func findCachedTools() error {
+	source, err := toolsSource()
+	if err != nil {
+		return nil // outside a checkout the caller's PATH serves
+	}
+	t, err := locateTools(source)
+	if err != nil {
+		return err
+	}
+	return os.Setenv("PATH", os.Getenv("PATH")+":"+t.bin())
+}
+
+func runCurrent(ctx context.Context, argv ...string) (string, error) {
+	return output(exec.CommandContext(ctx, argv[0], argv[1:]...))
+}
+
+// checkCurrent says whether the cluster of the current kubeconfig can serve.
+func checkCurrent(ctx context.Context) error {
+	name, err := runCurrent(ctx, "kubectl", "config", "current-context")
+	if err != nil {
+		return fmt.Errorf("CLUSTER=current, but there is no current context: set KUBECONFIG, or `kubectl config use-context NAME`: %w", err)
+	}
+	if _, err := runCurrent(ctx, "kubectl", "get", "--raw", "/readyz", "--request-timeout=10s"); err != nil {
+		return fmt.Errorf("the cluster of the context %s does not answer: %w", name, err)
+	}
+	if _, err := runCurrent(ctx, "kubectl", "get", "crd", "clusterpolicies.kyverno.io"); err != nil {
+		return fmt.Errorf("the cluster of the context %s has no Kyverno: install it (https://kyverno.io/docs/installation), 1.18 or 1.19: %w", name, err)
+	}
+	ready, err := runCurrent(ctx, "kubectl", "get", "deployments", "--all-namespaces",
+		"--selector", "app.kubernetes.io/part-of=kyverno,app.kubernetes.io/component=admission-controller",
+		"--output", "jsonpath={.items[*].status.readyReplicas}")
+	if err != nil {
+		return err
+	}
+	if ready == "" {
+		return errors.New("Kyverno's admission controller is not Ready in the cluster of the context " + name + ": see `kubectl get pods -A -l app.kubernetes.io/part-of=kyverno`")
+	}
+	progress("the cluster of the context %s answers, and Kyverno is Ready", name)
+	return nil
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// load gives an image archive to every node that runs, and keeps it for those that start later.
+func (c cluster) load(ctx context.Context, archive string) error {
+	if err := c.requireControl(); err != nil {
+		return err
+	}
+	tags, err := archiveTags(archive)
+	if err != nil {
+		return err
+	}
+	kept := filepath.Join(c.images(), archiveName(tags[0]))
+	if err := copyFile(kept, archive); err != nil {
+		return fmt.Errorf("keep %s for nodes to come: %w", archive, err)
+	}
+	nodes, err := c.nodes()
+	if err != nil {
+		return err
+	}
+	return step("load "+strings.Join(tags, ", "), func() error {
+		for _, n := range nodes {
+			if err := c.importInto(ctx, n, kept); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// importInto leaves out a node that does not run: it imports what is kept when it starts.
+func (c cluster) importInto(ctx context.Context, n int, archive string) error {
+	pid, err := c.machinePID(nodeName(n))
+	if err != nil || pid == 0 {
+		return err
+	}
+	ctr := filepath.Join(c.tools().bin(), "ctr")
+	if _, err := output(insideMachine(ctx, pid, append([]string{ctr}, importArgs(archive)...)...)); err != nil {
+		return fmt.Errorf("import %s on %s: %w", archive, nodeName(n), err)
+	}
+	return nil
+}
+
+// archiveTags reads the image names in an archive as `docker save`, ko and package image write it.
+func archiveTags(archive string) ([]string, error) {
+	manifest, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(archive) })
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is not an image archive as `docker save` writes it: %w", archive, err)
+	}
+	var tags []string
+	for _, image := range manifest {
+		tags = append(tags, image.RepoTags...)
+	}
+	if len(tags) == 0 {
+		return nil, fmt.Errorf("%s names no image: a pod could not ask for it; save it with its tag", archive)
+	}
+	return tags, nil
+}
+
+// archiveName is one file name for one tag, so that an image loaded again takes the place of the old one.
+func archiveName(tag string) string {
+	return strings.NewReplacer("/", "_", ":", "_").Replace(tag) + ".tar"
+}
+
+// copyFile copies a file whole or not at all.
+func copyFile(to, from string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	return writeFrom(to, source)
+}
