@@ -1,0 +1,83 @@
+# Everything runs from a bare Debian with Go, as root: what is missing is installed or built.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# CLUSTER=current uses the cluster of the current kubeconfig instead of the local one.
+CLUSTER ?= local
+export CLUSTER
+# Where the cluster pulls the project's images from, and their tag. The local
+# cluster is handed them; for another one push them there first.
+REGISTRY ?= ghcr.io/statefulsingleton
+VERSION ?= dev
+RELEASE ?= statefulsingleton
+
+cluster := bin/cluster
+in_cluster = $(cluster) exec --
+tools = $$($(cluster) tools)
+
+##@ Try it
+
+.PHONY: demo
+demo: install ## A singleton handed over on a real Kubernetes, shown live
+	$(in_cluster) go run ./chainsaw-tests/demo
+
+.PHONY: down
+down: $(cluster) ## Remove the local cluster and everything that it started
+	$(cluster) down
+
+##@ Test
+
+.PHONY: test
+test: unit e2e ## Every test there is
+
+.PHONY: unit
+unit: $(cluster) ## Tests beside the code, Kyverno's engine and a real API server among them
+	tools=$(tools) && PATH="$$tools:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test ./...
+
+.PHONY: e2e
+e2e: install ## End-to-end tests on the real cluster
+	$(in_cluster) chainsaw test chainsaw-tests --config chainsaw-tests/.chainsaw.yaml \
+		--set image=$(REGISTRY)/app:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw
+
+##@ Build
+
+.PHONY: images
+images: ## Build the images into dist/images, without Docker
+	go run ./chainsaw-tests/images -registry $(REGISTRY) -version $(VERSION)
+
+.PHONY: generate
+generate: $(cluster) ## Write what is generated from the API types: deep copies and the CRD
+	tools=$(tools) && "$$tools/controller-gen" object paths=./controller/api/... crd output:crd:dir=charts/statefulsingleton/files/crds
+
+##@ Run it in the cluster
+
+.PHONY: up
+up: deps ## Start the local cluster: two nodes and Kyverno
+	$(cluster) up
+
+.PHONY: install
+install: up images ## Install the chart, as built from this checkout
+ifeq ($(CLUSTER),local)
+	for image in dist/images/*.tar; do $(cluster) load "$$image"; done
+endif
+	$(in_cluster) helm upgrade --install $(RELEASE) charts/statefulsingleton \
+		--namespace statefulsingleton --create-namespace --wait --timeout 3m \
+		--set image.manager.repository=$(REGISTRY)/manager --set image.manager.tag=$(VERSION) \
+		--set image.gate.repository=$(REGISTRY)/gate --set image.gate.tag=$(VERSION)
+
+.PHONY: deps
+deps: $(cluster) ## Install the Debian packages that the local cluster lacks
+ifeq ($(CLUSTER),local)
+	missing=$$($(cluster) packages); if [ -n "$$missing" ]; then \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing; fi
+endif
+
+.PHONY: $(cluster)
+$(cluster):
+	go build -o $@ ./chainsaw-tests/cluster
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,117 @@
+// Command demo rolls a singleton over and tells, live, what happens when.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+const (
+	example   = "examples/quickstart"
+	namespace = "default"
+	name      = "quickstart"
+	// patience is how long one handoff may take before the demo gives up.
+	patience = 2 * time.Minute
+)
+
+func main() {
+	rollouts := flag.Int("rollouts", 1, "how many rollouts to show, one after the other")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := demo(ctx, *rollouts); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+func demo(ctx context.Context, rollouts int) error {
+	c, err := connect()
+	if err != nil {
+		return err
+	}
+	heading("Apply %s: a Deployment of one, and the StatefulSingleton that picks it", example)
+	if err := kubectl(ctx, "apply", "-f", example); err != nil {
+		return err
+	}
+	if err := kubectl(ctx, "wait", "stfs/"+name, "--for=jsonpath={.status.phase}=Running", "--timeout=2m"); err != nil {
+		return err
+	}
+	for range rollouts {
+		if err := rollOver(ctx, c); err != nil {
+			return err
+		}
+	}
+	heading("What the application wrote down: it takes a lock on its volume when it starts")
+	if err := kubectl(ctx, "exec", "deployment/"+name, "--", "/app", "check", "/data"); err != nil {
+		return err
+	}
+	heading("Where to look further")
+	fmt.Println(`  bin/cluster exec -- kubectl get stfs -o wide          the singleton at a glance
+  bin/cluster exec -- kubectl describe stfs quickstart  its story, as events and conditions
+  bin/cluster exec -- kubectl get pod -o yaml           what a held pod bears
+  bin/cluster exec -- kubectl get clusterpolicies       the policy that holds it
+  bin/cluster exec -- kubectl rollout restart deployment/quickstart
+                                                        once more; watch with: kubectl get stfs -w
+  make down                                             remove the cluster`)
+	return nil
+}
+
+func connect() (client.WithWatch, error) {
+	ctrl.SetLogger(logr.Discard())
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the cluster (run the demo by make demo): %w", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	if err := v1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	return client.NewWithWatch(config, client.Options{Scheme: scheme})
+}
+
+// rollOver restarts the Deployment and tells of each step until the handoff is
+// complete.
+func rollOver(ctx context.Context, c client.WithWatch) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	s, err := watchStory(ctx, c)
+	if err != nil {
+		return err
+	}
+	heading("kubectl rollout restart deployment/%s", name)
+	s.begin(time.Now())
+	if err := exec.CommandContext(ctx, "kubectl", "rollout", "restart", "-n", namespace, "deployment/"+name).Run(); err != nil {
+		return fmt.Errorf("restart deployment %s: %w", name, err)
+	}
+	return s.tell(ctx)
+}
+
+func heading(format string, args ...any) { fmt.Printf("\n== "+format+"\n", args...) }
+
+// kubectl runs kubectl in the demo's namespace, for the user to see.
+func kubectl(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"-n", namespace}, args...)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("kubectl %v: %w", args, err)
+	}
+	return nil
+}

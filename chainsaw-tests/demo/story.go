@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// story tells what happens to a singleton and its pods, each thing once, with the
+// time since the beginning.
+type story struct {
+	start      time.Time
+	singletons watch.Interface
+	pods       watch.Interface
+	// epoch is the record's at the beginning: the handoff is complete when a higher
+	// one runs.
+	epoch int64
+	told  map[string]bool
+}
+
+// watchStory begins to watch; what is there already is not told.
+func watchStory(ctx context.Context, c client.WithWatch) (*story, error) {
+	s := &story{told: map[string]bool{}}
+	singleton := &v1.StatefulSingleton{}
+	if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, singleton); err != nil {
+		return nil, fmt.Errorf("read StatefulSingleton %s: %w", name, err)
+	}
+	s.epoch = singleton.Status.Epoch
+	var pods corev1.PodList
+	own := client.MatchingLabels{v1.SingletonLabel: name}
+	if err := c.List(ctx, &pods, client.InNamespace(namespace), own); err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	for i := range pods.Items {
+		for _, line := range podLines(&pods.Items[i]) {
+			s.told[line] = true
+		}
+	}
+	var err error
+	if s.singletons, err = c.Watch(ctx, &v1.StatefulSingletonList{}, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("watch StatefulSingletons: %w", err)
+	}
+	if s.pods, err = c.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), own); err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	return s, nil
+}
+
+func (s *story) begin(now time.Time) {
+	s.start = now
+	fmt.Printf("%9s  %s\n", "ms", "what happens")
+}
+
+// tell prints a line for each step until the next holder runs.
+func (s *story) tell(ctx context.Context) error {
+	defer s.singletons.Stop()
+	defer s.pods.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the handoff is not complete after %s; see kubectl describe stfs %s", patience, name)
+		case e := <-s.pods.ResultChan():
+			if pod, ok := e.Object.(*corev1.Pod); ok {
+				s.say(podLines(pod)...)
+				if e.Type == watch.Deleted {
+					s.say(fmt.Sprintf("%s is gone", pod.Name))
+				}
+			}
+		case e := <-s.singletons.ResultChan():
+			singleton, ok := e.Object.(*v1.StatefulSingleton)
+			if !ok || singleton.Name != name {
+				continue
+			}
+			s.recorded(singleton)
+			if singleton.Status.Epoch > s.epoch && singleton.Status.Phase == v1.PhaseRunning {
+				return nil
+			}
+		}
+	}
+}
+
+func (s *story) say(lines ...string) {
+	for _, line := range lines {
+		if !s.told[line] {
+			s.told[line] = true
+			fmt.Printf("%9d  %s\n", time.Since(s.start).Milliseconds(), line)
+		}
+	}
+}
+
+// recorded tells what the controller wrote down.
+func (s *story) recorded(singleton *v1.StatefulSingleton) {
+	status := &singleton.Status
+	t := status.LastTransition
+	if status.Epoch > s.epoch && t != nil {
+		s.say(fmt.Sprintf("controller: record: %s holds with epoch %d; %s is dead, by proof %s", status.ActivePod, status.Epoch, t.From, t.Proof))
+	}
+	s.say("controller: " + strings.SplitN(status.Message, "; pod ", 2)[0])
+	if status.Epoch > s.epoch && t != nil && t.GapMilliseconds != nil && t.Ready != nil {
+		s.say(fmt.Sprintf("controller: handoff complete, gap %d ms as the kubelet's reports tell it", *t.GapMilliseconds))
+	}
+}
+
+// podLines is all that a pod's state tells.
+func podLines(pod *corev1.Pod) []string {
+	lines := []string{fmt.Sprintf("%s was created, and Kyverno injected it", pod.Name)}
+	say := func(when bool, format string) {
+		if when {
+			lines = append(lines, fmt.Sprintf(format, pod.Name))
+		}
+	}
+	app := slices.IndexFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == "app" })
+	say(pod.Spec.NodeName != "", "%s is scheduled to "+pod.Spec.NodeName)
+	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Running != nil, "%s is warm: image, volumes and sidecar are there, the main process is held")
+	say(pod.Annotations[signal.Annotation] != "", "%s is signalled")
+	say(isTrue(pod, corev1.PodReady), "%s is Ready")
+	say(pod.DeletionTimestamp != nil, "%s is asked to stop")
+	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Terminated != nil, "%s has ended, the kubelet reports")
+	return lines
+}
+
+func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
+}
