@@ -1,0 +1,194 @@
+// Package charts tests the charts: it renders them with helm and looks at what comes out.
+package charts
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	psaapi "k8s.io/pod-security-admission/api"
+	psapolicy "k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/yaml"
+)
+
+func TestLint(t *testing.T) {
+	if _, err := helm(t, "lint", "--strict", chart); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPodsMeetRestricted(t *testing.T) {
+	evaluator, err := psapolicy.NewEvaluator(psapolicy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restricted := psaapi.LevelVersion{Level: psaapi.LevelRestricted, Version: psaapi.LatestVersion()}
+	templates := podTemplates(render(t))
+	if want := []string{"Deployment " + name, "Job " + name + "-uninstall"}; !slices.Equal(slices.Sorted(maps.Keys(templates)), want) {
+		t.Fatalf("pods of %v, want of %v", slices.Sorted(maps.Keys(templates)), want)
+	}
+	for owner, template := range templates {
+		t.Run(owner, func(t *testing.T) {
+			result := psapolicy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &template.ObjectMeta, &template.Spec))
+			if !result.Allowed {
+				t.Errorf("refused by Pod Security restricted: %s: %s", result.ForbiddenReason(), result.ForbiddenDetail())
+			}
+			if template.Spec.SecurityContext.RunAsUser != nil {
+				t.Error("the pod pins a user id, which OpenShift refuses")
+			}
+			for _, c := range template.Spec.Containers {
+				if c.SecurityContext.RunAsUser != nil {
+					t.Errorf("container %s pins a user id, which OpenShift refuses", c.Name)
+				}
+				if !*c.SecurityContext.ReadOnlyRootFilesystem {
+					t.Errorf("container %s can write to its root file system", c.Name)
+				}
+			}
+		})
+	}
+}
+
+// TestRights names every right there is, so that one more is a decision.
+func TestRights(t *testing.T) {
+	got := rights(render(t))
+	want := map[string]map[string]string{
+		name: {
+			"everywhere statefulsingletons.apps.statefulsingleton.com":        "get list patch watch",
+			"everywhere statefulsingletons/status.apps.statefulsingleton.com": "update",
+			"everywhere pods":                       "create get list patch watch",
+			"everywhere pods/status":                "patch",
+			"everywhere configmaps":                 "create",
+			"everywhere deployments.apps":           "get",
+			"everywhere replicasets.apps":           "get",
+			"everywhere replicasets/scale.apps":     "patch",
+			"everywhere statefulsets.apps":          "get",
+			"everywhere nodes":                      "get",
+			"everywhere persistentvolumeclaims":     "get",
+			"everywhere events.events.k8s.io":       "create patch",
+			"everywhere clusterpolicies.kyverno.io": "create delete get list patch watch",
+
+			"the-namespace leases.coordination.k8s.io":                   "create",
+			"the-namespace leases.coordination.k8s.io/statefulsingleton": "get update",
+			"the-namespace events":                                       "create patch",
+		},
+		name + "-uninstall": {
+			"everywhere statefulsingletons.apps.statefulsingleton.com": "list patch",
+			"everywhere pods":                        "list patch",
+			"everywhere clusterpolicies.kyverno.io":  "delete list",
+			"the-namespace deployments.apps/" + name: "get patch",
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rights of the service accounts (-want +got):\n%s", diff)
+	}
+}
+
+// TestSelectors: what picks the controller's pods must not pick the hook's, which waits until they are gone.
+func TestSelectors(t *testing.T) {
+	objects := render(t, "--set", "podLabels.app\\.kubernetes\\.io/component=other", "--set", "podLabels.team=data")
+	templates := podTemplates(objects)
+	controller := labels.Set(templates["Deployment "+name].Labels)
+	hook := labels.Set(templates["Job "+name+"-uninstall"].Labels)
+	spread := templates["Deployment "+name].Spec.TopologySpreadConstraints[0].LabelSelector
+	for what, selector := range map[string]*metav1.LabelSelector{
+		"Deployment":          only[*appsv1.Deployment](t, objects).Spec.Selector,
+		"PodDisruptionBudget": only[*policyv1.PodDisruptionBudget](t, objects).Spec.Selector,
+		"Service":             {MatchLabels: only[*corev1.Service](t, objects).Spec.Selector},
+		"topology spread":     spread,
+	} {
+		t.Run(what, func(t *testing.T) {
+			s, err := metav1.LabelSelectorAsSelector(selector)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !s.Matches(controller) {
+				t.Errorf("%s does not pick the controller's pods, which bear %s", s, controller)
+			}
+			if s.Matches(hook) {
+				t.Errorf("%s picks the hook's pods, which bear %s", s, hook)
+			}
+		})
+	}
+}
+
+// TestHook: what helm uninstall runs, and its rights, exist only while it runs.
+func TestHook(t *testing.T) {
+	hooks := map[string]string{}
+	for _, o := range render(t) {
+		if hook, ok := o.GetAnnotations()["helm.sh/hook"]; ok {
+			hooks[fmt.Sprintf("%T %s", o, o.GetName())] = hook + ": " + o.GetAnnotations()["helm.sh/hook-delete-policy"]
+		}
+	}
+	want := map[string]string{}
+	for _, kind := range []string{"v1.ServiceAccount", "v1.ClusterRole", "v1.ClusterRoleBinding", "v1.Role", "v1.RoleBinding", "v1.Job"} {
+		want["*"+kind+" "+name+"-uninstall"] = "pre-delete: before-hook-creation,hook-succeeded"
+	}
+	if diff := cmp.Diff(want, hooks); diff != "" {
+		t.Errorf("hooks (-want +got):\n%s", diff)
+	}
+}
+
+func TestCustomResourceDefinition(t *testing.T) {
+	got := only[*apiextensionsv1.CustomResourceDefinition](t, render(t))
+	source, err := os.ReadFile(filepath.Join(chart, "files/crds/apps.statefulsingleton.com_statefulsingletons.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(source, &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
+		t.Errorf("the definition is not the generated one (-want +got):\n%s", diff)
+	}
+	if got.Annotations["helm.sh/resource-policy"] != "keep" {
+		t.Errorf("helm uninstall would delete the definition and every StatefulSingleton: annotations are %v", got.Annotations)
+	}
+}
+
+func TestNotes(t *testing.T) {
+	cases := map[string]struct {
+		args []string
+		want []string
+	}{
+		"what to do next, and that there is no Kyverno": {
+			want: []string{
+				"WARNING: this cluster has no Kyverno",
+				"the guards refuse each new one",
+				"kubectl --namespace " + namespace + " rollout status deployment/" + name + "\n",
+				"\nkind: StatefulSingleton\n",
+				"helm uninstall " + release + " --namespace " + namespace,
+			},
+		},
+		"guards off": {
+			args: []string{"--set", "guards.enabled=false"},
+			want: []string{"WARNING: guards.enabled is false"},
+		},
+	}
+	for what, tc := range cases {
+		t.Run(what, func(t *testing.T) {
+			args := append([]string{"install", release, chart, "--namespace", namespace, "--dry-run=client"}, tc.args...)
+			out, err := helm(t, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, notes, _ := strings.Cut(out, "\nNOTES:\n")
+			for _, want := range tc.want {
+				if !strings.Contains(notes, want) {
+					t.Errorf("%q is not in the notes:\n%s", want, notes)
+				}
+			}
+		})
+	}
+}

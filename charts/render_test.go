@@ -1,0 +1,161 @@
+package charts
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The release that the tests render.
+const (
+	chart     = "statefulsingleton"
+	release   = "demo"
+	namespace = "the-namespace"
+	name      = "demo-statefulsingleton"
+)
+
+// helm runs helm and returns what it prints. The error holds its messages.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	command := exec.Command("helm", args...)
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	err := command.Run()
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Fatal("helm is not in PATH: run the tests by `make test`, which builds it, or put Helm 3 or 4 there")
+	}
+	if err != nil {
+		return "", fmt.Errorf("helm %s: %w: %s%s", strings.Join(args, " "), err, stdout.String(), stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+// render returns what the chart installs, hooks included. A field that its kind does not have fails the test.
+func render(t *testing.T, args ...string) []client.Object {
+	t.Helper()
+	out, err := helm(t, append([]string{"template", release, chart, "--namespace", namespace}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(out)))
+	var objects []client.Object
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		object, _, err := decoder.Decode(document, nil, nil)
+		if err != nil {
+			t.Fatalf("decode: %v\n%s", err, document)
+		}
+		objects = append(objects, object.(client.Object))
+	}
+}
+
+// all returns the objects of one kind.
+func all[T client.Object](objects []client.Object) []T {
+	var found []T
+	for _, o := range objects {
+		if o, ok := o.(T); ok {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// only returns the one object of its kind.
+func only[T client.Object](t *testing.T, objects []client.Object) T {
+	t.Helper()
+	found := all[T](objects)
+	if len(found) != 1 {
+		t.Fatalf("there are %d of %T, want 1", len(found), *new(T))
+	}
+	return found[0]
+}
+
+// podTemplates returns the templates of the pods that the chart brings, by kind and name of their owners.
+func podTemplates(objects []client.Object) map[string]corev1.PodTemplateSpec {
+	templates := map[string]corev1.PodTemplateSpec{}
+	for _, deployment := range all[*appsv1.Deployment](objects) {
+		templates["Deployment "+deployment.Name] = deployment.Spec.Template
+	}
+	for _, job := range all[*batchv1.Job](objects) {
+		templates["Job "+job.Name] = job.Spec.Template
+	}
+	return templates
+}
+
+// rights returns the verbs of each service account, by where and on what: "everywhere deployments.apps/name".
+func rights(objects []client.Object) map[string]map[string]string {
+	rules := map[string][]rbacv1.PolicyRule{}
+	for _, role := range all[*rbacv1.ClusterRole](objects) {
+		rules["ClusterRole "+role.Name] = role.Rules
+	}
+	for _, role := range all[*rbacv1.Role](objects) {
+		rules["Role "+role.Name] = role.Rules
+	}
+	rights := map[string]map[string]string{}
+	grant := func(where string, role rbacv1.RoleRef, subjects []rbacv1.Subject) {
+		for _, subject := range subjects {
+			if rights[subject.Name] == nil {
+				rights[subject.Name] = map[string]string{}
+			}
+			for _, rule := range rules[role.Kind+" "+role.Name] {
+				for _, what := range resources(rule) {
+					verbs := append(strings.Fields(rights[subject.Name][where+" "+what]), rule.Verbs...)
+					slices.Sort(verbs)
+					rights[subject.Name][where+" "+what] = strings.Join(verbs, " ")
+				}
+			}
+		}
+	}
+	for _, binding := range all[*rbacv1.ClusterRoleBinding](objects) {
+		grant("everywhere", binding.RoleRef, binding.Subjects)
+	}
+	for _, binding := range all[*rbacv1.RoleBinding](objects) {
+		grant(binding.Namespace, binding.RoleRef, binding.Subjects)
+	}
+	return rights
+}
+
+// resources lists what a rule is about.
+func resources(rule rbacv1.PolicyRule) []string {
+	found := slices.Clone(rule.NonResourceURLs)
+	for _, group := range rule.APIGroups {
+		for _, resource := range rule.Resources {
+			what := strings.TrimSuffix(resource+"."+group, ".")
+			if len(rule.ResourceNames) == 0 {
+				found = append(found, what)
+			}
+			for _, name := range rule.ResourceNames {
+				found = append(found, what+"/"+name)
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,244 @@
+package charts
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+var digest = "sha256:" + strings.Repeat("0123456789abcdef", 4)
+
+// valueCase sets a value, and sees it in what is rendered.
+type valueCase struct {
+	set  []string
+	got  func([]client.Object) any
+	want any
+}
+
+func values(t *testing.T) map[string]valueCase {
+	spec := func(o []client.Object) corev1.PodSpec { return only[*appsv1.Deployment](t, o).Spec.Template.Spec }
+	manager := func(o []client.Object) corev1.Container { return spec(o).Containers[0] }
+	flag := func(name string) func([]client.Object) any {
+		return func(o []client.Object) any {
+			for _, arg := range manager(o).Args {
+				if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
+					return value
+				}
+			}
+			return nil
+		}
+	}
+	// of the controller's pods and of the hook's
+	managerImages := func(o []client.Object) any {
+		images := map[string]string{}
+		for owner, template := range podTemplates(o) {
+			images[owner] = template.Spec.Containers[0].Image
+		}
+		return images
+	}
+	both := func(image string) any {
+		return map[string]string{"Deployment " + name: image, "Job " + name + "-uninstall": image}
+	}
+	return map[string]valueCase{
+		"fullnameOverride": {
+			set:  []string{"fullnameOverride=stfs"},
+			got:  func(o []client.Object) any { return only[*appsv1.Deployment](t, o).Name },
+			want: "stfs",
+		},
+		"image.manager.repository": {
+			set:  []string{"image.manager.repository=mirror.example/m"},
+			got:  managerImages,
+			want: both("mirror.example/m:0.1.0"),
+		},
+		"image.manager.tag": {
+			set:  []string{"image.manager.tag=v9"},
+			got:  managerImages,
+			want: both("ghcr.io/statefulsingleton/manager:v9"),
+		},
+		"image.manager.digest": {
+			set:  []string{"image.manager.digest=" + digest},
+			got:  managerImages,
+			want: both("ghcr.io/statefulsingleton/manager@" + digest),
+		},
+		"image.manager.pullPolicy": {
+			set:  []string{"image.manager.pullPolicy=Always"},
+			got:  func(o []client.Object) any { return manager(o).ImagePullPolicy },
+			want: corev1.PullAlways,
+		},
+		"image.gate.repository": {
+			set:  []string{"image.gate.repository=mirror.example/g"},
+			got:  flag("gate-image"),
+			want: "mirror.example/g:0.1.0",
+		},
+		"image.gate.tag": {
+			set:  []string{"image.gate.tag=v9", "image.gate.digest=" + digest},
+			got:  flag("gate-image"),
+			want: "ghcr.io/statefulsingleton/gate:v9@" + digest,
+		},
+		"image.gate.digest": {
+			set:  []string{"image.gate.digest=" + digest},
+			got:  flag("gate-image"),
+			want: "ghcr.io/statefulsingleton/gate@" + digest,
+		},
+		"image.gate.pullPolicy": {
+			set:  []string{"image.gate.pullPolicy=Never"},
+			got:  flag("gate-image-pull-policy"),
+			want: "Never",
+		},
+		"imagePullSecrets": {
+			set:  []string{"imagePullSecrets[0].name=mirror"},
+			got:  func(o []client.Object) any { return spec(o).ImagePullSecrets },
+			want: []corev1.LocalObjectReference{{Name: "mirror"}},
+		},
+		"replicas": {
+			set:  []string{"replicas=3"},
+			got:  func(o []client.Object) any { return *only[*appsv1.Deployment](t, o).Spec.Replicas },
+			want: int32(3),
+		},
+		"resources": {
+			set:  []string{"resources.limits.memory=1Gi"},
+			got:  func(o []client.Object) any { return spec(o).Containers[0].Resources.Limits[corev1.ResourceMemory] },
+			want: resource.MustParse("1Gi"),
+		},
+		"nodeSelector": {
+			set:  []string{"nodeSelector.pool=system"},
+			got:  func(o []client.Object) any { return spec(o).NodeSelector },
+			want: map[string]string{"pool": "system"},
+		},
+		"tolerations": {
+			set:  []string{"tolerations[0].operator=Exists"},
+			got:  func(o []client.Object) any { return spec(o).Tolerations },
+			want: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		},
+		"affinity": {
+			set: []string{"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone"},
+			got: func(o []client.Object) any { return spec(o).Affinity },
+			want: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: "zone"}},
+			}},
+		},
+		"podAnnotations": {
+			set:  []string{"podAnnotations.example\\.com/scrape=yes"},
+			got:  func(o []client.Object) any { return only[*appsv1.Deployment](t, o).Spec.Template.Annotations },
+			want: map[string]string{"example.com/scrape": "yes"},
+		},
+		"podLabels": {
+			set:  []string{"podLabels.team=data"},
+			got:  func(o []client.Object) any { return only[*appsv1.Deployment](t, o).Spec.Template.Labels["team"] },
+			want: "data",
+		},
+		"priorityClassName": {
+			set:  []string{"priorityClassName=system-cluster-critical"},
+			got:  func(o []client.Object) any { return spec(o).PriorityClassName },
+			want: "system-cluster-critical",
+		},
+		"logLevel":  {set: []string{"logLevel=debug"}, got: flag("log-level"), want: "debug"},
+		"logFormat": {set: []string{"logFormat=console"}, got: flag("log-format"), want: "console"},
+		"crds.install": {
+			set:  []string{"crds.install=false"},
+			got:  func(o []client.Object) any { return len(all[*apiextensionsv1.CustomResourceDefinition](o)) },
+			want: 0,
+		},
+		"guards.enabled": {
+			set:  []string{"guards.enabled=false"},
+			got:  func(o []client.Object) any { return len(all[*admissionregistrationv1.ValidatingAdmissionPolicy](o)) },
+			want: 0,
+		},
+	}
+}
+
+func TestEachValueDoesSomething(t *testing.T) {
+	defaults := render(t)
+	for value, tc := range values(t) {
+		t.Run(value, func(t *testing.T) {
+			var args []string
+			for _, s := range tc.set {
+				args = append(args, "--set", s)
+			}
+			if diff := cmp.Diff(tc.want, tc.got(render(t, args...))); diff != "" {
+				t.Errorf("with %v (-want +got):\n%s", tc.set, diff)
+			}
+			if cmp.Equal(tc.want, tc.got(defaults)) {
+				t.Errorf("without %v there is %v too", tc.set, tc.want)
+			}
+		})
+	}
+}
+
+// TestEachValueIsTested finds a value that was added to values.yaml, or taken out of it, alone.
+func TestEachValueIsTested(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var defaults map[string]any
+	if err := yaml.UnmarshalStrict(data, &defaults); err != nil {
+		t.Fatal(err)
+	}
+	tested := slices.Sorted(maps.Keys(values(t)))
+	var got []string
+	var walk func(path string, value any)
+	walk = func(path string, value any) {
+		if children, ok := value.(map[string]any); ok && len(children) > 0 && !slices.Contains(tested, path) {
+			for key, child := range children {
+				walk(strings.TrimPrefix(path+"."+key, "."), child)
+			}
+			return
+		}
+		got = append(got, path)
+	}
+	walk("", defaults)
+	slices.Sort(got)
+	if diff := cmp.Diff(tested, got); diff != "" {
+		t.Errorf("values that are tested, and values of values.yaml (-tested +there):\n%s", diff)
+	}
+}
+
+func TestWrongValuesAreRefused(t *testing.T) {
+	cases := map[string]struct {
+		args []string
+		want string
+	}{
+		"unknown at the top":      {[]string{"--set", "replica=2"}, "additional properties 'replica' not allowed"},
+		"unknown in an image":     {[]string{"--set", "image.gate.name=g"}, "at '/image/gate': additional properties 'name' not allowed"},
+		"unknown image":           {[]string{"--set", "image.sidecar.tag=v1"}, "at '/image': additional properties 'sidecar' not allowed"},
+		"unknown guard":           {[]string{"--set", "guards.enable=true"}, "at '/guards': additional properties 'enable' not allowed"},
+		"unknown affinity":        {[]string{"--set", "affinity.antiAffinity.x=1"}, "at '/affinity': additional properties 'antiAffinity' not allowed"},
+		"text for a number":       {[]string{"--set-string", "replicas=2"}, "at '/replicas': got string, want integer"},
+		"no replica":              {[]string{"--set", "replicas=0"}, "at '/replicas': minimum: got 0, want 1"},
+		"text for a switch":       {[]string{"--set", "crds.install=yes"}, "at '/crds/install': got string, want boolean"},
+		"number for a tag":        {[]string{"--set", "image.manager.tag=13"}, "at '/image/manager/tag': got number, want string"},
+		"no repository":           {[]string{"--set", "image.gate.repository="}, "at '/image/gate/repository': minLength: got 0, want 1"},
+		"half a digest":           {[]string{"--set", "image.manager.digest=sha256:12"}, "at '/image/manager/digest': 'sha256:12' does not match pattern"},
+		"unknown pull policy":     {[]string{"--set", "image.gate.pullPolicy=Often"}, "at '/image/gate/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"},
+		"unknown log level":       {[]string{"--set", "logLevel=loud"}, "at '/logLevel': value must be one of 'debug', 'info', 'error'"},
+		"unknown log format":      {[]string{"--set", "logFormat=xml"}, "at '/logFormat': value must be one of 'json', 'console'"},
+		"number for a label":      {[]string{"--set", "podLabels.tier=1"}, "at '/podLabels/tier': got number, want string"},
+		"secret without name":     {[]string{"--set", "imagePullSecrets[0].secret=x"}, "at '/imagePullSecrets/0': missing property 'name'"},
+		"Kubernetes is too old":   {[]string{"--kube-version", "1.32.9"}, "chart requires kubeVersion: >=1.33.0-0"},
+		"name too long to append": {[]string{"--set", "fullnameOverride=" + strings.Repeat("n", 53)}, "at '/fullnameOverride': maxLength: got 53, want 52"},
+	}
+	for what, tc := range cases {
+		t.Run(what, func(t *testing.T) {
+			_, err := helm(t, append([]string{"template", release, chart}, tc.args...)...)
+			if err == nil {
+				t.Fatalf("%v was taken, want it refused", tc.args)
+			}
+			if !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v was refused with %q, want %q", tc.args, err, tc.want)
+			}
+		})
+	}
+}
