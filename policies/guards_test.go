@@ -1,0 +1,486 @@
+package policies_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+const (
+	chart            = "../charts/statefulsingleton"
+	releaseNamespace = "the-release"
+	notInjected      = "but Kyverno has not injected it"
+	controllerUser   = "system:serviceaccount:the-release:demo-statefulsingleton"
+)
+
+// What the guards and the selectors mean is the API server's to say. It is a
+// real one, without Kyverno: the pods are the ones that Kyverno made of those
+// in testdata.
+func TestOnAPIServer(t *testing.T) {
+	config := startAPIServer(t)
+	c := newClient(t, config)
+	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml") {
+		create(t, c, object)
+	}
+	t.Run("held", func(t *testing.T) { testHeld(t, c) })
+	t.Run("selector", func(t *testing.T) { testSelectors(t, c) })
+	t.Run("unreleased", func(t *testing.T) { testUnreleased(t, c) })
+	t.Run("dry-run", func(t *testing.T) { testDryRun(t, config) })
+}
+
+func testHeld(t *testing.T, c client.Client) {
+	singletons := map[string]*v1.StatefulSingleton{}
+	files := []string{"default", "named-containers", "hold-init-containers", "match-expressions"}
+	for _, file := range files {
+		singletons[file] = createSingleton(t, c, "held-"+file, readSingleton(t, file))
+	}
+	going := readSingleton(t, "default")
+	going.Finalizers = []string{v1.PolicyFinalizer}
+	singletons["going"] = createSingleton(t, c, "held-going", going)
+	if err := c.Delete(t.Context(), singletons["going"]); err != nil {
+		t.Fatal(err)
+	}
+
+	const (
+		sidecarGone  = "the status sidecar or one of its volumes is missing or changed"
+		nothingHolds = "but nothing holds container db"
+		namesNone    = "names none of its containers"
+	)
+	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { change(&p.Spec.Containers[0]) }
+	}
+	sidecar := func(change func(*corev1.Container)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { change(&p.Spec.InitContainers[0]) }
+	}
+	barrierRef := func(change func(*corev1.ConfigMapKeySelector)) func(*corev1.Pod) {
+		return container(func(c *corev1.Container) { change(c.Env[0].ValueFrom.ConfigMapKeyRef) })
+	}
+	tests := map[string]struct {
+		singleton   string
+		pod         string
+		change      func(*corev1.Pod)
+		wantRefused string
+	}{
+		"wrapper":                  {singleton: "default", pod: "shell"},
+		"barrier":                  {singleton: "default", pod: "scratch"},
+		"probes":                   {singleton: "default", pod: "probes"},
+		"hooks":                    {singleton: "default", pod: "hooks"},
+		"weird strings":            {singleton: "default", pod: "weird-strings"},
+		"empty lists":              {singleton: "default", pod: "empty-lists"},
+		"existing fields":          {singleton: "default", pod: "existing-fields"},
+		"root":                     {singleton: "default", pod: "run-as-root"},
+		"generateName":             {singleton: "default", pod: "generate-name"},
+		"named containers":         {singleton: "named-containers", pod: "several-containers-one-held"},
+		"init containers":          {singleton: "default", pod: "init-containers"},
+		"init containers held":     {singleton: "hold-init-containers", pod: "init-containers-held"},
+		"match expressions":        {singleton: "match-expressions", pod: "match-expressions"},
+		"as large as a pod can be": {singleton: "default", pod: "scratch", change: enlarge},
+
+		"not injected":                    {singleton: "default", pod: "shell", change: uninject, wantRefused: notInjected},
+		"not injected, generateName":      {singleton: "default", pod: "generate-name", change: uninject, wantRefused: notInjected},
+		"not injected, by expressions":    {singleton: "match-expressions", pod: "match-expressions", change: uninject, wantRefused: notInjected},
+		"no annotation":                   {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Annotations = nil }, wantRefused: notInjected},
+		"annotation of another namespace": {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Annotations[v1.InjectedAnnotation] = "shop/db" }, wantRefused: notInjected},
+		"no label":                        {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { delete(p.Labels, v1.SingletonLabel) }, wantRefused: notInjected},
+		"no readiness gate":               {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Spec.ReadinessGates = nil }, wantRefused: notInjected},
+		"marked only":                     {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Spec.InitContainers = nil }, wantRefused: sidecarGone},
+		"sidecar ends":                    {singleton: "default", pod: "shell", change: sidecar(func(c *corev1.Container) { c.RestartPolicy, c.Lifecycle = nil, nil }), wantRefused: sidecarGone},
+		"sidecar runs something else":     {singleton: "default", pod: "shell", change: sidecar(func(c *corev1.Container) { c.Command = []string{"sleep"} }), wantRefused: sidecarGone},
+		"signal volume with something in it": {singleton: "default", pod: "shell", wantRefused: sidecarGone, change: func(p *corev1.Pod) {
+			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}
+		}},
+		"signal from another annotation": {singleton: "default", pod: "shell", wantRefused: sidecarGone, change: func(p *corev1.Pod) {
+			p.Spec.Volumes[1].DownwardAPI.Items[0].FieldRef.FieldPath = "metadata.annotations['mine']"
+		}},
+		"no wrapper":                 {singleton: "default", pod: "shell", change: container(func(c *corev1.Container) { c.Command = c.Command[3:] }), wantRefused: nothingHolds},
+		"wrapper of nothing":         {singleton: "default", pod: "shell", change: container(func(c *corev1.Container) { c.Command = c.Command[:3] }), wantRefused: nothingHolds},
+		"wrapper without its volume": {singleton: "default", pod: "shell", change: container(func(c *corev1.Container) { c.VolumeMounts = nil }), wantRefused: nothingHolds},
+		"no barrier":                 {singleton: "default", pod: "scratch", change: container(func(c *corev1.Container) { c.Env = nil }), wantRefused: nothingHolds},
+		"epoch in clear":             {singleton: "default", pod: "scratch", change: container(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "STATEFULSINGLETON_EPOCH", Value: "1"}} }), wantRefused: nothingHolds},
+		"optional barrier":           {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Optional = ptr.To(true) }), wantRefused: nothingHolds},
+		"barrier of another form":    {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Name = "statefulsingleton-mine" }), wantRefused: nothingHolds},
+		"barrier of another key":     {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Key = "mine" }), wantRefused: nothingHolds},
+		"a container was added": {singleton: "default", pod: "shell", wantRefused: "but nothing holds container late", change: func(p *corev1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "late", Image: "debian"})
+		}},
+		"init containers not held": {singleton: "hold-init-containers", pod: "init-containers", wantRefused: "but nothing holds container migrate, proxy, agent, logs, chown"},
+		"none of the named containers": {singleton: "named-containers", pod: "several-containers-one-held", wantRefused: namesNone, change: func(p *corev1.Pod) {
+			p.Spec.Containers[0].Name = "database"
+		}},
+	}
+	for _, name := range files {
+		waitForRefusal(t, c, bare(singletons[name].Namespace, singletons[name]), notInjected)
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := singletons[test.singleton]
+			pod := injectedPod(t, test.pod, s)
+			if test.change != nil {
+				test.change(pod)
+			}
+			// Twin of the guard, in Go: they must not drift apart.
+			if err := policies.CheckInjected(pod, s); (err != nil) != (test.wantRefused != "") {
+				t.Errorf("CheckInjected gives %v, want an error: %t", err, test.wantRefused != "")
+			}
+			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
+		})
+	}
+
+	passing := map[string]struct {
+		singleton string
+		change    func(*corev1.Pod)
+	}{
+		"another label":      {singleton: "default", change: func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} }},
+		"no labels":          {singleton: "default", change: func(p *corev1.Pod) { p.Labels = nil }},
+		"another namespace":  {singleton: "default", change: func(p *corev1.Pod) { p.Namespace = "default" }},
+		"singleton is going": {singleton: "going", change: func(*corev1.Pod) {}},
+		"mirror of a static pod": {singleton: "default", change: func(p *corev1.Pod) {
+			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+			p.Spec.NodeName = "node"
+		}},
+	}
+	for name, test := range passing {
+		t.Run("passes: "+name, func(t *testing.T) {
+			pod := bare(singletons[test.singleton].Namespace, singletons[test.singleton])
+			test.change(pod)
+			// The guard learns only in a while that a singleton is going.
+			err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+				return c.Create(ctx, pod.DeepCopy(), client.DryRunAll) == nil, nil
+			})
+			if err != nil {
+				t.Errorf("refused: %v", c.Create(t.Context(), pod, client.DryRunAll))
+			}
+		})
+	}
+}
+
+// testSelectors demands that the guard and the policy's matchConditions pick
+// the pods that Kubernetes' own selectors pick.
+func testSelectors(t *testing.T, c client.Client) {
+	in, notIn := metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn
+	exists, doesNotExist := metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist
+	selectors := map[string]metav1.LabelSelector{
+		"match-labels":   {MatchLabels: map[string]string{"app": "db", "example.com/tier": "gold"}},
+		"empty-value":    {MatchLabels: map[string]string{"app": ""}},
+		"in":             selectorOf(expression("app", in, "db", "web")),
+		"not-in":         selectorOf(expression("app", notIn, "db", "web")),
+		"exists":         selectorOf(expression("app", exists)),
+		"does-not-exist": selectorOf(expression("app", doesNotExist)),
+		"all-of-them": {MatchLabels: map[string]string{"example.com/tier": "gold"},
+			MatchExpressions: []metav1.LabelSelectorRequirement{expression("app", in, "db"), expression("debug", doesNotExist), expression("app", notIn, "web")}},
+	}
+	podLabels := []map[string]string{
+		nil, {"app": "db"}, {"app": "web"}, {"app": ""}, {"app": "other"}, {"example.com/tier": "gold"},
+		{"app": "db", "example.com/tier": "gold"}, {"app": "db", "example.com/tier": "silver"},
+		{"app": "db", "example.com/tier": "gold", "debug": ""},
+	}
+	podOf := func(namespace string, set map[string]string) *corev1.Pod {
+		pod := bare(namespace, nil)
+		pod.Labels = set
+		return pod
+	}
+	for name, selector := range selectors {
+		t.Run(name, func(t *testing.T) {
+			parsed, err := metav1.LabelSelectorAsSelector(&selector)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := singletonOf(selector)
+			probe, err := policies.ProbePod(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			guarded, picked := "guard-"+name, "policy-"+name
+			createSingleton(t, c, guarded, s.DeepCopy())
+			createNamespace(t, c, picked)
+			s.Namespace = picked
+			refuseWhatMatches(t, c, s)
+			waitForRefusal(t, c, podOf(guarded, probe.Labels), notInjected)
+			waitForRefusal(t, c, podOf(picked, probe.Labels), "failed expression: false")
+			for _, set := range podLabels {
+				for _, namespace := range []string{guarded, picked} {
+					want := parsed.Matches(labels.Set(set))
+					if got := c.Create(t.Context(), podOf(namespace, set), client.DryRunAll) != nil; got != want {
+						t.Errorf("in namespace %s, %v is selected: %t, want %t", namespace, set, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// refuseWhatMatches lets the API server evaluate the matchConditions of the
+// policy of s: what they match is refused.
+func refuseWhatMatches(t *testing.T, c client.Client, s *v1.StatefulSingleton) {
+	t.Helper()
+	found, _, err := unstructured.NestedSlice(render(t, s).Object, "spec", "webhookConfiguration", "matchConditions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conditions []admissionregistrationv1.MatchCondition
+	decode(t, encode(t, found), &conditions)
+	name := "refuse-" + s.Namespace
+	create(t, c, &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				},
+			}}},
+			MatchConditions: conditions,
+			Validations:     []admissionregistrationv1.Validation{{Expression: "false"}},
+		},
+	})
+	create(t, c, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName:        name,
+			ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	})
+}
+
+func testUnreleased(t *testing.T, c client.Client) {
+	tests := map[string]struct {
+		change      func(*corev1.Pod)
+		wantRefused string
+	}{
+		"plain": {change: func(*corev1.Pod) {}},
+		"others' own": {change: func(p *corev1.Pod) {
+			p.Annotations, p.Labels, p.Finalizers = map[string]string{"a": "b"}, map[string]string{"role": "active"}, []string{"example.com/mine"}
+		}},
+		"signal":    {change: func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/start-signal": ""} }, wantRefused: "start-signal can't be there from the start"},
+		"role":      {change: func(p *corev1.Pod) { p.Labels = map[string]string{v1.RoleLabel: "standby"} }, wantRefused: "role can't be there from the start"},
+		"finalizer": {change: func(p *corev1.Pod) { p.Finalizers = []string{v1.HandoffFinalizer} }, wantRefused: "handoff can't be there from the start"},
+	}
+	released := bare("default", nil)
+	tests["role"].change(released)
+	waitForRefusal(t, c, released, tests["role"].wantRefused)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := bare("default", nil)
+			test.change(pod)
+			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
+		})
+	}
+}
+
+func testDryRun(t *testing.T, config *rest.Config) {
+	tests := map[string]struct {
+		user        string
+		options     []client.CreateOption
+		wantRefused string
+	}{
+		"the controller, dry-run":   {user: controllerUser, options: []client.CreateOption{client.DryRunAll}},
+		"the controller, truly":     {user: controllerUser, wantRefused: "in a server-side dry-run only"},
+		"another account, truly":    {user: "system:serviceaccount:the-release:other"},
+		"its name elsewhere, truly": {user: "system:serviceaccount:default:demo-statefulsingleton"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			impersonating := rest.CopyConfig(config)
+			// The group lets RBAC pass: only the guard is asked.
+			impersonating.Impersonate = rest.ImpersonationConfig{UserName: test.user, Groups: []string{"system:masters"}}
+			c := newClient(t, impersonating)
+			var answer error
+			// The API server may need a while to learn of the guard.
+			_ = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+				answer = c.Create(ctx, bare("default", nil), test.options...)
+				return (answer != nil) == (test.wantRefused != ""), nil
+			})
+			wantAnswer(t, answer, test.wantRefused)
+		})
+	}
+}
+
+func startAPIServer(t *testing.T) *rest.Config {
+	t.Helper()
+	environment := &envtest.Environment{}
+	config, err := environment.Start()
+	if err != nil {
+		t.Fatalf("start kube-apiserver and etcd from KUBEBUILDER_ASSETS (`make test` sets it): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Errorf("stop kube-apiserver and etcd: %v", err)
+		}
+	})
+	return config
+}
+
+func newClient(t *testing.T, config *rest.Config) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// helmTemplate returns what the chart installs by those templates.
+func helmTemplate(t *testing.T, templates ...string) []*unstructured.Unstructured {
+	t.Helper()
+	args := []string{"template", "demo", chart, "--namespace", releaseNamespace}
+	for _, template := range templates {
+		args = append(args, "--show-only", template)
+	}
+	var stderr bytes.Buffer
+	command := exec.Command("helm", args...)
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("helm must be on PATH (`make test` sees to that) and render %v: %v\n%s", templates, err, &stderr)
+	}
+	var objects []*unstructured.Unstructured
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(out)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		object := &unstructured.Unstructured{}
+		decode(t, document, &object.Object)
+		objects = append(objects, object)
+	}
+}
+
+func create(t *testing.T, c client.Client, object client.Object) {
+	t.Helper()
+	if err := c.Create(t.Context(), object); err != nil {
+		t.Fatalf("create %T %s: %v", object, client.ObjectKeyFromObject(object), err)
+	}
+}
+
+func createNamespace(t *testing.T, c client.Client, name string) {
+	t.Helper()
+	create(t, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+}
+
+// createSingleton creates s in a namespace of its own, as soon as its kind is served.
+func createSingleton(t *testing.T, c client.Client, namespace string, s *v1.StatefulSingleton) *v1.StatefulSingleton {
+	t.Helper()
+	createNamespace(t, c, namespace)
+	s.Namespace = namespace
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+		last = c.Create(ctx, s)
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("create StatefulSingleton %s/%s: %v", namespace, s.Name, last)
+	}
+	return s
+}
+
+// waitForRefusal waits until pod is refused with that message: the API server
+// learns of policies and of what they ask about in its own time.
+func waitForRefusal(t *testing.T, c client.Client, pod *corev1.Pod, message string) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		last = c.Create(ctx, pod.DeepCopy(), client.DryRunAll)
+		return last != nil && strings.Contains(last.Error(), message), nil
+	})
+	if err != nil {
+		t.Fatalf("waited for a pod in %s to be refused with %q, got: %v", pod.Namespace, message, last)
+	}
+}
+
+// wantAnswer demands that err is nil, or where refused is not empty that it says so.
+func wantAnswer(t *testing.T, err error, refused string) {
+	t.Helper()
+	switch {
+	case refused == "" && err != nil:
+		t.Errorf("refused: %v", err)
+	case refused != "" && err == nil:
+		t.Errorf("admitted, want it refused: %q", refused)
+	case refused != "" && !strings.Contains(err.Error(), refused):
+		t.Errorf("refused: %v\nwant %q in it", err, refused)
+	}
+}
+
+// bare is a pod that s selects and nobody injected.
+func bare(namespace string, s *v1.StatefulSingleton) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "bare-"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "db", Image: "debian"}}},
+	}
+	if s != nil {
+		probe, err := policies.ProbePod(s)
+		if err != nil {
+			panic(err)
+		}
+		pod.Labels = maps.Clone(probe.Labels)
+	}
+	return pod
+}
+
+// injectedPod is a pod as Kyverno made it, moved to the namespace of s.
+func injectedPod(t *testing.T, golden string, s *v1.StatefulSingleton) *corev1.Pod {
+	t.Helper()
+	pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "injected", golden+".yaml")))
+	pod.Namespace = s.Namespace
+	pod.Annotations[v1.InjectedAnnotation] = s.Namespace + "/" + s.Name
+	return &pod
+}
+
+func uninject(p *corev1.Pod) {
+	p.Annotations = nil
+	delete(p.Labels, v1.SingletonLabel)
+	p.Spec.ReadinessGates, p.Spec.InitContainers, p.Spec.Volumes = nil, nil, nil
+	for i := range p.Spec.Containers {
+		release(&p.Spec.Containers[i])
+	}
+}
+
+// enlarge makes the guard look at as much as a pod can hold.
+func enlarge(p *corev1.Pod) {
+	template := p.Spec.Containers[0]
+	p.Spec.Containers = nil
+	for i := range 100 {
+		c := *template.DeepCopy()
+		c.Name = fmt.Sprintf("c-%d", i)
+		var env []corev1.EnvVar
+		for j := range 100 {
+			env = append(env, corev1.EnvVar{Name: fmt.Sprintf("VARIABLE_%d", j), Value: "value"})
+		}
+		c.Env = slices.Concat(env, c.Env)
+		p.Spec.Containers = append(p.Spec.Containers, c)
+	}
+}
