@@ -10,7 +10,7 @@ export CLUSTER
 # Where the cluster pulls the project's images from, and their tag. The local
 # cluster is handed them; for another one push them there first.
 REGISTRY ?= ghcr.io/statefulsingleton
-VERSION ?= dev
+VERSION ?= $(shell awk '/^appVersion:/ {print $$2}' charts/statefulsingleton/Chart.yaml)
 RELEASE ?= statefulsingleton
 
 cluster := bin/cluster
@@ -65,7 +65,8 @@ endif
 	$(in_cluster) helm upgrade --install $(RELEASE) charts/statefulsingleton \
 		--namespace statefulsingleton --create-namespace --wait --timeout 3m \
 		--set image.manager.repository=$(REGISTRY)/manager --set image.manager.tag=$(VERSION) \
-		--set image.gate.repository=$(REGISTRY)/gate --set image.gate.tag=$(VERSION)
+		--set image.gate.repository=$(REGISTRY)/gate --set image.gate.tag=$(VERSION) \
+		--set podAnnotations.built=$$(sha256sum dist/images/manager.tar | cut -c1-16)
 
 .PHONY: deps
 deps: $(cluster) ## Install the Debian packages that the local cluster lacks

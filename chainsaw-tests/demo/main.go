@@ -3,11 +3,13 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,10 +22,12 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
+//go:embed app.yaml
+var manifest string
+
 const (
-	example   = "examples/quickstart"
-	namespace = "default"
-	name      = "quickstart"
+	namespace = "demo"
+	name      = "demo"
 	// patience is how long one handoff may take before the demo gives up.
 	patience = 2 * time.Minute
 )
@@ -44,11 +48,11 @@ func demo(ctx context.Context, rollouts int) error {
 	if err != nil {
 		return err
 	}
-	heading("Apply %s: a Deployment of one, and the StatefulSingleton that picks it", example)
-	if err := kubectl(ctx, "apply", "-f", example); err != nil {
+	heading("A Deployment of one, and the StatefulSingleton that picks it")
+	if err := kubectl(ctx, manifest, "apply", "-f", "-"); err != nil {
 		return err
 	}
-	if err := kubectl(ctx, "wait", "stfs/"+name, "--for=jsonpath={.status.phase}=Running", "--timeout=2m"); err != nil {
+	if err := kubectl(ctx, "", "wait", "stfs/"+name, "--for=jsonpath={.status.phase}=Running", "--timeout=2m"); err != nil {
 		return err
 	}
 	for range rollouts {
@@ -57,17 +61,18 @@ func demo(ctx context.Context, rollouts int) error {
 		}
 	}
 	heading("What the application wrote down: it takes a lock on its volume when it starts")
-	if err := kubectl(ctx, "exec", "deployment/"+name, "--", "/app", "check", "/data"); err != nil {
+	if err := kubectl(ctx, "", "exec", "deployment/"+name, "--", "/app", "check", "/data"); err != nil {
 		return err
 	}
 	heading("Where to look further")
-	fmt.Println(`  bin/cluster exec -- kubectl get stfs -o wide          the singleton at a glance
-  bin/cluster exec -- kubectl describe stfs quickstart  its story, as events and conditions
-  bin/cluster exec -- kubectl get pod -o yaml           what a held pod bears
-  bin/cluster exec -- kubectl get clusterpolicies       the policy that holds it
-  bin/cluster exec -- kubectl rollout restart deployment/quickstart
-                                                        once more; watch with: kubectl get stfs -w
-  make down                                             remove the cluster`)
+	fmt.Print(`  bin/cluster exec -- kubectl get stfs -n demo -o wide     the singleton at a glance
+  bin/cluster exec -- kubectl describe stfs -n demo demo   its story, as events and conditions
+  bin/cluster exec -- kubectl get pod -n demo -o yaml      what a held pod bears
+  bin/cluster exec -- kubectl get clusterpolicies          the policy that holds it
+  bin/cluster exec -- kubectl rollout restart -n demo deployment/demo
+                                                           once more; beside it: kubectl get stfs -n demo -w
+  make down                                                remove the cluster
+`)
 	return nil
 }
 
@@ -107,8 +112,9 @@ func rollOver(ctx context.Context, c client.WithWatch) error {
 func heading(format string, args ...any) { fmt.Printf("\n== "+format+"\n", args...) }
 
 // kubectl runs kubectl in the demo's namespace, for the user to see.
-func kubectl(ctx context.Context, args ...string) error {
+func kubectl(ctx context.Context, input string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"-n", namespace}, args...)...)
+	cmd.Stdin = strings.NewReader(input)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("kubectl %v: %w", args, err)

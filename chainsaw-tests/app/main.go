@@ -1,0 +1,110 @@
+// Command app is an application that must never run twice. It takes an exclusive
+// lock on a file of its data directory and keeps a journal there: when it started,
+// when it stopped, and whether it ever found the lock taken. The kernel gives the
+// lock up only when the process is dead, so that the journal tells of every
+// overlap, however short.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const address = ":8080"
+
+func main() {
+	root := &cobra.Command{
+		Use:   "app",
+		Short: "An application that must never run twice, and tells when it did",
+		Long: `An application that must never run twice, and tells when it did. Its environment:
+  DATA            directory of the lock and the journal (default /data)
+  POD_NAME        its name in the journal (default: the host's name)
+  START_SECONDS   how long it takes to be ready (default 0)
+  STOP_SECONDS    how long it takes to stop after SIGTERM (default 0)
+  CRASH_SECONDS   when it crashes by itself (default: never)`,
+		Example: `  DATA=/tmp/data app
+  app check /tmp/data --min-handoffs 3`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context()) },
+	}
+	root.AddCommand(checkCommand())
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "app:", err)
+		os.Exit(1)
+	}
+}
+
+// serve is the main process: from here on no other may run.
+func serve(ctx context.Context) error {
+	started := time.Now()
+	var startFor, stopFor, crashAfter time.Duration
+	for name, d := range map[string]*time.Duration{"START_SECONDS": &startFor, "STOP_SECONDS": &stopFor, "CRASH_SECONDS": &crashAfter} {
+		if err := seconds(name, d); err != nil {
+			return err
+		}
+	}
+	j, err := openJournal(os.Getenv("DATA"), started)
+	if err != nil {
+		return err
+	}
+	if err := j.begin(); err != nil {
+		return err
+	}
+	if crashAfter > 0 {
+		time.AfterFunc(crashAfter, func() { os.Exit(1) })
+	}
+	server := &http.Server{Addr: address, Handler: j.handler(started.Add(startFor)), ReadHeaderTimeout: 5 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- server.ListenAndServe() }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve on %s: %w", address, err)
+	case <-ctx.Done():
+	}
+	if err := j.write("stopping"); err != nil {
+		return err
+	}
+	time.Sleep(stopFor)
+	return errors.Join(server.Close(), j.write("stop"))
+}
+
+// seconds reads a duration from the environment.
+func seconds(name string, d *time.Duration) error {
+	text := os.Getenv(name)
+	if text == "" {
+		return nil
+	}
+	parsed, err := time.ParseDuration(text + "s")
+	if err != nil {
+		return fmt.Errorf("%s is %q: give a number of seconds, as 1.5", name, text)
+	}
+	*d = parsed
+	return nil
+}
+
+// handler answers /ready once the start is over, and everything else with the
+// name and the epoch.
+func (j *journal) handler(ready time.Time) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		if time.Now().Before(ready) {
+			http.Error(w, "starting", http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s epoch %d\n", j.pod, j.epoch)
+	})
+	return mux
+}
