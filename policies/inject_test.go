@@ -118,17 +118,7 @@ func TestContainerAddedBetweenTwoPassesIsHeld(t *testing.T) {
 func TestAnyStringComesThroughUnchanged(t *testing.T) {
 	t.Parallel()
 	// No newlines: Kyverno's command line program can't write every one as YAML.
-	pieces := []string{"{", "{{", "}", "}}", "{{-", "$(", "$", ")", "(", "\\", "\\\\", "`", "'", "\"", ",", " ", "@", "||", "[]", ":",
-		"request.object", "element", "elementIndex", "/", "~1", "#", "- ", "a", "0", "null", "é"}
-	random := rand.New(rand.NewPCG(1, 2))
-	want := []string{"a"}
-	for range 400 {
-		var s strings.Builder
-		for range random.IntN(8) {
-			s.WriteString(pieces[random.IntN(len(pieces))])
-		}
-		want = append(want, s.String())
-	}
+	want := randomStrings()
 	pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
 	pod.Spec.Containers[0].Command = want
 	pod.Spec.Containers[0].Args = want
@@ -142,6 +132,23 @@ func TestAnyStringComesThroughUnchanged(t *testing.T) {
 	if diff := cmp.Diff(want, got.Spec.Containers[0].Args); diff != "" {
 		t.Errorf("args (-want +got):\n%s", diff)
 	}
+}
+
+// randomStrings are made of what means something to Kyverno, JMESPath, JSON,
+// YAML or a shell, and of more, the same each time.
+func randomStrings(more ...string) []string {
+	pieces := append(more, "{", "{{", "}", "}}", "{{-", "$(", "$", ")", "(", "\\", "\\\\", "`", "'", "\"", ",", " ", "@", "||", "[]", ":",
+		"request.object", "element", "elementIndex", "/", "~1", "#", "- ", "a", "0", "null", "é")
+	random := rand.New(rand.NewPCG(1, 2))
+	strs := []string{"a"}
+	for range 400 {
+		var s strings.Builder
+		for range random.IntN(8) {
+			s.WriteString(pieces[random.IntN(len(pieces))])
+		}
+		strs = append(strs, s.String())
+	}
+	return strs
 }
 
 func TestPodsOfOthersAreLeftAlone(t *testing.T) {

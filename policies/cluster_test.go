@@ -1,0 +1,198 @@
+//go:build cluster
+
+package policies_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	clientconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// The important pods, through a real Kyverno and under the real guards, in the
+// cluster of KUBECONFIG. Each is compared with itself as the API server has it
+// in a namespace without a singleton, so that defaults cancel out.
+func TestOnCluster(t *testing.T) {
+	config, err := clientconfig.GetConfig()
+	if err != nil {
+		t.Fatalf("find the cluster, as `cluster exec -- go test -tags cluster ./policies` does: %v", err)
+	}
+	c := newClient(t, config)
+	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml") {
+		if err := c.Create(t.Context(), object); !apierrors.IsAlreadyExists(err) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			deleteAtEnd(t, c, object)
+		}
+	}
+	plain := clusterNamespace(t, c, "policies-plain")
+	tests := map[string][]string{
+		"default": {"shell", "scratch", "args-without-command", "weird-strings", "empty-lists", "several-containers",
+			"init-containers", "probes", "hooks", "restricted", "run-as-user", "run-as-root", "existing-fields", "generate-name"},
+		"named-containers":     {"several-containers"},
+		"hold-init-containers": {"init-containers", "restricted"},
+		"own-grace-period":     {"existing-fields"},
+		"match-expressions":    {"match-expressions"},
+	}
+	for singleton, pods := range tests {
+		t.Run(singleton, func(t *testing.T) {
+			s := installSingleton(t, c, singleton)
+			t.Run("random strings", func(t *testing.T) {
+				pod := bare("", s)
+				strs := randomStrings("\n", "\t", "\u2028", "\u007f", "\ufeff", "<&>")
+				pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args = strs, strs
+				pod.Spec.AutomountServiceAccountToken = ptr.To(false)
+				checkInjection(t, c, pod, s, plain)
+			})
+			for _, name := range pods {
+				t.Run(name, func(t *testing.T) {
+					pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", name+".yaml")))
+					// The token's volume has another name each time.
+					pod.Spec.AutomountServiceAccountToken = ptr.To(false)
+					checkInjection(t, c, &pod, s, plain)
+				})
+			}
+		})
+	}
+}
+
+func checkInjection(t *testing.T, c client.Client, pod *corev1.Pod, s *v1.StatefulSingleton, plain string) {
+	t.Helper()
+	want := dryRun(t, c, pod, plain)
+	got := dryRun(t, c, pod, s.Namespace)
+
+	if err := policies.CheckInjected(got, s); err != nil {
+		t.Error(err)
+	}
+	wantSuffixes(t, *want, *got)
+	uid := barrierUID(got)
+	if diff := cmp.Diff(*want, withoutInjection(withBarrierUID(t, got, uid, firstRequest), *want),
+		cmpopts.EquateEmpty(), cmpopts.IgnoreTypes(metav1.ObjectMeta{}, corev1.PodStatus{})); diff != "" {
+		t.Errorf("the user's own fields changed (-want +got):\n%s", diff)
+	}
+
+	again := dryRun(t, c, got, s.Namespace)
+	if uid != "" && barrierUID(again) == uid {
+		t.Error("a copy of the pod waits for the same ConfigMap")
+	}
+	if diff := cmp.Diff(got.Spec, withBarrierUID(t, again, barrierUID(again), uid).Spec, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("a second pass changed the pod (-first +second):\n%s", diff)
+	}
+}
+
+// dryRun returns pod as the API server would store it in namespace.
+func dryRun(t *testing.T, c client.Client, pod *corev1.Pod, namespace string) *corev1.Pod {
+	t.Helper()
+	pod = pod.DeepCopy()
+	pod.ObjectMeta = metav1.ObjectMeta{
+		Namespace: namespace, Name: pod.Name, GenerateName: pod.GenerateName,
+		Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences,
+	}
+	if err := c.Create(t.Context(), pod, client.DryRunAll); err != nil {
+		t.Fatalf("dry-run in %s: %v", namespace, err)
+	}
+	return pod
+}
+
+// barrierUID is the uid of the request that the barriers of pod name, if it has any.
+func barrierUID(pod *corev1.Pod) string {
+	for _, container := range allContainers(*pod) {
+		for _, e := range container.Env {
+			if e.ValueFrom == nil || e.ValueFrom.ConfigMapKeyRef == nil {
+				continue
+			}
+			if name := e.ValueFrom.ConfigMapKeyRef.Name; len(name) == len("statefulsingleton-")+len(firstRequest) {
+				return name[len("statefulsingleton-"):]
+			}
+		}
+	}
+	return ""
+}
+
+func withBarrierUID(t *testing.T, pod *corev1.Pod, from, to string) corev1.Pod {
+	t.Helper()
+	if from == "" {
+		return *pod
+	}
+	data, err := json.Marshal(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var replaced corev1.Pod
+	if err := json.Unmarshal(bytes.ReplaceAll(data, []byte(from), []byte(to)), &replaced); err != nil {
+		t.Fatal(err)
+	}
+	return replaced
+}
+
+// installSingleton creates the singleton and its policy, and waits until a pod
+// that it selects is injected.
+func installSingleton(t *testing.T, c client.Client, name string) *v1.StatefulSingleton {
+	t.Helper()
+	s := readSingleton(t, name)
+	s.Namespace = clusterNamespace(t, c, "policies-"+name)
+	policy := render(t, s)
+	create(t, c, policy)
+	deleteAtEnd(t, c, policy)
+	eventually(t, "create the StatefulSingleton", func(ctx context.Context) error { return c.Create(ctx, s) })
+	eventually(t, "inject the probe pod", func(ctx context.Context) error {
+		probe, err := policies.ProbePod(s)
+		if err != nil {
+			return err
+		}
+		if err := c.Create(ctx, probe, client.DryRunAll); err != nil {
+			return err
+		}
+		return policies.CheckInjected(probe, s)
+	})
+	return s
+}
+
+func clusterNamespace(t *testing.T, c client.Client, name string) string {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}
+	create(t, c, namespace)
+	deleteAtEnd(t, c, namespace)
+	create(t, c, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "db"}})
+	eventually(t, "find the default service account", func(ctx context.Context) error {
+		return c.Get(ctx, client.ObjectKey{Namespace: namespace.Name, Name: "default"}, &corev1.ServiceAccount{})
+	})
+	return namespace.Name
+}
+
+func deleteAtEnd(t *testing.T, c client.Client, object client.Object) {
+	t.Cleanup(func() {
+		object := object.DeepCopyObject().(client.Object)
+		if err := client.IgnoreNotFound(c.Delete(context.Background(), object)); err != nil {
+			t.Errorf("delete %s: %v", client.ObjectKeyFromObject(object), err)
+		}
+	})
+}
+
+func eventually(t *testing.T, what string, try func(context.Context) error) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		last = try(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", what, last)
+	}
+}
