@@ -163,7 +163,7 @@ func execCommand(o opener) *cobra.Command {
 		Use:   "exec -- COMMAND [ARG...]",
 		Short: "Run a command against the cluster",
 		Long: `exec runs a command with the cluster's KUBECONFIG, in the network of its control plane, with the cluster's own kubectl,
-helm, chainsaw and so on first on PATH. The API server and the pods' addresses answer there; Service addresses do not.
+helm, chainsaw and so on first on PATH. The API server, pods and, while node1 runs, Services answer there.
 The exit code is the command's.`,
 		Example: `  cluster exec -- kubectl get pods -A
   cluster exec -- helm list -A
@@ -194,7 +194,8 @@ func replaceProcess(argv []string, environment func() []string) error {
 	if err != nil {
 		return err
 	}
-	return syscall.Exec(program, argv, environment())
+	// Environ drops what is set twice; the C library would take the first, the caller's PATH.
+	return syscall.Exec(program, argv, (&exec.Cmd{Env: environment()}).Environ())
 }
 
 func loadCommand(o opener) *cobra.Command {
