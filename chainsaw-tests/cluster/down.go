@@ -3,16 +3,26 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // down ends everything that this cluster's name owns, and removes it: processes, and with them mounts and network
-// namespaces; cgroups; files. It does so with what it finds, whatever state the cluster is in.
+// namespaces; cgroups; files. It goes by what it finds, whatever state the cluster is in.
 func (c cluster) down(ctx context.Context) error {
+	if err := c.stop(ctx); err != nil {
+		return err
+	}
+	return os.RemoveAll(c.dir)
+}
+
+// stop ends everything that runs, and keeps the files.
+func (c cluster) stop(ctx context.Context) error {
 	pids, err := c.machinePIDs()
 	if err != nil {
 		return err
@@ -34,9 +44,12 @@ func (c cluster) down(ctx context.Context) error {
 		return err
 	}
 	for _, root := range roots {
-		_ = os.Remove(filepath.Join(root, cgroupParent))
+		err := os.Remove(filepath.Join(root, cgroupParent))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.EBUSY) && !errors.Is(err, syscall.ENOTEMPTY) {
+			return err
+		}
 	}
-	return os.RemoveAll(c.dir)
+	return nil
 }
 
 // killVisitors ends what `exec` started and is still there, which would keep the control plane's network namespace: all but

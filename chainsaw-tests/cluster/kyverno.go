@@ -27,14 +27,23 @@ var kyvernoValues = []string{
 	"features.admissionReports.enabled=false",
 }
 
-// installKyverno is idempotent: a release that is there is left as it is.
+// installKyverno leaves a Kyverno that serves as it is. It does not wait for the pod: the nodes may not be there yet.
 func (c cluster) installKyverno(ctx context.Context) error {
-	status, err := c.run(ctx, "helm", "list", "--namespace", kyvernoNamespace, "--deployed", "--short", "--filter", "^kyverno$")
-	if err == nil && status == "kyverno" {
+	if c.kyvernoReady(ctx) == nil {
 		return nil
 	}
-	// not --wait: the nodes may not be there yet
-	_, err = c.run(ctx, "helm", "upgrade", "--install", "kyverno", c.tools().kyvernoChart(),
+	halfway, err := c.run(ctx, "helm", "list", "--namespace", kyvernoNamespace, "--pending", "--short")
+	if err != nil {
+		return err
+	}
+	if halfway != "" {
+		// Helm takes an installation that was cut short for one that goes on
+		if _, err := c.run(ctx, "helm", "uninstall", "kyverno", "--namespace", kyvernoNamespace, "--no-hooks"); err != nil {
+			return err
+		}
+	}
+	// a Kyverno that was scaled down or changed by hand is taken back to the chart's
+	_, err = c.run(ctx, "helm", "upgrade", "--install", "kyverno", c.tools().kyvernoChart(), "--force-conflicts",
 		"--namespace", kyvernoNamespace, "--create-namespace", "--set", strings.Join(kyvernoValues, ","))
 	return err
 }
@@ -49,7 +58,7 @@ func (c cluster) kyvernoReady(ctx context.Context) error {
 	case ready == "":
 		return errors.New("Kyverno is not installed")
 	case ready != "1/1":
-		return fmt.Errorf("Kyverno has %s replicas ready", ready)
+		return errors.New("Kyverno's admission controller is not Ready")
 	}
 	return nil
 }

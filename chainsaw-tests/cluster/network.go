@@ -72,11 +72,22 @@ func connectNode(control, node, n int) error {
 	if err := errors.Join(ctl.LinkSetMaster(port, bridge), ctl.LinkSetUp(port)); err != nil {
 		return fmt.Errorf("connect %s: %w", nodeName(n), err)
 	}
-	pods, err := netlink.ParseIPNet(nodePodNetwork(n))
-	if err != nil {
-		return err
+	networks := []string{nodePodNetwork(n)}
+	if n == 1 {
+		// so that Service addresses answer inside `exec`: they are kube-proxy's work, which runs on nodes only
+		networks = append(networks, serviceNetwork)
 	}
-	return ctl.RouteReplace(&netlink.Route{Dst: pods, Gw: net.ParseIP(nodeAddress(n)), LinkIndex: bridge.Attrs().Index})
+	for _, network := range networks {
+		destination, err := netlink.ParseIPNet(network)
+		if err != nil {
+			return err
+		}
+		route := netlink.Route{Dst: destination, Gw: net.ParseIP(nodeAddress(n)), LinkIndex: bridge.Attrs().Index}
+		if err := ctl.RouteReplace(&route); err != nil {
+			return fmt.Errorf("route %s to %s: %w", network, nodeName(n), err)
+		}
+	}
+	return nil
 }
 
 // makeCable leaves a cable that has both its ends; one whose other end went with its namespace is gone itself.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -34,16 +35,24 @@ func (c cluster) up(ctx context.Context, t tools) error {
 	var dead *deadControlError
 	if had && errors.As(err, &dead) {
 		progress("the control plane does not come back (%v): making the cluster anew", err)
-		if err := c.down(ctx); err != nil {
-			return err
-		}
-		return c.up(ctx, t)
+		err = c.rebuild(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	progress("the cluster %s is up, %s in all", c.name, time.Since(start).Round(100*time.Millisecond))
 	return nil
+}
+
+// rebuild makes the cluster anew, of two nodes; only the images that were loaded stay.
+func (c cluster) rebuild(ctx context.Context) error {
+	if err := c.stop(ctx); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(c.path("machines")); err != nil {
+		return err
+	}
+	return c.bringUp(ctx)
 }
 
 // bringUp makes whatever is missing: files, machines, links, Kyverno.

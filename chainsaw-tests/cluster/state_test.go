@@ -1,0 +1,100 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestOpenCluster(t *testing.T) {
+	tests := map[string]struct {
+		name    string
+		state   string
+		wantDir string
+		wantErr string
+	}{
+		"plain":                         {name: "demo", state: "/state", wantDir: "/state/statefulsingleton/demo"},
+		"a name that leads elsewhere":   {name: "../demo", state: "/state", wantErr: "lower case letters"},
+		"no name":                       {name: "", state: "/state", wantErr: "lower case letters"},
+		"too long a name":               {name: strings.Repeat("a", 33), state: "/state", wantErr: "at most 32"},
+		"state where nodes have theirs": {name: "demo", state: "/var/lib/x", wantErr: "set XDG_STATE_HOME to another"},
+		"state beside where they do":    {name: "demo", state: "/var/library", wantDir: "/var/library/statefulsingleton/demo"},
+		"relative state":                {name: "demo", state: "state", wantErr: "not absolute"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("XDG_STATE_HOME", tt.state)
+			c, err := openCluster(tt.name)
+			if tt.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Errorf("error %v, want %q", err, tt.wantErr)
+				}
+				return
+			}
+			if err != nil || c.dir != tt.wantDir {
+				t.Errorf("directory %q, error %v, want %q", c.dir, err, tt.wantDir)
+			}
+		})
+	}
+}
+
+func TestParseNode(t *testing.T) {
+	c := testCluster(t)
+	for _, n := range []int{1, 2, 10} {
+		write(t, c.machineDir(nodeName(n)), "machine.json", "{}")
+	}
+	tests := map[string]struct {
+		want    int
+		wantErr string
+	}{
+		"2":      {want: 2},
+		"node10": {want: 10},
+		"3":      {wantErr: "it has [1 2 10]"},
+		"two":    {wantErr: `no node "two"`},
+		"":       {wantErr: "no node"},
+	}
+	for arg, tt := range tests {
+		t.Run(arg, func(t *testing.T) {
+			got, err := c.parseNode(arg)
+			if tt.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Errorf("error %v, want %q", err, tt.wantErr)
+				}
+				return
+			}
+			if err != nil || got != tt.want {
+				t.Errorf("node %d, error %v, want %d", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestCurrentClusterIsNeverChanged(t *testing.T) {
+	t.Setenv("CLUSTER", "current")
+	for _, command := range []string{"down", "load x.tar", "node add", "node kill 1", "node heal 1", "node partition 1"} {
+		t.Run(command, func(t *testing.T) {
+			root := newCommand()
+			root.SetArgs(strings.Fields(command))
+			err := root.ExecuteContext(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "CLUSTER=current: `cluster") {
+				t.Errorf("error %v, want a refusal", err)
+			}
+		})
+	}
+}
+
+func TestClusterVariable(t *testing.T) {
+	t.Setenv("CLUSTER", "other")
+	if _, err := chosenCluster(); err == nil || !strings.Contains(err.Error(), "write CLUSTER=current") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// An image that is loaded again under its tag takes the old one's place; one under another tag does not.
+func TestArchiveName(t *testing.T) {
+	got := []string{archiveName("registry.local/a/b:1"), archiveName("registry.local/a/b:2")}
+	if diff := cmp.Diff([]string{"registry.local_a_b_1.tar", "registry.local_a_b_2.tar"}, got); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+}
