@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -34,6 +37,9 @@ const (
 // helm runs helm and returns what it prints. The error holds its messages.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
+	if err := lookAtChart(); err != nil {
+		t.Fatal(err)
+	}
 	command := exec.Command("helm", args...)
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
@@ -46,6 +52,12 @@ func helm(t *testing.T, args ...string) (string, error) {
 	}
 	return stdout.String(), nil
 }
+
+// lookAtChart looks at each file of the chart. By what a test looks at, and not by what helm does, go test tells
+// whether an earlier result still holds.
+var lookAtChart = sync.OnceValue(func() error {
+	return filepath.Walk(chart, func(_ string, _ fs.FileInfo, err error) error { return err })
+})
 
 // render returns what the chart installs, hooks included. A field that its kind does not have fails the test.
 func render(t *testing.T, args ...string) []client.Object {
