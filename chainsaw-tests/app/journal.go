@@ -11,11 +11,15 @@ import (
 	"time"
 )
 
-const journalFile = "journal.jsonl"
+// The files of the data directory.
+const (
+	journalFile = "events.jsonl"
+	lockFile    = "lock"
+)
 
 // entry is one line of the journal.
 type entry struct {
-	// Event is start, overlap, stopping or stop.
+	// Event is overlap, start, ready, stopping or stop.
 	Event string `json:"event"`
 	Pod   string `json:"pod"`
 	// Run tells the processes of one pod apart: when it started, in nanoseconds.
@@ -55,22 +59,38 @@ func openJournal(dir string, started time.Time) (*journal, error) {
 	return j, nil
 }
 
-// begin writes down the start, takes the lock, and writes down an overlap if
-// another process has it. It goes on then: what it is for is to tell of it.
+// begin takes the lock, writes down an overlap if another process has it, and the
+// start. It goes on in either case: what it is for is to tell of an overlap.
 func (j *journal) begin() error {
-	if err := j.writeAt("start", time.Unix(0, j.run)); err != nil {
+	free, err := takeLock(filepath.Join(j.dir, lockFile))
+	if err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(filepath.Join(j.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o666)
+	if !free {
+		if err := j.write("overlap"); err != nil {
+			return err
+		}
+	}
+	return j.writeAt("start", time.Unix(0, j.run))
+}
+
+// takeLock tells whether the lock was free. Where it was not, it is taken as soon
+// as it is. The descriptor is a bare one and never closed: only the process's death
+// gives the lock up, where an *os.File would give it up once it is garbage.
+func takeLock(path string) (free bool, err error) {
+	lock, err := syscall.Open(path, syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o666)
 	if err != nil {
-		return fmt.Errorf("open the lock: %w", err)
+		return false, fmt.Errorf("open the lock %s: %w", path, err)
 	}
-	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if !errors.Is(err, syscall.EWOULDBLOCK) {
-		return err // never closed: the lock is held until the process is dead
+	err = syscall.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		go func() { _ = syscall.Flock(lock, syscall.LOCK_EX) }()
+		return false, nil
 	}
-	go func() { _ = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX) }()
-	return j.write("overlap")
+	if err != nil {
+		return false, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return true, nil
 }
 
 func (j *journal) write(event string) error { return j.writeAt(event, time.Now()) }
