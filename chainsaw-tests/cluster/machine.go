@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // machineSpec is a machine of the cluster: the control plane, or a node. It has mount, process, network, host name and
@@ -159,14 +161,25 @@ func (c cluster) killMachine(ctx context.Context, name string) error {
 	return c.removeCgroup(ctx, name)
 }
 
-// killAndWait returns once the process is gone; the kernel lets a namespace's first process go after all the others.
+// killAndWait returns once all threads of the process are gone, which for a namespace's first process means that all the
+// others are gone too.
 func killAndWait(ctx context.Context, pid int) error {
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+	process, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	return poll(ctx, 30*time.Second, 20*time.Millisecond, func() error {
-		if processState(pid) == "" || processState(pid) == "Z" {
-			return nil
+	defer unix.Close(process)
+	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return poll(ctx, 30*time.Second, 0, func() error {
+		events := []unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}
+		ready, err := unix.Poll(events, 100)
+		if err != nil && !errors.Is(err, unix.EINTR) || ready > 0 {
+			return err
 		}
 		return fmt.Errorf("process %d is still there", pid)
 	})
@@ -238,12 +251,6 @@ func isNamespaceInit(pid int) bool {
 func parentOf(pid int) int {
 	parent, _ := strconv.Atoi(statusField(pid, "PPid"))
 	return parent
-}
-
-// processState is the letter that ps shows, empty if there is no such process.
-func processState(pid int) string {
-	state, _, _ := strings.Cut(statusField(pid, "State"), " ")
-	return state
 }
 
 func statusField(pid int, name string) string {
