@@ -66,7 +66,7 @@ endif
 		--namespace statefulsingleton --create-namespace --wait --timeout 3m \
 		--set image.manager.repository=$(REGISTRY)/manager --set image.manager.tag=$(VERSION) \
 		--set image.gate.repository=$(REGISTRY)/gate --set image.gate.tag=$(VERSION) \
-		--set podAnnotations.built=$$(sha256sum dist/images/manager.tar | cut -c1-16)
+		--set-string podAnnotations.built=$$(sha256sum dist/images/manager.tar | cut -c1-16)
 
 .PHONY: deps
 deps: $(cluster) ## Install the Debian packages that the local cluster lacks

@@ -241,7 +241,7 @@ func (d *decision) release(pod *corev1.Pod, t *v1.Transition) {
 // sign signals the pod that the record names. The Record before it is the
 // compare-and-swap that stops whoever read an older one.
 func (d *decision) sign(pod *corev1.Pod) {
-	d.do(Record{}, Signal{refOf(pod), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch, Time: d.now.UTC()}})
+	d.do(Record{}, Signal{refOf(pod), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
 	d.openBarriers(pod)
 }
 

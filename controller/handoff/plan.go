@@ -85,7 +85,8 @@ type (
 	// Snapshot has it.
 	Record struct{}
 
-	// Signal releases a pod: finalizer, signal and role in one patch.
+	// Signal releases a pod: finalizer, signal and role in one patch. Whoever
+	// executes it gives the signal its time.
 	Signal struct {
 		Pod    PodRef
 		Signal signal.Signal

@@ -51,6 +51,7 @@ func (r *Reconciler) step(ctx context.Context, singleton *v1.StatefulSingleton, 
 			"labels":     labels,
 		})
 	case handoff.Signal:
+		step.Signal.Time = r.Clock.Now().UTC()
 		return r.patchPod(ctx, namespace, step.Pod, object{
 			"finalizers":  []string{v1.HandoffFinalizer},
 			"labels":      object{v1.RoleLabel: v1.RoleActive},

@@ -19,9 +19,13 @@ import (
 )
 
 const (
-	// installPoll is how often to look again while the injection is not proven.
-	// Kyverno takes a second or two to serve a new policy.
-	installPoll = 2 * time.Second
+	// installPoll is how often to look again while the injection is not proven, and
+	// installingPoll while Kyverno takes its second or two to serve a new policy.
+	installPoll    = 2 * time.Second
+	installingPoll = 200 * time.Millisecond
+	// installPatience is how long Kyverno may take to serve a policy that was just
+	// written before that is called a failure.
+	installPatience = 15 * time.Second
 	// provenPoll is how often to prove an injection again that was proven.
 	provenPoll = 5 * time.Minute
 	// fieldOwner owns what the controller applies.
@@ -31,6 +35,7 @@ const (
 // Reasons of condition PolicyInstalled.
 const (
 	reasonInjected         = "Injected"
+	reasonInstalling       = "Installing"
 	reasonKyvernoMissing   = "KyvernoMissing"
 	reasonPolicyRefused    = "PolicyRefused"
 	reasonNotInjected      = "NotInjected"
@@ -59,6 +64,7 @@ type Injector struct {
 type applied struct {
 	hash       string
 	generation int64
+	written    time.Time
 	proven     time.Time
 }
 
@@ -80,7 +86,7 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton) 
 	last := i.last(key)
 	current, err := i.isCurrent(ctx, policy, last)
 	if err == nil && !current {
-		last = applied{hash: policy.GetAnnotations()[policies.SpecHashAnnotation]}
+		last = applied{hash: policy.GetAnnotations()[policies.SpecHashAnnotation], written: i.Clock.Now()}
 		err = i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
 		last.generation = policy.GetGeneration()
 	}
@@ -97,6 +103,9 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton) 
 	if i.Clock.Since(last.proven) >= provenPoll {
 		if reason, err := i.prove(ctx, singleton); err != nil {
 			i.remember(key, last)
+			if i.Clock.Since(last.written) < installPatience {
+				return notInstalled(singleton, reasonInstalling, fmt.Sprintf("ClusterPolicy %s was written, and Kyverno does not serve it yet", policy.GetName()))
+			}
 			return notInstalled(singleton, reason, err.Error())
 		}
 		last.proven = i.Clock.Now()
@@ -189,7 +198,11 @@ func (i *Injector) remember(key types.NamespacedName, a applied) {
 }
 
 func notInstalled(singleton *v1.StatefulSingleton, reason, message string) installation {
-	return installation{condition: installedCondition(singleton, metav1.ConditionFalse, reason, message), recheck: installPoll}
+	recheck := installPoll
+	if reason == reasonInstalling {
+		recheck = installingPoll
+	}
+	return installation{condition: installedCondition(singleton, metav1.ConditionFalse, reason, message), recheck: recheck}
 }
 
 func installedCondition(singleton *v1.StatefulSingleton, status metav1.ConditionStatus, reason, message string) metav1.Condition {

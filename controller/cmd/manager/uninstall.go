@@ -131,8 +131,12 @@ func releasePods(ctx context.Context, c client.Client) error {
 
 func releaseSingletons(ctx context.Context, c client.Client) error {
 	var list v1.StatefulSingletonList
-	if err := c.List(ctx, &list); err != nil {
-		return client.IgnoreNotFound(err)
+	err := c.List(ctx, &list)
+	if meta.IsNoMatchError(err) {
+		return nil // the CRD is gone, and all of them with it
+	}
+	if err != nil {
+		return err
 	}
 	for i := range list.Items {
 		if err := singleton.ReleaseFinalizer(ctx, c, &list.Items[i], v1.PolicyFinalizer); err != nil {
