@@ -12,9 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -161,7 +163,32 @@ func installSingleton(t *testing.T, c client.Client, name string) *v1.StatefulSi
 		}
 		return policies.CheckInjected(probe, s)
 	})
+	wantOwnWebhook(t, c, policy)
 	return s
+}
+
+// wantOwnWebhook demands a webhook that nothing but the policy's pods goes through.
+func wantOwnWebhook(t *testing.T, c client.Client, policy *unstructured.Unstructured) {
+	t.Helper()
+	var configurations admissionregistrationv1.MutatingWebhookConfigurationList
+	if err := c.List(t.Context(), &configurations); err != nil {
+		t.Fatal(err)
+	}
+	for _, configuration := range configurations.Items {
+		for _, webhook := range configuration.Webhooks {
+			if webhook.ClientConfig.Service == nil || ptr.Deref(webhook.ClientConfig.Service.Path, "") != "/mutate/fail/finegrained/"+policy.GetName() {
+				continue
+			}
+			if diff := cmp.Diff(matchConditions(t, policy), webhook.MatchConditions); diff != "" {
+				t.Errorf("matchConditions of webhook %s (-want +got):\n%s", webhook.Name, diff)
+			}
+			if got := ptr.Deref(webhook.FailurePolicy, ""); got != admissionregistrationv1.Fail {
+				t.Errorf("failurePolicy of webhook %s is %q, want Fail", webhook.Name, got)
+			}
+			return
+		}
+	}
+	t.Errorf("ClusterPolicy %s has no webhook of its own", policy.GetName())
 }
 
 func clusterNamespace(t *testing.T, c client.Client, name string) string {

@@ -240,12 +240,6 @@ func testSelectors(t *testing.T, c client.Client) {
 // policy of s: what they match is refused.
 func refuseWhatMatches(t *testing.T, c client.Client, s *v1.StatefulSingleton) {
 	t.Helper()
-	found, _, err := unstructured.NestedSlice(render(t, s).Object, "spec", "webhookConfiguration", "matchConditions")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var conditions []admissionregistrationv1.MatchCondition
-	decode(t, encode(t, found), &conditions)
 	name := "refuse-" + s.Namespace
 	create(t, c, &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -256,7 +250,7 @@ func refuseWhatMatches(t *testing.T, c client.Client, s *v1.StatefulSingleton) {
 					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
 				},
 			}}},
-			MatchConditions: conditions,
+			MatchConditions: matchConditions(t, render(t, s)),
 			Validations:     []admissionregistrationv1.Validation{{Expression: "false"}},
 		},
 	})
@@ -267,6 +261,17 @@ func refuseWhatMatches(t *testing.T, c client.Client, s *v1.StatefulSingleton) {
 			ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
 		},
 	})
+}
+
+func matchConditions(t *testing.T, policy *unstructured.Unstructured) []admissionregistrationv1.MatchCondition {
+	t.Helper()
+	found, _, err := unstructured.NestedSlice(policy.Object, "spec", "webhookConfiguration", "matchConditions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conditions []admissionregistrationv1.MatchCondition
+	decode(t, encode(t, found), &conditions)
+	return conditions
 }
 
 func testUnreleased(t *testing.T, c client.Client) {
