@@ -5,50 +5,57 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-var (
-	handoffs = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "statefulsingleton_handoffs_total",
-		Help: "Handoffs completed, by what began them and by why the old holder was known to be dead (None: there was none).",
-	}, []string{"cause", "proof"})
+var singletonsDesc = prometheus.NewDesc("statefulsingleton_singletons",
+	"StatefulSingletons by phase (Idle: no pod is there and none is expected).", []string{"phase"}, nil)
 
-	handoffGap = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "statefulsingleton_handoff_gap_seconds",
-		Help:    "Time from the old main process's exit to the new one's start, as the kubelet's reports reached the controller.",
-		Buckets: []float64{.05, .1, .2, .3, .5, .75, 1, 2, 5, 10, 30, 60, 300},
-	})
-
-	handoffSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "statefulsingleton_handoff_seconds",
-		Help:    "Time from a handoff's first cause to the new holder being Ready.",
-		Buckets: []float64{.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
-	})
-
-	singletonsDesc = prometheus.NewDesc("statefulsingleton_singletons",
-		"StatefulSingletons by phase (Idle: no pod is there and none is expected).", []string{"phase"}, nil)
-)
-
-func init() {
-	metrics.Registry.MustRegister(handoffs, handoffGap, handoffSeconds)
+// Metrics are what the controller counts.
+type Metrics struct {
+	handoffs *prometheus.CounterVec
+	gap      prometheus.Histogram
+	seconds  prometheus.Histogram
 }
 
-// observeHandoff counts a handoff that was completed.
-func observeHandoff(t *v1.Transition) {
+// NewMetrics registers the controller's metrics. The singletons are counted, at
+// each scrape, as the reader has them.
+func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
+	registry.MustRegister(phases{reader})
+	metrics := promauto.With(registry)
+	return &Metrics{
+		handoffs: metrics.NewCounterVec(prometheus.CounterOpts{
+			Name: "statefulsingleton_handoffs_total",
+			Help: "Handoffs completed, by what began them and by why the old holder was known to be dead (None: there was none).",
+		}, []string{"cause", "proof"}),
+		gap: metrics.NewHistogram(prometheus.HistogramOpts{
+			Name:    "statefulsingleton_handoff_gap_seconds",
+			Help:    "Time from the old main process's exit to the new one's start, as the kubelet's reports reached the controller.",
+			Buckets: []float64{.05, .1, .2, .3, .5, .75, 1, 2, 5, 10, 30, 60, 300},
+		}),
+		seconds: metrics.NewHistogram(prometheus.HistogramOpts{
+			Name:    "statefulsingleton_handoff_seconds",
+			Help:    "Time from a handoff's first cause to the new holder being Ready.",
+			Buckets: []float64{.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
+		}),
+	}
+}
+
+// completed counts a handoff whose new holder is Ready.
+func (m *Metrics) completed(t *v1.Transition) {
 	proof := string(t.Proof)
 	if proof == "" {
 		proof = "None"
 	}
-	handoffs.WithLabelValues(string(t.Cause), proof).Inc()
+	m.handoffs.WithLabelValues(string(t.Cause), proof).Inc()
 	if t.GapMilliseconds != nil {
-		handoffGap.Observe(float64(*t.GapMilliseconds) / 1000)
+		m.gap.Observe(float64(*t.GapMilliseconds) / 1000)
 	}
 	if t.Started != nil {
-		handoffSeconds.Observe(t.Ready.Sub(t.Started.Time).Seconds())
+		m.seconds.Observe(t.Ready.Sub(t.Started.Time).Seconds())
 	}
 }
 

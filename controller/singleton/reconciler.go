@@ -37,6 +37,8 @@ type Reconciler struct {
 	Injector *Injector
 	// Recorder emits the events.
 	Recorder events.EventRecorder
+	// Metrics counts the handoffs.
+	Metrics *Metrics
 	// Clock tells the time.
 	Clock clock.PassiveClock
 }
@@ -146,7 +148,7 @@ func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSin
 	}
 	if t := after.Status.LastTransition; t != nil && t.Ready != nil &&
 		(before.Status.LastTransition == nil || before.Status.LastTransition.Ready == nil) {
-		observeHandoff(t)
+		r.Metrics.completed(t)
 		ctrl.LoggerFrom(ctx).Info("Handoff completed", "from", t.From, "to", t.To, "cause", t.Cause, "proof", t.Proof, "gapMilliseconds", t.GapMilliseconds)
 	}
 }

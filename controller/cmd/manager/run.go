@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
@@ -112,6 +113,7 @@ func run(ctx context.Context, o runOptions) error {
 	reconciler := &singleton.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
 		Recorder: mgr.GetEventRecorder("statefulsingleton"),
+		Metrics:  singleton.NewMetrics(metrics.Registry, mgr.GetClient()),
 		Injector: &singleton.Injector{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
 			Options: policies.Options{SidecarImage: o.gateImage, SidecarPullPolicy: corev1.PullPolicy(o.gatePullPolicy)},
