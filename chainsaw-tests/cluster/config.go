@@ -41,11 +41,10 @@ func kubeletConfig(c cluster, n int) object {
 		"volumePluginDir":          volumePlugins,
 		"cgroupDriver":             "cgroupfs",
 		// a kubelet sweeps away the pods' cgroups that it does not know: each needs a root of its own
-		"cgroupRoot":             "/" + c.cgroup(nodeName(n)),
-		"enforceNodeAllocatable": []string{},
-		"failCgroupV1":           false,
-		"failSwapOn":             false,
-		"resolvConf":             "",
+		"cgroupRoot":   "/" + c.cgroup(nodeName(n)),
+		"failCgroupV1": false,
+		"failSwapOn":   false,
+		"resolvConf":   "",
 		// an image that is swept away cannot be pulled again; and the disk is the host's, which may be fuller than a node's
 		"imageGCHighThresholdPercent": 100,
 		"evictionHard":                object{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},

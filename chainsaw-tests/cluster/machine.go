@@ -276,7 +276,7 @@ func poll(ctx context.Context, timeout, interval time.Duration, try func() error
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("interrupted while waiting: %w", err)
+			return errors.New("interrupted")
 		case <-time.After(interval):
 		}
 	}

@@ -46,7 +46,7 @@ func (c cluster) machineFaults(name string, pid int) []string {
 		return []string{name + " does not run"}
 	}
 	if c.specChanged(name) {
-		return []string{name + " runs other versions than the checkout wants"}
+		return []string{name + " runs with other versions or another configuration than it should"}
 	}
 	missing, err := c.missingProcesses(name, pid)
 	if err != nil {

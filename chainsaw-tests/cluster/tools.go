@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/image"
@@ -135,7 +136,7 @@ func (m toolModule) key(source string) (string, error) {
 	fmt.Fprintln(sum, runtime.GOOS, runtime.GOARCH, buildFlags)
 	dir := filepath.Join(source, m.name)
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".mod", ".sum"}, filepath.Ext(p)) {
 			return err
 		}
 		content, err := os.ReadFile(p)

@@ -33,7 +33,7 @@ func (c cluster) up(ctx context.Context, t tools) error {
 	}
 	err := c.bringUp(ctx)
 	var dead *deadControlError
-	if had && errors.As(err, &dead) {
+	if had && errors.As(err, &dead) && ctx.Err() == nil {
 		progress("the control plane does not come back (%v): making the cluster anew", err)
 		err = c.rebuild(ctx)
 	}
@@ -49,8 +49,10 @@ func (c cluster) rebuild(ctx context.Context) error {
 	if err := c.stop(ctx); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(c.path("machines")); err != nil {
-		return err
+	for _, dir := range []string{"machines", "kubectl-cache"} {
+		if err := os.RemoveAll(c.path(dir)); err != nil {
+			return err
+		}
 	}
 	return c.bringUp(ctx)
 }
@@ -112,28 +114,37 @@ func (c cluster) prepareControl() error {
 // deadControlError says that the control plane does not answer although it was started.
 type deadControlError struct{ error }
 
-// startControl starts the control plane's machine if it does not run as it should, and waits until it answers.
+// startControl starts the control plane's machine if it does not run as it should, and waits until it answers. One that
+// ran before and does not answer is started again.
 func (c cluster) startControl(ctx context.Context) error {
 	pid, err := c.machinePID(controlMachine)
 	if err != nil {
 		return err
 	}
-	if pid == 0 || c.specChanged(controlMachine) {
-		if err := c.killMachine(ctx, controlMachine); err != nil {
+	if pid != 0 && !c.specChanged(controlMachine) {
+		if err := c.awaitControl(ctx); err == nil || ctx.Err() != nil {
 			return err
 		}
-		pid, release, err := c.startMachine(controlMachine)
-		if err != nil {
-			return err
-		}
-		if err := makeBridge(pid); err != nil {
-			return err
-		}
-		if err := release(); err != nil {
-			return err
-		}
+		progress("the control plane does not answer: starting it again")
 	}
-	err = poll(ctx, controlTimeout, 200*time.Millisecond, func() error { return c.controlReady(ctx) })
+	if err := c.killMachine(ctx, controlMachine); err != nil {
+		return err
+	}
+	pid, release, err := c.startMachine(controlMachine)
+	if err != nil {
+		return err
+	}
+	if err := makeBridge(pid); err != nil {
+		return err
+	}
+	if err := release(); err != nil {
+		return err
+	}
+	return c.awaitControl(ctx)
+}
+
+func (c cluster) awaitControl(ctx context.Context) error {
+	err := poll(ctx, controlTimeout, 200*time.Millisecond, func() error { return c.controlReady(ctx) })
 	if err != nil {
 		return &deadControlError{fmt.Errorf("the API server does not answer: %w; see %s and %s", err,
 			c.log(controlMachine, "kube-apiserver"), c.log(controlMachine, "etcd"))}
