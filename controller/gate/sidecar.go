@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -45,7 +44,8 @@ type Status struct {
 	Released bool `json:"released"`
 	// Epoch is the fencing token of the release, 0 while held.
 	Epoch int64 `json:"epoch"`
-	// Since is when the pod came to be held, or released.
+	// Since is when the sidecar found the pod to be held, or released. It is
+	// absent until the sidecar has looked.
 	Since time.Time `json:"since,omitzero"`
 	// Problem says why a signal is not obeyed. Empty where there is none.
 	Problem string `json:"problem,omitempty"`
@@ -54,12 +54,14 @@ type Status struct {
 // Run delivers the gate's binary and then follows the annotation until ctx ends.
 func (s *Sidecar) Run(ctx context.Context) error {
 	if s.UID == "" {
-		return errors.New("POD_UID is empty, so no signal could be told from another pod's: the pod was not injected as it should be")
+		return errors.New("POD_UID is empty, so a signal could not be told from another pod's: the pod was not injected as it should be; delete it")
 	}
 	if err := s.Volume.deliver(s.Program); err != nil {
 		return err
 	}
-	s.update(func(status *Status) { status.UID, status.Delivered = s.UID, true })
+	s.mu.Lock()
+	s.status.UID, s.status.Delivered = s.UID, true
+	s.mu.Unlock()
 	for range changes(ctx, s.Podinfo, sidecarPoll, s.Log) {
 		s.follow()
 	}
@@ -73,77 +75,76 @@ func (s *Sidecar) Status() Status {
 	return s.status
 }
 
-func (s *Sidecar) update(change func(*Status)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(&s.status)
-}
-
-// follow makes the signal file what the annotation says.
+// follow makes the signal file what the annotation says. Where that can't be done,
+// or the annotation can't be read, the file stays as it is.
 func (s *Sidecar) follow() {
-	want, released, err := s.wanted()
-	if errors.Is(err, errUnreadable) {
-		// It tells nothing about the annotation, so the signal file stays as it is.
-		s.problem(err)
+	annotation, err := s.annotation()
+	if err != nil {
+		s.report(s.Status().Epoch, err)
 		return
 	}
-	s.problem(err)
-	have, haveErr := s.Volume.Signal()
-	switch {
-	case released && (haveErr != nil || have != want):
-		if err := s.Volume.write(s.Volume.signalFile(), 0o644, strings.NewReader(want.String())); err != nil {
-			s.problem(fmt.Errorf("write the signal file: %w", err))
-			return
-		}
-		s.Log.Info("Released: the held containers may start", "epoch", want.Epoch)
-	case !released && !errors.Is(haveErr, fs.ErrNotExist):
-		if err := os.Remove(s.Volume.signalFile()); err != nil {
-			s.problem(fmt.Errorf("remove the signal file: %w", err))
-			return
-		}
-		s.Log.Info("The signal was taken back: a held container that starts now waits")
+	epoch, refusal := judge(annotation, s.UID)
+	if epoch == 0 {
+		annotation = nil
 	}
-	s.update(func(status *Status) {
-		if status.Since.IsZero() || status.Released != released {
-			status.Since = time.Now().UTC()
-		}
-		status.Released, status.Epoch = released, want.Epoch
-	})
+	if err := s.Volume.apply(annotation); err != nil {
+		s.report(s.Status().Epoch, err)
+		return
+	}
+	s.report(epoch, refusal)
 }
 
-// errUnreadable: the kubelet's file is there and can't be read.
-var errUnreadable = errors.New("the projected annotation can't be read")
-
-// wanted is what the annotation says. An error beside released false is why it is
-// not obeyed.
-func (s *Sidecar) wanted() (want signal.Signal, released bool, err error) {
-	data, err := os.ReadFile(filepath.Join(s.Podinfo, filepath.Base(signal.File)))
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || err == nil && len(data) == 0:
-		return signal.Signal{}, false, nil
-	case err != nil:
-		return signal.Signal{}, false, fmt.Errorf("%w: %w", errUnreadable, err)
+// annotation reads what the kubelet projects. It is empty where the pod has no
+// signal.
+func (s *Sidecar) annotation() ([]byte, error) {
+	path := filepath.Join(s.Podinfo, filepath.Base(signal.File))
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		// The kubelet replaces the directory behind the path: it may be the old one
+		// that is gone.
+		data, err = os.ReadFile(path)
 	}
-	want, err = signal.Parse(data)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the pod's annotation %s: %w", signal.Annotation, err)
+	}
+	return data, nil
+}
+
+// judge tells with which epoch an annotation releases the pod, 0 where it does not.
+// The error is why one that is there is not obeyed.
+func judge(annotation []byte, uid string) (epoch int64, err error) {
+	if len(annotation) == 0 {
+		return 0, nil
+	}
+	s, err := signal.Parse(annotation)
 	if err != nil {
-		return signal.Signal{}, false, fmt.Errorf("the annotation %s is not obeyed: %w", signal.Annotation, err)
+		return 0, fmt.Errorf("annotation %s does not release the pod: %w", signal.Annotation, err)
 	}
-	if want.UID != s.UID {
-		return signal.Signal{}, false, fmt.Errorf("the annotation %s is not obeyed: it releases pod uid %s, and this one is %s", signal.Annotation, want.UID, s.UID)
+	if s.UID != uid {
+		return 0, fmt.Errorf("annotation %s does not release the pod: it was written for another one, with uid %s; this one's is %s", signal.Annotation, s.UID, uid)
 	}
-	return want, true, nil
+	return s.Epoch, nil
 }
 
-// problem notes why a signal is not obeyed, and logs it when it changes.
-func (s *Sidecar) problem(err error) {
+// report notes where the pod stands, and logs what is new.
+func (s *Sidecar) report(epoch int64, problem error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	text := ""
-	if err != nil {
-		text = err.Error()
+	if problem != nil {
+		text = problem.Error()
 	}
-	s.update(func(status *Status) {
-		if text != "" && text != status.Problem {
-			s.Log.Error(text)
-		}
-		status.Problem = text
-	})
+	if text != s.status.Problem && text != "" {
+		s.Log.Error(text)
+	}
+	s.status.Problem = text
+	if !s.status.Since.IsZero() && s.status.Epoch == epoch {
+		return
+	}
+	s.status.Released, s.status.Epoch, s.status.Since = epoch > 0, epoch, time.Now().UTC()
+	if s.status.Released {
+		s.Log.Info("Released: the held containers may start their main processes", "epoch", epoch)
+	} else {
+		s.Log.Info("Held: main processes wait until the controller releases this pod")
+	}
 }

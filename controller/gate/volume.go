@@ -1,12 +1,16 @@
-// Package gate is what runs inside a held pod: the wrapper in front of the main
-// process, which waits for the signal, and the sidecar, which delivers it.
+// Package gate is what runs inside a held pod: the wrapper in front of a main
+// process, which waits for the signal, and the sidecar, which delivers the wrapper
+// and the signal.
 package gate
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -29,36 +33,61 @@ func (v Volume) Signal() (signal.Signal, error) {
 	return signal.Parse(data)
 }
 
-// Delivered tells whether the gate's binary is there for the held containers.
-func (v Volume) Delivered() bool {
-	_, err := os.Stat(v.gateFile())
-	return err == nil
+// AwaitDelivery returns once the gate's binary is there for the held containers to
+// run, and fails when ctx ends before.
+func (v Volume) AwaitDelivery(ctx context.Context, log *slog.Logger) error {
+	for range changes(ctx, string(v), wrapPoll, log) {
+		if _, err := os.Stat(v.gateFile()); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("the sidecar did not deliver the gate to %s in time, and no held container can start without it: see the sidecar's log", v.gateFile())
 }
 
 // deliver copies the program at source into the volume.
 func (v Volume) deliver(source string) error {
 	in, err := os.Open(source)
-	if err != nil {
-		return fmt.Errorf("deliver the gate: %w", err)
+	if err == nil {
+		defer func() { _ = in.Close() }()
+		err = writeWhole(v.gateFile(), 0o755, in)
 	}
-	defer func() { _ = in.Close() }()
-	if err := v.write(v.gateFile(), 0o755, in); err != nil {
-		return fmt.Errorf("deliver the gate: %w", err)
+	if err != nil {
+		return fmt.Errorf("deliver the gate to the held containers: %w", err)
 	}
 	return nil
 }
 
-// write puts a file into the volume whole: whoever sees it, sees all of it.
-func (v Volume) write(path string, mode fs.FileMode, content io.Reader) error {
-	partial, err := os.CreateTemp(string(v), ".partial-*")
+// apply makes the signal file hold what the annotation does, or be gone where that
+// is nil.
+func (v Volume) apply(annotation []byte) error {
+	have, err := os.ReadFile(v.signalFile())
+	switch {
+	case annotation == nil && errors.Is(err, fs.ErrNotExist):
+		return nil
+	case annotation == nil:
+		if err := os.Remove(v.signalFile()); err != nil {
+			return fmt.Errorf("take the signal back: %w", err)
+		}
+	case err != nil || !bytes.Equal(have, annotation):
+		if err := writeWhole(v.signalFile(), 0o644, bytes.NewReader(annotation)); err != nil {
+			return fmt.Errorf("pass the signal on: %w", err)
+		}
+	}
+	return nil
+}
+
+// writeWhole writes a file so that whoever sees it sees all of it. What a writer
+// that died left behind is written over: the volume's size is limited.
+func writeWhole(path string, mode fs.FileMode, content io.Reader) error {
+	partial := path + ".partial"
+	file, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(partial.Name()) }() // gone already once it is renamed
-	_, err = io.Copy(partial, content)
-	err = errors.Join(err, partial.Chmod(mode), partial.Close())
-	if err != nil {
+	_, err = io.Copy(file, content)
+	// The mode that it was opened with is less the umask.
+	if err := errors.Join(err, file.Chmod(mode), file.Close()); err != nil {
 		return err
 	}
-	return os.Rename(partial.Name(), path)
+	return os.Rename(partial, path)
 }

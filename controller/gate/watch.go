@@ -10,20 +10,17 @@ import (
 
 // changes reports that something in dir may have changed: when inotify says so,
 // and every poll besides, since inotify has limits that all pods of a node share.
-// The first report comes at once. The channel is closed when ctx ends.
+// The first report comes at once, after inotify has begun to watch. The channel is
+// closed when ctx ends.
 func changes(ctx context.Context, dir string, poll time.Duration, log *slog.Logger) <-chan struct{} {
 	changed := make(chan struct{}, 1)
-	changed <- struct{}{}
 	var events chan fsnotify.Event
 	var errs chan error
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
+	watcher := watch(dir, log)
+	if watcher != nil {
 		events, errs = watcher.Events, watcher.Errors
-		err = watcher.Add(dir)
 	}
-	if err != nil {
-		log.Info("No inotify here, so changes are seen by polling alone", "dir", dir, "every", poll.String(), "error", err.Error())
-	}
+	changed <- struct{}{}
 	go func() {
 		defer close(changed)
 		if watcher != nil {
@@ -36,7 +33,7 @@ func changes(ctx context.Context, dir string, poll time.Duration, log *slog.Logg
 			case <-ctx.Done():
 				return
 			case <-events:
-			case <-errs: // an overflow, say: look
+			case <-errs: // events were lost, say
 			case <-ticker.C:
 			}
 			select {
@@ -46,4 +43,17 @@ func changes(ctx context.Context, dir string, poll time.Duration, log *slog.Logg
 		}
 	}()
 	return changed
+}
+
+// watch has inotify watch dir. It is nil where inotify can't.
+func watch(dir string, log *slog.Logger) *fsnotify.Watcher {
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		if err = watcher.Add(dir); err == nil {
+			return watcher
+		}
+		_ = watcher.Close()
+	}
+	log.Warn("Changes are seen by polling alone, without inotify", "dir", dir, "error", err)
+	return nil
 }

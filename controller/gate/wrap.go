@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	ossignal "os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,8 +25,17 @@ const (
 	exitSignalled     = 128 // plus the signal's number
 )
 
-// wrapPoll is how often the wrapper looks for the signal file where inotify fails it.
+// wrapPoll is how often the wrapper looks at the volume where inotify fails it.
 const wrapPoll = 100 * time.Millisecond
+
+// stopSignals end a wrapper that waits: whatever an image may name as its stop
+// signal, the ones of httpd (SIGWINCH) and systemd (SIGRTMIN+3) among them. As PID 1
+// the wrapper would be deaf to those it does not handle, and the pod's grace period
+// would have to run out.
+var stopSignals = []os.Signal{
+	syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP,
+	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.Signal(37),
+}
 
 // ExitError ends the gate with a code of its own.
 type ExitError struct {
@@ -37,18 +48,19 @@ func (e ExitError) Unwrap() error { return e.Err }
 
 // Wrap waits until the pod is released and then becomes argv: the main process is
 // this very process, PID 1 of its container, with signals of its own. It returns
-// only with an error. A stop signal while it waits ends it at once.
+// only with an error. A stop signal while it waits ends it at once, with code 128
+// and the signal's number.
 //
-// The command is looked up as the container runtime would have done, in the PATH
-// of the environment. One that is missing is warned of while waiting, since
-// nothing else would tell before the release, and ends the gate after it.
+// The command is looked up as a shell does, in the PATH of the environment. One that
+// can't be started ends the gate with code 126 or 127, as it would have ended
+// without the gate. It does so after the release, since what is missing may still
+// come, on a volume that an earlier container fills; while it waits it warns.
 //
 // It never logs arguments: they may hold secrets.
-func Wrap(ctx context.Context, v Volume, argv []string, stops <-chan os.Signal, log *slog.Logger) error {
-	if _, err := lookUp(argv[0]); err != nil {
-		log.Warn("The main process could not be started if the pod were released now", "error", err.Error())
-	}
-	released, err := wait(ctx, v, stops, log)
+func Wrap(v Volume, argv []string, log *slog.Logger) error {
+	stops := make(chan os.Signal, 1)
+	ossignal.Notify(stops, stopSignals...)
+	released, err := wait(v, argv[0], stops, log)
 	if err != nil {
 		return err
 	}
@@ -56,45 +68,71 @@ func Wrap(ctx context.Context, v Volume, argv []string, stops <-chan os.Signal, 
 	if err != nil {
 		return err
 	}
+	// From here on a stop signal kills the process as it is. One that came before is
+	// in the channel, and must not be lost to the main process.
+	ossignal.Stop(stops)
+	select {
+	case s := <-stops:
+		return stopped(s)
+	default:
+	}
 	err = syscall.Exec(path, argv, withEpoch(os.Environ(), released.Epoch))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%s is there, but its interpreter or dynamic loader is not: %w", path, err)
+	}
 	return startError(argv[0], err)
 }
 
 // wait returns the signal once there is one that can be read.
-func wait(ctx context.Context, v Volume, stops <-chan os.Signal, log *slog.Logger) (signal.Signal, error) {
-	ctx, cancel := context.WithCancel(ctx)
+func wait(v Volume, command string, stops <-chan os.Signal, log *slog.Logger) (signal.Signal, error) {
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	changed := changes(ctx, string(v), wrapPoll, log)
-	said := ""
+	why := ""
 	for {
 		select {
 		case s := <-stops:
-			number, _ := s.(syscall.Signal)
-			return signal.Signal{}, ExitError{exitSignalled + int(number), fmt.Errorf("got signal %q before the pod was released; the main process was not started", s)}
+			return signal.Signal{}, stopped(s)
 		case <-changed:
 		}
 		released, err := v.Signal()
 		if err == nil {
 			return released, nil
 		}
-		why := "held: waiting for the signal"
-		if !errors.Is(err, fs.ErrNotExist) {
-			why = "held: the signal can't be read"
+		if why == "" {
+			log.Info("Held: the main process starts when the controller releases this pod", "waitingFor", v.signalFile())
+			if _, err := lookUp(command); err != nil {
+				log.Warn("The main process could not be started if the pod were released now", "error", err)
+			}
 		}
-		if why != said {
-			said = why
-			log.Info(why, "file", v.signalFile(), "error", err.Error())
+		if err.Error() != why && !errors.Is(err, fs.ErrNotExist) {
+			log.Warn("Held: the signal can't be read", "error", err)
 		}
+		why = err.Error()
 	}
+}
+
+func stopped(s os.Signal) error {
+	number, _ := s.(syscall.Signal)
+	return ExitError{exitSignalled + int(number), fmt.Errorf("stopped by signal %d (%v) before the main process was started", int(number), s)}
 }
 
 // lookUp finds a command's file.
 func lookUp(command string) (string, error) {
 	path, err := exec.LookPath(command)
-	if err != nil && !errors.Is(err, exec.ErrDot) {
-		return "", startError(command, err)
+	if err == nil || errors.Is(err, exec.ErrDot) { // a shell runs what PATH has in a relative directory
+		return path, nil
 	}
-	return path, nil
+	if errors.Is(err, exec.ErrNotFound) && !strings.Contains(command, "/") {
+		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+			found := filepath.Join(dir, command)
+			if info, statErr := os.Stat(found); statErr == nil && info.Mode().IsRegular() {
+				err = fmt.Errorf("%s: %w", found, fs.ErrPermission)
+				break
+			}
+		}
+	}
+	return "", startError(command, err)
 }
 
 // startError is why a command can't be started, with the exit code that a shell gives.
@@ -103,9 +141,8 @@ func startError(command string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
 		code = exitNotFound
 	}
-	var lookup *exec.Error
-	if errors.As(err, &lookup) {
-		err = lookup.Err
+	if lookup, ok := errors.AsType[*exec.Error](err); ok {
+		err = lookup.Err // it names the command again
 	}
 	return ExitError{code, fmt.Errorf("start the main process %q: %w", command, err)}
 }

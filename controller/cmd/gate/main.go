@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	ossignal "os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -20,16 +21,23 @@ import (
 const usage = `gate holds the main processes of a StatefulSingleton's pod until the pod is released.
 
 Usage:
-  gate sidecar           deliver this program and, when it comes, the signal to the held containers
-  gate delivered         wait until the sidecar has delivered the program
-  gate wrap -- ARGV...   wait for the signal, then become ARGV
-  gate started           exit 0 once the pod is released, 1 before
+  gate sidecar               deliver this program and, when it comes, the signal to the held containers
+  gate delivered             wait up to 20 seconds until the sidecar has delivered the program
+  gate wrap -- COMMAND...    wait for the signal, then become COMMAND, with its epoch in STATEFULSINGLETON_EPOCH
+  gate started               exit 0 once the pod is released, 1 before
+  gate version               print the version
 
 The policies of StatefulSingletons put these into pods; nobody else needs to call them.
 
+Exit codes of gate wrap, beside those of COMMAND:
+  64     wrong arguments
+  126    COMMAND is not executable
+  127    COMMAND is not found
+  128+N  signal N came while it waited, 143 for SIGTERM
+
 Examples:
   gate wrap -- /usr/bin/postgres -D /data
-  kubectl logs POD -c status-sidecar
+  kubectl logs POD --container status-sidecar
 `
 
 const (
@@ -42,71 +50,98 @@ const (
 	deliveryPatience = 20 * time.Second
 )
 
+// version is set when an image is built.
+var version = "unknown"
+
 func main() {
 	err := run(os.Args[1:])
-	var exit gate.ExitError
-	switch {
-	case err == nil:
-	case errors.As(err, &exit):
-		fmt.Fprintln(os.Stderr, "gate:", err)
-		os.Exit(exit.Code)
-	default:
-		fmt.Fprintln(os.Stderr, "gate:", err)
-		os.Exit(1)
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "gate:", err)
+	if exit, ok := errors.AsType[gate.ExitError](err); ok {
+		os.Exit(exit.Code)
+	}
+	os.Exit(1)
 }
 
 func run(args []string) error {
-	volume := gate.Volume(signal.Dir)
-	command := ""
-	if len(args) > 0 {
-		command = args[0]
+	if len(args) == 0 {
+		return misused("say what to do")
 	}
-	switch {
-	case command == "sidecar" && len(args) == 1:
-		return sidecar(volume)
-	case command == "delivered" && len(args) == 1:
-		return delivered(volume)
-	case command == "started" && len(args) == 1:
-		_, err := volume.Signal()
-		if err != nil {
-			return fmt.Errorf("held: waiting for the signal: %w", err)
+	command, rest := args[0], args[1:]
+	if command == "wrap" {
+		switch {
+		case len(rest) == 0 || rest[0] != "--":
+			return misused(`wrap needs "--" before the command`)
+		case len(rest) == 1:
+			return misused(`wrap needs a command after "--"`)
 		}
-		return nil
-	case command == "wrap" && len(args) > 2 && args[1] == "--":
-		stops := make(chan os.Signal, 1)
-		ossignal.Notify(stops, syscall.SIGTERM, syscall.SIGINT)
-		return gate.Wrap(context.Background(), volume, args[2:], stops, newLog())
-	case command == "--help" || command == "-h" || command == "help":
-		fmt.Print(usage)
-		return nil
+		return gate.Wrap(signal.Dir, rest[1:], newLog())
 	}
-	return gate.ExitError{Code: exitUsage, Err: errors.New("these arguments make no sense; see gate --help")}
+	do, known := map[string]func() error{
+		"sidecar":   sidecar,
+		"delivered": delivered,
+		"started":   started,
+		"version":   printVersion,
+		"--help":    printUsage,
+		"-h":        printUsage,
+		"help":      printUsage,
+	}[command]
+	switch {
+	case !known:
+		return misused("there is no such command")
+	case len(rest) > 0:
+		return misused(command + " takes no arguments")
+	}
+	return do()
+}
+
+// misused does not repeat the arguments: they may hold secrets.
+func misused(what string) error {
+	return gate.ExitError{Code: exitUsage, Err: fmt.Errorf("%s; gate --help lists the commands", what)}
 }
 
 func newLog() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
 
-func sidecar(volume gate.Volume) error {
+func sidecar() error {
 	ctx, stop := ossignal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	log := newLog()
-	s := &gate.Sidecar{Volume: volume, Podinfo: podinfo, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log}
-	go func() {
-		address := net.JoinHostPort(os.Getenv("POD_IP"), statusPort)
-		if err := s.Serve(ctx, address); !errors.Is(err, http.ErrServerClosed) {
-			log.Warn("/status is not served; the pod is handed over all the same", "address", address, "error", err.Error())
-		}
-	}()
+	s := &gate.Sidecar{Volume: signal.Dir, Podinfo: podinfo, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log}
+	go serve(ctx, s, os.Getenv("POD_IP"), log)
 	return s.Run(ctx)
 }
 
-func delivered(volume gate.Volume) error {
-	deadline := time.Now().Add(deliveryPatience)
-	for !volume.Delivered() {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the sidecar has not delivered the gate after %s: see its log", deliveryPatience)
-		}
-		time.Sleep(5 * time.Millisecond)
+func serve(ctx context.Context, s *gate.Sidecar, podIP string, log *slog.Logger) {
+	err := errors.New("POD_IP is empty")
+	if podIP != "" {
+		err = s.Serve(ctx, net.JoinHostPort(podIP, statusPort))
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		log.Warn("/healthz and /status are not served; the pod is handed over all the same", "error", err)
+	}
+}
+
+func delivered() error {
+	ctx, cancel := context.WithTimeout(context.Background(), deliveryPatience)
+	defer cancel()
+	return gate.Volume(signal.Dir).AwaitDelivery(ctx, newLog())
+}
+
+func started() error {
+	if _, err := gate.Volume(signal.Dir).Signal(); err != nil {
+		return fmt.Errorf("held, the main process is not started: %w", err)
 	}
 	return nil
+}
+
+func printUsage() error {
+	_, err := fmt.Print(usage)
+	return err
+}
+
+func printVersion() error {
+	_, err := fmt.Printf("gate %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+	return err
 }

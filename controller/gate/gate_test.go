@@ -1,0 +1,374 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+const uid = "6f1c0a53-6b5e-4a52-9a0c-6a3f7d1f2f10"
+
+func signalOf(uid string, epoch int64) string {
+	return signal.Signal{UID: uid, Epoch: epoch, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)}.String()
+}
+
+// newSidecar makes a sidecar whose pod has no signal. The log holds messages only.
+func newSidecar(t *testing.T) (s *Sidecar, log *bytes.Buffer) {
+	t.Helper()
+	log = &bytes.Buffer{}
+	messages := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}
+	program := filepath.Join(t.TempDir(), "gate")
+	if err := os.WriteFile(program, []byte("the program"), 0o500); err != nil {
+		t.Fatal(err)
+	}
+	return &Sidecar{
+		Volume: Volume(t.TempDir()), Podinfo: t.TempDir(), UID: uid, Program: program,
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: messages})),
+	}, log
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// readFile returns "" for a file that is not there.
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
+
+// Each case is a story: the annotations that the sidecar sees, one after the other.
+func TestSidecarFollows(t *testing.T) {
+	first, second, foreign := signalOf(uid, 1), signalOf(uid, 2), signalOf("another", 9)
+	elsewhere := `{"uid":"` + uid + `","epoch":1,"time":"2026-01-02T05:04:05+02:00"}`
+	const (
+		held     = `level=INFO msg="Held: main processes wait until the controller releases this pod"`
+		released = `level=INFO msg="Released: the held containers may start their main processes" epoch=`
+	)
+	refused := func(why string) string {
+		return `level=ERROR msg="annotation apps.statefulsingleton.com/start-signal does not release the pod: ` + why + `"`
+	}
+	isForeign := refused("it was written for another one, with uid another; this one's is " + uid)
+	tests := map[string]struct {
+		// stale is in the signal file before the sidecar starts.
+		stale       string
+		annotations []string
+		wantFile    string
+		wantEpoch   int64
+		wantProblem bool
+		wantLog     []string
+	}{
+		"held":                      {annotations: []string{"", ""}, wantLog: []string{held}},
+		"released":                  {annotations: []string{"", first, first}, wantFile: first, wantEpoch: 1, wantLog: []string{held, released + "1"}},
+		"released before it looked": {annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
+		"released anew":             {annotations: []string{first, second}, wantFile: second, wantEpoch: 2, wantLog: []string{released + "1", released + "2"}},
+		"taken back":                {annotations: []string{first, ""}, wantLog: []string{released + "1", held}},
+		"another pod's":             {annotations: []string{foreign, foreign}, wantProblem: true, wantLog: []string{isForeign, held}},
+		"replaced by another pod's": {annotations: []string{first, foreign}, wantProblem: true, wantLog: []string{released + "1", isForeign, held}},
+		"malformed":                 {annotations: []string{first, `{"uid":`}, wantProblem: true, wantLog: []string{released + "1", refused("parse signal: unexpected EOF"), held}},
+		"mended":                    {annotations: []string{"x", first}, wantFile: first, wantEpoch: 1, wantLog: []string{refused("parse signal: invalid character 'x' looking for beginning of value"), held, released + "1"}},
+		"without an epoch":          {annotations: []string{`{"uid":"` + uid + `"}`}, wantProblem: true, wantLog: []string{refused("parse signal: epoch is 0, want 1 or more"), held}},
+		"in another time zone":      {annotations: []string{elsewhere, elsewhere}, wantFile: elsewhere, wantEpoch: 1, wantLog: []string{released + "1"}},
+		"restarted, released":       {stale: first, annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
+		"restarted, taken back":     {stale: first, annotations: []string{""}, wantLog: []string{held}},
+		"stale, another pod's":      {stale: foreign, annotations: []string{""}, wantLog: []string{held}},
+		"stale, half written":       {stale: `{"uid":`, annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, log := newSidecar(t)
+			if tc.stale != "" {
+				writeFile(t, s.Volume.signalFile(), tc.stale)
+			}
+			for _, annotation := range tc.annotations {
+				writeFile(t, filepath.Join(s.Podinfo, "start-signal"), annotation)
+				s.follow()
+			}
+			if diff := cmp.Diff(tc.wantFile, readFile(t, s.Volume.signalFile())); diff != "" {
+				t.Errorf("signal file (-want +got):\n%s", diff)
+			}
+			want := Status{Released: tc.wantEpoch > 0, Epoch: tc.wantEpoch}
+			if diff := cmp.Diff(want, s.Status(), cmpopts.IgnoreFields(Status{}, "Since", "Problem")); diff != "" {
+				t.Errorf("status (-want +got):\n%s", diff)
+			}
+			if got := s.Status(); got.Since.IsZero() || (got.Problem != "") != tc.wantProblem {
+				t.Errorf("status %+v, want since set and a problem: %t", got, tc.wantProblem)
+			}
+			if diff := cmp.Diff(tc.wantLog, strings.Split(strings.TrimSpace(log.String()), "\n")); diff != "" {
+				t.Errorf("log (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What can't be done is said once, and changes nothing.
+func TestSidecarKeepsWhatItCannotChange(t *testing.T) {
+	tests := map[string]struct {
+		disturb     func(t *testing.T, s *Sidecar)
+		wantProblem string
+	}{
+		"the annotation can't be read": {
+			disturb: func(t *testing.T, s *Sidecar) {
+				path := filepath.Join(s.Podinfo, "start-signal")
+				if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o755)); err != nil {
+					t.Fatal(err)
+				}
+			},
+			wantProblem: "read the pod's annotation apps.statefulsingleton.com/start-signal",
+		},
+		"the volume can't be written": {
+			disturb: func(t *testing.T, s *Sidecar) {
+				writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf(uid, 2))
+				if err := os.Mkdir(s.Volume.signalFile()+".partial", 0o755); err != nil {
+					t.Fatal(err)
+				}
+			},
+			wantProblem: "pass the signal on",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, log := newSidecar(t)
+			writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf(uid, 1))
+			s.follow()
+			tc.disturb(t, s)
+			s.follow()
+			s.follow()
+			if got := s.Status(); got.Epoch != 1 || !strings.Contains(got.Problem, tc.wantProblem) {
+				t.Errorf("status %+v, want epoch 1 and the problem %q", got, tc.wantProblem)
+			}
+			if got, want := readFile(t, s.Volume.signalFile()), signalOf(uid, 1); got != want {
+				t.Errorf("signal file %q, want %q", got, want)
+			}
+			if got := strings.Count(log.String(), tc.wantProblem); got != 1 {
+				t.Errorf("said %d times, want once:\n%s", got, log)
+			}
+		})
+	}
+}
+
+// The kubelet writes a new directory and swaps the symlink ..data to it.
+func TestSidecarRuns(t *testing.T) {
+	s, _ := newSidecar(t)
+	generation := 0
+	project := func(annotation string) {
+		t.Helper()
+		generation++
+		dir := fmt.Sprintf("..%d", generation)
+		if err := os.Mkdir(filepath.Join(s.Podinfo, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(s.Podinfo, dir, "start-signal"), annotation)
+		next := filepath.Join(s.Podinfo, "..data_tmp")
+		if err := errors.Join(os.Symlink(dir, next), os.Rename(next, filepath.Join(s.Podinfo, "..data"))); err != nil {
+			t.Fatal(err)
+		}
+		if generation > 1 {
+			if err := os.RemoveAll(filepath.Join(s.Podinfo, fmt.Sprintf("..%d", generation-1))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	project("")
+	if err := os.Symlink("..data/start-signal", filepath.Join(s.Podinfo, "start-signal")); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, s.Volume.gateFile()+".partial", strings.Repeat("left by one that died", 10))
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	if err := s.Volume.AwaitDelivery(t.Context(), s.Log); err != nil {
+		t.Fatal(err)
+	}
+	if got := readFile(t, s.Volume.gateFile()); got != "the program" {
+		t.Errorf("delivered %q", got)
+	}
+	for epoch := range int64(20) {
+		project(signalOf(uid, epoch+1))
+		eventually(t, "the signal file is written", func() bool { return readFile(t, s.Volume.signalFile()) == signalOf(uid, epoch+1) })
+	}
+	modes := map[string]fs.FileMode{s.Volume.gateFile(): 0o755, s.Volume.signalFile(): 0o644}
+	for path, want := range modes {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode(); got != want {
+			t.Errorf("mode of %s is %s, want %s", path, got, want)
+		}
+	}
+	project("")
+	eventually(t, "the signal file is removed", func() bool { return readFile(t, s.Volume.signalFile()) == "" })
+	entries, err := os.ReadDir(string(s.Volume))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("the volume holds %v (error %v), want the gate alone", entries, err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run ended with %v", err)
+	}
+}
+
+func TestSidecarRefusesToRun(t *testing.T) {
+	tests := map[string]struct {
+		change    func(s *Sidecar)
+		wantError string
+	}{
+		"no uid":    {func(s *Sidecar) { s.UID = "" }, "POD_UID is empty"},
+		"no volume": {func(s *Sidecar) { s.Volume += "/missing" }, "deliver the gate to the held containers: open "},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newSidecar(t)
+			tc.change(s)
+			if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), tc.wantError) {
+				t.Errorf("error %v, want %q", err, tc.wantError)
+			}
+			if s.Status().Delivered {
+				t.Error("says that the gate is delivered")
+			}
+		})
+	}
+}
+
+func TestServe(t *testing.T) {
+	s, _ := newSidecar(t)
+	get := func(path string) (code int, body string) {
+		r := httptest.NewRecorder()
+		s.handler().ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
+		return r.Code, r.Body.String()
+	}
+	if code, body := get("/healthz"); code != http.StatusServiceUnavailable {
+		t.Errorf("/healthz before the delivery: %d %q", code, body)
+	}
+	s.status.UID, s.status.Delivered = s.UID, true
+	writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf(uid, 3))
+	s.follow()
+	if code, body := get("/healthz"); code != http.StatusOK || body != "ok\n" {
+		t.Errorf("/healthz: %d %q", code, body)
+	}
+	_, body := get("/status")
+	var got map[string]any
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	since, err := time.Parse(time.RFC3339Nano, fmt.Sprint(got["since"]))
+	if err != nil || time.Since(since) > time.Minute {
+		t.Errorf("since is %v (error %v), want the time of the release", got["since"], err)
+	}
+	delete(got, "since")
+	want := map[string]any{"uid": uid, "delivered": true, "released": true, "epoch": 3.0}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("/status (-want +got):\n%s", diff)
+	}
+}
+
+func TestAwaitDeliveryGivesUp(t *testing.T) {
+	s, _ := newSidecar(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := s.Volume.AwaitDelivery(ctx, s.Log); err == nil || !strings.Contains(err.Error(), "see the sidecar's log") {
+		t.Errorf("error %v, want one that says where to look", err)
+	}
+}
+
+// Inotify can't watch what is not there yet.
+func TestChangesAreSeenWithoutInotify(t *testing.T) {
+	_, log := newSidecar(t)
+	volume := Volume(filepath.Join(t.TempDir(), "later"))
+	reports := changes(t.Context(), string(volume), time.Millisecond, slog.New(slog.NewTextHandler(log, nil)))
+	if !strings.Contains(log.String(), "polling alone") {
+		t.Errorf("log %q, want it to say that there is no inotify", log)
+	}
+	if err := os.Mkdir(string(volume), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, volume.signalFile(), signalOf(uid, 1))
+	for range reports {
+		if _, err := volume.Signal(); err == nil {
+			return
+		}
+	}
+}
+
+// With a poll so slow that it never comes, inotify alone must see every change.
+func TestChangesAreSeenWithoutPolling(t *testing.T) {
+	for range 100 {
+		volume := Volume(t.TempDir())
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		written := make(chan error, 1)
+		go func() {
+			written <- writeWhole(volume.signalFile(), 0o644, strings.NewReader(signalOf(uid, 1)))
+		}()
+		seen := false
+		for range changes(ctx, string(volume), time.Hour, slog.New(slog.DiscardHandler)) {
+			if _, err := volume.Signal(); err == nil {
+				seen = true
+				break
+			}
+		}
+		cancel()
+		if err := <-written; err != nil || !seen {
+			t.Fatalf("the signal was seen: %t (error %v)", seen, err)
+		}
+	}
+}
+
+func TestWithEpoch(t *testing.T) {
+	tests := map[string]struct {
+		environ, want []string
+	}{
+		"added":                {environ: []string{"A=1", "B="}, want: []string{"A=1", "B=", "STATEFULSINGLETON_EPOCH=7"}},
+		"replaced":             {environ: []string{"STATEFULSINGLETON_EPOCH=3", "A=1"}, want: []string{"A=1", "STATEFULSINGLETON_EPOCH=7"}},
+		"a longer name stays":  {environ: []string{"STATEFULSINGLETON_EPOCH_OLD=3"}, want: []string{"STATEFULSINGLETON_EPOCH_OLD=3", "STATEFULSINGLETON_EPOCH=7"}},
+		"nothing but the name": {environ: nil, want: []string{"STATEFULSINGLETON_EPOCH=7"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, withEpoch(tc.environ, 7)); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
