@@ -1,0 +1,500 @@
+package handoff_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// decideCase is what is seen, and what shall be done about it.
+type decideCase struct {
+	snapshot    *SnapshotWrapper
+	wantOutcome handoff.Outcome
+	wantSteps   []handoff.Step
+	// wantHolder is empty where nobody holds.
+	wantHolder string
+	wantEpoch  int64
+	wantPhase  v1.Phase
+	// wantMessage is in the message.
+	wantMessage string
+}
+
+func (tc decideCase) run(t *testing.T) {
+	t.Helper()
+	before := tc.snapshot.Singleton.DeepCopy()
+	plan := handoff.Decide(tc.snapshot.Snapshot, now)
+	if plan.Outcome != tc.wantOutcome {
+		t.Errorf("outcome %s, want %s", plan.Outcome, tc.wantOutcome)
+	}
+	if diff := cmp.Diff(tc.wantSteps, plan.Steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+	if got := plan.Status.ActivePod; got != tc.wantHolder {
+		t.Errorf("holder %q, want %q", got, tc.wantHolder)
+	}
+	if (plan.Status.ActivePod == "") != (plan.Status.ActivePodUID == "") {
+		t.Errorf("holder %q has uid %q", plan.Status.ActivePod, plan.Status.ActivePodUID)
+	}
+	if plan.Status.Epoch != tc.wantEpoch {
+		t.Errorf("epoch %d, want %d", plan.Status.Epoch, tc.wantEpoch)
+	}
+	if plan.Status.Phase != tc.wantPhase {
+		t.Errorf("phase %q, want %q", plan.Status.Phase, tc.wantPhase)
+	}
+	if !strings.Contains(plan.Status.Message, tc.wantMessage) {
+		t.Errorf("message %q, want %q in it", plan.Status.Message, tc.wantMessage)
+	}
+	if diff := cmp.Diff(before, tc.snapshot.Singleton); diff != "" {
+		t.Errorf("the snapshot was changed (-before +after):\n%s", diff)
+	}
+}
+
+func runDecide(t *testing.T, cases map[string]decideCase) {
+	for name, tc := range cases {
+		t.Run(name, tc.run)
+	}
+}
+
+func TestDecideFirstHolder(t *testing.T) {
+	older := MakePod("db-1").Injected().Warm()
+	younger := MakePod("db-0").Injected().Warm().Created(now)
+	runDecide(t, map[string]decideCase{
+		"no pods": {
+			snapshot:    MakeSnapshot(),
+			wantOutcome: handoff.NoPods, wantMessage: "the first that comes is held until it may run",
+		},
+		"no pod is warm": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected()),
+			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseTransitioning, wantMessage: "pod db-1 is not scheduled yet",
+		},
+		"wrapper": {
+			snapshot:    MakeSnapshot(older),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps:   []handoff.Step{handoff.Record{}, signalOf("db-1", 1)},
+			wantMessage: "pod db-1 is released with epoch 1",
+		},
+		"barrier opens after the signal": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm()),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{
+				handoff.Record{}, signalOf("db-1", 1),
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1},
+			},
+		},
+		"containers that share a barrier open it once": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Container(barrier("helper", barrierOf("db-1"))).Injected().Warm()),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{
+				handoff.Record{}, signalOf("db-1", 1),
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1},
+			},
+		},
+		"the oldest of one revision": {
+			snapshot:    MakeSnapshot(younger, older),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 1)},
+		},
+		"of one age, the first by name": {
+			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Warm(), older),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 1)},
+		},
+		"the newest revision, though it is younger": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Revision(9), MakePod("db-0").Injected().Warm().Created(now).Revision(10)),
+			wantOutcome: handoff.Released, wantHolder: "db-0", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-0", 1)},
+		},
+		"a warm one of an older revision rather than none": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Revision(1), MakePod("db-2").Injected().Revision(2)),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 1)},
+		},
+		"none that is being deleted": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Deleting()),
+			wantOutcome: handoff.NoPods,
+		},
+		"none that has ended": {
+			snapshot:    MakeSnapshot(rejected(MakePod("db-1").Injected().Warm())),
+			wantOutcome: handoff.NoPods,
+		},
+		"none that the selector does not pick": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Label("app", "other")),
+			wantOutcome: handoff.NoPods,
+		},
+		"none that was injected for another singleton": {
+			snapshot:    MakeSnapshot(MakePod("db-1").InjectedFor("old").Warm()),
+			wantOutcome: handoff.NoPods, wantMessage: "pod db-1 is held for StatefulSingleton prod/old and is never released by this one: delete the pod",
+		},
+		"a bare pod": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm()).NoNode(node1),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 1)},
+		},
+	})
+}
+
+func TestDecideAdoption(t *testing.T) {
+	plain := func(name string) *PodWrapper { return MakePod(name).Ready() }
+	standby := MakePod("db-2").Injected().Warm()
+	protect := func(name string, holder bool) handoff.Protect { return handoff.Protect{Pod: ref(name), Holder: holder} }
+	runDecide(t, map[string]decideCase{
+		"one that ran before": {
+			snapshot:    MakeSnapshot(plain("db-1"), standby),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps:   []handoff.Step{protect("db-1", true), handoff.Record{}},
+			wantMessage: "pod db-1 runs already and holds",
+		},
+		"one that may yet run": {
+			snapshot:    MakeSnapshot(MakePod("db-1"), standby),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", true), handoff.Record{}},
+		},
+		"one that is being deleted takes no finalizer": {
+			snapshot:    MakeSnapshot(plain("db-1").Deleting(), standby),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}},
+		},
+		"two that ran before": {
+			snapshot:    MakeSnapshot(plain("db-0"), plain("db-1"), standby),
+			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
+			wantSteps:   []handoff.Step{protect("db-0", false), protect("db-1", false)},
+			wantMessage: "pods db-0, db-1 are not held and may run besides the holder: no pod is released until only one is left. Delete what is too much",
+		},
+		"two that ran before, one is going": {
+			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting(), plain("db-1"), standby),
+			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false)},
+		},
+		"two that ran before, one has ended": {
+			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting().Ended(), plain("db-1"), standby),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", true), handoff.Record{}, handoff.LetGo{Pod: ref("db-0")}},
+		},
+		"one that ended before": {
+			snapshot:    MakeSnapshot(plain("db-1").Ended(), standby),
+			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 1)},
+		},
+		"one besides the holder": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), plain("db-0")).Holder("db-1"),
+			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantSteps:   []handoff.Step{protect("db-0", false)},
+			wantMessage: "pod db-0 is not held",
+		},
+		"one besides a holder that was not signalled": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm(), plain("db-0")).Chosen("db-1"),
+			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantSteps: []handoff.Step{protect("db-0", false)},
+		},
+		"one besides a holder that has ended": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), plain("db-0"), standby).Holder("db-1"),
+			wantOutcome: handoff.SeveralRun, wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantSteps: []handoff.Step{protect("db-0", false), handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+		},
+		"signalled, but forgotten": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Signalled(40).Ready(), standby),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 40, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}},
+		},
+		"signalled, with an epoch before the record's": {
+			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Signalled(3).Ready()).Ended(v1.CauseDeletion),
+			wantOutcome: handoff.Adopted, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}},
+		},
+		"two were signalled": {
+			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(3).Ready(), MakePod("db-1").Injected().Signalled(4).Ready(), standby),
+			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
+		},
+		"injected, but one container is not held": {
+			snapshot:    MakeSnapshot(openHelper("db-1"), standby),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", true), handoff.Record{}},
+		},
+		"the container that is not held is not named": {
+			snapshot:    MakeSnapshot(openHelper("db-1")).Containers("app"),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 1)},
+		},
+		"the barrier was overruled by a later variable": {
+			snapshot:    MakeSnapshot(overruled("db-1")),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", true), handoff.Record{}},
+		},
+	})
+}
+
+// overruled is a pod whose barrier holds nothing, since the last variable of a name wins.
+func overruled(name string) *PodWrapper {
+	p := MakePod(name).Barrier().Injected().Running()
+	p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: signal.EpochEnv, Value: "1"})
+	return p
+}
+
+func TestDecideHolderAlive(t *testing.T) {
+	started := func() *PodWrapper { return MakePod("db-1").GateProbe().Injected().Signalled(7).Running() }
+	runDecide(t, map[string]decideCase{
+		"ready": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "pod db-1 holds with epoch 7",
+		},
+		"ready, and a stranger waits": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").InjectedFor("old").Warm()).Holder("db-1"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "pod db-2 is held for StatefulSingleton prod/old",
+		},
+		"recorded, and the controller died before the signal": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm()).Chosen("db-1"),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{
+				handoff.Record{}, signalOf("db-1", 7),
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7},
+			},
+		},
+		"signalled, and the controller died before the barrier": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Signalled(7).Warm()).Chosen("db-1"),
+			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7},
+			},
+			wantMessage: "pod db-1 was released and is not Ready yet: container app waits: CreateContainerConfigError",
+		},
+		"signal is of another pod": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm()).Chosen("db-1"),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 7)},
+		},
+		"signal can't be read": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, "true").Warm()).Chosen("db-1"),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 7)},
+		},
+		"finalizer was taken off": {
+			snapshot: MakeSnapshot(MakePod("db-1").Injected().
+				Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Ready()).Holder("db-1"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantSteps: []handoff.Step{handoff.Protect{Pod: ref("db-1"), Holder: true}},
+		},
+		"main process started": {
+			snapshot:    MakeSnapshot(started()).Chosen("db-1"),
+			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
+		},
+		"main process not started: the readiness gate stays shut": {
+			snapshot:    MakeSnapshot(MakePod("db-1").GateProbe().Injected().Signalled(7).Warm()).Chosen("db-1"),
+			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantMessage: "pod db-1 was released and is not Ready yet: container app runs",
+		},
+		"one of two main processes started": {
+			snapshot: MakeSnapshot(MakePod("db-1").GateProbe().Container(corev1.Container{Name: "helper"}).Injected().
+				Signalled(7).Running().State("helper", waiting("ContainerCreating", ""))).Chosen("db-1"),
+			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+		},
+		"not Ready any more": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "no answer")).Holder("db-1"),
+			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "pod db-1 holds and is not Ready: no answer",
+		},
+		"the node does not answer": {
+			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), MakePod("db-2").Injected().Warm()).
+				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
+			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+		},
+		"a spare of the same revision": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Warm().Revision(2)).Holder("db-1"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+		},
+		"a standby of an older revision": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(10), MakePod("db-2").Injected().Warm().Revision(9)).Holder("db-1"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+		},
+	})
+}
+
+func TestDecideRollout(t *testing.T) {
+	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Revision(1) }
+	standby := MakePod("db-2").Injected().Warm().Revision(2)
+	retire := []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}}
+	runDecide(t, map[string]decideCase{
+		"the new pod is warm": {
+			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1"),
+			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: retire,
+		},
+		"asked already": {
+			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").ReplicaSet("db-v1", 0),
+			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+		},
+		"the new pod is not warm: the old one goes on": {
+			snapshot: MakeSnapshot(holder(), MakePod("db-2").Injected().Revision(2).Warm().
+				State("app", waiting("ImagePullBackOff", "no such image"))).Holder("db-1"),
+			wantOutcome: handoff.StandbyNotWarm, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantMessage: "pod db-2 container app waits: ImagePullBackOff: no such image; pod db-1 goes on until it is warm",
+		},
+		"a crash-looping holder is stopped, and nobody is released before it has": {
+			snapshot:    MakeSnapshot(holder().State("app", waiting("CrashLoopBackOff", "")).Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), standby).Holder("db-1"),
+			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: retire,
+		},
+		"an adopted holder": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Protected().Ready().Revision(1), standby).Holder("db-1"),
+			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: retire,
+		},
+		"the old one stops": {
+			snapshot:    MakeSnapshot(holder().Deleting(), standby).Holder("db-1").ReplicaSet("db-v1", 0),
+			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantMessage: "pod db-1 stops; the next pod is released once the kubelet reports that it has ended",
+		},
+		"the old one has stopped": {
+			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Holder("db-1").ReplicaSet("db-v1", 0),
+			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
+		},
+		"the old one has stopped, and the new one waits at a barrier": {
+			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Barrier().Injected().Warm().Revision(2)).Holder("db-1"),
+			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{
+				handoff.Record{}, signalOf("db-2", 8),
+				handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 8}, handoff.Nudge{Pod: ref("db-2"), Epoch: 8},
+				handoff.LetGo{Pod: ref("db-1")},
+			},
+		},
+		"the old one has stopped, and the new one is not warm": {
+			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Injected().Revision(2)).Holder("db-1"),
+			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps:   []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			wantMessage: "pod db-1 has ended, and no standby is warm yet",
+		},
+		"undone: the standby is of the older template, numbered anew": {
+			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Holding().Revision(2), MakePod("db-3").Injected().Warm().Revision(3)).Holder("db-2"),
+			wantOutcome: handoff.Retiring, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Retire{ReplicaSet: "db-v2"}},
+		},
+		"the controller died before it let go": {
+			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Injected().Signalled(7).Ready().Revision(2)).Holder("db-2"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-1")}},
+		},
+		"the record moved on, and the controller died before the rest": {
+			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Ended(v1.CauseRollout),
+			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
+		},
+		"a bare ReplicaSet has no revisions": {
+			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").BareReplicaSet("db-v1", 1).BareReplicaSet("db-v2", 1),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+		},
+	})
+}
+
+func TestDecideStatefulSet(t *testing.T) {
+	pod := func(uid, revision string) *PodWrapper {
+		return MakePod("db-0").UID(uidOf(uid)).OwnedBy("StatefulSet", "db").Label("controller-revision-hash", revision).Injected()
+	}
+	holder := pod("db-0", "v1").Holding()
+	reborn := pod("reborn", "v2").Warm()
+	rebornRef := handoff.PodRef{Name: "db-0", UID: uidOf("reborn")}
+	runDecide(t, map[string]decideCase{
+		"the old pod has stopped, and its object makes room": {
+			snapshot:    MakeSnapshot(holder.Deleting().Ended()).Holder("db-0").StatefulSet("db", 1, "v2"),
+			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-0")}},
+		},
+		"the next pod of the same name": {
+			snapshot:    MakeSnapshot(reborn).Ended(v1.CauseRollout).StatefulSet("db", 1, "v2"),
+			wantOutcome: handoff.Released, wantHolder: "db-0", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.Signal{Pod: rebornRef, Signal: signal.Signal{UID: "reborn-uid", Epoch: 8}}},
+		},
+		"the next pod of the same name, and no proof of the first's death": {
+			snapshot:    MakeSnapshot(reborn).Holder("db-0").StatefulSet("db", 1, "v2"),
+			wantOutcome: handoff.HolderLost, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+		},
+		"the next pod has not come": {
+			snapshot:    MakeSnapshot().Ended(v1.CauseRollout).StatefulSet("db", 1, "v2"),
+			wantOutcome: handoff.AwaitingPod, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantMessage: "pod db-1 has ended, and the pod that follows has not come yet",
+		},
+		"scaled to zero": {
+			snapshot:    MakeSnapshot().Ended(v1.CauseScaleDown),
+			wantOutcome: handoff.NoPods, wantEpoch: 7,
+		},
+		"scaled up again": {
+			snapshot:    MakeSnapshot(reborn).Ended(v1.CauseScaleDown).StatefulSet("db", 1, "v2"),
+			wantOutcome: handoff.Released, wantHolder: "db-0", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.Signal{Pod: rebornRef, Signal: signal.Signal{UID: "reborn-uid", Epoch: 8}}},
+		},
+	})
+}
+
+func TestDecideOverlap(t *testing.T) {
+	const message = "too: no pod is released until their selectors pick different pods. Delete one of the two"
+	standby := MakePod("db-2").Injected().Warm()
+	chosen := MakePod("db-1").Injected().Warm()
+	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
+	runDecide(t, map[string]decideCase{
+		"another singleton picks other pods": {
+			snapshot:    MakeSnapshot(holder()).Holder("db-1").Other("web", "web"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+		},
+		"no first holder": {
+			snapshot:    MakeSnapshot(chosen).Other("db2", "db"),
+			wantOutcome: handoff.Overlapping, wantPhase: v1.PhaseFailed, wantMessage: message,
+		},
+		"no signal": {
+			snapshot:    MakeSnapshot(chosen).Chosen("db-1").Other("db2", "db"),
+			wantOutcome: handoff.Overlapping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed, wantMessage: message,
+		},
+		"no handoff": {
+			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Holder("db-1").Other("db2", "db"),
+			wantOutcome: handoff.Overlapping, wantEpoch: 7, wantPhase: v1.PhaseFailed, wantMessage: message,
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+		},
+		"no rollout, and the holder goes on": {
+			snapshot:    MakeSnapshot(holder().Revision(1), MakePod("db-2").Injected().Warm().Revision(2)).Holder("db-1").Other("db2", "db"),
+			wantOutcome: handoff.Overlapping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed, wantMessage: message,
+		},
+	})
+}
+
+func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
+	const attest = "kubectl annotate -n prod stfs db apps.statefulsingleton.com/attest-terminated=db-1-uid --overwrite"
+	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
+	stopping := func(s *SnapshotWrapper, message string) decideCase {
+		return decideCase{
+			snapshot: s.Holder("db-1"), wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7,
+			wantPhase: v1.PhaseTransitioning, wantMessage: message,
+		}
+	}
+	overdue := holder().Deleting()
+	overdue.DeletionTimestamp.Time = now.Add(-6 * time.Second)
+	runDecide(t, map[string]decideCase{
+		"the holder is lost": {
+			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Warm()).Holder("db-1"),
+			wantOutcome: handoff.HolderLost, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantMessage: "nothing proves that its processes have ended: somebody took its finalizer off. Make sure that they have, then run: " + attest,
+		},
+		"the node does not answer": stopping(
+			MakeSnapshot(holder().Deleting()).Node(node1, corev1.ConditionUnknown),
+			"If the node is off, run: kubectl taint node node-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute; if you have made sure that its processes have ended, delete it and run: "+attest),
+		"the node's object is gone": stopping(
+			MakeSnapshot(holder().Deleting()).NoNode(node1), "its node node-1 does not exist any more, and nothing proves that it has ended: if you have made sure that its processes have ended, delete it and run: "+attest),
+		"the kubelet told a phase and no states": stopping(
+			MakeSnapshot(rejected(holder().Deleting())), "it is Failed without a report that every held container has ended: "),
+		"the grace period is over": stopping(
+			MakeSnapshot(overdue), "its grace period ended at 03:03:59: look at the kubelet of node node-1"),
+		"the holder failed, and nobody deleted it": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Protected().Ready().Phase(corev1.PodFailed)).Holder("db-1"),
+			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantMessage: attest,
+		},
+		"the holder failed, and lost its finalizer": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Ready().Phase(corev1.PodFailed)).Holder("db-1"),
+			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Protect{Pod: ref("db-1"), Holder: true}},
+		},
+	})
+}

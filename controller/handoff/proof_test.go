@@ -1,0 +1,207 @@
+package handoff_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// TestDecideReleasesOnProofOnly has db-1 recorded as the holder and db-2 warm:
+// db-2 is released if, and only if, db-1 is proven dead.
+func TestDecideReleasesOnProofOnly(t *testing.T) {
+	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
+	plain := func() *PodWrapper { return MakePod("db-1").Protected().Ready() }
+	two := func() *PodWrapper {
+		return MakePod("db-1").Container(corev1.Container{Name: "helper", Command: []string{"/helper"}}).Injected().Holding()
+	}
+	// chosen is recorded, and nobody is known to have signalled it.
+	chosen := func() *PodWrapper { return MakePod("db-1").Injected().Warm() }
+	standby := MakePod("db-2").Injected().Warm()
+	with := func(db1 *PodWrapper) *SnapshotWrapper { return MakeSnapshot(db1, standby).Holder("db-1") }
+
+	for name, tc := range map[string]struct {
+		snapshot *SnapshotWrapper
+		// wantProof is empty where nothing proves it.
+		wantProof v1.Proof
+	}{
+		"serving":                       {with(holder()), ""},
+		"deletion asked for":            {with(holder().Deleting()), ""},
+		"deletion asked for, not Ready": {with(holder().Deleting().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")), ""},
+
+		// The kubelet's word.
+		"kubelet ended it after deletion": {with(holder().Deleting().Ended()), v1.ProofKubeletReported},
+		"kubelet ended it by itself":      {with(holder().Ended()), v1.ProofKubeletReported},
+		"completed":                       {with(holder().Ended().Phase(corev1.PodSucceeded)), v1.ProofKubeletReported},
+		"evicted by the kubelet": {
+			with(holder().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "TerminationByKubelet", "")), v1.ProofKubeletReported,
+		},
+		"drained": {
+			with(holder().Deleting().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "")), v1.ProofKubeletReported,
+		},
+		"un-injected, ended by the kubelet": {with(plain().Deleting().Ended()), v1.ProofKubeletReported},
+		"the node is gone since":            {with(holder().Deleting().Ended()).NoNode(node1), v1.ProofKubeletReported},
+
+		// A crash is no end.
+		"crashed, container terminated":     {with(holder().State("app", terminated(1))), ""},
+		"crashed, then deletion asked for":  {with(holder().Deleting().State("app", terminated(1))), ""},
+		"crash-looping":                     {with(holder().State("app", waiting("CrashLoopBackOff", ""))), ""},
+		"crash-looping, deletion asked for": {with(holder().Deleting().State("app", waiting("CrashLoopBackOff", ""))), ""},
+
+		// A terminal phase alone is no proof.
+		"Failed with a container still running":  {with(holder().Deleting().Ended().State("app", running())), ""},
+		"Failed with one of two running":         {with(two().Deleting().Ended().State("helper", running())), ""},
+		"Failed with both ended":                 {with(two().Deleting().Ended()), v1.ProofKubeletReported},
+		"Failed with a container unreported":     {with(rejected(holder().Deleting())), ""},
+		"Failed with a held init container left": {with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().State("migrate", running())), ""},
+		"Failed with a container left that is not held": {
+			with(two().Deleting().Ended().State("helper", running())).Containers("app"), "", // it bears the wrapper
+		},
+		"Failed with an un-injected container left that is not named": {
+			with(MakePod("db-1").Container(corev1.Container{Name: "helper"}).Protected().Running().Deleting().Ended().State("helper", running())).Containers("app"),
+			v1.ProofKubeletReported,
+		},
+		"no container is named": {with(plain().Deleting().Ended()).Containers("other"), ""},
+
+		// The pod garbage collector has not asked the kubelet.
+		"Failed by the pod garbage collector": {
+			with(holder().Deleting().Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "DeletionByPodGC", "")).NoNode(node1), "",
+		},
+		"Failed by the pod garbage collector after a crash": {
+			with(holder().Deleting().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "DeletionByPodGC", "")).NoNode(node1), "",
+		},
+
+		// Nodes.
+		"the node is not Ready":     {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable), ""},
+		"the node's object is gone": {with(holder().Deleting()).NoNode(node1), ""},
+		"the node is out of service": {
+			with(holder().Deleting()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable, corev1.TaintNodeOutOfService), v1.ProofNodeOutOfService,
+		},
+		"another node is out of service": {
+			with(holder().Deleting()).Node(node2, corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
+		},
+		"the node is out of service, but nobody deleted the pod": {
+			with(holder()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
+		},
+
+		// A person's word.
+		"attested":                           {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1-uid"), v1.ProofAttested},
+		"attested another uid":               {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-0-uid"), ""},
+		"attested the name":                  {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1"), ""},
+		"attested, but nobody deleted it":    {with(holder()).Attest("db-1-uid"), ""},
+		"kubelet's word before a person's":   {with(holder().Deleting().Ended()).Attest("db-1-uid"), v1.ProofKubeletReported},
+		"gone, attested":                     {MakeSnapshot(standby).Holder("db-1").Attest("db-1-uid"), v1.ProofAttested},
+		"gone, attested another uid":         {MakeSnapshot(standby).Holder("db-1").Attest("db-0-uid"), ""},
+		"gone, chosen, signal never sent":    {MakeSnapshot(standby).Chosen("db-1"), v1.ProofNeverSignalled},
+		"gone, though it bore the finalizer": {MakeSnapshot(standby).Holder("db-1"), ""},
+		"gone, another pod has its name": {
+			MakeSnapshot(MakePod("db-1").UID("reborn").Injected(), standby).Holder("db-1"), "",
+		},
+
+		// Chosen, and deleted before its signal.
+		"chosen and deleted":                      {with(chosen().Deleting()), v1.ProofNeverSignalled},
+		"chosen, not deleted":                     {with(chosen()), ""},
+		"chosen, signalled and deleted":           {with(chosen().Signalled(7).Deleting()), ""},
+		"chosen, protected and deleted":           {with(chosen().Protected().Deleting()), ""},
+		"chosen, deleted, with a strange signal":  {with(chosen().Annotation(signal.Annotation, "go!").Deleting()), ""},
+		"chosen, deleted, not held":               {with(MakePod("db-1").Running().Deleting()), ""},
+		"chosen, deleted, one container not held": {with(openHelper("db-1").Deleting()), ""},
+		"deleted before it was bound to a node":   {with(MakePod("db-1").Protected().Deleting()), v1.ProofNeverSignalled},
+		"not bound to a node, not deleted":        {with(MakePod("db-1").Protected()), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := handoff.Decide(tc.snapshot.Snapshot, now)
+			var wantSteps []handoff.Step
+			wantHolder := "db-1"
+			if tc.wantProof != "" {
+				wantHolder = "db-2"
+				wantSteps = []handoff.Step{handoff.Record{}, signalOf("db-2", 8)}
+				if pod := tc.snapshot.Pods[0]; pod.Name == "db-1" && len(pod.Finalizers) > 0 {
+					wantSteps = append(wantSteps, handoff.LetGo{Pod: ref("db-1")})
+				}
+				if plan.Outcome != handoff.Released || plan.Status.LastTransition.Proof != tc.wantProof {
+					t.Errorf("outcome %s with proof %q, want Released with proof %s", plan.Outcome, plan.Status.LastTransition.Proof, tc.wantProof)
+				}
+				if diff := cmp.Diff(wantSteps, plan.Steps); diff != "" {
+					t.Errorf("steps (-want +got):\n%s", diff)
+				}
+			}
+			if got := signalledBy(plan); tc.wantProof == "" && got != "" && got != "db-1" {
+				t.Errorf("pod %s is signalled without proof", got)
+			}
+			if plan.Status.ActivePod != wantHolder || plan.Status.ActivePodUID != uidOf(wantHolder) {
+				t.Errorf("holder %s (%s), want %s", plan.Status.ActivePod, plan.Status.ActivePodUID, wantHolder)
+			}
+		})
+	}
+}
+
+// signalledBy is the pod that the plan signals.
+func signalledBy(plan handoff.Plan) string {
+	for _, step := range plan.Steps {
+		if s, ok := step.(handoff.Signal); ok {
+			return s.Pod.Name
+		}
+	}
+	return ""
+}
+
+// rejected is a pod whose containers' states the kubelet does not tell, as where
+// it does not admit the pod after its own restart.
+func rejected(p *PodWrapper) *PodWrapper {
+	p.Phase(corev1.PodFailed)
+	p.Status.InitContainerStatuses, p.Status.ContainerStatuses = nil, nil
+	return p
+}
+
+// heldInit is an injected pod whose init container migrate is held by the wrapper.
+func heldInit(name string) *PodWrapper {
+	return MakePod(name).InitContainer(corev1.Container{Name: "migrate", Command: []string{signal.GatePath, "wrap", "--", "/migrate"}}).Injected()
+}
+
+// openHelper is an injected pod with a container that nothing holds.
+func openHelper(name string) *PodWrapper {
+	p := MakePod(name).Injected().Container(corev1.Container{Name: "helper"})
+	return p.Running()
+}
+
+// TestDecideLeavesWhatIsNotProvenDead has a pod besides the holder that may run:
+// it is let go, and no more in the way, only once it is proven dead.
+func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
+	holder := MakePod("db-2").Injected().Signalled(8).Ready()
+	for name, tc := range map[string]struct {
+		leftover  *PodWrapper
+		wantLetGo bool
+		// wantSeveral is whether the pod counts as one that may run.
+		wantSeveral bool
+	}{
+		"deletion asked for":         {MakePod("db-1").Injected().Holding().Deleting(), false, true},
+		"ended by the kubelet":       {MakePod("db-1").Injected().Holding().Deleting().Ended(), true, false},
+		"ended, not deleted":         {MakePod("db-1").Injected().Holding().Ended(), true, false},
+		"ended and let go already":   {MakePod("db-1").Injected().Running().Deleting().Ended(), false, false},
+		"signal taken off by hand":   {MakePod("db-1").Injected().Protected().Running(), false, true},
+		"finalizer taken off":        {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Running().Deleting(), false, true},
+		"un-injected, ended":         {MakePod("db-1").Protected().Running().Deleting().Ended(), true, false},
+		"a standby that is deleted":  {MakePod("db-1").Injected().Warm().Deleting(), false, false},
+		"a signal of another pod":    {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm(), false, false},
+		"a signal that says nothing": {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid"}`).Warm(), false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := handoff.Decide(MakeSnapshot(holder, tc.leftover).Holder("db-2").Snapshot, now)
+			letGo := false
+			for _, step := range plan.Steps {
+				letGo = letGo || step == handoff.LetGo{Pod: ref("db-1")}
+			}
+			if letGo != tc.wantLetGo {
+				t.Errorf("let go: %t, want %t", letGo, tc.wantLetGo)
+			}
+			if several := plan.Outcome == handoff.SeveralRun; several != tc.wantSeveral {
+				t.Errorf("outcome %s, want SeveralRun: %t", plan.Outcome, tc.wantSeveral)
+			}
+		})
+	}
+}

@@ -1,0 +1,153 @@
+package handoff_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// TestDecideRetiresOnlyForAWarmStandby has db-1 serve, and db-2 of a newer
+// revision come: db-1 is asked to stop if, and only if, db-2 is warm.
+func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
+	standby := func() *PodWrapper { return MakePod("db-2").Injected() }
+	atBarrier := func() *PodWrapper { return MakePod("db-2").Barrier().Injected().Warm() }
+	gate := []string{signal.GatePath, "wrap", "--", "/x"}
+	helper := corev1.Container{Name: "helper", Image: "helper"}
+	seed := corev1.Container{Name: "seed"}
+	heldSidecar := corev1.Container{Name: "proxy", Command: gate, RestartPolicy: nativeSidecar("").RestartPolicy}
+
+	for name, tc := range map[string]struct {
+		standby *PodWrapper
+		// wantWaitsFor is what message says of the standby. Empty: it is warm.
+		wantWaitsFor string
+	}{
+		"wrapper waits":           {standby().Warm(), ""},
+		"wrapper with gate probe": {MakePod("db-2").GateProbe().Injected().Warm(), ""},
+		"barrier waits":           {atBarrier(), ""},
+		"bound, nothing reported": {standby().On(node1), "container status-sidecar has not started"},
+		"not bound":               {standby(), "is not scheduled yet"},
+		"can't be scheduled":      {standby().Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available"), "can't be scheduled: 0/2 nodes are available"},
+		"ImagePullBackOff":        {standby().Warm().State("app", waiting("ImagePullBackOff", "no such image")), "container app waits: ImagePullBackOff: no such image"},
+		"ErrImagePull at barrier": {atBarrier().State("app", waiting("ErrImagePull", "")), "container app waits: ErrImagePull"},
+		"ContainerCreating":       {standby().Warm().State("app", waiting("ContainerCreating", "")), "container app waits: ContainerCreating"},
+		"wrapper crashed":         {standby().Warm().State("app", terminated(127)), "container app ended: Error, exit code 127"},
+		"sidecar waits":           {standby().Warm().State(v1.SidecarName, waiting("ContainerCreating", "")), "init container status-sidecar waits: ContainerCreating"},
+		"sidecar not started":     {standby().Warm().Report(corev1.ContainerStatus{Name: v1.SidecarName, State: running(), Started: new(false)}), "init container status-sidecar runs"},
+		"another ConfigMap":       {atBarrier().State("app", missing("settings")), `container app waits: CreateContainerConfigError: configmap "settings" not found`},
+		"another pod's barrier":   {atBarrier().State("app", missing(barrierOf("db-1"))), "CreateContainerConfigError"},
+		"a secret":                {atBarrier().State("app", waiting("CreateContainerConfigError", `secret "statefulsingleton-db-2" not found`)), "CreateContainerConfigError"},
+		"a key of the ConfigMap":  {atBarrier().State("app", waiting("CreateContainerConfigError", `couldn't find key epoch in ConfigMap prod/statefulsingleton-db-2`)), "CreateContainerConfigError"},
+		"wrapper lacks ConfigMap": {standby().Warm().State("app", missing("settings")), "CreateContainerConfigError"},
+		"words of another reason": {atBarrier().State("app", waiting("CreateContainerError", `configmap "statefulsingleton-db-2" not found`)), "CreateContainerError"},
+		"init container runs":     {MakePod("db-2").InitContainer(seed).Injected().Warm().State("seed", running()), "init container seed runs"},
+		"init container failed":   {MakePod("db-2").InitContainer(seed).Injected().Warm().State("seed", terminated(1)), "init container seed ended: Error, exit code 1"},
+		"init container done":     {MakePod("db-2").InitContainer(seed).Injected().Warm(), ""},
+		"native sidecar starts":   {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm().Report(corev1.ContainerStatus{Name: "proxy", State: running(), Started: new(false)}), "init container proxy runs"},
+		"native sidecar started":  {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm(), ""},
+		"native sidecar waits":    {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm().State("proxy", waiting("ImagePullBackOff", "")), "init container proxy waits: ImagePullBackOff"},
+		"held init container":     {heldInit("db-2").Warm().State("migrate", running()).State("app", waiting("PodInitializing", "")), ""},
+		"held init container pulls": {heldInit("db-2").Warm().State("migrate", waiting("ImagePullBackOff", "")).State("app", waiting("PodInitializing", "")),
+			"container migrate waits: ImagePullBackOff"},
+		"held init container at barrier": {
+			MakePod("db-2").InitContainer(barrier("migrate", barrierOf("db-2"))).Injected().Warm().State("migrate", missing(barrierOf("db-2"))).State("app", waiting("PodInitializing", "")), "",
+		},
+		"held init container behind one that runs": {
+			MakePod("db-2").InitContainer(seed).InitContainer(corev1.Container{Name: "migrate", Command: gate}).Injected().
+				Warm().State("seed", running()).State("migrate", waiting("PodInitializing", "")), "init container seed runs",
+		},
+		"held native sidecar": {
+			MakePod("db-2").InitContainer(heldSidecar).Injected().Warm().Report(corev1.ContainerStatus{Name: "proxy", State: running(), Started: new(false)}).
+				State("app", waiting("PodInitializing", "")), "",
+		},
+		"container that is not held runs":    {MakePod("db-2").Injected().Container(helper).Warm(), ""},
+		"container that is not held crashed": {MakePod("db-2").Injected().Container(helper).Warm().Report(corev1.ContainerStatus{Name: "helper", ImageID: "sha256:1", State: terminated(1)}), ""},
+		"container that is not held pulls":   {MakePod("db-2").Injected().Container(helper).Warm().State("helper", waiting("ImagePullBackOff", "")), "container helper waits: ImagePullBackOff"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			holder := MakePod("db-1").Injected().Holding().Revision(1)
+			s := MakeSnapshot(holder, tc.standby.Revision(2)).Holder("db-1").Containers("app")
+			plan := handoff.Decide(s.Snapshot, now)
+			wantOutcome, wantMessage := handoff.Retiring, "pod db-2 is warm; pod db-1 is asked to stop"
+			wantSteps := []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}}
+			if tc.wantWaitsFor != "" {
+				wantOutcome, wantMessage, wantSteps = handoff.StandbyNotWarm, tc.wantWaitsFor, nil
+			}
+			if plan.Outcome != wantOutcome || !strings.Contains(plan.Status.Message, wantMessage) {
+				t.Errorf("outcome %s, message %q, want %s, %q", plan.Outcome, plan.Status.Message, wantOutcome, wantMessage)
+			}
+			if diff := cmp.Diff(wantSteps, plan.Steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+
+			// Nor is what is not warm released where there is no holder.
+			plan = handoff.Decide(MakeSnapshot(tc.standby).Containers("app").Snapshot, now)
+			if released := signalledBy(plan) == "db-2"; released != (tc.wantWaitsFor == "") {
+				t.Errorf("released: %t, outcome %s, message %q", released, plan.Outcome, plan.Status.Message)
+			}
+		})
+	}
+}
+
+// TestDecideGoesCold has db-1 serve with a claim that keeps db-2, of a newer
+// revision, from warming up.
+func TestDecideGoesCold(t *testing.T) {
+	const denied = "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod."
+	standby := func() *PodWrapper { return MakePod("db-2").Injected().Claim("data") }
+	unschedulable := func(message string) *PodWrapper {
+		return standby().Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", message)
+	}
+	attaching := func(node string, since time.Duration) *PodWrapper {
+		p := standby().On(node).State("app", waiting("ContainerCreating", ""))
+		p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-since))
+		return p
+	}
+	for name, tc := range map[string]struct {
+		standby *PodWrapper
+		mode    corev1.PersistentVolumeAccessMode
+		// wantWhy is why db-1 is asked to stop. Empty: it is not.
+		wantWhy string
+	}{
+		"ReadWriteOncePod":                          {unschedulable(denied), corev1.ReadWriteOncePod, "claim data is ReadWriteOncePod"},
+		"ReadWriteOncePod, no node large enough":    {unschedulable("0/2 nodes are available: 2 Insufficient memory."), corev1.ReadWriteOncePod, ""},
+		"ReadWriteOncePod, not tried yet":           {standby(), corev1.ReadWriteOncePod, ""},
+		"ReadWriteOncePod of a claim not shared":    {MakePod("db-2").Injected().Claim("other").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", denied), corev1.ReadWriteOncePod, ""},
+		"ReadWriteOnce on another node":             {attaching(node2, 20*time.Second), corev1.ReadWriteOnce, "claim data is ReadWriteOnce and attached to node node-1"},
+		"ReadWriteOnce on another node, not yet":    {attaching(node2, 19*time.Second), corev1.ReadWriteOnce, ""},
+		"ReadWriteOnce on another node, mounted":    {attaching(node2, time.Minute).Condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", ""), corev1.ReadWriteOnce, ""},
+		"ReadWriteOnce on the same node":            {attaching(node1, time.Minute), corev1.ReadWriteOnce, ""},
+		"ReadWriteMany on another node":             {attaching(node2, time.Minute), corev1.ReadWriteMany, ""},
+		"ReadOnlyMany on another node":              {attaching(node2, time.Minute), corev1.ReadOnlyMany, ""},
+		"a claim that does not exist":               {attaching(node2, time.Minute), "", ""},
+		"warm after all is not cold, claim or not":  {standby().Warm(), corev1.ReadWriteOncePod, "warm"},
+		"ReadWriteOnce and the scheduler's refusal": {unschedulable(denied), corev1.ReadWriteOnce, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := MakeSnapshot(MakePod("db-1").Injected().Claim("data").Holding().Revision(1), tc.standby.Revision(2)).Holder("db-1")
+			if tc.mode != "" {
+				s.Claim("data", tc.mode)
+			}
+			plan := handoff.Decide(s.Snapshot, now)
+			wantOutcome, wantSteps := handoff.RetiringCold, []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}}
+			switch tc.wantWhy {
+			case "":
+				wantOutcome, wantSteps = handoff.StandbyNotWarm, nil
+			case "warm":
+				wantOutcome = handoff.Retiring
+			}
+			if plan.Outcome != wantOutcome || !strings.Contains(plan.Status.Message, tc.wantWhy) {
+				t.Errorf("outcome %s, message %q, want %s, %q", plan.Outcome, plan.Status.Message, wantOutcome, tc.wantWhy)
+			}
+			if diff := cmp.Diff(wantSteps, plan.Steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

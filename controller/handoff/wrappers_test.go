@@ -1,0 +1,415 @@
+package handoff_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+const (
+	namespace = "prod"
+	node1     = "node-1"
+	node2     = "node-2"
+)
+
+// now is when the tests decide.
+var now = time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC)
+
+func microTime(t time.Time) *metav1.MicroTime { return new(metav1.NewMicroTime(t)) }
+
+func uidOf(name string) types.UID { return types.UID(name + "-uid") }
+
+func ref(name string) handoff.PodRef { return handoff.PodRef{Name: name, UID: uidOf(name)} }
+
+// signalOf is the step that signals the pod.
+func signalOf(name string, epoch int64) handoff.Signal {
+	return handoff.Signal{Pod: ref(name), Signal: signal.Signal{UID: string(uidOf(name)), Epoch: epoch}}
+}
+
+// PodWrapper builds a pod.
+type PodWrapper struct{ corev1.Pod }
+
+// MakePod is a pod with the one container app that the singleton db selects, as
+// it is created: neither injected nor bound to a node.
+func MakePod(name string) *PodWrapper {
+	return &PodWrapper{corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         namespace,
+			Name:              name,
+			UID:               uidOf(name),
+			Labels:            map[string]string{"app": "db"},
+			Annotations:       map[string]string{},
+			CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
+		},
+		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Command: []string{"/bin/db"}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}}
+}
+
+func (p *PodWrapper) Obj() *corev1.Pod { return &p.Pod }
+
+func (p *PodWrapper) UID(uid types.UID) *PodWrapper { p.Pod.UID = uid; return p }
+
+func (p *PodWrapper) Created(t time.Time) *PodWrapper {
+	p.CreationTimestamp = metav1.NewTime(t)
+	return p
+}
+
+func (p *PodWrapper) Label(key, value string) *PodWrapper { p.Labels[key] = value; return p }
+
+func (p *PodWrapper) Annotation(key, value string) *PodWrapper { p.Annotations[key] = value; return p }
+
+func (p *PodWrapper) Container(c corev1.Container) *PodWrapper {
+	p.Spec.Containers = append(p.Spec.Containers, c)
+	return p
+}
+
+func (p *PodWrapper) InitContainer(c corev1.Container) *PodWrapper {
+	p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+	return p
+}
+
+// Injected makes of the pod what the policy of singleton db makes of it: the
+// sidecar, and the wrapper in front of each container that has a command.
+func (p *PodWrapper) Injected() *PodWrapper { return p.InjectedFor("db") }
+
+func (p *PodWrapper) InjectedFor(singleton string) *PodWrapper {
+	p.Annotations[v1.InjectedAnnotation] = namespace + "/" + singleton
+	p.Labels[v1.SingletonLabel] = singleton
+	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1.ReadyCondition}}
+	p.Spec.InitContainers = append([]corev1.Container{nativeSidecar(v1.SidecarName)}, p.Spec.InitContainers...)
+	for i := range p.Spec.Containers {
+		if c := &p.Spec.Containers[i]; len(c.Env) == 0 {
+			c.Command = append([]string{signal.GatePath, "wrap", "--"}, c.Command...)
+		}
+	}
+	return p
+}
+
+// Barrier holds the container app by a barrier. It comes before Injected.
+func (p *PodWrapper) Barrier() *PodWrapper {
+	p.Spec.Containers[0] = barrier("app", barrierOf(p.Name))
+	return p
+}
+
+// GateProbe has the kubelet ask the gate whether the main process of app was started.
+func (p *PodWrapper) GateProbe() *PodWrapper {
+	p.Spec.Containers[0].StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
+		Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started"}},
+	}}
+	return p
+}
+
+func nativeSidecar(name string) corev1.Container {
+	return corev1.Container{Name: name, RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}
+}
+
+func barrierOf(pod string) string { return "statefulsingleton-" + pod }
+
+// barrier is a container that waits for the ConfigMap.
+func barrier(name, configMap string) corev1.Container {
+	return corev1.Container{Name: name, Env: []corev1.EnvVar{{
+		Name: signal.EpochEnv,
+		ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: configMap}, Key: signal.EpochKey,
+		}},
+	}}}
+}
+
+func (p *PodWrapper) Claim(name string) *PodWrapper {
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+	}})
+	return p
+}
+
+// OwnedBy makes the object of that kind the pod's controller.
+func (p *PodWrapper) OwnedBy(kind, name string) *PodWrapper {
+	p.OwnerReferences = controlledBy(kind, name)
+	return p
+}
+
+// Revision makes the pod one of the Deployment's revision: of ReplicaSet db-v<revision>.
+func (p *PodWrapper) Revision(revision int) *PodWrapper {
+	return p.OwnedBy("ReplicaSet", fmt.Sprintf("db-v%d", revision))
+}
+
+func controlledBy(kind, name string) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{Kind: kind, Name: name, UID: uidOf(name), Controller: new(true)}}
+}
+
+// On binds the pod to a node.
+func (p *PodWrapper) On(node string) *PodWrapper {
+	p.Spec.NodeName = node
+	return p.Condition(corev1.PodScheduled, corev1.ConditionTrue, "", "")
+}
+
+func (p *PodWrapper) Condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason, message string) *PodWrapper {
+	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute)),
+	})
+	return p
+}
+
+func (p *PodWrapper) Phase(phase corev1.PodPhase) *PodWrapper { p.Status.Phase = phase; return p }
+
+// State is what the kubelet last reported of a container.
+func (p *PodWrapper) State(container string, state corev1.ContainerState) *PodWrapper {
+	return p.Report(corev1.ContainerStatus{
+		Name: container, State: state, Started: new(state.Running != nil), Ready: state.Running != nil,
+	})
+}
+
+func (p *PodWrapper) Report(status corev1.ContainerStatus) *PodWrapper {
+	statuses := &p.Status.ContainerStatuses
+	if slices.ContainsFunc(p.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == status.Name }) {
+		statuses = &p.Status.InitContainerStatuses
+	}
+	*statuses = slices.DeleteFunc(*statuses, func(s corev1.ContainerStatus) bool { return s.Name == status.Name })
+	*statuses = append(*statuses, status)
+	return p
+}
+
+func running() corev1.ContainerState {
+	return corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+}
+
+func waiting(reason, message string) corev1.ContainerState {
+	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+}
+
+func terminated(exitCode int32) corev1.ContainerState {
+	reason := "Completed"
+	if exitCode != 0 {
+		reason = "Error"
+	}
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reason, ExitCode: exitCode}}
+}
+
+// missing is how the kubelet reports a container whose ConfigMap does not exist.
+func missing(configMap string) corev1.ContainerState {
+	return waiting("CreateContainerConfigError", fmt.Sprintf("configmap %q not found", configMap))
+}
+
+// Warm has the kubelet report, from node-1, that nothing is left to wait for but
+// the signal: init containers done, wrappers running, barriers at their ConfigMap.
+func (p *PodWrapper) Warm() *PodWrapper {
+	p.On(node1).Condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", "")
+	for _, c := range p.Spec.InitContainers {
+		if c.RestartPolicy != nil {
+			p.State(c.Name, running())
+		} else {
+			p.State(c.Name, terminated(0))
+		}
+	}
+	for _, c := range p.Spec.Containers {
+		if len(c.Env) > 0 {
+			p.State(c.Name, missing(c.Env[0].ValueFrom.ConfigMapKeyRef.Name))
+		} else {
+			p.Report(corev1.ContainerStatus{Name: c.Name, State: running(), Started: new(c.StartupProbe == nil)})
+		}
+	}
+	return p
+}
+
+// Signalled is what the step Signal leaves on the pod.
+func (p *PodWrapper) Signalled(epoch int64) *PodWrapper {
+	text := signal.Signal{UID: string(p.Pod.UID), Epoch: epoch, Time: now.Add(-time.Minute)}.String()
+	return p.Annotation(signal.Annotation, text).Label(v1.RoleLabel, v1.RoleActive).Protected()
+}
+
+// Protected puts the finalizer on the pod.
+func (p *PodWrapper) Protected() *PodWrapper {
+	p.Finalizers = append(p.Finalizers, v1.HandoffFinalizer)
+	return p
+}
+
+// Running has the kubelet report that every main process was started.
+func (p *PodWrapper) Running() *PodWrapper {
+	p.Warm().Phase(corev1.PodRunning)
+	for _, c := range p.Spec.Containers {
+		p.State(c.Name, running())
+	}
+	return p
+}
+
+// Ready is Running, with the readiness gate and the pod's own condition True.
+func (p *PodWrapper) Ready() *PodWrapper {
+	return p.Running().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "").Condition(corev1.PodReady, corev1.ConditionTrue, "", "")
+}
+
+// Holding is the pod that was signalled with epoch 7 and serves.
+func (p *PodWrapper) Holding() *PodWrapper { return p.Signalled(7).Ready() }
+
+// Deleting is the pod whose deletion was asked for, with ten seconds left.
+func (p *PodWrapper) Deleting() *PodWrapper {
+	p.DeletionTimestamp = new(metav1.NewTime(now.Add(10 * time.Second)))
+	return p
+}
+
+// Ended is the kubelet's last report of a pod that it has ended.
+func (p *PodWrapper) Ended() *PodWrapper {
+	p.Phase(corev1.PodFailed).Condition(corev1.PodReady, corev1.ConditionFalse, "PodFailed", "")
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		p.State(c.Name, terminated(143))
+	}
+	return p
+}
+
+// SnapshotWrapper builds a Snapshot.
+type SnapshotWrapper struct{ handoff.Snapshot }
+
+// MakeSnapshot is what is seen of singleton db and its pods: no record yet, a
+// Deployment with a ReplicaSet for each revision that the pods are of, and nodes
+// that are Ready.
+func MakeSnapshot(pods ...*PodWrapper) *SnapshotWrapper {
+	s := &SnapshotWrapper{handoff.Snapshot{
+		Singleton: &v1.StatefulSingleton{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db", Generation: 3, Annotations: map[string]string{}},
+			Spec: v1.StatefulSingletonSpec{
+				Selector:          metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+				MaxTransitionTime: 300,
+			},
+		},
+		ReplicaSets:  map[types.UID]*appsv1.ReplicaSet{},
+		Deployments:  map[types.UID]*appsv1.Deployment{},
+		StatefulSets: map[types.UID]*appsv1.StatefulSet{},
+		Nodes:        map[string]*corev1.Node{},
+		Claims:       map[string]*corev1.PersistentVolumeClaim{},
+	}}
+	for _, pod := range pods {
+		s.Pods = append(s.Pods, *pod.Obj())
+		if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ReplicaSet" {
+			s.ReplicaSet(owner.Name, 1).Deployment(1)
+		}
+	}
+	return s.Node(node1, corev1.ConditionTrue).Node(node2, corev1.ConditionTrue)
+}
+
+// Holder records the pod as the one that was released with epoch 7.
+func (s *SnapshotWrapper) Holder(pod string) *SnapshotWrapper {
+	ago := func(d time.Duration) *metav1.MicroTime { return microTime(now.Add(-d)) }
+	s.Singleton.Status = v1.StatefulSingletonStatus{
+		ActivePod: pod, ActivePodUID: uidOf(pod), Epoch: 7, Phase: v1.PhaseRunning, TransitionTimestamp: ago(time.Hour),
+		LastTransition: &v1.Transition{
+			From: "db-0", To: pod, Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported,
+			Started: ago(time.Hour), Terminated: ago(59 * time.Minute), Signalled: ago(59 * time.Minute), Ready: ago(58 * time.Minute),
+			GapMilliseconds: new(int64(250)),
+		},
+	}
+	return s
+}
+
+// Chosen records the pod as the next holder, with epoch 7, that nobody is known
+// to have signalled.
+func (s *SnapshotWrapper) Chosen(pod string) *SnapshotWrapper {
+	s.Holder(pod)
+	t := s.Singleton.Status.LastTransition
+	t.Signalled, t.Ready, t.GapMilliseconds = nil, nil, nil
+	return s
+}
+
+// Ended records that db-1, the holder of epoch 7, is dead, and that no pod follows yet.
+func (s *SnapshotWrapper) Ended(cause v1.Cause) *SnapshotWrapper {
+	s.Singleton.Status = v1.StatefulSingletonStatus{
+		Epoch: 7,
+		LastTransition: &v1.Transition{
+			From: "db-1", Cause: cause, Proof: v1.ProofKubeletReported,
+			Started: microTime(now.Add(-9 * time.Second)), Terminated: microTime(now.Add(-5 * time.Second)),
+		},
+	}
+	return s.Since(v1.PhaseTransitioning, 9*time.Second)
+}
+
+// Since is the phase that is reported, and for how long.
+func (s *SnapshotWrapper) Since(phase v1.Phase, d time.Duration) *SnapshotWrapper {
+	s.Singleton.Status.Phase, s.Singleton.Status.TransitionTimestamp = phase, microTime(now.Add(-d))
+	return s
+}
+
+func (s *SnapshotWrapper) Attest(uid string) *SnapshotWrapper {
+	s.Singleton.Annotations[v1.AttestAnnotation] = uid
+	return s
+}
+
+// Containers names the containers to hold.
+func (s *SnapshotWrapper) Containers(names ...string) *SnapshotWrapper {
+	s.Singleton.Spec.Containers = names
+	return s
+}
+
+// Other is a second singleton of the namespace, that picks the pods with app=<app>.
+func (s *SnapshotWrapper) Other(name, app string) *SnapshotWrapper {
+	s.Others = append(s.Others, v1.StatefulSingleton{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+	})
+	return s
+}
+
+// ReplicaSet is one of the Deployment's. Its name ends in the revision.
+func (s *SnapshotWrapper) ReplicaSet(name string, replicas int32) *SnapshotWrapper {
+	s.ReplicaSets[uidOf(name)] = &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, OwnerReferences: controlledBy("Deployment", "db"),
+			Annotations: map[string]string{"deployment.kubernetes.io/revision": strings.TrimPrefix(name, "db-v")},
+		},
+		Spec: appsv1.ReplicaSetSpec{Replicas: &replicas},
+	}
+	return s
+}
+
+// BareReplicaSet is one that no Deployment owns.
+func (s *SnapshotWrapper) BareReplicaSet(name string, replicas int32) *SnapshotWrapper {
+	s.ReplicaSet(name, replicas)
+	s.ReplicaSets[uidOf(name)].OwnerReferences = nil
+	return s
+}
+
+// Deployment is how many replicas the owner of the ReplicaSets wants.
+func (s *SnapshotWrapper) Deployment(replicas int32) *SnapshotWrapper {
+	s.Deployments[uidOf("db")] = &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
+	return s
+}
+
+func (s *SnapshotWrapper) StatefulSet(name string, replicas int32, updateRevision string) *SnapshotWrapper {
+	s.StatefulSets[uidOf(name)] = &appsv1.StatefulSet{
+		Spec:   appsv1.StatefulSetSpec{Replicas: &replicas},
+		Status: appsv1.StatefulSetStatus{UpdateRevision: updateRevision},
+	}
+	return s
+}
+
+func (s *SnapshotWrapper) Node(name string, ready corev1.ConditionStatus, taints ...string) *SnapshotWrapper {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
+	}
+	for _, key := range taints {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
+	}
+	s.Nodes[name] = node
+	return s
+}
+
+// NoNode has the node's object deleted.
+func (s *SnapshotWrapper) NoNode(name string) *SnapshotWrapper { delete(s.Nodes, name); return s }
+
+func (s *SnapshotWrapper) Claim(name string, mode corev1.PersistentVolumeAccessMode) *SnapshotWrapper {
+	s.Claims[name] = &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}},
+	}
+	return s
+}
