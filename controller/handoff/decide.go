@@ -123,15 +123,14 @@ func (d *decision) findOverlap(pod *corev1.Pod) {
 	}
 }
 
-// blocked reports why nothing may be signalled, and keeps what runs from
-// vanishing unseen. It returns false where nothing is in the way.
+// blocked reports why nothing may be signalled. It returns false where nothing
+// is in the way.
 func (d *decision) blocked() bool {
 	switch {
 	case d.overlap != "":
 		d.needsPerson = true
 		d.found(Overlapping, "%s: no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons", d.overlap)
 	case len(d.runners) > 0:
-		d.protect(d.runners...)
 		d.needsPerson = !slices.ContainsFunc(d.runners, going)
 		d.found(SeveralRun, "%s not held and may run besides the holder: no pod is released until only one is left. Delete what is too much", these(d.runners))
 	default:
@@ -151,6 +150,7 @@ func (d *decision) protect(pods ...*corev1.Pod) {
 }
 
 func (d *decision) withHolder() {
+	d.protect(d.runners...)
 	if d.holder == nil {
 		if proof, ok := d.proveGone(); ok {
 			d.succeed(proof)
@@ -176,6 +176,7 @@ func (d *decision) withHolder() {
 func (d *decision) withoutHolder() {
 	switch {
 	case d.overlap != "", len(d.runners) > 1:
+		d.protect(d.runners...)
 		d.blocked()
 	case len(d.runners) == 1:
 		d.adopt(d.runners[0])

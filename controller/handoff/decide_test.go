@@ -436,6 +436,7 @@ func TestDecideOverlap(t *testing.T) {
 	standby := MakePod("db-2").Injected().Warm()
 	chosen := MakePod("db-1").Injected().Warm()
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
+	protect := handoff.Protect{Pod: ref("db-1")}
 	runDecide(t, map[string]decideCase{
 		"another singleton picks other pods": {
 			snapshot:    MakeSnapshot(holder()).Holder("db-1").Other("web", "web"),
@@ -444,6 +445,11 @@ func TestDecideOverlap(t *testing.T) {
 		"no first holder": {
 			snapshot:    MakeSnapshot(chosen).Other("db2", "db"),
 			wantOutcome: handoff.Overlapping, wantPhase: v1.PhaseFailed, wantMessage: message,
+		},
+		"no adoption, but it can't vanish unseen": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Ready(), standby).Other("db2", "db"),
+			wantOutcome: handoff.Overlapping, wantPhase: v1.PhaseFailed, wantMessage: message,
+			wantSteps: []handoff.Step{protect},
 		},
 		"no signal": {
 			snapshot:    MakeSnapshot(chosen).Chosen("db-1").Other("db2", "db"),
@@ -457,6 +463,21 @@ func TestDecideOverlap(t *testing.T) {
 		"no rollout, and the holder goes on": {
 			snapshot:    MakeSnapshot(holder().Revision(1), MakePod("db-2").Injected().Warm().Revision(2)).Holder("db-1").Other("db2", "db"),
 			wantOutcome: handoff.Overlapping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed, wantMessage: message,
+		},
+	})
+}
+
+func TestDecideKeepsRunnersFromVanishing(t *testing.T) {
+	runner := MakePod("db-0").Ready()
+	protect := []handoff.Step{handoff.Protect{Pod: ref("db-0")}}
+	runDecide(t, map[string]decideCase{
+		"while the holder stops": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting(), runner).Holder("db-1"),
+			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: protect,
+		},
+		"while the holder is lost": {
+			snapshot:    MakeSnapshot(runner).Holder("db-1"),
+			wantOutcome: handoff.HolderLost, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed, wantSteps: protect,
 		},
 	})
 }
