@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +20,7 @@ import (
 // summary is what a journal tells.
 type summary struct {
 	Handoffs []handoff `json:"handoffs"`
-	// Overlaps counts the times that two processes ran at once.
+	// Overlaps counts the processes that began while another one ran.
 	Overlaps int `json:"overlaps"`
 }
 
@@ -34,8 +35,14 @@ type handoff struct {
 
 // processRun is one process's life, as far as it wrote it down.
 type processRun struct {
-	pod        string
-	start, end time.Time
+	pod   string
+	start time.Time
+	// seen is when it last wrote something: it lived until then at least.
+	seen time.Time
+	// stopped: it wrote down its end, and seen is that end.
+	stopped bool
+	// overlap: it found the lock taken.
+	overlap bool
 }
 
 func checkCommand() *cobra.Command {
@@ -86,44 +93,55 @@ func readEntries(r io.Reader) ([]entry, error) {
 	return entries, lines.Err()
 }
 
-// summarize finds the handoffs and the overlaps. An overlap is a lock that was
-// found taken, or two lives that cross by the processes' own clocks.
+// summarize finds the handoffs and the overlaps. A process overlaps if it found the
+// lock taken, or if it started while an earlier one still lived, by their own clocks.
 func summarize(entries []entry) summary {
 	var s summary
-	byID := map[string]*processRun{}
-	var runs []*processRun
-	for _, e := range entries {
-		id := fmt.Sprintf("%s/%d", e.Pod, e.Run)
-		run := byID[id]
-		if run == nil {
-			run = &processRun{pod: e.Pod}
-			byID[id] = run
-			runs = append(runs, run)
-		}
-		switch e.Event {
-		case "start":
-			run.start = e.Time
-		case "overlap":
+	var lived time.Time
+	runs := processRuns(entries)
+	for i, run := range runs {
+		if run.overlap || run.start.Before(lived) {
 			s.Overlaps++
-		case "stop":
-			run.end = e.Time
 		}
-	}
-	slices.SortFunc(runs, func(a, b *processRun) int { return a.start.Compare(b.start) })
-	for i := 1; i < len(runs); i++ {
-		old, next := runs[i-1], runs[i]
-		h := handoff{From: old.pod, To: next.pod}
-		if !old.end.IsZero() {
-			h.GapMilliseconds = new(next.start.Sub(old.end).Milliseconds())
-			if next.start.Before(old.end) {
-				s.Overlaps++
-			}
+		if run.seen.After(lived) {
+			lived = run.seen
 		}
-		if old.pod != next.pod {
-			s.Handoffs = append(s.Handoffs, h)
+		if i == 0 || runs[i-1].pod == run.pod {
+			continue
 		}
+		h := handoff{From: runs[i-1].pod, To: run.pod}
+		if old := runs[i-1]; old.stopped {
+			h.GapMilliseconds = new(run.start.Sub(old.seen).Milliseconds())
+		}
+		s.Handoffs = append(s.Handoffs, h)
 	}
 	return s
+}
+
+// processRuns are the processes of the journal, in the order in which they started.
+func processRuns(entries []entry) []*processRun {
+	type key struct {
+		pod string
+		run int64
+	}
+	byKey := map[key]*processRun{}
+	for _, e := range entries {
+		k := key{e.Pod, e.Run}
+		if byKey[k] == nil {
+			byKey[k] = &processRun{pod: e.Pod, start: time.Unix(0, e.Run)}
+		}
+		run := byKey[k]
+		run.seen = e.Time
+		switch e.Event {
+		case "overlap":
+			run.overlap = true
+		case "stop":
+			run.stopped = true
+		}
+	}
+	return slices.SortedFunc(maps.Values(byKey), func(a, b *processRun) int {
+		return cmp.Or(a.start.Compare(b.start), cmp.Compare(a.pod, b.pod))
+	})
 }
 
 // gaps are those that are known, the shortest first.
@@ -161,7 +179,7 @@ func (s summary) print(w io.Writer, output string) error {
 
 func (s summary) verdict(least int) error {
 	if s.Overlaps > 0 {
-		return fmt.Errorf("two processes ran at once %d times", s.Overlaps)
+		return fmt.Errorf("two processes ran at once: %d began while another one ran", s.Overlaps)
 	}
 	if len(s.Handoffs) < least {
 		return fmt.Errorf("%d handoffs, want %d at least", len(s.Handoffs), least)

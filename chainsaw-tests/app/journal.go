@@ -19,7 +19,7 @@ const (
 
 // entry is one line of the journal.
 type entry struct {
-	// Event is overlap, start, ready, stopping or stop.
+	// Event is overlap, start, stopping or stop.
 	Event string `json:"event"`
 	Pod   string `json:"pod"`
 	// Run tells the processes of one pod apart: when it started, in nanoseconds.
