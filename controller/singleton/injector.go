@@ -3,6 +3,7 @@ package singleton
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,6 +43,9 @@ const (
 	reasonProbeRefused     = "ProbeRefused"
 	reasonInvalidSingleton = "InvalidSingleton"
 )
+
+// unprovenHelp is what to do where a dry-run does not show the injection.
+const unprovenHelp = "Look whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
 
 // Injector keeps the ClusterPolicy of each singleton as it should be, and proves
 // by a dry-run that it works.
@@ -98,7 +102,7 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton) 
 		return notInstalled(singleton, reasonKyvernoMissing,
 			"the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19")
 	case err != nil:
-		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s can't be written: %v", policy.GetName(), err))
+		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s can't be written, and is tried again every %s: %v", policy.GetName(), installPoll, err))
 	}
 	if i.Clock.Since(last.proven) >= provenPoll {
 		if reason, err := i.prove(ctx, singleton); err != nil {
@@ -147,10 +151,10 @@ func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton) (
 		return reasonInvalidSingleton, err
 	}
 	if err := i.Client.Create(ctx, pod, client.DryRunAll); err != nil {
-		return reasonProbeRefused, fmt.Errorf("the dry-run of a pod was refused, so nothing shows that new pods are injected. Is Kyverno running? %w", err)
+		return reasonProbeRefused, fmt.Errorf("pods created now are refused, as the dry-run of one shows. %s: %w", unprovenHelp, err)
 	}
 	if err := policies.CheckInjected(pod, singleton); err != nil {
-		return reasonNotInjected, fmt.Errorf("the dry-run of a pod shows that new pods are not injected. Is Kyverno running? %w", err)
+		return reasonNotInjected, fmt.Errorf("pods created now are not held, as the dry-run of one shows. %s: %w", unprovenHelp, err)
 	}
 	return "", nil
 }
@@ -207,7 +211,19 @@ func notInstalled(singleton *v1.StatefulSingleton, reason, message string) insta
 
 func installedCondition(singleton *v1.StatefulSingleton, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{
-		Type: v1.ConditionPolicyInstalled, Status: status, Reason: reason, Message: message,
+		Type: v1.ConditionPolicyInstalled, Status: status, Reason: reason, Message: oneLine(message),
 		ObservedGeneration: singleton.Generation,
 	}
+}
+
+// oneLine makes a sentence of a message over several lines, as joined errors and
+// Kyverno's refusals are.
+func oneLine(message string) string {
+	var lines []string
+	for line := range strings.Lines(message) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }

@@ -44,9 +44,10 @@ func (r *Reconciler) observe(ctx context.Context, singleton *v1.StatefulSingleto
 // pods are those that the selector picks, those that bear the singleton's label
 // though the selector does not pick them any more, and the recorded holder.
 func (r *Reconciler) pods(ctx context.Context, singleton *v1.StatefulSingleton) ([]corev1.Pod, error) {
-	selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector)
-	if err != nil {
-		return nil, err
+	matches := []client.ListOption{client.MatchingLabels{v1.SingletonLabel: singleton.Name}}
+	// A selector that is none picks nothing: the Injector says what is wrong with it.
+	if selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector); err == nil {
+		matches = append(matches, client.MatchingLabelsSelector{Selector: selector})
 	}
 	var pods []corev1.Pod
 	seen := map[types.UID]bool{}
@@ -56,10 +57,7 @@ func (r *Reconciler) pods(ctx context.Context, singleton *v1.StatefulSingleton) 
 			pods = append(pods, pod)
 		}
 	}
-	for _, match := range []client.ListOption{
-		client.MatchingLabelsSelector{Selector: selector},
-		client.MatchingLabels{v1.SingletonLabel: singleton.Name},
-	} {
+	for _, match := range matches {
 		var list corev1.PodList
 		if err := r.Live.List(ctx, &list, client.InNamespace(singleton.Namespace), match); err != nil {
 			return nil, err

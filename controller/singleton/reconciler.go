@@ -6,6 +6,7 @@ package singleton
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -133,22 +134,56 @@ func (r *Reconciler) record(ctx context.Context, stored, singleton *v1.StatefulS
 	return nil
 }
 
-// announce tells of a change of status: an event, a log line, and the metrics of
+// announce tells of a change of status: by events, log lines, and the metrics of
 // a handoff that was completed.
 func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSingleton) {
-	was := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionReady)
-	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionReady)
-	if is != nil && (was == nil || was.Reason != is.Reason || before.Status.Phase != after.Status.Phase) {
-		kind := corev1.EventTypeNormal
-		if after.Status.Phase == v1.PhaseFailed {
-			kind = corev1.EventTypeWarning
-		}
-		r.Recorder.Eventf(after, nil, kind, is.Reason, "Handoff", "%s", after.Status.Message)
-		ctrl.LoggerFrom(ctx).Info(after.Status.Message, "reason", is.Reason, "phase", after.Status.Phase, "activePod", after.Status.ActivePod, "epoch", after.Status.Epoch)
-	}
+	r.announceInjection(ctx, before, after)
+	r.announceHandoff(ctx, before, after)
 	if t := after.Status.LastTransition; t != nil && t.Ready != nil &&
 		(before.Status.LastTransition == nil || before.Status.LastTransition.Ready == nil) {
 		r.Metrics.completed(t)
 		ctrl.LoggerFrom(ctx).Info("Handoff completed", "from", t.From, "to", t.To, "cause", t.Cause, "proof", t.Proof, "gapMilliseconds", t.GapMilliseconds)
 	}
+}
+
+func (r *Reconciler) announceHandoff(ctx context.Context, before, after *v1.StatefulSingleton) {
+	was := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionReady)
+	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionReady)
+	if is == nil || was != nil && was.Reason == is.Reason && before.Status.Phase == after.Status.Phase {
+		return
+	}
+	if installed := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionPolicyInstalled); installed != nil && installed.Reason == is.Reason {
+		return // told already
+	}
+	kind := corev1.EventTypeNormal
+	if after.Status.Phase == v1.PhaseFailed {
+		kind = corev1.EventTypeWarning
+	}
+	r.tell(ctx, after, kind, "Handoff", is.Reason, after.Status.Message)
+}
+
+func (r *Reconciler) announceInjection(ctx context.Context, before, after *v1.StatefulSingleton) {
+	was := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionPolicyInstalled)
+	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionPolicyInstalled)
+	if is == nil || was != nil && was.Reason == is.Reason {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if is.Status == metav1.ConditionFalse && is.Reason != reasonInstalling {
+		kind = corev1.EventTypeWarning
+	}
+	r.tell(ctx, after, kind, "Inject", is.Reason, is.Message)
+}
+
+// tell writes an event and a log line.
+func (r *Reconciler) tell(ctx context.Context, singleton *v1.StatefulSingleton, kind, action, reason, message string) {
+	// The API server refuses an event with a longer note.
+	const maxNote = 1024
+	note := message
+	if len(note) > maxNote {
+		note = strings.ToValidUTF8(note[:maxNote-len("…")], "") + "…"
+	}
+	r.Recorder.Eventf(singleton, nil, kind, reason, action, "%s", note)
+	status := &singleton.Status
+	ctrl.LoggerFrom(ctx).Info(message, "reason", reason, "phase", status.Phase, "activePod", status.ActivePod, "epoch", status.Epoch)
 }
