@@ -36,6 +36,7 @@ type handoff struct {
 // processRun is one process's life, as far as it wrote it down.
 type processRun struct {
 	pod   string
+	epoch int64
 	start time.Time
 	// seen is when it last wrote something: it lived until then at least.
 	seen time.Time
@@ -106,7 +107,8 @@ func summarize(entries []entry) summary {
 		if run.seen.After(lived) {
 			lived = run.seen
 		}
-		if i == 0 || runs[i-1].pod == run.pod {
+		// A restarted container keeps name and epoch; a StatefulSet's next pod keeps the name.
+		if i == 0 || runs[i-1].pod == run.pod && runs[i-1].epoch == run.epoch {
 			continue
 		}
 		h := handoff{From: runs[i-1].pod, To: run.pod}
