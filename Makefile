@@ -34,12 +34,14 @@ test: unit e2e ## Every test there is
 
 .PHONY: unit
 unit: $(cluster) ## Tests beside the code, Kyverno's engine and a real API server among them
-	tools=$(tools) && PATH="$$tools:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test ./...
+	tools=$(tools) && PATH="$$tools:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 ./...
 
 .PHONY: e2e
-e2e: install ## End-to-end tests on the real cluster
-	$(in_cluster) chainsaw test chainsaw-tests --config chainsaw-tests/.chainsaw.yaml \
+e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the README
+	$(in_cluster) go test -count=1 -tags cluster ./policies
+	$(in_cluster) chainsaw test chainsaw-tests --config chainsaw-tests/.chainsaw.yaml --no-color \
 		--set image=$(REGISTRY)/app:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw
+	$(in_cluster) chainsaw-tests/readme.sh
 
 ##@ Build
 
