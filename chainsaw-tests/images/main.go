@@ -14,12 +14,17 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/image"
 )
 
-// programs are the images' names and their main packages.
-var programs = []struct{ name, pkg, user string }{
-	{"gate", "./controller/cmd/gate", "65532:65532"},
-	{"manager", "./controller/cmd/manager", "65532:65532"},
-	{"app", "./chainsaw-tests/app", "65532:65532"},
+// program is what an image holds: the binary /name, as its entrypoint.
+type program struct{ name, pkg string }
+
+var programs = []program{
+	{"gate", "./controller/cmd/gate"},
+	{"manager", "./controller/cmd/manager"},
+	{"app", "./chainsaw-tests/app"},
 }
+
+// user is distroless's nonroot, as in the release images.
+const user = "65532:65532"
 
 func main() {
 	registry := flag.String("registry", "ghcr.io/statefulsingleton", "what the images' names begin with")
@@ -30,7 +35,7 @@ func main() {
 		start := time.Now()
 		archive := filepath.Join(*out, p.name+".tar")
 		ref := fmt.Sprintf("%s/%s:%s", *registry, p.name, *version)
-		if err := build(archive, ref, p.name, p.pkg, p.user); err != nil {
+		if err := p.build(archive, ref, *version); err != nil {
 			fmt.Fprintf(os.Stderr, "images: build %s: %v\n", ref, err)
 			os.Exit(1)
 		}
@@ -38,16 +43,18 @@ func main() {
 	}
 }
 
-func build(archive, ref, name, pkg, user string) error {
-	binary := filepath.Join(filepath.Dir(archive), "bin", name)
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, pkg)
+// build compiles the program and writes its image, which is called ref, into the
+// archive. The same code gives the same image, whatever the commit.
+func (p program) build(archive, ref, version string) error {
+	binary := filepath.Join(filepath.Dir(archive), "bin", p.name)
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version="+version, "-o", binary, p.pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("go build %s: %w", pkg, err)
+		return fmt.Errorf("go build %s: %w", p.pkg, err)
 	}
 	return image.Write(archive, image.Spec{
 		Ref: ref, Arch: runtime.GOARCH, User: user,
-		Files: map[string]string{"/" + name: binary}, Entrypoint: []string{"/" + name},
+		Files: map[string]string{"/" + p.name: binary}, Entrypoint: []string{"/" + p.name},
 	})
 }
