@@ -130,7 +130,7 @@ func processRuns(entries []entry) []*processRun {
 	for _, e := range entries {
 		k := key{e.Pod, e.Run}
 		if byKey[k] == nil {
-			byKey[k] = &processRun{pod: e.Pod, start: time.Unix(0, e.Run)}
+			byKey[k] = &processRun{pod: e.Pod, epoch: e.Epoch, start: time.Unix(0, e.Run)}
 		}
 		run := byKey[k]
 		run.seen = e.Time

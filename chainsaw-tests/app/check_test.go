@@ -20,6 +20,12 @@ func at(ms int, pod string, started int, event string) entry {
 	return entry{Event: event, Pod: pod, Run: when(started).UnixNano(), Time: when(ms)}
 }
 
+// with is the entry under an epoch.
+func with(epoch int64, e entry) entry {
+	e.Epoch = epoch
+	return e
+}
+
 func TestSummarize(t *testing.T) {
 	tests := map[string]struct {
 		entries []entry
@@ -62,6 +68,13 @@ func TestSummarize(t *testing.T) {
 		"a container's restart after a kill, then a handoff": {
 			entries: []entry{at(0, "a", 0, "start"), at(20, "a", 20, "start"), at(30, "a", 20, "stop"), at(35, "b", 35, "start")},
 			want:    summary{Handoffs: []handoff{{From: "a", To: "b", GapMilliseconds: new(int64(5))}}},
+		},
+		"the next pod of a StatefulSet has the same name": {
+			entries: []entry{
+				with(1, at(0, "a", 0, "start")), with(1, at(10, "a", 0, "stop")),
+				with(2, at(30, "a", 30, "start")),
+			},
+			want: summary{Handoffs: []handoff{{From: "a", To: "a", GapMilliseconds: new(int64(20))}}},
 		},
 		"overlap by the lock": {
 			entries: []entry{at(0, "a", 0, "start"), at(50, "b", 50, "overlap"), at(50, "b", 50, "start")},
