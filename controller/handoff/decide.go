@@ -242,8 +242,20 @@ func (d *decision) release(pod *corev1.Pod, t *v1.Transition) {
 // sign signals the pod that the record names. The Record before it is the
 // compare-and-swap that stops whoever read an older one.
 func (d *decision) sign(pod *corev1.Pod) {
-	d.do(Record{}, Signal{refOf(pod), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
+	d.do(Record{})
+	d.markReady(pod)
+	d.do(Signal{refOf(pod), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
 	d.openBarriers(pod)
+}
+
+// markReady opens the readiness gate. It comes before the signal: no held container
+// is ready, and the kubelet takes notice of the gate with the change that releases
+// the pod. Opened afterwards, it would be noticed a second later, at the next look
+// at the containers (pkg/kubelet: HandlePodReconcile, GetNewerThan).
+func (d *decision) markReady(pod *corev1.Pod) {
+	if !isTrue(pod, v1.ReadyCondition) {
+		d.do(MarkReady{refOf(pod)})
+	}
 }
 
 // openBarriers creates what the pod's barriers wait for.
@@ -290,11 +302,11 @@ func (d *decision) alive() {
 		return
 	}
 	d.protect(d.holder)
+	if hasSignal {
+		d.markReady(d.holder)
+	}
 	if slices.ContainsFunc(containers, heldContainer.atBarrier) {
 		d.openBarriers(d.holder)
-	}
-	if hasSignal && mainStarted(containers) && !isTrue(d.holder, v1.ReadyCondition) {
-		d.do(MarkReady{refOf(d.holder)})
 	}
 	d.followStart(containers, given)
 	if d.blocked() {

@@ -22,10 +22,11 @@
 //
 //  1. Record, a compare-and-swap of the status that was read: of two controllers
 //     one fails and stops here. It comes first, also when a signal is repeated.
-//  2. Signal, one patch of the pod: finalizer, signal and role. From here on the
+//  2. MarkReady opens the readiness gate. A held container is never ready.
+//  3. Signal, one patch of the pod: finalizer, signal and role. From here on the
 //     pod can't vanish unseen. It fails if the pod is being deleted.
-//  3. OpenBarrier and Nudge, where a barrier waits. They come after the Signal:
+//  4. OpenBarrier and Nudge, where a barrier waits. They come after the Signal:
 //     the ConfigMap alone starts the container, and a pod that may start must
 //     bear the finalizer.
-//  4. LetGo of the old holder. Last, since with its object its proof is gone.
+//  5. LetGo of the old holder. Last, since with its object its proof is gone.
 package handoff

@@ -113,7 +113,8 @@ type (
 	// Deployment controller does not bring them back.
 	Retire struct{ ReplicaSet string }
 
-	// MarkReady sets the readiness gate's condition.
+	// MarkReady sets the readiness gate's condition: the pod is Ready as soon as
+	// its containers are.
 	MarkReady struct{ Pod PodRef }
 )
 

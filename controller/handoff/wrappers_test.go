@@ -31,6 +31,9 @@ func uidOf(name string) types.UID { return types.UID(name + "-uid") }
 
 func ref(name string) handoff.PodRef { return handoff.PodRef{Name: name, UID: uidOf(name)} }
 
+// readyOf opens the readiness gate of the pod of that name.
+func readyOf(name string) handoff.Step { return handoff.MarkReady{Pod: ref(name)} }
+
 // signalOf is the step that signals the pod.
 func signalOf(name string, epoch int64) handoff.Signal {
 	return handoff.Signal{Pod: ref(name), Signal: signal.Signal{UID: string(uidOf(name)), Epoch: epoch}}

@@ -141,8 +141,8 @@ func (r *Reconciler) markReady(ctx context.Context, namespace string, step hando
 	patch := mergePatch(object{
 		"metadata": object{"uid": step.Pod.UID},
 		"status": object{"conditions": []object{{
-			"type": v1.ReadyCondition, "status": corev1.ConditionTrue, "reason": "Started",
-			"message":            "the pod holds, and its main processes were started",
+			"type": v1.ReadyCondition, "status": corev1.ConditionTrue, "reason": "Holds",
+			"message":            "the pod holds",
 			"lastTransitionTime": metav1.NewTime(r.Clock.Now()),
 		}}},
 	})

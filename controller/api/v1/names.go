@@ -17,7 +17,8 @@ const (
 	RoleActive = "active"
 
 	// ReadyCondition is the readiness gate of a held pod. The controller sets it
-	// True once the main processes have been released and started.
+	// True on the holder, which is Ready then as soon as its containers are; a held
+	// container is not.
 	ReadyCondition = "apps.statefulsingleton.com/singleton-ready"
 
 	// HandoffFinalizer keeps a holder's object until it is proven dead.
