@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -52,7 +53,7 @@ Environment:
 	}
 	root.PersistentFlags().StringVar(&name, "name", name, "name of the cluster")
 	o := opener{name: &name}
-	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), nodeCommand(o), toolsCommand())
+	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), nodeCommand(o), toolsCommand(), packagesCommand())
 	return root
 }
 
@@ -274,6 +275,19 @@ func toolsCommand() *cobra.Command {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), t.bin())
+			return err
+		},
+	}
+}
+
+func packagesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "packages",
+		Short:   "Print the Debian packages that this machine lacks for a cluster",
+		Example: "  apt-get install -y $(cluster packages)",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(missingPackages(onThisMachine), " "))
 			return err
 		},
 	}

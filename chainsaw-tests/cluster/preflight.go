@@ -29,18 +29,20 @@ func checkMachine() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("a cluster needs root, for namespaces, mounts and cgroups: run it again with sudo -E %s", strings.Join(os.Args, " "))
 	}
-	missing := missingPackages(func(program string) bool {
-		for _, dir := range append(filepath.SplitList(systemPath), cniPlugins) {
-			if _, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
-				return true
-			}
-		}
-		return false
-	})
-	if len(missing) > 0 {
+	if missing := missingPackages(onThisMachine); len(missing) > 0 {
 		return fmt.Errorf("this machine lacks the packages %[1]s: run\n  apt-get update && apt-get install -y %[1]s", strings.Join(missing, " "))
 	}
 	return nil
+}
+
+// onThisMachine says whether a program is where a node will look for it.
+func onThisMachine(program string) bool {
+	for _, dir := range append(filepath.SplitList(systemPath), cniPlugins) {
+		if _, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 func missingPackages(installed func(program string) bool) []string {
