@@ -147,7 +147,7 @@ func values(t *testing.T) map[string]valueCase {
 		"logLevel":  {set: []string{"logLevel=debug"}, got: flag("log-level"), want: "debug"},
 		"logFormat": {set: []string{"logFormat=console"}, got: flag("log-format"), want: "console"},
 		"crds.install": {
-			set:  []string{"crds.install=false"},
+			set:  []string{"crds.install=false", "guards.enabled=false"},
 			got:  func(o []client.Object) any { return len(all[*apiextensionsv1.CustomResourceDefinition](o)) },
 			want: 0,
 		},
@@ -227,6 +227,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown log format":      {[]string{"--set", "logFormat=xml"}, "at '/logFormat': value must be one of 'json', 'console'"},
 		"number for a label":      {[]string{"--set", "podLabels.tier=1"}, "at '/podLabels/tier': got number, want string"},
 		"secret without name":     {[]string{"--set", "imagePullSecrets[0].secret=x"}, "at '/imagePullSecrets/0': missing property 'name'"},
+		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod of the cluster refused"},
 		"Kubernetes is too old":   {[]string{"--kube-version", "1.32.9"}, "chart requires kubeVersion: >=1.33.0-0"},
 		"name too long to append": {[]string{"--set", "fullnameOverride=" + strings.Repeat("n", 53)}, "at '/fullnameOverride': maxLength: got 53, want 52"},
 	}
