@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -46,19 +47,22 @@ type Reconciler struct {
 
 // Reconcile observes, decides, executes and reports, for one singleton.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	singleton := &v1.StatefulSingleton{}
-	if err := r.Live.Get(ctx, request.NamespacedName, singleton); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	result, err := r.reconcile(ctx, singleton)
-	if apierrors.IsConflict(err) {
+	result, err := r.reconcile(ctx, request.NamespacedName)
+	switch {
+	case ctx.Err() != nil:
+		return ctrl.Result{}, nil // told to stop: nothing went wrong
+	case apierrors.IsConflict(err):
 		ctrl.LoggerFrom(ctx).V(1).Info("Overtaken by another write, deciding anew", "conflict", err.Error())
 		return ctrl.Result{RequeueAfter: conflictDelay}, nil
 	}
 	return result, err
 }
 
-func (r *Reconciler) reconcile(ctx context.Context, singleton *v1.StatefulSingleton) (ctrl.Result, error) {
+func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
+	singleton := &v1.StatefulSingleton{}
+	if err := r.Live.Get(ctx, key, singleton); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
 	if !singleton.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, r.finalize(ctx, singleton)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -61,6 +62,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesMetadata(podMetadata(), handler.EnqueueRequestsFromMapFunc(singletonOfPod)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 16,
+			LogConstructor: func(request *reconcile.Request) logr.Logger {
+				if request == nil {
+					return mgr.GetLogger()
+				}
+				return mgr.GetLogger().WithValues("singleton", request.String())
+			},
 			// Not the default of 1000 s at most: a handoff must not wait so long
 			// after the API server comes back.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 10*time.Second),

@@ -1,0 +1,349 @@
+package singleton_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+func TestFirstRelease(t *testing.T) {
+	tests := map[string]struct{ change func(*corev1.Pod) }{
+		"wrapper": {change: withCommand},
+		"barrier": {change: func(*corev1.Pod) {}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			journal := w.keepJournal()
+			w.startManager()
+			w.createSingleton()
+
+			pod := w.createPod("db-1", test.change)
+			w.report(pod, pulling)
+			s := w.eventually("WarmingUp")
+			w.Expect(s.Status.Message).To(ContainSubstring("pod db-1 container db waits: ImagePullBackOff"))
+			w.Expect(s.Status.Phase).To(Equal(v1.PhaseTransitioning))
+			w.Expect(s.Status.StandbyPods).To(Equal([]string{"db-1"}))
+			w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
+
+			w.report(pod, held)
+			w.Eventually(w.holder).Should(Equal("db-1"))
+			moments := []moment{
+				{"the record names db-1", recordIs("db-1", 1)},
+				{"db-1 is signalled", podIs("db-1", signalled)},
+			}
+			if configMap := barrierOf(pod); configMap != "" {
+				moments = append(moments, moment{"its barrier is opened", configMapIs(configMap)})
+			}
+			journal.wantOrder(moments...)
+			wantReleased(w, "db-1", 1)
+
+			w.serve(pod)
+			s = w.singleton()
+			w.Expect(s.Status.Phase).To(Equal(v1.PhaseRunning))
+			w.Expect(s.Status.ActivePodUID).To(Equal(pod.UID))
+			w.Expect(s.Status.StandbyPods).To(BeEmpty())
+			w.Expect(meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionReady)).To(BeTrue())
+			wantTransition(t, s, v1.Transition{To: "db-1", Cause: v1.CauseCreated})
+		})
+	}
+}
+
+// wantReleased checks all that a holder bears.
+func wantReleased(w *world, name string, epoch int64) {
+	w.t.Helper()
+	pod := w.pod(name)
+	given, err := signal.Parse([]byte(pod.Annotations[signal.Annotation]))
+	w.Expect(err).NotTo(HaveOccurred())
+	if given.UID != string(pod.UID) || given.Epoch != epoch || given.Time.IsZero() {
+		w.t.Errorf("pod %s of uid %s bears signal %s, want one of its own with epoch %d and a time", name, pod.UID, given, epoch)
+	}
+	w.Expect(hasFinalizer(pod)).To(BeTrue(), "finalizer of pod %s", name)
+	w.Expect(pod.Labels).To(HaveKeyWithValue(v1.RoleLabel, v1.RoleActive))
+	if barrierOf(pod) == "" {
+		return
+	}
+	configMap := &corev1.ConfigMap{}
+	w.Expect(c.Get(w.t.Context(), w.key(barrierOf(pod)), configMap)).To(Succeed())
+	w.Expect(configMap.Data).To(Equal(map[string]string{"epoch": "1"}), "the epoch that the application reads")
+	w.Expect(configMap.OwnerReferences).To(HaveLen(1))
+	w.Expect(configMap.OwnerReferences[0].UID).To(Equal(pod.UID))
+}
+
+// wantTransition compares the last transition, but for its times, which it wants
+// there where the transition had one: each not before the one before.
+func wantTransition(t *testing.T, s *v1.StatefulSingleton, want v1.Transition) {
+	t.Helper()
+	got := s.Status.LastTransition
+	if got == nil {
+		t.Fatal("lastTransition is missing")
+	}
+	times := cmpopts.IgnoreFields(v1.Transition{}, "Started", "Terminated", "Signalled", "Ready", "GapMilliseconds")
+	if diff := cmp.Diff(want, *got, times); diff != "" {
+		t.Errorf("lastTransition (-want +got):\n%s", diff)
+	}
+	recorded := []*metav1.MicroTime{got.Started, got.Terminated, got.Signalled, got.Ready}
+	if want.Proof == "" {
+		recorded = slices.Delete(recorded, 1, 2)
+		if got.Terminated != nil || got.GapMilliseconds != nil {
+			t.Errorf("lastTransition has a gap though nobody held before: terminated %s", got.Terminated)
+		}
+	} else if got.GapMilliseconds == nil || *got.GapMilliseconds < 0 {
+		t.Errorf("gapMilliseconds is missing or negative")
+	}
+	if slices.Contains(recorded, nil) || !slices.IsSortedFunc(recorded, func(a, b *metav1.MicroTime) int { return a.Compare(b.Time) }) {
+		t.Errorf("times are missing or out of order: started %s, terminated %s, signalled %s, ready %s", got.Started, got.Terminated, got.Signalled, got.Ready)
+	}
+}
+
+func TestRollout(t *testing.T) {
+	w := newWorld(t)
+	journal := w.keepJournal()
+	registry := w.startManager()
+	w.createSingleton()
+	d := w.deployment()
+	old := w.replicaSet(d, 1)
+	first := w.hold("db-1", ownedBy(old), withCommand)
+
+	second := w.createPod("db-2", ownedBy(w.replicaSet(d, 2)))
+	w.report(second, pulling)
+	s := w.eventually("StandbyNotWarm")
+	w.Expect(s.Status.Message).To(ContainSubstring("pod db-1 goes on until it is warm"))
+	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
+
+	w.report(second, held)
+	w.eventually("Retiring")
+	// Through the scale subresource: the chart gives no other right.
+	w.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(old), old)).To(Succeed())
+	w.Expect(*old.Spec.Replicas).To(BeZero())
+	w.ask(first)
+	w.eventually("HolderStopping")
+	w.Expect(signalled(w.pod("db-2"))).To(BeFalse(), "db-2 is released while db-1 runs")
+
+	w.report(first, ended)
+	w.Eventually(w.holder).Should(Equal("db-2"))
+	journal.wantOrder(
+		moment{"db-2 is warm", podIs("db-2", func(p *corev1.Pod) bool {
+			return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Waiting.Reason == "CreateContainerConfigError"
+		})},
+		moment{"db-1 is retired", scaledToZero(old.Name)},
+		moment{"db-1 has ended", podIs("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
+		moment{"the record names db-2", recordIs("db-2", 2)},
+		moment{"db-2 is signalled", podIs("db-2", signalled)},
+		moment{"the barrier of db-2 is opened", configMapIs(barrierOf(second))},
+		moment{"db-1 is let go", podIs("db-1", func(p *corev1.Pod) bool {
+			return p.Status.Phase == corev1.PodSucceeded && !hasFinalizer(p) && p.Labels[v1.RoleLabel] == "" && p.Annotations[signal.Annotation] == ""
+		})},
+	)
+	w.remove(first)
+	w.Eventually(func() *corev1.Pod { return w.pod("db-1") }).Should(BeNil())
+
+	w.serve(second)
+	s = w.singleton()
+	w.Expect(s.Status.Phase).To(Equal(v1.PhaseRunning))
+	wantTransition(t, s, v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported})
+	if released := journal.wantOneAtATime(); released != 2 {
+		t.Errorf("%d pods were released, want 2", released)
+	}
+	wantEvents(w, "Installing", "Released", "Starting", "HolderReady", "StandbyNotWarm", "Retiring", "HolderStopping")
+	wantMetrics(t, registry)
+}
+
+// wantEvents waits for events of these reasons about the singleton.
+func wantEvents(w *world, reasons ...string) {
+	w.t.Helper()
+	w.Eventually(func() []string {
+		var list eventsv1.EventList
+		w.Expect(c.List(w.t.Context(), &list, client.InNamespace(w.namespace))).To(Succeed())
+		var got []string
+		for _, e := range list.Items {
+			if e.Regarding.Kind == "StatefulSingleton" && e.Regarding.Name == singletonName && e.Note != "" {
+				got = append(got, e.Reason)
+			}
+		}
+		return got
+	}).Should(ContainElements(reasons))
+}
+
+// wantMetrics checks what was counted after a first release and a rollout.
+func wantMetrics(t *testing.T, registry *prometheus.Registry) {
+	t.Helper()
+	want := `
+# HELP statefulsingleton_handoffs_total Handoffs completed, by what began them and by why the old holder was known to be dead (None: there was none).
+# TYPE statefulsingleton_handoffs_total counter
+statefulsingleton_handoffs_total{cause="Created",proof="None"} 1
+statefulsingleton_handoffs_total{cause="Rollout",proof="KubeletReported"} 1
+# HELP statefulsingleton_singletons StatefulSingletons by phase (Idle: no pod is there and none is expected).
+# TYPE statefulsingleton_singletons gauge
+statefulsingleton_singletons{phase="Failed"} 0
+statefulsingleton_singletons{phase="Idle"} 0
+statefulsingleton_singletons{phase="Running"} 1
+statefulsingleton_singletons{phase="Transitioning"} 0
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "statefulsingleton_handoffs_total", "statefulsingleton_singletons"); err != nil {
+		t.Error(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	observed, labels := map[string]uint64{}, map[string]bool{}
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			observed[family.GetName()] += metric.GetHistogram().GetSampleCount()
+			for _, label := range metric.Label {
+				labels[label.GetName()] = true
+			}
+		}
+	}
+	if gaps, handoffs := observed["statefulsingleton_handoff_gap_seconds"], observed["statefulsingleton_handoff_seconds"]; gaps != 1 || handoffs != 2 {
+		t.Errorf("observed %d gaps and %d handoffs, want 1 and 2: nobody held before the first pod", gaps, handoffs)
+	}
+	if diff := cmp.Diff(map[string]bool{"cause": true, "proof": true, "phase": true}, labels); diff != "" {
+		t.Errorf("labels, which must name no object (-want +got):\n%s", diff)
+	}
+}
+
+// A holder that is deleted by force stays until the kubelet has reported its end.
+func TestForcedDeletion(t *testing.T) {
+	w := newWorld(t)
+	journal := w.keepJournal()
+	w.startManager()
+	w.createSingleton()
+	first := w.hold("db-1", withCommand)
+	w.warmPod("db-2", withCommand)
+	w.Eventually(func() []string { return w.singleton().Status.StandbyPods }).Should(Equal([]string{"db-2"}))
+
+	w.remove(first)
+	w.eventually("HolderStopping")
+	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
+	w.Expect(signalled(w.pod("db-2"))).To(BeFalse(), "db-2 is released without proof")
+
+	w.report(first, ended)
+	w.Eventually(w.holder).Should(Equal("db-2"))
+	journal.wantOrder(
+		moment{"db-1 has ended", podIs("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
+		moment{"the record names db-2", recordIs("db-2", 2)},
+		moment{"db-2 is signalled", podIs("db-2", signalled)},
+		moment{"db-1 is gone", podGone("db-1")},
+	)
+	journal.wantOneAtATime()
+}
+
+// Somebody takes the finalizer off a running holder: only a person's word helps.
+func TestAttestation(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	first := w.hold("db-1", withCommand)
+	second := w.warmPod("db-2", withCommand)
+	w.Eventually(func() []string { return w.singleton().Status.StandbyPods }).Should(Equal([]string{"db-2"}))
+	w.remove(first)
+	w.eventually("HolderStopping")
+	w.Expect(c.Patch(t.Context(), first, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+
+	s := w.eventually("HolderLost")
+	w.Expect(s.Status.Phase).To(Equal(v1.PhaseFailed))
+	attest := v1.AttestAnnotation + "=" + string(first.UID)
+	w.Expect(s.Status.Message).To(ContainSubstring("kubectl annotate -n " + w.namespace + " stfs db " + attest))
+	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
+
+	patch := `{"metadata":{"annotations":{"` + v1.AttestAnnotation + `":"` + string(first.UID) + `"}}}`
+	w.Expect(c.Patch(t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+	w.Eventually(w.holder).Should(Equal("db-2"))
+	w.serve(second)
+	wantTransition(t, w.singleton(), v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofAttested})
+}
+
+// A pod that ran before the singleton existed holds by fact.
+func TestAdoption(t *testing.T) {
+	w := newWorld(t)
+	pod := w.bare("legacy")
+	w.Expect(c.Create(t.Context(), pod)).To(Succeed())
+	w.report(pod, ready)
+	w.startManager()
+	w.createSingleton()
+
+	w.Eventually(w.holder).Should(Equal("legacy"))
+	s := w.eventually("HolderReady")
+	wantTransition(t, s, v1.Transition{To: "legacy", Cause: v1.CauseAdopted})
+	adopted := w.pod("legacy")
+	w.Expect(hasFinalizer(adopted)).To(BeTrue())
+	w.Expect(adopted.Labels).To(HaveKeyWithValue(v1.SingletonLabel, singletonName))
+	w.Expect(adopted.Labels).To(HaveKeyWithValue(v1.RoleLabel, v1.RoleActive))
+	w.Expect(adopted.Annotations).NotTo(HaveKey(signal.Annotation))
+
+	next := w.warmPod("db-1", withCommand)
+	w.ask(pod)
+	w.eventually("HolderStopping")
+	w.report(pod, ended)
+	w.Eventually(w.holder).Should(Equal("db-1"))
+	w.serve(next)
+	wantTransition(t, w.singleton(), v1.Transition{From: "legacy", To: "db-1", Cause: v1.CauseDeletion, Proof: v1.ProofKubeletReported})
+}
+
+// While two pods run, none is released; once one is left, it holds.
+func TestSeveralRun(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"legacy-1", "legacy-2"} {
+		pod := w.bare(name)
+		w.Expect(c.Create(t.Context(), pod)).To(Succeed())
+		w.report(pod, ready)
+	}
+	w.warmPod("db-1", withCommand)
+	w.startManager()
+	w.createSingleton()
+
+	s := w.eventually("SeveralRun")
+	w.Expect(s.Status.Phase).To(Equal(v1.PhaseFailed))
+	w.Expect(s.Status.Message).To(ContainSubstring("pods legacy-1, legacy-2 are not held and may run"))
+	w.Expect(s.Status.ActivePod).To(BeEmpty())
+	for _, name := range []string{"legacy-1", "legacy-2"} {
+		w.Expect(hasFinalizer(w.pod(name))).To(BeTrue(), "%s could vanish unseen", name)
+	}
+	w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
+
+	going := w.pod("legacy-2")
+	w.ask(going)
+	w.report(going, ended)
+	w.Eventually(w.holder).Should(Equal("legacy-1"))
+	w.eventually("HolderReady")
+	w.Eventually(func() bool { return hasFinalizer(w.pod("legacy-2")) }).Should(BeFalse())
+	w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
+}
+
+// Two singletons that pick the same pod: neither signals it, both say so.
+func TestOverlap(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	other := w.createSingleton(func(s *v1.StatefulSingleton) { s.Name = "other" })
+	pod := w.warmPod("db-1", withCommand)
+
+	s := w.eventually("Overlapping")
+	w.Expect(s.Status.Phase).To(Equal(v1.PhaseFailed))
+	w.Expect(s.Status.Message).To(ContainSubstring("StatefulSingleton other picks pod db-1 too"))
+	w.Eventually(func() string {
+		w.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
+		return other.Status.Message
+	}).Should(ContainSubstring("StatefulSingleton db picks pod db-1 too"))
+	w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
+
+	w.Expect(c.Delete(t.Context(), other)).To(Succeed())
+	w.Eventually(w.holder).Should(Equal("db-1"))
+	w.serve(pod)
+}

@@ -1,0 +1,176 @@
+package singleton_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// journal is every write of the test's namespace: the API server numbers them
+// all, of whatever kind, in one order.
+type journal struct {
+	w *world
+
+	mu      sync.Mutex
+	entries []entry
+}
+
+type entry struct {
+	version uint64
+	deleted bool
+	object  client.Object
+}
+
+// keepJournal begins to write down what is written from now on.
+func (w *world) keepJournal() *journal {
+	w.t.Helper()
+	j := &journal{w: w}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.t.Cleanup(cancel)
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &corev1.ConfigMapList{}, &v1.StatefulSingletonList{}, &appsv1.ReplicaSetList{}} {
+		watching, err := c.Watch(ctx, list, client.InNamespace(w.namespace))
+		w.Expect(err).NotTo(HaveOccurred())
+		go func() {
+			for event := range watching.ResultChan() {
+				j.add(event)
+			}
+		}()
+	}
+	return j
+}
+
+func (j *journal) add(event watch.Event) {
+	object, ok := event.Object.(client.Object)
+	if !ok {
+		return // the end of the watch
+	}
+	version, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+	if err != nil {
+		panic(fmt.Sprintf("resourceVersion of %s: %v", object.GetName(), err))
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.entries = append(j.entries, entry{version, event.Type == watch.Deleted, object})
+}
+
+// sorted is the journal so far, in the API server's order.
+func (j *journal) sorted() []entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.SortedFunc(slices.Values(j.entries), func(a, b entry) int { return cmp.Compare(a.version, b.version) })
+}
+
+// moment is something that is written once.
+type moment struct {
+	what string
+	is   func(entry) bool
+}
+
+// wantOrder waits for all of the moments, and checks that they came one after the
+// other. A moment is the first write of which it is true.
+func (j *journal) wantOrder(moments ...moment) {
+	j.w.t.Helper()
+	versions := make([]uint64, len(moments))
+	for i, m := range moments {
+		j.w.Eventually(func() bool {
+			for _, e := range j.sorted() {
+				if m.is(e) {
+					versions[i] = e.version
+					return true
+				}
+			}
+			return false
+		}).Should(BeTrue(), "in the journal: %s", m.what)
+	}
+	if slices.IsSorted(versions) && len(slices.Compact(slices.Clone(versions))) == len(versions) {
+		return
+	}
+	var came []string
+	for i, m := range moments {
+		came = append(came, fmt.Sprintf("%d\t%s", versions[i], m.what))
+	}
+	j.w.t.Errorf("written in the wrong order:\n%s", strings.Join(came, "\n"))
+}
+
+// wantOneAtATime replays the journal: at no time do two pods bear a signal
+// without one of them having ended, and no epoch is given to two pods.
+func (j *journal) wantOneAtATime() (released int) {
+	j.w.t.Helper()
+	released = 0
+	live := map[string]bool{}
+	podOfEpoch := map[int64]string{}
+	for _, e := range j.sorted() {
+		pod, ok := e.object.(*corev1.Pod)
+		if !ok {
+			continue
+		}
+		s, err := signal.Parse([]byte(pod.Annotations[signal.Annotation]))
+		if err != nil || e.deleted || pod.Status.Phase == corev1.PodSucceeded {
+			delete(live, pod.Name)
+			continue
+		}
+		live[pod.Name] = true
+		if len(live) > 1 {
+			j.w.t.Fatalf("two pods bear a signal at resourceVersion %d: %v", e.version, live)
+		}
+		if other, given := podOfEpoch[s.Epoch]; given && other != pod.Name {
+			j.w.t.Fatalf("epoch %d was given to pod %s and to pod %s", s.Epoch, other, pod.Name)
+		}
+		podOfEpoch[s.Epoch] = pod.Name
+	}
+	return len(podOfEpoch)
+}
+
+func podIs(name string, is func(*corev1.Pod) bool) func(entry) bool {
+	return func(e entry) bool {
+		pod, ok := e.object.(*corev1.Pod)
+		return ok && pod.Name == name && !e.deleted && is(pod)
+	}
+}
+
+func podGone(name string) func(entry) bool {
+	return func(e entry) bool {
+		pod, ok := e.object.(*corev1.Pod)
+		return ok && pod.Name == name && e.deleted
+	}
+}
+
+// signalled: the pod bears its signal.
+func signalled(pod *corev1.Pod) bool {
+	s, err := signal.Parse([]byte(pod.Annotations[signal.Annotation]))
+	return err == nil && s.UID == string(pod.UID)
+}
+
+func recordIs(name string, epoch int64) func(entry) bool {
+	return func(e entry) bool {
+		s, ok := e.object.(*v1.StatefulSingleton)
+		return ok && s.Status.ActivePod == name && s.Status.Epoch == epoch
+	}
+}
+
+func configMapIs(name string) func(entry) bool {
+	return func(e entry) bool {
+		configMap, ok := e.object.(*corev1.ConfigMap)
+		return ok && configMap.Name == name
+	}
+}
+
+func scaledToZero(name string) func(entry) bool {
+	return func(e entry) bool {
+		rs, ok := e.object.(*appsv1.ReplicaSet)
+		return ok && rs.Name == name && *rs.Spec.Replicas == 0
+	}
+}

@@ -1,0 +1,124 @@
+package singleton_test
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// inject makes of a pod with one container what the policy makes of it.
+func inject(pod *corev1.Pod, namespace string) *corev1.Pod {
+	if pod.Annotations[v1.InjectedAnnotation] != "" {
+		return pod
+	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1.InjectedAnnotation, namespace+"/"+singletonName)
+	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.SingletonLabel, singletonName)
+	spec := &pod.Spec
+	spec.ReadinessGates = append(spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: v1.ReadyCondition})
+	spec.Volumes = append(spec.Volumes,
+		corev1.Volume{Name: "statefulsingleton-signal", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		corev1.Volume{Name: "statefulsingleton-podinfo", VolumeSource: corev1.VolumeSource{
+			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{
+				Path: "start-signal", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + signal.Annotation + "']"},
+			}}},
+		}})
+	spec.InitContainers = slices.Insert(spec.InitContainers, 0, corev1.Container{
+		Name: v1.SidecarName, Image: "gate", Command: []string{"/gate"}, Args: []string{"sidecar"},
+		RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways),
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: "statefulsingleton-signal", MountPath: signal.Dir},
+			{Name: "statefulsingleton-podinfo", MountPath: "/etc/statefulsingleton", ReadOnly: true},
+		},
+	})
+	main := &spec.Containers[0]
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: signal.Dir, ReadOnly: true})
+	if len(main.Command) > 0 {
+		main.Command = append([]string{signal.GatePath, "wrap", "--"}, main.Command...)
+		main.StartupProbe = &corev1.Probe{
+			ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started"}}},
+			PeriodSeconds: 1, FailureThreshold: 1<<31 - 1,
+		}
+		return pod
+	}
+	main.Env = append(main.Env, corev1.EnvVar{Name: signal.EpochEnv, ValueFrom: &corev1.EnvVarSource{
+		ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "statefulsingleton-" + string(uuid.NewUUID())}, Key: signal.EpochKey,
+		},
+	}})
+	return pod
+}
+
+// barrierOf is the ConfigMap that the pod waits for. Empty: the wrapper holds it.
+func barrierOf(pod *corev1.Pod) string {
+	for _, env := range pod.Spec.Containers[0].Env {
+		if env.Name == signal.EpochEnv {
+			return env.ValueFrom.ConfigMapKeyRef.Name
+		}
+	}
+	return ""
+}
+
+// What the kubelet reports of a pod with one regular container, in the order of
+// its life.
+
+// pulling: the pod is bound to its node, and not warm.
+func pulling(pod *corev1.Pod) {
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: `Back-off pulling image "db"`}}
+	reported(pod, corev1.PodPending, waiting, false)
+}
+
+// held: the pod waits for the signal and nothing else.
+func held(pod *corev1.Pod) {
+	if configMap := barrierOf(pod); configMap != "" {
+		waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+			Reason: "CreateContainerConfigError", Message: fmt.Sprintf("configmap %q not found", configMap),
+		}}
+		reported(pod, corev1.PodPending, waiting, false)
+		return
+	}
+	reported(pod, corev1.PodRunning, isRunning(), false)
+}
+
+// running: the main process was started.
+func running(pod *corev1.Pod) { reported(pod, corev1.PodRunning, isRunning(), true) }
+
+// ready: the pod is Ready.
+func ready(pod *corev1.Pod) {
+	running(pod)
+	pod.Status.ContainerStatuses[0].Ready = true
+	setCondition(pod, corev1.PodReady)
+}
+
+// ended: the main process has ended, and the kubelet is done with the pod.
+func ended(pod *corev1.Pod) {
+	terminated := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 0, Reason: "Completed"}}
+	reported(pod, corev1.PodSucceeded, terminated, false)
+	for i := range pod.Status.InitContainerStatuses {
+		pod.Status.InitContainerStatuses[i].State = terminated
+	}
+}
+
+func isRunning() corev1.ContainerState {
+	return corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}
+}
+
+func reported(pod *corev1.Pod, phase corev1.PodPhase, state corev1.ContainerState, started bool) {
+	pod.Status.Phase = phase
+	setCondition(pod, corev1.PodScheduled)
+	for _, sidecar := range pod.Spec.InitContainers {
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: sidecar.Name, State: isRunning(), Started: ptr.To(true), Ready: true, ImageID: "gate"}}
+	}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: state, Started: &started, ImageID: "db"}}
+}
+
+func setCondition(pod *corev1.Pod, kind corev1.PodConditionType) {
+	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
+}

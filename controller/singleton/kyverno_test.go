@@ -1,0 +1,84 @@
+package singleton_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// kyvernoLabel is "serves" on a namespace where a webhook stands in for Kyverno,
+// and "refuses" where it refuses every pod. Elsewhere Kyverno is down.
+const kyvernoLabel = "test/kyverno"
+
+const kyvernoPath = "/mutate"
+
+func kyvernoWebhooks() []*admissionregistrationv1.MutatingWebhookConfiguration {
+	return []*admissionregistrationv1.MutatingWebhookConfiguration{{
+		ObjectMeta: metav1.ObjectMeta{Name: "kyverno"},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name: "mutate.kyverno.svc",
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				Service: &admissionregistrationv1.ServiceReference{Namespace: "kyverno", Name: "kyverno-svc", Path: ptr.To(kyvernoPath)},
+			},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+			}},
+			NamespaceSelector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: kyvernoLabel, Operator: metav1.LabelSelectorOpExists}},
+			},
+			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+			AdmissionReviewVersions: []string{"v1"},
+		}},
+	}}
+}
+
+// serveKyverno injects the pods of each singleton whose ClusterPolicy exists, as
+// Kyverno does.
+func serveKyverno(ctx context.Context, o envtest.WebhookInstallOptions) {
+	server := webhook.NewServer(webhook.Options{Host: o.LocalServingHost, Port: o.LocalServingPort, CertDir: o.LocalServingCertDir})
+	server.Register(kyvernoPath, &admission.Webhook{Handler: admission.HandlerFunc(mutate)})
+	go func() {
+		if err := server.Start(ctx); err != nil {
+			panic(fmt.Sprintf("serve the webhook: %v", err))
+		}
+	}()
+}
+
+func mutate(ctx context.Context, request admission.Request) admission.Response {
+	var namespace corev1.Namespace
+	if err := c.Get(ctx, client.ObjectKey{Name: request.Namespace}, &namespace); err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
+	if namespace.Labels[kyvernoLabel] == "refuses" {
+		return admission.Denied("\n\nresource Pod was blocked due to the following policies\n\nsome-policy:\n  some-rule: 'not on my watch'\n")
+	}
+	policy := &metav1.PartialObjectMetadata{}
+	policy.SetGroupVersionKind(policies.GVK)
+	name := policies.Name(types.NamespacedName{Namespace: request.Namespace, Name: singletonName})
+	if err := c.Get(ctx, client.ObjectKey{Name: name}, policy); err != nil {
+		return admission.Allowed("")
+	}
+	var pod corev1.Pod
+	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
+		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decode the pod: %w", err))
+	}
+	injected, err := json.Marshal(inject(&pod, request.Namespace))
+	if err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
+	return admission.PatchResponseFromRaw(request.Object.Raw, injected)
+}

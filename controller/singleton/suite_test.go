@@ -1,0 +1,134 @@
+package singleton_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// A real etcd and kube-apiserver, with the CRD and the rights of the chart and
+// Kyverno's own CRD. No kubelet and no Kyverno: the tests write what the kubelet
+// would report, and kyverno_test.go stands in for Kyverno.
+var (
+	// config and c may do everything.
+	config *rest.Config
+	c      client.WithWatch
+	// controllerConfig may do what the chart gives the controller.
+	controllerConfig *rest.Config
+	kyvernoCRDs      envtest.CRDInstallOptions
+)
+
+// nodeName is the node that every pod is bound to.
+const nodeName = "node"
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard()) // each manager logs to its test
+	code, err := runWithAPIServer(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+func runWithAPIServer(m *testing.M) (code int, err error) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		return 0, errors.New("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `go run ./chainsaw-tests/cluster tools` prints")
+	}
+	kyverno, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kyverno/kyverno").Output()
+	if err != nil {
+		return 0, fmt.Errorf("find Kyverno's CRDs in the module cache: %w", err)
+	}
+	kyvernoCRDs.Paths = []string{filepath.Join(strings.TrimSpace(string(kyverno)), "config/crds/kyverno/kyverno.io_clusterpolicies.yaml")}
+	environment := &envtest.Environment{
+		CRDDirectoryPaths:     append([]string{"../../charts/statefulsingleton/files/crds"}, kyvernoCRDs.Paths...),
+		ErrorIfCRDPathMissing: true,
+	}
+	environment.WebhookInstallOptions.MutatingWebhooks = kyvernoWebhooks()
+	if config, err = environment.Start(); err != nil {
+		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
+	}
+	defer environment.Stop()
+	config.QPS = -1
+	config.WarningHandler = rest.NoWarnings{}
+	if err := v1.AddToScheme(scheme.Scheme); err != nil {
+		return 0, err
+	}
+	if c, err = client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme}); err != nil {
+		return 0, fmt.Errorf("connect to kube-apiserver: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	serveKyverno(ctx, environment.WebhookInstallOptions)
+	if err := createNode(ctx); err != nil {
+		return 0, fmt.Errorf("create the node: %w", err)
+	}
+	if err := applyRights(ctx); err != nil {
+		return 0, fmt.Errorf("give the controller the chart's rights: %w", err)
+	}
+	gomega.SetDefaultEventuallyTimeout(30 * time.Second)
+	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
+	return m.Run(), nil
+}
+
+func createNode(ctx context.Context) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
+	if err := c.Create(ctx, node); err != nil {
+		return err
+	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return c.Status().Update(ctx, node)
+}
+
+// applyRights gives the controller's service account what the chart gives it.
+func applyRights(ctx context.Context) error {
+	const release = "statefulsingleton"
+	helm := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"),
+		"template", release, "../../charts/statefulsingleton", "--namespace", release, "--show-only", "templates/rbac.yaml")
+	rendered, err := helm.Output()
+	if err != nil {
+		return fmt.Errorf("render the chart: %w", err)
+	}
+	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: release}}); err != nil {
+		return err
+	}
+	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(rendered), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := documents.Decode(object); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		if err := c.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	controllerConfig = rest.CopyConfig(config)
+	controllerConfig.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + release + ":" + release, Groups: []string{"system:authenticated"},
+	}
+	return nil
+}

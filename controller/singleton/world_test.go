@@ -1,0 +1,321 @@
+package singleton_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// singletonName names the singleton of each test; it picks the pods labelled
+// app: db.
+const singletonName = "db"
+
+// world is one test's namespace, and what plays the kubelet and the owners there.
+type world struct {
+	*WithT
+	t         *testing.T
+	namespace string
+	clock     *skewedClock
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	w := &world{WithT: NewWithT(t), t: t, clock: &skewedClock{}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	w.Expect(c.Create(t.Context(), namespace)).To(Succeed())
+	w.namespace = namespace.Name
+	return w
+}
+
+// skewedClock is the clock, put forward.
+type skewedClock struct{ ahead atomic.Int64 }
+
+func (s *skewedClock) Now() time.Time                  { return time.Now().Add(time.Duration(s.ahead.Load())) }
+func (s *skewedClock) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
+func (s *skewedClock) advance(by time.Duration)        { s.ahead.Add(int64(by)) }
+
+// startManager runs the real manager with the real watches, and returns where it
+// counts. It reconciles the singletons of this namespace alone: policies, which
+// it watches, are of no namespace.
+func (w *world) startManager() *prometheus.Registry {
+	w.t.Helper()
+	options := singleton.CacheOptions()
+	options.DefaultNamespaces = map[string]cache.Config{w.namespace: {}}
+	mgr, err := ctrl.NewManager(controllerConfig, ctrl.Options{
+		Scheme:     scheme.Scheme,
+		Logger:     testr.New(w.t),
+		Cache:      options,
+		Metrics:    server.Options{BindAddress: "0"},
+		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
+	})
+	w.Expect(err).NotTo(HaveOccurred())
+	live := inNamespace{mgr.GetAPIReader(), w.namespace}
+	registry := prometheus.NewRegistry()
+	reconciler := newReconciler(mgr.GetClient(), live, w.clock)
+	reconciler.Recorder = mgr.GetEventRecorder("statefulsingleton")
+	reconciler.Metrics = singleton.NewMetrics(registry, mgr.GetClient())
+	w.Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
+
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan error)
+	go func() { stopped <- mgr.Start(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-stopped; err != nil {
+			w.t.Errorf("the manager stopped with: %v", err)
+		}
+	})
+	return registry
+}
+
+// inNamespace finds nothing in other namespaces.
+type inNamespace struct {
+	client.Reader
+	namespace string
+}
+
+func (r inNamespace) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if key.Namespace != "" && key.Namespace != r.namespace {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.String())
+	}
+	return r.Reader.Get(ctx, key, o, options...)
+}
+
+// newReconciler makes one without a manager, for tests that say when it reconciles.
+func newReconciler(writes client.Client, live client.Reader, clock clock.PassiveClock) *singleton.Reconciler {
+	return &singleton.Reconciler{
+		Client: writes, Live: live, Clock: clock,
+		Recorder: events.NewFakeRecorder(1000),
+		Metrics:  singleton.NewMetrics(prometheus.NewRegistry(), writes),
+		Injector: &singleton.Injector{
+			Client: writes, Live: live, Clock: clock,
+			Options: policies.Options{SidecarImage: "gate"},
+			Watch:   func() error { return nil },
+		},
+	}
+}
+
+func (w *world) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: w.namespace, Name: name}
+}
+
+func (w *world) request() ctrl.Request { return ctrl.Request{NamespacedName: w.key(singletonName)} }
+
+// createSingleton creates the singleton of the test, after changes.
+func (w *world) createSingleton(changes ...func(*v1.StatefulSingleton)) *v1.StatefulSingleton {
+	w.t.Helper()
+	s := &v1.StatefulSingleton{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: singletonName},
+		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+	}
+	for _, change := range changes {
+		change(s)
+	}
+	w.Expect(c.Create(w.t.Context(), s)).To(Succeed())
+	// Policies outlive their namespace.
+	w.t.Cleanup(func() {
+		policy := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: policies.Name(client.ObjectKeyFromObject(s))}}
+		policy.SetGroupVersionKind(policies.GVK)
+		_ = c.Delete(context.Background(), policy)
+	})
+	return s
+}
+
+// singleton reads the singleton.
+func (w *world) singleton() *v1.StatefulSingleton {
+	w.t.Helper()
+	s := &v1.StatefulSingleton{}
+	w.Expect(c.Get(w.t.Context(), w.key(singletonName), s)).To(Succeed())
+	return s
+}
+
+// reason is the reason of a condition of the singleton, as in "HolderReady".
+func (w *world) reason(conditionType string) func() string {
+	return func() string {
+		if c := meta.FindStatusCondition(w.singleton().Status.Conditions, conditionType); c != nil {
+			return c.Reason
+		}
+		return ""
+	}
+}
+
+// eventually waits until the singleton's outcome is as named.
+func (w *world) eventually(outcome string) *v1.StatefulSingleton {
+	w.t.Helper()
+	w.Eventually(w.reason(v1.ConditionReady)).Should(Equal(outcome), func() string { return "message: " + w.singleton().Status.Message })
+	return w.singleton()
+}
+
+// pod reads a pod; nil if it is gone.
+func (w *world) pod(name string) *corev1.Pod {
+	w.t.Helper()
+	pod := &corev1.Pod{}
+	err := c.Get(w.t.Context(), w.key(name), pod)
+	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
+	if err != nil {
+		return nil
+	}
+	return pod
+}
+
+// deployment creates a Deployment of one.
+func (w *world) deployment() *appsv1.Deployment {
+	w.t.Helper()
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "db"},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			Template: podTemplate(),
+		},
+	}
+	w.Expect(c.Create(w.t.Context(), d)).To(Succeed())
+	return d
+}
+
+// replicaSet creates the ReplicaSet of a Deployment's revision.
+func (w *world) replicaSet(d *appsv1.Deployment, revision int) *appsv1.ReplicaSet {
+	w.t.Helper()
+	rs := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: "db-" + strconv.Itoa(revision),
+			Annotations:     map[string]string{"deployment.kubernetes.io/revision": strconv.Itoa(revision)},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
+		},
+		Spec: appsv1.ReplicaSetSpec{
+			Replicas: ptr.To(int32(1)),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			Template: podTemplate(),
+		},
+	}
+	w.Expect(c.Create(w.t.Context(), rs)).To(Succeed())
+	return rs
+}
+
+func podTemplate() corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "db"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "db", Image: "db"}}},
+	}
+}
+
+func ownedBy(rs *appsv1.ReplicaSet) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	}
+}
+
+// withCommand makes the pod one that the wrapper holds. Without it, the barrier does.
+func withCommand(pod *corev1.Pod) { pod.Spec.Containers[0].Command = []string{"serve"} }
+
+// bare is a pod as a person writes it.
+func (w *world) bare(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	template := podTemplate()
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Namespace, pod.Name, pod.Spec.NodeName = w.namespace, name, nodeName
+	for _, change := range changes {
+		change(pod)
+	}
+	return pod
+}
+
+// createPod creates an injected pod.
+func (w *world) createPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	w.t.Helper()
+	pod := inject(w.bare(name, changes...), w.namespace)
+	w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
+	return pod
+}
+
+// warmPod creates an injected pod that waits for nothing but the signal.
+func (w *world) warmPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	w.t.Helper()
+	pod := w.createPod(name, changes...)
+	w.report(pod, held)
+	return pod
+}
+
+// report writes a pod's status as the kubelet does.
+func (w *world) report(pod *corev1.Pod, state func(*corev1.Pod)) {
+	w.t.Helper()
+	w.Eventually(func() error {
+		stored := &corev1.Pod{}
+		if err := c.Get(w.t.Context(), client.ObjectKeyFromObject(pod), stored); err != nil {
+			return err
+		}
+		state(stored)
+		return c.Status().Update(w.t.Context(), stored)
+	}).Should(Succeed())
+}
+
+// ask asks for a pod's deletion.
+func (w *world) ask(pod *corev1.Pod) {
+	w.t.Helper()
+	w.Expect(c.Delete(w.t.Context(), pod)).To(Succeed())
+}
+
+// remove takes a pod's object away, as the kubelet does once nothing of it runs.
+func (w *world) remove(pod *corev1.Pod) {
+	w.t.Helper()
+	err := c.Delete(w.t.Context(), pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
+}
+
+// hold brings up a pod that holds, from its creation to Ready.
+func (w *world) hold(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	w.t.Helper()
+	pod := w.warmPod(name, changes...)
+	w.Eventually(w.holder).Should(Equal(name))
+	w.serve(pod)
+	return pod
+}
+
+// serve starts a released pod and waits until it is reported Ready.
+func (w *world) serve(pod *corev1.Pod) {
+	w.t.Helper()
+	w.report(pod, running)
+	w.Eventually(func() bool { return isTrue(w.pod(pod.Name), v1.ReadyCondition) }).Should(BeTrue(), "readiness gate of pod %s", pod.Name)
+	w.report(pod, ready)
+	w.eventually("HolderReady")
+}
+
+func (w *world) holder() string { return w.singleton().Status.ActivePod }
+
+func hasFinalizer(pod *corev1.Pod) bool {
+	return pod != nil && slices.Contains(pod.Finalizers, v1.HandoffFinalizer)
+}
+
+func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == kind {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
