@@ -55,3 +55,37 @@ func TestWrapWithoutInotify(t *testing.T) {
 		t.Errorf("error %v, stdout %q, stderr %q, want it released with epoch 5", err, &stdout, readFile(t, stderr.Name()))
 	}
 }
+
+func TestChangesLeaveNothingOpen(t *testing.T) {
+	eventually(t, "other tests have none open", func() bool { return inotifyInstances(t) == 0 })
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		reports := changes(ctx, t.TempDir(), time.Hour, slog.New(slog.DiscardHandler))
+		<-reports
+		if got := inotifyInstances(t); got != 1 {
+			t.Fatalf("%d inotify instances while it watches, want 1", got)
+		}
+		cancel()
+		for range reports {
+		}
+	}
+	if got := inotifyInstances(t); got != 0 {
+		t.Errorf("%d inotify instances after the end, want 0", got)
+	}
+}
+
+// inotifyInstances counts those that this process has open.
+func inotifyInstances(t *testing.T) (n int) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		// The descriptor that lists the directory is gone by now.
+		if target, _ := os.Readlink("/proc/self/fd/" + fd.Name()); target == "anon_inode:inotify" {
+			n++
+		}
+	}
+	return n
+}
