@@ -1,0 +1,274 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// The tests run the gate as a container runtime does: PID 1 of its own process
+// namespace, in a root file system with nothing in it but what the kubelet mounts
+// and, for commands to hold, this machine's /usr.
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// gateBinary is the gate as the images have it.
+var gateBinary string
+
+// enterContainer as the test binary's first argument has it enter a container
+// instead of running the tests.
+const enterContainer = "enter-container"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == enterContainer {
+		fmt.Fprintln(os.Stderr, "enter the container:", enter(os.Args[2], os.Args[3:]))
+		os.Exit(255)
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "These tests make containers: run them as root.")
+		return 1
+	}
+	dir, err := os.MkdirTemp("", "gate")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	gateBinary = filepath.Join(dir, "gate")
+	if err := buildGate(gateBinary, "linux", ""); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// buildGate builds the gate for an architecture, this machine's if empty.
+func buildGate(path, goos, goarch string) error {
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=1.2.3", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the gate for %s: %w\n%s", goarch, err, out)
+	}
+	return nil
+}
+
+// container is one container of a pod.
+type container struct {
+	// Root becomes the root file system, read-only.
+	Root string
+	// Volume and Podinfo are mounted where the policies mount them. There may be no
+	// Volume.
+	Volume, Podinfo string
+	VolumeReadOnly  bool
+	// Tools: this machine's /usr is there, with commands to hold.
+	Tools bool
+	// Argv is passed beside the rest, which is JSON: arguments are any bytes.
+	Argv  []string `json:"-"`
+	Env   []string
+	Dir   string
+	UID   int
+	Umask int
+	// SharePIDs: the process is not PID 1, so that the kernel does not spare it.
+	SharePIDs bool
+	// Files limits open files, where it is set.
+	Files syscall.Rlimit
+}
+
+// enter becomes the container's process.
+func enter(config string, argv []string) error {
+	var c container
+	if err := json.Unmarshal([]byte(config), &c); err != nil {
+		return err
+	}
+	bind := func(from, to string, readOnly bool) error {
+		err := syscall.Mount(from, to, "", syscall.MS_BIND, "")
+		if err == nil && readOnly {
+			err = syscall.Mount("", to, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
+		}
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", to, err)
+		}
+		return nil
+	}
+	err := errors.Join(
+		syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
+		bind(c.Root, c.Root, true),
+		syscall.Mount("proc", c.Root+"/proc", "proc", 0, ""),
+		bind(c.Podinfo, c.Root+podinfo, true),
+	)
+	if c.Volume != "" {
+		err = errors.Join(err, bind(c.Volume, c.Root+signal.Dir, c.VolumeReadOnly))
+	}
+	if c.Tools {
+		err = errors.Join(err, bind("/usr", c.Root+"/usr", true))
+	}
+	if err != nil {
+		return err
+	}
+	if c.Files.Max > 0 {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &c.Files); err != nil {
+			return err
+		}
+	}
+	syscall.Umask(c.Umask)
+	if err := errors.Join(syscall.Chroot(c.Root), os.Chdir(c.Dir), syscall.Setgroups(nil), syscall.Setgid(c.UID), syscall.Setuid(c.UID)); err != nil {
+		return err
+	}
+	return syscall.Exec(argv[0], argv, c.Env)
+}
+
+// pod is where its containers meet.
+type pod struct{ root, volume, podinfo string }
+
+const podUID = "6f1c0a53-6b5e-4a52-9a0c-6a3f7d1f2f10"
+
+// newPod makes a pod whose containers find the gate at /gate and, as delivered, in
+// the volume.
+func newPod(t *testing.T) *pod {
+	t.Helper()
+	dir := t.TempDir()
+	p := &pod{root: dir + "/root", volume: dir + "/volume", podinfo: dir + "/podinfo"}
+	for _, d := range []string{p.volume, p.podinfo, p.root + signal.Dir, p.root + podinfo, p.root + "/proc", p.root + "/usr", p.root + "/work/sub"} {
+		must(t, os.MkdirAll(d, 0o755))
+	}
+	must(t, os.Chmod(p.volume, 0o777)) // as an emptyDir is
+	for _, name := range []string{"bin", "lib", "lib64"} {
+		if target, err := os.Readlink("/" + name); err == nil {
+			must(t, os.Symlink(target, p.root+"/"+name))
+		}
+	}
+	must(t, os.Link(gateBinary, p.root+"/gate"))
+	p.write(t, p.podinfo+"/start-signal", "", 0o644)
+	return p
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// write writes a file whole.
+func (p *pod) write(t *testing.T, path, content string, mode fs.FileMode) {
+	t.Helper()
+	must(t, os.WriteFile(path+".new", []byte(content), mode))
+	must(t, os.Rename(path+".new", path))
+}
+
+func (p *pod) release(t *testing.T) {
+	t.Helper()
+	p.write(t, p.volume+"/start-signal", signal.Signal{UID: podUID, Epoch: 7}.String(), 0o644)
+}
+
+// container has the gate at /gate, and tools, as most images do.
+func (p *pod) container(argv ...string) container {
+	return container{
+		Root: p.root, Volume: p.volume, VolumeReadOnly: true, Podinfo: p.podinfo, Tools: true,
+		Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/", UID: 12345, Umask: 0o022,
+	}
+}
+
+// wrapped is a held container.
+func (p *pod) wrapped(argv ...string) container {
+	return p.container(append([]string{"/gate", "wrap", "--"}, argv...)...)
+}
+
+// sidecar is from scratch.
+func (p *pod) sidecar(env ...string) container {
+	c := p.container("/gate", "sidecar")
+	c.VolumeReadOnly, c.Tools, c.UID, c.Env = false, false, 65532, append(env, "POD_UID="+podUID)
+	return c
+}
+
+// process is a container's process, seen from outside.
+type process struct {
+	*exec.Cmd
+	stdout, stderr string
+}
+
+// start starts the container. Whatever happens to the test, it ends with it.
+func start(t *testing.T, c container) *process {
+	t.Helper()
+	config, err := json.Marshal(c)
+	must(t, err)
+	dir := t.TempDir()
+	p := &process{Cmd: exec.Command("/proc/self/exe", append([]string{enterContainer, string(config)}, c.Argv...)...), stdout: dir + "/stdout", stderr: dir + "/stderr"}
+	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	if !c.SharePIDs {
+		p.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID
+	}
+	stdout, err := os.Create(p.stdout)
+	must(t, err)
+	stderr, err := os.Create(p.stderr)
+	must(t, err)
+	p.Stdout, p.Stderr = stdout, stderr
+	must(t, p.Start())
+	must(t, errors.Join(stdout.Close(), stderr.Close()))
+	t.Cleanup(func() {
+		if p.ProcessState == nil {
+			_ = p.Process.Kill()
+			_ = p.Wait()
+		}
+	})
+	return p
+}
+
+// runToEnd runs the container to its end.
+func runToEnd(t *testing.T, c container) (code int, stdout, stderr string) {
+	t.Helper()
+	p := start(t, c)
+	code = p.exit(t)
+	return code, read(t, p.stdout), read(t, p.stderr)
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return string(data)
+}
+
+// exit waits for the end and returns the exit code.
+func (p *process) exit(t *testing.T) int {
+	t.Helper()
+	giveUp := time.AfterFunc(patience, func() { _ = p.Process.Kill() })
+	err := p.Wait()
+	if !giveUp.Stop() {
+		t.Fatalf("runs on after %s; stderr:\n%s", patience, read(t, p.stderr))
+	}
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatal(err)
+	}
+	return p.ProcessState.ExitCode()
+}
+
+// says waits until the process has written the text to stderr.
+func (p *process) says(t *testing.T, text string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%q on stderr", text), func() bool { return strings.Contains(read(t, p.stderr), text) })
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
+}

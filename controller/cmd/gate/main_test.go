@@ -1,0 +1,440 @@
+package main
+
+import (
+	"debug/elf"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+func TestBinaryIsSmallAndStatic(t *testing.T) {
+	for _, goarch := range []string{"amd64", "arm64"} {
+		t.Run(goarch, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "gate")
+			if err := buildGate(path, "linux", goarch); err != nil {
+				t.Fatal(err)
+			}
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if most := int64(8 << 20); info.Size() > most {
+				t.Errorf("%d bytes, want %d at most", info.Size(), most)
+			}
+			file, err := elf.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = file.Close() }()
+			for _, p := range file.Progs {
+				if p.Type == elf.PT_INTERP {
+					t.Error("needs a dynamic loader")
+				}
+			}
+		})
+	}
+}
+
+func TestUsage(t *testing.T) {
+	tests := map[string]struct {
+		args     []string
+		wantCode int
+		want     string
+	}{
+		"nothing":                {wantCode: 64, want: "gate: say what to do; gate --help lists the commands"},
+		"no such command":        {args: []string{"s3cret"}, wantCode: 64, want: "gate: there is no such command;"},
+		"wrap alone":             {args: []string{"wrap"}, wantCode: 64, want: `gate: wrap needs "--" before the command;`},
+		"wrap without dashes":    {args: []string{"wrap", "s3cret", "--"}, wantCode: 64, want: `gate: wrap needs "--" before the command;`},
+		"wrap without a command": {args: []string{"wrap", "--"}, wantCode: 64, want: `gate: wrap needs a command after "--";`},
+		"sidecar with arguments": {args: []string{"sidecar", "s3cret"}, wantCode: 64, want: "gate: sidecar takes no arguments;"},
+		"started while held":     {args: []string{"started"}, wantCode: 1, want: "gate: held, the main process is not started: open /var/run/signal/start-signal:"},
+		"help":                   {args: []string{"--help"}, want: "Usage:"},
+		"version":                {args: []string{"version"}, want: "gate 1.2.3 linux/"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := runToEnd(t, newPod(t).container(append([]string{"/gate"}, tc.args...)...))
+			if code != tc.wantCode {
+				t.Errorf("exit code %d, want %d", code, tc.wantCode)
+			}
+			said, silent := stdout, stderr
+			if tc.wantCode != 0 {
+				said, silent = stderr, stdout
+			}
+			if !strings.Contains(said, tc.want) || silent != "" {
+				t.Errorf("stdout %q, stderr %q, want %q", stdout, stderr, tc.want)
+			}
+			if strings.Contains(stderr, "s3cret") {
+				t.Errorf("stderr %q repeats an argument", stderr)
+			}
+		})
+	}
+}
+
+func TestWrapPassesArgumentsByteForByte(t *testing.T) {
+	want := []string{"", " ", "two  words", `"double" 'single'`, "line\nbreak", "$(VAR) $VAR {{ }} (x)", "*", "\\", "--", "-x", "\xff\xfe", "ünï", ""}
+	p := newPod(t)
+	p.release(t)
+	code, stdout, stderr := runToEnd(t, p.wrapped(append([]string{"printf", `%s\0`}, want...)...))
+	if code != 0 || stderr != "" {
+		t.Errorf("exit code %d, stderr %q, want neither: the pod is released", code, stderr)
+	}
+	if diff := cmp.Diff(strings.Join(want, "\x00")+"\x00", stdout); diff != "" {
+		t.Errorf("arguments (-want +got):\n%s", diff)
+	}
+}
+
+// Whatever a process inherits is the same under the gate as without it.
+func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
+	changes := map[string]func(c *container){
+		"as it comes":       func(*container) {},
+		"few files":         func(c *container) { c.Files = syscall.Rlimit{Cur: 100, Max: 1000} },
+		"another directory": func(c *container) { c.Dir = "/work/sub" },
+		"a umask":           func(c *container) { c.Umask = 0o077 },
+		"root":              func(c *container) { c.UID = 0 },
+		"signals are ignored": func(c *container) {
+			c.Argv = append([]string{"/bin/sh", "-c", `trap "" HUP INT; exec "$@"`, "sh"}, c.Argv...)
+		},
+		"odd environment": func(c *container) { c.Env = append(c.Env, "EMPTY=", "LINES=a\nb", "=x", "PATHS=a=b") },
+	}
+	commands := map[string][]string{
+		"state":       {"grep", "-E", "^(Pid|PPid|NSpid|Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|Umask|Sig[BIC]|Shd|Threads|Cpus|THP|Max )", "/proc/self/status", "/proc/self/limits"},
+		"score":       {"grep", "-r", "", "/proc/self/oom_score_adj", "/proc/self/cgroup", "/proc/self/personality", "/proc/self/timerslack_ns"},
+		"files":       {"find", "/proc/self/fd", "/proc/self/cwd", "-printf", `%p %l\n`},
+		"environment": {"env", "-0"},
+	}
+	testDir := regexp.MustCompile(`/\S*/` + t.Name() + `\S*`)
+	for name, change := range changes {
+		for what, command := range commands {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				p := newPod(t)
+				p.release(t)
+				plain, held := p.container(append([]string{"/usr/bin/env"}, command...)...), p.wrapped(append([]string{"/usr/bin/env"}, command...)...)
+				change(&plain)
+				change(&held)
+				_, want, _ := runToEnd(t, plain)
+				_, got, stderr := runToEnd(t, held)
+				if what == "environment" {
+					want += "STATEFULSINGLETON_EPOCH=7\x00"
+				}
+				want, got = testDir.ReplaceAllString(want, "DIR"), testDir.ReplaceAllString(got, "DIR")
+				if diff := cmp.Diff(want, got); diff != "" || want == "" || stderr != "" {
+					t.Errorf("stderr %q; process (-plain +under the gate):\n%s", stderr, diff)
+				}
+			})
+		}
+	}
+}
+
+func TestWrapStartsWhatAShellWould(t *testing.T) {
+	tests := map[string]struct {
+		command  []string
+		path     string
+		dir      string
+		wantCode int
+		// wantError is the gate's last line, without which the command was started.
+		wantError string
+	}{
+		"in PATH":                          {command: []string{"sh", "-c", "exit 7"}, path: "/nowhere:/bin", wantCode: 7},
+		"by its path":                      {command: []string{"/bin/sh", "-c", "exit 7"}, wantCode: 7},
+		"relative to the directory":        {command: []string{"./run"}, dir: "/work", wantCode: 8},
+		"a relative directory in PATH":     {command: []string{"run"}, path: ":/bin", dir: "/work", wantCode: 8},
+		"killed by itself":                 {command: []string{"sh", "-c", "kill -KILL $$; exit 9"}, path: "/bin", wantCode: 9}, // PID 1 can't
+		"not in PATH":                      {command: []string{"run", "s3cret"}, path: "/bin", wantCode: 127, wantError: `start the main process "run": executable file not found in $PATH`},
+		"no PATH":                          {command: []string{"run"}, wantCode: 127, wantError: `start the main process "run": executable file not found in $PATH`},
+		"no name":                          {command: []string{""}, path: "/bin", wantCode: 127, wantError: `start the main process "": executable file not found in $PATH`},
+		"no such file":                     {command: []string{"/work/missing"}, wantCode: 127, wantError: `start the main process "/work/missing": stat /work/missing: no such file or directory`},
+		"no interpreter":                   {command: []string{"/work/orphan"}, wantCode: 127, wantError: `start the main process "/work/orphan": /work/orphan is there, but its interpreter or dynamic loader is not: no such file or directory`},
+		"not executable":                   {command: []string{"/work/data"}, wantCode: 126, wantError: `start the main process "/work/data": permission denied`},
+		"not executable in PATH":           {command: []string{"data"}, path: "/bin:/work", wantCode: 126, wantError: `start the main process "data": /work/data: permission denied`},
+		"a directory":                      {command: []string{"/work"}, wantCode: 126, wantError: `start the main process "/work": is a directory`},
+		"neither a program nor an #! line": {command: []string{"/work/garbage"}, wantCode: 126, wantError: `start the main process "/work/garbage": exec format error`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.write(t, p.root+"/work/run", "#!/bin/sh\nexit 8\n", 0o755)
+			p.write(t, p.root+"/work/orphan", "#!/work/missing\n", 0o755)
+			p.write(t, p.root+"/work/garbage", "\x00", 0o755)
+			p.write(t, p.root+"/work/data", "", 0o644)
+			c := p.wrapped(tc.command...)
+			c.Env = []string{"PATH=" + tc.path}
+			if tc.dir != "" {
+				c.Dir = tc.dir
+			}
+			held := start(t, c)
+			held.says(t, "Held: the main process starts when the controller releases this pod")
+			warning := `msg="The main process could not be started if the pod were released now"`
+			if foreseen := tc.wantError != "" && name != "no interpreter" && !strings.HasPrefix(name, "neither"); foreseen {
+				held.says(t, warning)
+			}
+			p.release(t)
+			if got := held.exit(t); got != tc.wantCode {
+				t.Errorf("exit code %d, want %d", got, tc.wantCode)
+			}
+			stderr := read(t, held.stderr)
+			lines := strings.Split(strings.TrimSpace(stderr), "\n")
+			if last := lines[len(lines)-1]; tc.wantError != "" && last != "gate: "+tc.wantError {
+				t.Errorf("last line %q, want %q", last, "gate: "+tc.wantError)
+			}
+			if tc.wantError == "" && strings.Contains(stderr, warning) {
+				t.Errorf("warned without need: %s", stderr)
+			}
+			if strings.Contains(stderr, "s3cret") {
+				t.Errorf("stderr %q repeats an argument", stderr)
+			}
+		})
+	}
+}
+
+// Between the steps of a case the process must still wait.
+func TestWrapHolds(t *testing.T) {
+	whole := signal.Signal{UID: podUID, Epoch: 7}.String()
+	tests := map[string][]struct{ signal, wantSaid string }{
+		"no signal":    {},
+		"empty":        {{"", `error="parse signal: EOF"`}},
+		"half written": {{whole[:5], "unexpected EOF"}, {whole[:len(whole)-1], "unexpected EOF"}},
+		"malformed":    {{"released", "invalid character"}},
+		"no epoch":     {{`{"uid":"` + podUID + `"}`, "epoch is 0, want 1 or more"}},
+	}
+	for name, steps := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			held := start(t, p.wrapped("sh", "-c", "echo started with $STATEFULSINGLETON_EPOCH"))
+			held.says(t, "Held: the main process starts")
+			for _, step := range steps {
+				p.write(t, p.volume+"/start-signal", step.signal, 0o644)
+				held.says(t, step.wantSaid)
+			}
+			// What comes after the release was not there before it.
+			if got := read(t, held.stdout); got != "" {
+				t.Errorf("started while held: %q", got)
+			}
+			p.release(t)
+			if code := held.exit(t); code != 0 || read(t, held.stdout) != "started with 7\n" {
+				t.Errorf("exit code %d, stdout %q, want it released with epoch 7", code, read(t, held.stdout))
+			}
+			if got, want := strings.Count(read(t, held.stderr), "\n"), 2; got > want {
+				t.Errorf("%d lines, want %d at most: each thing is said once\n%s", got, want, read(t, held.stderr))
+			}
+		})
+	}
+}
+
+func TestWrapHoldsWhereTheVolumeIsMissing(t *testing.T) {
+	p := newPod(t)
+	must(t, os.Remove(p.root+signal.Dir))
+	c := p.wrapped("sh", "-c", "echo started")
+	c.Volume = ""
+	held := start(t, c)
+	held.says(t, "Held: the main process starts")
+	must(t, held.Process.Signal(syscall.SIGTERM))
+	if code := held.exit(t); code != 143 || read(t, held.stdout) != "" {
+		t.Errorf("exit code %d, stdout %q, want 143 and nothing", code, read(t, held.stdout))
+	}
+	if !strings.Contains(read(t, held.stderr), "dir=/var/run/signal") {
+		t.Errorf("stderr %q does not name the volume", read(t, held.stderr))
+	}
+}
+
+// stopsAtOnce has the process stopped and wants the exit code, without any waiting
+// for a poll. A machine that is busy is given three tries.
+func stopsAtOnce(t *testing.T, started func() *process, s syscall.Signal, wantCode int) {
+	t.Helper()
+	const soon = 200 * time.Millisecond
+	var took time.Duration
+	for range 3 {
+		p := started()
+		begin := time.Now()
+		must(t, p.Process.Signal(s))
+		code := p.exit(t)
+		took = time.Since(begin)
+		if code != wantCode {
+			t.Fatalf("exit code %d, want %d; stderr:\n%s", code, wantCode, read(t, p.stderr))
+		}
+		if took < soon {
+			return
+		}
+	}
+	t.Errorf("took %s to stop, want less than %s", took, soon)
+}
+
+// As PID 1, where the kernel ignores signals that have no handler.
+func TestWrapStopsAtOnceWhileItWaits(t *testing.T) {
+	tests := map[string]struct {
+		signal   syscall.Signal
+		wantCode int
+	}{
+		"SIGTERM":    {syscall.SIGTERM, 143},
+		"SIGINT":     {syscall.SIGINT, 130},
+		"SIGQUIT":    {syscall.SIGQUIT, 131},
+		"SIGWINCH":   {syscall.SIGWINCH, 156},
+		"SIGRTMIN+3": {37, 165},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			stopsAtOnce(t, func() *process {
+				held := start(t, newPod(t).wrapped("sh", "-c", "echo started"))
+				held.says(t, "Held: the main process starts")
+				return held
+			}, tc.signal, tc.wantCode)
+		})
+	}
+}
+
+// A stop signal that comes about when the release does ends the gate or the main
+// process, whichever it is by then.
+func TestNoStopSignalIsLostAtTheRelease(t *testing.T) {
+	for range 100 {
+		p := newPod(t)
+		c := p.wrapped("sleep", "10")
+		c.SharePIDs = true
+		held := start(t, c)
+		held.says(t, "Held: the main process starts")
+		p.release(t)
+		time.Sleep(rand.N(2 * time.Millisecond))
+		must(t, held.Process.Signal(syscall.SIGTERM))
+		if code := held.exit(t); code == 0 {
+			t.Fatal("the main process ran to its end")
+		}
+	}
+}
+
+func TestStarted(t *testing.T) {
+	p := newPod(t)
+	p.release(t)
+	if code, stdout, stderr := runToEnd(t, p.container("/gate", "started")); code != 0 || stdout+stderr != "" {
+		t.Errorf("exit code %d, said %q, want 0 and nothing", code, stdout+stderr)
+	}
+}
+
+// loopback is an address of its own for each test: the containers share this
+// machine's network.
+func loopback() string { return fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(256), 1+rand.N(254)) }
+
+// status reads the sidecar's.
+func status(t *testing.T, podIP string) (got map[string]any) {
+	t.Helper()
+	eventually(t, "/status", func() bool {
+		response, err := http.Get("http://" + net.JoinHostPort(podIP, statusPort) + "/status")
+		if err != nil {
+			return false
+		}
+		defer func() { _ = response.Body.Close() }()
+		return json.NewDecoder(response.Body).Decode(&got) == nil
+	})
+	return got
+}
+
+// A pod's whole life, as far as the gate has a part in it.
+func TestHandoff(t *testing.T) {
+	p := newPod(t)
+	podIP := loopback()
+	c := p.sidecar("POD_IP=" + podIP)
+	c.Umask = 0o077
+	sidecar := start(t, c)
+	if code, _, stderr := runToEnd(t, p.container("/gate", "delivered")); code != 0 {
+		t.Fatalf("gate delivered: exit code %d: %s", code, stderr)
+	}
+	delivered, err := os.Stat(p.volume + "/gate")
+	must(t, err)
+	if delivered.Mode() != 0o755 || read(t, p.volume+"/gate") != read(t, gateBinary) {
+		t.Errorf("the gate is not delivered as it is: mode %s", delivered.Mode())
+	}
+
+	// From here on by the delivered one.
+	wrap := func(name string) *process {
+		c := p.wrapped("sh", "-c", "echo "+name+" started with $STATEFULSINGLETON_EPOCH")
+		c.Argv[0] = signal.GatePath
+		return start(t, c)
+	}
+	one, two := wrap("one"), wrap("two")
+	one.says(t, "Held")
+	two.says(t, "Held")
+	if got := status(t, podIP); got["released"] != false || got["delivered"] != true || got["uid"] != podUID {
+		t.Errorf("/status while held: %v", got)
+	}
+
+	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
+	for name, held := range map[string]*process{"one": one, "two": two} {
+		if code := held.exit(t); code != 0 || read(t, held.stdout) != name+" started with 3\n" {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", name, code, read(t, held.stdout), read(t, held.stderr))
+		}
+	}
+	eventually(t, "/status says released", func() bool { return status(t, podIP)["released"] == true })
+
+	// Containers that restart pass, with the sidecar or without.
+	stopsAtOnce(t, func() *process { sidecar.says(t, "Released"); return sidecar }, syscall.SIGTERM, 0)
+	restarted := wrap("again")
+	if code := restarted.exit(t); code != 0 || read(t, restarted.stdout) != "again started with 3\n" || read(t, restarted.stderr) != "" {
+		t.Errorf("restarted: exit code %d, stdout %q, stderr %q", code, read(t, restarted.stdout), read(t, restarted.stderr))
+	}
+	sidecar = start(t, c)
+	sidecar.says(t, "Released")
+
+	// Another pod's signal in its place takes it back.
+	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: "another", Epoch: 4}.String(), 0o644)
+	eventually(t, "the signal file is gone", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
+	held := wrap("late")
+	held.says(t, "Held")
+	if got := fmt.Sprint(status(t, podIP)["problem"]); !strings.Contains(got, "was written for another one") {
+		t.Errorf("/status: problem %q", got)
+	}
+}
+
+func TestSidecarStopsAtOnce(t *testing.T) {
+	stopsAtOnce(t, func() *process {
+		sidecar := start(t, newPod(t).sidecar("POD_IP="+loopback()))
+		sidecar.says(t, "Held")
+		return sidecar
+	}, syscall.SIGTERM, 0)
+}
+
+func TestSidecarServesNothingAndWorks(t *testing.T) {
+	busy, err := net.Listen("tcp", net.JoinHostPort(loopback(), statusPort))
+	must(t, err)
+	defer func() { _ = busy.Close() }()
+	podIP, _, err := net.SplitHostPort(busy.Addr().String())
+	must(t, err)
+	for name, env := range map[string]string{"the port is busy": "POD_IP=" + podIP, "no POD_IP": "POD_IP="} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
+			sidecar := start(t, p.sidecar(env))
+			sidecar.says(t, "/healthz and /status are not served")
+			sidecar.says(t, "Released")
+		})
+	}
+}
+
+func TestSidecarFails(t *testing.T) {
+	tests := map[string]struct {
+		change func(c *container)
+		want   string
+	}{
+		"the volume is read-only": {func(c *container) { c.VolumeReadOnly = true }, "gate: deliver the gate to the held containers: open /var/run/signal/gate.partial: read-only file system\n"},
+		"no uid":                  {func(c *container) { c.Env = []string{"POD_IP=" + loopback()} }, "gate: POD_UID is empty"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newPod(t).sidecar()
+			tc.change(&c)
+			if code, _, stderr := runToEnd(t, c); code != 1 || !strings.Contains(stderr, tc.want) {
+				t.Errorf("exit code %d, stderr %q, want 1 and %q", code, stderr, tc.want)
+			}
+		})
+	}
+}
