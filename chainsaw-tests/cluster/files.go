@@ -70,8 +70,8 @@ func copyTree(to, from string) error {
 	})
 }
 
-// linkAll puts symbolic links to the files of from's folders into the same folders of to; a folder that to lacks and
-// that holds folders itself is linked whole.
+// linkAll puts symbolic links to what a module's cache directory holds into one directory for all modules: folders that
+// several modules have file by file, others whole.
 func linkAll(from, to string) error {
 	folders, err := os.ReadDir(from)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -200,7 +199,6 @@ func importImages(children *reaper, p process) {
 	}
 	for _, dir := range p.Import {
 		archives, _ := filepath.Glob(filepath.Join(dir, "*.tar"))
-		slices.Sort(archives)
 		for _, archive := range archives {
 			if err := runOnce(children, append([]string{ctr}, importArgs(archive)...), p.Log); err != nil {
 				log.Printf("import %s: %v", archive, err)
