@@ -38,6 +38,9 @@ unit: $(cluster) ## Tests beside the code, Kyverno's engine and a real API serve
 
 .PHONY: e2e
 e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the README
+ifeq ($(CLUSTER),local)
+	go test -count=1 -tags cluster ./chainsaw-tests/cluster
+endif
 	$(in_cluster) go test -count=1 -tags cluster ./policies
 	$(in_cluster) chainsaw test chainsaw-tests --config chainsaw-tests/.chainsaw.yaml --no-color \
 		--set image=$(REGISTRY)/app:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw
