@@ -68,8 +68,8 @@ func Wrap(v Volume, argv []string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	// From here on a stop signal kills the process as it is. One that came before is
-	// in the channel, and must not be lost to the main process.
+	// From here on signals do what they do without the gate. One that came together
+	// with the release is in the channel, and must not be lost to the main process.
 	ossignal.Stop(stops)
 	select {
 	case s := <-stops:

@@ -83,8 +83,6 @@ type container struct {
 	Dir   string
 	UID   int
 	Umask int
-	// SharePIDs: the process is not PID 1, so that the kernel does not spare it.
-	SharePIDs bool
 	// Files limits open files, where it is set.
 	Files syscall.Rlimit
 }
@@ -209,10 +207,7 @@ func start(t *testing.T, c container) *process {
 	must(t, err)
 	dir := t.TempDir()
 	p := &process{Cmd: exec.Command("/proc/self/exe", append([]string{enterContainer, string(config)}, c.Argv...)...), stdout: dir + "/stdout", stderr: dir + "/stderr"}
-	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-	if !c.SharePIDs {
-		p.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID
-	}
+	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	stdout, err := os.Create(p.stdout)
 	must(t, err)
 	stderr, err := os.Create(p.stderr)
