@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -48,8 +51,12 @@ func demo(ctx context.Context, rollouts int) error {
 	if err != nil {
 		return err
 	}
+	directory, err := dataDirectory(ctx, c)
+	if err != nil {
+		return err
+	}
 	heading("A Deployment of one, and the StatefulSingleton that picks it")
-	if err := kubectl(ctx, manifest, "apply", "-f", "-"); err != nil {
+	if err := kubectl(ctx, strings.ReplaceAll(manifest, "DIRECTORY", directory), "apply", "-f", "-"); err != nil {
 		return err
 	}
 	if err := kubectl(ctx, "", "wait", "stfs/"+name, "--for=jsonpath={.status.phase}=Running", "--timeout=2m"); err != nil {
@@ -61,7 +68,7 @@ func demo(ctx context.Context, rollouts int) error {
 		}
 	}
 	heading("What the application wrote down: it takes a lock on its volume when it starts")
-	if err := kubectl(ctx, "", "exec", "deployment/"+name, "--", "/app", "check", "/data"); err != nil {
+	if err := kubectl(ctx, "", "exec", "deployment/"+name, "-c", "app", "--", "/app", "check", "/data"); err != nil {
 		return err
 	}
 	heading("Where to look further")
@@ -74,6 +81,20 @@ func demo(ctx context.Context, rollouts int) error {
   make down                                                remove the cluster
 `)
 	return nil
+}
+
+// dataDirectory makes the demo's namespace and names a directory of its own for it:
+// the journal of an earlier cluster's demo would be taken for its own.
+func dataDirectory(ctx context.Context, c client.Client) (string, error) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	err := c.Create(ctx, ns)
+	if apierrors.IsAlreadyExists(err) {
+		err = c.Get(ctx, client.ObjectKeyFromObject(ns), ns)
+	}
+	if err != nil {
+		return "", fmt.Errorf("make namespace %s: %w", namespace, err)
+	}
+	return "/tmp/statefulsingleton-demo/" + string(ns.UID), nil
 }
 
 func connect() (client.WithWatch, error) {
