@@ -151,10 +151,10 @@ func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton) (
 		return reasonInvalidSingleton, err
 	}
 	if err := i.Client.Create(ctx, pod, client.DryRunAll); err != nil {
-		return reasonProbeRefused, fmt.Errorf("pods created now are refused, as the dry-run of one shows: %w. %s", err, unprovenHelp)
+		return reasonProbeRefused, fmt.Errorf("pods created now are refused, as the dry-run of one shows: %s. %s", oneLine(err.Error()), unprovenHelp)
 	}
 	if err := policies.CheckInjected(pod, singleton); err != nil {
-		return reasonNotInjected, fmt.Errorf("pods created now are not held, as the dry-run of one shows: %w. %s", err, unprovenHelp)
+		return reasonNotInjected, fmt.Errorf("pods created now are not held, as the dry-run of one shows: %s. %s", oneLine(err.Error()), unprovenHelp)
 	}
 	return "", nil
 }

@@ -66,10 +66,8 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 	if namespace.Labels[kyvernoLabel] == "refuses" {
 		return admission.Denied("\n\nresource Pod was blocked due to the following policies\n\nsome-policy:\n  some-rule: 'not on my watch'\n")
 	}
-	policy := &metav1.PartialObjectMetadata{}
-	policy.SetGroupVersionKind(policies.GVK)
 	name := policies.Name(types.NamespacedName{Namespace: request.Namespace, Name: singletonName})
-	if err := c.Get(ctx, client.ObjectKey{Name: name}, policy); err != nil {
+	if err := c.Get(ctx, client.ObjectKey{Name: name}, policyMetadata()); err != nil {
 		return admission.Allowed("")
 	}
 	var pod corev1.Pod
@@ -81,4 +79,10 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	return admission.PatchResponseFromRaw(request.Object.Raw, injected)
+}
+
+func policyMetadata() *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(policies.GVK)
+	return m
 }

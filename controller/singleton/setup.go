@@ -39,8 +39,7 @@ func CacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			podMetadata():      {Label: labels.NewSelector().Add(*hasLabel)},
-			policyMetadata(""): {Label: labels.SelectorFromSet(labels.Set{policies.ManagedByLabel: policies.ManagedBy})},
+			podMetadata(): {Label: labels.NewSelector().Add(*hasLabel)},
 		},
 	}
 }
@@ -76,13 +75,30 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
 	}
-	// Not above: Kyverno may be installed after the controller, and a watch of a
-	// kind that is not served never starts.
-	r.Injector.Watch = func() error {
-		return c.Watch(source.Kind[client.Object](mgr.GetCache(), policyMetadata(""),
-			handler.EnqueueRequestsFromMapFunc(singletonOfPolicy), predicate.GenerationChangedPredicate{}))
-	}
+	r.Injector.Watch = func() error { return watchPolicies(mgr, c) }
 	return nil
+}
+
+// watchPolicies has the singletons reconciled whose policies are changed or
+// deleted. Kyverno may be installed after the controller, and a manager whose
+// cache knows of a kind that is not served does not start: so the policies have a
+// cache of their own, once they are served.
+func watchPolicies(mgr ctrl.Manager, c controller.Controller) error {
+	served, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient:           mgr.GetHTTPClient(),
+		Scheme:               mgr.GetScheme(),
+		Mapper:               mgr.GetRESTMapper(),
+		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{policies.ManagedByLabel: policies.ManagedBy}),
+		DefaultTransform:     cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(served); err != nil {
+		return err
+	}
+	return c.Watch(source.Kind[client.Object](served, policyMetadata(""),
+		handler.EnqueueRequestsFromMapFunc(singletonOfPolicy), predicate.GenerationChangedPredicate{}))
 }
 
 // singletonOfPod names the singleton that a pod belongs to.

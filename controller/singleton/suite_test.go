@@ -35,8 +35,9 @@ var (
 	// config and c may do everything.
 	config *rest.Config
 	c      client.WithWatch
-	// controllerConfig may do what the chart gives the controller.
+	// controllerConfig and controllerClient may do what the chart lets the controller do.
 	controllerConfig *rest.Config
+	controllerClient client.WithWatch
 	kyvernoCRDs      envtest.CRDInstallOptions
 )
 
@@ -130,5 +131,6 @@ func applyRights(ctx context.Context) error {
 	controllerConfig.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:" + release + ":" + release, Groups: []string{"system:authenticated"},
 	}
-	return nil
+	controllerClient, err = client.NewWithWatch(controllerConfig, client.Options{Scheme: scheme.Scheme})
+	return err
 }

@@ -47,6 +47,12 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
+	return newLonelyWorld(t)
+}
+
+// newLonelyWorld is a world of a test that bears no other beside it.
+func newLonelyWorld(t *testing.T) *world {
+	t.Helper()
 	w := &world{WithT: NewWithT(t), t: t, clock: &skewedClock{}}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	w.Expect(c.Create(t.Context(), namespace)).To(Succeed())
@@ -141,8 +147,8 @@ func (w *world) createSingleton(changes ...func(*v1.StatefulSingleton)) *v1.Stat
 	w.Expect(c.Create(w.t.Context(), s)).To(Succeed())
 	// Policies outlive their namespace.
 	w.t.Cleanup(func() {
-		policy := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: policies.Name(client.ObjectKeyFromObject(s))}}
-		policy.SetGroupVersionKind(policies.GVK)
+		policy := policyMetadata()
+		policy.Name = policies.Name(client.ObjectKeyFromObject(s))
 		_ = c.Delete(context.Background(), policy)
 	})
 	return s

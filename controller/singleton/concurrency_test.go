@@ -1,0 +1,209 @@
+package singleton_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
+)
+
+func (w *world) reconcile(r *singleton.Reconciler) ctrl.Result {
+	w.t.Helper()
+	result, err := r.Reconcile(w.t.Context(), w.request())
+	w.Expect(err).NotTo(HaveOccurred())
+	return result
+}
+
+// A controller that decided on what it read, and was overtaken before it wrote,
+// loses the compare-and-swap and signals nothing.
+func TestStaleReconciler(t *testing.T) {
+	w := newWorld(t)
+	journal := w.keepJournal()
+	w.createSingleton()
+	fresh := newReconciler(controllerClient, controllerClient, w.clock)
+	a, b := w.createPod("a", withCommand), w.createPod("b", withCommand)
+	w.report(a, pulling)
+	w.report(b, pulling)
+	w.reconcile(fresh)
+
+	writes, proceed := make(chan struct{}), make(chan struct{})
+	podWrites := 0
+	slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, name string, o client.Object, options ...client.SubResourceUpdateOption) error {
+			close(writes)
+			<-proceed
+			return c.SubResource(name).Update(ctx, o, options...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if _, ok := o.(*corev1.Pod); ok {
+				podWrites++
+			}
+			return c.Patch(ctx, o, patch, options...)
+		},
+	})
+	w.report(a, held)
+	type answer struct {
+		result ctrl.Result
+		err    error
+	}
+	answers := make(chan answer)
+	go func() {
+		result, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), w.request())
+		answers <- answer{result, err}
+	}()
+	<-writes // about to record a
+
+	w.report(a, pulling)
+	w.report(b, held)
+	w.reconcile(fresh)
+	w.Expect(w.holder()).To(Equal("b"))
+	close(proceed)
+
+	got := <-answers
+	w.Expect(got.err).NotTo(HaveOccurred())
+	w.Expect(got.result.RequeueAfter).To(BeNumerically(">", 0), "it decides anew")
+	w.Expect(podWrites).To(BeZero(), "writes on pods after a lost compare-and-swap")
+	w.Expect(signalled(w.pod("a"))).To(BeFalse())
+	w.Expect(signalled(w.pod("b"))).To(BeTrue())
+	w.Expect(w.holder()).To(Equal("b"))
+	w.Expect(journal.wantOneAtATime()).To(Equal(1))
+}
+
+// A controller dies before any of the writes of a handoff: the next one goes on
+// from the record.
+func TestCrash(t *testing.T) {
+	tests := map[string]struct {
+		writes        int
+		wantRecorded  bool
+		wantSignalled bool
+	}{
+		"before the record":              {writes: 0},
+		"before the signal":              {writes: 1, wantRecorded: true},
+		"before the barrier is opened":   {writes: 2, wantRecorded: true, wantSignalled: true},
+		"before the kubelet is told":     {writes: 3, wantRecorded: true, wantSignalled: true},
+		"before the old pod is let go":   {writes: 4, wantRecorded: true, wantSignalled: true},
+		"before the policy is looked at": {writes: 5, wantRecorded: true, wantSignalled: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			journal := w.keepJournal()
+			w.createSingleton()
+			first, second := w.handoffDue()
+
+			dying := dyingClient(test.writes)
+			_, err := newReconciler(dying, controllerClient, w.clock).Reconcile(t.Context(), w.request())
+			if test.writes < 5 {
+				w.Expect(err).To(MatchError(errDied))
+			}
+			w.Expect(w.holder() == "db-2").To(Equal(test.wantRecorded), "db-2 is recorded")
+			w.Expect(signalled(w.pod("db-2"))).To(Equal(test.wantSignalled), "db-2 is signalled")
+			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(test.writes < 5), "db-1 is kept")
+
+			w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+			s := w.singleton()
+			w.Expect(s.Status.ActivePodUID).To(Equal(second.UID))
+			w.Expect(s.Status.Epoch).To(Equal(int64(2)))
+			w.Expect(signalled(w.pod("db-2"))).To(BeTrue())
+			w.Expect(hasFinalizer(w.pod("db-2"))).To(BeTrue())
+			var configMap corev1.ConfigMap
+			w.Expect(c.Get(t.Context(), w.key(barrierOf(second)), &configMap)).To(Succeed())
+			w.Expect(configMap.Data).To(HaveKeyWithValue(signal.EpochKey, "2"))
+			w.Expect(hasFinalizer(w.pod(first.Name))).To(BeFalse(), "db-1 is let go")
+			w.Expect(journal.wantOneAtATime()).To(Equal(2))
+		})
+	}
+}
+
+// handoffDue brings the world to where a handoff takes all of its writes: the
+// holder has ended, and a standby waits at a barrier.
+func (w *world) handoffDue() (first, second *corev1.Pod) {
+	w.t.Helper()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	first = w.warmPod("db-1", withCommand)
+	w.reconcile(r)
+	w.report(first, ready)
+	w.reconcile(r)
+	second = w.warmPod("db-2")
+	w.ask(first)
+	w.report(first, ended)
+	w.Expect(w.holder()).To(Equal("db-1"))
+	return first, second
+}
+
+var errDied = errors.New("the controller has died")
+
+// dyingClient writes so many times, and then never again.
+func dyingClient(writes int) client.Client {
+	alive := func() bool {
+		writes--
+		return writes >= 0
+	}
+	return interceptor.NewClient(controllerClient, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			if !alive() {
+				return errDied
+			}
+			return c.Create(ctx, o, options...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if !alive() {
+				return errDied
+			}
+			return c.Patch(ctx, o, patch, options...)
+		},
+		SubResourceUpdate: func(ctx context.Context, c client.Client, name string, o client.Object, options ...client.SubResourceUpdateOption) error {
+			if !alive() {
+				return errDied
+			}
+			return c.SubResource(name).Update(ctx, o, options...)
+		},
+	})
+}
+
+// Two managers work on the same objects without any election between them.
+func TestTwoManagers(t *testing.T) {
+	const handoffs = 5
+	w := newWorld(t)
+	journal := w.keepJournal()
+	registries := []*prometheus.Registry{w.startManager(), w.startManager()}
+	w.createSingleton()
+	names := []string{"p0", "p1", "p2"}
+	for _, name := range names {
+		w.warmPod(name, withCommand)
+	}
+	for range handoffs {
+		w.Eventually(w.holder).ShouldNot(BeEmpty())
+		holder := w.pod(w.holder())
+		w.serve(holder)
+		w.ask(holder)
+		w.report(holder, ended)
+		w.remove(holder)
+		w.Eventually(func() *corev1.Pod { return w.pod(holder.Name) }).Should(BeNil())
+		w.warmPod(holder.Name+"x", withCommand)
+		w.Eventually(w.holder).ShouldNot(Or(BeEmpty(), Equal(holder.Name)))
+	}
+	w.Expect(w.singleton().Status.Epoch).To(Equal(int64(handoffs + 1)))
+	w.Expect(journal.wantOneAtATime()).To(Equal(handoffs + 1))
+
+	counted := 0.0
+	for _, registry := range registries {
+		families, err := registry.Gather()
+		w.Expect(err).NotTo(HaveOccurred())
+		for _, family := range families {
+			for _, metric := range family.Metric {
+				counted += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	w.Expect(counted).To(Equal(float64(handoffs)), "each completed handoff is counted by one of the two")
+}

@@ -1,0 +1,310 @@
+package singleton_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// kyverno sets what stands in for Kyverno in the test's namespace.
+func (w *world) kyverno(does string) {
+	w.t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	patch := `{"metadata":{"labels":{"` + kyvernoLabel + `":` + does + `}}}`
+	w.Expect(c.Patch(w.t.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
+}
+
+const (
+	serves  = `"serves"`
+	refuses = `"refuses"`
+	isDown  = `null`
+)
+
+// policy reads the singleton's policy; nil if it does not exist.
+func (w *world) policy() *unstructured.Unstructured {
+	w.t.Helper()
+	policy := &unstructured.Unstructured{}
+	policy.SetGroupVersionKind(policies.GVK)
+	err := c.Get(w.t.Context(), client.ObjectKey{Name: policies.Name(w.key(singletonName))}, policy)
+	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
+	if err != nil {
+		return nil
+	}
+	return policy
+}
+
+// installed waits until condition PolicyInstalled has the reason.
+func (w *world) installed(reason string) *metav1.Condition {
+	w.t.Helper()
+	w.Eventually(w.reason(v1.ConditionPolicyInstalled)).Should(Equal(reason))
+	condition := meta.FindStatusCondition(w.singleton().Status.Conditions, v1.ConditionPolicyInstalled)
+	w.Expect(condition.Message).NotTo(ContainSubstring("\n"))
+	w.Expect(condition.Status == metav1.ConditionTrue).To(Equal(reason == "Injected"), "status with reason %s", reason)
+	return condition
+}
+
+// edit changes what the policy does until the controller has seen it and put it
+// back: it may only just have begun to watch.
+func (w *world) edit(wanted []string) {
+	w.t.Helper()
+	rule := map[string]any{
+		"name":     "harmless",
+		"match":    map[string]any{"any": []any{map[string]any{"resources": map[string]any{"kinds": []any{"Secret"}}}}},
+		"validate": map[string]any{"message": "no", "deny": map[string]any{}},
+	}
+	first := w.policy().GetGeneration()
+	w.Eventually(func() bool {
+		policy := w.policy()
+		if policy.GetGeneration() > first && slices.Equal(w.ruleNames(), wanted) {
+			return true
+		}
+		rule["validate"].(map[string]any)["message"] = policy.GetResourceVersion()
+		w.Expect(unstructured.SetNestedField(policy.Object, []any{rule}, "spec", "rules")).To(Succeed())
+		w.Expect(client.IgnoreNotFound(c.Update(w.t.Context(), policy))).To(Or(Succeed(), MatchError(apierrors.IsConflict, "conflict")))
+		return false
+	}).WithPolling(500 * time.Millisecond).Should(BeTrue())
+}
+
+// ruleNames are what the policy does.
+func (w *world) ruleNames() []string {
+	w.t.Helper()
+	var names []string
+	if policy := w.policy(); policy != nil {
+		rules, _, err := unstructured.NestedSlice(policy.Object, "spec", "rules")
+		w.Expect(err).NotTo(HaveOccurred())
+		for _, rule := range rules {
+			names = append(names, rule.(map[string]any)["name"].(string))
+		}
+	}
+	return names
+}
+
+func TestPolicy(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.startManager()
+	s := w.createSingleton()
+	w.installed("Injected")
+	w.eventually("NoPods")
+	w.Expect(meta.IsStatusConditionTrue(w.singleton().Status.Conditions, v1.ConditionReady)).To(BeTrue(), "whoever waits for Ready may create the first pod")
+	wanted := w.ruleNames()
+	w.Expect(wanted).To(ContainElement("add-sidecar"))
+
+	w.edit(wanted)
+
+	policy := w.policy()
+	w.Expect(c.Delete(t.Context(), policy)).To(Succeed())
+	w.Eventually(w.ruleNames).Should(Equal(wanted))
+	w.Expect(w.policy().GetUID()).NotTo(Equal(policy.GetUID()))
+
+	w.Expect(c.Patch(t.Context(), s, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holdInitContainers":true}}`)))).To(Succeed())
+	w.Eventually(w.ruleNames).Should(ContainElement("hold-init-containers"))
+	w.Eventually(func() int64 { return w.singleton().Status.ObservedGeneration }).Should(Equal(int64(2)))
+	w.installed("Injected")
+}
+
+// Deleting the singleton deletes its policy and lets go of every pod. The holder
+// goes on.
+func TestDeletion(t *testing.T) {
+	w := newWorld(t)
+	journal := w.keepJournal()
+	w.startManager()
+	s := w.createSingleton()
+	w.hold("db-1", withCommand)
+	w.warmPod("db-2", withCommand)
+	w.Eventually(func() []string { return w.singleton().Status.StandbyPods }).Should(Equal([]string{"db-2"}))
+	w.Expect(w.policy()).NotTo(BeNil())
+
+	w.Expect(c.Delete(t.Context(), s)).To(Succeed())
+	w.Eventually(func() bool {
+		return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(s), s))
+	}).Should(BeTrue())
+	w.Expect(w.policy()).To(BeNil())
+	holder := w.pod("db-1")
+	w.Expect(holder.DeletionTimestamp).To(BeNil())
+	w.Expect(hasFinalizer(holder)).To(BeFalse())
+	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
+	journal.wantOrder(
+		moment{"db-1 is let go", podIs("db-1", func(p *corev1.Pod) bool { return signalled(p) && isTrue(p, corev1.PodReady) && !hasFinalizer(p) })},
+		moment{"the singleton is gone", func(e entry) bool { _, ok := e.object.(*v1.StatefulSingleton); return ok && e.deleted }},
+	)
+}
+
+// A singleton is Ready for its first pod only once that would be held.
+func TestKyvernoDown(t *testing.T) {
+	tests := map[string]struct {
+		kyverno     string
+		wantReason  string
+		wantMessage string
+	}{
+		"does not inject": {kyverno: isDown, wantReason: "NotInjected", wantMessage: "pods created now are not held"},
+		"refuses":         {kyverno: refuses, wantReason: "ProbeRefused", wantMessage: `denied the request: resource Pod was blocked due to the following policies; some-policy: some-rule: 'not on my watch'. Look whether Kyverno runs: kubectl get pods -A`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.kyverno(test.kyverno)
+			w.startManager()
+			w.createSingleton()
+			w.installed("Installing")
+			w.clock.advance(time.Minute)
+
+			condition := w.installed(test.wantReason)
+			w.Expect(condition.Message).To(ContainSubstring(test.wantMessage))
+			s := w.singleton()
+			w.Expect(s.Status.Message).To(Equal(condition.Message))
+			w.Expect(meta.IsStatusConditionFalse(s.Status.Conditions, v1.ConditionReady)).To(BeTrue())
+			w.wantEvent(corev1.EventTypeWarning, test.wantReason)
+
+			w.kyverno(serves)
+			w.installed("Injected")
+			w.eventually("NoPods")
+		})
+	}
+}
+
+// What was proven once is proven again, also while a pod holds: whoever reads the
+// events learns of it.
+func TestInjectionLost(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	recorder := events.NewFakeRecorder(100)
+	r.Recorder = recorder
+	pod := w.warmPod("db-1", withCommand)
+	w.reconcile(r)
+	w.report(pod, ready)
+	w.Eventually(func() string {
+		w.reconcile(r)
+		return w.reason(v1.ConditionPolicyInstalled)()
+	}).Should(Equal("Injected"))
+
+	w.kyverno(isDown)
+	w.reconcile(r)
+	w.installed("Injected") // it was proven a moment ago
+	w.clock.advance(time.Hour)
+	w.Eventually(func() string {
+		w.reconcile(r)
+		w.clock.advance(time.Hour)
+		return w.reason(v1.ConditionPolicyInstalled)()
+	}).Should(Equal("NotInjected"))
+	w.Expect(w.singleton().Status.Phase).To(Equal(v1.PhaseRunning), "the holder is not touched")
+	w.Eventually(recorder.Events).Should(Receive(HavePrefix("Warning NotInjected pods created now are not held")))
+}
+
+// wantEvent waits for one event about the singleton.
+func (w *world) wantEvent(kind, reason string) eventsv1.Event {
+	w.t.Helper()
+	var found eventsv1.Event
+	w.Eventually(func() bool {
+		var list eventsv1.EventList
+		w.Expect(c.List(w.t.Context(), &list, client.InNamespace(w.namespace))).To(Succeed())
+		for _, e := range list.Items {
+			if e.Regarding.Name == singletonName && e.Type == kind && e.Reason == reason {
+				found = e
+				return true
+			}
+		}
+		return false
+	}).Should(BeTrue(), "event %s %s", kind, reason)
+	return found
+}
+
+// The API server takes no note of more than 1024 characters.
+func TestLongMessage(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	long := strings.Repeat("é", 1000)
+	w.report(w.createPod("db-1", withCommand), func(pod *corev1.Pod) {
+		pulling(pod)
+		pod.Status.ContainerStatuses[0].State.Waiting.Message = long
+	})
+	s := w.eventually("WarmingUp")
+	w.Eventually(func() string { return w.singleton().Status.Message }).Should(ContainSubstring(long))
+	w.Expect(s.Status.ActivePod).To(BeEmpty())
+	event := w.wantEvent(corev1.EventTypeNormal, "WarmingUp")
+	w.Expect(event.Note).To(HavePrefix("pod db-1 "))
+}
+
+// A selector that the CRD lets in and Kubernetes does not: the status says so, and
+// every pod of the namespace is left alone.
+func TestInvalidSelector(t *testing.T) {
+	w := newWorld(t)
+	bystander := w.bare("bystander")
+	w.Expect(c.Create(t.Context(), bystander)).To(Succeed())
+	w.startManager()
+	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.Selector.MatchLabels = map[string]string{"app": "my database"} })
+
+	condition := w.installed("InvalidSingleton")
+	w.Expect(condition.Message).To(ContainSubstring("spec.selector"))
+	w.Expect(w.singleton().Status.Message).To(Equal(condition.Message))
+	w.Expect(w.pod("bystander").ResourceVersion).To(Equal(bystander.ResourceVersion))
+}
+
+// Not parallel: it takes Kyverno's CRD away from every test.
+func TestKyvernoMissing(t *testing.T) {
+	w := newLonelyWorld(t)
+	w.Expect(envtest.UninstallCRDs(config, kyvernoCRDs)).To(Succeed())
+	w.Eventually(func() bool { return meta.IsNoMatchError(listPolicies(t)) }).Should(BeTrue())
+	install := func() {
+		_, err := envtest.InstallCRDs(config, kyvernoCRDs)
+		w.Expect(err).NotTo(HaveOccurred())
+	}
+	installed := false
+	t.Cleanup(func() {
+		if !installed {
+			install()
+		}
+	})
+	w.kyverno(serves)
+	w.startManager()
+	s := w.createSingleton()
+
+	condition := w.installed("KyvernoMissing")
+	w.Expect(condition.Message).To(Equal("the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19"))
+	w.Expect(w.singleton().Status.Message).To(Equal(condition.Message))
+	w.wantEvent(corev1.EventTypeWarning, "KyvernoMissing")
+
+	// It does not keep a singleton from being deleted.
+	w.Expect(c.Delete(t.Context(), s)).To(Succeed())
+	w.Eventually(func() bool {
+		return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(s), s))
+	}).Should(BeTrue())
+
+	// Kyverno may come after the controller; then its policies are watched too.
+	w.createSingleton()
+	w.installed("KyvernoMissing")
+	install()
+	installed = true
+	w.installed("Injected")
+	w.edit(w.ruleNames())
+}
+
+// listPolicies asks the API server anew which kinds it serves.
+func listPolicies(t *testing.T) error {
+	anew, err := client.New(config, client.Options{})
+	if err != nil {
+		return err
+	}
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(policies.GVK)
+	return anew.List(t.Context(), list)
+}
