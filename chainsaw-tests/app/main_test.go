@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// runAsApp in its environment makes the test binary the application.
+const runAsApp = "APP_TEST_RUN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runAsApp) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// startApp starts the application in a network of its own, where its port is free,
+// and waits for its start in the journal.
+func startApp(t *testing.T, dir, pod string, env ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), runAsApp+"=1", "DATA="+dir, "POD_NAME="+pod)
+	cmd.Env = append(cmd.Env, env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, dir, pod+" start ")
+	return cmd
+}
+
+// await waits until the journal tells that.
+func await(t *testing.T, dir, told string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(story(t, dir), told); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s in the journal: %q; it tells %q", told, story(t, dir))
+		}
+	}
+}
+
+// journalOf reads the journal of the directory, nil where there is none yet.
+func journalOf(t *testing.T, dir string) []entry {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, journalFile))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	entries, err := readEntries(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+// story is what the journal tells, without times: "a start b start ".
+func story(t *testing.T, dir string) string {
+	t.Helper()
+	var told strings.Builder
+	for _, e := range journalOf(t, dir) {
+		told.WriteString(e.Pod + " " + e.Event + " ")
+	}
+	return told.String()
+}
+
+// end sends the signal and returns the exit code, -1 if it was killed.
+func end(t *testing.T, cmd *exec.Cmd, s os.Signal) int {
+	t.Helper()
+	if err := cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // the exit code tells
+	return cmd.ProcessState.ExitCode()
+}
+
+func TestApp(t *testing.T) {
+	tests := map[string]struct {
+		play         func(t *testing.T, dir string)
+		want         string
+		wantOverlaps int
+	}{
+		"one after the other": {
+			play: func(t *testing.T, dir string) {
+				for _, pod := range []string{"a", "b"} {
+					if code := end(t, startApp(t, dir, pod), syscall.SIGTERM); code != 0 {
+						t.Errorf("%s: exit code %d, want 0", pod, code)
+					}
+				}
+			},
+			want: "a start a stopping a stop b start b stopping b stop ",
+		},
+		"two at once": {
+			play: func(t *testing.T, dir string) {
+				a := startApp(t, dir, "a")
+				b := startApp(t, dir, "b")
+				end(t, a, syscall.SIGTERM)
+				end(t, b, syscall.SIGTERM)
+			},
+			want:         "a start b overlap b start a stopping a stop b stopping b stop ",
+			wantOverlaps: 1,
+		},
+		"the next while one still stops": {
+			play: func(t *testing.T, dir string) {
+				a := startApp(t, dir, "a", "STOP_SECONDS=60")
+				if err := a.Process.Signal(syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				await(t, dir, "a stopping ")
+				end(t, startApp(t, dir, "b"), syscall.SIGTERM)
+				end(t, a, syscall.SIGKILL)
+			},
+			want:         "a start a stopping b overlap b start b stopping b stop ",
+			wantOverlaps: 1,
+		},
+		"one killed": {
+			play: func(t *testing.T, dir string) {
+				end(t, startApp(t, dir, "a"), syscall.SIGKILL)
+				end(t, startApp(t, dir, "b"), syscall.SIGTERM)
+			},
+			want: "a start b start b stopping b stop ",
+		},
+		"one crashed": {
+			play: func(t *testing.T, dir string) {
+				crashed := startApp(t, dir, "a", "CRASH_SECONDS=0.01")
+				_ = crashed.Wait() // the exit code tells
+				if code := crashed.ProcessState.ExitCode(); code != 1 {
+					t.Errorf("exit code %d, want 1", code)
+				}
+				end(t, startApp(t, dir, "b"), syscall.SIGTERM)
+			},
+			want: "a start b start b stopping b stop ",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			tc.play(t, dir)
+			if diff := cmp.Diff(tc.want, story(t, dir)); diff != "" {
+				t.Errorf("journal (-want +got):\n%s", diff)
+			}
+			got := summarize(journalOf(t, dir))
+			if len(got.Handoffs) != 1 || got.Overlaps != tc.wantOverlaps {
+				t.Errorf("summary %+v, want one handoff and %d overlaps", got, tc.wantOverlaps)
+			}
+		})
+	}
+}
