@@ -108,6 +108,10 @@ func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
 		"signals are ignored": func(c *container) {
 			c.Argv = append([]string{"/bin/sh", "-c", `trap "" HUP INT; exec "$@"`, "sh"}, c.Argv...)
 		},
+		// Those that end a process (SIGTERM, SIGINT, SIGHUP) no Go program leaves blocked.
+		"signals are blocked": func(c *container) {
+			c.Argv = append([]string{"/usr/bin/env", "--block-signal=USR1,PIPE"}, c.Argv...)
+		},
 		"odd environment": func(c *container) { c.Env = append(c.Env, "EMPTY=", "LINES=a\nb", "=x", "PATHS=a=b") },
 	}
 	commands := map[string][]string{
@@ -372,6 +376,12 @@ func TestHandoff(t *testing.T) {
 	two.says(t, "Held")
 	if got := status(t, podIP); got["released"] != false || got["delivered"] != true || got["uid"] != podUID {
 		t.Errorf("/status while held: %v", got)
+	}
+	response, err := http.Get("http://" + net.JoinHostPort(podIP, statusPort) + "/healthz")
+	must(t, err)
+	must(t, response.Body.Close())
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("/healthz: %s", response.Status)
 	}
 
 	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
