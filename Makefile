@@ -52,6 +52,11 @@ endif
 images: ## Build the images into dist/images, without Docker
 	go run ./chainsaw-tests/images -registry $(REGISTRY) -version $(VERSION)
 
+.PHONY: release-images
+release-images: ## Build the release images for amd64 and arm64, and push them to $(REGISTRY)
+	KO_DOCKER_REPO=$(REGISTRY) VERSION=$(VERSION) go run github.com/google/ko@v0.19.1 build \
+		--base-import-paths --tags $(VERSION) ./controller/cmd/manager ./controller/cmd/gate
+
 .PHONY: generate
 generate: $(cluster) ## Write what is generated from the API types: deep copies and the CRD
 	tools=$(tools) && "$$tools/controller-gen" object paths=./controller/api/... crd output:crd:dir=charts/statefulsingleton/files/crds

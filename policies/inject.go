@@ -22,7 +22,7 @@ const (
 	podinfoFile   = "start-signal"
 
 	// imageGate is the gate in the sidecar's own image.
-	imageGate = "/gate"
+	imageGate = "/ko-app/gate"
 
 	// barrierPrefix begins the name of the ConfigMap that a barrier waits for.
 	// The uid of the admission request follows: 36 characters that nobody can

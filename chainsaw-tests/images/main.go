@@ -14,13 +14,14 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/image"
 )
 
-// program is what an image holds: the binary /name, as its entrypoint.
-type program struct{ name, pkg string }
+// program is what an image holds: the binary at path, as its entrypoint.
+type program struct{ name, pkg, path string }
 
 var programs = []program{
-	{"gate", "./controller/cmd/gate"},
-	{"manager", "./controller/cmd/manager"},
-	{"app", "./chainsaw-tests/app"},
+	// ko puts the release images' programs there, and the policies run the gate by its path.
+	{"gate", "./controller/cmd/gate", "/ko-app/gate"},
+	{"manager", "./controller/cmd/manager", "/ko-app/manager"},
+	{"app", "./chainsaw-tests/app", "/app"},
 }
 
 // user is distroless's nonroot, as in the release images.
@@ -55,6 +56,6 @@ func (p program) build(archive, ref, version string) error {
 	}
 	return image.Write(archive, image.Spec{
 		Ref: ref, Arch: runtime.GOARCH, User: user,
-		Files: map[string]string{"/" + p.name: binary}, Entrypoint: []string{"/" + p.name},
+		Files: map[string]string{p.path: binary}, Entrypoint: []string{p.path},
 	})
 }

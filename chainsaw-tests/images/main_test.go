@@ -41,6 +41,9 @@ func unpack(t *testing.T, archive string) (img v1.Image, name, path string) {
 	defer func() { _ = content.Close() }()
 	files := tar.NewReader(content)
 	header, err := files.Next()
+	for err == nil && header.Typeflag == tar.TypeDir {
+		header, err = files.Next()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +72,8 @@ func TestBuild(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			archive := filepath.Join(t.TempDir(), name+".tar")
-			if err := find(t, name).build(archive, "registry.example.com/"+name+":1.2.3", "1.2.3"); err != nil {
+			p := find(t, name)
+			if err := p.build(archive, "registry.example.com/"+name+":1.2.3", "1.2.3"); err != nil {
 				t.Fatal(err)
 			}
 			img, file, path := unpack(t, archive)
@@ -78,7 +82,7 @@ func TestBuild(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := []string{file, config.OS, config.Architecture, config.Config.User, strings.Join(config.Config.Entrypoint, " ")}
-			if diff := cmp.Diff([]string{name, "linux", runtime.GOARCH, "65532:65532", "/" + name}, got); diff != "" {
+			if diff := cmp.Diff([]string{strings.TrimPrefix(p.path, "/"), "linux", runtime.GOARCH, "65532:65532", p.path}, got); diff != "" {
 				t.Errorf("image (-want +got):\n%s", diff)
 			}
 			wantStatic(t, path)

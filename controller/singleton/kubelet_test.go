@@ -30,7 +30,7 @@ func inject(pod *corev1.Pod, namespace string) *corev1.Pod {
 			}}},
 		}})
 	spec.InitContainers = slices.Insert(spec.InitContainers, 0, corev1.Container{
-		Name: v1.SidecarName, Image: "gate", Command: []string{"/gate"}, Args: []string{"sidecar"},
+		Name: v1.SidecarName, Image: "gate", Command: []string{"/ko-app/gate"}, Args: []string{"sidecar"},
 		RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: "statefulsingleton-signal", MountPath: signal.Dir},
