@@ -23,7 +23,7 @@ func find(t *testing.T, name string) program {
 	t.Helper()
 	for _, p := range programs {
 		if p.name == name {
-			return program{name, "../../" + p.pkg}
+			return program{name, "../../" + p.pkg, p.path}
 		}
 	}
 	t.Fatalf("there is no program %q", name)
@@ -115,7 +115,7 @@ func TestBuildErrors(t *testing.T) {
 		ref     string
 		wantErr string
 	}{
-		"no such package":         {program: program{"x", "./missing"}, ref: "registry.example.com/x:1", wantErr: "go build ./missing"},
+		"no such package":         {program: program{"x", "./missing", "/x"}, ref: "registry.example.com/x:1", wantErr: "go build ./missing"},
 		"a reference without tag": {program: find(t, "gate"), ref: "registry.example.com/gate", wantErr: "needs registry, repository and tag"},
 	}
 	for name, tc := range tests {
