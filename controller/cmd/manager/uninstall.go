@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -67,8 +67,11 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 		{"take the finalizers off StatefulSingletons", releaseSingletons},
 	} {
 		start := time.Now()
-		again := func() error { return step.do(ctx, c) }
-		if err := retry.RetryOnConflict(retry.DefaultBackoff, again); err != nil {
+		err := step.do(ctx, c)
+		for apierrors.IsConflict(err) {
+			err = step.do(ctx, c) // somebody wrote meanwhile: look anew
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 		fmt.Printf("%s: done in %s\n", step.what, time.Since(start).Round(time.Millisecond))
@@ -91,11 +94,15 @@ func stopController(ctx context.Context, c client.Client, name types.NamespacedN
 	if err != nil {
 		return err
 	}
-	return wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		var pods corev1.PodList
+	var pods corev1.PodList
+	err = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		err := c.List(ctx, &pods, client.InNamespace(name.Namespace), client.MatchingLabelsSelector{Selector: selector})
 		return len(pods.Items) == 0, err
 	})
+	if wait.Interrupted(err) && len(pods.Items) > 0 {
+		return fmt.Errorf("pod %s of Deployment %s does not end; delete it by force if its node is off, and run this again: %w", pods.Items[0].Name, name, err)
+	}
+	return err
 }
 
 func deletePolicies(ctx context.Context, c client.Client) error {

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+func execute(ctx context.Context, command *cobra.Command, args ...string) error {
+	command.SetArgs(args)
+	command.SilenceErrors, command.SilenceUsage = true, true
+	return command.ExecuteContext(ctx)
+}
+
+func TestFlags(t *testing.T) {
+	tests := map[string]struct {
+		command *cobra.Command
+		args    []string
+		want    string
+	}{
+		"no image":         {runCommand(), nil, "--gate-image is missing: name the image of the gate, as ghcr.io/statefulsingleton/gate:v0.1.0"},
+		"empty image":      {runCommand(), []string{"--gate-image="}, "--gate-image is missing"},
+		"pull policy":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-policy=Sometimes"}, `--gate-image-pull-policy is "Sometimes": give Always, IfNotPresent or Never`},
+		"log level":        {runCommand(), []string{"--gate-image=gate", "--log-level=loud"}, `--log-level is "loud": give debug, info or error`},
+		"log format":       {runCommand(), []string{"--gate-image=gate", "--log-format=xml"}, `--log-format is "xml": give json or console`},
+		"unknown flag":     {runCommand(), []string{"--gate"}, "unknown flag: --gate"},
+		"an argument":      {runCommand(), []string{"now"}, `unknown command "now" for "run"`},
+		"timeout":          {uninstallCommand(), []string{"--timeout=soon"}, `invalid argument "soon" for "--timeout"`},
+		"uninstall a name": {uninstallCommand(), []string{"statefulsingleton"}, `unknown command "statefulsingleton" for "uninstall"`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := execute(t.Context(), test.command, test.args...)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("the command says %v, want %s", err, test.want)
+			}
+		})
+	}
+}
+
+// No cluster is told as such, whatever the command.
+func TestNoCluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", t.TempDir()+"/none")
+	for name, command := range map[string]*cobra.Command{"run": runCommand(), "uninstall": uninstallCommand()} {
+		t.Run(name, func(t *testing.T) {
+			args := map[string][]string{"run": {"--gate-image=gate"}}[name]
+			err := execute(t.Context(), command, args...)
+			if err == nil || !strings.HasPrefix(err.Error(), "find the cluster: ") {
+				t.Errorf("the command says %v, want that it finds no cluster", err)
+			}
+		})
+	}
+}
+
+// The whole manager, with the chart's rights: it leads, it works before Kyverno is
+// there, it serves its endpoints, and it stops when told to.
+func TestRun(t *testing.T) {
+	g := NewWithT(t)
+	as(t, release)
+	installCRDs(t)
+	g.Expect(envtest.UninstallCRDs(config, envtest.CRDInstallOptions{Paths: crds.Paths[1:]})).To(Succeed())
+	g.Eventually(func() error { return list(t, policyList()) }).Should(MatchError(meta.IsNoMatchError, "no match"))
+
+	health, metrics := freeAddress(t), freeAddress(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stopped := make(chan error, 1)
+	go func() {
+		stopped <- execute(ctx, runCommand(), "--gate-image=gate", "--leader-election-namespace="+release,
+			"--health-probe-bind-address="+health, "--metrics-bind-address="+metrics)
+	}()
+	for _, path := range []string{"/healthz", "/readyz"} {
+		g.Eventually(func() error { return get(health+path, "ok") }).Should(Succeed())
+	}
+	g.Eventually(func() error {
+		return c.Get(t.Context(), client.ObjectKey{Namespace: release, Name: "statefulsingleton"}, &coordinationv1.Lease{})
+	}).Should(Succeed(), "the leader's Lease")
+
+	s := createSingleton(t, "run")
+	g.Eventually(func() string {
+		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(s), s)).To(Succeed())
+		if installed := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionPolicyInstalled); installed != nil {
+			return installed.Reason
+		}
+		return ""
+	}).Should(Equal("KyvernoMissing"))
+	g.Eventually(func() error { return get(metrics+"/metrics", `statefulsingleton_singletons{phase="Idle"} 1`) }).Should(Succeed())
+	g.Expect(c.Delete(t.Context(), s)).To(Succeed())
+	wantGone(g, t, s)
+
+	stop()
+	g.Eventually(stopped).Should(Receive(BeNil()))
+}
+
+func TestUninstall(t *testing.T) {
+	g := NewWithT(t)
+	as(t, release+"-uninstall")
+	installCRDs(t)
+	deployment := createDeployment(t, "controller")
+	controller := createPod(t, "controller", map[string]string{"app": "controller"})
+	holder := createPod(t, "holder", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer, "example.com/theirs")
+	stuck := createPod(t, "stuck", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer)
+	g.Expect(c.Delete(t.Context(), stuck)).To(Succeed())
+	kept, going := createSingleton(t, "kept"), createSingleton(t, "going")
+	g.Expect(c.Delete(t.Context(), going)).To(Succeed())
+	ours, theirs := createPolicy(t, "ours", policies.ManagedBy), createPolicy(t, "theirs", "somebody")
+
+	done := make(chan error, 1)
+	go func() {
+		done <- execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name)
+	}()
+	// Nothing is let go while a pod of the controller may put it back.
+	g.Eventually(func() int32 {
+		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(Succeed())
+		return *deployment.Spec.Replicas
+	}).Should(BeZero())
+	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(ours), ours)).To(Succeed())
+	g.Expect(c.Delete(t.Context(), controller, client.GracePeriodSeconds(0))).To(Succeed())
+	g.Eventually(done).Should(Receive(BeNil()))
+
+	for _, gone := range []client.Object{ours, stuck, going} {
+		wantGone(g, t, gone)
+	}
+	for _, left := range []client.Object{theirs, holder, kept} {
+		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(left), left)).To(Succeed())
+		g.Expect(left.GetDeletionTimestamp()).To(BeNil())
+	}
+	g.Expect(holder.Finalizers).To(Equal([]string{"example.com/theirs"}))
+	g.Expect(kept.Finalizers).To(BeEmpty())
+
+	// Once more, with nothing left to do.
+	g.Expect(execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name)).To(Succeed())
+}
+
+// A controller that does not end keeps everything as it is.
+func TestUninstallGivesUp(t *testing.T) {
+	g := NewWithT(t)
+	as(t, release+"-uninstall")
+	installCRDs(t)
+	// The chart gives the right to scale this one name.
+	deployment := createDeployment(t, "hanging")
+	createPod(t, "hanging-1", map[string]string{"app": "hanging"})
+	kept := createSingleton(t, "kept")
+
+	err := execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name, "--timeout=1s")
+	g.Expect(err).To(MatchError(ContainSubstring("stop the controller: pod hanging-1 of Deployment statefulsingleton/statefulsingleton does not end; delete it by force if its node is off, and run this again")))
+	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(kept), kept)).To(Succeed())
+	g.Expect(kept.Finalizers).To(ContainElement(v1.PolicyFinalizer))
+}
+
+// Whatever was deleted before, the chart can be uninstalled.
+func TestUninstallNothing(t *testing.T) {
+	g := NewWithT(t)
+	as(t, release+"-uninstall")
+	g.Expect(envtest.UninstallCRDs(config, crds)).To(Succeed())
+	for _, objects := range []client.ObjectList{policyList(), &v1.StatefulSingletonList{}} {
+		g.Eventually(func() error { return list(t, objects) }).Should(MatchError(meta.IsNoMatchError, "no match"))
+	}
+	g.Expect(execute(t.Context(), uninstallCommand(), "--namespace="+release)).To(Succeed())
+}
+
+func installCRDs(t *testing.T) {
+	t.Helper()
+	if _, err := envtest.InstallCRDs(config, crds); err != nil {
+		t.Fatalf("install the CRDs: %v", err)
+	}
+}
+
+// list asks the API server anew which kinds it serves, and lists one.
+func list(t *testing.T, objects client.ObjectList) error {
+	anew, err := client.New(config, client.Options{Scheme: c.Scheme()})
+	if err != nil {
+		return err
+	}
+	return anew.List(t.Context(), objects)
+}
+
+func policyList() *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(policies.GVK)
+	return list
+}
+
+// create stores an object until the end of the test, whatever finalizers it has.
+func create[T client.Object](t *testing.T, o T) T {
+	t.Helper()
+	if err := c.Create(t.Context(), o); err != nil {
+		t.Fatalf("create %T %s: %v", o, client.ObjectKeyFromObject(o), err)
+	}
+	t.Cleanup(func() {
+		free := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+		for _, err := range []error{
+			c.Patch(context.Background(), o, free),
+			c.Delete(context.Background(), o, client.GracePeriodSeconds(0)),
+		} {
+			if client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err) {
+				t.Errorf("remove %T %s: %v", o, client.ObjectKeyFromObject(o), err)
+			}
+		}
+	})
+	return o
+}
+
+func createSingleton(t *testing.T, name string) *v1.StatefulSingleton {
+	t.Helper()
+	return create(t, &v1.StatefulSingleton{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Finalizers: []string{v1.PolicyFinalizer}},
+		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+	})
+}
+
+func createDeployment(t *testing.T, app string) *appsv1.Deployment {
+	t.Helper()
+	labels := map[string]string{"app": app}
+	return create(t, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: release, Name: release},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podSpec()},
+		},
+	})
+}
+
+func createPod(t *testing.T, name string, labels map[string]string, finalizers ...string) *corev1.Pod {
+	t.Helper()
+	return create(t, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: release, Name: name, Labels: labels, Finalizers: finalizers},
+		Spec:       podSpec(),
+	})
+}
+
+func podSpec() corev1.PodSpec {
+	return corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "main"}}}
+}
+
+func createPolicy(t *testing.T, name, managedBy string) *unstructured.Unstructured {
+	t.Helper()
+	policy := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"rules": []any{map[string]any{
+		"name":     "rule",
+		"match":    map[string]any{"any": []any{map[string]any{"resources": map[string]any{"kinds": []any{"Pod"}}}}},
+		"validate": map[string]any{"message": "no", "deny": map[string]any{}},
+	}}}}}
+	policy.SetGroupVersionKind(policies.GVK)
+	policy.SetName(name)
+	policy.SetLabels(map[string]string{policies.ManagedByLabel: managedBy})
+	return create(t, policy)
+}
+
+func wantGone(g *WithT, t *testing.T, o client.Object) {
+	t.Helper()
+	g.Eventually(func() bool {
+		return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(o), o))
+	}).Should(BeTrue(), "%T %s is gone", o, o.GetName())
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// get returns an error unless the answer is 200 and holds want.
+func get(address, want string) error {
+	response, err := http.Get("http://" + address)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
+		return fmt.Errorf("%s answers %s: %s", address, response.Status, body)
+	}
+	return nil
+}
