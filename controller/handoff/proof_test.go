@@ -105,6 +105,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		// Chosen, and deleted before its signal.
 		"chosen and deleted":                      {with(chosen().Deleting()), v1.ProofNeverSignalled},
 		"chosen, not deleted":                     {with(chosen()), ""},
+		"chosen, Failed, not deleted":             {with(rejected(chosen())), ""},
 		"chosen, signalled and deleted":           {with(chosen().Signalled(7).Deleting()), ""},
 		"chosen, protected and deleted":           {with(chosen().Protected().Deleting()), ""},
 		"chosen, deleted, with a strange signal":  {with(chosen().Annotation(signal.Annotation, "go!").Deleting()), ""},

@@ -70,7 +70,8 @@ func TestDecideKeepsOtherConditions(t *testing.T) {
 	}
 }
 
-// TestDecideBoundsPatience has a holder stop that nothing proves dead.
+// TestDecideBoundsPatience has a holder stop that nothing proves dead, and a
+// standby that is never released for it.
 func TestDecideBoundsPatience(t *testing.T) {
 	for name, tc := range map[string]struct {
 		phase       v1.Phase
@@ -86,8 +87,11 @@ func TestDecideBoundsPatience(t *testing.T) {
 		"patience ended before": {v1.PhaseFailed, time.Hour, v1.PhaseFailed, now.Add(-time.Hour), 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting()).Holder("db-1").Since(tc.phase, tc.since)
-			plan := handoff.Decide(s.Snapshot, now)
+			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting(), MakePod("db-2").Injected().Warm())
+			plan := handoff.Decide(s.Holder("db-1").Since(tc.phase, tc.since).Snapshot, now)
+			if plan.Status.ActivePod != "db-1" || len(plan.Steps) > 0 {
+				t.Errorf("holder %s, steps %v, want db-1 and none", plan.Status.ActivePod, plan.Steps)
+			}
 			if plan.Status.Phase != tc.wantPhase || plan.Requeue != tc.wantRequeue {
 				t.Errorf("phase %s, requeue after %s, want %s after %s", plan.Status.Phase, plan.Requeue, tc.wantPhase, tc.wantRequeue)
 			}
