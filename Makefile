@@ -5,7 +5,6 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 # CLUSTER=current uses the cluster of the current kubeconfig instead of the local one.
-CLUSTER ?= local
 export CLUSTER
 # Where the cluster pulls the project's images from, and their tag. The local
 # cluster is handed them; for another one push them there first.
@@ -38,7 +37,7 @@ unit: $(cluster) ## Tests beside the code, Kyverno's engine and a real API serve
 
 .PHONY: e2e
 e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the README
-ifeq ($(CLUSTER),local)
+ifneq ($(CLUSTER),current)
 	go test -count=1 -tags cluster ./chainsaw-tests/cluster
 endif
 	$(in_cluster) go test -count=1 -tags cluster ./policies
@@ -69,7 +68,7 @@ up: deps ## Start the local cluster: two nodes and Kyverno
 
 .PHONY: install
 install: up images ## Install the chart, as built from this checkout
-ifeq ($(CLUSTER),local)
+ifneq ($(CLUSTER),current)
 	for image in dist/images/*.tar; do $(cluster) load "$$image"; done
 endif
 	$(in_cluster) helm upgrade --install $(RELEASE) charts/statefulsingleton \
@@ -80,7 +79,7 @@ endif
 
 .PHONY: deps
 deps: $(cluster) ## Install the Debian packages that the local cluster lacks
-ifeq ($(CLUSTER),local)
+ifneq ($(CLUSTER),current)
 	missing=$$($(cluster) packages); if [ -n "$$missing" ]; then \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing; fi
 endif
