@@ -68,10 +68,10 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 		ErrorIfCRDPathMissing: true,
 	}
 	environment.WebhookInstallOptions.MutatingWebhooks = kyvernoWebhooks()
+	defer environment.Stop() // also what was half started
 	if config, err = environment.Start(); err != nil {
 		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
 	}
-	defer environment.Stop()
 	config.QPS = -1
 	config.WarningHandler = rest.NoWarnings{}
 	if err := v1.AddToScheme(scheme.Scheme); err != nil {

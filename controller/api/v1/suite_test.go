@@ -37,10 +37,10 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 		CRDDirectoryPaths:     []string{"../../../charts/statefulsingleton/files/crds"},
 		ErrorIfCRDPathMissing: true,
 	}
+	defer environment.Stop() // also what was half started
 	if config, err = environment.Start(); err != nil {
 		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
 	}
-	defer environment.Stop()
 	if err := v1.AddToScheme(scheme.Scheme); err != nil {
 		return 0, err
 	}
