@@ -243,15 +243,17 @@ func (d *decision) release(pod *corev1.Pod, t *v1.Transition) {
 // compare-and-swap that stops whoever read an older one.
 func (d *decision) sign(pod *corev1.Pod) {
 	d.do(Record{})
-	d.markReady(pod)
+	if !slices.ContainsFunc(held(pod, d.Singleton), heldContainer.readyWhileHeld) {
+		d.markReady(pod)
+	}
 	d.do(Signal{refOf(pod), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
 	d.openBarriers(pod)
 }
 
-// markReady opens the readiness gate. It comes before the signal: no held container
-// is ready, and the kubelet takes notice of the gate with the change that releases
-// the pod. Opened afterwards, it would be noticed a second later, at the next look
-// at the containers (pkg/kubelet: HandlePodReconcile, GetNewerThan).
+// markReady opens the readiness gate. It comes before the signal where no held
+// container is ready, since the kubelet takes notice of the gate with the change
+// that releases the pod. Opened afterwards, it would be noticed a second later, at
+// the next look at the containers (pkg/kubelet: HandlePodReconcile, GetNewerThan).
 func (d *decision) markReady(pod *corev1.Pod) {
 	if !isTrue(pod, v1.ReadyCondition) {
 		d.do(MarkReady{refOf(pod)})
@@ -278,8 +280,8 @@ func (d *decision) openBarriers(pod *corev1.Pod) {
 // vanishes, that proves nothing.
 func (d *decision) adopt(pod *corev1.Pod) {
 	now := metav1.NewMicroTime(d.now)
-	d.status.ActivePod, d.status.ActivePodUID = pod.Name, pod.UID
 	d.protect(pod)
+	d.status.ActivePod, d.status.ActivePodUID = pod.Name, pod.UID
 	d.status.LastTransition = &v1.Transition{To: pod.Name, Cause: v1.CauseAdopted, Started: d.begun(), Signalled: &now}
 	d.status.Epoch++
 	if s, ok := signalled(pod); ok {
@@ -287,6 +289,9 @@ func (d *decision) adopt(pod *corev1.Pod) {
 		d.status.Epoch = max(d.status.Epoch-1, s.Epoch)
 	}
 	d.do(Record{})
+	if pod.DeletionTimestamp == nil {
+		d.do(Protect{Pod: refOf(pod), Holder: true})
+	}
 	d.found(Adopted, "pod %s runs already and holds", pod.Name)
 }
 
@@ -294,7 +299,8 @@ func (d *decision) adopt(pod *corev1.Pod) {
 func (d *decision) alive() {
 	containers := held(d.holder, d.Singleton)
 	given, hasSignal := signalled(d.holder)
-	if isHeld(d.holder, containers) && !hasSignal {
+	holds := slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.open })
+	if holds && !hasSignal {
 		if !d.blocked() {
 			d.sign(d.holder)
 			d.found(Released, "pod %s is released with epoch %d", d.holder.Name, d.status.Epoch)
@@ -316,7 +322,7 @@ func (d *decision) alive() {
 		d.rollOver(next)
 		return
 	}
-	d.serving()
+	d.serving(containers)
 }
 
 // followStart writes down what the kubelet reported of the new holder's start.
@@ -342,13 +348,17 @@ func (d *decision) followStart(containers []heldContainer, given signal.Signal) 
 }
 
 // serving reports a holder that nothing is about to replace.
-func (d *decision) serving() {
+func (d *decision) serving(containers []heldContainer) {
 	t := d.status.LastTransition
 	switch {
 	case isTrue(d.holder, corev1.PodReady):
 		d.found(HolderReady, "pod %s holds with epoch %d%s", d.holder.Name, d.status.Epoch, d.strangerHelp())
 	case t != nil && t.To == d.holder.Name && t.Ready == nil:
-		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, notReady(d.holder))
+		why := notReady(d.holder)
+		if slices.ContainsFunc(containers, heldContainer.atBarrier) {
+			why = "the kubelet has not noticed yet that its barrier is open"
+		}
+		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
 	default:
 		d.found(HolderNotReady, "pod %s holds and is not Ready: %s", d.holder.Name, notReady(d.holder))
 	}

@@ -148,13 +148,13 @@ func TestDecideAdoption(t *testing.T) {
 		"one that ran before": {
 			snapshot:    MakeSnapshot(plain("db-1"), standby),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps:   []handoff.Step{protect("db-1", true), handoff.Record{}},
+			wantSteps:   []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 			wantMessage: "pod db-1 runs already and holds",
 		},
 		"one that may yet run": {
 			snapshot:    MakeSnapshot(MakePod("db-1"), standby),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{protect("db-1", true), handoff.Record{}},
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 		},
 		"one that is being deleted takes no finalizer": {
 			snapshot:    MakeSnapshot(plain("db-1").Deleting(), standby),
@@ -175,7 +175,7 @@ func TestDecideAdoption(t *testing.T) {
 		"two that ran before, one has ended": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting().Ended(), plain("db-1"), standby),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{protect("db-1", true), handoff.Record{}, handoff.LetGo{Pod: ref("db-0")}},
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true), handoff.LetGo{Pod: ref("db-0")}},
 		},
 		"one that ended before": {
 			snapshot:    MakeSnapshot(plain("db-1").Ended(), standby),
@@ -201,12 +201,12 @@ func TestDecideAdoption(t *testing.T) {
 		"signalled, but forgotten": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Signalled(40).Ready(), standby),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 40, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}},
+			wantSteps: []handoff.Step{handoff.Record{}, protect("db-1", true)},
 		},
 		"signalled, with an epoch before the record's": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Signalled(3).Ready()).Ended(v1.CauseDeletion),
 			wantOutcome: handoff.Adopted, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}},
+			wantSteps: []handoff.Step{handoff.Record{}, protect("db-2", true)},
 		},
 		"two were signalled": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(3).Ready(), MakePod("db-1").Injected().Signalled(4).Ready(), standby),
@@ -215,17 +215,17 @@ func TestDecideAdoption(t *testing.T) {
 		"injected, but one container is not held": {
 			snapshot:    MakeSnapshot(openHelper("db-1"), standby),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{protect("db-1", true), handoff.Record{}},
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 		},
-		"the container that is not held is not named": {
+		"the container that is not held is not named; the held one is ready all the same, so the gate opens later": {
 			snapshot:    MakeSnapshot(openHelper("db-1")).Containers("app"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 1)},
 		},
 		"the barrier was overruled by a later variable": {
 			snapshot:    MakeSnapshot(overruled("db-1")),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{protect("db-1", true), handoff.Record{}},
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 		},
 	})
 }
@@ -286,6 +286,11 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot:    MakeSnapshot(started()).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
+		},
+		"adopted while only one of its containers is held": {
+			snapshot:    MakeSnapshot(openHelper("db-1").Protected()).Holder("db-1"),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 7)},
 		},
 		"main process not started, the readiness gate was shut": {
 			snapshot:    MakeSnapshot(MakePod("db-1").GateProbe().Injected().Signalled(7).Warm()).Chosen("db-1"),

@@ -115,6 +115,19 @@ func (h heldContainer) waitsForSignal() bool {
 	return h.status != nil && h.status.State.Running != nil
 }
 
+// terminated tells whether the kubelet reports that the container has ended.
+func (h heldContainer) terminated() bool { return h.status != nil && h.status.State.Terminated != nil }
+
+// neverCreated tells whether the kubelet reports that it has not created the
+// container, and never did before.
+func (h heldContainer) neverCreated() bool {
+	return h.status != nil && h.status.State.Waiting != nil && h.status.ContainerID == "" && h.status.LastTerminationState.Terminated == nil
+}
+
+// readyWhileHeld tells whether the container's readiness probe succeeds though its
+// main process does not run: such a probe tells nothing.
+func (h heldContainer) readyWhileHeld() bool { return h.status != nil && h.status.Ready }
+
 // started tells whether the kubelet's reports show that the main process of a
 // container of a signalled pod was started. A wrapper without the gate's startup
 // probe has a readiness probe instead, by which the pod becomes Ready.
@@ -193,8 +206,8 @@ func containerState(name string, status *corev1.ContainerStatus) string {
 		return fmt.Sprintf("container %s has not started", name)
 	case status.State.Waiting != nil:
 		text := fmt.Sprintf("container %s waits: %s", name, status.State.Waiting.Reason)
-		if m := status.State.Waiting.Message; m != "" {
-			text += ": " + m
+		if m := strings.Fields(status.State.Waiting.Message); len(m) > 0 {
+			text += ": " + strings.Join(m, " ") // in one line, whatever the kubelet wrote
 		}
 		return text
 	case status.State.Terminated != nil:

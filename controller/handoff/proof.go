@@ -65,7 +65,8 @@ func neverStarted(pod *corev1.Pod, containers []heldContainer) bool {
 }
 
 // kubeletReported tells whether the kubelet ended the pod and reported every held
-// container as terminated.
+// container as terminated, or, behind an init container that failed, as never
+// created.
 //
 // Both are needed. A container's state alone may be that of a crash before the
 // deletion, after which the kubelet started it again without the report having
@@ -79,21 +80,25 @@ func kubeletReported(pod *corev1.Pod, containers []heldContainer) bool {
 	if c := condition(pod, corev1.DisruptionTarget); c != nil && c.Reason == deletionByPodGC {
 		return false
 	}
-	return len(containers) > 0 && !slices.ContainsFunc(containers, func(h heldContainer) bool {
-		return h.status == nil || h.status.State.Terminated == nil
-	})
+	return slices.ContainsFunc(containers, heldContainer.terminated) &&
+		!slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.terminated() && !h.neverCreated() })
 }
 
 // outOfService tells whether a person vouches that the pod's node is off
 // (https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-out-of-service).
+// A node that answers is not: somebody forgot to take the taint off.
 func (s Snapshot) outOfService(pod *corev1.Pod) bool {
 	node := s.Nodes[pod.Spec.NodeName]
-	return node != nil && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+	return node != nil && !nodeReady(node) && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == corev1.TaintNodeOutOfService
 	})
 }
 
-// attested tells whether a person vouches that this very pod has stopped.
+// attested tells whether a person vouches that this very pod has stopped, and the
+// kubelet can't be asked. Where it can, its word counts: it may have started the
+// pod again since the person looked.
 func (s Snapshot) attested(pod *corev1.Pod) bool {
-	return s.Singleton.Annotations[v1.AttestAnnotation] == string(pod.UID)
+	node := s.Nodes[pod.Spec.NodeName]
+	return s.Singleton.Annotations[v1.AttestAnnotation] == string(pod.UID) &&
+		(node == nil || !nodeReady(node) || terminal(pod))
 }

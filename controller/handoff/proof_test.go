@@ -65,6 +65,17 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			with(MakePod("db-1").Container(corev1.Container{Name: "helper"}).Protected().Running().Deleting().Ended().State("helper", running())).Containers("app"),
 			v1.ProofKubeletReported,
 		},
+		"Failed in a held init container, the others never created": {
+			with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().State("app", waiting("PodInitializing", ""))), v1.ProofKubeletReported,
+		},
+		"Failed in a held init container, another was created before": {
+			with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().Report(corev1.ContainerStatus{
+				Name: "app", State: waiting("PodInitializing", ""), LastTerminationState: terminated(1),
+			})), "",
+		},
+		"Failed, and nothing tells that anything was ever created": {
+			with(holder().Deleting().Ended().State("app", waiting("PodInitializing", ""))), "",
+		},
 		"no container is named": {with(plain().Deleting().Ended()).Containers("other"), ""},
 
 		// The pod garbage collector has not asked the kubelet.
@@ -84,12 +95,20 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"another node is out of service": {
 			with(holder().Deleting()).Node(node2, corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
 		},
+		"the node is out of service, but answers": {
+			with(holder().Deleting()).Node(node1, corev1.ConditionTrue, corev1.TaintNodeOutOfService), "",
+		},
 		"the node is out of service, but nobody deleted the pod": {
 			with(holder()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
 		},
 
 		// A person's word.
-		"attested":                           {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1-uid"), v1.ProofAttested},
+		"attested":                            {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1-uid"), v1.ProofAttested},
+		"attested, the node's object is gone": {with(holder().Deleting()).NoNode(node1).Attest("db-1-uid"), v1.ProofAttested},
+		"attested, but the node answers":      {with(holder().Deleting()).Node(node1, corev1.ConditionTrue).Attest("db-1-uid"), ""},
+		"attested, the node answers, but the pod failed without a report": {
+			with(holder().Deleting().Phase(corev1.PodFailed)).Node(node1, corev1.ConditionTrue).Attest("db-1-uid"), v1.ProofAttested,
+		},
 		"attested another uid":               {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-0-uid"), ""},
 		"attested the name":                  {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1"), ""},
 		"attested, but nobody deleted it":    {with(holder()).Attest("db-1-uid"), ""},

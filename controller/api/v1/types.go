@@ -113,12 +113,13 @@ const (
 	// or before it was bound to a node: it never started.
 	ProofNeverSignalled Proof = "NeverSignalled"
 	// ProofKubeletReported: the kubelet ended the pod and reported every held
-	// container as terminated.
+	// container as terminated, or never created.
 	ProofKubeletReported Proof = "KubeletReported"
-	// ProofNodeOutOfService: the pod's node bears the taint
+	// ProofNodeOutOfService: the pod's node does not answer and bears the taint
 	// node.kubernetes.io/out-of-service, by which a person vouches that it is off.
 	ProofNodeOutOfService Proof = "NodeOutOfService"
-	// ProofAttested: a person vouched for it with AttestAnnotation.
+	// ProofAttested: a person vouched for it with AttestAnnotation, and the kubelet
+	// could not be asked.
 	ProofAttested Proof = "Attested"
 )
 
