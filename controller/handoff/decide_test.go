@@ -264,7 +264,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantSteps: []handoff.Step{
 				readyOf("db-1"), handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7},
 			},
-			wantMessage: "pod db-1 was released and is not Ready yet: container app waits: CreateContainerConfigError",
+			wantMessage: "pod db-1 was released and is not Ready yet: the kubelet has not noticed yet that its barrier is open",
 		},
 		"signal is of another pod": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm()).Chosen("db-1"),
