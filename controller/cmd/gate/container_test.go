@@ -141,7 +141,7 @@ func newPod(t *testing.T) *pod {
 	t.Helper()
 	dir := t.TempDir()
 	p := &pod{root: dir + "/root", volume: dir + "/volume", podinfo: dir + "/podinfo"}
-	for _, d := range []string{p.volume, p.podinfo, p.root + signal.Dir, p.root + podinfo, p.root + "/proc", p.root + "/usr", p.root + "/work/sub"} {
+	for _, d := range []string{p.volume, p.podinfo, p.root + signal.Dir, p.root + podinfo, p.root + "/proc", p.root + "/usr", p.root + "/srv/sub"} {
 		must(t, os.MkdirAll(d, 0o755))
 	}
 	must(t, os.Chmod(p.volume, 0o777)) // as an emptyDir is

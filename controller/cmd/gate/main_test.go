@@ -102,7 +102,7 @@ func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
 	changes := map[string]func(c *container){
 		"as it comes":       func(*container) {},
 		"few files":         func(c *container) { c.Files = syscall.Rlimit{Cur: 100, Max: 1000} },
-		"another directory": func(c *container) { c.Dir = "/work/sub" },
+		"another directory": func(c *container) { c.Dir = "/srv/sub" },
 		"a umask":           func(c *container) { c.Umask = 0o077 },
 		"root":              func(c *container) { c.UID = 0 },
 		"signals are ignored": func(c *container) {
@@ -154,26 +154,26 @@ func TestWrapStartsWhatAShellWould(t *testing.T) {
 	}{
 		"in PATH":                          {command: []string{"sh", "-c", "exit 7"}, path: "/nowhere:/bin", wantCode: 7},
 		"by its path":                      {command: []string{"/bin/sh", "-c", "exit 7"}, wantCode: 7},
-		"relative to the directory":        {command: []string{"./run"}, dir: "/work", wantCode: 8},
-		"a relative directory in PATH":     {command: []string{"run"}, path: ":/bin", dir: "/work", wantCode: 8},
+		"relative to the directory":        {command: []string{"./run"}, dir: "/srv", wantCode: 8},
+		"a relative directory in PATH":     {command: []string{"run"}, path: ":/bin", dir: "/srv", wantCode: 8},
 		"killed by itself":                 {command: []string{"sh", "-c", "kill -KILL $$; exit 9"}, path: "/bin", wantCode: 9}, // PID 1 can't
 		"not in PATH":                      {command: []string{"run", "s3cret"}, path: "/bin", wantCode: 127, wantError: `start the main process "run": executable file not found in $PATH`},
 		"no PATH":                          {command: []string{"run"}, wantCode: 127, wantError: `start the main process "run": executable file not found in $PATH`},
 		"no name":                          {command: []string{""}, path: "/bin", wantCode: 127, wantError: `start the main process "": executable file not found in $PATH`},
-		"no such file":                     {command: []string{"/work/missing"}, wantCode: 127, wantError: `start the main process "/work/missing": stat /work/missing: no such file or directory`},
-		"no interpreter":                   {command: []string{"/work/orphan"}, wantCode: 127, wantError: `start the main process "/work/orphan": /work/orphan is there, but its interpreter or dynamic loader is not: no such file or directory`},
-		"not executable":                   {command: []string{"/work/data"}, wantCode: 126, wantError: `start the main process "/work/data": permission denied`},
-		"not executable in PATH":           {command: []string{"data"}, path: "/bin:/work", wantCode: 126, wantError: `start the main process "data": /work/data: permission denied`},
-		"a directory":                      {command: []string{"/work"}, wantCode: 126, wantError: `start the main process "/work": is a directory`},
-		"neither a program nor an #! line": {command: []string{"/work/garbage"}, wantCode: 126, wantError: `start the main process "/work/garbage": exec format error`},
+		"no such file":                     {command: []string{"/srv/missing"}, wantCode: 127, wantError: `start the main process "/srv/missing": stat /srv/missing: no such file or directory`},
+		"no interpreter":                   {command: []string{"/srv/orphan"}, wantCode: 127, wantError: `start the main process "/srv/orphan": /srv/orphan is there, but its interpreter or dynamic loader is not: no such file or directory`},
+		"not executable":                   {command: []string{"/srv/data"}, wantCode: 126, wantError: `start the main process "/srv/data": permission denied`},
+		"not executable in PATH":           {command: []string{"data"}, path: "/bin:/srv", wantCode: 126, wantError: `start the main process "data": /srv/data: permission denied`},
+		"a directory":                      {command: []string{"/srv"}, wantCode: 126, wantError: `start the main process "/srv": is a directory`},
+		"neither a program nor an #! line": {command: []string{"/srv/garbage"}, wantCode: 126, wantError: `start the main process "/srv/garbage": exec format error`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)
-			p.write(t, p.root+"/work/run", "#!/bin/sh\nexit 8\n", 0o755)
-			p.write(t, p.root+"/work/orphan", "#!/work/missing\n", 0o755)
-			p.write(t, p.root+"/work/garbage", "\x00", 0o755)
-			p.write(t, p.root+"/work/data", "", 0o644)
+			p.write(t, p.root+"/srv/run", "#!/bin/sh\nexit 8\n", 0o755)
+			p.write(t, p.root+"/srv/orphan", "#!/srv/missing\n", 0o755)
+			p.write(t, p.root+"/srv/garbage", "\x00", 0o755)
+			p.write(t, p.root+"/srv/data", "", 0o644)
 			c := p.wrapped(tc.command...)
 			c.Env = []string{"PATH=" + tc.path}
 			if tc.dir != "" {
