@@ -29,7 +29,8 @@ const (
 	PolicyFinalizer = "apps.statefulsingleton.com/policy"
 
 	// AttestAnnotation is set on a singleton by a person who vouches that the pod
-	// whose uid is its value has stopped for good.
+	// whose uid is its value has stopped for good. The controller believes it at once
+	// or refuses it at once, and takes it off either way: an old word proves nothing.
 	AttestAnnotation = "apps.statefulsingleton.com/attest-terminated"
 
 	// SidecarName is the name of the status sidecar's container.

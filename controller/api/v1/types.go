@@ -109,8 +109,8 @@ const (
 type Proof string
 
 const (
-	// ProofNeverSignalled: the holder was recorded, but deleted before its signal,
-	// or before it was bound to a node: it never started.
+	// ProofNeverSignalled: the holder was recorded, but its deletion was asked for
+	// before its signal, or before it was bound to a node: it never started.
 	ProofNeverSignalled Proof = "NeverSignalled"
 	// ProofKubeletReported: the kubelet ended the pod and reported every held
 	// container as terminated, or never created.
@@ -202,6 +202,11 @@ type StatefulSingletonStatus struct {
 	// ActivePodUID is the uid of the holder.
 	// +optional
 	ActivePodUID types.UID `json:"activePodUID,omitempty"`
+	// ActiveBarrier is the ConfigMap that the holder's barriers read, empty where it
+	// has none. It exists already: a new pod whose barrier names it is refused, since
+	// nothing would hold it.
+	// +optional
+	ActiveBarrier string `json:"activeBarrier,omitempty"`
 	// Epoch grows by one with each holder: the fencing token.
 	// +optional
 	Epoch int64 `json:"epoch,omitempty"`
