@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -62,6 +63,9 @@ func Decide(s Snapshot, now time.Time) Plan {
 	for _, pod := range d.leftovers {
 		d.do(LetGo{refOf(pod)})
 	}
+	if spent, refused := d.judgeWord(); spent {
+		d.do(TakeWord{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
+	}
 	d.report()
 	d.plan.Status = *d.status
 	return d.plan
@@ -87,16 +91,14 @@ func (d *decision) sort() {
 			d.findOverlap(pod)
 		}
 		containers := held(pod, d.Singleton)
-		_, hasSignal := signalled(pod)
-		protected := slices.Contains(pod.Finalizers, v1.HandoffFinalizer)
 		_, dead := d.proveDead(pod)
 		switch {
 		case pod.UID == d.status.ActivePodUID:
 			d.holder = pod
-		case dead && protected:
+		case dead && protected(pod):
 			d.leftovers = append(d.leftovers, pod)
 		case dead:
-		case !isHeld(pod, containers) || hasSignal || protected:
+		case !isHeld(pod, containers) || released(pod):
 			d.runners = append(d.runners, pod)
 		case going(pod):
 		case injectedFor(pod, d.Singleton) && selected:
@@ -143,7 +145,7 @@ func (d *decision) blocked() bool {
 // takes no finalizer any more.
 func (d *decision) protect(pods ...*corev1.Pod) {
 	for _, pod := range pods {
-		if pod.DeletionTimestamp == nil && !slices.Contains(pod.Finalizers, v1.HandoffFinalizer) {
+		if pod.DeletionTimestamp == nil && !protected(pod) {
 			d.do(Protect{Pod: refOf(pod), Holder: pod.UID == d.status.ActivePodUID})
 		}
 	}
@@ -179,10 +181,12 @@ func (d *decision) withoutHolder() {
 		d.protect(d.runners...)
 		d.blocked()
 	case len(d.runners) == 1:
+		d.disarm(nil)
 		d.adopt(d.runners[0])
 	case len(d.standbys) > 0 && d.warm() == nil:
 		d.found(WarmingUp, "pod %s %s", d.standbys[0].pod.Name, d.standbys[0].waitsFor)
 	case len(d.standbys) > 0:
+		d.disarm(d.warm())
 		d.release(d.warm(), d.nextTransition())
 	case d.status.LastTransition != nil && d.status.LastTransition.To == "" && d.status.LastTransition.Cause != v1.CauseScaleDown:
 		d.found(AwaitingPod, "pod %s has ended, and the pod that follows has not come yet%s", d.status.LastTransition.From, d.strangerHelp())
@@ -215,8 +219,19 @@ func (d *decision) succeed(proof v1.Proof) {
 			d.found(HolderEnded, "pod %s has ended, and no standby is warm yet", t.From)
 		}
 	}
-	if d.holder != nil && slices.Contains(d.holder.Finalizers, v1.HandoffFinalizer) {
+	if d.holder != nil && protected(d.holder) {
 		d.do(LetGo{refOf(d.holder)})
+	}
+}
+
+// disarm lets go of every protected standby but next. Where there is no record, one
+// may have been lost, and a controller that recorded such a standby there may still
+// be about to signal it: the write makes that fail.
+func (d *decision) disarm(next *corev1.Pod) {
+	for _, s := range d.standbys {
+		if s.pod != next && protected(s.pod) {
+			d.do(LetGo{refOf(s.pod)})
+		}
 	}
 }
 
@@ -242,18 +257,20 @@ func (d *decision) release(pod *corev1.Pod, t *v1.Transition) {
 // sign signals the pod that the record names. The Record before it is the
 // compare-and-swap that stops whoever read an older one.
 func (d *decision) sign(pod *corev1.Pod) {
-	d.do(Record{})
-	if !slices.ContainsFunc(held(pod, d.Singleton), heldContainer.readyWhileHeld) {
-		d.markReady(pod)
-	}
-	d.do(Signal{refOf(pod), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
+	d.arm(pod)
+	d.do(Record{}, Signal{refOf(pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
 	d.openBarriers(pod)
+	d.markReady(pod)
 }
 
-// markReady opens the readiness gate. It comes before the signal where no held
-// container is ready, since the kubelet takes notice of the gate with the change
-// that releases the pod. Opened afterwards, it would be noticed a second later, at
-// the next look at the containers (pkg/kubelet: HandlePodReconcile, GetNewerThan).
+// arm puts the finalizer on a standby that is to be signalled.
+func (d *decision) arm(pod *corev1.Pod) {
+	if !protected(pod) {
+		d.do(Protect{Pod: refOf(pod), Version: Version(pod.ResourceVersion)})
+	}
+}
+
+// markReady opens the readiness gate: the pod is Ready as soon as its containers are.
 func (d *decision) markReady(pod *corev1.Pod) {
 	if !isTrue(pod, v1.ReadyCondition) {
 		d.do(MarkReady{refOf(pod)})
@@ -383,6 +400,9 @@ func (d *decision) rollOver(next *standby) {
 			d.found(StandbyNotWarm, "pod %s %s; pod %s goes on until it is warm", next.pod.Name, next.waitsFor, d.holder.Name)
 			return
 		}
+	}
+	if cold == "" {
+		d.arm(next.pod) // now, while nobody waits
 	}
 	rs := d.replicaSet(d.holder)
 	if rs.Spec.Replicas == nil || *rs.Spec.Replicas > 0 {

@@ -77,44 +77,49 @@ func TestDecideFirstHolder(t *testing.T) {
 		"wrapper": {
 			snapshot:    MakeSnapshot(older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps:   []handoff.Step{handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps:   []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
 			wantMessage: "pod db-1 is released with epoch 1",
 		},
 		"barrier opens after the signal": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm()),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1),
-				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1},
+				arm("db-1"), handoff.Record{}, signalOf("db-1", 1),
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1}, readyOf("db-1"),
 			},
 		},
 		"containers that share a barrier open it once": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Container(barrier("helper", barrierOf("db-1"))).Injected().Warm()),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1),
-				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1},
+				arm("db-1"), handoff.Record{}, signalOf("db-1", 1),
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1}, readyOf("db-1"),
 			},
 		},
 		"the oldest of one revision": {
 			snapshot:    MakeSnapshot(younger, older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
 		},
 		"of one age, the first by name": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Warm(), older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
 		},
 		"the newest revision, though it is younger": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Revision(9), MakePod("db-0").Injected().Warm().Created(now).Revision(10)),
 			wantOutcome: handoff.Released, wantHolder: "db-0", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-0"), signalOf("db-0", 1)},
+			wantSteps: []handoff.Step{arm("db-0"), handoff.Record{}, signalOf("db-0", 1), readyOf("db-0")},
 		},
 		"a warm one of an older revision rather than none": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Revision(1), MakePod("db-2").Injected().Revision(2)),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
+		},
+		"the oldest, though a younger one may have been chosen in a record that is lost": {
+			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Warm().Created(now).Protected(), older),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0")}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
 		},
 		"none that is being deleted": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Deleting()),
@@ -135,7 +140,7 @@ func TestDecideFirstHolder(t *testing.T) {
 		"a bare pod": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm()).NoNode(node1),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
 		},
 	})
 }
@@ -180,7 +185,7 @@ func TestDecideAdoption(t *testing.T) {
 		"one that ended before": {
 			snapshot:    MakeSnapshot(plain("db-1").Ended(), standby),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-2"), signalOf("db-2", 1)},
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 1), readyOf("db-2")},
 		},
 		"one besides the holder": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), plain("db-0")).Holder("db-1"),
@@ -217,10 +222,15 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 		},
-		"the container that is not held is not named; the held one is ready all the same, so the gate opens later": {
+		"the container that is not held is not named": {
 			snapshot:    MakeSnapshot(openHelper("db-1")).Containers("app"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
+		},
+		"one besides a standby that may have been chosen in a record that is lost": {
+			snapshot:    MakeSnapshot(plain("db-1"), MakePod("db-2").Injected().Warm().Protected()),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-2")}, protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 		},
 		"the barrier was overruled by a later variable": {
 			snapshot:    MakeSnapshot(overruled("db-1")),
@@ -254,8 +264,8 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				handoff.Record{}, readyOf("db-1"), signalOf("db-1", 7),
-				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7},
+				arm("db-1"), handoff.Record{}, signalOf("db-1", 7),
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7}, readyOf("db-1"),
 			},
 		},
 		"signalled, and the controller died before the barrier": {
@@ -269,12 +279,12 @@ func TestDecideHolderAlive(t *testing.T) {
 		"signal is of another pod": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-1"), signalOf("db-1", 7)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 7), readyOf("db-1")},
 		},
 		"signal can't be read": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, "true").Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-1"), signalOf("db-1", 7)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 7), readyOf("db-1")},
 		},
 		"finalizer was taken off": {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().
@@ -290,7 +300,7 @@ func TestDecideHolderAlive(t *testing.T) {
 		"adopted while only one of its containers is held": {
 			snapshot:    MakeSnapshot(openHelper("db-1").Protected()).Holder("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 7)},
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 7), readyOf("db-1")},
 		},
 		"main process not started, the readiness gate was shut": {
 			snapshot:    MakeSnapshot(MakePod("db-1").GateProbe().Injected().Signalled(7).Warm()).Chosen("db-1"),
@@ -328,14 +338,14 @@ func TestDecideHolderAlive(t *testing.T) {
 func TestDecideRollout(t *testing.T) {
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Revision(1) }
 	standby := MakePod("db-2").Injected().Warm().Revision(2)
-	retire := []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}}
+	retire := []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}}
 	runDecide(t, map[string]decideCase{
 		"the new pod is warm": {
 			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1"),
 			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: retire,
 		},
 		"asked already": {
-			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").ReplicaSet("db-v1", 0),
+			snapshot:    MakeSnapshot(holder(), MakePod("db-2").Injected().Warm().Revision(2).Protected()).Holder("db-1").ReplicaSet("db-v1", 0),
 			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 		},
 		"the new pod is not warm: the old one goes on": {
@@ -360,14 +370,14 @@ func TestDecideRollout(t *testing.T) {
 		"the old one has stopped": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Holder("db-1").ReplicaSet("db-v1", 0),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-2"), signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8), readyOf("db-2"), handoff.LetGo{Pod: ref("db-1")}},
 		},
 		"the old one has stopped, and the new one waits at a barrier": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Barrier().Injected().Warm().Revision(2)).Holder("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				handoff.Record{}, readyOf("db-2"), signalOf("db-2", 8),
-				handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 8}, handoff.Nudge{Pod: ref("db-2"), Epoch: 8},
+				arm("db-2"), handoff.Record{}, signalOf("db-2", 8),
+				handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 8}, handoff.Nudge{Pod: ref("db-2"), Epoch: 8}, readyOf("db-2"),
 				handoff.LetGo{Pod: ref("db-1")},
 			},
 		},
@@ -380,7 +390,7 @@ func TestDecideRollout(t *testing.T) {
 		"undone: the standby is of the older template, numbered anew": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Holding().Revision(2), MakePod("db-3").Injected().Warm().Revision(3)).Holder("db-2"),
 			wantOutcome: handoff.Retiring, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Retire{ReplicaSet: "db-v2"}},
+			wantSteps: []handoff.Step{arm("db-3"), handoff.Retire{ReplicaSet: "db-v2"}},
 		},
 		"the controller died before it let go": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Injected().Signalled(7).Ready().Revision(2)).Holder("db-2"),
@@ -390,7 +400,7 @@ func TestDecideRollout(t *testing.T) {
 		"the record moved on, and the controller died before the rest": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Ended(v1.CauseRollout),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-2"), signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8), readyOf("db-2"), handoff.LetGo{Pod: ref("db-1")}},
 		},
 		"a bare ReplicaSet has no revisions": {
 			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").BareReplicaSet("db-v1", 1).BareReplicaSet("db-v2", 1),
@@ -406,6 +416,10 @@ func TestDecideStatefulSet(t *testing.T) {
 	holder := pod("db-0", "v1").Holding()
 	reborn := pod("reborn", "v2").Warm()
 	rebornRef := handoff.PodRef{Name: "db-0", UID: uidOf("reborn")}
+	released := []handoff.Step{
+		handoff.Protect{Pod: rebornRef, Version: version}, handoff.Record{},
+		handoff.Signal{Pod: rebornRef, Version: version, Signal: signal.Signal{UID: "reborn-uid", Epoch: 8}}, handoff.MarkReady{Pod: rebornRef},
+	}
 	runDecide(t, map[string]decideCase{
 		"the old pod has stopped, and its object makes room": {
 			snapshot:    MakeSnapshot(holder.Deleting().Ended()).Holder("db-0").StatefulSet("db", 1, "v2"),
@@ -415,7 +429,7 @@ func TestDecideStatefulSet(t *testing.T) {
 		"the next pod of the same name": {
 			snapshot:    MakeSnapshot(reborn).Ended(v1.CauseRollout).StatefulSet("db", 1, "v2"),
 			wantOutcome: handoff.Released, wantHolder: "db-0", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, handoff.MarkReady{Pod: rebornRef}, handoff.Signal{Pod: rebornRef, Signal: signal.Signal{UID: "reborn-uid", Epoch: 8}}},
+			wantSteps: released,
 		},
 		"the next pod of the same name, and no proof of the first's death": {
 			snapshot:    MakeSnapshot(reborn).Holder("db-0").StatefulSet("db", 1, "v2"),
@@ -433,7 +447,7 @@ func TestDecideStatefulSet(t *testing.T) {
 		"scaled up again": {
 			snapshot:    MakeSnapshot(reborn).Ended(v1.CauseScaleDown).StatefulSet("db", 1, "v2"),
 			wantOutcome: handoff.Released, wantHolder: "db-0", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, handoff.MarkReady{Pod: rebornRef}, handoff.Signal{Pod: rebornRef, Signal: signal.Signal{UID: "reborn-uid", Epoch: 8}}},
+			wantSteps: released,
 		},
 	})
 }

@@ -73,12 +73,18 @@ type PodRef struct {
 	UID  types.UID
 }
 
+// Version is the resourceVersion that a pod has in the Snapshot. A step that bears
+// one fails if anybody but the steps before it wrote the pod since. Empty: it does
+// not matter who did.
+type Version string
+
 type (
-	// Protect puts the finalizer and the singleton's label on a pod that may run,
-	// so that it can't vanish unseen, and the role if it is the holder.
+	// Protect puts the finalizer and the singleton's label on a pod that may run, or
+	// is about to, so that it can't vanish unseen, and the role if it is the holder.
 	Protect struct {
-		Pod    PodRef
-		Holder bool
+		Pod     PodRef
+		Version Version
+		Holder  bool
 	}
 
 	// Record writes Plan.Status if, and only if, the singleton is still as the
@@ -88,8 +94,9 @@ type (
 	// Signal releases a pod: finalizer, signal and role in one patch. Whoever
 	// executes it gives the signal its time.
 	Signal struct {
-		Pod    PodRef
-		Signal signal.Signal
+		Pod     PodRef
+		Version Version
+		Signal  signal.Signal
 	}
 
 	// OpenBarrier creates the ConfigMap that a pod's barrier waits for. One that
@@ -106,7 +113,8 @@ type (
 		Epoch int64
 	}
 
-	// LetGo takes finalizer, signal and role off a pod that is proven dead.
+	// LetGo takes finalizer, signal and role off a pod that is proven dead, or that
+	// another one is chosen before.
 	LetGo struct{ Pod PodRef }
 
 	// Retire scales a ReplicaSet to zero: its pods are asked to stop, and the
@@ -116,6 +124,14 @@ type (
 	// MarkReady sets the readiness gate's condition: the pod is Ready as soon as
 	// its containers are.
 	MarkReady struct{ Pod PodRef }
+
+	// TakeWord takes AttestAnnotation off the singleton if it is still UID: the
+	// word was believed, or refused, and is worth nothing later.
+	TakeWord struct {
+		UID types.UID
+		// Refused says why it was not believed, and what to do. Empty: it was.
+		Refused string
+	}
 )
 
 func (Protect) isStep()     {}
@@ -126,5 +142,6 @@ func (Nudge) isStep()       {}
 func (LetGo) isStep()       {}
 func (Retire) isStep()      {}
 func (MarkReady) isStep()   {}
+func (TakeWord) isStep()    {}
 
 func refOf(pod *corev1.Pod) PodRef { return PodRef{Name: pod.Name, UID: pod.UID} }

@@ -124,10 +124,6 @@ func (h heldContainer) neverCreated() bool {
 	return h.status != nil && h.status.State.Waiting != nil && h.status.ContainerID == "" && h.status.LastTerminationState.Terminated == nil
 }
 
-// readyWhileHeld tells whether the container's readiness probe succeeds though its
-// main process does not run: such a probe tells nothing.
-func (h heldContainer) readyWhileHeld() bool { return h.status != nil && h.status.Ready }
-
 // started tells whether the kubelet's reports show that the main process of a
 // container of a signalled pod was started. A wrapper without the gate's startup
 // probe has a readiness probe instead, by which the pod becomes Ready.
@@ -239,6 +235,17 @@ func terminal(pod *corev1.Pod) bool {
 
 // going tells whether the pod was asked to stop or has ended.
 func going(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || terminal(pod) }
+
+// released tells whether the pod bears anything that the controller writes with
+// its signal, or after it: whoever takes the signal off by hand does not take back
+// the start.
+func released(pod *corev1.Pod) bool {
+	_, hasSignal := signalled(pod)
+	return hasSignal || pod.Labels[v1.RoleLabel] == v1.RoleActive || isTrue(pod, v1.ReadyCondition)
+}
+
+// protected tells whether the pod's object stays until the controller lets it go.
+func protected(pod *corev1.Pod) bool { return slices.Contains(pod.Finalizers, v1.HandoffFinalizer) }
 
 // signalled tells whether the pod bears a signal of its own. One that can't be
 // read, or is of another pod, releases nothing: the gate reads by the same rule.

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,13 @@ import (
 // (k8s.io/kubernetes/pkg/controller/podgc). It has not asked the kubelet.
 const deletionByPodGC = "DeletionByPodGC"
 
+// The reasons that the kubelet gives in the condition ContainersReady of a pod
+// that it has ended (pkg/kubelet/status: generateContainersReadyConditionForTerminalPhase).
+const (
+	podFailed    = "PodFailed"
+	podCompleted = "PodCompleted"
+)
+
 // proveDead tells why the pod's main processes have ended and none of them can
 // start again; ok is false where nothing proves it.
 //
@@ -24,7 +32,7 @@ func (s Snapshot) proveDead(pod *corev1.Pod) (proof v1.Proof, ok bool) {
 	switch {
 	case !going(pod):
 		return "", false
-	case neverStarted(pod, held(pod, s.Singleton)):
+	case s.neverStarted(pod, held(pod, s.Singleton)):
 		return v1.ProofNeverSignalled, true
 	case kubeletReported(pod, held(pod, s.Singleton)):
 		return v1.ProofKubeletReported, true
@@ -36,32 +44,28 @@ func (s Snapshot) proveDead(pod *corev1.Pod) (proof v1.Proof, ok bool) {
 	return "", false
 }
 
-// proveGone tells why the recorded holder, whose object is gone, is dead. A pod
-// that was signalled bears the finalizer, which only proof takes off: gone
-// without proof means that somebody else took it off, and proves nothing.
+// proveGone tells whether a person vouches for the recorded holder, whose object
+// is gone. Nothing else proves its death: it bore the finalizer before it was
+// recorded, so that somebody took that off.
 func (s Snapshot) proveGone() (proof v1.Proof, ok bool) {
-	status := &s.Singleton.Status
-	last := status.LastTransition
-	if last != nil && last.To == status.ActivePod && last.Signalled == nil {
-		return v1.ProofNeverSignalled, true
-	}
-	if s.Singleton.Annotations[v1.AttestAnnotation] == string(status.ActivePodUID) {
+	if s.Singleton.Annotations[v1.AttestAnnotation] == string(s.Singleton.Status.ActivePodUID) {
 		return v1.ProofAttested, true
 	}
 	return "", false
 }
 
 // neverStarted tells whether a pod that is being deleted has never run a main
-// process and never will. The API server binds no such pod to a node
-// (pkg/registry/core/pod/storage: assignPod) and takes no new finalizer on it, so
-// that a signal, which brings one, fails.
-func neverStarted(pod *corev1.Pod, containers []heldContainer) bool {
+// process and never will: the API server binds no such pod to a node
+// (pkg/registry/core/pod/storage: assignPod), and a Signal on its way fails, since
+// the request for deletion changed the pod.
+func (s Snapshot) neverStarted(pod *corev1.Pod, containers []heldContainer) bool {
 	if pod.DeletionTimestamp == nil {
 		return false
 	}
+	last := s.Singleton.Status.LastTransition
+	recorded := pod.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil)
 	_, hasSignal := pod.Annotations[signal.Annotation]
-	return pod.Spec.NodeName == "" ||
-		isHeld(pod, containers) && !hasSignal && !slices.Contains(pod.Finalizers, v1.HandoffFinalizer)
+	return pod.Spec.NodeName == "" || isHeld(pod, containers) && !recorded && !hasSignal && !released(pod)
 }
 
 // kubeletReported tells whether the kubelet ended the pod and reported every held
@@ -71,10 +75,11 @@ func neverStarted(pod *corev1.Pod, containers []heldContainer) bool {
 // Both are needed. A container's state alone may be that of a crash before the
 // deletion, after which the kubelet started it again without the report having
 // arrived. The kubelet writes a terminal phase only once no container of the pod
-// runs (pkg/kubelet/status: mergePodStatus holds the phase back until then); the
-// pod garbage collector writes it without knowing, and leaves its mark.
+// runs (pkg/kubelet/status: mergePodStatus holds the phase back until then), with
+// its own reason in the condition ContainersReady; the pod garbage collector writes
+// it without knowing, and leaves its mark, which an eviction may overwrite.
 func kubeletReported(pod *corev1.Pod, containers []heldContainer) bool {
-	if !terminal(pod) {
+	if c := condition(pod, corev1.ContainersReady); !terminal(pod) || c == nil || c.Reason != podFailed && c.Reason != podCompleted {
 		return false
 	}
 	if c := condition(pod, corev1.DisruptionTarget); c != nil && c.Reason == deletionByPodGC {
@@ -101,4 +106,39 @@ func (s Snapshot) attested(pod *corev1.Pod) bool {
 	node := s.Nodes[pod.Spec.NodeName]
 	return s.Singleton.Annotations[v1.AttestAnnotation] == string(pod.UID) &&
 		(node == nil || !nodeReady(node) || terminal(pod))
+}
+
+// judgeWord tells what is left of a person's word: whether it is spent, and why it
+// was refused. A word that is believed stays until the pod's object is gone, since
+// until then it is all that proves the death.
+func (s Snapshot) judgeWord() (spent bool, refused string) {
+	word := s.Singleton.Annotations[v1.AttestAnnotation]
+	status := &s.Singleton.Status
+	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return string(pod.UID) == word })
+	switch {
+	case word == "" || i < 0 && word == string(status.ActivePodUID):
+		return false, ""
+	case i < 0 && status.LastTransition != nil && status.LastTransition.Proof == v1.ProofAttested:
+		return true, ""
+	case i < 0:
+		return true, fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", word, s.holderInWords())
+	}
+	pod := &s.Pods[i]
+	proof, dead := s.proveDead(pod)
+	switch {
+	case dead:
+		return proof != v1.ProofAttested, ""
+	case !going(pod):
+		return true, fmt.Sprintf("nobody asked for the deletion of pod %s, so that it may start again. Run: kubectl delete -n %s pod %s --wait=false, and attest then",
+			pod.Name, pod.Namespace, pod.Name)
+	default:
+		return true, fmt.Sprintf("node %s of pod %s answers, and its kubelet will report when the pod has ended", pod.Spec.NodeName, pod.Name)
+	}
+}
+
+func (s Snapshot) holderInWords() string {
+	if s.Singleton.Status.ActivePodUID == "" {
+		return "none"
+	}
+	return fmt.Sprintf("pod %s with uid %s", s.Singleton.Status.ActivePod, s.Singleton.Status.ActivePodUID)
 }

@@ -1,10 +1,12 @@
 package handoff_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -20,9 +22,10 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		return MakePod("db-1").Container(corev1.Container{Name: "helper", Command: []string{"/helper"}}).Injected().Holding()
 	}
 	// chosen is recorded, and nobody is known to have signalled it.
-	chosen := func() *PodWrapper { return MakePod("db-1").Injected().Warm() }
+	chosen := func() *PodWrapper { return MakePod("db-1").Injected().Warm().Protected() }
 	standby := MakePod("db-2").Injected().Warm()
 	with := func(db1 *PodWrapper) *SnapshotWrapper { return MakeSnapshot(db1, standby).Holder("db-1") }
+	unsignalled := func(db1 *PodWrapper) *SnapshotWrapper { return MakeSnapshot(db1, standby).Chosen("db-1") }
 
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
@@ -82,6 +85,9 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"Failed by the pod garbage collector": {
 			with(holder().Deleting().Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "DeletionByPodGC", "")).NoNode(node1), "",
 		},
+		"Failed by the pod garbage collector after a crash, evicted since": {
+			with(crashed(holder()).Deleting().Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "")).NoNode(node1), "",
+		},
 		"Failed by the pod garbage collector after a crash": {
 			with(holder().Deleting().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "DeletionByPodGC", "")).NoNode(node1), "",
 		},
@@ -115,23 +121,28 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"kubelet's word before a person's":   {with(holder().Deleting().Ended()).Attest("db-1-uid"), v1.ProofKubeletReported},
 		"gone, attested":                     {MakeSnapshot(standby).Holder("db-1").Attest("db-1-uid"), v1.ProofAttested},
 		"gone, attested another uid":         {MakeSnapshot(standby).Holder("db-1").Attest("db-0-uid"), ""},
-		"gone, chosen, signal never sent":    {MakeSnapshot(standby).Chosen("db-1"), v1.ProofNeverSignalled},
+		"gone, chosen, no signal known":      {MakeSnapshot(standby).Chosen("db-1"), ""},
 		"gone, though it bore the finalizer": {MakeSnapshot(standby).Holder("db-1"), ""},
 		"gone, another pod has its name": {
 			MakeSnapshot(MakePod("db-1").UID("reborn").Injected(), standby).Holder("db-1"), "",
 		},
 
 		// Chosen, and deleted before its signal.
-		"chosen and deleted":                      {with(chosen().Deleting()), v1.ProofNeverSignalled},
-		"chosen, not deleted":                     {with(chosen()), ""},
-		"chosen, Failed, not deleted":             {with(rejected(chosen())), ""},
-		"chosen, signalled and deleted":           {with(chosen().Signalled(7).Deleting()), ""},
-		"chosen, protected and deleted":           {with(chosen().Protected().Deleting()), ""},
-		"chosen, deleted, with a strange signal":  {with(chosen().Annotation(signal.Annotation, "go!").Deleting()), ""},
-		"chosen, deleted, not held":               {with(MakePod("db-1").Running().Deleting()), ""},
-		"chosen, deleted, one container not held": {with(openHelper("db-1").Deleting()), ""},
-		"deleted before it was bound to a node":   {with(MakePod("db-1").Protected().Deleting()), v1.ProofNeverSignalled},
-		"not bound to a node, not deleted":        {with(MakePod("db-1").Protected()), ""},
+		"chosen and deleted":                      {unsignalled(chosen().Deleting()), v1.ProofNeverSignalled},
+		"chosen, not deleted":                     {unsignalled(chosen()), ""},
+		"chosen, Failed, not deleted":             {unsignalled(rejected(chosen())), ""},
+		"chosen, signalled and deleted":           {unsignalled(chosen().Signalled(7).Deleting()), ""},
+		"chosen, deleted, finalizer taken off":    {unsignalled(MakePod("db-1").Injected().Warm().Deleting()), v1.ProofNeverSignalled},
+		"chosen, deleted, with a strange signal":  {unsignalled(chosen().Annotation(signal.Annotation, "go!").Deleting()), ""},
+		"chosen, deleted, not held":               {unsignalled(MakePod("db-1").Running().Deleting()), ""},
+		"chosen, deleted, one container not held": {unsignalled(openHelper("db-1").Deleting()), ""},
+
+		// Whoever takes the signal off does not take back the start.
+		"deleted, all but the record taken off": {with(chosen().Deleting()), ""},
+		"deleted, all but the role taken off":   {unsignalled(chosen().Label(v1.RoleLabel, v1.RoleActive).Deleting()), ""},
+		"deleted, all but the gate taken off":   {unsignalled(chosen().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "").Deleting()), ""},
+		"deleted before it was bound to a node": {with(MakePod("db-1").Protected().Deleting()), v1.ProofNeverSignalled},
+		"not bound to a node, not deleted":      {with(MakePod("db-1").Protected()), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := handoff.Decide(tc.snapshot.Snapshot, now)
@@ -139,9 +150,12 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			wantHolder := "db-1"
 			if tc.wantProof != "" {
 				wantHolder = "db-2"
-				wantSteps = []handoff.Step{handoff.Record{}, readyOf("db-2"), signalOf("db-2", 8)}
+				wantSteps = []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8), readyOf("db-2")}
 				if pod := tc.snapshot.Pods[0]; pod.Name == "db-1" && len(pod.Finalizers) > 0 {
 					wantSteps = append(wantSteps, handoff.LetGo{Pod: ref("db-1")})
+				}
+				if word := tc.snapshot.Singleton.Annotations[v1.AttestAnnotation]; word != "" && tc.wantProof != v1.ProofAttested {
+					wantSteps = append(wantSteps, handoff.TakeWord{UID: types.UID(word)})
 				}
 				if plan.Outcome != handoff.Released || plan.Status.LastTransition.Proof != tc.wantProof {
 					t.Errorf("outcome %s with proof %q, want Released with proof %s", plan.Outcome, plan.Status.LastTransition.Proof, tc.wantProof)
@@ -169,6 +183,9 @@ func signalledBy(plan handoff.Plan) string {
 	}
 	return ""
 }
+
+// crashed is a pod whose main process has ended and may have been started again since.
+func crashed(p *PodWrapper) *PodWrapper { return p.State("app", terminated(1)) }
 
 // rejected is a pod whose containers' states the kubelet does not tell, as where
 // it does not admit the pod after its own restart.
@@ -203,7 +220,10 @@ func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 		"ended by the kubelet":       {MakePod("db-1").Injected().Holding().Deleting().Ended(), true, false},
 		"ended, not deleted":         {MakePod("db-1").Injected().Holding().Ended(), true, false},
 		"ended and let go already":   {MakePod("db-1").Injected().Running().Deleting().Ended(), false, false},
-		"signal taken off by hand":   {MakePod("db-1").Injected().Protected().Running(), false, true},
+		"signal taken off by hand":   {MakePod("db-1").Injected().Protected().Label(v1.RoleLabel, v1.RoleActive).Running(), false, true},
+		"signal and role taken off":  {MakePod("db-1").Injected().Protected().Ready(), false, true},
+		"a standby with a finalizer": {MakePod("db-1").Injected().Protected().Warm(), false, false},
+		"a standby that is to go":    {MakePod("db-1").Injected().Protected().Warm().Deleting(), true, false},
 		"finalizer taken off":        {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Running().Deleting(), false, true},
 		"un-injected, ended":         {MakePod("db-1").Protected().Running().Deleting().Ended(), true, false},
 		"a standby that is deleted":  {MakePod("db-1").Injected().Warm().Deleting(), false, false},
@@ -221,6 +241,69 @@ func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 			}
 			if several := plan.Outcome == handoff.SeveralRun; several != tc.wantSeveral {
 				t.Errorf("outcome %s, want SeveralRun: %t", plan.Outcome, tc.wantSeveral)
+			}
+		})
+	}
+}
+
+// TestDecideTakesTheWord has a person attest while db-1 holds: the word is
+// believed, kept while it is needed, or taken off at once.
+func TestDecideTakesTheWord(t *testing.T) {
+	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
+	stopping := func() *PodWrapper { return holder().Deleting() }
+	lost := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node1, corev1.ConditionUnknown) }
+	attested := func(s *SnapshotWrapper) *SnapshotWrapper {
+		s.Singleton.Status.LastTransition.Proof = v1.ProofAttested
+		return s
+	}
+	for name, tc := range map[string]struct {
+		snapshot *SnapshotWrapper
+		word     string
+		wantKept bool
+		// wantRefused is in the reason.
+		wantRefused string
+	}{
+		"believed":                       {snapshot: lost(MakeSnapshot(stopping()).Holder("db-1")), word: "db-1-uid", wantKept: true},
+		"believed, the pod is gone":      {snapshot: MakeSnapshot().Holder("db-1"), word: "db-1-uid", wantKept: true},
+		"believed, the pod is left over": {snapshot: lost(MakeSnapshot(stopping()).Ended(v1.CauseDeletion)), word: "db-1-uid", wantKept: true},
+		"spent":                          {snapshot: attested(MakeSnapshot().Ended(v1.CauseDeletion)), word: "db-1-uid"},
+		"not needed":                     {snapshot: MakeSnapshot(stopping().Ended()).Holder("db-1"), word: "db-1-uid"},
+		"nobody asked for the deletion": {
+			snapshot: lost(MakeSnapshot(holder()).Holder("db-1")), word: "db-1-uid",
+			wantRefused: "nobody asked for the deletion of pod db-1, so that it may start again. Run: kubectl delete -n prod pod db-1 --wait=false",
+		},
+		"the node answers": {
+			snapshot: MakeSnapshot(stopping()).Holder("db-1"), word: "db-1-uid",
+			wantRefused: "node node-1 of pod db-1 answers",
+		},
+		"another pod's uid": {
+			snapshot: lost(MakeSnapshot(stopping(), MakePod("db-2").Injected().Warm()).Holder("db-1")), word: "db-2-uid",
+			wantRefused: "nobody asked for the deletion of pod db-2",
+		},
+		"a name": {
+			snapshot: lost(MakeSnapshot(stopping()).Holder("db-1")), word: "db-1",
+			wantRefused: `no pod of this StatefulSingleton has the uid "db-1"; the holder is pod db-1 with uid db-1-uid`,
+		},
+		"nobody holds": {snapshot: MakeSnapshot(), word: "db-1-uid", wantRefused: "the holder is none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := handoff.Decide(tc.snapshot.Attest(tc.word).Snapshot, now)
+			var words []handoff.TakeWord
+			for i, step := range plan.Steps {
+				if word, ok := step.(handoff.TakeWord); ok {
+					words = append(words, word)
+					if i != len(plan.Steps)-1 {
+						t.Errorf("the word is taken before %T", plan.Steps[i+1])
+					}
+				}
+			}
+			switch {
+			case tc.wantKept && len(words) > 0:
+				t.Errorf("the word is taken: %+v", words)
+			case !tc.wantKept && (len(words) != 1 || string(words[0].UID) != tc.word):
+				t.Errorf("taken: %+v, want %s", words, tc.word)
+			case !tc.wantKept && (!strings.Contains(words[0].Refused, tc.wantRefused) || tc.wantRefused == "" && words[0].Refused != ""):
+				t.Errorf("refused: %q, want %q", words[0].Refused, tc.wantRefused)
 			}
 		})
 	}

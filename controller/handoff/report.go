@@ -62,6 +62,7 @@ func (d *decision) report() {
 		d.plan.Requeue = time.Millisecond // the record just moved: decide on the rest at once
 	}
 	d.status.Phase, d.status.Message = phase, message
+	d.status.ActiveBarrier = d.activeBarrier()
 	d.status.ObservedGeneration = d.Singleton.Generation
 	d.status.StandbyPods = nil
 	for _, s := range d.standbys {
@@ -70,6 +71,26 @@ func (d *decision) report() {
 	d.condition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods)
 	d.condition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)
 	d.condition(v1.ConditionStalled, phase == v1.PhaseFailed)
+}
+
+// activeBarrier is the ConfigMap that the holder's barriers read. The policy gives
+// those of one pod the same.
+func (d *decision) activeBarrier() string {
+	if d.status.ActivePodUID == "" {
+		return ""
+	}
+	for i := range d.Pods {
+		if d.Pods[i].UID != d.status.ActivePodUID {
+			continue
+		}
+		for _, h := range held(&d.Pods[i], d.Singleton) {
+			if h.configMap != "" {
+				return h.configMap
+			}
+		}
+		return ""
+	}
+	return d.status.ActiveBarrier
 }
 
 func (d *decision) condition(kind string, value bool) {

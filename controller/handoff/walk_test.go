@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -92,6 +93,8 @@ type worldPod struct {
 	// runs: the main process runs. crashed: it ended, and may be started again.
 	// ended: the kubelet has ended the pod for good.
 	runs, crashed, ended bool
+	// writes is how often the object was written.
+	writes int
 	// report is the status that is on its way to the API server.
 	report func(*PodWrapper)
 }
@@ -102,6 +105,8 @@ type worldController struct {
 	resourceVersion int
 	plan            *handoff.Plan
 	done            int
+	// written is the version that the controller's own last write left of a pod.
+	written map[*worldPod]int
 }
 
 func newWorld(t *rapid.T) *world {
@@ -208,6 +213,7 @@ func (w *world) delete(p *worldPod, force bool) {
 	if p.DeletionTimestamp == nil {
 		p.Deleting()
 	}
+	p.changed()
 	p.noGrace = p.noGrace || force || p.Spec.NodeName == "" || p.Status.Phase == corev1.PodFailed
 	p.sweep()
 }
@@ -230,6 +236,7 @@ func (w *world) takeFinalizerOff(p *worldPod) {
 		return
 	}
 	p.Finalizers = nil
+	p.changed()
 	p.sweep()
 }
 
@@ -269,6 +276,7 @@ func (w *world) bind(p *worldPod) {
 	name := w.node()
 	if n := w.nodes[name]; !p.gone && p.Spec.NodeName == "" && p.DeletionTimestamp == nil && n.connected() && !n.outOfService {
 		p.On(name)
+		p.changed()
 	}
 }
 
@@ -348,6 +356,7 @@ func (w *world) deliver(p *worldPod) {
 	}
 	node := p.Spec.NodeName
 	p.report(p.PodWrapper)
+	p.changed()
 	p.On(node)
 	p.report = nil
 	p.noGrace = p.noGrace || p.Status.Phase == corev1.PodFailed
@@ -398,7 +407,7 @@ func (w *world) decide(c *worldController) {
 			s.Nodes[name] = nodeOf(n)
 		}
 	}
-	c.plan = new(handoff.Decide(s, w.now))
+	c.plan, c.written = new(handoff.Decide(s, w.now)), map[*worldPod]int{}
 }
 
 func replicasOf(wanted bool) int32 {
@@ -437,23 +446,24 @@ func (w *world) execute(c *worldController, step handoff.Step) bool {
 	case handoff.Record:
 		return w.record(c)
 	case handoff.Protect:
-		return w.patch(step.Pod, func(p *worldPod) bool { return p.protect() })
+		return w.patch(c, step.Pod, step.Version, func(p *worldPod) bool { return p.protect() })
 	case handoff.Signal:
-		return w.patch(step.Pod, func(p *worldPod) bool {
+		return w.patch(c, step.Pod, step.Version, func(p *worldPod) bool {
 			if !p.protect() {
 				return false
 			}
-			p.Annotation(signal.Annotation, step.Signal.String())
+			p.Annotation(signal.Annotation, step.Signal.String()).Label(v1.RoleLabel, v1.RoleActive)
 			return true
 		})
 	case handoff.OpenBarrier:
 		w.configMaps[step.ConfigMap] = true
 		return true
 	case handoff.Nudge:
-		return w.patch(step.Pod, func(*worldPod) bool { return true })
+		return w.patch(c, step.Pod, "", func(*worldPod) bool { return true })
 	case handoff.LetGo:
-		w.patch(step.Pod, func(p *worldPod) bool {
+		w.patch(c, step.Pod, "", func(p *worldPod) bool {
 			delete(p.Annotations, signal.Annotation)
+			delete(p.Labels, v1.RoleLabel)
 			p.Finalizers = nil
 			return true
 		})
@@ -462,10 +472,18 @@ func (w *world) execute(c *worldController, step handoff.Step) bool {
 		w.retired[step.ReplicaSet] = true
 		return true
 	case handoff.MarkReady:
-		return w.patch(step.Pod, func(p *worldPod) bool {
+		return w.patch(c, step.Pod, "", func(p *worldPod) bool {
 			p.Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")
 			return true
 		})
+	case handoff.TakeWord:
+		if c.resourceVersion != w.resourceVersion {
+			return false
+		}
+		delete(w.singleton.Annotations, v1.AttestAnnotation)
+		w.resourceVersion++
+		c.resourceVersion = w.resourceVersion
+		return true
 	default:
 		panic(fmt.Sprintf("no such step: %T", step))
 	}
@@ -482,16 +500,31 @@ func (w *world) record(c *worldController) bool {
 	return true
 }
 
-// patch fails where the very pod that is meant is gone.
-func (w *world) patch(ref handoff.PodRef, change func(*worldPod) bool) bool {
+// patch fails where the very pod that is meant is gone, or not in the version that is meant.
+func (w *world) patch(c *worldController, ref handoff.PodRef, version handoff.Version, change func(*worldPod) bool) bool {
 	for _, p := range w.pods {
-		if p.Pod.UID == ref.UID && !p.gone {
-			ok := change(p)
-			p.sweep()
-			return ok
+		if p.Pod.UID != ref.UID || p.gone {
+			continue
 		}
+		if own, ok := c.written[p]; ok && version != "" {
+			version = handoff.Version(strconv.Itoa(own))
+		}
+		if version != "" && string(version) != p.Pod.ResourceVersion {
+			return false
+		}
+		ok := change(p)
+		p.changed()
+		c.written[p] = p.writes
+		p.sweep()
+		return ok
 	}
 	return false
+}
+
+// changed gives the pod's object its next version.
+func (p *worldPod) changed() {
+	p.writes++
+	p.Pod.ResourceVersion = strconv.Itoa(p.writes)
 }
 
 // protect fails where a new finalizer would come on a pod that is being deleted.

@@ -1,6 +1,7 @@
 package handoff_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 			s := MakeSnapshot(holder, tc.standby.Revision(2)).Holder("db-1").Containers("app")
 			plan := handoff.Decide(s.Snapshot, now)
 			wantOutcome, wantMessage := handoff.Retiring, "pod db-2 is warm; pod db-1 is asked to stop"
-			wantSteps := []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}}
+			wantSteps := []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}}
 			if tc.wantWaitsFor != "" {
 				wantOutcome, wantMessage, wantSteps = handoff.StandbyNotWarm, tc.wantWaitsFor, nil
 			}
@@ -140,7 +141,7 @@ func TestDecideGoesCold(t *testing.T) {
 			case "":
 				wantOutcome, wantSteps = handoff.StandbyNotWarm, nil
 			case "warm":
-				wantOutcome = handoff.Retiring
+				wantOutcome, wantSteps = handoff.Retiring, slices.Insert(wantSteps, 0, arm("db-2"))
 			}
 			if plan.Outcome != wantOutcome || !strings.Contains(plan.Status.Message, tc.wantWhy) {
 				t.Errorf("outcome %s, message %q, want %s, %q", plan.Outcome, plan.Status.Message, wantOutcome, tc.wantWhy)

@@ -31,12 +31,18 @@ func uidOf(name string) types.UID { return types.UID(name + "-uid") }
 
 func ref(name string) handoff.PodRef { return handoff.PodRef{Name: name, UID: uidOf(name)} }
 
+// version is what every pod of the tests has.
+const version = "1"
+
+// arm puts the finalizer on the standby of that name.
+func arm(name string) handoff.Step { return handoff.Protect{Pod: ref(name), Version: version} }
+
 // readyOf opens the readiness gate of the pod of that name.
 func readyOf(name string) handoff.Step { return handoff.MarkReady{Pod: ref(name)} }
 
 // signalOf is the step that signals the pod.
 func signalOf(name string, epoch int64) handoff.Signal {
-	return handoff.Signal{Pod: ref(name), Signal: signal.Signal{UID: string(uidOf(name)), Epoch: epoch}}
+	return handoff.Signal{Pod: ref(name), Version: version, Signal: signal.Signal{UID: string(uidOf(name)), Epoch: epoch}}
 }
 
 // PodWrapper builds a pod.
@@ -50,6 +56,7 @@ func MakePod(name string) *PodWrapper {
 			Namespace:         namespace,
 			Name:              name,
 			UID:               uidOf(name),
+			ResourceVersion:   version,
 			Labels:            map[string]string{"app": "db"},
 			Annotations:       map[string]string{},
 			CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
@@ -263,7 +270,8 @@ func (p *PodWrapper) Deleting() *PodWrapper {
 
 // Ended is the kubelet's last report of a pod that it has ended.
 func (p *PodWrapper) Ended() *PodWrapper {
-	p.Phase(corev1.PodFailed).Condition(corev1.PodReady, corev1.ConditionFalse, "PodFailed", "")
+	p.Phase(corev1.PodFailed).Condition(corev1.PodReady, corev1.ConditionFalse, "PodFailed", "").
+		Condition(corev1.ContainersReady, corev1.ConditionFalse, "PodFailed", "")
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		p.State(c.Name, terminated(143))
 	}

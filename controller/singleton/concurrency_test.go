@@ -3,6 +3,7 @@ package singleton_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -41,6 +42,7 @@ func TestStaleReconciler(t *testing.T) {
 		SubResourceUpdate: func(ctx context.Context, c client.Client, name string, o client.Object, options ...client.SubResourceUpdateOption) error {
 			close(writes)
 			<-proceed
+			podWrites = 0 // the finalizer comes before the record
 			return c.SubResource(name).Update(ctx, o, options...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -78,6 +80,64 @@ func TestStaleReconciler(t *testing.T) {
 	w.Expect(journal.wantOneAtATime()).To(Equal(1))
 }
 
+// A controller that recorded a pod is held up just before the signal, until others
+// have written that pod off: its signal comes too late, and is refused.
+func TestLateSignal(t *testing.T) {
+	tests := map[string]func(w *world, a *corev1.Pod){
+		"the pod's deletion was asked for": func(w *world, a *corev1.Pod) { w.ask(a) },
+		"the singleton was made anew, and has no record": func(w *world, _ *corev1.Pod) {
+			w.removeSingleton()
+			w.createSingleton()
+		},
+	}
+	for name, writeOff := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			journal := w.keepJournal()
+			w.createSingleton()
+			d := w.deployment()
+			a := w.warmPod("a", withCommand, ownedBy(w.replicaSet(d, 1)))
+			signals, proceed := make(chan struct{}), make(chan struct{})
+			slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if data, err := patch.Data(o); err == nil && strings.Contains(string(data), signal.Annotation) {
+						close(signals)
+						<-proceed
+					}
+					return c.Patch(ctx, o, patch, options...)
+				},
+			})
+			done := make(chan error)
+			go func() {
+				_, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), w.request())
+				done <- err
+			}()
+			<-signals
+			w.Expect(w.holder()).To(Equal("a"))
+
+			writeOff(w, a)
+			w.warmPod("b", withCommand, ownedBy(w.replicaSet(d, 2)))
+			w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+			w.Expect(w.holder()).To(Equal("b"))
+			close(proceed)
+			w.Expect(<-done).NotTo(HaveOccurred(), "being late is no error")
+			if a = w.pod("a"); a != nil {
+				w.Expect(signalled(a)).To(BeFalse())
+			}
+			w.Expect(signalled(w.pod("b"))).To(BeTrue())
+			w.Expect(journal.wantOneAtATime()).To(Equal(1))
+		})
+	}
+}
+
+// removeSingleton takes the singleton away as by hand, without anything being let go.
+func (w *world) removeSingleton() {
+	w.t.Helper()
+	s := w.singleton()
+	w.Expect(c.Delete(w.t.Context(), s)).To(Succeed())
+	w.Expect(c.Patch(w.t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+}
+
 // A controller dies before any of the writes of a handoff: the next one goes on
 // from the record.
 func TestCrash(t *testing.T) {
@@ -86,12 +146,14 @@ func TestCrash(t *testing.T) {
 		wantRecorded  bool
 		wantSignalled bool
 	}{
-		"before the record":              {writes: 0},
-		"before the signal":              {writes: 1, wantRecorded: true},
-		"before the barrier is opened":   {writes: 2, wantRecorded: true, wantSignalled: true},
-		"before the kubelet is told":     {writes: 3, wantRecorded: true, wantSignalled: true},
-		"before the old pod is let go":   {writes: 4, wantRecorded: true, wantSignalled: true},
-		"before the policy is looked at": {writes: 5, wantRecorded: true, wantSignalled: true},
+		"before the finalizer":           {writes: 0},
+		"before the record":              {writes: 1},
+		"before the signal":              {writes: 2, wantRecorded: true},
+		"before the barrier is opened":   {writes: 3, wantRecorded: true, wantSignalled: true},
+		"before the kubelet is told":     {writes: 4, wantRecorded: true, wantSignalled: true},
+		"before the gate is opened":      {writes: 5, wantRecorded: true, wantSignalled: true},
+		"before the old pod is let go":   {writes: 6, wantRecorded: true, wantSignalled: true},
+		"before the policy is looked at": {writes: 7, wantRecorded: true, wantSignalled: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -102,12 +164,12 @@ func TestCrash(t *testing.T) {
 
 			dying := dyingClient(test.writes)
 			_, err := newReconciler(dying, controllerClient, w.clock).Reconcile(t.Context(), w.request())
-			if test.writes < 5 {
+			if test.writes < 7 {
 				w.Expect(err).To(MatchError(errDied))
 			}
 			w.Expect(w.holder() == "db-2").To(Equal(test.wantRecorded), "db-2 is recorded")
 			w.Expect(signalled(w.pod("db-2"))).To(Equal(test.wantSignalled), "db-2 is signalled")
-			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(test.writes < 5), "db-1 is kept")
+			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(test.writes < 7), "db-1 is kept")
 
 			w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
 			s := w.singleton()
@@ -166,6 +228,12 @@ func dyingClient(writes int) client.Client {
 				return errDied
 			}
 			return c.SubResource(name).Update(ctx, o, options...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			if !alive() {
+				return errDied
+			}
+			return c.SubResource(name).Patch(ctx, o, patch, options...)
 		},
 	})
 }

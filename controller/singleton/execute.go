@@ -1,6 +1,7 @@
 package singleton
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,10 +24,20 @@ import (
 // nudgeAnnotation makes the kubelet look at a pod at once.
 const nudgeAnnotation = "apps.statefulsingleton.com/barrier-opened"
 
+// execution is one plan on its way into the API server.
+type execution struct {
+	*Reconciler
+	singleton *v1.StatefulSingleton
+	plan      handoff.Plan
+	// written is the version that the execution's own last write left of a pod.
+	written map[types.UID]handoff.Version
+}
+
 // execute writes the steps of the plan in their order, up to the first that fails.
 func (r *Reconciler) execute(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan) error {
+	e := &execution{r, singleton, plan, map[types.UID]handoff.Version{}}
 	for _, step := range plan.Steps {
-		if err := r.step(ctx, singleton, plan, step); err != nil {
+		if err := e.step(ctx, step); err != nil {
 			return err
 		}
 		ctrl.LoggerFrom(ctx).V(1).Info("Wrote", "step", fmt.Sprintf("%T", step), "outcome", plan.Outcome)
@@ -34,45 +45,46 @@ func (r *Reconciler) execute(ctx context.Context, singleton *v1.StatefulSingleto
 	return nil
 }
 
-func (r *Reconciler) step(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan, step handoff.Step) error {
-	namespace := singleton.Namespace
+func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	switch step := step.(type) {
 	case handoff.Record:
-		stored := singleton.DeepCopy()
-		singleton.Status = *plan.Status.DeepCopy()
-		return r.record(ctx, stored, singleton)
+		stored := e.singleton.DeepCopy()
+		e.singleton.Status = *e.plan.Status.DeepCopy()
+		return e.record(ctx, stored, e.singleton)
 	case handoff.Protect:
-		labels := object{v1.SingletonLabel: singleton.Name}
+		labels := object{v1.SingletonLabel: e.singleton.Name}
 		if step.Holder {
 			labels[v1.RoleLabel] = v1.RoleActive
 		}
-		return r.patchPod(ctx, namespace, step.Pod, object{
+		return e.patchPod(ctx, step.Pod, step.Version, object{
 			"finalizers": []string{v1.HandoffFinalizer},
 			"labels":     labels,
 		})
 	case handoff.Signal:
-		step.Signal.Time = r.Clock.Now().UTC()
-		return r.patchPod(ctx, namespace, step.Pod, object{
+		step.Signal.Time = e.Clock.Now().UTC()
+		return e.patchPod(ctx, step.Pod, step.Version, object{
 			"finalizers":  []string{v1.HandoffFinalizer},
 			"labels":      object{v1.RoleLabel: v1.RoleActive},
 			"annotations": object{signal.Annotation: step.Signal.String()},
 		})
 	case handoff.OpenBarrier:
-		return r.openBarrier(ctx, singleton, step)
+		return e.openBarrier(ctx, step)
 	case handoff.Nudge:
-		return r.patchPod(ctx, namespace, step.Pod, object{
+		return e.patchPod(ctx, step.Pod, "", object{
 			"annotations": object{nudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
 		})
 	case handoff.LetGo:
-		return client.IgnoreNotFound(r.patchPod(ctx, namespace, step.Pod, object{
+		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, "", object{
 			"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer},
 			"labels":                              object{v1.RoleLabel: nil},
 			"annotations":                         object{signal.Annotation: nil},
 		}))
 	case handoff.Retire:
-		return r.retire(ctx, namespace, step)
+		return e.retire(ctx, step)
 	case handoff.MarkReady:
-		return r.markReady(ctx, namespace, step)
+		return e.markReady(ctx, step)
+	case handoff.TakeWord:
+		return e.takeWord(ctx, step)
 	default:
 		panic(fmt.Sprintf("no such step: %T", step))
 	}
@@ -81,18 +93,23 @@ func (r *Reconciler) step(ctx context.Context, singleton *v1.StatefulSingleton, 
 // object is a piece of a patch.
 type object map[string]any
 
-// patchPod merges metadata into the very pod that is meant: the API server
-// refuses a patch that names another uid.
-func (r *Reconciler) patchPod(ctx context.Context, namespace string, ref handoff.PodRef, metadata object) error {
+// patchPod merges metadata into the very pod that is meant, in the version that is
+// meant: the API server refuses a patch that names another uid or an older version.
+func (e *execution) patchPod(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
 	metadata["uid"] = ref.UID
-	if err := r.Client.Patch(ctx, podOf(namespace, ref), mergePatch(object{"metadata": metadata})); err != nil {
-		return fmt.Errorf("patch pod %s/%s: %w", namespace, ref.Name, err)
+	if version != "" {
+		metadata["resourceVersion"] = cmp.Or(e.written[ref.UID], version)
 	}
+	pod := e.podOf(ref)
+	if err := e.Client.Patch(ctx, pod, mergePatch(object{"metadata": metadata})); err != nil {
+		return fmt.Errorf("patch pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	e.written[ref.UID] = handoff.Version(pod.ResourceVersion)
 	return nil
 }
 
-func podOf(namespace string, ref handoff.PodRef) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ref.Name}}
+func (e *execution) podOf(ref handoff.PodRef) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.singleton.Namespace, Name: ref.Name}}
 }
 
 // mergePatch is a strategic merge patch: it adds to finalizers and conditions
@@ -107,47 +124,64 @@ func mergePatch(o object) client.Patch {
 
 // openBarrier creates the ConfigMap that the pod's barrier waits for. It belongs
 // to the pod and goes with it.
-func (r *Reconciler) openBarrier(ctx context.Context, singleton *v1.StatefulSingleton, step handoff.OpenBarrier) error {
+func (e *execution) openBarrier(ctx context.Context, step handoff.OpenBarrier) error {
 	configMap := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: singleton.Namespace,
+			Namespace: e.singleton.Namespace,
 			Name:      step.ConfigMap,
-			Labels:    map[string]string{v1.SingletonLabel: singleton.Name},
+			Labels:    map[string]string{v1.SingletonLabel: e.singleton.Name},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "v1", Kind: "Pod", Name: step.Pod.Name, UID: step.Pod.UID,
 			}},
 		},
 		Data: map[string]string{signal.EpochKey: strconv.FormatInt(step.Epoch, 10)},
 	}
-	if err := r.Client.Create(ctx, configMap); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create ConfigMap %s/%s, which pod %s waits for: %w", singleton.Namespace, step.ConfigMap, step.Pod.Name, err)
+	if err := e.Client.Create(ctx, configMap); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create ConfigMap %s/%s, which pod %s waits for: %w", configMap.Namespace, step.ConfigMap, step.Pod.Name, err)
 	}
 	return nil
 }
 
 // retire scales a ReplicaSet to zero. Deleting the pod would only have it
 // recreated; the Deployment controller does not fight the scale.
-func (r *Reconciler) retire(ctx context.Context, namespace string, step handoff.Retire) error {
-	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: step.ReplicaSet}}
+func (e *execution) retire(ctx context.Context, step handoff.Retire) error {
+	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: e.singleton.Namespace, Name: step.ReplicaSet}}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))
-	err := r.Client.SubResource("scale").Patch(ctx, rs, patch, client.WithSubResourceBody(&autoscalingv1.Scale{}))
+	err := e.Client.SubResource("scale").Patch(ctx, rs, patch, client.WithSubResourceBody(&autoscalingv1.Scale{}))
 	if err != nil {
-		return fmt.Errorf("scale ReplicaSet %s/%s to zero: %w", namespace, step.ReplicaSet, err)
+		return fmt.Errorf("scale ReplicaSet %s/%s to zero: %w", rs.Namespace, rs.Name, err)
 	}
 	return nil
 }
 
-func (r *Reconciler) markReady(ctx context.Context, namespace string, step handoff.MarkReady) error {
+func (e *execution) markReady(ctx context.Context, step handoff.MarkReady) error {
 	patch := mergePatch(object{
 		"metadata": object{"uid": step.Pod.UID},
 		"status": object{"conditions": []object{{
 			"type": v1.ReadyCondition, "status": corev1.ConditionTrue, "reason": "Holds",
 			"message":            "the pod holds",
-			"lastTransitionTime": metav1.NewTime(r.Clock.Now()),
+			"lastTransitionTime": metav1.NewTime(e.Clock.Now()),
 		}}},
 	})
-	if err := r.Client.Status().Patch(ctx, podOf(namespace, step.Pod), patch); err != nil {
-		return fmt.Errorf("set the readiness gate of pod %s/%s: %w", namespace, step.Pod.Name, err)
+	pod := e.podOf(step.Pod)
+	if err := e.Client.Status().Patch(ctx, pod, patch); err != nil {
+		return fmt.Errorf("set the readiness gate of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// takeWord takes the attestation off, and tells the person who gave it where it is
+// not believed.
+func (e *execution) takeWord(ctx context.Context, step handoff.TakeWord) error {
+	s := e.singleton
+	before := s.DeepCopy()
+	delete(s.Annotations, v1.AttestAnnotation)
+	if err := e.Client.Patch(ctx, s, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("take annotation %s off StatefulSingleton %s: %w", v1.AttestAnnotation, client.ObjectKeyFromObject(s), err)
+	}
+	if step.Refused != "" {
+		e.tell(ctx, s, corev1.EventTypeWarning, "Attest", "AttestationRefused",
+			fmt.Sprintf("annotation %s=%s is not believed: %s", v1.AttestAnnotation, step.UID, step.Refused))
 	}
 	return nil
 }

@@ -267,6 +267,14 @@ func TestAttestation(t *testing.T) {
 	w.Eventually(w.holder).Should(Equal("db-2"))
 	w.serve(second)
 	wantTransition(t, w.singleton(), v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofAttested})
+	w.Eventually(func() map[string]string { return w.singleton().Annotations }).ShouldNot(HaveKey(v1.AttestAnnotation), "the word is spent")
+
+	// A word that can't be believed now is not kept for later.
+	patch = `{"metadata":{"annotations":{"` + v1.AttestAnnotation + `":"` + string(second.UID) + `"}}}`
+	w.Expect(c.Patch(t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+	refused := w.wantEvent(corev1.EventTypeWarning, "AttestationRefused")
+	w.Expect(refused.Note).To(ContainSubstring("nobody asked for the deletion of pod db-2"))
+	w.Expect(w.singleton().Annotations).NotTo(HaveKey(v1.AttestAnnotation))
 }
 
 // A pod that ran before the singleton existed holds by fact.

@@ -93,13 +93,14 @@ func running(pod *corev1.Pod) { reported(pod, corev1.PodRunning, isRunning(), tr
 func ready(pod *corev1.Pod) {
 	running(pod)
 	pod.Status.ContainerStatuses[0].Ready = true
-	setCondition(pod, corev1.PodReady)
+	setCondition(pod, corev1.PodReady, corev1.ConditionTrue, "")
 }
 
 // ended: the main process has ended, and the kubelet is done with the pod.
 func ended(pod *corev1.Pod) {
 	terminated := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 0, Reason: "Completed"}}
 	reported(pod, corev1.PodSucceeded, terminated, false)
+	setCondition(pod, corev1.ContainersReady, corev1.ConditionFalse, "PodCompleted")
 	for i := range pod.Status.InitContainerStatuses {
 		pod.Status.InitContainerStatuses[i].State = terminated
 	}
@@ -111,14 +112,14 @@ func isRunning() corev1.ContainerState {
 
 func reported(pod *corev1.Pod, phase corev1.PodPhase, state corev1.ContainerState, started bool) {
 	pod.Status.Phase = phase
-	setCondition(pod, corev1.PodScheduled)
+	setCondition(pod, corev1.PodScheduled, corev1.ConditionTrue, "")
 	for _, sidecar := range pod.Spec.InitContainers {
 		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: sidecar.Name, State: isRunning(), Started: ptr.To(true), Ready: true, ImageID: "gate"}}
 	}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: state, Started: &started, ImageID: "db"}}
 }
 
-func setCondition(pod *corev1.Pod, kind corev1.PodConditionType) {
+func setCondition(pod *corev1.Pod, kind corev1.PodConditionType, status corev1.ConditionStatus, reason string) {
 	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
-	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.Now()})
 }
