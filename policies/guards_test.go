@@ -44,15 +44,25 @@ const (
 // real one, without Kyverno: the pods are the ones that Kyverno made of those
 // in testdata.
 func TestOnAPIServer(t *testing.T) {
-	config := startAPIServer(t)
+	environment := startAPIServer(t)
+	config := environment.Config
 	c := newClient(t, config)
-	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml") {
+	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml") {
 		create(t, c, object)
 	}
+	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
 	t.Run("held", func(t *testing.T) { testHeld(t, c) })
 	t.Run("selector", func(t *testing.T) { testSelectors(t, c) })
+	t.Run("copied", func(t *testing.T) { testCopied(t, config) })
 	t.Run("unreleased", func(t *testing.T) { testUnreleased(t, c) })
 	t.Run("dry-run", func(t *testing.T) { testDryRun(t, config) })
+	t.Run("marks", func(t *testing.T) { testMarks(t, config) })
+	t.Run("subresources", func(t *testing.T) { testSubresources(t, config) })
+	t.Run("bindings", func(t *testing.T) { testBindings(t, config) })
+	t.Run("finalizer", func(t *testing.T) { testFinalizer(t, config) })
+	t.Run("barrier", func(t *testing.T) { testBarrier(t, config) })
+	t.Run("attestation", func(t *testing.T) { testAttestation(t, config) })
+	t.Run("record", func(t *testing.T) { testRecord(t, config) })
 }
 
 func testHeld(t *testing.T, c client.Client) {
@@ -312,10 +322,7 @@ func testDryRun(t *testing.T, config *rest.Config) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			impersonating := rest.CopyConfig(config)
-			// The group lets RBAC pass: only the guard is asked.
-			impersonating.Impersonate = rest.ImpersonationConfig{UserName: test.user, Groups: []string{"system:masters"}}
-			c := newClient(t, impersonating)
+			c := clientAs(t, config, test.user)
 			var answer error
 			// The API server may need a while to learn of the guard.
 			_ = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
@@ -327,11 +334,10 @@ func testDryRun(t *testing.T, config *rest.Config) {
 	}
 }
 
-func startAPIServer(t *testing.T) *rest.Config {
+func startAPIServer(t *testing.T) *envtest.Environment {
 	t.Helper()
 	environment := &envtest.Environment{}
-	config, err := environment.Start()
-	if err != nil {
+	if _, err := environment.Start(); err != nil {
 		t.Fatalf("start kube-apiserver and etcd from KUBEBUILDER_ASSETS (`make test` sets it): %v", err)
 	}
 	t.Cleanup(func() {
@@ -339,7 +345,7 @@ func startAPIServer(t *testing.T) *rest.Config {
 			t.Errorf("stop kube-apiserver and etcd: %v", err)
 		}
 	})
-	return config
+	return environment
 }
 
 func newClient(t *testing.T, config *rest.Config) client.Client {
@@ -353,6 +359,14 @@ func newClient(t *testing.T, config *rest.Config) client.Client {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// clientAs acts as a user for whom RBAC lets everything pass: only the guards are asked.
+func clientAs(t *testing.T, config *rest.Config, user string) client.Client {
+	t.Helper()
+	impersonating := rest.CopyConfig(config)
+	impersonating.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+	return newClient(t, impersonating)
 }
 
 // helmTemplate returns what the chart installs by those templates.

@@ -1,0 +1,637 @@
+package policies_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+const (
+	uninstallUser = controllerUser + "-uninstall"
+	personUser    = "a-person"
+	kubeletUser   = "system:node:node-1"
+
+	// Somebody else's service account of the controller's name.
+	namesakeUser = "system:serviceaccount:default:demo-statefulsingleton"
+
+	strategic  = types.StrategicMergePatchType
+	merge      = types.MergePatchType
+	jsonPatch  = types.JSONPatchType
+	serverSide = types.ApplyPatchType
+)
+
+// testTypes has the guards' expressions checked against the types that they
+// speak of, as the controller manager of a real cluster does.
+func testTypes(t *testing.T, c client.Client, kubeconfig []byte) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	writeFile(t, file, kubeconfig)
+	var output bytes.Buffer
+	manager := exec.Command("kube-controller-manager", "--kubeconfig="+file, "--leader-elect=false", "--secure-port=0",
+		"--controllers=validatingadmissionpolicy-status-controller")
+	manager.Stdout, manager.Stderr = &output, &output
+	if err := manager.Start(); err != nil {
+		t.Fatalf("kube-controller-manager must be on PATH (`make test` sees to that): %v", err)
+	}
+	t.Cleanup(func() {
+		_ = manager.Process.Kill()
+		_ = manager.Wait()
+		if t.Failed() {
+			t.Logf("kube-controller-manager:\n%s", &output)
+		}
+	})
+	var list admissionregistrationv1.ValidatingAdmissionPolicyList
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+		if err := c.List(ctx, &list); err != nil {
+			return false, err
+		}
+		for _, policy := range list.Items {
+			if policy.Status.ObservedGeneration != policy.Generation || policy.Status.TypeChecking == nil {
+				return false, nil
+			}
+		}
+		return len(list.Items) > 0, nil
+	})
+	if err != nil {
+		t.Fatalf("wait for the guards' types to be checked: %v", err)
+	}
+	for _, policy := range list.Items {
+		for _, warning := range policy.Status.TypeChecking.ExpressionWarnings {
+			t.Errorf("%s: %s: %s", policy.Name, warning.FieldRef, warning.Warning)
+		}
+	}
+}
+
+// testCopied: a pod that was made from another's manifest, with no Kyverno to
+// see to it.
+func testCopied(t *testing.T, config *rest.Config) {
+	c, controller := newClient(t, config), clientAs(t, config, controllerUser)
+	s := createSingleton(t, c, "copied", readSingleton(t, "default"))
+	other := readSingleton(t, "default")
+	other.Namespace, other.Name = s.Namespace, "other"
+	other.Spec.Selector = metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{expression("app", metav1.LabelSelectorOpIn, "other")}}
+	create(t, c, other)
+	holder := injectedPod(t, "scratch", s)
+	s.Status.ActivePod, s.Status.ActivePodUID, s.Status.ActiveBarrier = "db-0", "1234", holder.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name
+	record(t, controller, s)
+
+	const (
+		copyOfHolder = "this pod is a copy of the pod that holds StatefulSingleton copied/db: container db waits for ConfigMap " +
+			"statefulsingleton-11111111-1111-4111-8111-111111111111, which is there already"
+		notSelected = "this pod bears the marks of StatefulSingleton copied/db, which does not select it"
+	)
+	tests := map[string]struct {
+		pod         string
+		change      func(*corev1.Pod)
+		wantRefused string
+	}{
+		"copy of the holder": {pod: "scratch", wantRefused: copyOfHolder},
+		"copy of the holder, of nobody": {pod: "scratch", wantRefused: copyOfHolder, change: func(p *corev1.Pod) {
+			p.Labels, p.Annotations = nil, nil
+		}},
+		"copy of the holder, as init container": {pod: "scratch", wantRefused: copyOfHolder, change: func(p *corev1.Pod) {
+			p.Labels, p.Annotations = nil, nil
+			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, []corev1.Container{{Name: "app", Image: "app"}}
+		}},
+		"another barrier": {pod: "scratch", change: func(p *corev1.Pod) {
+			p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name = "statefulsingleton-22222222-2222-4222-8222-222222222222"
+		}},
+		"wrapper": {pod: "shell"},
+		"the epoch from elsewhere": {pod: "scratch", change: func(p *corev1.Pod) {
+			p.Labels, p.Annotations = nil, nil
+			p.Spec.Containers[0].Env[0] = corev1.EnvVar{Name: signal.EpochEnv, Value: "7"}
+		}},
+		"copied to another namespace": {pod: "scratch", change: func(p *corev1.Pod) { p.Namespace = "default" }},
+		"as large as a pod can be":    {pod: "scratch", wantRefused: "this pod is a copy", change: enlarge},
+
+		"marks": {pod: "shell", wantRefused: notSelected, change: func(p *corev1.Pod) { p.Labels["app"] = "web" }},
+		"label": {pod: "shell", wantRefused: notSelected, change: func(p *corev1.Pod) {
+			p.Annotations, p.Labels = nil, map[string]string{v1.SingletonLabel: "db"}
+		}},
+		"annotation": {pod: "shell", wantRefused: notSelected, change: func(p *corev1.Pod) { p.Labels = nil }},
+		"marks of one and selected by another": {pod: "shell", wantRefused: notSelected, change: func(p *corev1.Pod) {
+			p.Labels["app"] = "other"
+		}},
+		"marks of no singleton": {pod: "shell", change: func(p *corev1.Pod) {
+			p.Annotations[v1.InjectedAnnotation], p.Labels = "copied/none", map[string]string{v1.SingletonLabel: "none"}
+		}},
+		"no marks": {pod: "shell", change: uninjectOther},
+		"mirror of a static pod": {pod: "scratch", change: func(p *corev1.Pod) {
+			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+			p.Spec.NodeName = "node"
+		}},
+	}
+	probe := injectedPod(t, "scratch", s)
+	waitForRefusal(t, c, probe, copyOfHolder)
+	uninjectOther(probe)
+	probe.Labels = map[string]string{"app": "other"}
+	waitForRefusal(t, c, probe, notInjected)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := injectedPod(t, test.pod, s)
+			if test.change != nil {
+				test.change(pod)
+			}
+			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
+		})
+	}
+}
+
+// uninjectOther leaves a pod that no singleton selects.
+func uninjectOther(p *corev1.Pod) {
+	uninject(p)
+	p.Labels = map[string]string{"app": "web"}
+}
+
+// patch is what somebody writes on an object.
+type patch struct {
+	user        string
+	subresource string
+	kind        types.PatchType
+	body        string
+}
+
+func (p patch) apply(t *testing.T, config *rest.Config, object client.Object) error {
+	t.Helper()
+	c, raw := clientAs(t, config, p.user), client.RawPatch(p.kind, []byte(p.body))
+	object = object.DeepCopyObject().(client.Object)
+	if p.subresource != "" {
+		return c.SubResource(p.subresource).Patch(t.Context(), object, raw)
+	}
+	if p.kind == serverSide {
+		return c.Patch(t.Context(), object, raw, client.FieldOwner("me"), client.ForceOwnership)
+	}
+	return c.Patch(t.Context(), object, raw)
+}
+
+// testMarks lets people and controllers write on a pod that holds, on one that
+// is held and on one that has nothing to do with it.
+func testMarks(t *testing.T, config *rest.Config) {
+	const (
+		holder, standby, plain = "holder", "standby", "plain"
+
+		signalRefused    = "annotation apps.statefulsingleton.com/start-signal of this pod is the StatefulSingleton controller's"
+		roleRefused      = "label apps.statefulsingleton.com/role of this pod is the StatefulSingleton controller's"
+		labelRefused     = "label apps.statefulsingleton.com/singleton of a pod can't be set, changed or removed"
+		injectedRefused  = "annotation apps.statefulsingleton.com/injected of a pod can't be set, changed or removed"
+		finalizerRefused = "finalizer apps.statefulsingleton.com/handoff is the StatefulSingleton controller's to set"
+		readyRefused     = "condition apps.statefulsingleton.com/singleton-ready of this pod is the StatefulSingleton controller's"
+
+		setSignal   = `{"metadata":{"annotations":{"apps.statefulsingleton.com/start-signal":"{}"}}}`
+		setRole     = `{"metadata":{"labels":{"apps.statefulsingleton.com/role":"active"}}}`
+		setUnready  = `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","status":"False"}]}}`
+		kubeletSays = `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"ContainersReady","status":"True"}],
+			"$setElementOrder/conditions":[{"type":"Ready"},{"type":"ContainersReady"}]}}`
+	)
+	apply := func(rest string) string { return `{"apiVersion":"v1","kind":"Pod",` + rest[1:] }
+	tests := map[string]struct {
+		pod         string
+		patch       patch
+		wantRefused string
+	}{
+		"signal":                                 {standby, patch{personUser, "", strategic, setSignal}, signalRefused},
+		"signal, merge patch":                    {standby, patch{personUser, "", merge, setSignal}, signalRefused},
+		"signal, applied":                        {standby, patch{personUser, "", serverSide, apply(setSignal)}, signalRefused},
+		"signal, as status":                      {standby, patch{personUser, "status", merge, setSignal}, signalRefused},
+		"signal on any pod":                      {plain, patch{personUser, "", merge, setSignal}, signalRefused},
+		"signal where nothing else is":           {plain, patch{personUser, "", jsonPatch, `[{"op":"add","path":"/metadata/annotations","value":{"apps.statefulsingleton.com/start-signal":""}}]`}, signalRefused},
+		"signal, by the kubelet":                 {standby, patch{kubeletUser, "status", merge, setSignal}, signalRefused},
+		"signal, by a namesake":                  {standby, patch{namesakeUser, "", merge, setSignal}, signalRefused},
+		"signal, by the uninstaller":             {standby, patch{uninstallUser, "", merge, setSignal}, signalRefused},
+		"another signal":                         {holder, patch{personUser, "", merge, setSignal}, signalRefused},
+		"no signal":                              {holder, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`}, signalRefused},
+		"no signal, as status":                   {holder, patch{personUser, "status", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`}, signalRefused},
+		"no annotations":                         {holder, patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/annotations"}]`}, signalRefused},
+		"no annotations, merge patch":            {holder, patch{personUser, "", merge, `{"metadata":{"annotations":null}}`}, signalRefused},
+		"role":                                   {standby, patch{personUser, "", strategic, setRole}, roleRefused},
+		"role, applied":                          {standby, patch{personUser, "", serverSide, apply(setRole)}, roleRefused},
+		"role, as status":                        {standby, patch{personUser, "status", merge, setRole}, roleRefused},
+		"role on any pod":                        {plain, patch{personUser, "", merge, setRole}, roleRefused},
+		"another role":                           {holder, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/role":"standby"}}}`}, roleRefused},
+		"no role":                                {holder, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/role":null}}}`}, roleRefused},
+		"no labels":                              {holder, patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/labels"}]`}, roleRefused},
+		"no labels on a standby":                 {standby, patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/labels"}]`}, labelRefused},
+		"another singleton":                      {standby, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":"other"}}}`}, labelRefused},
+		"no singleton":                           {standby, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":null}}}`}, labelRefused},
+		"no singleton, as status":                {standby, patch{personUser, "status", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":null}}}`}, labelRefused},
+		"singleton on any pod":                   {plain, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":"db"}}}`}, labelRefused},
+		"injected for another":                   {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":"marks/other"}}}`}, injectedRefused},
+		"not injected":                           {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":null}}}`}, injectedRefused},
+		"injected on any pod":                    {plain, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":"marks/db"}}}`}, injectedRefused},
+		"finalizer":                              {standby, patch{personUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
+		"finalizer on any pod":                   {plain, patch{personUser, "", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
+		"finalizer, as status":                   {standby, patch{personUser, "status", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
+		"condition":                              {standby, patch{personUser, "status", strategic, readyPod}, readyRefused},
+		"condition, False":                       {standby, patch{personUser, "status", strategic, setUnready}, readyRefused},
+		"condition, by the kubelet":              {standby, patch{kubeletUser, "status", strategic, readyPod}, readyRefused},
+		"condition on any pod":                   {plain, patch{personUser, "status", merge, readyPod}, readyRefused},
+		"condition turned":                       {holder, patch{personUser, "status", strategic, setUnready}, readyRefused},
+		"no conditions":                          {holder, patch{personUser, "status", merge, `{"status":{"conditions":null}}`}, readyRefused},
+		"other conditions":                       {holder, patch{personUser, "status", merge, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`}, readyRefused},
+		"condition twice":                        {holder, patch{personUser, "status", jsonPatch, `[{"op":"add","path":"/status/conditions/-","value":{"type":"apps.statefulsingleton.com/singleton-ready","status":"False"}}]`}, readyRefused},
+		"no status":                              {holder, patch{personUser, "status", jsonPatch, `[{"op":"remove","path":"/status"}]`}, readyRefused},
+		"passes: the controller signals":         {pod: standby, patch: patch{controllerUser, "", strategic, releasePod}},
+		"passes: the controller marks":           {pod: plain, patch: patch{controllerUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],"labels":{"apps.statefulsingleton.com/singleton":"db"}}}`}},
+		"passes: the controller readies":         {pod: standby, patch: patch{controllerUser, "status", strategic, readyPod}},
+		"passes: the controller lets go":         {pod: holder, patch: patch{controllerUser, "", strategic, letGo}},
+		"passes: the kubelet reports":            {pod: holder, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
+		"passes: the kubelet reports of any pod": {pod: plain, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
+		"passes: a label":                        {pod: holder, patch: patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data","role":"active"}}}`}},
+		"passes: an annotation":                  {pod: standby, patch: patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/barrier-opened":"1"}}}`}},
+		"passes: a label applied":                {pod: holder, patch: patch{personUser, "", serverSide, apply(`{"metadata":{"labels":{"team":"data"}}}`)}},
+		"passes: another finalizer":              {pod: holder, patch: patch{personUser, "", strategic, `{"metadata":{"finalizers":["example.com/mine"]}}`}},
+		"passes: the image":                      {pod: standby, patch: patch{personUser, "", strategic, `{"spec":{"containers":[{"name":"db","image":"newer"}]}}`}},
+		"passes: adopted by another owner": {pod: holder, patch: patch{"system:serviceaccount:kube-system:replicaset-controller", "", strategic,
+			`{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"db","uid":"1234","controller":true}]}}`}},
+		"passes: as much as fits":      {pod: plain, patch: patch{kubeletUser, "status", merge, `{"status":{"conditions":[` + strings.Repeat(`{"type":"a","status":"True"},`, 20000) + `{"type":"b","status":"True"}]}}`}},
+		"passes: no labels of any pod": {pod: plain, patch: patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/labels"}]`}},
+		"passes: condition of another": {pod: holder, patch: patch{personUser, "status", strategic, `{"status":{"conditions":[{"type":"singleton-ready","status":"True"}]}}`}},
+	}
+	createNamespace(t, newClient(t, config), "marks")
+	pods := map[string]func(*testing.T) *corev1.Pod{
+		holder:  func(t *testing.T) *corev1.Pod { return createHolder(t, config, "marks", "db") },
+		standby: func(t *testing.T) *corev1.Pod { return createStandby(t, config, "marks", "db") },
+		plain: func(t *testing.T) *corev1.Pod {
+			pod := bare("marks", nil)
+			pod.Labels = map[string]string{"app": "web"}
+			create(t, newClient(t, config), pod)
+			return pod
+		},
+	}
+	waitForGuard(t, pods[plain](t), func(pod *corev1.Pod) error {
+		return patch{personUser, "", merge, setRole}.apply(t, config, pod)
+	})
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := pods[test.pod](t)
+			wantAnswer(t, test.patch.apply(t, config, pod), test.wantRefused)
+			wantChanged(t, config, pod, test.wantRefused == "")
+		})
+	}
+	t.Run("passes: deleted", func(t *testing.T) {
+		pod, c := pods[holder](t), clientAs(t, config, personUser)
+		if err := c.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace("marks"), client.MatchingFields{"metadata.name": pod.Name}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || pod.DeletionTimestamp == nil {
+			t.Errorf("want the pod to stay, on its way out: deletion asked for at %v, %v", pod.DeletionTimestamp, err)
+		}
+	})
+}
+
+// What the controller writes on a pod that it releases, and on one that is proven dead.
+const (
+	releasePod = `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],
+		"labels":{"apps.statefulsingleton.com/role":"active"},"annotations":{"apps.statefulsingleton.com/start-signal":"{\"epoch\":1}"}}}`
+	readyPod = `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","status":"True"}]}}`
+	letGo    = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["apps.statefulsingleton.com/handoff"],
+		"labels":{"apps.statefulsingleton.com/role":null},"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`
+)
+
+// testSubresources: what the guards leave out on purpose changes no marks.
+func testSubresources(t *testing.T, config *rest.Config) {
+	c := newClient(t, config)
+	createNamespace(t, c, "subresources")
+	for _, subresource := range []string{"ephemeralcontainers", "resize"} {
+		t.Run(subresource, func(t *testing.T) {
+			pod := createStandby(t, config, "subresources", "db")
+			for _, body := range []string{releasePod, readyPod} {
+				if err := (patch{personUser, subresource, strategic, body}).apply(t, config, pod); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var now corev1.Pod
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(pod), &now); err != nil {
+				t.Fatal(err)
+			}
+			// Who wrote is noted, though nothing was.
+			now.ResourceVersion, now.ManagedFields = pod.ResourceVersion, pod.ManagedFields
+			if diff := cmp.Diff(pod, &now); diff != "" {
+				t.Errorf("the pod changed (-before +now):\n%s", diff)
+			}
+		})
+	}
+}
+
+func testBindings(t *testing.T, config *rest.Config) {
+	tests := map[string]struct {
+		annotations, labels map[string]string
+		wantRefused         string
+	}{
+		"plain":     {},
+		"others":    {annotations: map[string]string{"a": "b"}, labels: map[string]string{"topology.kubernetes.io/zone": "a"}},
+		"signal":    {annotations: map[string]string{signal.Annotation: "{}"}, wantRefused: "a binding can't bring its pod annotation"},
+		"injected":  {annotations: map[string]string{v1.InjectedAnnotation: "shop/db"}, wantRefused: "a binding can't bring its pod annotation"},
+		"role":      {labels: map[string]string{v1.RoleLabel: v1.RoleActive}, wantRefused: "a binding can't bring its pod label"},
+		"singleton": {labels: map[string]string{v1.SingletonLabel: "db"}, wantRefused: "a binding can't bring its pod label"},
+	}
+	c := newClient(t, config)
+	createNamespace(t, c, "bindings")
+	// A binding can also be created by itself, as a kind of its own.
+	ways := map[string]func(*corev1.Pod, *corev1.Binding) error{
+		"of a pod": func(pod *corev1.Pod, binding *corev1.Binding) error {
+			return c.SubResource("binding").Create(t.Context(), pod, binding)
+		},
+		"by itself": func(_ *corev1.Pod, binding *corev1.Binding) error { return c.Create(t.Context(), binding) },
+	}
+	for name, test := range tests {
+		for way, bind := range ways {
+			t.Run(name+", "+way, func(t *testing.T) {
+				pod := createStandby(t, config, "bindings", "db")
+				err := bind(pod, &corev1.Binding{
+					ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Annotations: test.annotations, Labels: test.labels},
+					Target:     corev1.ObjectReference{Kind: "Node", Name: "node-1"},
+				})
+				wantAnswer(t, err, test.wantRefused)
+				wantChanged(t, config, pod, test.wantRefused == "")
+			})
+		}
+	}
+}
+
+func testFinalizer(t *testing.T, config *rest.Config) {
+	const (
+		refused = "finalizer apps.statefulsingleton.com/handoff is the StatefulSingleton controller's to remove"
+		remove  = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["apps.statefulsingleton.com/handoff"]}}`
+	)
+	// Whose the pod is; "attested" is one whose holder a person vouched for.
+	tests := map[string]struct {
+		namespace, singleton string
+		patch                patch
+		wantRefused          string
+	}{
+		"person":                     {"finalizer", "db", patch{personUser, "", strategic, remove}, refused},
+		"person, merge patch":        {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":null}}`}, refused},
+		"person, json patch":         {"finalizer", "db", patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/finalizers/0"}]`}, refused},
+		"person, another instead":    {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":["example.com/mine"]}}`}, refused},
+		"person, as status":          {"finalizer", "db", patch{personUser, "status", merge, `{"metadata":{"finalizers":null}}`}, refused},
+		"person, with the label":     {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":null,"labels":null}}`}, "is the StatefulSingleton controller's"},
+		"namesake":                   {"finalizer", "db", patch{namesakeUser, "", strategic, remove}, refused},
+		"kubelet":                    {"finalizer", "db", patch{kubeletUser, "status", strategic, remove}, refused},
+		"person, on another's word":  {"finalizer", "db-2", patch{personUser, "", strategic, remove}, refused},
+		"passes: controller":         {namespace: "finalizer", singleton: "db", patch: patch{controllerUser, "", strategic, letGo}},
+		"passes: uninstall":          {namespace: "finalizer", singleton: "db", patch: patch{uninstallUser, "", merge, `{"metadata":{"finalizers":null}}`}},
+		"passes: singleton is gone":  {namespace: "finalizer", singleton: "gone", patch: patch{personUser, "", strategic, remove}},
+		"passes: none in namespace":  {namespace: "finalizer-none", singleton: "db", patch: patch{personUser, "", strategic, remove}},
+		"passes: another finalizer":  {namespace: "finalizer", singleton: "db", patch: patch{personUser, "", strategic, `{"metadata":{"finalizers":["example.com/mine"]}}`}},
+		"passes: labels of the user": {namespace: "finalizer", singleton: "db", patch: patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data"}}}`}},
+	}
+	c := newClient(t, config)
+	for _, name := range []string{"db", "db-2", "attested"} {
+		s := readSingleton(t, "default")
+		s.Name, s.Namespace = name, "finalizer"
+		s.Spec.Selector = metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+		if name == "db" {
+			createSingleton(t, c, "finalizer", s)
+			continue
+		}
+		create(t, c, s)
+	}
+	createNamespace(t, c, "finalizer-none")
+	waitForGuard(t, createHolder(t, config, "finalizer", "db-2"), func(pod *corev1.Pod) error {
+		return patch{personUser, "", strategic, remove}.apply(t, config, pod)
+	})
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := createHolder(t, config, test.namespace, test.singleton)
+			wantAnswer(t, test.patch.apply(t, config, pod), test.wantRefused)
+			wantChanged(t, config, pod, test.wantRefused == "")
+		})
+	}
+	t.Run("attested", func(t *testing.T) {
+		pod := createHolder(t, config, "finalizer", "attested")
+		s := &v1.StatefulSingleton{}
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "finalizer", Name: "attested"}, s); err != nil {
+			t.Fatal(err)
+		}
+		s.Status.ActivePod, s.Status.ActivePodUID = pod.Name, pod.UID
+		record(t, clientAs(t, config, controllerUser), s)
+		take := patch{personUser, "", strategic, remove}
+		wantAnswer(t, take.apply(t, config, pod), fmt.Sprintf(
+			"run: kubectl annotate -n finalizer statefulsingleton attested apps.statefulsingleton.com/attest-terminated=%s --overwrite", pod.UID))
+		if err := attest(string(pod.UID)).apply(t, config, s); err != nil {
+			t.Fatal(err)
+		}
+		// The guard learns only in a while that the pod is vouched for.
+		var last error
+		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
+			last = take.apply(t, config, pod)
+			return last == nil, nil
+		})
+		if err != nil {
+			t.Errorf("the pod is vouched for, but its finalizer stays: %v", last)
+		}
+	})
+}
+
+func testBarrier(t *testing.T, config *rest.Config) {
+	const (
+		refused = "only the StatefulSingleton controller creates a ConfigMap of this name"
+		name    = "statefulsingleton-11111111-1111-4111-8111-111111111111"
+	)
+	tests := map[string]struct {
+		user, name, generateName string
+		wantRefused              string
+	}{
+		"person":                       {user: personUser, name: name, wantRefused: refused},
+		"namesake":                     {user: namesakeUser, name: name, wantRefused: refused},
+		"uninstall":                    {user: uninstallUser, name: name, wantRefused: refused},
+		"passes: controller":           {user: controllerUser, name: name},
+		"passes: another name":         {user: personUser, name: "statefulsingleton-mine"},
+		"passes: uid of another":       {user: personUser, name: "other-11111111-1111-4111-8111-111111111111"},
+		"passes: more than a uid":      {user: personUser, name: name + "-0"},
+		"passes: a name from a prefix": {user: personUser, generateName: "statefulsingleton-"},
+	}
+	configMap := func(name, generateName string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, GenerateName: generateName}}
+	}
+	for what, test := range tests {
+		t.Run(what, func(t *testing.T) {
+			err := clientAs(t, config, test.user).Create(t.Context(), configMap(test.name, test.generateName), client.DryRunAll)
+			wantAnswer(t, err, test.wantRefused)
+		})
+	}
+	t.Run("applied", func(t *testing.T) {
+		body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"},"data":{"epoch":"1"}}`
+		wantAnswer(t, patch{personUser, "", serverSide, body}.apply(t, config, configMap(name, "")), refused)
+	})
+}
+
+func testAttestation(t *testing.T, config *rest.Config) {
+	const (
+		holderUID = "11111111-1111-4111-8111-111111111111"
+		otherUID  = "22222222-2222-4222-8222-222222222222"
+
+		namesHolder = "attestation/db, which is pod db-0 with uid 11111111-1111-4111-8111-111111111111. By it you vouch that the pod's processes have ended for good"
+		nobody      = "but nothing holds StatefulSingleton attestation/db"
+		several     = "must be the uid of one of the pods that run: StatefulSingleton attestation/db has several of them"
+	)
+	holds := v1.StatefulSingletonStatus{ActivePod: "db-0", ActivePodUID: holderUID}
+	stalled := func(status metav1.ConditionStatus, reason string) v1.StatefulSingletonStatus {
+		s := *holds.DeepCopy()
+		s.Conditions = []metav1.Condition{{Type: v1.ConditionStalled, Status: status, Reason: reason, LastTransitionTime: metav1.Now()}}
+		return s
+	}
+	tests := map[string]struct {
+		status      v1.StatefulSingletonStatus
+		attested    string
+		patch       patch
+		wantRefused string
+	}{
+		"the holder":                         {status: holds, patch: attest(holderUID)},
+		"the holder, applied":                {status: holds, patch: patch{personUser, "", serverSide, `{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton",` + attest(holderUID).body[1:]}},
+		"another pod":                        {status: holds, patch: attest(otherUID), wantRefused: namesHolder},
+		"a name":                             {status: holds, patch: attest("db-0"), wantRefused: namesHolder},
+		"nothing":                            {status: holds, patch: attest(""), wantRefused: namesHolder},
+		"more than a line":                   {status: holds, patch: attest(`a\nb`), wantRefused: namesHolder},
+		"nobody holds":                       {patch: attest(holderUID), wantRefused: nobody},
+		"nothing, and nobody holds":          {patch: attest(""), wantRefused: nobody},
+		"with the status":                    {patch: patch{personUser, "", merge, `{"status":{"activePodUID":"` + otherUID + `"},` + attest(otherUID).body[1:]}, wantRefused: nobody},
+		"several run":                        {status: stalled("True", "SeveralRun"), patch: attest(otherUID)},
+		"several run, no uid":                {status: stalled("True", "SeveralRun"), patch: attest("db-1"), wantRefused: several},
+		"several ran":                        {status: stalled("False", "SeveralRun"), patch: attest(otherUID), wantRefused: namesHolder},
+		"stalled for another reason":         {status: stalled("True", "HolderLost"), patch: attest(otherUID), wantRefused: namesHolder},
+		"vouched for another holder":         {status: holds, attested: otherUID, patch: attest(holderUID)},
+		"vouched before, and now for a name": {status: holds, attested: otherUID, patch: attest("db-0"), wantRefused: namesHolder},
+		"taken back":                         {status: holds, attested: otherUID, patch: patch{personUser, "", merge, `{"metadata":{"annotations":null}}`}},
+		"as it was":                          {status: holds, attested: otherUID, patch: patch{personUser, "", merge, `{"spec":{"maxTransitionTime":7}}`}},
+		"another annotation":                 {status: holds, patch: patch{personUser, "", merge, `{"metadata":{"annotations":{"a":"b"}}}`}},
+	}
+	c, controller := newClient(t, config), clientAs(t, config, controllerUser)
+	createNamespace(t, c, "attestation")
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := readSingleton(t, "default")
+			s.Namespace = "attestation"
+			create(t, c, s)
+			t.Cleanup(func() {
+				if err := c.Delete(context.Background(), s); err != nil {
+					t.Error(err)
+				}
+			})
+			if test.attested != "" {
+				s.Status = v1.StatefulSingletonStatus{ActivePodUID: types.UID(test.attested)}
+				record(t, controller, s)
+				if err := attest(test.attested).apply(t, config, s); err != nil {
+					t.Fatal(err)
+				}
+				if err := c.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.Status = test.status
+			record(t, controller, s)
+			wantAnswer(t, test.patch.apply(t, config, s), test.wantRefused)
+			wantChanged(t, config, s, test.wantRefused == "")
+		})
+	}
+	t.Run("from the start", func(t *testing.T) {
+		s := readSingleton(t, "default")
+		s.Namespace, s.Annotations = "attestation", map[string]string{v1.AttestAnnotation: holderUID}
+		s.Status = holds
+		wantAnswer(t, c.Create(t.Context(), s), nobody)
+	})
+}
+
+// attest vouches for the pod with that uid.
+func attest(uid string) patch {
+	return patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/attest-terminated":"` + uid + `"}}}`}
+}
+
+func testRecord(t *testing.T, config *rest.Config) {
+	const refused = "the status of a StatefulSingleton is the controller's to write"
+	tests := map[string]struct {
+		user, subresource string
+		wantRefused       string
+	}{
+		"person":               {user: personUser, subresource: "status", wantRefused: refused},
+		"namesake":             {user: namesakeUser, subresource: "status", wantRefused: refused},
+		"uninstall":            {user: uninstallUser, subresource: "status", wantRefused: refused},
+		"passes: controller":   {user: controllerUser, subresource: "status"},
+		"passes: not a status": {user: personUser},
+	}
+	s := createSingleton(t, newClient(t, config), "record", readSingleton(t, "default"))
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if err := newClient(t, config).Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
+				t.Fatal(err)
+			}
+			// Under the status only status changes, and beside it everything else.
+			body := fmt.Sprintf(`{"metadata":{"labels":{"by":%q}},"status":{"activePod":%[1]q}}`, strings.ReplaceAll(name, ": ", "-")[:5])
+			wantAnswer(t, patch{test.user, test.subresource, merge, body}.apply(t, config, s), test.wantRefused)
+			wantChanged(t, config, s, test.wantRefused == "")
+		})
+	}
+}
+
+// createStandby creates a pod that bears the marks of a singleton.
+func createStandby(t *testing.T, config *rest.Config, namespace, singleton string) *corev1.Pod {
+	t.Helper()
+	pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: singleton}})
+	pod.Name, pod.GenerateName = "", "db-"
+	pod.Labels["app"], pod.Labels[v1.SingletonLabel] = singleton, singleton
+	create(t, newClient(t, config), pod)
+	return pod
+}
+
+// createHolder creates a pod as the controller leaves it once it holds.
+func createHolder(t *testing.T, config *rest.Config, namespace, singleton string) *corev1.Pod {
+	t.Helper()
+	pod := createStandby(t, config, namespace, singleton)
+	err := errors.Join(
+		patch{controllerUser, "", strategic, releasePod}.apply(t, config, pod),
+		patch{controllerUser, "status", strategic, readyPod}.apply(t, config, pod),
+		newClient(t, config).Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// record writes the status of s.
+func record(t *testing.T, c client.Client, s *v1.StatefulSingleton) {
+	t.Helper()
+	if err := c.Status().Update(t.Context(), s); err != nil {
+		t.Fatalf("write the status of StatefulSingleton %s/%s: %v", s.Namespace, s.Name, err)
+	}
+}
+
+// waitForGuard waits until a write is refused that the guard is there to refuse.
+func waitForGuard(t *testing.T, pod *corev1.Pod, write func(*corev1.Pod) error) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		return write(pod) != nil, nil
+	})
+	if err != nil {
+		t.Fatalf("no guard refuses to have pod %s/%s written on", pod.Namespace, pod.Name)
+	}
+}
+
+// wantChanged demands that object is stored as it was read, or that it is not.
+func wantChanged(t *testing.T, config *rest.Config, object client.Object, want bool) {
+	t.Helper()
+	now := object.DeepCopyObject().(client.Object)
+	if err := newClient(t, config).Get(t.Context(), client.ObjectKeyFromObject(object), now); err != nil {
+		t.Fatal(err)
+	}
+	if got := now.GetResourceVersion() != object.GetResourceVersion(); got != want {
+		t.Errorf("the object is changed: %t, want %t (-before +now):\n%s", got, want, cmp.Diff(object, now))
+	}
+}
