@@ -128,6 +128,7 @@ func TestLifeOfACluster(t *testing.T) {
 			l.kubectl(t, "--namespace", kyvernoNamespace, "scale", "deployment", kyvernoDeployment, "--replicas=0")
 		})
 	})
+	t.Run("a kubelet stopped, continued and killed", func(t *testing.T) { signalKubelet(t, l) })
 	t.Run("a node cut off and healed", func(t *testing.T) { partition(t, l) })
 	t.Run("a node killed and healed", func(t *testing.T) { powerCut(t, l) })
 	t.Run("a node added", func(t *testing.T) { addNode(t, l) })
@@ -198,6 +199,30 @@ func repaired(t *testing.T, l lab, damage func()) {
 	l.must(t, "up")
 	l.must(t, "status")
 	l.wantReady(t, "node1", "node2")
+}
+
+func signalKubelet(t *testing.T, l lab) {
+	kubelet := l.child(t, "node2", "kubelet")
+	other := l.child(t, "node1", "kubelet")
+	l.must(t, "process", "stop", "kubelet", "--on", "2")
+	if state := statusField(kubelet, "State"); !strings.HasPrefix(state, "T") {
+		t.Errorf("the kubelet's state is %q, want it stopped", state)
+	}
+	l.must(t, "process", "continue", "kubelet", "--on", "2")
+	if state := statusField(kubelet, "State"); strings.HasPrefix(state, "T") {
+		t.Errorf("the kubelet's state is %q, want it to go on", state)
+	}
+	l.must(t, "process", "kill", "kubelet", "--on", "2")
+	if !dead(kubelet) {
+		t.Error("the kubelet lives on")
+	}
+	if after := l.child(t, "node1", "kubelet"); after != other {
+		t.Error("another node's kubelet was killed")
+	}
+	repaired(t, l, func() {})
+	if _, err := l.try("process", "kill", "nosuch"); err == nil || !strings.Contains(err.Error(), `no process "nosuch" runs`) {
+		t.Errorf("kill of a program that is not there: %v", err)
+	}
 }
 
 func partition(t *testing.T, l lab) {

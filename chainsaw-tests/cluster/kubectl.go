@@ -15,15 +15,20 @@ import (
 // clusterVariable marks the processes that `exec` starts, by the cluster's state directory.
 const clusterVariable = "STATEFULSINGLETON_CLUSTER"
 
-// environment is the caller's, with the cluster's KUBECONFIG, and its tools found first.
+// environment is the caller's, with the cluster's KUBECONFIG, its tools and this program found first.
 func (c cluster) environment() []string {
+	path := c.tools().bin()
+	if self, err := os.Executable(); err == nil {
+		path += ":" + filepath.Dir(self)
+	}
 	noProxy := controlAddress
 	if v := os.Getenv("NO_PROXY"); v != "" {
 		noProxy += "," + v
 	}
 	return append(os.Environ(),
 		"KUBECONFIG="+c.kubeconfig(),
-		"PATH="+c.tools().bin()+":"+os.Getenv("PATH"),
+		"PATH="+path+":"+os.Getenv("PATH"),
+		"CLUSTER_NAME="+c.name,
 		// what a cluster serves is remembered by its address, which all clusters share
 		"KUBECACHEDIR="+c.path("kubectl-cache"),
 		"NO_PROXY="+noProxy, "no_proxy="+noProxy,

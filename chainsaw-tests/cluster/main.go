@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 const defaultName = "statefulsingleton"
@@ -53,7 +54,7 @@ Environment:
 	}
 	root.PersistentFlags().StringVar(&name, "name", name, "name of the cluster")
 	o := opener{name: &name}
-	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), nodeCommand(o), toolsCommand(), packagesCommand())
+	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), nodeCommand(o), processCommand(o), toolsCommand(), packagesCommand())
 	return root
 }
 
@@ -164,8 +165,8 @@ func execCommand(o opener) *cobra.Command {
 		Use:   "exec -- COMMAND [ARG...]",
 		Short: "Run a command against the cluster",
 		Long: `exec runs a command with the cluster's KUBECONFIG, in the network of its control plane, with the cluster's own kubectl,
-helm, chainsaw and so on first on PATH. The API server, pods and, while node1 runs, Services answer there.
-The exit code is the command's.`,
+helm, chainsaw and so on first on PATH, and this program itself, which means the same cluster there. The API server,
+pods and, while node1 runs, Services answer. The exit code is the command's.`,
 		Example: `  cluster exec -- kubectl get pods -A
   cluster exec -- helm list -A
   cluster exec -- bash`,
@@ -257,6 +258,41 @@ func nodeCommand(o opener) *cobra.Command {
 	add("kill N", "End everything that runs on a node, as a power cut does",
 		"  cluster node kill 2", func(ctx context.Context, c cluster, n int) error { return c.killMachine(ctx, nodeName(n)) })
 	return node
+}
+
+func processCommand(o opener) *cobra.Command {
+	process := &cobra.Command{
+		Use:   "process",
+		Short: "Do to single processes what happens to processes",
+		Long: `process sends a signal to every process of a program: one of the control plane or the nodes, which is started again a
+second after it ended (cluster status lists them), or a container's main process, which is the kubelet's to start again.`,
+	}
+	add := func(use, short, example string, s unix.Signal) {
+		var on string
+		cmd := &cobra.Command{
+			Use: use + " PROGRAM", Short: short, Example: example, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return o.change(cmd, func(ctx context.Context, c cluster) error {
+					machine, err := c.parseMachine(on)
+					if err != nil {
+						return err
+					}
+					n, err := c.signalProcesses(ctx, args[0], machine, s)
+					if err == nil {
+						progress("%s %s: %d", use, args[0], n)
+					}
+					return err
+				})
+			},
+		}
+		cmd.Flags().StringVar(&on, "on", "", `the machine: "control" or a node's number (default: all)`)
+		process.AddCommand(cmd)
+	}
+	add("kill", "End a program at once, as kill -9 does, and wait until it has ended", `  cluster process kill kube-apiserver
+  cluster process kill containerd --on 2`, unix.SIGKILL)
+	add("stop", "Have a program stand still until `continue`", "  cluster process stop kubelet --on 2", unix.SIGSTOP)
+	add("continue", "Have a program go on that stands still", "  cluster process continue kubelet --on 2", unix.SIGCONT)
+	return process
 }
 
 func toolsCommand() *cobra.Command {

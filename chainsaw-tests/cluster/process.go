@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// signalProcesses sends a signal to every process of a program, by its name, on one machine or, with "", on all, and
+// returns how many there were. It counts the machines' own processes as well as the main processes of containers.
+// After a kill it returns once they are gone.
+func (c cluster) signalProcesses(ctx context.Context, program, machine string, s unix.Signal) (int, error) {
+	machines, err := c.machinePIDs()
+	if err != nil {
+		return 0, err
+	}
+	found, err := processesOf(program, machines, machine)
+	if err != nil {
+		return 0, err
+	}
+	if len(found) == 0 {
+		where := "any machine of the cluster " + c.name
+		if machine != "" {
+			where = machine + " of the cluster " + c.name
+		}
+		return 0, fmt.Errorf("no process %q runs on %s: `cluster status` lists the machines' own processes", program, where)
+	}
+	for _, pid := range found {
+		if s == unix.SIGKILL {
+			err = killAndWait(ctx, pid)
+		} else if err = unix.Kill(pid, s); errors.Is(err, unix.ESRCH) {
+			err = nil // it has just ended
+		}
+		if err != nil {
+			return 0, fmt.Errorf("signal %s, process %d: %w", program, pid, err)
+		}
+	}
+	return len(found), nil
+}
+
+// processesOf finds the processes of a program by the first word of their command line.
+func processesOf(program string, machines map[string]int, machine string) ([]int, error) {
+	inits := map[int]bool{}
+	for name, pid := range machines {
+		if machine == "" || machine == name {
+			inits[pid] = true
+		}
+	}
+	var found []int
+	err := eachProcess(func(pid int) {
+		args := commandLine(pid)
+		if len(args) == 0 || filepath.Base(args[0]) != program {
+			return
+		}
+		for p := parentOf(pid); p > 1; p = parentOf(p) {
+			if inits[p] {
+				found = append(found, pid)
+				return
+			}
+		}
+	})
+	return found, err
+}
+
+// parseMachine reads a machine's name from the command line: "control", "node2" or "2".
+func (c cluster) parseMachine(arg string) (string, error) {
+	if arg == "" || arg == controlMachine {
+		return arg, nil
+	}
+	n, err := c.parseNode(arg)
+	if err != nil {
+		return "", fmt.Errorf("%w; the control plane is %q", err, controlMachine)
+	}
+	return nodeName(n), nil
+}
