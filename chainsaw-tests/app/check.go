@@ -22,6 +22,9 @@ type summary struct {
 	Handoffs []handoff `json:"handoffs"`
 	// Overlaps counts the processes that began while another one ran.
 	Overlaps int `json:"overlaps"`
+	// Stale counts the processes that began with the fencing token of an earlier
+	// holder: a lower one than was seen before, or another pod's.
+	Stale int `json:"stale"`
 }
 
 // handoff is a change of the running process.
@@ -37,13 +40,31 @@ type handoff struct {
 type processRun struct {
 	pod   string
 	epoch int64
-	start time.Time
+	start moment
 	// seen is when it last wrote something: it lived until then at least.
-	seen time.Time
+	seen moment
 	// stopped: it wrote down its end, and seen is that end.
 	stopped bool
 	// overlap: it found the lock taken.
 	overlap bool
+}
+
+// moment is a time by the machine's own clock and by the one that is set from outside.
+type moment struct {
+	wall      time.Time
+	monotonic int64
+	boot      string
+}
+
+func (e entry) moment() moment { return moment{e.Time, e.Monotonic, e.Boot} }
+
+// sub is the time from then to m: by the machine's clock where both are of the same
+// boot, since the other one may be set back in between.
+func (m moment) sub(then moment) time.Duration {
+	if m.monotonic != 0 && then.monotonic != 0 && m.boot == then.boot {
+		return time.Duration(m.monotonic - then.monotonic)
+	}
+	return m.wall.Sub(then.wall)
 }
 
 func checkCommand() *cobra.Command {
@@ -94,18 +115,28 @@ func readEntries(r io.Reader) ([]entry, error) {
 	return entries, lines.Err()
 }
 
-// summarize finds the handoffs and the overlaps. A process overlaps if it found the
-// lock taken, or if it started while an earlier one still lived, by their own clocks.
+// summarize finds the handoffs and what must not be. A process overlaps if it found
+// the lock taken, or if it started while an earlier one still lived, by their clocks.
 func summarize(entries []entry) summary {
 	var s summary
-	var lived time.Time
+	var lived moment
+	holders := map[int64]string{}
+	var epoch int64
 	runs := processRuns(entries)
 	for i, run := range runs {
-		if run.overlap || run.start.Before(lived) {
+		if run.overlap || i > 0 && run.start.sub(lived) < 0 {
 			s.Overlaps++
 		}
-		if run.seen.After(lived) {
+		if i == 0 || run.seen.sub(lived) > 0 {
 			lived = run.seen
+		}
+		// A pod that ran before its singleton was made knows of no token.
+		if run.epoch != 0 {
+			if holder, ok := holders[run.epoch]; run.epoch < epoch || ok && holder != run.pod {
+				s.Stale++
+			}
+			holders[run.epoch] = run.pod
+			epoch = max(epoch, run.epoch)
 		}
 		// A restarted container keeps name and epoch; a StatefulSet's next pod keeps the name.
 		if i == 0 || runs[i-1].pod == run.pod && runs[i-1].epoch == run.epoch {
@@ -113,7 +144,7 @@ func summarize(entries []entry) summary {
 		}
 		h := handoff{From: runs[i-1].pod, To: run.pod}
 		if old := runs[i-1]; old.stopped {
-			h.GapMilliseconds = new(run.start.Sub(old.seen).Milliseconds())
+			h.GapMilliseconds = new(run.start.sub(old.seen).Milliseconds())
 		}
 		s.Handoffs = append(s.Handoffs, h)
 	}
@@ -130,11 +161,13 @@ func processRuns(entries []entry) []*processRun {
 	for _, e := range entries {
 		k := key{e.Pod, e.Run}
 		if byKey[k] == nil {
-			byKey[k] = &processRun{pod: e.Pod, epoch: e.Epoch, start: time.Unix(0, e.Run)}
+			byKey[k] = &processRun{pod: e.Pod, epoch: e.Epoch, start: moment{wall: time.Unix(0, e.Run)}}
 		}
 		run := byKey[k]
-		run.seen = e.Time
+		run.seen = e.moment()
 		switch e.Event {
+		case "start":
+			run.start = e.moment()
 		case "overlap":
 			run.overlap = true
 		case "stop":
@@ -142,7 +175,7 @@ func processRuns(entries []entry) []*processRun {
 		}
 	}
 	return slices.SortedFunc(maps.Values(byKey), func(a, b *processRun) int {
-		return cmp.Or(a.start.Compare(b.start), cmp.Compare(a.pod, b.pod))
+		return cmp.Or(cmp.Compare(a.start.sub(b.start), 0), cmp.Compare(a.pod, b.pod))
 	})
 }
 
@@ -175,6 +208,9 @@ func (s summary) print(w io.Writer, output string) error {
 	if gaps := s.gaps(); len(gaps) > 0 {
 		_, _ = fmt.Fprintf(w, ", gap: median %d ms, worst %d ms", gaps[len(gaps)/2], gaps[len(gaps)-1])
 	}
+	if s.Stale > 0 {
+		_, _ = fmt.Fprintf(w, ", stale %d", s.Stale)
+	}
 	_, err := fmt.Fprintln(w)
 	return err
 }
@@ -182,6 +218,9 @@ func (s summary) print(w io.Writer, output string) error {
 func (s summary) verdict(least int) error {
 	if s.Overlaps > 0 {
 		return fmt.Errorf("two processes ran at once: %d began while another one ran", s.Overlaps)
+	}
+	if s.Stale > 0 {
+		return fmt.Errorf("%d processes began with the fencing token of an earlier holder, or of another pod", s.Stale)
 	}
 	if len(s.Handoffs) < least {
 		return fmt.Errorf("%d handoffs, want %d at least", len(s.Handoffs), least)

@@ -26,6 +26,18 @@ func with(epoch int64, e entry) entry {
 	return e
 }
 
+// since is the entry at so many milliseconds since the machine's first boot.
+func since(ms int, e entry) entry {
+	e.Monotonic, e.Boot = int64(ms)*1e6, "first"
+	return e
+}
+
+// inBoot is the entry in another boot.
+func inBoot(boot string, e entry) entry {
+	e.Boot = boot
+	return e
+}
+
 func TestSummarize(t *testing.T) {
 	tests := map[string]struct {
 		entries []entry
@@ -111,6 +123,42 @@ func TestSummarize(t *testing.T) {
 				Overlaps: 2,
 			},
 		},
+		"overlap with one that wrote that it was alive, and was killed": {
+			entries: []entry{at(0, "a", 0, "start"), at(40, "a", 0, "alive"), at(30, "b", 30, "start")},
+			want:    summary{Handoffs: []handoff{{From: "a", To: "b"}}, Overlaps: 1},
+		},
+		"no overlap: the clock was set back in between": {
+			entries: []entry{
+				since(1000, at(5000, "a", 5000, "start")), since(2000, at(6000, "a", 5000, "stop")),
+				since(2250, at(0, "b", 0, "start")),
+			},
+			want: summary{Handoffs: []handoff{{From: "a", To: "b", GapMilliseconds: new(int64(250))}}},
+		},
+		"an overlap that a clock set forth would hide": {
+			entries: []entry{
+				since(1000, at(0, "a", 0, "start")), since(1500, at(5000, "b", 5000, "start")), since(2000, at(1000, "a", 0, "stop")),
+			},
+			want: summary{Handoffs: []handoff{{From: "a", To: "b", GapMilliseconds: new(int64(-500))}}, Overlaps: 1},
+		},
+		"after a reboot only the wall's clock tells": {
+			entries: []entry{
+				since(9000, at(0, "a", 0, "start")), since(9010, at(10, "a", 0, "stop")),
+				inBoot("second", since(5, at(30, "b", 30, "start"))),
+			},
+			want: summary{Handoffs: []handoff{{From: "a", To: "b", GapMilliseconds: new(int64(20))}}},
+		},
+		"a lower token than before": {
+			entries: []entry{with(2, at(0, "a", 0, "start")), with(2, at(5, "a", 0, "stop")), with(1, at(10, "b", 10, "start"))},
+			want:    summary{Handoffs: []handoff{{From: "a", To: "b", GapMilliseconds: new(int64(5))}}, Stale: 1},
+		},
+		"two pods with one token": {
+			entries: []entry{with(1, at(0, "a", 0, "start")), with(1, at(5, "a", 0, "stop")), with(1, at(10, "b", 10, "start"))},
+			want:    summary{Handoffs: []handoff{{From: "a", To: "b", GapMilliseconds: new(int64(5))}}, Stale: 1},
+		},
+		"one that knows of no token, then the first": {
+			entries: []entry{at(0, "a", 0, "start"), at(5, "a", 0, "stop"), with(1, at(10, "b", 10, "start"))},
+			want:    summary{Handoffs: []handoff{{From: "a", To: "b", GapMilliseconds: new(int64(5))}}},
+		},
 		"killed between the overlap and the start": {
 			entries: []entry{at(0, "a", 0, "start"), at(50, "b", 49, "overlap"), at(60, "a", 0, "stop")},
 			want:    summary{Handoffs: []handoff{{From: "a", To: "b", GapMilliseconds: new(int64(-11))}}, Overlaps: 1},
@@ -137,6 +185,7 @@ func TestVerdict(t *testing.T) {
 		"more than asked for":       {summary: summary{Handoffs: handoffs(4)}, least: 3},
 		"fewer than asked for":      {summary: summary{Handoffs: handoffs(2)}, least: 3, wantErr: "2 handoffs, want 3 at least"},
 		"overlap":                   {summary: summary{Handoffs: handoffs(3), Overlaps: 1}, least: 3, wantErr: "two processes ran at once"},
+		"a stale token":             {summary: summary{Handoffs: handoffs(3), Stale: 1}, wantErr: "fencing token of an earlier holder"},
 		"overlap without a handoff": {summary: summary{Overlaps: 1}, wantErr: "two processes ran at once"},
 	}
 	for name, tc := range tests {
@@ -173,7 +222,8 @@ func TestCheck(t *testing.T) {
       "gapMilliseconds": 20
     }
   ],
-  "overlaps": 0
+  "overlaps": 0,
+  "stale": 0
 }
 `,
 		},

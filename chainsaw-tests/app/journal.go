@@ -7,8 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The files of the data directory.
@@ -19,13 +22,18 @@ const (
 
 // entry is one line of the journal.
 type entry struct {
-	// Event is overlap, start, stopping or stop.
+	// Event is overlap, start, alive, stopping or stop.
 	Event string `json:"event"`
 	Pod   string `json:"pod"`
 	// Run tells the processes of one pod apart: when it started, in nanoseconds.
 	Run   int64     `json:"run"`
 	Epoch int64     `json:"epoch"`
 	Time  time.Time `json:"time"`
+	// Monotonic is the machine's time since it was booted, in nanoseconds. Nobody
+	// sets that clock, and all processes of one machine share it. Zero: not known.
+	Monotonic int64 `json:"monotonic,omitempty"`
+	// Boot tells the boots of machines apart.
+	Boot string `json:"boot,omitempty"`
 }
 
 // journal is what one process writes down.
@@ -35,6 +43,7 @@ type journal struct {
 	pod   string
 	run   int64
 	epoch int64
+	boot  string
 }
 
 func openJournal(dir string, started time.Time) (*journal, error) {
@@ -56,12 +65,21 @@ func openJournal(dir string, started time.Time) (*journal, error) {
 			return nil, fmt.Errorf("STATEFULSINGLETON_EPOCH is %q: want a number", text)
 		}
 	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("find out which boot this is: %w", err)
+	}
+	j.boot = strings.TrimSpace(string(boot))
 	return j, nil
 }
 
 // begin takes the lock, writes down an overlap if another process has it, and the
 // start. It goes on in either case: what it is for is to tell of an overlap.
 func (j *journal) begin() error {
+	monotonic, err := sinceBoot()
+	if err != nil {
+		return err
+	}
 	free, err := takeLock(filepath.Join(j.dir, lockFile))
 	if err != nil {
 		return err
@@ -71,7 +89,7 @@ func (j *journal) begin() error {
 			return err
 		}
 	}
-	return j.writeAt("start", time.Unix(0, j.run))
+	return j.writeAt("start", time.Unix(0, j.run), monotonic)
 }
 
 // takeLock tells whether the lock was free. Where it was not, it is taken as soon
@@ -93,17 +111,44 @@ func takeLock(path string) (free bool, err error) {
 	return true, nil
 }
 
-func (j *journal) write(event string) error { return j.writeAt(event, time.Now()) }
+// sinceBoot is the machine's clock that nobody sets.
+func sinceBoot() (nanoseconds int64, err error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0, fmt.Errorf("read the time since the boot: %w", err)
+	}
+	return t.Nano(), nil
+}
+
+// beat writes down that the process is alive, for ever. Whoever kills it leaves no
+// other trace of how long it lived.
+func (j *journal) beat(every time.Duration) {
+	for range time.Tick(every) {
+		if err := j.write("alive"); err != nil {
+			fmt.Fprintln(os.Stderr, "app:", err)
+		}
+	}
+}
+
+func (j *journal) write(event string) error {
+	monotonic, err := sinceBoot()
+	if err != nil {
+		return err
+	}
+	return j.writeAt(event, time.Now(), monotonic)
+}
 
 // writeAt appends one line by one write, so that the lines of two processes never mix.
-func (j *journal) writeAt(event string, at time.Time) error {
-	line, err := json.Marshal(entry{Event: event, Pod: j.pod, Run: j.run, Epoch: j.epoch, Time: at.UTC()})
+func (j *journal) writeAt(event string, at time.Time, monotonic int64) error {
+	line, err := json.Marshal(entry{Event: event, Pod: j.pod, Run: j.run, Epoch: j.epoch, Time: at.UTC(), Monotonic: monotonic, Boot: j.boot})
 	if err == nil {
 		_, err = j.file.Write(append(line, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("write %s into the journal: %w", event, err)
 	}
-	fmt.Println(string(line))
+	if event != "alive" {
+		fmt.Println(string(line))
+	}
 	return nil
 }

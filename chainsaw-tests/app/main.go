@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,9 @@ func main() {
   POD_NAME        its name in the journal (default: the host's name)
   START_SECONDS   how long it takes to be ready (default 0)
   STOP_SECONDS    how long it takes to stop after SIGTERM (default 0)
-  CRASH_SECONDS   when it crashes by itself (default: never)`,
+  CRASH_SECONDS   when it crashes by itself (default: never)
+  MEMORY_SECONDS  when it begins to take all the memory that it can get (default: never)
+  ALIVE_SECONDS   how often it writes down that it is alive (default: never)`,
 		Example: `  DATA=/tmp/data app
   app check /tmp/data --min-handoffs 3`,
 		Args:          cobra.NoArgs,
@@ -49,8 +52,11 @@ func main() {
 // serve is the main process: from here on no other may run.
 func serve(ctx context.Context) error {
 	started := time.Now()
-	var startFor, stopFor, crashAfter time.Duration
-	for name, d := range map[string]*time.Duration{"START_SECONDS": &startFor, "STOP_SECONDS": &stopFor, "CRASH_SECONDS": &crashAfter} {
+	var startFor, stopFor, crashAfter, eatAfter, beat time.Duration
+	for name, d := range map[string]*time.Duration{
+		"START_SECONDS": &startFor, "STOP_SECONDS": &stopFor,
+		"CRASH_SECONDS": &crashAfter, "MEMORY_SECONDS": &eatAfter, "ALIVE_SECONDS": &beat,
+	} {
 		if err := seconds(name, d); err != nil {
 			return err
 		}
@@ -65,6 +71,12 @@ func serve(ctx context.Context) error {
 	if crashAfter > 0 {
 		time.AfterFunc(crashAfter, func() { os.Exit(1) })
 	}
+	if eatAfter > 0 {
+		time.AfterFunc(eatAfter, eatMemory)
+	}
+	if beat > 0 {
+		go j.beat(beat)
+	}
 	server := &http.Server{Addr: address, Handler: j.handler(started.Add(startFor)), ReadHeaderTimeout: 5 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.ListenAndServe() }()
@@ -78,6 +90,14 @@ func serve(ctx context.Context) error {
 	}
 	time.Sleep(stopFor)
 	return errors.Join(server.Close(), j.write("stop"))
+}
+
+// eatMemory never returns.
+func eatMemory() {
+	var eaten [][]byte
+	for {
+		eaten = append(eaten, bytes.Repeat([]byte{1}, 1<<20))
+	}
 }
 
 // seconds reads a duration from the environment.

@@ -71,6 +71,9 @@ func story(t *testing.T, dir string) string {
 	t.Helper()
 	var told strings.Builder
 	for _, e := range journalOf(t, dir) {
+		if e.Event == "alive" {
+			continue // as many as there was time for
+		}
 		told.WriteString(e.Pod + " " + e.Event + " ")
 	}
 	return told.String()
@@ -128,6 +131,19 @@ func TestApp(t *testing.T) {
 		"one killed": {
 			play: func(t *testing.T, dir string) {
 				end(t, startApp(t, dir, "a"), syscall.SIGKILL)
+				end(t, startApp(t, dir, "b"), syscall.SIGTERM)
+			},
+			want: "a start b start b stopping b stop ",
+		},
+		"one killed that wrote how long it lived": {
+			play: func(t *testing.T, dir string) {
+				a := startApp(t, dir, "a", "ALIVE_SECONDS=0.01")
+				for deadline := time.Now().Add(20 * time.Second); len(journalOf(t, dir)) < 3; time.Sleep(time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatal("it has not written that it is alive within 20 s")
+					}
+				}
+				end(t, a, syscall.SIGKILL)
 				end(t, startApp(t, dir, "b"), syscall.SIGTERM)
 			},
 			want: "a start b start b stopping b stop ",
