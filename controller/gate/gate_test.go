@@ -86,7 +86,7 @@ func TestSidecarFollows(t *testing.T) {
 	refused := func(why string) string {
 		return `level=ERROR msg="annotation apps.statefulsingleton.com/start-signal does not release the pod: ` + why + `"`
 	}
-	isForeign := refused("it was written for another one, with uid another; this one's is " + uid)
+	isForeign := refused(`it was written for another one, with uid \"another\"; this one's is \"` + uid + `\"`)
 	tests := map[string]struct {
 		// stale is in the signal file before the sidecar starts.
 		stale       string
@@ -103,7 +103,7 @@ func TestSidecarFollows(t *testing.T) {
 		"taken back":                {annotations: []string{first, ""}, wantLog: []string{released + "1", held}},
 		"another pod's":             {annotations: []string{foreign, foreign}, wantProblem: true, wantLog: []string{isForeign, held}},
 		"replaced by another pod's": {annotations: []string{first, foreign}, wantProblem: true, wantLog: []string{released + "1", isForeign, held}},
-		"malformed":                 {annotations: []string{first, `{"uid":`}, wantProblem: true, wantLog: []string{released + "1", refused("parse signal: unexpected EOF"), held}},
+		"malformed":                 {annotations: []string{first, `{"uid":`}, wantProblem: true, wantLog: []string{released + "1", refused("parse signal: unexpected end of JSON input"), held}},
 		"mended":                    {annotations: []string{"x", first}, wantFile: first, wantEpoch: 1, wantLog: []string{refused("parse signal: invalid character 'x' looking for beginning of value"), held, released + "1"}},
 		"without an epoch":          {annotations: []string{`{"uid":"` + uid + `"}`}, wantProblem: true, wantLog: []string{refused("parse signal: epoch is 0, want 1 or more"), held}},
 		"in another time zone":      {annotations: []string{elsewhere, elsewhere}, wantFile: elsewhere, wantEpoch: 1, wantLog: []string{released + "1"}},

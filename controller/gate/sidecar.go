@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -78,12 +77,16 @@ func (s *Sidecar) Status() Status {
 // follow makes the signal file what the annotation says. Where that can't be done,
 // or the annotation can't be read, the file stays as it is.
 func (s *Sidecar) follow() {
-	annotation, err := s.annotation()
-	if err != nil {
-		s.report(s.Status().Epoch, err)
+	annotation, refusal := s.annotation()
+	missing := errors.Is(refusal, fs.ErrNotExist)
+	if refusal != nil && !missing {
+		s.report(s.Status().Epoch, refusal)
 		return
 	}
-	epoch, refusal := judge(annotation, s.UID)
+	var epoch int64
+	if !missing {
+		epoch, refusal = judge(annotation, s.UID)
+	}
 	if epoch == 0 {
 		annotation = nil
 	}
@@ -95,17 +98,17 @@ func (s *Sidecar) follow() {
 }
 
 // annotation reads what the kubelet projects. It is empty where the pod has no
-// signal.
+// signal. The error is fs.ErrNotExist where nothing is projected.
 func (s *Sidecar) annotation() ([]byte, error) {
 	path := filepath.Join(s.Podinfo, filepath.Base(signal.File))
-	data, err := os.ReadFile(path)
+	data, err := readSignal(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		// The kubelet replaces the directory behind the path: it may be the old one
 		// that is gone.
-		data, err = os.ReadFile(path)
+		data, err = readSignal(path)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read the pod's annotation %s: %w", signal.Annotation, err)
+	if err != nil {
+		return nil, fmt.Errorf("read the pod's annotation %s: %w; the kubelet keeps that file, so delete the pod if this lasts", signal.Annotation, err)
 	}
 	return data, nil
 }
@@ -121,7 +124,7 @@ func judge(annotation []byte, uid string) (epoch int64, err error) {
 		return 0, fmt.Errorf("annotation %s does not release the pod: %w", signal.Annotation, err)
 	}
 	if s.UID != uid {
-		return 0, fmt.Errorf("annotation %s does not release the pod: it was written for another one, with uid %s; this one's is %s", signal.Annotation, s.UID, uid)
+		return 0, fmt.Errorf("annotation %s does not release the pod: it was written for another one, with uid %q; this one's is %q", signal.Annotation, s.UID, uid)
 	}
 	return s.Epoch, nil
 }

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -26,11 +27,34 @@ func (v Volume) gateFile() string   { return filepath.Join(string(v), filepath.B
 // Signal reads the signal file. The error is fs.ErrNotExist while the pod is held;
 // any other error holds it too.
 func (v Volume) Signal() (signal.Signal, error) {
-	data, err := os.ReadFile(v.signalFile())
+	data, err := readSignal(v.signalFile())
 	if err != nil {
 		return signal.Signal{}, err
 	}
-	return signal.Parse(data)
+	s, err := signal.Parse(data)
+	if err != nil {
+		return signal.Signal{}, fmt.Errorf("%s: %w", v.signalFile(), err)
+	}
+	return s, nil
+}
+
+// readSignal reads a file that may hold a signal, and of one that is too long just
+// enough to tell. It fails where there is no plain file, which could keep the reader
+// waiting for ever.
+func readSignal(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no plain file, but %s", path, info.Mode())
+	}
+	return io.ReadAll(io.LimitReader(file, signal.MaxLength+1))
 }
 
 // AwaitDelivery returns once the gate's binary is there for the held containers to
@@ -60,7 +84,7 @@ func (v Volume) deliver(source string) error {
 // apply makes the signal file hold what the annotation does, or be gone where that
 // is nil.
 func (v Volume) apply(annotation []byte) error {
-	have, err := os.ReadFile(v.signalFile())
+	have, err := readSignal(v.signalFile())
 	switch {
 	case annotation == nil && errors.Is(err, fs.ErrNotExist):
 		return nil

@@ -106,7 +106,7 @@ func wait(v Volume, command string, stops <-chan os.Signal, log *slog.Logger) (s
 			}
 		}
 		if err.Error() != why && !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("Held: the signal can't be read", "error", err)
+			log.Warn("Held: the signal can't be read, see also the log of container status-sidecar", "error", err)
 		}
 		why = err.Error()
 	}

@@ -1,15 +1,16 @@
 // Package signal is the contract between the controller, which writes the signal
-// on a pod, and the gate inside that pod, which obeys it. It imports only the
-// standard library, so that the gate's binary stays small.
+// on a pod, and the gate inside that pod, which obeys it. It imports little, so
+// that the gate's binary stays small.
 package signal
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
+	"unicode/utf8"
+
+	kjson "sigs.k8s.io/json"
 )
 
 const (
@@ -35,6 +36,9 @@ const (
 
 	// EpochKey is the key of the epoch in the ConfigMap that a barrier waits for.
 	EpochKey = "epoch"
+
+	// MaxLength is how many bytes a signal may have. String writes some 150.
+	MaxLength = 1024
 )
 
 // Signal releases one pod. It is worth nothing in any other pod: the gate obeys
@@ -49,22 +53,36 @@ type Signal struct {
 }
 
 // Parse reads a Signal as the annotation and the signal file hold it. It fails
-// on anything but one JSON object with a uid and a positive epoch: whoever can't
-// read the signal must hold.
+// on anything but one short JSON object with a uid, a positive epoch and, if any, a
+// time that can be reported: whoever can't read the signal must hold. Each field
+// is there once and named to the letter, so that whoever reads it reads the same.
+// Unknown fields are left to a newer version.
 func Parse(data []byte) (Signal, error) {
-	var s Signal
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	if err := decoder.Decode(&s); err != nil {
+	s, err := parse(data)
+	if err != nil {
 		return Signal{}, fmt.Errorf("parse signal: %w", err)
 	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Signal{}, errors.New("parse signal: something follows the JSON object")
+	return s, nil
+}
+
+func parse(data []byte) (s Signal, err error) {
+	if len(data) > MaxLength {
+		return s, fmt.Errorf("it is longer than %d bytes", MaxLength)
 	}
-	if s.UID == "" {
-		return Signal{}, errors.New("parse signal: uid is empty")
+	if !utf8.Valid(data) {
+		return s, errors.New("it is not UTF-8")
 	}
-	if s.Epoch < 1 {
-		return Signal{}, fmt.Errorf("parse signal: epoch is %d, want 1 or more", s.Epoch)
+	duplicates, err := kjson.UnmarshalStrict(data, &s, kjson.DisallowDuplicateFields)
+	if err := errors.Join(append(duplicates, err)...); err != nil {
+		return s, err
+	}
+	switch year := s.Time.UTC().Year(); {
+	case s.UID == "":
+		return s, errors.New("uid is empty")
+	case s.Epoch < 1:
+		return s, fmt.Errorf("epoch is %d, want 1 or more", s.Epoch)
+	case year < 1 || year > 9999:
+		return s, errors.New("time is outside the years 1 to 9999")
 	}
 	return s, nil
 }

@@ -1,6 +1,10 @@
 package signal
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,23 +24,36 @@ func TestParse(t *testing.T) {
 		"an unknown field":  {data: `{"uid":"a","epoch":1,"later":true}`, want: Signal{UID: "a", Epoch: 1}},
 		"the highest epoch": {data: `{"uid":"a","epoch":9223372036854775807}`, want: Signal{UID: "a", Epoch: 1<<63 - 1}},
 
-		"empty":                {data: "", wantError: "parse signal: EOF"},
-		"half":                 {data: `{"uid":"a","epo`, wantError: "parse signal: unexpected EOF"},
-		"null":                 {data: "null", wantError: "parse signal: uid is empty"},
-		"no uid":               {data: `{"epoch":1}`, wantError: "parse signal: uid is empty"},
-		"no epoch":             {data: `{"uid":"a"}`, wantError: "parse signal: epoch is 0, want 1 or more"},
-		"a negative epoch":     {data: `{"uid":"a","epoch":-1}`, wantError: "parse signal: epoch is -1, want 1 or more"},
-		"two objects":          {data: `{"uid":"a","epoch":1}{"uid":"b","epoch":1}`, wantError: "parse signal: something follows the JSON object"},
-		"garbage after":        {data: `{"uid":"a","epoch":1}x`, wantError: "parse signal: something follows the JSON object"},
-		"an epoch as a string": {data: `{"uid":"a","epoch":"1"}`, wantError: "parse signal: json: cannot unmarshal string into Go struct field Signal.epoch of type int64"},
-		"a broken epoch":       {data: `{"uid":"a","epoch":1.5}`, wantError: "parse signal: json: cannot unmarshal number 1.5 into Go struct field Signal.epoch of type int64"},
+		"empty":                 {data: "", wantError: "unexpected end of JSON input"},
+		"half":                  {data: `{"uid":"a","epo`, wantError: "unexpected end of JSON input"},
+		"null":                  {data: "null", wantError: "uid is empty"},
+		"a list":                {data: `[{"uid":"a","epoch":1}]`, wantError: "json: cannot unmarshal array into Go value of type signal.Signal"},
+		"no uid":                {data: `{"epoch":1}`, wantError: "uid is empty"},
+		"a uid of null":         {data: `{"uid":null,"epoch":1}`, wantError: "uid is empty"},
+		"no epoch":              {data: `{"uid":"a"}`, wantError: "epoch is 0, want 1 or more"},
+		"a negative epoch":      {data: `{"uid":"a","epoch":-1}`, wantError: "epoch is -1, want 1 or more"},
+		"two objects":           {data: `{"uid":"a","epoch":1}{"uid":"b","epoch":1}`, wantError: "invalid character '{' after top-level value"},
+		"garbage after":         {data: `{"uid":"a","epoch":1}x`, wantError: "invalid character 'x' after top-level value"},
+		"an epoch as a string":  {data: `{"uid":"a","epoch":"1"}`, wantError: "json: cannot unmarshal string into Go struct field Signal.epoch of type int64"},
+		"a broken epoch":        {data: `{"uid":"a","epoch":1.5}`, wantError: "json: cannot unmarshal number 1.5 into Go struct field Signal.epoch of type int64"},
+		"an epoch too high":     {data: `{"uid":"a","epoch":9223372036854775808}`, wantError: "json: cannot unmarshal number 9223372036854775808 into Go struct field Signal.epoch of type int64"},
+		"two uids":              {data: `{"uid":"b","epoch":1,"uid":"a"}`, wantError: `duplicate field "uid"`},
+		"two epochs":            {data: `{"uid":"a","epoch":2,"epoch":1}`, wantError: `duplicate field "epoch"`},
+		"keys in capitals":      {data: `{"UID":"a","Epoch":1}`, wantError: "uid is empty"},
+		"a uid in either case":  {data: `{"uid":"a","UID":"b","epoch":1}`, want: Signal{UID: "a", Epoch: 1}},
+		"not UTF-8":             {data: "{\"uid\":\"a\xff\",\"epoch\":1}", wantError: "it is not UTF-8"},
+		"too long":              {data: `{"uid":"a","epoch":1}` + strings.Repeat(" ", MaxLength), wantError: "it is longer than 1024 bytes"},
+		"nested":                {data: `{"uid":"a","epoch":1,"x":` + strings.Repeat("[", 900), wantError: "unexpected end of JSON input"},
+		"a time that is none":   {data: `{"uid":"a","epoch":1,"time":"now"}`, wantError: `parsing time "now" as "2006-01-02T15:04:05Z07:00": cannot parse "now" as "2006"`},
+		"a time before year 1":  {data: `{"uid":"a","epoch":1,"time":"0000-06-01T00:00:00Z"}`, wantError: "time is outside the years 1 to 9999"},
+		"a time after the last": {data: `{"uid":"a","epoch":1,"time":"9999-12-31T23:59:59-01:00"}`, wantError: "time is outside the years 1 to 9999"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, err := Parse([]byte(tc.data))
 			if tc.wantError != "" {
-				if err == nil || err.Error() != tc.wantError {
-					t.Fatalf("error %v, want %q", err, tc.wantError)
+				if want := "parse signal: " + tc.wantError; err == nil || err.Error() != want {
+					t.Fatalf("error %v, want %q", err, want)
 				}
 			} else if err != nil {
 				t.Fatal(err)
@@ -48,10 +65,16 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Whatever is read: it is refused, or it is a signal that is written and read again
-// as the same.
+// Whatever is read: it is refused, or it is a signal that a plain reader of JSON
+// finds the same uid and epoch in, and that is written and read again as the same.
 func FuzzParse(f *testing.F) {
-	for _, data := range []string{"", "null", "[]", "{}", `{"uid":"a","epoch":1}`, `{"uid":"a","epoch":1,"time":"2026-01-02T03:04:05+23:59"}`, `{"uid":"a","epoch":1}{}`, `{"UID":"a","Epoch":1}`} {
+	for _, data := range []string{
+		"", "null", "[]", "{}", `"uid"`, `{"uid":"a","epoch":1}`, `{"uid":"a","epoch":1,"time":"2026-01-02T03:04:05+23:59"}`,
+		`{"uid":"a","epoch":1}{}`, `{"UID":"a","Epoch":1}`, `{"uid":"a","uid":"b","epoch":1}`, `{"uid":"a","epoch":1e3}`,
+		`{"uid":"a","epoch":9223372036854775808}`, "{\"uid\":\"\xff\",\"epoch\":1}", `{"uid":"\ud800","epoch":1}`, `{"uid":"` + strings.Repeat("<", 500) + `","epoch":1}`, `{"u\u0069d":"a","epoch":1}`,
+		`{"uid":"a","epoch":1,"time":"0000-01-01T00:00:00+23:59"}`, `{"uid":"a","epoch":1,"time":"9999-12-31T23:59:59.999999999-23:59"}`,
+		"\ufeff{\"uid\":\"a\",\"epoch\":1}", "{\"uid\":\"a\",\"epoch\":1}\x00", `{"uid":"a","epoch":1,"later":{"uid":"b"}}`, `{"uid":"a","epoch":1,"x":[[[[`,
+	} {
 		f.Add([]byte(data))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -62,12 +85,22 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if s.UID == "" || s.Epoch < 1 {
-			t.Errorf("accepted %+v", s)
+		var plain map[string]any
+		decoder := json.NewDecoder(bytes.NewReader(data))
+		decoder.UseNumber()
+		if err := decoder.Decode(&plain); err != nil || decoder.More() {
+			t.Fatalf("accepted what is not one JSON object: error %v", err)
 		}
-		again, err := Parse([]byte(s.String()))
+		if s.UID == "" || s.Epoch < 1 || plain["uid"] != s.UID || fmt.Sprint(plain["epoch"]) != fmt.Sprint(s.Epoch) {
+			t.Errorf("accepted %+v, where a plain reader finds %v", s, plain)
+		}
+		written := s.String()
+		if len(written) > MaxLength {
+			return // by the escapes of a uid that is none
+		}
+		again, err := Parse([]byte(written))
 		if err != nil {
-			t.Fatalf("refused what it wrote, %s: %v", s, err)
+			t.Fatalf("refused what it wrote, %s: %v", written, err)
 		}
 		if again.UID != s.UID || again.Epoch != s.Epoch || !again.Time.Equal(s.Time) {
 			t.Errorf("wrote %+v, read %+v", s, again)

@@ -209,8 +209,8 @@ func TestWrapHolds(t *testing.T) {
 	whole := signal.Signal{UID: podUID, Epoch: 7}.String()
 	tests := map[string][]struct{ signal, wantSaid string }{
 		"no signal":    {},
-		"empty":        {{"", `error="parse signal: EOF"`}},
-		"half written": {{whole[:5], "unexpected EOF"}, {whole[:len(whole)-1], "unexpected EOF"}},
+		"empty":        {{"", `error="/var/run/signal/start-signal: parse signal: unexpected end of JSON input"`}},
+		"half written": {{whole[:5], "unexpected end of JSON input"}, {whole[:len(whole)-1], "unexpected end of JSON input"}},
 		"malformed":    {{"released", "invalid character"}},
 		"no epoch":     {{`{"uid":"` + podUID + `"}`, "epoch is 0, want 1 or more"}},
 	}
