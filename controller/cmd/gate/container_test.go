@@ -85,6 +85,8 @@ type container struct {
 	Umask int
 	// Files limits open files, where it is set.
 	Files syscall.Rlimit
+	// NoProc leaves /proc empty.
+	NoProc bool
 }
 
 // enter becomes the container's process.
@@ -106,9 +108,11 @@ func enter(config string, argv []string) error {
 	err := errors.Join(
 		syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
 		bind(c.Root, c.Root, true),
-		syscall.Mount("proc", c.Root+"/proc", "proc", 0, ""),
 		bind(c.Podinfo, c.Root+podinfo, true),
 	)
+	if !c.NoProc {
+		err = errors.Join(err, syscall.Mount("proc", c.Root+"/proc", "proc", 0, ""))
+	}
 	if c.Volume != "" {
 		err = errors.Join(err, bind(c.Volume, c.Root+signal.Dir, c.VolumeReadOnly))
 	}

@@ -48,6 +48,9 @@ const (
 	statusPort = "9909"
 	// deliveryPatience is how long the sidecar may take to deliver the program.
 	deliveryPatience = 20 * time.Second
+	// fewestFiles is how many open files the gate needs, generously: Go's runtime
+	// crashes where it gets none.
+	fewestFiles = 16
 )
 
 // version is set when an image is built.
@@ -68,6 +71,9 @@ func main() {
 func run(args []string) error {
 	if len(args) == 0 {
 		return misused("say what to do")
+	}
+	if err := enoughFiles(); err != nil {
+		return err
 	}
 	command, rest := args[0], args[1:]
 	if command == "wrap" {
@@ -100,6 +106,17 @@ func run(args []string) error {
 // misused does not repeat the arguments: they may hold secrets.
 func misused(what string) error {
 	return gate.ExitError{Code: exitUsage, Err: fmt.Errorf("%s; gate --help lists the commands", what)}
+}
+
+func enoughFiles() error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("read the limit of open files: %w", err)
+	}
+	if limit.Max < fewestFiles { // the runtime has raised the soft limit
+		return fmt.Errorf("the container may have %d files open, and the gate needs %d: raise the limit (ulimit -n)", limit.Max, fewestFiles)
+	}
+	return nil
 }
 
 func newLog() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }

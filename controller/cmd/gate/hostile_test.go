@@ -1,0 +1,489 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// mainProcess leaves a trace wherever it is started: on stdout, and, where that is
+// closed, in the exit code.
+var mainProcess = []string{"/bin/sh", "-c", "echo started; exit 42"}
+
+const mainProcessCode = 42
+
+// release is a signal of the pod, as the sidecar writes it.
+var release = signal.Signal{UID: podUID, Epoch: 7}.String()
+
+// Whatever is in the signal's place, and whatever the gate lacks to read it: it says
+// so and waits, still obeys SIGTERM, and lets the main process go when it's mended.
+func TestWrapHoldsInHostileEnvironments(t *testing.T) {
+	held := `msg="Held: the signal can't be read, see also the log of container status-sidecar" error=`
+	tests := map[string]struct {
+		// prepare sets up the signal's place.
+		prepare func(t *testing.T, path string)
+		change  func(c *container)
+		want    string
+		// closed: stderr says nothing.
+		closed bool
+	}{
+		"a directory":       {prepare: func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o755)) }, want: held + `"/var/run/signal/start-signal is no plain file, but drwxr-xr-x"`},
+		"a loop of links":   {prepare: func(t *testing.T, path string) { must(t, os.Symlink("start-signal", path)) }, want: held + `"open /var/run/signal/start-signal: too many levels of symbolic links"`},
+		"a link to nowhere": {prepare: func(t *testing.T, path string) { must(t, os.Symlink("missing", path)) }, want: "Held: the main process starts when"},
+		"a pipe":            {prepare: func(t *testing.T, path string) { must(t, syscall.Mkfifo(path, 0o644)) }, want: held + `"/var/run/signal/start-signal is no plain file, but prw-r--r--"`},
+		"a pipe with a signal": {prepare: func(t *testing.T, path string) {
+			must(t, syscall.Mkfifo(path, 0o644))
+			pipe, err := os.OpenFile(path, os.O_RDWR, 0)
+			must(t, err)
+			t.Cleanup(func() { _ = pipe.Close() })
+			_, err = pipe.WriteString(release)
+			must(t, err)
+		}, want: held + `"/var/run/signal/start-signal is no plain file, but prw-r--r--"`},
+		"a socket": {prepare: func(t *testing.T, path string) {
+			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+			must(t, err)
+			must(t, errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: fdPath(t, path)}), syscall.Close(fd)))
+		}, want: held + `"open /var/run/signal/start-signal: no such device or address"`},
+		"an endless device": {prepare: func(t *testing.T, path string) { mknod(t, path, 1, 5) }, want: held + `"/var/run/signal/start-signal is no plain file, but Dcrw-rw-rw-"`},
+		"unreadable":        {prepare: func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte(release), 0)) }, want: held + `"open /var/run/signal/start-signal: permission denied"`},
+		"huge": {prepare: func(t *testing.T, path string) {
+			must(t, os.WriteFile(path, []byte(release), 0o644))
+			must(t, os.Truncate(path, 1<<40))
+		}, want: held + `"/var/run/signal/start-signal: parse signal: it is longer than 1024 bytes"`},
+		"of bytes that are no text": {prepare: func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte("\xff"+release), 0o644)) }, want: held + `"/var/run/signal/start-signal: parse signal: it is not UTF-8"`},
+
+		"no /proc": {change: func(c *container) { c.NoProc = true }, want: "Held: the main process starts when"},
+		"no stdio": {change: func(c *container) { throughShell(c, `exec "$@" <&- >&- 2>&-`) }, closed: true},
+		"a full stderr": {change: func(c *container) {
+			throughShell(c, `exec "$@" 2>/srv/full`)
+		}, closed: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			prepared := func() (*pod, *process) {
+				p := newPod(t)
+				mknod(t, p.root+"/srv/full", 1, 7)
+				must(t, os.Mkdir(p.root+"/dev", 0o755))
+				mknod(t, p.root+"/dev/null", 1, 3)
+				if tc.prepare != nil {
+					tc.prepare(t, p.volume+"/start-signal")
+				}
+				c := p.wrapped(mainProcess...)
+				if tc.change != nil {
+					tc.change(&c)
+				}
+				held := start(t, c)
+				if tc.closed {
+					waits(t, held)
+				} else {
+					held.says(t, tc.want)
+				}
+				return p, held
+			}
+			_, held := prepared()
+			must(t, held.Process.Signal(syscall.SIGTERM))
+			if code := held.exit(t); code != 143 || read(t, held.stdout) != "" {
+				t.Errorf("after SIGTERM: exit code %d, stdout %q, want 143 and nothing started; stderr:\n%s", code, read(t, held.stdout), read(t, held.stderr))
+			}
+			p, held := prepared()
+			if err := os.Remove(p.volume + "/start-signal"); err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+			p.release(t)
+			if code := held.exit(t); code != mainProcessCode {
+				t.Errorf("mended: exit code %d, want the main process's; stderr:\n%s", code, read(t, held.stderr))
+			}
+		})
+	}
+}
+
+func mknod(t *testing.T, path string, major, minor uint32) {
+	t.Helper()
+	must(t, errors.Join(unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))), os.Chmod(path, 0o666)))
+}
+
+// fdPath is a path short enough for a socket's name.
+func fdPath(t *testing.T, path string) string {
+	t.Helper()
+	dir, err := os.Open(filepath.Dir(path))
+	must(t, err)
+	t.Cleanup(func() { _ = dir.Close() })
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
+}
+
+// throughShell starts the container by a shell's script, to which its command is "$@".
+func throughShell(c *container, script string) {
+	c.Argv = append([]string{"/bin/sh", "-c", script, "sh"}, c.Argv...)
+}
+
+// waits returns once the process is the gate and has begun to wait, by what the
+// kernel says of it: it has an inotify instance open.
+func waits(t *testing.T, p *process) {
+	t.Helper()
+	eventually(t, "the gate watches its volume", func() bool {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.Process.Pid))
+		for _, fd := range fds {
+			if target, _ := os.Readlink(fd); target == "anon_inode:inotify" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// A reader that is quicker than the writer sees one whole signal, or none.
+func TestWrapHoldsWhileTheSignalIsReplaced(t *testing.T) {
+	p := newPod(t)
+	held := start(t, p.wrapped(mainProcess...))
+	held.says(t, "Held: the main process starts")
+	path := p.volume + "/start-signal"
+	for i := range 300 {
+		must(t, os.WriteFile(path, []byte(release[:i%len(release)]), 0o644))
+		must(t, os.Remove(path))
+		must(t, syscall.Mkfifo(path, 0o644))
+		must(t, os.Remove(path))
+		must(t, os.Symlink(path, path))
+		must(t, os.Remove(path))
+	}
+	must(t, held.Process.Signal(syscall.SIGTERM))
+	if code := held.exit(t); code != 143 || read(t, held.stdout) != "" {
+		t.Errorf("exit code %d, stdout %q, want 143 and nothing started; stderr:\n%s", code, read(t, held.stdout), read(t, held.stderr))
+	}
+}
+
+// Whatever is wrong with a command, or with what it's given: after the release the
+// gate ends as a shell would, and says why.
+func TestWrapStartsNothingElse(t *testing.T) {
+	tests := map[string]struct {
+		argv     []string
+		change   func(c *container)
+		wantCode int
+		want     string
+	}{
+		"for another machine":       {argv: []string{"/srv/foreign"}, wantCode: 126, want: `gate: start the main process "/srv/foreign": exec format error`},
+		"a pipe":                    {argv: []string{"/srv/pipe"}, wantCode: 126, want: `gate: start the main process "/srv/pipe": permission denied`},
+		"a loop of links":           {argv: []string{"/srv/loop"}, wantCode: 126, want: `gate: start the main process "/srv/loop": stat /srv/loop: too many levels of symbolic links`},
+		"a name too long":           {argv: []string{"/" + strings.Repeat("a", 300)}, wantCode: 126, want: "file name too long"},
+		"a file as directory":       {argv: []string{"/srv/script/x"}, wantCode: 126, want: "not a directory"},
+		"dashes alone":              {argv: []string{"--"}, wantCode: 127, want: `gate: start the main process "--": executable file not found in $PATH`},
+		"dashes twice":              {argv: []string{"--", "sh"}, wantCode: 127, want: `gate: start the main process "--": executable file not found in $PATH`},
+		"an option":                 {argv: []string{"--help"}, wantCode: 127, want: `gate: start the main process "--help": executable file not found in $PATH`},
+		"its interpreter is itself": {argv: []string{"/srv/circle"}, wantCode: 126, want: "too many levels of symbolic links"},
+		"few files":                 {argv: mainProcess, change: func(c *container) { c.Files = syscall.Rlimit{Cur: 4, Max: 15} }, wantCode: 1, want: "gate: the container may have 15 files open, and the gate needs 16: raise the limit (ulimit -n)\n"},
+		"just enough files":         {argv: mainProcess, change: func(c *container) { c.Files = syscall.Rlimit{Cur: 4, Max: 16} }, wantCode: mainProcessCode},
+		"no /proc":                  {argv: mainProcess, change: func(c *container) { c.NoProc = true }, wantCode: mainProcessCode},
+		"no stdio":                  {argv: mainProcess, change: func(c *container) { throughShell(c, `exec "$@" <&- >&- 2>&-`) }, wantCode: mainProcessCode},
+		"no arguments at all":       {argv: mainProcess, change: func(c *container) { throughShell(c, `exec /gate`) }, wantCode: 64, want: "gate: say what to do"},
+		"an epoch of its own": {argv: []string{"/bin/sh", "-c", "exit $STATEFULSINGLETON_EPOCH"}, change: func(c *container) {
+			c.Env = append(c.Env, "STATEFULSINGLETON_EPOCH=1", "STATEFULSINGLETON_EPOCH=2", "STATEFULSINGLETON_EPOCH")
+		}, wantCode: 7},
+		"an odd environment": {argv: mainProcess, change: func(c *container) {
+			c.Env = append(c.Env, "", "=", "novalue", "PATH", "=PATH=/", "\xff=\xfe", "GODEBUG=x=y,,", "GOGC=nonsense", "GOMAXPROCS=1", "GOMEMLIMIT=1", "GOTRACEBACK=crash")
+		}, wantCode: mainProcessCode},
+		"a setting of Go's that is none": {argv: mainProcess, change: func(c *container) { c.Env = append(c.Env, "GOMEMLIMIT=nonsense") }, wantCode: 2, want: "malformed GOMEMLIMIT"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.release(t)
+			foreign := []byte(read(t, gateBinary)[:4096])
+			foreign[18], foreign[19] = 0xf3, 0 // e_machine: RISC-V
+			p.write(t, p.root+"/srv/foreign", string(foreign), 0o755)
+			p.write(t, p.root+"/srv/script", "#!/bin/sh\necho started; exit 42\n", 0o755)
+			p.write(t, p.root+"/srv/circle", "#!/srv/circle\n", 0o755)
+			must(t, errors.Join(os.Symlink("loop", p.root+"/srv/loop"), syscall.Mkfifo(p.root+"/srv/pipe", 0o755)))
+			must(t, os.Mkdir(p.root+"/dev", 0o755))
+			mknod(t, p.root+"/dev/null", 1, 3)
+			c := p.wrapped(tc.argv...)
+			if tc.change != nil {
+				tc.change(&c)
+			}
+			code, stdout, stderr := runToEnd(t, c)
+			if code != tc.wantCode || !strings.Contains(stderr, tc.want) {
+				t.Errorf("exit code %d, stderr %q, want %d and %q", code, stderr, tc.wantCode, tc.want)
+			}
+			if started := stdout != ""; started && tc.wantCode != mainProcessCode {
+				t.Errorf("started: %q", stdout)
+			}
+		})
+	}
+}
+
+// Around what the kernel lets a process be given, byte by byte: where the gate itself
+// can be started, the main process is too, or the gate says why not.
+func TestWrapWithHugeArguments(t *testing.T) {
+	p := newPod(t)
+	p.release(t)
+	p.write(t, p.root+"/srv/script-of-a-name-that-is-longer-than-the-gates-own-with-all-its-arguments", "#!/bin/sh\necho started; exit 42\n", 0o755)
+	// A stack of 1 MiB gives arguments and environment 256 KiB, 128 KiB each.
+	run := func(size int) (code int, stdout, stderr string) {
+		c := p.wrapped()
+		c.Argv = []string{"/bin/sh", "-c", fmt.Sprintf(`ulimit -s 1024
+long=$(printf %%%ds x)
+exec /gate wrap -- /srv/script-* "$long" "$long"`, size)}
+		return runToEnd(t, c)
+	}
+	outcome := func(size int) string {
+		code, stdout, stderr := run(size)
+		switch {
+		case code == mainProcessCode && stdout == "started\n" && stderr == "":
+			return "started"
+		case code == 126 && stdout == "" && strings.HasPrefix(stderr, `gate: start the main process "/srv/script-`) && strings.HasSuffix(stderr, ": argument list too long\n"):
+			return "refused by the gate"
+		case code == 126 && stdout == "" && strings.Contains(stderr, "/gate: Argument list too long"):
+			return "refused by the kernel"
+		}
+		t.Fatalf("%d bytes: exit code %d, stdout %q, stderr %q", size, code, stdout, stderr)
+		return ""
+	}
+	const small, large = 100 << 10, 131 << 10
+	highest := large
+	for low := small; highest-low > 1; { // the kernel takes low, and not highest
+		if middle := (low + highest) / 2; outcome(middle) == "refused by the kernel" {
+			highest = middle
+		} else {
+			low = middle
+		}
+	}
+	seen := map[string]bool{}
+	for size := highest - 150; size <= highest; size++ {
+		seen[outcome(size)] = true
+	}
+	for _, want := range []string{"started", "refused by the gate", "refused by the kernel"} {
+		if !seen[want] {
+			t.Errorf("no size was %s", want)
+		}
+	}
+}
+
+// Whatever keeps the sidecar from delivering the gate ends it, with the reason: no
+// container after it starts.
+func TestSidecarDeliversAllOrNothing(t *testing.T) {
+	tests := map[string]struct {
+		prepare func(t *testing.T, p *pod)
+		change  func(c *container)
+		want    string
+	}{
+		"no volume":                {change: func(c *container) { c.Volume = "" }, want: "open /var/run/signal/gate.partial: read-only file system"},
+		"another's volume":         {prepare: func(t *testing.T, p *pod) { must(t, os.Chmod(p.volume, 0o755)) }, want: "open /var/run/signal/gate.partial: permission denied"},
+		"a full volume":            {prepare: func(t *testing.T, p *pod) { tmpfs(t, p.volume, 64<<10) }, want: "write /var/run/signal/gate.partial: no space left on device"},
+		"a directory in its place": {prepare: func(t *testing.T, p *pod) { must(t, os.Mkdir(p.volume+"/gate", 0o755)) }, want: "rename /var/run/signal/gate.partial /var/run/signal/gate: file exists"},
+		"no /proc":                 {change: func(c *container) { c.NoProc = true }, want: "open /proc/self/exe: no such file or directory"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			if tc.prepare != nil {
+				tc.prepare(t, p)
+			}
+			p.write(t, p.podinfo+"/start-signal", release, 0o644)
+			c := p.sidecar()
+			if tc.change != nil {
+				tc.change(&c)
+			}
+			code, _, stderr := runToEnd(t, c)
+			if want := "gate: deliver the gate to the held containers: " + tc.want + "\n"; code != 1 || !strings.HasSuffix(stderr, want) {
+				t.Errorf("exit code %d, stderr %q, want 1 and %q", code, stderr, want)
+			}
+			wantNoSignal(t, p)
+			if info, err := os.Stat(p.volume + "/gate"); err == nil && info.Mode().IsRegular() {
+				t.Error("the gate is there all the same")
+			}
+		})
+	}
+}
+
+func wantNoSignal(t *testing.T, p *pod) {
+	t.Helper()
+	if _, err := os.Lstat(p.volume + "/start-signal"); !os.IsNotExist(err) {
+		t.Errorf("the signal file is there, or can't be told to be absent: error %v", err)
+	}
+}
+
+func tmpfs(t *testing.T, dir string, size int) {
+	t.Helper()
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=777", size)))
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+}
+
+// Whatever is in the annotation's place: the sidecar says so and passes nothing on,
+// and does so once the right one is there.
+func TestSidecarHoldsInHostileEnvironments(t *testing.T) {
+	unreadable := `msg="read the pod's annotation apps.statefulsingleton.com/start-signal: `
+	const toMend = `; the kubelet keeps that file, so delete the pod if this lasts"`
+	file := "/etc/statefulsingleton/start-signal"
+	refused := `msg="annotation apps.statefulsingleton.com/start-signal does not release the pod: `
+	put := func(content string) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte(content), 0o644)) }
+	}
+	tests := map[string]struct {
+		prepare func(t *testing.T, path string)
+		uid     string
+		want    string
+	}{
+		"missing":                 {prepare: func(*testing.T, string) {}, want: unreadable + "open " + file + ": no such file or directory" + toMend},
+		"a link to nowhere":       {prepare: func(t *testing.T, path string) { must(t, os.Symlink("..data/start-signal", path)) }, want: unreadable + "open " + file + ": no such file or directory" + toMend},
+		"unreadable":              {prepare: func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte(release), 0)) }, want: unreadable + "open " + file + ": permission denied" + toMend},
+		"a pipe":                  {prepare: func(t *testing.T, path string) { must(t, syscall.Mkfifo(path, 0o644)) }, want: unreadable + file + " is no plain file, but prw-r--r--" + toMend},
+		"a directory":             {prepare: func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o755)) }, want: unreadable + file + " is no plain file, but drwxr-xr-x" + toMend},
+		"an endless device":       {prepare: func(t *testing.T, path string) { mknod(t, path, 1, 5) }, want: unreadable + file + " is no plain file, but Dcrw-rw-rw-" + toMend},
+		"huge":                    {prepare: func(t *testing.T, path string) { put(release)(t, path); must(t, os.Truncate(path, 1<<40)) }, want: refused + `parse signal: it is longer than 1024 bytes"`},
+		"half":                    {prepare: put(release[:20]), want: refused + `parse signal: unexpected end of JSON input"`},
+		"given twice":             {prepare: put(release + release), want: refused + `parse signal: invalid character '{' after top-level value"`},
+		"another pod's":           {prepare: put(strings.Replace(release, podUID, "another", 1)), want: refused + `it was written for another one, with uid \"another\"; this one's is \"` + podUID + `\""`},
+		"in capitals":             {prepare: put(strings.Replace(release, podUID, strings.ToUpper(podUID), 1)), want: refused + `it was written for another one, with uid \"` + strings.ToUpper(podUID)},
+		"a newline after its uid": {prepare: put(release), uid: podUID + "\n", want: refused + `it was written for another one, with uid \"` + podUID + `\"; this one's is \"` + podUID + `\\n\""`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			path := p.podinfo + "/start-signal"
+			must(t, os.Remove(path))
+			tc.prepare(t, path)
+			c := p.sidecar("POD_IP=" + loopback())
+			if tc.uid != "" {
+				c.Env = []string{"POD_UID=" + tc.uid}
+			}
+			sidecar := start(t, c)
+			sidecar.says(t, tc.want)
+			wantNoSignal(t, p)
+			if tc.uid == "" {
+				must(t, os.RemoveAll(path))
+				put(release)(t, path)
+				sidecar.says(t, "Released")
+			}
+			must(t, sidecar.Process.Signal(syscall.SIGTERM))
+			if code := sidecar.exit(t); code != 0 {
+				t.Errorf("exit code %d after SIGTERM, want 0", code)
+			}
+		})
+	}
+}
+
+// On a volume that is full after the delivery, the signal waits for space.
+func TestSidecarOnAFullVolume(t *testing.T) {
+	p := newPod(t)
+	info, err := os.Stat(gateBinary)
+	must(t, err)
+	tmpfs(t, p.volume, int(info.Size())+64<<10)
+	podIP := loopback()
+	sidecar := start(t, p.sidecar("POD_IP="+podIP))
+	sidecar.says(t, "Held")
+	fill(t, p.volume+"/filler")
+	p.write(t, p.podinfo+"/start-signal", release, 0o644)
+	const problem = "pass the signal on: write /var/run/signal/start-signal.partial: no space left on device"
+	sidecar.says(t, problem)
+	wantNoSignal(t, p)
+	if got := status(t, podIP); got["released"] != false || got["problem"] != problem {
+		t.Errorf("/status: %v, want it held, with the problem %q", got, problem)
+	}
+	must(t, os.Remove(p.volume+"/filler"))
+	sidecar.says(t, "Released")
+	if got := read(t, p.volume+"/start-signal"); got != release {
+		t.Errorf("signal file %q, want %q", got, release)
+	}
+	fill(t, p.volume+"/filler")
+	p.write(t, p.podinfo+"/start-signal", "", 0o644)
+	eventually(t, "the signal is taken back", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
+}
+
+// fill writes a file until its file system is full.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	file, err := os.Create(path)
+	must(t, err)
+	defer func() { _ = file.Close() }()
+	for {
+		if _, err := file.Write(make([]byte, 4096)); errors.Is(err, syscall.ENOSPC) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Whoever can reach the pod can ask the sidecar anything: it goes on with its work,
+// within its 32 MiB of memory, and answers again as soon as it's left alone.
+func TestSidecarUnderTooManyClients(t *testing.T) {
+	p := newPod(t)
+	podIP := loopback()
+	address := net.JoinHostPort(podIP, statusPort)
+	sidecar := start(t, p.sidecar("POD_IP="+podIP))
+	status(t, podIP)
+	var clients []net.Conn
+	for range 2000 {
+		client, err := net.Dial("tcp", address)
+		must(t, err)
+		clients = append(clients, client)
+		_, err = io.WriteString(client, "GET /status HTTP/1.1\r\nHost: x\r\nX-Slow: "+strings.Repeat("x", 3000))
+		must(t, err)
+	}
+	p.write(t, p.podinfo+"/start-signal", release, 0o644)
+	sidecar.says(t, "Released")
+	if got, most := residentKiB(t, sidecar), 32<<10; got > most {
+		t.Errorf("%d KiB of memory, want %d at most", got, most)
+	}
+	// The first ones never end their request, and are sent away.
+	must(t, clients[0].SetReadDeadline(time.Now().Add(patience)))
+	if _, err := io.Copy(io.Discard, clients[0]); err != nil {
+		t.Errorf("a slow client is not sent away: %v", err)
+	}
+	for _, client := range clients {
+		must(t, client.Close())
+	}
+	if got := status(t, podIP); got["released"] != true {
+		t.Errorf("/status %v, want it released", got)
+	}
+}
+
+// residentKiB is the memory that a process has had at most.
+func residentKiB(t *testing.T, p *process) (n int) {
+	t.Helper()
+	_, rest, _ := strings.Cut(read(t, fmt.Sprintf("/proc/%d/status", p.Process.Pid)), "VmHWM:")
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Whenever a stop signal comes, nothing is started, and the gate ends: as PID 1 a
+// program that has not set up its handlers is deaf, and is asked again.
+func TestWrapStopsAtAnyMoment(t *testing.T) {
+	for i := range 60 {
+		held := start(t, newPod(t).wrapped(mainProcess...))
+		time.Sleep(rand.N(40 * time.Millisecond)) // what this is about is when it happens
+		stop := []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1}[i%4]
+		code := stopped(t, held, stop)
+		// 2 is how Go's runtime ends before the gate listens.
+		if code != 128+int(stop) && code != 2 || read(t, held.stdout) != "" {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", stop, code, read(t, held.stdout), read(t, held.stderr))
+		}
+	}
+}
+
+// stopped asks the process to stop until it does, and returns its exit code.
+func stopped(t *testing.T, p *process, s syscall.Signal) int {
+	t.Helper()
+	ended := make(chan int, 1)
+	go func() { ended <- p.exit(t) }()
+	for {
+		_ = p.Process.Signal(s)
+		select {
+		case code := <-ended:
+			return code
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
