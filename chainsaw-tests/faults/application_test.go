@@ -1,0 +1,157 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// A force delete takes the grace period, and with it the slow stop: the object stays
+// until the kubelet has killed the process. It is Ready only when it is, and whoever
+// waits obeys SIGTERM at once.
+func TestForceDelete(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "20", "START_SECONDS": "3"}})
+	old := holder(t, s)
+	deletePod(t, old, force)
+	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+	starts, err := s.Starts()
+	must(t, err)
+	got, err := s.Read(t.Context())
+	must(t, err)
+	if ready := got.Status.LastTransition.Ready; ready.Sub(starts[1].Time) < 3*time.Second {
+		t.Errorf("it was called Ready at %s, and takes 3 s from its start at %s", ready, starts[1].Time)
+	}
+}
+
+// A graceful delete of an application that stops slowly, then a force delete of the
+// same pod while it stops.
+func TestForceDeleteWhileItStops(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, world.Options{Barrier: true, Env: map[string]string{"STOP_SECONDS": "30"}})
+	old := holder(t, s)
+	deletePod(t, old, nil)
+	standby(t, s)
+	wantNobodyElse(t, 3*time.Second, old, s) // it takes 30 s to stop
+	deletePod(t, old, force)
+	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+}
+
+// A standby that is deleted while it waits ends at once: it does not wait out its
+// grace period of a minute.
+func TestStandbyObeysSIGTERM(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "20"}})
+	deletePod(t, holder(t, s), nil)
+	held := standby(t, s)
+	deletePod(t, held, nil)
+	before := time.Now()
+	podGone(t, held)
+	if took := time.Since(before); took > 15*time.Second {
+		t.Errorf("a waiting pod took %s to end", took)
+	}
+	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+}
+
+// A holder that crashes again and again stays the holder, however warm the next one
+// is: whoever is about to be started again is not dead. The rollout gets rid of it.
+func TestCrashLoop(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, world.Options{Env: map[string]string{"CRASH_SECONDS": "3"}})
+	old := holder(t, s)
+	// A second pod that the selector picks, of no newer revision: a standby without a cause.
+	must(t, s.Scale(t.Context(), 2))
+	standby(t, s)
+	must(t, world.Await(t.Context(), "CrashLoopBackOff", func(ctx context.Context) error {
+		pod, err := s.Holder(ctx)
+		if err != nil {
+			return err
+		}
+		if state := pod.Status.ContainerStatuses[0].State; state.Waiting == nil || state.Waiting.Reason != "CrashLoopBackOff" {
+			return fmt.Errorf("it is %+v", state)
+		}
+		return nil
+	}))
+	wantNobodyElse(t, nobodyElse, old, s)
+	deletePod(t, old, nil)
+	must(t, s.Await(t.Context(), "the next holder", func(got *v1.StatefulSingleton) bool { return got.Status.Epoch == 2 }))
+	wantProof(t, s, v1.ProofKubeletReported)
+	podGone(t, old)
+}
+
+// The kernel kills the application for its memory: its pod restarts it, and goes on
+// as the holder. Deleted meanwhile, it hands over.
+func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, world.Options{Memory: "64Mi", Env: map[string]string{"MEMORY_SECONDS": "2"}})
+	old := holder(t, s)
+	must(t, world.Await(t.Context(), "an out-of-memory kill", func(ctx context.Context) error {
+		pod := &corev1.Pod{}
+		if err := w.Get(ctx, types.NamespacedName{Namespace: old.Namespace, Name: old.Name}, pod); err != nil {
+			return err
+		}
+		status := pod.Status.ContainerStatuses[0]
+		if last := status.LastTerminationState.Terminated; status.RestartCount == 0 || last == nil || last.Reason != "OOMKilled" {
+			return fmt.Errorf("restarted %d times, ended %+v", status.RestartCount, last)
+		}
+		return nil
+	}))
+	if got := holder(t, s); got.UID != old.UID {
+		t.Errorf("pod %s holds, want %s still", got.Name, old.Name)
+	}
+	must(t, s.SetEnv(t.Context(), "MEMORY_SECONDS", "0"))
+	must(t, s.AwaitHolder(t.Context(), 2))
+	wantProof(t, s, v1.ProofKubeletReported)
+}
+
+// The signal volume is full: of the holder, which does not need it any more, and of
+// a standby, whose sidecar must write into it. The kubelet evicts a pod that fills its
+// volume, so neither stays, and the pod that follows takes over.
+func TestSignalVolumeFull(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "15"}})
+	old := holder(t, s)
+	deletePod(t, old, nil)
+	held := standby(t, s)
+	fill(t, held)
+	wantNobodyElse(t, time.Second, old, s)
+	must(t, s.AwaitHolder(t.Context(), 2))
+	if _, err := s.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	next := holder(t, s)
+	fill(t, next)
+	must(t, world.Await(t.Context(), "the eviction of "+next.Name, func(ctx context.Context) error {
+		got, err := s.Read(ctx)
+		if err == nil && got.Status.ActivePodUID == next.UID {
+			err = errors.New("it holds: " + got.Status.Message)
+		}
+		return err
+	}))
+	must(t, s.AwaitHolder(t.Context(), 3))
+	wantProof(t, s, v1.ProofKubeletReported)
+}
+
+// fill fills the pod's signal volume beyond its limit of 32 MiB, on its node's disk.
+func fill(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	state := filepath.Dir(os.Getenv("KUBECONFIG"))
+	volume := filepath.Join(state, "machines", pod.Spec.NodeName, "lib/kubelet/pods", string(pod.UID), "volumes/kubernetes.io~empty-dir/statefulsingleton-signal")
+	if _, err := os.Stat(volume); err != nil {
+		t.Fatal(err)
+	}
+	must(t, os.WriteFile(filepath.Join(volume, "ballast"), make([]byte, 48<<20), 0o644))
+}

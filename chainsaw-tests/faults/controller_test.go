@@ -1,0 +1,256 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	controller "github.com/statefulsingleton/statefulsingleton/controller/singleton"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// The controller is killed just before each of its writes, once for all of them:
+// each has a singleton of its own. The next controller goes on from what is stored.
+func TestControllerKilledAtEachStep(t *testing.T) {
+	alone(t)
+	steps := map[string]struct {
+		barrier bool
+		// wantStarted: the new holder may have started before this step.
+		wantStarted bool
+	}{
+		"Protect":     {},
+		"Retire":      {},
+		"Record":      {},
+		"Signal":      {},
+		"OpenBarrier": {barrier: true},
+		"Nudge":       {barrier: true, wantStarted: true}, // the kubelet looks by itself after a while
+		"MarkReady":   {wantStarted: true},
+		"LetGo":       {wantStarted: true},
+	}
+	var stuck sync.WaitGroup
+	restarted := make(chan struct{})
+	t.Run("before", func(t *testing.T) {
+		for step, tc := range steps {
+			t.Run(step, func(t *testing.T) {
+				stuck.Add(1)
+				arrived := sync.OnceFunc(stuck.Done)
+				defer arrived() // also where it fails: the others wait
+				t.Parallel()
+				s := singleton(t, world.Options{Barrier: tc.barrier})
+				old := holder(t, s)
+				r := refuse(t, s, step)
+				must(t, s.Roll(t.Context()))
+				r.await(t)
+				arrived()
+				<-restarted
+				r.await(t) // the next controller has come as far
+				if !tc.wantStarted {
+					wantNobodyElse(t, 0, old, s)
+				}
+				r.lift(t)
+				wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
+				podGone(t, old)
+			})
+		}
+		go func() {
+			defer close(restarted)
+			stuck.Wait()
+			if err := w.KillController(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+	})
+}
+
+// The leader stands still in the middle of a handoff until another one has led it
+// to its end, and then goes on with what it believes.
+func TestLeaderStandsStill(t *testing.T) {
+	alone(t)
+	s := singleton(t, world.Options{})
+	old := holder(t, s)
+	leader := leaderApart(t)
+	r := refuse(t, s, "Signal")
+	must(t, s.Roll(t.Context()))
+	r.await(t)
+	wantNobodyElse(t, 0, old, s)
+	cluster(t, "process", "stop", "manager", "--on", leader.Spec.NodeName)
+	r.lift(t)
+	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
+	next := holder(t, s)
+	cluster(t, "process", "continue", "manager", "--on", leader.Spec.NodeName)
+	must(t, world.Await(t.Context(), "the end of the late leader", func(ctx context.Context) error {
+		pod := &corev1.Pod{}
+		if err := w.Get(ctx, client.ObjectKeyFromObject(leader), pod); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if pod.Status.ContainerStatuses[0].RestartCount == leader.Status.ContainerStatuses[0].RestartCount {
+			return errors.New("it runs on")
+		}
+		return nil
+	}))
+	must(t, w.AwaitWhole(t.Context()))
+	wantNobodyElse(t, nobodyElse, next, s)
+	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
+	deletePod(t, next, nil)
+	wantHandedOver(t, s, 3, v1.CauseDeletion, v1.ProofKubeletReported)
+}
+
+// Both replicas are cut off from the API server, and from each other, in the middle
+// of a handoff; then one comes back, and then the other, which led.
+func TestControllersCutOff(t *testing.T) {
+	alone(t)
+	leader := leaderApart(t)
+	other := otherNode(leader.Spec.NodeName)
+	s := singleton(t, world.Options{Node: other})
+	old := holder(t, s)
+	r := refuse(t, s, "Record")
+	must(t, s.Roll(t.Context()))
+	r.await(t)
+	cluster(t, "node", "partition", "1")
+	cluster(t, "node", "partition", "2")
+	r.lift(t)
+	wantNobodyElse(t, nobodyElse, old, s)
+	cluster(t, "node", "heal", other)
+	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
+	cluster(t, "node", "heal", leader.Spec.NodeName)
+	must(t, w.AwaitWhole(t.Context()))
+	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
+}
+
+func otherNode(node string) string {
+	if node == "node1" {
+		return "node2"
+	}
+	return "node1"
+}
+
+// leaderApart is the leading controller's pod, on a node without the other one.
+func leaderApart(t *testing.T) *corev1.Pod {
+	t.Helper()
+	var leader *corev1.Pod
+	must(t, world.Await(t.Context(), "a leader on a node of its own", func(ctx context.Context) error {
+		var pods corev1.PodList
+		if err := w.List(ctx, &pods, client.InNamespace(world.ControllerNamespace)); err != nil {
+			return err
+		}
+		pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning })
+		if len(pods.Items) == 2 && pods.Items[0].Spec.NodeName == pods.Items[1].Spec.NodeName {
+			return errors.Join(errors.New("both are on one node"), w.Delete(ctx, &pods.Items[0]))
+		}
+		if err := w.AwaitWhole(ctx); err != nil {
+			return err
+		}
+		var err error
+		leader, err = w.Leader(ctx)
+		return err
+	}))
+	return leader
+}
+
+// jumpingClock is set forth and back by hours between any two looks at it.
+type jumpingClock struct {
+	clock.PassiveClock
+	mu   sync.Mutex
+	next int
+}
+
+func (c *jumpingClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	jumps := []time.Duration{0, 7 * time.Hour, -5 * time.Hour, 40 * 24 * time.Hour, -time.Second, -400 * 24 * time.Hour}
+	c.next++
+	return time.Now().Add(jumps[c.next%len(jumps)])
+}
+
+func (c *jumpingClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// The controller's own code, with the controller's own rights and another clock,
+// instead of the controller.
+func TestClockSetBackAndForth(t *testing.T) {
+	alone(t)
+	s := singleton(t, world.Options{})
+	name := types.NamespacedName{Namespace: world.ControllerNamespace, Name: "statefulsingleton"}
+	deployment := &appsv1.Deployment{}
+	must(t, w.Get(t.Context(), name, deployment))
+	scale := func(replicas int32) {
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
+		must(t, w.Patch(context.Background(), deployment.DeepCopy(), patch))
+	}
+	t.Cleanup(func() { scale(*deployment.Spec.Replicas) })
+	scale(0)
+	must(t, world.Await(t.Context(), "the end of the controller", func(ctx context.Context) error {
+		var pods corev1.PodList
+		if err := w.List(ctx, &pods, client.InNamespace(world.ControllerNamespace)); err != nil || len(pods.Items) > 0 {
+			return errors.Join(err, fmt.Errorf("%d pods are there", len(pods.Items)))
+		}
+		return nil
+	}))
+	runController(t, gateImage(t, deployment), &jumpingClock{})
+	for epoch := int64(2); epoch <= 5; epoch += 2 {
+		must(t, s.Roll(t.Context()))
+		wantHandedOver(t, s, epoch, v1.CauseRollout, v1.ProofKubeletReported)
+		deletePod(t, holder(t, s), nil)
+		wantHandedOver(t, s, epoch+1, v1.CauseDeletion, v1.ProofKubeletReported)
+	}
+}
+
+func gateImage(t *testing.T, deployment *appsv1.Deployment) string {
+	t.Helper()
+	for _, arg := range deployment.Spec.Template.Spec.Containers[0].Args {
+		if image, ok := strings.CutPrefix(arg, "--gate-image="); ok {
+			return image
+		}
+	}
+	t.Fatal("the controller has no --gate-image")
+	return ""
+}
+
+// runController runs the reconciler until the test's end.
+func runController(t *testing.T, gateImage string, c clock.PassiveClock) {
+	t.Helper()
+	as := rest.CopyConfig(w.Config)
+	as.Impersonate = rest.ImpersonationConfig{UserName: world.ControllerUser, Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	mgr, err := ctrl.NewManager(as, ctrl.Options{
+		Scheme: w.Scheme(), Cache: controller.CacheOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	must(t, err)
+	r := &controller.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: c,
+		Recorder: mgr.GetEventRecorder("statefulsingleton"),
+		Metrics:  controller.NewMetrics(prometheus.NewRegistry(), mgr.GetClient()),
+		Injector: &controller.Injector{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: c,
+			Options: policies.Options{SidecarImage: gateImage, SidecarPullPolicy: corev1.PullIfNotPresent},
+		},
+	}
+	must(t, r.SetupWithManager(mgr))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		must(t, <-ended)
+	})
+}

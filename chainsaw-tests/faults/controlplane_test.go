@@ -1,0 +1,127 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// The API server dies twice: while the holder stops, and while the next one starts.
+func TestAPIServerKilled(t *testing.T) {
+	alone(t)
+	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "5", "START_SECONDS": "5"}})
+	must(t, s.Roll(t.Context()))
+	must(t, s.Await(t.Context(), "the holder stops", func(got *v1.StatefulSingleton) bool { return reason(got) == "HolderStopping" }))
+	cluster(t, "process", "kill", "kube-apiserver")
+	must(t, s.Await(t.Context(), "the next one starts", func(got *v1.StatefulSingleton) bool { return got.Status.Epoch == 2 }))
+	cluster(t, "process", "kill", "kube-apiserver")
+	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
+}
+
+// reason is why the singleton is ready, or is not.
+func reason(s *v1.StatefulSingleton) string {
+	for _, c := range s.Status.Conditions {
+		if c.Type == v1.ConditionReady {
+			return c.Reason
+		}
+	}
+	return ""
+}
+
+// Kyverno is killed, scaled to zero and started again, while handoffs go on and
+// somebody creates pods that the singleton picks: each of them is held, or refused.
+func TestKyvernoDown(t *testing.T) {
+	alone(t)
+	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), 1)) })
+	s := singleton(t, world.Options{})
+	wantHeld := watchPods(t, s)
+	create := keepCreating(t, s)
+
+	must(t, s.Roll(t.Context()))
+	must(t, w.KillKyverno(t.Context()))
+	create(3 * time.Second) // Kyverno is back within that, or not yet
+	must(t, s.AwaitHolder(t.Context(), 2))
+
+	must(t, w.ScaleKyverno(t.Context(), 0))
+	must(t, world.Await(t.Context(), "the end of Kyverno", w.KyvernoGone))
+	before, err := s.Read(t.Context())
+	must(t, err)
+	must(t, s.Roll(t.Context()))
+	old := holder(t, s)
+	create(3 * time.Second)
+	wantNobodyElse(t, 0, old, s)
+	if got := holder(t, s); got.Name != before.Status.ActivePod || got.DeletionTimestamp != nil {
+		t.Errorf("pod %s holds, or is stopped, while its successor can't come: want %s", got.Name, before.Status.ActivePod)
+	}
+	must(t, w.ScaleKyverno(t.Context(), 1))
+	must(t, s.AwaitHolder(t.Context(), before.Status.Epoch+1))
+	wantHeld(t)
+}
+
+// keepCreating returns what creates pods that the singleton picks, for so long. They
+// go at once: they are standbys like others.
+func keepCreating(t *testing.T, s *world.Singleton) func(time.Duration) {
+	return func(during time.Duration) {
+		t.Helper()
+		refused, held := 0, 0
+		for deadline := time.Now().Add(during); time.Now().Before(deadline); {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, GenerateName: "stray-", Labels: map[string]string{"app": "db"}},
+				Spec:       holder(t, s).Spec,
+			}
+			pod.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: pod.Spec.Containers[0].Image, Command: []string{"/app"}}}}
+			if err := w.Create(t.Context(), pod); err != nil {
+				refused++
+				continue
+			}
+			held++
+			deletePod(t, pod, force)
+		}
+		t.Logf("%d pods were held, %d refused", held, refused)
+	}
+}
+
+// watchPods watches every pod of the singleton, and returns what wants that all of
+// them were held from the beginning.
+func watchPods(t *testing.T, s *world.Singleton) func(*testing.T) {
+	t.Helper()
+	events, err := w.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace))
+	must(t, err)
+	t.Cleanup(events.Stop)
+	return func(t *testing.T) {
+		t.Helper()
+		seen := 0
+		for {
+			select {
+			case e, open := <-events.ResultChan():
+				pod, ok := e.Object.(*corev1.Pod)
+				if !open || !ok {
+					t.Fatalf("the watch of the pods ended: %+v", e)
+				}
+				if e.Type != watch.Added {
+					continue
+				}
+				seen++
+				if pod.Annotations[v1.InjectedAnnotation] == "" || len(pod.Spec.InitContainers) == 0 {
+					t.Errorf("pod %s is not held", pod.Name)
+				}
+			case <-time.After(time.Second): // what was created before is told by now
+				if seen < 3 {
+					t.Errorf("%d pods were created, want 3 at least", seen)
+				}
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,196 @@
+//go:build cluster
+
+// What real clusters do to a singleton, one fault at a time: in none do two run, and
+// in the end there is a holder. They break the cluster that they run on, and mend it:
+//
+//	bin/cluster exec -- go test -count=1 -tags cluster ./chainsaw-tests/faults
+//
+// Tests whose fault is one application's run side by side, the others alone.
+package faults_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+var w *world.World
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// They wait most of the time.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	code, err := runOnCluster(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+func runOnCluster(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "faults")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	if w, err = world.Connect(context.Background(), dir); err != nil {
+		return 0, err
+	}
+	if err := w.AwaitWhole(context.Background()); err != nil {
+		return 0, fmt.Errorf("%w; run `make install` first", err)
+	}
+	return m.Run(), nil
+}
+
+// singleton makes one, with a holder that is Ready. At the test's end its journal
+// must tell of no overlap, whatever else went wrong.
+func singleton(t *testing.T, o world.Options) *world.Singleton {
+	t.Helper()
+	s, err := w.NewSingleton(t.Context(), "faults", o)
+	if s != nil {
+		t.Cleanup(func() {
+			ctx := context.Background()
+			if _, err := s.Check(ctx); err != nil {
+				t.Error(err)
+			}
+			if t.Failed() {
+				evidence(t)
+				return // left for whoever looks into it
+			}
+			must(t, s.Remove(ctx))
+		})
+	}
+	must(t, err)
+	return s
+}
+
+// evidence keeps what tells of the failure.
+func evidence(t *testing.T) {
+	dir := filepath.Join("../../dist/faults", t.Name())
+	if err := w.Evidence(context.Background(), dir); err != nil {
+		t.Log(err)
+	}
+	t.Logf("the evidence is in %s", dir)
+}
+
+// alone is for tests that break what others need. The cluster is whole before the
+// next one begins.
+func alone(t *testing.T) {
+	t.Cleanup(func() {
+		must(t, w.Cluster(context.Background(), "up"))
+		must(t, w.AwaitWhole(context.Background()))
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cluster runs the cluster program.
+func cluster(t *testing.T, args ...string) {
+	t.Helper()
+	must(t, w.Cluster(t.Context(), args...))
+}
+
+func holder(t *testing.T, s *world.Singleton) *corev1.Pod {
+	t.Helper()
+	pod, err := s.Holder(t.Context())
+	must(t, err)
+	return pod
+}
+
+func standby(t *testing.T, s *world.Singleton) *corev1.Pod {
+	t.Helper()
+	pod, err := s.AwaitStandby(t.Context())
+	must(t, err)
+	return pod
+}
+
+func deletePod(t *testing.T, pod *corev1.Pod, grace *int64) {
+	t.Helper()
+	must(t, w.DeletePod(t.Context(), pod, grace))
+}
+
+// force is the grace period of a force delete.
+var force = new(int64(0))
+
+// nobodyElse is how long no other than the holder must start where a handoff could:
+// that takes half a second once the standby is warm, and the controller looks again
+// at whatever it retries every 10 s at the latest.
+const nobodyElse = 12 * time.Second
+
+// wantNobodyElse wants that no pod starts but the old holder for so long.
+func wantNobodyElse(t *testing.T, during time.Duration, old *corev1.Pod, singletons ...*world.Singleton) {
+	t.Helper()
+	for deadline := time.Now().Add(during); ; time.Sleep(200 * time.Millisecond) {
+		for _, s := range singletons {
+			starts, err := s.Starts()
+			must(t, err)
+			if last := starts[len(starts)-1]; old == nil && last.Epoch != 1 || old != nil && last.Pod != old.Name {
+				t.Fatalf("%s: pod %s started with epoch %d, though nothing proves that the holder is dead", s.Namespace, last.Pod, last.Epoch)
+			}
+		}
+		if time.Now().After(deadline) {
+			return
+		}
+	}
+}
+
+// wantHandedOver wants a Ready holder of the epoch, by that proof and for that
+// cause, and as many handoffs in the journal.
+func wantHandedOver(t *testing.T, s *world.Singleton, epoch int64, cause v1.Cause, proof v1.Proof) {
+	t.Helper()
+	must(t, s.AwaitHolder(t.Context(), epoch))
+	got, err := s.Read(t.Context())
+	must(t, err)
+	if l := got.Status.LastTransition; got.Status.Epoch != epoch || l.Cause != cause || l.Proof != proof {
+		t.Errorf("%s: epoch %d, cause %s, proof %s; want %d, %s, %s", s.Namespace, got.Status.Epoch, l.Cause, l.Proof, epoch, cause, proof)
+	}
+	wantStarts(t, s, int(epoch))
+}
+
+// wantStarts wants so many processes in the journal, by as many pods, none of them twice.
+func wantStarts(t *testing.T, s *world.Singleton, want int) {
+	t.Helper()
+	starts, err := s.Starts()
+	must(t, err)
+	if len(starts) != want {
+		t.Errorf("%s: %d processes started, want %d: %+v", s.Namespace, len(starts), want, starts)
+	}
+	_, err = s.Check(t.Context())
+	must(t, err)
+}
+
+// podGone waits until the pod's object is gone.
+func podGone(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	must(t, world.Await(t.Context(), "the end of pod "+pod.Name, func(ctx context.Context) error {
+		got := &corev1.Pod{}
+		err := w.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, got)
+		switch {
+		case err == nil && got.UID == pod.UID:
+			return fmt.Errorf("it is there, phase %s, finalizers %v", got.Status.Phase, got.Finalizers)
+		case err == nil:
+			return nil
+		}
+		return client.IgnoreNotFound(err)
+	}))
+}

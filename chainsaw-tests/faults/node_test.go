@@ -1,0 +1,240 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// victim is a node that Kyverno does not need, and that takes no new pod from then
+// on until the test's end.
+func victim(t *testing.T) (name string, cordon func()) {
+	t.Helper()
+	kyverno, err := w.KyvernoNode(t.Context())
+	must(t, err)
+	name = otherNode(kyverno)
+	return name, func() {
+		t.Helper()
+		t.Cleanup(func() { must(t, w.Cordon(context.Background(), name, false)) })
+		must(t, w.Cordon(t.Context(), name, true))
+	}
+}
+
+// on makes a singleton whose holder is on the node.
+func on(t *testing.T, node string, o world.Options) (*world.Singleton, *corev1.Pod) {
+	t.Helper()
+	o.Node = node
+	s := singleton(t, o)
+	pod := holder(t, s)
+	if pod.Spec.NodeName != node {
+		t.Fatalf("pod %s is on %s, want %s", pod.Name, pod.Spec.NodeName, node)
+	}
+	return s, pod
+}
+
+// The kubelet stands still, and the pod runs on: a delete and even a force delete
+// prove nothing. The singleton fails visibly meanwhile, and goes on by itself after.
+func TestKubeletStandsStill(t *testing.T) {
+	alone(t)
+	node, cordon := victim(t)
+	deleted, a := on(t, node, world.Options{MaxTransitionTime: 5})
+	forced, b := on(t, node, world.Options{MaxTransitionTime: 5})
+	cordon()
+	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kubelet", "--on", node) })
+	cluster(t, "process", "stop", "kubelet", "--on", node)
+	deletePod(t, a, nil)
+	deletePod(t, b, force)
+	standby(t, deleted)
+	standby(t, forced)
+	wantNobodyElse(t, nobodyElse, nil, deleted, forced)
+	for _, s := range []*world.Singleton{deleted, forced} {
+		must(t, s.Await(t.Context(), "phase Failed", func(got *v1.StatefulSingleton) bool { return got.Status.Phase == v1.PhaseFailed }))
+	}
+	cluster(t, "process", "continue", "kubelet", "--on", node)
+	wantHandedOver(t, deleted, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+	wantHandedOver(t, forced, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+}
+
+// The kubelet is killed and comes back: no handoff. With the holder deleted just
+// before: one.
+func TestKubeletKilled(t *testing.T) {
+	alone(t)
+	node, _ := victim(t)
+	kept, a := on(t, node, world.Options{})
+	deleted, b := on(t, node, world.Options{Env: map[string]string{"STOP_SECONDS": "3"}})
+	deletePod(t, b, nil)
+	must(t, deleted.Await(t.Context(), "the holder stops", func(got *v1.StatefulSingleton) bool { return reason(got) == "HolderStopping" }))
+	cluster(t, "process", "kill", "kubelet", "--on", node)
+	wantHandedOver(t, deleted, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+	if pod := holder(t, kept); pod.UID != a.UID {
+		t.Errorf("pod %s holds, want %s still", pod.Name, a.Name)
+	}
+	wantStarts(t, kept, 1)
+}
+
+// A node is cut off, and its pods run on: neither a delete, nor a force delete, nor
+// an eviction by taint proves anything. It heals, and its kubelet tells.
+func TestNodeCutOff(t *testing.T) {
+	alone(t)
+	node, cordon := victim(t)
+	deleted, a := on(t, node, world.Options{})
+	forced, b := on(t, node, world.Options{Barrier: true})
+	evicted, _ := on(t, node, world.Options{})
+	cordon()
+	cluster(t, "node", "partition", node)
+	deletePod(t, a, nil)
+	deletePod(t, b, force)
+	taint(t, node, "cut-off=yes:NoExecute")
+	all := []*world.Singleton{deleted, forced, evicted}
+	for _, s := range all {
+		standby(t, s)
+	}
+	wantNobodyElse(t, nobodyElse, nil, all...)
+	cluster(t, "node", "heal", node)
+	wantHandedOver(t, deleted, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+	wantHandedOver(t, forced, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+	wantHandedOver(t, evicted, 2, v1.CauseEviction, v1.ProofKubeletReported)
+}
+
+// A node is cut off and its object deleted, which has the garbage collector call its
+// pods Failed though they run: it has asked nobody. Once the node is back and has
+// ended the pod, only a person can tell, since the kubelet's word came too late.
+func TestNodeObjectDeleted(t *testing.T) {
+	alone(t)
+	node, cordon := victim(t)
+	s, old := on(t, node, world.Options{})
+	cordon()
+	cluster(t, "node", "partition", node)
+	must(t, w.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}))
+	must(t, world.Await(t.Context(), "phase Failed of pod "+old.Name, func(ctx context.Context) error {
+		pod, err := s.Holder(ctx)
+		if err == nil && pod.Status.Phase != corev1.PodFailed {
+			err = fmt.Errorf("it is %s", pod.Status.Phase)
+		}
+		return err
+	}))
+	standby(t, s)
+	wantNobodyElse(t, nobodyElse, old, s)
+
+	cluster(t, "process", "kill", "kubelet", "--on", node) // one that starts registers its node
+	cluster(t, "node", "heal", node)
+	wantNobodyElse(t, nobodyElse, old, s)
+	awaitEnd(t, s)
+	must(t, s.Attest(t.Context(), old.UID))
+	wantHandedOver(t, s, 2, v1.CauseEviction, v1.ProofAttested)
+}
+
+// awaitEnd waits until the application has written down that it stopped.
+func awaitEnd(t *testing.T, s *world.Singleton) {
+	t.Helper()
+	must(t, world.Await(t.Context(), "the end of the application", func(context.Context) error {
+		ended, err := s.Ended()
+		if err == nil && !ended {
+			err = errors.New("it runs")
+		}
+		return err
+	}))
+}
+
+// taint taints the node, and takes it off at the test's end.
+func taint(t *testing.T, node, taint string) {
+	t.Helper()
+	kubectl := func(taint string) error {
+		out, err := exec.CommandContext(context.Background(), "kubectl", "taint", "node", node, taint).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("taint %s with %s: %w: %s", node, taint, err, out)
+		}
+		return nil
+	}
+	t.Cleanup(func() { must(t, kubectl(taint+"-")) })
+	must(t, kubectl(taint))
+}
+
+// A node dies as by a power cut and comes back: its holders go on. It dies again for
+// good, and only what a person vouches for lets another pod start.
+func TestNodeKilled(t *testing.T) {
+	alone(t)
+	node, cordon := victim(t)
+	attested, a := on(t, node, world.Options{})
+	outOfService, b := on(t, node, world.Options{Barrier: true})
+	both := []*world.Singleton{attested, outOfService}
+	cordon()
+
+	cluster(t, "node", "kill", node)
+	cluster(t, "node", "heal", node)
+	for i, pod := range []*corev1.Pod{a, b} {
+		must(t, world.Await(t.Context(), "the holder's second process", func(context.Context) error {
+			starts, err := both[i].Starts()
+			if err == nil && len(starts) != 2 {
+				err = fmt.Errorf("%d started", len(starts))
+			}
+			return err
+		}))
+		must(t, both[i].AwaitHolder(t.Context(), 1))
+		if got := holder(t, both[i]); got.UID != pod.UID {
+			t.Errorf("pod %s holds, want %s still: its node is back", got.Name, pod.Name)
+		}
+	}
+
+	cluster(t, "node", "kill", node)
+	deletePod(t, a, force)
+	deletePod(t, b, nil)
+	standby(t, attested)
+	standby(t, outOfService)
+	must(t, world.Await(t.Context(), node+" is noticed", func(ctx context.Context) error {
+		n := &corev1.Node{}
+		err := w.Get(ctx, types.NamespacedName{Name: node}, n)
+		if err == nil && world.NodeReady(n) {
+			err = errors.New("it is called Ready")
+		}
+		return err
+	}))
+	wantNobodyElse(t, nobodyElse, nil, both...)
+
+	must(t, attested.Attest(t.Context(), a.UID))
+	must(t, attested.AwaitHolder(t.Context(), 2))
+	wantProof(t, attested, v1.ProofAttested)
+	wantNobodyElse(t, 0, nil, outOfService)
+	taint(t, node, corev1.TaintNodeOutOfService+"=nodeshutdown:NoExecute")
+	must(t, outOfService.AwaitHolder(t.Context(), 2))
+	wantProof(t, outOfService, v1.ProofNodeOutOfService)
+	podGone(t, a)
+	podGone(t, b)
+}
+
+func wantProof(t *testing.T, s *world.Singleton, want v1.Proof) {
+	t.Helper()
+	got, err := s.Read(t.Context())
+	must(t, err)
+	if got.Status.LastTransition.Proof != want {
+		t.Errorf("%s: proof %s, want %s", s.Namespace, got.Status.LastTransition.Proof, want)
+	}
+}
+
+// containerd dies while a holder runs, which changes nothing, and while one stops.
+func TestContainerdKilled(t *testing.T) {
+	alone(t)
+	node, _ := victim(t)
+	kept, a := on(t, node, world.Options{})
+	rolled, _ := on(t, node, world.Options{Env: map[string]string{"STOP_SECONDS": "4"}})
+	must(t, rolled.Roll(t.Context()))
+	must(t, rolled.Await(t.Context(), "the holder stops", func(got *v1.StatefulSingleton) bool { return reason(got) == "HolderStopping" }))
+	cluster(t, "process", "kill", "containerd", "--on", node)
+	wantHandedOver(t, rolled, 2, v1.CauseRollout, v1.ProofKubeletReported)
+	if pod := holder(t, kept); pod.UID != a.UID {
+		t.Errorf("pod %s holds, want %s still", pod.Name, a.Name)
+	}
+	wantStarts(t, kept, 1)
+}

@@ -1,0 +1,170 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// writes tell, of each step of a handoff, whether a write of the controller is that step.
+var writes = map[string]string{
+	"Protect": `variables.pod && !('` + signal.Annotation + `' in variables.annotations) &&
+		'` + v1.HandoffFinalizer + `' in variables.finalizers && !('` + v1.HandoffFinalizer + `' in variables.oldFinalizers)`,
+	"Record": `request.resource.resource == 'statefulsingletons' && request.subResource == 'status' &&
+		object.status.epoch != oldObject.status.epoch`,
+	"Signal":      `variables.pod && '` + signal.Annotation + `' in variables.annotations && !('` + signal.Annotation + `' in variables.oldAnnotations)`,
+	"OpenBarrier": `request.resource.resource == 'configmaps'`,
+	"Nudge":       `variables.pod && '` + nudge + `' in variables.annotations && !('` + nudge + `' in variables.oldAnnotations)`,
+	"MarkReady": `request.resource.resource == 'pods' && request.subResource == 'status' && has(object.status.conditions) &&
+		object.status.conditions.exists(c, c.type == '` + v1.ReadyCondition + `' && c.status == 'True')`,
+	"LetGo":  `variables.pod && '` + v1.HandoffFinalizer + `' in variables.oldFinalizers && !('` + v1.HandoffFinalizer + `' in variables.finalizers)`,
+	"Retire": `request.resource.resource == 'replicasets' && request.subResource == 'scale'`,
+}
+
+const (
+	nudge = "apps.statefulsingleton.com/barrier-opened"
+	// probe is a ConfigMap that the policy refuses whoever creates it: by that one
+	// knows that the API server has learned of the policy.
+	probe = "is-the-policy-there"
+)
+
+// refusal is a policy that refuses the controller one kind of write in one namespace.
+type refusal struct {
+	*world.Singleton
+	name string
+}
+
+// refuse has the API server refuse the controller that step.
+func refuse(t *testing.T, s *world.Singleton, step string) refusal {
+	t.Helper()
+	r := refusal{s, s.Namespace + "-" + strings.ToLower(step)}
+	rule := func(group, version string, resources ...string) admissionv1.NamedRuleWithOperations {
+		return admissionv1.NamedRuleWithOperations{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+			Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources},
+		}}
+	}
+	policy := &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: r.name},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: new(admissionv1.Fail),
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{
+				rule("", "v1", "pods", "pods/status", "configmaps"),
+				rule("apps", "v1", "replicasets/scale"),
+				rule(v1.GroupVersion.Group, v1.GroupVersion.Version, "statefulsingletons/status"),
+			}},
+			MatchConditions: []admissionv1.MatchCondition{
+				{Name: "here", Expression: fmt.Sprintf("request.namespace == '%s'", s.Namespace)},
+				{Name: "controller-or-probe", Expression: fmt.Sprintf("request.userInfo.username == '%s' || request.name == '%s'", world.ControllerUser, probe)},
+			},
+			Variables: []admissionv1.Variable{
+				{Name: "pod", Expression: "request.resource.resource == 'pods' && request.subResource == '' && request.operation == 'UPDATE'"},
+				{Name: "finalizers", Expression: "has(object.metadata.finalizers) ? object.metadata.finalizers : []"},
+				{Name: "oldFinalizers", Expression: "oldObject != null && has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : []"},
+				{Name: "annotations", Expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"},
+				{Name: "oldAnnotations", Expression: "oldObject != null && has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"},
+			},
+			Validations: []admissionv1.Validation{{
+				Expression: fmt.Sprintf("request.name != '%s' && !(%s)", probe, writes[step]),
+				Message:    "the test refuses the controller's " + step,
+			}},
+		},
+	}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: r.name},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: r.name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		},
+	}
+	t.Cleanup(func() { must(t, r.remove(context.Background())) })
+	must(t, w.Create(t.Context(), policy))
+	must(t, w.Create(t.Context(), binding))
+	must(t, world.Await(t.Context(), "policy "+r.name, func(ctx context.Context) error {
+		err := client.NewDryRunClient(w).Create(ctx, r.probe())
+		switch {
+		case err == nil:
+			return errors.New("it refuses nothing yet")
+		case apierrors.IsInvalid(err) || apierrors.IsForbidden(err):
+			return nil
+		}
+		return err
+	}))
+	return r
+}
+
+func (r refusal) probe() *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: probe}}
+}
+
+// await waits until the API server has refused something by the policy besides the probe.
+func (r refusal) await(t *testing.T) {
+	t.Helper()
+	before, err := r.refused(t.Context())
+	must(t, err)
+	must(t, world.Await(t.Context(), "a write that policy "+r.name+" refuses", func(ctx context.Context) error {
+		after, err := r.refused(ctx)
+		if err == nil && after == before {
+			err = fmt.Errorf("%d so far", after)
+		}
+		return err
+	}))
+}
+
+// refused counts what the policy has refused, as the API server counts it.
+func (r refusal) refused(ctx context.Context) (int, error) {
+	out, err := exec.CommandContext(ctx, "kubectl", "get", "--raw", "/metrics").Output()
+	if err != nil {
+		return 0, err
+	}
+	count := 0
+	lines := bufio.NewScanner(strings.NewReader(string(out)))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if !strings.HasPrefix(line, "apiserver_validating_admission_policy_check_total{") ||
+			!strings.Contains(line, `enforcement_action="deny"`) || !strings.Contains(line, `policy="`+r.name+`"`) {
+			continue
+		}
+		n, err := strconv.Atoi(line[strings.LastIndex(line, " ")+1:])
+		if err != nil {
+			return 0, fmt.Errorf("read %q: %w", line, err)
+		}
+		count += n
+	}
+	return count, lines.Err()
+}
+
+// lift takes the policy back, and waits until it refuses nothing any more.
+func (r refusal) lift(t *testing.T) {
+	t.Helper()
+	must(t, r.remove(t.Context()))
+	must(t, world.Await(t.Context(), "the end of policy "+r.name, func(ctx context.Context) error {
+		return client.NewDryRunClient(w).Create(ctx, r.probe())
+	}))
+}
+
+func (r refusal) remove(ctx context.Context) error {
+	object := metav1.ObjectMeta{Name: r.name}
+	return errors.Join(
+		client.IgnoreNotFound(w.Delete(ctx, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: object})),
+		client.IgnoreNotFound(w.Delete(ctx, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: object})),
+	)
+}
