@@ -50,6 +50,9 @@ func TestOnAPIServer(t *testing.T) {
 	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml") {
 		create(t, c, object)
 	}
+	// Until it knows the StatefulSingletons the API server refuses every pod.
+	known := createSingleton(t, c, "known", readSingleton(t, "default"))
+	waitForRefusal(t, c, bare(known.Namespace, known), notInjected)
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
 	t.Run("held", func(t *testing.T) { testHeld(t, c) })
 	t.Run("selector", func(t *testing.T) { testSelectors(t, c) })
