@@ -1,0 +1,160 @@
+package policies_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kyverno/kyverno/pkg/engine/variables/regex"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// hostileNames are what somebody may write for a container's name who means to be
+// evaluated. The API server takes them all in spec.containers.
+var hostileNames = []string{
+	"proxy`], element.name) || contains(`[\"proxy\"]", "`", "\\`", "\\", "{{ request.object.metadata.name }}", "{{", "}}", "{", "}", "\\{{x}}",
+	"$(./../name)", "\\$(x)", "$", "'", "\"", "\"]", "\u2028", "\x00", "é", "<&>", "*", "?", "--", " ", "~1", "../..", "%s", "#", "- x", "!!binary",
+}
+
+// Whatever a container is called: of all that is rendered only the list of names
+// changes, and Kyverno reads that as the very names, and evaluates none of it.
+func FuzzNamesAreNotEvaluated(f *testing.F) {
+	for _, name := range hostileNames {
+		f.Add(name)
+	}
+	const harmless = "harmless"
+	rendered := func(t *testing.T, name string) map[string]string {
+		s := singletonOf(metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
+		s.Spec.Containers = []string{name, "db"}
+		policy, err := policies.Render(s, policies.Options{SidecarImage: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leaves("", policy.Object["spec"])
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if !utf8.ValidString(name) {
+			return // the API server takes none
+		}
+		baseline, got := rendered(t, harmless), rendered(t, name)
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(baseline)), slices.Sorted(maps.Keys(got))); diff != "" {
+			t.Fatalf("the policy's shape changes (-want +got):\n%s", diff)
+		}
+		for path, text := range got {
+			if references := regex.RegexReferences.FindAllString(text, -1); len(references) > 0 {
+				t.Errorf("%s has references %q", path, references)
+			}
+			switch want := baseline[path]; {
+			case !strings.Contains(want, harmless):
+				if diff := cmp.Diff(want, text); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", path, diff)
+				}
+			case strings.HasPrefix(want, "{{ contains(`"):
+				wantNames(t, text, name)
+			default:
+				if diff := cmp.Diff(regex.RegexVariables.FindAllString(want, -1), regex.RegexVariables.FindAllString(text, -1)); diff != "" {
+					t.Errorf("variables of %s (-want +got):\n%s", path, diff)
+				}
+				var patch []struct{ Value struct{ Image string } }
+				if err := json.Unmarshal([]byte(text), &patch); err != nil || !slices.ContainsFunc(patch, func(op struct{ Value struct{ Image string } }) bool { return op.Value.Image == name }) {
+					t.Errorf("%s does not add the image %q (error %v): %s", path, name, err, text)
+				}
+			}
+		}
+	})
+}
+
+// wantNames wants a condition to be one variable, with the names as one literal.
+func wantNames(t *testing.T, condition, name string) {
+	t.Helper()
+	if found := regex.RegexVariables.FindAllString(condition, -1); !slices.Equal(found, []string{condition}) {
+		t.Errorf("condition %s has the variables %q, want it to be one", condition, found)
+	}
+	literal, isOne := strings.CutPrefix(condition, "{{ contains(`")
+	literal, rest, _ := strings.Cut(literal, "`")
+	var names []string
+	if err := json.Unmarshal([]byte(literal), &names); err != nil || !isOne || rest != ", element.name) }}" || !slices.Equal(names, []string{name, "db"}) {
+		t.Errorf("condition %s is not about the names %q and db (error %v)", condition, name, err)
+	}
+}
+
+// leaves are the strings of a decoded object, by their path.
+func leaves(path string, value any) map[string]string {
+	all := map[string]string{}
+	switch value := value.(type) {
+	case string:
+		all[path] = value
+	case map[string]any:
+		for key, child := range value {
+			maps.Copy(all, leaves(path+"."+key, child))
+		}
+	case []any:
+		for i, child := range value {
+			maps.Copy(all, leaves(fmt.Sprintf("%s[%d]", path, i), child))
+		}
+	}
+	return all
+}
+
+// By Kyverno's own word: with all of them named, just the container db is held.
+func TestHostileNamesHoldNothingElse(t *testing.T) {
+	s := singletonOf(metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
+	s.Spec.Containers = append(slices.Clone(hostileNames), "db")
+	pod := corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db-1", Labels: s.Spec.Selector.MatchLabels},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "db", Image: "db", Command: []string{"/db"}}, {Name: "proxy", Image: "proxy", Command: []string{"/proxy"}},
+		}},
+	}
+	got := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), firstRequest))
+	want := map[string][]string{"db": {"/var/run/signal/gate", "wrap", "--", "/db"}, "proxy": {"/proxy"}}
+	commands := map[string][]string{}
+	for _, c := range got.Spec.Containers {
+		commands[c.Name] = c.Command
+	}
+	if diff := cmp.Diff(want, commands); diff != "" {
+		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+	if err := policies.CheckInjected(&got, s); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pod's own strings are nobody's variables either.
+func TestHostilePodsAreInjectedAsTheyAre(t *testing.T) {
+	s := singletonOf(metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
+	hostile := corev1.Container{Name: "db", Image: "{{ request.object.metadata.name }}", Command: hostileNames, Args: hostileNames, WorkingDir: "$(./../name)"}
+	for _, text := range hostileNames {
+		hostile.Env = append(hostile.Env, corev1.EnvVar{Name: "HOSTILE", Value: text})
+	}
+	pod := corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "db-1", Labels: s.Spec.Selector.MatchLabels,
+			Annotations: map[string]string{"a": "{{ request.object.metadata.name }}", "b": "$(./a)", v1.InjectedAnnotation: "{{ x }}"},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{hostile}},
+	}
+	got := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), firstRequest))
+	c := got.Spec.Containers[0]
+	if diff := cmp.Diff(append([]string{"/var/run/signal/gate", "wrap", "--"}, hostileNames...), c.Command); diff != "" {
+		t.Errorf("command (-want +got):\n%s", diff)
+	}
+	c.Command, c.VolumeMounts, c.StartupProbe = hostile.Command, nil, nil
+	if diff := cmp.Diff(hostile, c); diff != "" {
+		t.Errorf("what is the user's own (-want +got):\n%s", diff)
+	}
+	if err := policies.CheckInjected(&got, s); err != nil {
+		t.Error(err)
+	}
+}
