@@ -1,0 +1,187 @@
+package v1_test
+
+import (
+	"fmt"
+	"math/rand"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
+	"k8s.io/apimachinery/pkg/api/apitesting/roundtrip"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/randfill"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// seed is the random objects': the same in each run.
+const seed = 1
+
+// Whatever an object holds survives JSON, YAML and a deep copy, and reads the same
+// without its Go types.
+func TestRoundTrip(t *testing.T) {
+	alone := runtime.NewScheme()
+	utilruntime.Must(v1.AddToScheme(alone))
+	codecs := serializer.NewCodecFactory(alone)
+	filler := fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(seed), codecs)
+	roundtrip.RoundTripExternalTypesWithoutProtobuf(t, alone, codecs, filler, nil)
+	roundtrip.RoundtripToUnstructured(t, alone, metafuzzer.Funcs, nil, sets.KeySet(alone.AllKnownTypes()))
+
+	for range 100 {
+		var want, got v1.StatefulSingleton
+		filler.Fill(&want)
+		data, err := yaml.Marshal(&want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.UnmarshalStrict(data, &got); err != nil {
+			t.Fatalf("%v:\n%s", err, data)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("after YAML (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// The API server keeps each field of the Go types, in spec and status: none is
+// missing in the CRD, and pruned.
+func TestAPIServerKeepsEveryField(t *testing.T) {
+	filler := fuzzer.FuzzerFor(fuzzer.MergeFuzzerFuncs(metafuzzer.Funcs, validFuncs), rand.NewSource(seed), scheme.Codecs).NilChance(0).NumElements(1, 3)
+	for i := range 30 {
+		var want v1.StatefulSingleton
+		filler.Fill(&want.Spec)
+		filler.Fill(&want.Status)
+		want.Namespace, want.Name = metav1.NamespaceDefault, fmt.Sprintf("random-%d", i)
+
+		created := want.DeepCopy()
+		if err := c.Create(t.Context(), created); err != nil {
+			t.Fatalf("create %+v: %v", want.Spec, err)
+		}
+		created.Status = *want.Status.DeepCopy()
+		if err := c.Status().Update(t.Context(), created); err != nil {
+			t.Fatalf("write status %+v: %v", want.Status, err)
+		}
+		var got v1.StatefulSingleton
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(&want), &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
+			t.Errorf("spec (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(want.Status, got.Status); diff != "" {
+			t.Errorf("status (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// validFuncs fill what the CRD restricts, and leave the rest to chance.
+func validFuncs(serializer.CodecFactory) []any {
+	name := func(r randfill.Continue) string { return fmt.Sprintf("n%d", r.Int31()) }
+	return []any{
+		func(s *v1.StatefulSingletonSpec, r randfill.Continue) {
+			r.FillNoCustom(s)
+			s.MaxTransitionTime = 1 + r.Int31n(3600)
+			*s.TerminationGracePeriod = r.Int31n(3601)
+			for i := range s.Containers {
+				s.Containers[i] = fmt.Sprintf("%.40s-%d", r.String(40), i)
+			}
+		},
+		func(s *metav1.LabelSelector, r randfill.Continue) {
+			s.MatchLabels = map[string]string{name(r): name(r), "empty": ""}
+			s.MatchExpressions = []metav1.LabelSelectorRequirement{
+				{Key: name(r), Operator: metav1.LabelSelectorOpIn, Values: []string{name(r), ""}},
+				{Key: "example.com/" + name(r), Operator: metav1.LabelSelectorOpExists},
+			}
+		},
+		func(p *v1.Phase, r randfill.Continue) {
+			*p = []v1.Phase{v1.PhaseRunning, v1.PhaseTransitioning, v1.PhaseFailed}[r.Intn(3)]
+		},
+		func(p *v1.Proof, r randfill.Continue) {
+			*p = []v1.Proof{v1.ProofNeverSignalled, v1.ProofKubeletReported, v1.ProofNodeOutOfService, v1.ProofAttested}[r.Intn(4)]
+		},
+		func(p *v1.Cause, r randfill.Continue) {
+			*p = []v1.Cause{
+				v1.CauseCreated, v1.CauseAdopted, v1.CauseRollout, v1.CauseEviction, v1.CauseDeletion, v1.CauseScaleDown, v1.CauseCompletion,
+			}[r.Intn(7)]
+		},
+		func(all *[]metav1.Condition, r randfill.Continue) {
+			*all = nil
+			for _, kind := range []string{v1.ConditionReady, v1.ConditionStalled} {
+				condition := metav1.Condition{Type: kind, Status: []metav1.ConditionStatus{"True", "False", "Unknown"}[r.Intn(3)], Reason: name(r)}
+				condition.Message, condition.ObservedGeneration = r.String(0), r.Int63()
+				r.Fill(&condition.LastTransitionTime)
+				*all = append(*all, condition)
+			}
+		},
+	}
+}
+
+// A field that is mistyped is an error where the client asks for it, as kubectl does,
+// and never stored.
+func TestUnknownFieldsAreRefused(t *testing.T) {
+	tests := map[string]struct {
+		path []string
+		want string
+	}{
+		"beside the spec":      {path: []string{"spce"}, want: `unknown field "spce"`},
+		"in the spec":          {path: []string{"spec", "maxTransitionTimes"}, want: `unknown field "spec.maxTransitionTimes"`},
+		"in capitals":          {path: []string{"spec", "MaxTransitionTime"}, want: `unknown field "spec.MaxTransitionTime"`},
+		"in the selector":      {path: []string{"spec", "selector", "matchLabel"}, want: `unknown field "spec.selector.matchLabel"`},
+		"in the metadata":      {path: []string{"metadata", "label"}, want: `unknown field "metadata.label"`},
+		"in the status":        {path: []string{"status", "holder"}, want: `unknown field "status.holder"`},
+		"deeper in the status": {path: []string{"status", "lastTransition", "proofs"}, want: `unknown field "status.lastTransition.proofs"`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := singletonOf(t, "unknown", selector)
+			if err := unstructured.SetNestedField(o.Object, "x", test.path...); err != nil {
+				t.Fatal(err)
+			}
+			if test.path[0] == "status" {
+				_ = unstructured.SetNestedField(o.Object, "Created", "status", "lastTransition", "cause")
+			}
+			err := client.WithFieldValidation(c, "Strict").Create(t.Context(), o.DeepCopy(), client.DryRunAll)
+			if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("the API server answered %v, want a refusal with %s", err, test.want)
+			}
+			if err := client.WithFieldValidation(c, "Ignore").Create(t.Context(), o, client.DryRunAll); err != nil {
+				t.Fatal(err)
+			}
+			if got, found, _ := unstructured.NestedFieldNoCopy(o.Object, test.path...); found {
+				t.Errorf("the API server keeps %v", got)
+			}
+		})
+	}
+}
+
+// So is one that is given twice, of which JSON would take the last.
+func TestFieldsGivenTwiceAreRefused(t *testing.T) {
+	const twice = `{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton","metadata":{"name":"twice"},
+		"spec":{"selector":{"matchLabels":{"app":"db","app":"other"}},"maxTransitionTime":1,"maxTransitionTime":2}}`
+	asking := rest.CopyConfig(config)
+	asking.GroupVersion, asking.APIPath, asking.NegotiatedSerializer = &v1.GroupVersion, "/apis", scheme.Codecs.WithoutConversion()
+	restClient, err := rest.RESTClientFor(asking)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = restClient.Post().Namespace(metav1.NamespaceDefault).Resource("statefulsingletons").Param("fieldValidation", "Strict").
+		SetHeader("Content-Type", "application/json").Body([]byte(twice)).Do(t.Context()).Error()
+	for _, want := range []string{`duplicate field "spec.selector.matchLabels.app"`, `duplicate field "spec.maxTransitionTime"`} {
+		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("the API server answered %v, want a refusal with %s", err, want)
+		}
+	}
+}
