@@ -31,9 +31,13 @@ down: $(cluster) ## Remove the local cluster and everything that it started
 .PHONY: test
 test: unit e2e ## Every test there is
 
+.PHONY: search
+search: ## Visit every state of small worlds in search of two that run; DEEP=1 visits larger ones
+	go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/handoff $(if $(DEEP),-deep) | grep -v '^=== '
+
 .PHONY: unit
-unit: $(cluster) ## Tests beside the code, Kyverno's engine and a real API server among them
-	tools=$(tools) && PATH="$$tools:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 ./...
+unit: $(cluster) search ## Tests beside the code, Kyverno's engine and a real API server among them
+	tools=$(tools) && PATH="$$tools:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
 
 .PHONY: e2e
 e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the README

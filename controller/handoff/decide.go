@@ -32,6 +32,9 @@ type decision struct {
 	standbys []standby
 	// strangers are held for a singleton of another name, and stay held.
 	strangers []*corev1.Pod
+	// epoch is the last that was given, by the record or, where that is lost, by what
+	// is still to be seen of it.
+	epoch int64
 	// overlap names another singleton and the pod that both pick.
 	overlap string
 
@@ -53,7 +56,7 @@ type standby struct {
 // Decide says what to do about a singleton that looks like the Snapshot at the
 // time now.
 func Decide(s Snapshot, now time.Time) Plan {
-	d := &decision{Snapshot: s, now: now, status: s.Singleton.Status.DeepCopy()}
+	d := &decision{Snapshot: s, now: now, status: s.Singleton.Status.DeepCopy(), epoch: s.Singleton.Status.Epoch}
 	d.sort()
 	if d.status.ActivePodUID != "" {
 		d.withHolder()
@@ -61,7 +64,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 		d.withoutHolder()
 	}
 	for _, pod := range d.leftovers {
-		d.do(LetGo{refOf(pod)})
+		d.do(LetGo{Pod: refOf(pod)})
 	}
 	if spent, refused := d.judgeWord(); spent {
 		d.do(TakeWord{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
@@ -92,6 +95,9 @@ func (d *decision) sort() {
 		}
 		containers := held(pod, d.Singleton)
 		_, dead := d.proveDead(pod)
+		if given, ok := signalled(pod); ok {
+			d.epoch = max(d.epoch, given.Epoch)
+		}
 		switch {
 		case pod.UID == d.status.ActivePodUID:
 			d.holder = pod
@@ -220,17 +226,17 @@ func (d *decision) succeed(proof v1.Proof) {
 		}
 	}
 	if d.holder != nil && protected(d.holder) {
-		d.do(LetGo{refOf(d.holder)})
+		d.do(LetGo{Pod: refOf(d.holder)})
 	}
 }
 
 // disarm lets go of every protected standby but next. Where there is no record, one
 // may have been lost, and a controller that recorded such a standby there may still
-// be about to signal it: the write makes that fail.
+// be about to signal it: the write makes that fail, or fails if it came too late.
 func (d *decision) disarm(next *corev1.Pod) {
 	for _, s := range d.standbys {
 		if s.pod != next && protected(s.pod) {
-			d.do(LetGo{refOf(s.pod)})
+			d.do(LetGo{refOf(s.pod), Version(s.pod.ResourceVersion)})
 		}
 	}
 }
@@ -248,7 +254,7 @@ func (d *decision) nextTransition() *v1.Transition {
 func (d *decision) release(pod *corev1.Pod, t *v1.Transition) {
 	t.To = pod.Name
 	d.status.ActivePod, d.status.ActivePodUID, d.status.LastTransition = pod.Name, pod.UID, t
-	d.status.Epoch++
+	d.status.Epoch = d.epoch + 1
 	d.standbys = slices.DeleteFunc(d.standbys, func(s standby) bool { return s.pod == pod })
 	d.sign(pod)
 	d.found(Released, "pod %s is released with epoch %d", pod.Name, d.status.Epoch)

@@ -119,7 +119,12 @@ func TestDecideFirstHolder(t *testing.T) {
 		"the oldest, though a younger one may have been chosen in a record that is lost": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Warm().Created(now).Protected(), older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0")}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
+		},
+		"the first of a singleton that was made anew while another pod ends": {
+			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(40).Running().Ended(), older),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 41, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 41), readyOf("db-1"), handoff.LetGo{Pod: ref("db-0")}},
 		},
 		"none that is being deleted": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Deleting()),
@@ -230,7 +235,7 @@ func TestDecideAdoption(t *testing.T) {
 		"one besides a standby that may have been chosen in a record that is lost": {
 			snapshot:    MakeSnapshot(plain("db-1"), MakePod("db-2").Injected().Warm().Protected()),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-2")}, protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-2"), Version: version}, protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 		},
 		"the barrier was overruled by a later variable": {
 			snapshot:    MakeSnapshot(overruled("db-1")),

@@ -114,8 +114,11 @@ type (
 	}
 
 	// LetGo takes finalizer, signal and role off a pod that is proven dead, or that
-	// another one is chosen before.
-	LetGo struct{ Pod PodRef }
+	// was not signalled yet and is not to be.
+	LetGo struct {
+		Pod     PodRef
+		Version Version
+	}
 
 	// Retire scales a ReplicaSet to zero: its pods are asked to stop, and the
 	// Deployment controller does not bring them back.

@@ -104,6 +104,23 @@ func (d *decision) condition(kind string, value bool) {
 	})
 }
 
+// Farewell tells which pods to keep though their singleton is being deleted, and
+// why, in words; "" if there are none. With the finalizer off, a pod that was asked
+// to stop can vanish while its processes run on, and a singleton that is made anew
+// would not know.
+func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		if _, dead := s.proveDead(pod); dead || !going(pod) || !protected(pod) {
+			continue
+		}
+		keep = append(keep, refOf(pod))
+		d := &decision{Snapshot: s, now: now, holder: pod}
+		message = fmt.Sprintf("the StatefulSingleton goes once pod %s has ended: the pod stops%s", pod.Name, d.stoppingHelp())
+	}
+	return keep, message
+}
+
 // these lists pods as the subject of a sentence in the plural or the singular.
 func these(pods []*corev1.Pod) string {
 	names := make([]string, len(pods))

@@ -74,7 +74,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 			"annotations": object{nudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
 		})
 	case handoff.LetGo:
-		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, "", object{
+		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, object{
 			"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer},
 			"labels":                              object{v1.RoleLabel: nil},
 			"annotations":                         object{signal.Annotation: nil},

@@ -3,35 +3,65 @@ package singleton
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
+
+// stoppingPoll is how often to look again whether the last pods have ended, for
+// what no watch reports.
+const stoppingPoll = 5 * time.Second
 
 // finalize lets go of everything once the singleton is deleted: its policy, so
 // that new pods come un-injected, and the finalizers of its pods. The holder goes
-// on running; what is held stays held until it is deleted.
-func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSingleton) error {
+// on running; what is held stays held until it is deleted. A pod that was asked to
+// stop is waited for.
+func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSingleton) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(singleton, v1.PolicyFinalizer) {
-		return nil
+		return ctrl.Result{}, nil
 	}
 	if err := r.Injector.Remove(ctx, singleton); err != nil {
-		return err
+		return ctrl.Result{}, err
 	}
-	var pods corev1.PodList
-	err := r.Live.List(ctx, &pods, client.InNamespace(singleton.Namespace), client.MatchingLabels{v1.SingletonLabel: singleton.Name})
+	snapshot, err := r.observe(ctx, singleton)
 	if err != nil {
-		return fmt.Errorf("list the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
+		return ctrl.Result{}, err
 	}
-	for i := range pods.Items {
-		if err := ReleaseFinalizer(ctx, r.Client, &pods.Items[i], v1.HandoffFinalizer); err != nil {
-			return err
+	keep, message := handoff.Farewell(snapshot, r.Clock.Now())
+	for i := range snapshot.Pods {
+		pod := &snapshot.Pods[i]
+		if slices.ContainsFunc(keep, func(ref handoff.PodRef) bool { return ref.UID == pod.UID }) {
+			continue
+		}
+		if err := ReleaseFinalizer(ctx, r.Client, pod, v1.HandoffFinalizer); err != nil {
+			return ctrl.Result{}, err
 		}
 	}
-	return ReleaseFinalizer(ctx, r.Client, singleton, v1.PolicyFinalizer)
+	if len(keep) > 0 {
+		return ctrl.Result{RequeueAfter: stoppingPoll}, r.tellStopping(ctx, singleton, message)
+	}
+	return ctrl.Result{}, ReleaseFinalizer(ctx, r.Client, singleton, v1.PolicyFinalizer)
+}
+
+// tellStopping says, once, what the deletion waits for.
+func (r *Reconciler) tellStopping(ctx context.Context, singleton *v1.StatefulSingleton, message string) error {
+	if singleton.Status.Message == message {
+		return nil
+	}
+	stored := singleton.DeepCopy()
+	singleton.Status.Message = message
+	if err := r.writeStatus(ctx, stored, singleton); err != nil {
+		return err
+	}
+	r.tell(ctx, singleton, corev1.EventTypeNormal, "Delete", "StillStopping", message)
+	return nil
 }
 
 // ReleaseFinalizer takes one finalizer off an object. One that is gone, or does

@@ -146,6 +146,30 @@ func TestDeletion(t *testing.T) {
 	)
 }
 
+// A singleton that is deleted does not let go of a pod that still stops: forced away,
+// it would vanish while its processes run, and a singleton made anew would not know.
+func TestDeletionWaits(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	first, second := w.hold("db-1", withCommand), w.warmPod("db-2", withCommand)
+	w.remove(first)
+	w.eventually("HolderStopping")
+	w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
+
+	told := w.wantEvent(corev1.EventTypeNormal, "StillStopping")
+	w.Expect(told.Note).To(HavePrefix("the StatefulSingleton goes once pod db-1 has ended"))
+	w.Eventually(func() string { return w.singleton().Status.Message }).Should(Equal(told.Note))
+	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
+
+	w.report(first, ended)
+	w.Eventually(func() error {
+		return c.Get(t.Context(), w.key(singletonName), &v1.StatefulSingleton{})
+	}).Should(MatchError(ContainSubstring("not found")))
+	w.Eventually(func() *corev1.Pod { return w.pod("db-1") }).Should(BeNil())
+	w.Expect(signalled(w.pod(second.Name))).To(BeFalse(), "what is held stays held")
+}
+
 // A singleton is Ready for its first pod only once that would be held.
 func TestKyvernoDown(t *testing.T) {
 	tests := map[string]struct {

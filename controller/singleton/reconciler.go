@@ -64,7 +64,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !singleton.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, r.finalize(ctx, singleton)
+		return r.finalize(ctx, singleton)
 	}
 	if err := r.addFinalizer(ctx, singleton); err != nil {
 		return ctrl.Result{}, err

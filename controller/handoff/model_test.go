@@ -1,0 +1,778 @@
+package handoff_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// The model is a small world around the real Decide and the order of its steps: an
+// API server, kubelets, controllers that die or come late, a workload, and a person
+// who errs but does not lie. The search visits all of it, the walk wanders in a
+// larger one.
+
+const (
+	maxPods        = 6
+	maxNodes       = 3
+	maxControllers = 3
+)
+
+// world is what is true, and what the API server knows of it. Worlds that are equal
+// go on alike.
+type world struct {
+	singleton   singletonState
+	pods        [maxPods]podState
+	nodes       [maxNodes]nodeState
+	controllers [maxControllers]controllerState
+	// revision is the Deployment's newest; retired has a bit for each ReplicaSet that
+	// is scaled to zero.
+	revision, retired uint8
+	// faults is how many more there may be.
+	faults uint8
+	// excused: something happened after which a person may have to help.
+	excused bool
+}
+
+// singletonState is what is stored of the singleton, or what a controller read.
+type singletonState struct {
+	exists, deleting bool
+	// holder is the record: the number of the pod, from 1.
+	holder uint8
+	// open: the old holder is dead, and no other one is recorded.
+	open bool
+	// signalled: the record says that the holder was signalled.
+	signalled bool
+	// word is the pod that a person attests, from 1.
+	word  uint8
+	epoch uint8
+}
+
+type podKind uint8
+
+const (
+	noPod podKind = iota
+	// overPod was one: neither object nor process is left.
+	overPod
+	barePod
+	wrapperPod
+	barrierPod
+)
+
+type podPhase uint8
+
+const (
+	livePhase podPhase = iota
+	// endedPhase was written by the kubelet, failedPhase by the pod garbage collector.
+	endedPhase
+	failedPhase
+)
+
+// process is what runs of a pod, or what the kubelet reported of it.
+type process uint8
+
+const (
+	noProcess process = iota
+	heldProcess
+	mainProcess
+	crashedProcess
+	// endedProcess never starts again.
+	endedProcess
+)
+
+type podState struct {
+	kind           podKind
+	revision, node uint8
+
+	// The object.
+	gone, deleting, noGrace, finalizer, signal, role, gate, configMap bool
+	phase                                                             podPhase
+	// unmarked: an eviction overwrote the garbage collector's mark.
+	unmarked bool
+	reported process
+	epoch    uint8
+
+	// The node.
+	known, seenSignal, seenGoing, seenGone bool
+	runs                                   process
+}
+
+func (p *podState) exists() bool { return p.kind > overPod && !p.gone }
+func (p *podState) going() bool  { return p.deleting || p.phase != livePhase }
+
+// mayRun tells whether a main process of the pod runs or may yet be started.
+func (p *podState) mayRun() bool {
+	return p.runs != endedProcess && p.node > 0 &&
+		(p.kind == barePod || p.signal || p.seenSignal || p.configMap || p.runs == mainProcess || p.runs == crashedProcess)
+}
+
+type nodeState struct {
+	// off is a machine without power, cut one without a network.
+	off, cut bool
+	// The object. A controller takes its time to notice what is true.
+	notReady, outOfService, deleted bool
+}
+
+func (n *nodeState) connected() bool { return !n.off && !n.cut }
+
+type stage uint8
+
+const (
+	idleStage stage = iota
+	// readStage has read the singleton, planStage the rest, and decided.
+	readStage
+	planStage
+)
+
+// controllerState is one between any two of its reads and writes.
+type controllerState struct {
+	stage stage
+	read  singletonState
+	// staleSingleton and stalePods: others wrote them since they were read, or since
+	// the controller's own last write.
+	staleSingleton bool
+	stalePods      uint8
+	// cached is what a cache shows instead of the pods, from 1.
+	cached uint32
+	plan   uint32
+	done   uint8
+}
+
+// step is one of the plan's, as the model executes it.
+type step struct {
+	do  stepKind
+	pod uint8
+	// conditional: fails if others wrote the pod since the Snapshot.
+	conditional bool
+	// role: the pod gets the holder's label, too.
+	role  bool
+	epoch uint8
+}
+
+type stepKind uint8
+
+const (
+	noStep stepKind = iota
+	protectStep
+	recordStep
+	signalStep
+	openBarrierStep
+	nudgeStep
+	markReadyStep
+	letGoStep
+	retireStep
+	takeWordStep
+	// Of the deletion of a singleton.
+	stripStep
+	finishStep
+)
+
+var stepNames = [...]string{
+	"", "puts the finalizer on", "records", "signals", "opens the barrier of", "nudges the kubelet for", "opens the readiness gate of",
+	"lets go of", "scales to zero the ReplicaSet of", "takes the attestation off", "takes the finalizer off", "lets the singleton go",
+}
+
+// planState is what a decision comes to. Equal ones are kept once.
+type planState struct {
+	steps  [3*maxPods + 3]step
+	status singletonState
+	// several: a person has to delete what is too much. holderLost: to attest.
+	several bool
+}
+
+// view is what a decision rests on.
+type view struct {
+	singleton         singletonState
+	pods              [maxPods]podState
+	nodes             [maxNodes]nodeState
+	revision, retired uint8
+}
+
+// model is the rules by which a world goes on.
+type model struct {
+	// pods are the kinds of those that may be created, in their order.
+	pods                          []podKind
+	nodes, controllers, revisions int
+	// epochs: the fencing tokens are looked at, too.
+	epochs   bool
+	mutation mutation
+
+	plans   []planState
+	planIDs map[planState]uint32
+	decided map[view]uint32
+	caches  []view
+	cacheID map[view]uint32
+}
+
+// mutation is one way to get it wrong.
+type mutation struct {
+	// see changes what Decide is shown, plan what it decided.
+	see  func(*view)
+	plan func(*planState)
+	// cached: pods are read from a cache.
+	cached bool
+	// blindRecord and blindSignal take no notice of what others wrote.
+	blindRecord, blindSignal, noFinalizer bool
+}
+
+func newModel(pods []podKind, nodes, controllers int) *model {
+	return &model{
+		pods: pods, nodes: nodes, controllers: controllers, revisions: 2,
+		plans: []planState{{}}, planIDs: map[planState]uint32{}, decided: map[view]uint32{},
+		caches: []view{{}}, cacheID: map[view]uint32{},
+	}
+}
+
+// start is the world in which the first pods of the model were just created, and
+// the bare ones among them run since before there was a singleton.
+func (m *model) start(created, faults int) world {
+	w := world{singleton: singletonState{exists: true}, revision: 1, faults: uint8(faults)}
+	w.excused = created > 1 && m.pods[1] == barePod // two run from the start
+	for i := range created {
+		w.pods[i] = podState{kind: m.pods[i], revision: 1}
+		if m.pods[i] == barePod {
+			w.pods[i] = podState{kind: barePod, revision: 1, node: 1, known: true, runs: mainProcess, reported: mainProcess}
+		}
+	}
+	return w
+}
+
+// violation is a broken promise, as a panic of the model.
+type violation string
+
+func podName(i int) string { return fmt.Sprintf("db-%d", i) }
+
+// wrote notes that somebody wrote the pod: by is the controller, -1 if none.
+func (w *world) wrote(pod, by int) {
+	for c := range w.controllers {
+		if s := &w.controllers[c]; c != by && (s.stage == planStage || s.cached > 0) {
+			s.stalePods |= 1 << pod
+		}
+	}
+	if by >= 0 {
+		w.controllers[by].stalePods &^= 1 << pod
+	}
+	w.sweep(pod)
+}
+
+func (w *world) wroteSingleton(by int) {
+	for c := range w.controllers {
+		if c != by && w.controllers[c].stage != idleStage {
+			w.controllers[c].staleSingleton = true
+		}
+	}
+	if by >= 0 {
+		w.controllers[by].staleSingleton = false
+	}
+}
+
+// sweep is the API server that removes what nothing keeps.
+func (w *world) sweep(pod int) {
+	p := &w.pods[pod]
+	if p.deleting && p.noGrace && !p.finalizer {
+		p.gone = true
+	}
+}
+
+// What a person does.
+
+func (w *world) delete(pod int, force bool) {
+	p := &w.pods[pod]
+	// One that runs un-held and unseen is gone without anybody knowing why.
+	w.excused = w.excused || p.kind == barePod && !p.finalizer
+	p.deleting = true
+	p.noGrace = p.noGrace || force || p.node == 0 || p.phase != livePhase
+	w.wrote(pod, -1)
+}
+
+// forcible: a pod that may run and bears no finalizer would be gone unseen. The
+// promise does not cover that.
+func (p *podState) forcible() bool { return p.exists() && !p.noGrace && (p.finalizer || !p.mayRun()) }
+
+// attestable: the person speaks the truth about a pod that never starts again.
+func (w *world) attestable(pod int) bool {
+	p := &w.pods[pod]
+	if p.kind == overPod {
+		return w.singleton.holder == uint8(pod+1)
+	}
+	return p.kind > overPod && p.node > 0 && (p.runs == endedProcess || w.nodes[p.node-1].off && (p.gone || p.going()))
+}
+
+func (w *world) attest(pod int) {
+	w.singleton.word = uint8(pod + 1)
+	w.wroteSingleton(-1)
+}
+
+// What nodes do.
+
+func (w *world) powerOff(node int) {
+	w.nodes[node].off = true
+	for i := range w.pods {
+		p := &w.pods[i]
+		if int(p.node) != node+1 || p.runs == endedProcess {
+			continue
+		}
+		p.known, p.seenSignal, p.seenGoing, p.seenGone = false, false, false, false
+		if p.runs == mainProcess {
+			p.runs = crashedProcess
+		}
+		if p.runs == heldProcess {
+			p.runs = noProcess
+		}
+	}
+}
+
+// see is the kubelet that learns what the API server has.
+func (w *world) see(pod int) {
+	p := &w.pods[pod]
+	if p.gone {
+		p.seenGone = true
+		return
+	}
+	p.known, p.seenSignal, p.seenGoing = true, p.signal && p.kind == wrapperPod, p.seenGoing || p.going()
+	if p.runs == noProcess && p.kind != barePod && !p.seenGoing {
+		p.runs = heldProcess // whether at once or later makes no difference
+	}
+}
+
+// act is the kubelet that does what it knows to be wanted.
+func (w *world) act(pod int) {
+	p := &w.pods[pod]
+	switch {
+	case p.seenGone || p.seenGoing:
+		p.runs = endedProcess
+	case !p.known || p.runs == mainProcess || p.runs == endedProcess:
+	case w.open(pod):
+		for i := range w.pods {
+			if w.pods[i].runs == mainProcess && (p.kind != barePod || w.pods[i].kind != barePod) {
+				panic(violation(fmt.Sprintf("%s starts while %s runs", podName(pod), podName(i))))
+			}
+		}
+		p.runs = mainProcess
+	default:
+		p.runs = heldProcess
+	}
+}
+
+// open tells whether nothing holds the main process any more, as the kubelet and the
+// gate on its node know.
+func (w *world) open(pod int) bool {
+	p := &w.pods[pod]
+	return p.kind == barePod || p.kind == wrapperPod && p.seenSignal ||
+		p.kind == barrierPod && p.configMap && w.nodes[p.node-1].connected()
+}
+
+// news tells whether the kubelet does not know yet how the object is.
+func (p *podState) news() bool {
+	if p.gone {
+		return !p.seenGone
+	}
+	return !p.known || p.seenSignal != (p.signal && p.kind == wrapperPod) || p.going() && !p.seenGoing
+}
+
+// unreported tells whether the API server does not know yet what runs.
+func (p *podState) unreported() bool {
+	return p.reported != p.runs && p.runs != noProcess || p.runs == endedProcess && (p.phase == livePhase || p.deleting && !p.noGrace)
+}
+
+// report is the kubelet that tells the API server.
+func (w *world) report(pod int) {
+	p := &w.pods[pod]
+	if p.reported = p.runs; p.runs == endedProcess {
+		p.noGrace = p.noGrace || p.deleting
+		if p.phase == livePhase {
+			p.phase = endedPhase
+		}
+	}
+	w.wrote(pod, -1)
+}
+
+// collect is the pod garbage collector, which finds the pod's node gone.
+func (w *world) collect(pod int) {
+	if p := &w.pods[pod]; p.phase == livePhase {
+		p.phase = failedPhase
+	}
+	w.delete(pod, true)
+}
+
+// What controllers do.
+
+// advance has a controller do its next read, decision or write.
+func (m *model) advance(w *world, c int) {
+	s := &w.controllers[c]
+	switch s.stage {
+	case idleStage:
+		s.stage, s.read = readStage, w.singleton
+		if m.mutation.cached {
+			s.read = singletonState{}
+			s.cached = m.cache(w)
+		}
+	case readStage:
+		v := m.look(w, s)
+		*s = controllerState{stage: planStage, staleSingleton: s.staleSingleton && s.cached == 0, stalePods: s.stalePods, plan: m.decide(v)}
+		m.finish(w, c)
+	case planStage:
+		next := m.plans[s.plan].steps[s.done]
+		s.done++
+		if !m.write(w, c, next) {
+			*s = controllerState{}
+			return
+		}
+		m.finish(w, c)
+	}
+}
+
+// finish has a controller rest that has nothing left to write.
+func (m *model) finish(w *world, c int) {
+	s := &w.controllers[c]
+	if int(s.done) == len(m.plans[s.plan].steps) || m.plans[s.plan].steps[s.done].do == noStep {
+		*s = controllerState{}
+	}
+}
+
+// look is the Snapshot: without anything that only nodes know.
+func (m *model) look(w *world, s *controllerState) view {
+	v := view{singleton: s.read, revision: w.revision, retired: w.retired}
+	for i, n := range w.nodes {
+		v.nodes[i] = nodeState{notReady: n.notReady, outOfService: n.outOfService, deleted: n.deleted}
+	}
+	if s.cached > 0 {
+		v.pods, v.singleton = m.caches[s.cached].pods, w.singleton
+	} else {
+		v.pods = visible(w)
+	}
+	if m.mutation.see != nil {
+		m.mutation.see(&v)
+	}
+	return v
+}
+
+func visible(w *world) (pods [maxPods]podState) {
+	for i, p := range w.pods {
+		if p.exists() {
+			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.runs, p.noGrace, p.configMap = false, false, false, false, 0, false, false
+			pods[i] = p
+		}
+	}
+	return pods
+}
+
+func (m *model) cache(w *world) uint32 {
+	v := view{pods: visible(w)}
+	id, ok := m.cacheID[v]
+	if !ok {
+		id = uint32(len(m.caches))
+		m.caches, m.cacheID[v] = append(m.caches, v), id
+	}
+	return id
+}
+
+// write executes one step of a controller, and tells whether it succeeded.
+func (m *model) write(w *world, c int, s step) bool {
+	p := &w.pods[s.pod]
+	stale := s.conditional && w.controllers[c].stalePods&(1<<s.pod) != 0 && !m.mutation.blindSignal
+	switch s.do {
+	case recordStep, takeWordStep, finishStep:
+		return m.writeSingleton(w, c, s)
+	case openBarrierStep:
+		p.configMap = true // of a pod that is gone, until it is collected
+		return true
+	case retireStep:
+		w.retired |= 1 << p.revision
+		return true
+	}
+	switch {
+	case !p.exists():
+		return s.do == letGoStep || s.do == stripStep
+	case stale:
+		return false
+	case s.do == protectStep && !m.protect(p), s.do == signalStep && !m.protect(p):
+		return false
+	}
+	switch s.do {
+	case protectStep:
+		p.role = p.role || s.role
+	case signalStep:
+		p.signal, p.role = true, true
+		m.checkEpoch(w, s)
+		p.epoch = s.epoch
+	case markReadyStep:
+		p.gate = true
+	case letGoStep:
+		w.excused = w.excused || w.controllers[c].staleSingleton || m.aboutToRecord(w, c, s.pod)
+		p.signal, p.role, p.finalizer = false, false, false
+	case stripStep:
+		p.finalizer = false
+	}
+	w.wrote(int(s.pod), c)
+	return true
+}
+
+// aboutToRecord tells whether another controller may yet record the pod that one lets
+// go of. If the pod is gone by then, nobody can tell that it was never signalled. The
+// same goes for one that was recorded since.
+func (m *model) aboutToRecord(w *world, c int, pod uint8) bool {
+	for i, s := range w.controllers {
+		if i == c || s.stage != planStage || m.plans[s.plan].status.holder != pod+1 {
+			continue
+		}
+		for _, next := range m.plans[s.plan].steps[s.done:] {
+			if next.do == recordStep {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// protect fails where a new finalizer would come on a pod that is being deleted.
+func (m *model) protect(p *podState) bool {
+	if m.mutation.noFinalizer || p.finalizer {
+		return true
+	}
+	p.finalizer = !p.deleting
+	return p.finalizer
+}
+
+// checkEpoch: the token of a release is greater than all that are still to be seen.
+func (m *model) checkEpoch(w *world, s step) {
+	for i := range w.pods {
+		if p := &w.pods[i]; m.epochs && i != int(s.pod) && p.exists() && p.signal && p.epoch >= s.epoch {
+			panic(violation(fmt.Sprintf("%s is released with epoch %d, and %s had %d", podName(int(s.pod)), s.epoch, podName(i), p.epoch)))
+		}
+	}
+}
+
+// writeSingleton is a compare-and-swap.
+func (m *model) writeSingleton(w *world, c int, s step) bool {
+	if !w.singleton.exists || w.controllers[c].staleSingleton && !m.mutation.blindRecord {
+		return false
+	}
+	switch s.do {
+	case recordStep:
+		word, deleting := w.singleton.word, w.singleton.deleting
+		w.singleton = m.plans[w.controllers[c].plan].status
+		w.singleton.exists, w.singleton.deleting, w.singleton.word = true, deleting, word
+	case takeWordStep:
+		w.singleton.word = 0
+	case finishStep:
+		w.singleton = singletonState{}
+	}
+	w.wroteSingleton(c)
+	return true
+}
+
+// Decisions.
+
+// decide has the real Decide look at the view, or remembers what it said.
+func (m *model) decide(v view) uint32 {
+	if id, ok := m.decided[v]; ok {
+		return id
+	}
+	plan := planState{}
+	if v.singleton.deleting {
+		plan = m.finalizing(v)
+	} else {
+		plan = m.translate(v, handoff.Decide(m.snapshot(v), now))
+	}
+	if m.mutation.plan != nil {
+		m.mutation.plan(&plan)
+	}
+	id, ok := m.planIDs[plan]
+	if !ok {
+		id = uint32(len(m.plans))
+		m.plans, m.planIDs[plan] = append(m.plans, plan), id
+	}
+	m.decided[v] = id
+	return id
+}
+
+// finalizing is what the reconciler does about a singleton that is being deleted.
+func (m *model) finalizing(v view) (plan planState) {
+	keep, _ := handoff.Farewell(m.snapshot(v), now)
+	n := 0
+	for i, p := range v.pods {
+		if p.finalizer && !slices.Contains(keep, ref(podName(i))) {
+			plan.steps[n] = step{do: stripStep, pod: uint8(i), conditional: true}
+			n++
+		}
+	}
+	if len(keep) == 0 {
+		plan.steps[n] = step{do: finishStep}
+	}
+	return plan
+}
+
+// snapshot is the view in the words of the API.
+func (m *model) snapshot(v view) handoff.Snapshot {
+	var pods []*PodWrapper
+	for i := range v.pods {
+		if v.pods[i].kind != noPod {
+			pods = append(pods, podOf(i, &v.pods[i]))
+		}
+	}
+	s := MakeSnapshot(pods...)
+	for r := range m.revisions {
+		replicas := int32(1)
+		if v.retired&(1<<(r+1)) != 0 {
+			replicas = 0
+		}
+		s.ReplicaSet(fmt.Sprintf("db-v%d", r+1), replicas).Deployment(1)
+	}
+	for i, n := range v.nodes {
+		ready, taints := corev1.ConditionTrue, []string(nil)
+		if n.notReady {
+			ready = corev1.ConditionUnknown
+		}
+		if n.outOfService {
+			taints = append(taints, corev1.TaintNodeOutOfService)
+		}
+		if s.Node(nodeName(i), ready, taints...); n.deleted {
+			s.NoNode(nodeName(i))
+		}
+	}
+	if v.singleton.word > 0 {
+		s.Attest(string(uidOf(podName(int(v.singleton.word) - 1))))
+	}
+	status := &s.Singleton.Status
+	status.Epoch = int64(v.singleton.epoch)
+	if v.singleton.holder > 0 {
+		name := podName(int(v.singleton.holder) - 1)
+		status.ActivePod, status.ActivePodUID = name, uidOf(name)
+		status.LastTransition = &v1.Transition{To: name, Cause: v1.CauseRollout}
+		if v.singleton.signalled {
+			status.LastTransition.Signalled = microTime(now)
+		}
+	} else if v.singleton.open {
+		status.LastTransition = &v1.Transition{Cause: v1.CauseDeletion}
+	}
+	return s.Snapshot
+}
+
+func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
+
+// podOf is the pod's object.
+func podOf(i int, p *podState) *PodWrapper {
+	pod := MakePod(podName(i)).Created(now.Add(time.Duration(i-maxPods) * time.Second)).Revision(int(p.revision))
+	switch p.kind {
+	case wrapperPod:
+		pod.Injected()
+	case barrierPod:
+		pod.Barrier().Injected()
+	}
+	switch p.reported {
+	case heldProcess:
+		pod.Warm()
+	case mainProcess:
+		pod.Running().Condition(corev1.PodReady, corev1.ConditionTrue, "", "")
+	case crashedProcess:
+		pod.Warm().State("app", terminated(1))
+	case endedProcess:
+		pod.Warm().Ended()
+	}
+	if p.node > 0 {
+		pod.On(nodeName(int(p.node) - 1))
+	}
+	if p.phase == failedPhase {
+		reason := "DeletionByPodGC"
+		if p.unmarked {
+			reason = "EvictionByEvictionAPI"
+		}
+		pod.Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, reason, "")
+	}
+	if p.deleting {
+		pod.Deleting()
+	}
+	if p.finalizer {
+		pod.Protected()
+	}
+	if p.signal {
+		pod.Annotation(signal.Annotation, signal.Signal{UID: string(pod.Pod.UID), Epoch: max(1, int64(p.epoch))}.String())
+	}
+	if p.role {
+		pod.Label(v1.RoleLabel, v1.RoleActive)
+	}
+	if p.gate {
+		pod.Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")
+	}
+	return pod
+}
+
+// translate is the plan in the words of the model.
+func (m *model) translate(v view, plan handoff.Plan) planState {
+	status := &plan.Status
+	p := planState{several: plan.Outcome == handoff.SeveralRun, status: singletonState{
+		holder: number(status.ActivePodUID), open: status.LastTransition != nil && status.LastTransition.To == "",
+		signalled: status.LastTransition != nil && status.LastTransition.Signalled != nil,
+	}}
+	if m.epochs {
+		p.status.epoch = uint8(status.Epoch)
+	}
+	recorded, n := false, 0
+	for _, s := range plan.Steps {
+		p.steps[n] = m.translateStep(v, s)
+		recorded = recorded || p.steps[n].do == recordStep
+		n++
+	}
+	was := v.singleton
+	was.exists, was.word = false, 0
+	if !recorded && was != p.status {
+		p.steps[n] = step{do: recordStep}
+	}
+	return p
+}
+
+func (m *model) translateStep(v view, s handoff.Step) step {
+	of := func(do stepKind, pod handoff.PodRef, version handoff.Version) step {
+		return step{do: do, pod: number(pod.UID) - 1, conditional: version != ""}
+	}
+	switch s := s.(type) {
+	case handoff.Protect:
+		protect := of(protectStep, s.Pod, s.Version)
+		protect.role = s.Holder
+		return protect
+	case handoff.Record:
+		return step{do: recordStep}
+	case handoff.Signal:
+		signal := of(signalStep, s.Pod, s.Version)
+		if m.epochs {
+			signal.epoch = uint8(s.Signal.Epoch)
+		}
+		return signal
+	case handoff.OpenBarrier:
+		return of(openBarrierStep, s.Pod, "")
+	case handoff.Nudge:
+		return of(nudgeStep, s.Pod, "")
+	case handoff.MarkReady:
+		return of(markReadyStep, s.Pod, "")
+	case handoff.LetGo:
+		return of(letGoStep, s.Pod, s.Version)
+	case handoff.TakeWord:
+		return step{do: takeWordStep}
+	case handoff.Retire:
+		i := slices.IndexFunc(v.pods[:], func(p podState) bool {
+			return p.kind != noPod && fmt.Sprintf("db-v%d", p.revision) == s.ReplicaSet
+		})
+		return step{do: retireStep, pod: uint8(i)}
+	default:
+		panic(fmt.Sprintf("no such step: %T", s))
+	}
+}
+
+// number is the pod's, from 1; 0 for no uid.
+func number[T ~string](uid T) (n uint8) {
+	if uid != "" {
+		_, err := fmt.Sscanf(strings.TrimSuffix(string(uid), "-uid"), "db-%d", &n)
+		if err != nil {
+			panic(fmt.Sprintf("uid %q: %v", uid, err))
+		}
+		n++
+	}
+	return n
+}

@@ -1,0 +1,186 @@
+package handoff_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	twoRun     = " starts while "
+	needPerson = "a person has to help, though nothing happened that asks for one"
+)
+
+// mutations are ways to get the protocol wrong, and what the search says of each.
+var mutations = map[string]struct {
+	mutation
+	pods                []podKind
+	controllers, faults int
+	wantBroken          string
+}{
+	// What the operator that came before does.
+	"a crash-looping holder counts as dead": {
+		mutation: mutation{see: eachPod(func(p *podState) {
+			if p.reported == crashedProcess {
+				p.reported, p.phase = endedProcess, endedPhase
+			}
+		})}, faults: 1, wantBroken: twoRun,
+	},
+	"a pod that ran before is not seen": {
+		mutation: mutation{see: eachPod(func(p *podState) {
+			if p.kind == barePod {
+				*p = podState{}
+			}
+		})}, pods: []podKind{barePod, wrapperPod}, wantBroken: twoRun,
+	},
+	"a holder that is gone counts as dead": {
+		mutation: mutation{see: func(v *view) {
+			if h := v.singleton.holder; h > 0 && v.pods[h-1].kind == noPod {
+				v.singleton.word = h
+			}
+		}}, faults: 2, wantBroken: twoRun,
+	},
+
+	// Words that are no proof.
+	"deletion asked for counts as death": {
+		mutation: mutation{see: eachPod(func(p *podState) {
+			if p.deleting {
+				p.reported, p.phase = endedProcess, endedPhase
+			}
+		})}, faults: 1, wantBroken: twoRun,
+	},
+	"phase Failed counts as death": {
+		mutation: mutation{see: eachPod(func(p *podState) {
+			if p.phase == failedPhase {
+				p.reported, p.phase = endedProcess, endedPhase
+			}
+		})}, faults: 2, wantBroken: twoRun,
+	},
+	"an ended container counts as death, once deletion was asked for": {
+		mutation: mutation{see: eachPod(func(p *podState) {
+			if p.deleting && p.reported == crashedProcess {
+				p.reported, p.phase = endedProcess, endedPhase
+			}
+		})}, faults: 2, wantBroken: twoRun,
+	},
+	"a node that does not answer counts as off": {
+		mutation: mutation{see: func(v *view) {
+			for i := range v.nodes {
+				v.nodes[i].outOfService = v.nodes[i].notReady
+			}
+		}}, faults: 2, wantBroken: twoRun,
+	},
+	"whatever bears no finalizer never started": {
+		mutation: mutation{see: eachPod(func(p *podState) {
+			if !p.finalizer && p.deleting && p.kind != barePod {
+				p.signal, p.role, p.gate = false, false, false
+			}
+		})}, faults: 3, wantBroken: twoRun,
+	},
+
+	// Writes in another order.
+	"the signal comes before the record": {
+		mutation: mutation{plan: move(recordStep, signalStep)}, controllers: 2, faults: 1, wantBroken: twoRun,
+	},
+	"the barrier is opened before the record": {
+		mutation: mutation{plan: move(openBarrierStep, recordStep)}, pods: []podKind{barrierPod, barrierPod}, controllers: 2, faults: 1, wantBroken: twoRun,
+	},
+	"the barrier is opened before the signal": {
+		mutation: mutation{plan: move(openBarrierStep, signalStep)}, pods: []podKind{barrierPod, barrierPod}, faults: 2, wantBroken: twoRun,
+	},
+	"the finalizer comes after the record": {
+		mutation: mutation{plan: move(recordStep, protectStep)}, faults: 2, wantBroken: needPerson,
+	},
+	"the old pod is let go before the record": {
+		mutation: mutation{plan: move(letGoStep, recordStep)}, faults: 2, wantBroken: needPerson,
+	},
+
+	// Writes that are left out, or take no notice of others'.
+	"no finalizer": {
+		mutation: mutation{noFinalizer: true}, faults: 1, wantBroken: needPerson,
+	},
+	"the record is no compare-and-swap": {
+		mutation: mutation{blindRecord: true}, controllers: 2, wantBroken: twoRun,
+	},
+	"the signal takes no notice of what others wrote": {
+		mutation: mutation{blindSignal: true}, controllers: 2, faults: 1, wantBroken: twoRun,
+	},
+	"without a record, others that may have been chosen are not let go": {
+		mutation: mutation{plan: without(letGoStep, func(_ *planState, s step) bool { return s.conditional })}, controllers: 2, faults: 1, wantBroken: twoRun,
+	},
+	"pods are read from a cache": {
+		mutation: mutation{cached: true}, controllers: 2, faults: 1, wantBroken: twoRun,
+	},
+	"a singleton that is deleted lets go of pods that stop": {
+		mutation: mutation{see: func(v *view) {
+			for i := range v.pods {
+				v.pods[i].deleting = v.pods[i].deleting && !v.singleton.deleting
+			}
+		}}, faults: 2, wantBroken: twoRun,
+	},
+}
+
+// eachPod changes what is seen of the pods.
+func eachPod(change func(*podState)) func(*view) {
+	return func(v *view) {
+		for i := range v.pods {
+			if v.pods[i].kind != noPod {
+				change(&v.pods[i])
+			}
+		}
+	}
+}
+
+// move puts the plan's first step of a kind to where the first of another kind is.
+func move(kind, to stepKind) func(*planState) {
+	return func(p *planState) {
+		from := slices.IndexFunc(p.steps[:], func(s step) bool { return s.do == kind })
+		at := slices.IndexFunc(p.steps[:], func(s step) bool { return s.do == to })
+		if from < 0 || at < 0 {
+			return
+		}
+		s := p.steps[from]
+		copy(p.steps[from:], p.steps[from+1:])
+		copy(p.steps[at+1:], p.steps[at:])
+		p.steps[at] = s
+	}
+}
+
+// without leaves out the plan's steps of a kind.
+func without(kind stepKind, which func(*planState, step) bool) func(*planState) {
+	return func(p *planState) {
+		n := 0
+		for _, s := range p.steps {
+			if s.do != kind || !which(p, s) {
+				p.steps[n] = s
+				n++
+			}
+		}
+		clear(p.steps[n:])
+	}
+}
+
+// TestSearchFindsMutations shows that the search can fail, and tells how each of the
+// mutations breaks a promise, in as few steps as it takes.
+func TestSearchFindsMutations(t *testing.T) {
+	for name, tc := range mutations {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tc.pods == nil {
+				tc.pods = []podKind{wrapperPod, wrapperPod}
+			}
+			m := newModel(tc.pods, 1, max(1, tc.controllers))
+			m.mutation = tc.mutation
+			s := &search{model: m, start: m.start(1, tc.faults)}
+			check := newSettler(m).check
+			if tc.wantBroken == twoRun {
+				check = func(world) string { return "" } // each start is looked at anyway
+			}
+			broken, at := s.explore(check)
+			if broken == "" || !strings.Contains(broken, tc.wantBroken) {
+				t.Fatalf("broken: %q, want %q in it; %d states", broken, tc.wantBroken, len(s.from))
+			}
+			t.Logf("after %d states: %s:\n%s", len(s.from), broken, s.story(at))
+		})
+	}
+}

@@ -1,0 +1,230 @@
+package handoff_test
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var deep = flag.Bool("deep", false, "have TestSearch visit more at once: takes a quarter of an hour and 16 GiB")
+
+// searches are the small worlds that are visited whole.
+var searches = map[string]struct {
+	pods []podKind
+	// created of them are there at the start.
+	created, nodes, controllers, faults int
+	deep                                bool
+}{
+	"two controllers, two nodes, one fault":  {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 2, controllers: 2, faults: 1},
+	"two nodes, three faults":                {pods: []podKind{wrapperPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 3},
+	"three pods, two faults":                 {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 1, faults: 2},
+	"three pods, two controllers, no fault":  {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 2},
+	"one that ran before, two controllers":   {pods: []podKind{barePod, wrapperPod}, created: 1, nodes: 2, controllers: 2, faults: 1},
+	"one that ran before, two faults":        {pods: []podKind{barePod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 1, faults: 2},
+	"two that ran before":                    {pods: []podKind{barePod, barePod, wrapperPod}, created: 2, nodes: 2, controllers: 1, faults: 2},
+	"three pods, two nodes, two controllers": {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 2, controllers: 2, deep: true},
+	"three pods, two controllers, one fault": {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 2, faults: 1, deep: true},
+	"two controllers, two faults":            {pods: []podKind{wrapperPod, wrapperPod}, created: 1, nodes: 1, controllers: 2, faults: 2, deep: true},
+	"three pods, two nodes, two faults":      {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 2, deep: true},
+	"two nodes, four faults":                 {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 4, deep: true},
+}
+
+// search visits every world that can be reached, the nearest first.
+type search struct {
+	*model
+	start world
+	// visited has the fingerprint of each world, and its number. Of ten million
+	// worlds, two share one with a chance of one in 400,000.
+	visited map[uint64]struct{}
+	seed    maphash.Seed
+	// from is the world and the action by which each one was reached first.
+	from []origin
+	// here are the worlds of the current depth, and firstHere the number of the first.
+	here, there []world
+	depth       int
+}
+
+type origin struct {
+	world uint32
+	kind  actionKind
+	a, b  uint8
+}
+
+// explore visits every world from start on, and returns how a promise was broken
+// first and the number of the world in which it was, or "".
+func (s *search) explore(check func(world) string) (broken string, at uint32) {
+	s.visited, s.seed = map[uint64]struct{}{}, maphash.MakeSeed()
+	s.add(s.start, origin{})
+	for first := 0; len(s.there) > 0; s.depth++ {
+		s.here, s.there = s.there, s.here[:0]
+		here := first
+		first += len(s.here)
+		for i := range s.here {
+			w := &s.here[i]
+			if broken := check(*w); broken != "" {
+				return broken, uint32(here + i)
+			}
+			s.next(w, func(kind actionKind, a, b uint8) {
+				if broken != "" {
+					return
+				}
+				after := *w
+				from := origin{uint32(here + i), kind, a, b}
+				if broken = s.try(&after, kind, a, b); broken != "" {
+					at = uint32(len(s.from))
+					s.from = append(s.from, from)
+					return
+				}
+				s.canonical(&after)
+				s.add(after, from)
+			})
+			if broken != "" {
+				return broken, at
+			}
+		}
+	}
+	return "", 0
+}
+
+func (s *search) try(w *world, kind actionKind, a, b uint8) (broken string) {
+	defer recoverViolation(&broken)
+	s.do(w, kind, a, b)
+	return ""
+}
+
+func recoverViolation(broken *string) {
+	switch r := recover().(type) {
+	case nil:
+	case violation:
+		*broken = string(r)
+	default:
+		panic(r)
+	}
+}
+
+func (s *search) add(w world, from origin) {
+	fingerprint := maphash.Comparable(s.seed, w)
+	if _, ok := s.visited[fingerprint]; ok {
+		return
+	}
+	s.visited[fingerprint] = struct{}{}
+	s.there, s.from = append(s.there, w), append(s.from, from)
+}
+
+// canonical makes equal what goes on alike: nodes and controllers have no names, and
+// what nobody asks for any more has no difference.
+func (m *model) canonical(w *world) {
+	for i := range w.pods {
+		p := &w.pods[i]
+		if p.kind > overPod && p.gone && (p.runs == endedProcess || p.node == 0) {
+			*p = podState{kind: overPod, epoch: p.epoch}
+		}
+		if p.runs == endedProcess {
+			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.configMap = false, false, false, false, false
+		}
+		p.configMap = p.configMap && p.kind == barrierPod
+	}
+	for i := range m.controllers {
+		m.forget(&w.controllers[i])
+	}
+	slices.SortFunc(w.controllers[:m.controllers], compareControllers)
+	if m.nodes == 2 && nodesSwapped(w) {
+		w.nodes[0], w.nodes[1] = w.nodes[1], w.nodes[0]
+		for i := range w.pods {
+			if p := &w.pods[i]; p.node > 0 {
+				p.node = 3 - p.node
+			}
+		}
+	}
+}
+
+// forget has a controller not know what none of its further steps asks for.
+func (m *model) forget(c *controllerState) {
+	if c.stage != planStage {
+		return
+	}
+	asked, cas := uint8(0), false
+	for _, s := range m.plans[c.plan].steps[c.done:] {
+		if s.conditional {
+			asked |= 1 << s.pod
+		}
+		cas = cas || s.do == recordStep || s.do == takeWordStep || s.do == finishStep || s.do == letGoStep
+	}
+	c.stalePods &= asked
+	c.staleSingleton = c.staleSingleton && cas
+}
+
+func compareControllers(a, b controllerState) int {
+	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(a.plan, b.plan), cmp.Compare(a.done, b.done),
+		cmp.Compare(a.stalePods, b.stalePods), compareBools(a.staleSingleton, b.staleSingleton), cmp.Compare(a.cached, b.cached),
+		cmp.Compare(a.read.holder, b.read.holder), compareBools(a.read.signalled, b.read.signalled))
+}
+
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// nodesSwapped tells whether the second node stands where the first one should: the
+// first pod that is on a node is on the first.
+func nodesSwapped(w *world) bool {
+	for i := range w.pods {
+		if w.pods[i].node > 0 {
+			return w.pods[i].node == 2
+		}
+	}
+	a, b := w.nodes[0], w.nodes[1]
+	return cmp.Or(compareBools(a.off, b.off), compareBools(a.cut, b.cut), compareBools(a.notReady, b.notReady),
+		compareBools(a.outOfService, b.outOfService), compareBools(a.deleted, b.deleted)) > 0
+}
+
+// TestSearch visits every world that can be reached within each of the searches. In
+// none do two main processes run, and from each a holder is reached once faults stop.
+func TestSearch(t *testing.T) {
+	for name, tc := range searches {
+		if tc.deep && !*deep {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newModel(tc.pods, tc.nodes, tc.controllers)
+			s := &search{model: m, start: m.start(tc.created, tc.faults)}
+			began := time.Now()
+			broken, at := s.explore(newSettler(m).check)
+			if broken != "" {
+				t.Fatalf("%s:\n%s", broken, s.story(at))
+			}
+			t.Logf("%d states, depth %d, %d different decisions, %s", len(s.from), s.depth, len(m.plans)-1, time.Since(began).Round(time.Second/10))
+		})
+	}
+}
+
+// story tells how the world came about.
+func (s *search) story(at uint32) string {
+	var path []origin
+	for i := at; i != 0; i = s.from[i].world {
+		path = append(path, s.from[i])
+	}
+	var lines []string
+	w := s.start
+	for _, o := range slices.Backward(path) {
+		before := w
+		broken := s.try(&w, o.kind, o.a, o.b)
+		if broken == "" {
+			broken = s.tell(&before, &w, o.kind, o.a, o.b)
+		}
+		lines = append(lines, fmt.Sprintf("%2d. %s", len(lines)+1, broken))
+		s.canonical(&w)
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,141 @@
+package handoff_test
+
+// settler finds out whether a holder is reached once faults stop.
+type settler struct {
+	*model
+	// settled has the calm worlds from which one is.
+	settled map[world]bool
+}
+
+func newSettler(m *model) *settler { return &settler{m, map[world]bool{}} }
+
+// check has faults stop in the world: nodes come back, controllers finish what they
+// are at, and a person does what the message says. It returns what is wrong with
+// the outcome, or "".
+func (s *settler) check(w world) (wrong string) {
+	defer recoverViolation(&wrong)
+	w.faults = 0
+	for i := range s.nodes {
+		w.nodes[i] = nodeState{}
+	}
+	for c := range s.controllers {
+		for w.controllers[c].stage != idleStage {
+			s.advance(&w, c)
+		}
+	}
+	if !w.singleton.exists {
+		s.do(&w, recreateAction, 0, 0)
+	}
+	for i := range s.pods {
+		if p := &w.pods[i]; p.kind > overPod && p.node > 0 && p.runs != endedProcess {
+			s.kubelet(&w, i)
+		}
+	}
+	var passed []world
+	for range 30 {
+		s.canonical(&w)
+		if s.settled[w] {
+			break
+		}
+		passed = append(passed, w)
+		if s.holds(&w) {
+			break
+		}
+		if len(passed) == 30 {
+			return "nobody holds once faults stopped"
+		}
+		if helped := s.round(&w); helped && !w.excused {
+			return "a person has to help, though nothing happened that asks for one"
+		}
+	}
+	for _, w := range passed {
+		s.settled[w] = true
+	}
+	return ""
+}
+
+// round has everybody do once what is theirs to do, and tells whether a person had
+// to help.
+func (s *settler) round(w *world) (helped bool) {
+	if !w.singleton.exists {
+		s.do(w, recreateAction, 0, 0)
+	}
+	for i := range s.pods {
+		p := &w.pods[i]
+		if p.exists() && w.retired&(1<<p.revision) != 0 && !p.deleting {
+			w.delete(i, false)
+		}
+		if p.exists() && p.node == 0 && !p.deleting {
+			p.node = 1
+			w.wrote(i, -1)
+		}
+		if p.kind > overPod && p.node > 0 {
+			s.kubelet(w, i)
+		}
+	}
+	several := s.reconcile(w)
+	if several {
+		helped = s.deleteWhatIsTooMuch(w)
+	}
+	for i := range s.pods {
+		p := &w.pods[i]
+		stuck := p.kind == overPod && w.singleton.holder == uint8(i+1) ||
+			p.exists() && p.runs == endedProcess && p.phase == failedPhase && p.finalizer
+		if stuck && w.singleton.word != uint8(i+1) {
+			w.attest(i)
+			return true
+		}
+	}
+	return helped
+}
+
+func (s *settler) kubelet(w *world, i int) {
+	w.see(i)
+	w.act(i)
+	if p := &w.pods[i]; p.exists() && p.unreported() {
+		w.report(i)
+	}
+}
+
+// reconcile tells whether the plan was that a person has to delete what is too much.
+func (s *settler) reconcile(w *world) (several bool) {
+	s.advance(w, 0)
+	several = s.plans[s.decide(s.look(w, &w.controllers[0]))].several
+	for w.controllers[0].stage != idleStage {
+		s.advance(w, 0)
+	}
+	return several
+}
+
+// deleteWhatIsTooMuch is what the message asks for: all that run but the holder, or
+// but one.
+func (s *settler) deleteWhatIsTooMuch(w *world) bool {
+	keep := int(w.singleton.holder) - 1
+	for i := range s.pods {
+		p := &w.pods[i]
+		if !p.exists() || !p.mayRun() || p.deleting || i == keep {
+			continue
+		}
+		if keep < 0 {
+			keep = i
+			continue
+		}
+		w.delete(i, false)
+		return true
+	}
+	return false
+}
+
+// holds tells whether the recorded holder runs, or no pod is there that might.
+func (s *settler) holds(w *world) bool {
+	wanted := false
+	for i := range w.pods {
+		p := &w.pods[i]
+		wanted = wanted || p.exists() && !p.going()
+		if p.runs == mainProcess && !(w.singleton.holder == uint8(i+1) && p.exists() && !p.going()) {
+			return false
+		}
+	}
+	h := w.singleton.holder
+	return !wanted && w.singleton.exists && !w.singleton.deleting || h > 0 && w.pods[h-1].runs == mainProcess
+}
