@@ -11,6 +11,7 @@ export CLUSTER
 REGISTRY ?= ghcr.io/statefulsingleton
 VERSION ?= $(shell awk '/^appVersion:/ {print $$2}' charts/statefulsingleton/Chart.yaml)
 RELEASE ?= statefulsingleton
+export APP_IMAGE := $(REGISTRY)/app:$(VERSION)
 
 cluster := bin/cluster
 in_cluster = $(cluster) exec --
@@ -39,6 +40,17 @@ search: ## Visit every state of small worlds in search of two that run; DEEP=1 v
 unit: $(cluster) search ## Tests beside the code, Kyverno's engine and a real API server among them
 	tools=$(tools) && PATH="$$tools:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
 
+.PHONY: faults
+faults: install ## What fails in real clusters, done to the local one: nodes, kubelets, API server, Kyverno, controller
+	$(in_cluster) go test -count=1 -timeout 30m -tags cluster ./chainsaw-tests/faults
+
+# Which faults come, in which order, is derived from SEED; 0 takes one at random.
+SEED ?= 0
+HANDOFFS ?= 200
+.PHONY: soak
+soak: install ## HANDOFFS (200) handoffs under random faults, by SEED; never two at once, and a holder in the end
+	$(in_cluster) go run ./chainsaw-tests/soak -seed $(SEED) -handoffs $(HANDOFFS)
+
 .PHONY: e2e
 e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the README
 ifneq ($(CLUSTER),current)
@@ -47,6 +59,10 @@ endif
 	$(in_cluster) go test -count=1 -tags cluster -run '^(TestOnCluster)$$' ./policies
 	$(in_cluster) chainsaw test chainsaw-tests --config chainsaw-tests/.chainsaw.yaml --no-color \
 		--set image=$(REGISTRY)/app:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw
+ifneq ($(CLUSTER),current)
+	$(MAKE) faults
+	$(MAKE) soak HANDOFFS=20
+endif
 	$(in_cluster) chainsaw-tests/readme.sh
 
 ##@ Build

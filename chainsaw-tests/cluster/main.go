@@ -272,17 +272,20 @@ second after it ended (cluster status lists them), or a container's main process
 		cmd := &cobra.Command{
 			Use: use + " PROGRAM", Short: short, Example: example, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return o.change(cmd, func(ctx context.Context, c cluster) error {
-					machine, err := c.parseMachine(on)
-					if err != nil {
-						return err
-					}
-					n, err := c.signalProcesses(ctx, args[0], machine, s)
-					if err == nil {
-						progress("%s %s: %d", use, args[0], n)
-					}
+				// No lock: what waits under it may wait for a process to go on.
+				c, err := o.own(cmd.CommandPath())
+				if err != nil {
 					return err
-				})
+				}
+				machine, err := c.parseMachine(on)
+				if err != nil {
+					return err
+				}
+				n, err := c.signalProcesses(cmd.Context(), args[0], machine, s)
+				if err == nil {
+					progress("%s %s: %d", use, args[0], n)
+				}
+				return err
 			},
 		}
 		cmd.Flags().StringVar(&on, "on", "", `the machine: "control" or a node's number (default: all)`)

@@ -2,6 +2,7 @@ package world
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -13,10 +14,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"syscall"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,8 +41,6 @@ const (
 // Options are how a singleton and its application shall be. The zero value is a
 // Deployment of one with the wrapper, whose application stops in a second.
 type Options struct {
-	// Image of the application. Default: what `make install` gives the local cluster.
-	Image string
 	// Barrier has the container held by the barrier, not by the wrapper.
 	Barrier bool
 	// StatefulSet instead of a Deployment.
@@ -106,14 +108,17 @@ func (s *Singleton) workload() client.Object {
 }
 
 func (s *Singleton) template() corev1.PodTemplateSpec {
-	env := []corev1.EnvVar{{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
+	fromField := func(variable, field string) corev1.EnvVar {
+		return corev1.EnvVar{Name: variable, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}}}
+	}
+	env := []corev1.EnvVar{fromField("POD_NAME", "metadata.name"), fromField("POD_UID", "metadata.uid")}
 	values := map[string]string{"DATA": "/data", "STOP_SECONDS": "1", "ALIVE_SECONDS": "0.2"}
 	maps.Copy(values, s.options.Env)
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		env = append(env, corev1.EnvVar{Name: key, Value: values[key]})
 	}
 	container := corev1.Container{
-		Name: "app", Image: cmp.Or(s.options.Image, "ghcr.io/statefulsingleton/app:0.1.0"), Env: env,
+		Name: "app", Image: cmp.Or(os.Getenv("APP_IMAGE"), "ghcr.io/statefulsingleton/app:0.1.0"), Env: env,
 		// The directory of a hostPath belongs to root.
 		SecurityContext: &corev1.SecurityContext{RunAsUser: new(int64(0))},
 		ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
@@ -347,4 +352,39 @@ func (s *Singleton) Check(ctx context.Context) (Summary, error) {
 func (w *World) DeletePod(ctx context.Context, pod *corev1.Pod, grace *int64) error {
 	err := w.Delete(ctx, pod, &client.DeleteOptions{GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	return client.IgnoreNotFound(err)
+}
+
+// Evict asks for the eviction of the holder, as a drain does.
+func (s *Singleton) Evict(ctx context.Context) error {
+	pod, err := s.Holder(ctx)
+	if err != nil {
+		return err
+	}
+	return client.IgnoreNotFound(s.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+	}))
+}
+
+// KillApp kills the application as kill -9 does, in the holder.
+func (s *Singleton) KillApp(ctx context.Context) error {
+	pod, err := s.Holder(ctx)
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		command, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // it may have ended
+		environment, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if string(command) == "/app\x00" && bytes.Contains(environment, []byte("POD_UID="+string(pod.UID)+"\x00")) {
+			return syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	return fmt.Errorf("pod %s/%s runs no application on this machine", pod.Namespace, pod.Name)
 }

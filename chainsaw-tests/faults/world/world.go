@@ -115,9 +115,28 @@ func AwaitFor(ctx context.Context, patience time.Duration, what string, conditio
 	}
 }
 
-// AwaitWhole waits until every node, Kyverno and all replicas of the controller are Ready.
+// AwaitWhole waits until every node, Kyverno and all replicas of the controller are
+// Ready. It replaces pods of theirs that the kubelet makes wait, up to five minutes,
+// after they have ended several times.
 func (w *World) AwaitWhole(ctx context.Context) error {
-	return Await(ctx, "a cluster that is whole", w.whole)
+	return Await(ctx, "a cluster that is whole", func(ctx context.Context) error {
+		return errors.Join(w.endBackOff(ctx, kyvernoNamespace), w.endBackOff(ctx, ControllerNamespace), w.whole(ctx))
+	})
+}
+
+func (w *World) endBackOff(ctx context.Context, namespace string) error {
+	var pods corev1.PodList
+	if err := w.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		for _, c := range pods.Items[i].Status.ContainerStatuses {
+			if c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" {
+				return w.DeletePod(ctx, &pods.Items[i], new(int64(0)))
+			}
+		}
+	}
+	return nil
 }
 
 func (w *World) whole(ctx context.Context) error {
@@ -232,18 +251,23 @@ func (w *World) Cordon(ctx context.Context, node string, closed bool) error {
 	return w.Patch(ctx, n, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, closed)))
 }
 
+// ControllerLogs writes what the controller's pods have logged.
+func (w *World) ControllerLogs(ctx context.Context, file string) error {
+	out, err := run(ctx, "kubectl", "logs", "-n", ControllerNamespace, "-l", "app.kubernetes.io/name=statefulsingleton", "--tail=-1", "--prefix")
+	return errors.Join(err, os.WriteFile(file, []byte(out), 0o644))
+}
+
 // Evidence writes into the directory what tells how the cluster and the controller fared.
 func (w *World) Evidence(ctx context.Context, directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
 	}
-	var failed error
+	failed := w.ControllerLogs(ctx, filepath.Join(directory, "controller.log"))
 	for file, args := range map[string][]string{
 		"singletons.yaml": {"get", "statefulsingletons", "-A", "-o", "yaml"},
 		"pods.yaml":       {"get", "pods", "-A", "-o", "yaml"},
 		"events.txt":      {"get", "events", "-A", "--sort-by=.lastTimestamp"},
 		"nodes.yaml":      {"get", "nodes", "-o", "yaml"},
-		"controller.log":  {"logs", "-n", ControllerNamespace, "-l", "app.kubernetes.io/name=statefulsingleton", "--tail=-1", "--prefix"},
 		"previous.log":    {"logs", "-n", ControllerNamespace, "-l", "app.kubernetes.io/name=statefulsingleton", "--tail=-1", "--prefix", "--previous"},
 	} {
 		out, err := run(ctx, append([]string{"kubectl"}, args...)...)

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// cause is what begins a handoff of one singleton.
+type cause struct {
+	name string
+	// begin does it. It may be tried again where the API server does not answer.
+	begin func(context.Context, *world.Singleton) error
+	// stays: the holder stays, and only its process is another one.
+	stays bool
+}
+
+func causes(o world.Options) []cause {
+	all := []cause{
+		{name: "rollout", begin: func(ctx context.Context, s *world.Singleton) error { return s.Roll(ctx) }},
+		{name: "delete", begin: func(ctx context.Context, s *world.Singleton) error { return deleteHolder(ctx, s, nil) }},
+		{name: "force delete", begin: func(ctx context.Context, s *world.Singleton) error { return deleteHolder(ctx, s, new(int64(0))) }},
+		{name: "evict", begin: func(ctx context.Context, s *world.Singleton) error { return s.Evict(ctx) }},
+		{name: "scale to zero and back", begin: scaleToZeroAndBack},
+		{name: "crash", begin: func(ctx context.Context, s *world.Singleton) error { return s.KillApp(ctx) }, stays: true},
+	}
+	if !o.StatefulSet {
+		all = append(all, cause{name: "undo", begin: func(ctx context.Context, s *world.Singleton) error { return s.Undo(ctx) }})
+	}
+	return all
+}
+
+func deleteHolder(ctx context.Context, s *world.Singleton, grace *int64) error {
+	pod, err := s.Holder(ctx)
+	if err != nil {
+		return err
+	}
+	return s.DeletePod(ctx, pod, grace)
+}
+
+func scaleToZeroAndBack(ctx context.Context, s *world.Singleton) error {
+	if err := s.Scale(ctx, 0); err != nil {
+		return err
+	}
+	err := world.Await(ctx, s.Namespace+": nobody holds", func(ctx context.Context) error {
+		got, err := s.Read(ctx)
+		if err == nil && got.Status.ActivePod != "" {
+			err = fmt.Errorf("%s holds: %s", got.Status.ActivePod, got.Status.Message)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.Scale(ctx, 1)
+}
+
+// actor has one singleton handed over again and again.
+type actor struct {
+	*run
+	*world.Singleton
+	options world.Options
+	random  *rand.Rand
+}
+
+// act goes on until the context ends. It fails where there is no holder in time.
+func (a *actor) act(ctx context.Context) error {
+	all := causes(a.options)
+	next := all[0] // so that there is something to undo
+	for ctx.Err() == nil {
+		if err := a.once(ctx, next); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("%s, after %s: %w", a.Namespace, next.name, err)
+		}
+		next = all[a.random.IntN(len(all))]
+	}
+	return nil
+}
+
+func (a *actor) once(ctx context.Context, c cause) error {
+	var epoch int64
+	err := world.Await(ctx, c.name, func(ctx context.Context) error {
+		got, err := a.Read(ctx)
+		if err != nil {
+			return err
+		}
+		epoch = got.Status.Epoch
+		return c.begin(ctx, a.Singleton)
+	})
+	if err != nil {
+		return err
+	}
+	a.count(a.Namespace, c.name)
+	if !c.stays {
+		epoch++
+	}
+	return a.AwaitHolder(ctx, epoch)
+}
