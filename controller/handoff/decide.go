@@ -140,7 +140,7 @@ func (d *decision) blocked() bool {
 		d.found(Overlapping, "%s: no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons", d.overlap)
 	case len(d.runners) > 0:
 		d.needsPerson = !slices.ContainsFunc(d.runners, going)
-		d.found(SeveralRun, "%s not held and may run besides the holder: no pod is released until only one is left. Delete what is too much", these(d.runners))
+		d.found(SeveralRun, "%s not held and may run besides the holder: no pod is released until only one is left. %s", these(d.runners), d.severalHelp())
 	default:
 		return false
 	}
@@ -175,7 +175,7 @@ func (d *decision) withHolder() {
 	}
 	if going(d.holder) {
 		d.protect(d.holder)
-		d.found(HolderStopping, "pod %s stops%s", d.holder.Name, d.stoppingHelp())
+		d.found(HolderStopping, "pod %s stops%s", d.holder.Name, d.stoppingHelp(d.holder))
 		return
 	}
 	d.alive()
@@ -382,6 +382,9 @@ func (d *decision) serving(containers []heldContainer) {
 			why = "the kubelet has not noticed yet that its barrier is open"
 		}
 		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
+	case d.lostNode(d.holder) != nil:
+		d.found(HolderNotReady, "pod %s holds, and its node %s does not answer: it may run on there, so nothing starts elsewhere. If the node is off, run: %s",
+			d.holder.Name, d.holder.Spec.NodeName, taintCommand(d.lostNode(d.holder)))
 	default:
 		d.found(HolderNotReady, "pod %s holds and is not Ready: %s", d.holder.Name, notReady(d.holder))
 	}

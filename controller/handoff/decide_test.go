@@ -175,7 +175,13 @@ func TestDecideAdoption(t *testing.T) {
 			snapshot:    MakeSnapshot(plain("db-0"), plain("db-1"), standby),
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
 			wantSteps:   []handoff.Step{protect("db-0", false), protect("db-1", false)},
-			wantMessage: "pods db-0, db-1 are not held and may run besides the holder: no pod is released until only one is left. Delete what is too much",
+			wantMessage: "pods db-0, db-1 are not held and may run besides the holder: no pod is released until only one is left. Delete what is too much, as in: kubectl delete -n prod pod db-1",
+		},
+		"two that ran before, one is going on a node that does not answer": {
+			snapshot: MakeSnapshot(plain("db-0").On(node2).Protected().Deleting(), plain("db-1").Protected(), standby).
+				Node(node2, corev1.ConditionUnknown),
+			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseTransitioning,
+			wantMessage: "Pod db-0 stops, but its node node-2 does not answer",
 		},
 		"two that ran before, one is going": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting(), plain("db-1"), standby),
@@ -328,6 +334,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), MakePod("db-2").Injected().Warm()).
 				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere. If the node is off, run: kubectl taint node node-1",
 		},
 		"a spare of the same revision": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Warm().Revision(2)).Holder("db-1"),

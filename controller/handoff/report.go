@@ -115,8 +115,8 @@ func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
 			continue
 		}
 		keep = append(keep, refOf(pod))
-		d := &decision{Snapshot: s, now: now, holder: pod}
-		message = fmt.Sprintf("the StatefulSingleton goes once pod %s has ended: the pod stops%s", pod.Name, d.stoppingHelp())
+		d := &decision{Snapshot: s, now: now}
+		message = fmt.Sprintf("the StatefulSingleton goes once pod %s has ended: the pod stops%s", pod.Name, d.stoppingHelp(pod))
 	}
 	return keep, message
 }
@@ -133,6 +133,16 @@ func these(pods []*corev1.Pod) string {
 	return "pods " + strings.Join(names, ", ") + " are"
 }
 
+// severalHelp says what to do about pods of which only one may be left.
+func (d *decision) severalHelp() string {
+	for _, pod := range d.runners {
+		if going(pod) {
+			return fmt.Sprintf("Pod %s stops%s", pod.Name, d.stoppingHelp(pod))
+		}
+	}
+	return fmt.Sprintf("Delete what is too much, as in: kubectl delete -n %s pod %s", d.Singleton.Namespace, d.runners[len(d.runners)-1].Name)
+}
+
 // strangerHelp tells of pods that stay held for ever.
 func (d *decision) strangerHelp() string {
 	if len(d.strangers) == 0 {
@@ -143,9 +153,8 @@ func (d *decision) strangerHelp() string {
 		pod.Name, pod.Annotations[v1.InjectedAnnotation])
 }
 
-// stoppingHelp says what the proof of the holder's death waits for.
-func (d *decision) stoppingHelp() string {
-	pod := d.holder
+// stoppingHelp says what the proof of a pod's death waits for.
+func (d *decision) stoppingHelp(pod *corev1.Pod) string {
 	attest := fmt.Sprintf("if you have made sure that its processes have ended, delete it and run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
 		d.Singleton.Namespace, d.Singleton.Name, v1.AttestAnnotation, pod.UID)
 	node := d.Nodes[pod.Spec.NodeName]
@@ -153,8 +162,7 @@ func (d *decision) stoppingHelp() string {
 	case node == nil:
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that it has ended: %s", pod.Spec.NodeName, attest)
 	case !nodeReady(node):
-		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: kubectl taint node %s %s=nodeshutdown:NoExecute; %s",
-			node.Name, node.Name, corev1.TaintNodeOutOfService, attest)
+		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: %s; %s", node.Name, taintCommand(node), attest)
 	case terminal(pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
@@ -162,6 +170,19 @@ func (d *decision) stoppingHelp() string {
 		return fmt.Sprintf(", though its grace period ended at %s: look at the kubelet of node %s", pod.DeletionTimestamp.UTC().Format(time.TimeOnly), node.Name)
 	}
 	return "; the next pod is released once the kubelet reports that it has ended"
+}
+
+// lostNode is the pod's node if it is known not to answer.
+func (s Snapshot) lostNode(pod *corev1.Pod) *corev1.Node {
+	if node := s.Nodes[pod.Spec.NodeName]; node != nil && !nodeReady(node) {
+		return node
+	}
+	return nil
+}
+
+// taintCommand is how a person vouches that the node is off.
+func taintCommand(node *corev1.Node) string {
+	return fmt.Sprintf("kubectl taint node %s %s=nodeshutdown:NoExecute", node.Name, corev1.TaintNodeOutOfService)
 }
 
 func nodeReady(node *corev1.Node) bool {

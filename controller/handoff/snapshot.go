@@ -27,7 +27,8 @@ type Snapshot struct {
 	ReplicaSets  map[types.UID]*appsv1.ReplicaSet
 	Deployments  map[types.UID]*appsv1.Deployment
 	StatefulSets map[types.UID]*appsv1.StatefulSet
-	// Nodes are those of the pods that are going, by name.
+	// Nodes are those of the pods that are going, and of a holder that is not Ready,
+	// by name.
 	Nodes map[string]*corev1.Node
 	// Claims are those that the pods mount, by name.
 	Claims map[string]*corev1.PersistentVolumeClaim

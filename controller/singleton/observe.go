@@ -3,6 +3,7 @@ package singleton
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -94,22 +95,19 @@ func (r *Reconciler) others(ctx context.Context, singleton *v1.StatefulSingleton
 }
 
 // surroundings reads the pod's owners, and its node and claims where they count:
-// during a handoff.
+// during a handoff, and where the holder's node may be lost.
 func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot, pod *corev1.Pod) error {
 	going := pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+	if going || pod.UID == s.Singleton.Status.ActivePodUID && !isReady(pod) {
+		if err := r.node(ctx, s, pod.Spec.NodeName); err != nil {
+			return err
+		}
+	}
 	if !going && len(s.Pods) < 2 {
 		return nil
 	}
 	if err := r.owners(ctx, s, pod); err != nil {
 		return err
-	}
-	if going && pod.Spec.NodeName != "" && s.Nodes[pod.Spec.NodeName] == nil {
-		node := &corev1.Node{}
-		if found, err := r.get(ctx, "", pod.Spec.NodeName, node); err != nil {
-			return err
-		} else if found {
-			s.Nodes[node.Name] = node
-		}
 	}
 	for _, volume := range pod.Spec.Volumes {
 		if volume.PersistentVolumeClaim == nil || s.Claims[volume.PersistentVolumeClaim.ClaimName] != nil {
@@ -123,6 +121,24 @@ func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot, pod 
 		}
 	}
 	return nil
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func (r *Reconciler) node(ctx context.Context, s *handoff.Snapshot, name string) error {
+	if name == "" || s.Nodes[name] != nil {
+		return nil
+	}
+	node := &corev1.Node{}
+	found, err := r.get(ctx, "", name, node)
+	if found {
+		s.Nodes[name] = node
+	}
+	return err
 }
 
 func (r *Reconciler) owners(ctx context.Context, s *handoff.Snapshot, pod *corev1.Pod) error {

@@ -142,6 +142,7 @@ func (r *Reconciler) record(ctx context.Context, stored, singleton *v1.StatefulS
 // a handoff that was completed.
 func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSingleton) {
 	r.announceInjection(ctx, before, after)
+	r.announceWord(ctx, before, after)
 	r.announceHandoff(ctx, before, after)
 	if t := after.Status.LastTransition; t != nil && t.Ready != nil &&
 		(before.Status.LastTransition == nil || before.Status.LastTransition.Ready == nil) {
@@ -164,6 +165,22 @@ func (r *Reconciler) announceHandoff(ctx context.Context, before, after *v1.Stat
 		kind = corev1.EventTypeWarning
 	}
 	r.tell(ctx, after, kind, "Handoff", is.Reason, after.Status.Message)
+}
+
+// announceWord tells that a pod counts as dead because a person said so.
+func (r *Reconciler) announceWord(ctx context.Context, before, after *v1.StatefulSingleton) {
+	was, is := before.Status.LastTransition, after.Status.LastTransition
+	if is == nil || was != nil && was.Terminated.Equal(is.Terminated) {
+		return
+	}
+	switch is.Proof {
+	case v1.ProofAttested:
+		r.tell(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
+			fmt.Sprintf("pod %s counts as dead: a person attested that it has stopped for good", is.From))
+	case v1.ProofNodeOutOfService:
+		r.tell(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
+			fmt.Sprintf("pod %s counts as dead: its node does not answer and bears the taint %s, by which a person vouches that it is off", is.From, corev1.TaintNodeOutOfService))
+	}
 }
 
 func (r *Reconciler) announceInjection(ctx context.Context, before, after *v1.StatefulSingleton) {

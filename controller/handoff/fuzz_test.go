@@ -1,0 +1,126 @@
+package handoff_test
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// How pod db-1 runs, as bits of a shape.
+const (
+	recorded  = 1 << iota // it is the recorded holder
+	injected              // it was held, by the wrapper or a barrier
+	deleting              // its deletion was asked for
+	nodeLost              // its node does not answer
+	vanished              // its object is gone, if it is recorded
+	barriers              // what holds a pod is a barrier
+	allShapes = 1<<iota - 1
+)
+
+// Whatever annotations, variables and names say: while db-1 runs, and nobody vouches
+// for its end where only a person can, no plan releases db-2, a warm standby; and
+// each plan's status is one that can be stored.
+func FuzzDecide(f *testing.F) {
+	uid, own := string(uidOf("db-1")), signalOf("db-1", 7).Signal.String()
+	foreign, late := signalOf("db-2", 8).Signal.String(), `{"uid":"`+uid+`","epoch":7,"time":"0000-01-01T00:00:00+23:59"}`
+	highest := signal.Signal{UID: uid, Epoch: math.MaxInt64}.String()
+	for shape := range uint8(allShapes + 1) {
+		f.Add(shape, "", own, "prod/db", "", "prod/db", "7", "statefulsingleton-db-1")
+	}
+	for _, text := range []string{uid, uid + "\n", " " + uid, "DB-1-UID", string(uidOf("db-2")), "null", "true", "\xff", "{{x}}", own, foreign, late, highest} {
+		f.Add(uint8(recorded|injected|deleting|nodeLost), text, text, text, text, text, text, text)
+		f.Add(uint8(recorded|vanished), text, own, "prod/db", text, "prod/db", text, text)
+		f.Add(uint8(0), text, text, "", "", "prod/db", text, text)
+	}
+	f.Fuzz(func(t *testing.T, shape uint8, word, signal1, injected1, signal2, injected2, env, configMap string) {
+		is := func(bit uint8) bool { return shape&bit != 0 }
+		podOf := func(name, itsSignal, itsInjection string, held bool) *PodWrapper {
+			pod := MakePod(name)
+			if held && is(barriers) {
+				pod.Spec.Containers = []corev1.Container{barrier("app", configMap+name)}
+			}
+			if held {
+				pod.Injected()
+			}
+			pod.Annotation(v1.InjectedAnnotation, itsInjection).Annotation(signal.Annotation, itsSignal)
+			return pod.Warm()
+		}
+		runner := podOf("db-1", signal1, injected1, is(injected)).Running()
+		if !is(injected) {
+			runner.Spec.Containers[0].Env = []corev1.EnvVar{{Name: signal.EpochEnv, Value: env}}
+		}
+		if is(recorded) {
+			runner.Label(v1.RoleLabel, v1.RoleActive).Protected()
+		} else if is(injected) {
+			return // a pod that was held runs only once it was signalled, and was recorded before
+		}
+		if is(deleting) {
+			runner.Deleting()
+		}
+		pods := []*PodWrapper{runner, podOf("db-2", signal2, injected2, true)}
+		if is(vanished) && is(recorded) {
+			pods = pods[1:]
+		}
+		s := MakeSnapshot(pods...).Attest(word)
+		if is(recorded) {
+			s.Holder("db-1")
+		}
+		if is(nodeLost) {
+			s.Node(node1, corev1.ConditionUnknown)
+		}
+
+		plan := handoff.Decide(s.Snapshot, now)
+		wantStorable(t, plan.Status)
+		if believed := word == uid && (is(vanished) && is(recorded) || is(deleting) && is(nodeLost)); !believed {
+			wantNothingFor(t, plan, "db-2")
+		}
+	})
+}
+
+// wantNothingFor wants a plan that neither records nor releases the pod.
+func wantNothingFor(t *testing.T, plan handoff.Plan, pod string) {
+	t.Helper()
+	if plan.Status.ActivePodUID == uidOf(pod) {
+		t.Errorf("%s: pod %s is recorded", plan.Outcome, pod)
+	}
+	for _, step := range plan.Steps {
+		var uid types.UID
+		switch step := step.(type) {
+		case handoff.Signal:
+			uid = step.Pod.UID
+		case handoff.OpenBarrier:
+			uid = step.Pod.UID
+		case handoff.Nudge:
+			uid = step.Pod.UID
+		case handoff.MarkReady:
+			uid = step.Pod.UID
+		}
+		if uid == uidOf(pod) {
+			t.Errorf("%s: step %#v", plan.Outcome, step)
+		}
+	}
+}
+
+// wantStorable wants a status that reads as it was written.
+func wantStorable(t *testing.T, status v1.StatefulSingletonStatus) {
+	t.Helper()
+	data, err := json.Marshal(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again v1.StatefulSingletonStatus
+	if err := json.Unmarshal(data, &again); err != nil {
+		t.Fatalf("%v: %s", err, data)
+	}
+	if twice, err := json.Marshal(again); err != nil || string(twice) != string(data) {
+		t.Errorf("error %v; status (-written +read):\n%s", err, cmp.Diff(string(data), string(twice)))
+	}
+}
