@@ -96,7 +96,8 @@ func testCopied(t *testing.T, config *rest.Config) {
 	const (
 		copyOfHolder = "this pod is a copy of the pod that holds StatefulSingleton copied/db: container db waits for ConfigMap " +
 			"statefulsingleton-11111111-1111-4111-8111-111111111111, which is there already"
-		notSelected = "this pod bears the marks of StatefulSingleton copied/db, which does not select it"
+		copyOfStandby = "this pod is a copy of one that a StatefulSingleton holds, without its marks: container db waits for"
+		notSelected   = "this pod bears the marks of StatefulSingleton copied/db, which does not select it"
 	)
 	tests := map[string]struct {
 		pod         string
@@ -111,8 +112,18 @@ func testCopied(t *testing.T, config *rest.Config) {
 			p.Labels, p.Annotations = nil, nil
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, []corev1.Container{{Name: "app", Image: "app"}}
 		}},
-		"another barrier": {pod: "scratch", change: func(p *corev1.Pod) {
-			p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name = "statefulsingleton-22222222-2222-4222-8222-222222222222"
+		"another barrier": {pod: "scratch", change: anotherBarrier},
+		"copy of a standby, of nobody": {pod: "scratch", wantRefused: copyOfStandby, change: func(p *corev1.Pod) {
+			anotherBarrier(p)
+			p.Labels, p.Annotations = nil, nil
+		}},
+		"copy of a standby, of another singleton": {pod: "scratch", wantRefused: notSelected, change: func(p *corev1.Pod) {
+			anotherBarrier(p)
+			p.Labels["app"] = "other"
+		}},
+		"barrier of the user's own": {pod: "scratch", change: func(p *corev1.Pod) {
+			p.Labels, p.Annotations = nil, nil
+			p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name = "mine"
 		}},
 		"wrapper": {pod: "shell"},
 		"the epoch from elsewhere": {pod: "scratch", change: func(p *corev1.Pod) {
@@ -153,6 +164,10 @@ func testCopied(t *testing.T, config *rest.Config) {
 			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
 		})
 	}
+}
+
+func anotherBarrier(p *corev1.Pod) {
+	p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name = "statefulsingleton-22222222-2222-4222-8222-222222222222"
 }
 
 // uninjectOther leaves a pod that no singleton selects.
@@ -524,7 +539,8 @@ func testAttestation(t *testing.T, config *rest.Config) {
 		"with the status":                    {patch: patch{personUser, "", merge, `{"status":{"activePodUID":"` + otherUID + `"},` + attest(otherUID).body[1:]}, wantRefused: nobody},
 		"several run":                        {status: stalled("True", "SeveralRun"), patch: attest(otherUID)},
 		"several run, no uid":                {status: stalled("True", "SeveralRun"), patch: attest("db-1"), wantRefused: several},
-		"several ran":                        {status: stalled("False", "SeveralRun"), patch: attest(otherUID), wantRefused: namesHolder},
+		"several run, one is going":          {status: stalled("False", "SeveralRun"), patch: attest(otherUID)},
+		"several ran":                        {status: stalled("False", "HolderReady"), patch: attest(otherUID), wantRefused: namesHolder},
 		"stalled for another reason":         {status: stalled("True", "HolderLost"), patch: attest(otherUID), wantRefused: namesHolder},
 		"vouched for another holder":         {status: holds, attested: otherUID, patch: attest(holderUID)},
 		"vouched before, and now for a name": {status: holds, attested: otherUID, patch: attest("db-0"), wantRefused: namesHolder},
