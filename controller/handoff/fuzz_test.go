@@ -22,6 +22,7 @@ const (
 	nodeLost              // its node does not answer
 	vanished              // its object is gone, if it is recorded
 	barriers              // what holds a pod is a barrier
+	unseen                // nobody wrote down yet that it was signalled
 	allShapes = 1<<iota - 1
 )
 
@@ -33,11 +34,13 @@ func FuzzDecide(f *testing.F) {
 	foreign, late := signalOf("db-2", 8).Signal.String(), `{"uid":"`+uid+`","epoch":7,"time":"0000-01-01T00:00:00+23:59"}`
 	highest := signal.Signal{UID: uid, Epoch: math.MaxInt64}.String()
 	for shape := range uint8(allShapes + 1) {
+		f.Add(shape, "", "", "prod/db", "", "prod/db", "7", "statefulsingleton-db-1")
 		f.Add(shape, "", own, "prod/db", "", "prod/db", "7", "statefulsingleton-db-1")
 	}
 	for _, text := range []string{uid, uid + "\n", " " + uid, "DB-1-UID", string(uidOf("db-2")), "null", "true", "\xff", "{{x}}", own, foreign, late, highest} {
 		f.Add(uint8(recorded|injected|deleting|nodeLost), text, text, text, text, text, text, text)
 		f.Add(uint8(recorded|vanished), text, own, "prod/db", text, "prod/db", text, text)
+		f.Add(uint8(recorded|injected|unseen), text, text, "prod/db", text, "prod/db", text, text)
 		f.Add(uint8(0), text, text, "", "", "prod/db", text, text)
 	}
 	f.Fuzz(func(t *testing.T, shape uint8, word, signal1, injected1, signal2, injected2, env, configMap string) {
@@ -59,8 +62,8 @@ func FuzzDecide(f *testing.F) {
 		}
 		if is(recorded) {
 			runner.Label(v1.RoleLabel, v1.RoleActive).Protected()
-		} else if is(injected) {
-			return // a pod that was held runs only once it was signalled, and was recorded before
+		} else if given, err := signal.Parse([]byte(signal1)); is(injected) && (err != nil || given.UID != uid) {
+			return // what is held, and bears no signal of its own, does not run
 		}
 		if is(deleting) {
 			runner.Deleting()
@@ -72,6 +75,9 @@ func FuzzDecide(f *testing.F) {
 		s := MakeSnapshot(pods...).Attest(word)
 		if is(recorded) {
 			s.Holder("db-1")
+			if is(unseen) {
+				s.Chosen("db-1")
+			}
 		}
 		if is(nodeLost) {
 			s.Node(node1, corev1.ConditionUnknown)
