@@ -104,11 +104,11 @@ func (d *decision) sort() {
 		case dead && protected(pod):
 			d.leftovers = append(d.leftovers, pod)
 		case dead:
-		case !isHeld(pod, containers) || released(pod):
+		case !isHeld(pod, containers) || released(pod) || d.opened(pod, containers):
 			d.runners = append(d.runners, pod)
 		case going(pod):
 		case injectedFor(pod, d.Singleton) && selected:
-			d.standbys = append(d.standbys, standby{pod, d.revision(pod), waitsFor(pod, containers)})
+			d.standbys = append(d.standbys, standby{pod, d.revision(pod), cmp.Or(d.sharesBarrier(pod, containers), waitsFor(pod, containers))})
 		case selected:
 			d.strangers = append(d.strangers, pod)
 		}
@@ -118,6 +118,38 @@ func (d *decision) sort() {
 			a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time),
 			cmp.Compare(a.pod.Name, b.pod.Name))
 	})
+}
+
+// opened tells whether a barrier of the pod was opened for another one, or is about
+// to be. It must be a copy of that one.
+func (d *decision) opened(pod *corev1.Pod, containers []heldContainer) bool {
+	return d.sharing(pod, containers, func(other *corev1.Pod) bool {
+		return released(other) || other.UID == d.status.ActivePodUID
+	}) != nil
+}
+
+// sharesBarrier says which pod would start along with this one. Empty: none.
+func (d *decision) sharesBarrier(pod *corev1.Pod, containers []heldContainer) string {
+	if other := d.sharing(pod, containers, func(*corev1.Pod) bool { return true }); other != nil {
+		return fmt.Sprintf("waits for the same ConfigMap as pod %s, which would start along with it: one is a copy of the other. Delete both, so that they are created anew", other.Name)
+	}
+	return ""
+}
+
+// sharing is another pod that waits for one of the same ConfigMaps, nil if none does.
+func (d *decision) sharing(pod *corev1.Pod, containers []heldContainer, which func(*corev1.Pod) bool) *corev1.Pod {
+	for i := range d.Pods {
+		other := &d.Pods[i]
+		if other.UID == pod.UID || !which(other) {
+			continue
+		}
+		for _, theirs := range held(other, d.Singleton) {
+			if theirs.configMap != "" && slices.ContainsFunc(containers, func(h heldContainer) bool { return h.configMap == theirs.configMap }) {
+				return other
+			}
+		}
+	}
+	return nil
 }
 
 func (d *decision) findOverlap(pod *corev1.Pod) {

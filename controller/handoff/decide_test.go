@@ -224,6 +224,24 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.Adopted, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.Record{}, protect("db-2", true)},
 		},
+		"a copy of the holder, whose barrier is open": {
+			snapshot: MakeSnapshot(MakePod("db-1").Barrier().Injected().Holding(), MakePod("db-2").CopiedFrom("db-1").Injected().Warm()).
+				Holder("db-1"),
+			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantSteps:   []handoff.Step{protect("db-2", false)},
+			wantMessage: "pod db-2 is not held",
+		},
+		"a copy of the pod that is recorded, before its signal": {
+			snapshot: MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm().Protected(), MakePod("db-2").CopiedFrom("db-1").Injected().Warm()).
+				Chosen("db-1"),
+			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantSteps: []handoff.Step{protect("db-2", false)},
+		},
+		"a copy of a standby would start along with it": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm(), MakePod("db-2").CopiedFrom("db-1").Injected()),
+			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseTransitioning,
+			wantMessage: "pod db-1 waits for the same ConfigMap as pod db-2, which would start along with it",
+		},
 		"two were signalled": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(3).Ready(), MakePod("db-1").Injected().Signalled(4).Ready(), standby),
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,

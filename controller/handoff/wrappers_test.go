@@ -112,6 +112,12 @@ func (p *PodWrapper) Barrier() *PodWrapper {
 	return p
 }
 
+// CopiedFrom is Barrier with the ConfigMap of another pod.
+func (p *PodWrapper) CopiedFrom(other string) *PodWrapper {
+	p.Spec.Containers[0] = barrier("app", barrierOf(other))
+	return p
+}
+
 // GateProbe has the kubelet ask the gate whether the main process of app was started.
 func (p *PodWrapper) GateProbe() *PodWrapper {
 	p.Spec.Containers[0].StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
