@@ -21,7 +21,8 @@ var searches = map[string]struct {
 	deep                                bool
 }{
 	"two controllers, two nodes, one fault":  {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 2, controllers: 2, faults: 1},
-	"two nodes, three faults":                {pods: []podKind{wrapperPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 3},
+	"two nodes, two faults":                  {pods: []podKind{wrapperPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 2},
+	"three faults":                           {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 3},
 	"three pods, two faults":                 {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 1, faults: 2},
 	"one that ran before, two controllers":   {pods: []podKind{barePod, wrapperPod}, created: 1, nodes: 2, controllers: 2, faults: 1},
 	"one that ran before, two faults":        {pods: []podKind{barePod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 1, faults: 2},
@@ -30,7 +31,8 @@ var searches = map[string]struct {
 	"three pods, two controllers, one fault": {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 2, faults: 1, deep: true},
 	"two controllers, two faults":            {pods: []podKind{wrapperPod, wrapperPod}, created: 1, nodes: 1, controllers: 2, faults: 2, deep: true},
 	"three pods, two nodes, two faults":      {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 2, deep: true},
-	"two nodes, four faults":                 {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 4, deep: true},
+	"two nodes, three faults":                {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 2, controllers: 1, faults: 3, deep: true},
+	"four faults":                            {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 4, deep: true},
 }
 
 // search visits every world that can be reached, the nearest first.
