@@ -1,7 +1,6 @@
 package handoff_test
 
 import (
-	"cmp"
 	"flag"
 	"fmt"
 	"hash/maphash"
@@ -39,17 +38,18 @@ var searches = map[string]struct {
 type search struct {
 	*model
 	start world
-	// visited has the fingerprint of each world, and its number. Of ten million
-	// worlds, two share one with a chance of one in 400,000.
+	// visited has the fingerprints of the worlds so far. That any two of ten million
+	// share theirs has a chance of one in 400,000.
 	visited map[uint64]struct{}
 	seed    maphash.Seed
-	// from is the world and the action by which each one was reached first.
+	// from tells of each world, by its number, how it was reached first.
 	from []origin
-	// here are the worlds of the current depth, and firstHere the number of the first.
+	// here are the worlds of the current depth, there those of the next.
 	here, there []world
 	depth       int
 }
 
+// origin is a world, by its number, and the action that leads on from it.
 type origin struct {
 	world uint32
 	kind  actionKind
@@ -115,78 +115,6 @@ func (s *search) add(w world, from origin) {
 	}
 	s.visited[fingerprint] = struct{}{}
 	s.there, s.from = append(s.there, w), append(s.from, from)
-}
-
-// canonical makes equal what goes on alike: nodes and controllers have no names, and
-// what nobody asks for any more has no difference.
-func (m *model) canonical(w *world) {
-	for i := range w.pods {
-		p := &w.pods[i]
-		if p.kind > overPod && p.gone && (p.runs == endedProcess || p.node == 0) {
-			*p = podState{kind: overPod, epoch: p.epoch}
-		}
-		if p.runs == endedProcess {
-			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.configMap = false, false, false, false, false
-		}
-		p.configMap = p.configMap && p.kind == barrierPod
-	}
-	for i := range m.controllers {
-		m.forget(&w.controllers[i])
-	}
-	slices.SortFunc(w.controllers[:m.controllers], compareControllers)
-	if m.nodes == 2 && nodesSwapped(w) {
-		w.nodes[0], w.nodes[1] = w.nodes[1], w.nodes[0]
-		for i := range w.pods {
-			if p := &w.pods[i]; p.node > 0 {
-				p.node = 3 - p.node
-			}
-		}
-	}
-}
-
-// forget has a controller not know what none of its further steps asks for.
-func (m *model) forget(c *controllerState) {
-	if c.stage != planStage {
-		return
-	}
-	asked, cas := uint8(0), false
-	for _, s := range m.plans[c.plan].steps[c.done:] {
-		if s.conditional {
-			asked |= 1 << s.pod
-		}
-		cas = cas || s.do == recordStep || s.do == takeWordStep || s.do == finishStep || s.do == letGoStep
-	}
-	c.stalePods &= asked
-	c.staleSingleton = c.staleSingleton && cas
-}
-
-func compareControllers(a, b controllerState) int {
-	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(a.plan, b.plan), cmp.Compare(a.done, b.done),
-		cmp.Compare(a.stalePods, b.stalePods), compareBools(a.staleSingleton, b.staleSingleton), cmp.Compare(a.cached, b.cached),
-		cmp.Compare(a.read.holder, b.read.holder), compareBools(a.read.signalled, b.read.signalled))
-}
-
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
-}
-
-// nodesSwapped tells whether the second node stands where the first one should: the
-// first pod that is on a node is on the first.
-func nodesSwapped(w *world) bool {
-	for i := range w.pods {
-		if w.pods[i].node > 0 {
-			return w.pods[i].node == 2
-		}
-	}
-	a, b := w.nodes[0], w.nodes[1]
-	return cmp.Or(compareBools(a.off, b.off), compareBools(a.cut, b.cut), compareBools(a.notReady, b.notReady),
-		compareBools(a.outOfService, b.outOfService), compareBools(a.deleted, b.deleted)) > 0
 }
 
 // TestSearch visits every world that can be reached within each of the searches. In

@@ -1,0 +1,78 @@
+package handoff_test
+
+import (
+	"cmp"
+	"slices"
+)
+
+// canonical makes equal what goes on alike: nodes and controllers have no names, and
+// what nobody asks for any more has no difference.
+func (m *model) canonical(w *world) {
+	for i := range w.pods {
+		p := &w.pods[i]
+		if p.kind > overPod && p.gone && (p.runs == endedProcess || p.node == 0) {
+			*p = podState{kind: overPod, epoch: p.epoch}
+		}
+		if p.runs == endedProcess {
+			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.configMap = false, false, false, false, false
+		}
+		p.configMap = p.configMap && p.kind == barrierPod
+	}
+	for i := range m.controllers {
+		m.forget(&w.controllers[i])
+	}
+	slices.SortFunc(w.controllers[:m.controllers], compareControllers)
+	if m.nodes == 2 && nodesSwapped(w) {
+		w.nodes[0], w.nodes[1] = w.nodes[1], w.nodes[0]
+		for i := range w.pods {
+			if p := &w.pods[i]; p.node > 0 {
+				p.node = 3 - p.node
+			}
+		}
+	}
+}
+
+// forget has a controller not know what none of its further steps asks for.
+func (m *model) forget(c *controllerState) {
+	if c.stage != planStage {
+		return
+	}
+	asked, cas := uint8(0), false
+	for _, s := range m.plans[c.plan].steps[c.done:] {
+		if s.conditional {
+			asked |= 1 << s.pod
+		}
+		cas = cas || s.do == recordStep || s.do == takeWordStep || s.do == finishStep || s.do == letGoStep
+	}
+	c.stalePods &= asked
+	c.staleSingleton = c.staleSingleton && cas
+}
+
+func compareControllers(a, b controllerState) int {
+	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(a.plan, b.plan), cmp.Compare(a.done, b.done),
+		cmp.Compare(a.stalePods, b.stalePods), compareBools(a.staleSingleton, b.staleSingleton), cmp.Compare(a.cached, b.cached),
+		cmp.Compare(a.read.holder, b.read.holder), compareBools(a.read.signalled, b.read.signalled))
+}
+
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// nodesSwapped tells whether the second node stands where the first one should: the
+// first pod that is on a node is on the first.
+func nodesSwapped(w *world) bool {
+	for i := range w.pods {
+		if w.pods[i].node > 0 {
+			return w.pods[i].node == 2
+		}
+	}
+	a, b := w.nodes[0], w.nodes[1]
+	return cmp.Or(compareBools(a.off, b.off), compareBools(a.cut, b.cut), compareBools(a.notReady, b.notReady),
+		compareBools(a.outOfService, b.outOfService), compareBools(a.deleted, b.deleted)) > 0
+}
