@@ -74,11 +74,16 @@ type blow struct {
 
 func (b blow) String() string { return b.fault.name + " (" + b.node + ")" }
 
-// round is what strikes at once, and the time after it until the next.
+// round is what strikes at once, and how many handoffs there shall be after it
+// before the next: faults alone would prove nothing.
 type round struct {
-	blows []blow
-	pause time.Duration
+	blows    []blow
+	handoffs int
 }
+
+// roundPatience is how long to wait for those handoffs: the next fault may come
+// while one is stuck.
+const roundPatience = time.Minute
 
 // rounds deals the faults: each comes once before any comes again, so that a short
 // soak has several kinds of them. One in three rounds is of two at once.
@@ -98,7 +103,7 @@ func (r *rounds) next() round {
 	for range n {
 		next.blows = append(next.blows, blow{r.deal(), "node" + strconv.Itoa(1+r.random.IntN(2)), time.Duration(1+r.random.IntN(12)) * time.Second})
 	}
-	next.pause = time.Duration(1+r.random.IntN(8)) * time.Second
+	next.handoffs = 1 + r.random.IntN(8)
 	return next
 }
 
@@ -135,8 +140,17 @@ func (r *run) breakThings(ctx context.Context) error {
 		if err := r.AwaitWhole(ctx); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("after %v: %w", next.blows, err)
 		}
-		if !pause(ctx, next.pause) {
-			return nil
+		r.awaitHandoffs(ctx, next.handoffs)
+	}
+}
+
+// awaitHandoffs returns after so many handoffs, or some time.
+func (r *run) awaitHandoffs(ctx context.Context, n int) {
+	ctx, cancel := context.WithTimeout(ctx, roundPatience)
+	defer cancel()
+	for before := r.judge(ctx).handoffs; r.judge(ctx).handoffs < before+n; {
+		if !pause(ctx, time.Second) {
+			return
 		}
 	}
 }

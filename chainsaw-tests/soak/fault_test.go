@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,7 +17,7 @@ func dealt(seed uint64, rounds int) (all []string, kinds map[string]int) {
 			all = append(all, b.String()+" "+b.lasts.String())
 			kinds[b.fault.name]++
 		}
-		all = append(all, next.pause.String())
+		all = append(all, strconv.Itoa(next.handoffs))
 	}
 	return all, kinds
 }

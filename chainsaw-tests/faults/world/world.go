@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -53,6 +54,7 @@ type World struct {
 // Connect finds the cluster and builds, into the directory, what judges the journals.
 func Connect(ctx context.Context, directory string) (*World, error) {
 	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard()) // each fault would be told of again
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster (run this by `bin/cluster exec --`): %w", err)
