@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
 )
@@ -65,20 +66,26 @@ type actor struct {
 	random  *rand.Rand
 }
 
-// act goes on until the context ends. It fails where there is no holder in time.
-func (a *actor) act(ctx context.Context) error {
+// handoffPatience is how long to wait for a handoff before something else is done to
+// the singleton too. A ReplicaSet whose pod was refused, since Kyverno was down, tries
+// again after ever longer pauses.
+const handoffPatience = 30 * time.Second
+
+// act goes on until the context ends.
+func (a *actor) act(ctx context.Context) {
 	all := causes(a.options)
 	next := all[0] // so that there is something to undo
 	for ctx.Err() == nil {
 		if err := a.once(ctx, next); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("%s, after %s: %w", a.Namespace, next.name, err)
+			a.note(a.Namespace, next.name+": goes on with something else: "+err.Error())
 		}
 		next = all[a.random.IntN(len(all))]
 	}
-	return nil
 }
 
 func (a *actor) once(ctx context.Context, c cause) error {
+	ctx, cancel := context.WithTimeout(ctx, handoffPatience)
+	defer cancel()
 	var epoch int64
 	err := world.Await(ctx, c.name, func(ctx context.Context) error {
 		got, err := a.Read(ctx)

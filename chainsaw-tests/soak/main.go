@@ -92,13 +92,9 @@ func (r *run) storm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
 	var actors sync.WaitGroup
-	failed := make(chan error, len(r.actors)+1)
+	failed := make(chan error, 1)
 	for _, a := range r.actors {
-		actors.Go(func() {
-			if err := a.act(ctx); err != nil {
-				failed <- err
-			}
-		})
+		actors.Go(func() { a.act(ctx) })
 	}
 	actors.Go(func() {
 		if err := r.breakThings(ctx); err != nil {

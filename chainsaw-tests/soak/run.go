@@ -155,7 +155,7 @@ func (r *run) calm(ctx context.Context) error {
 	}
 	var failed []error
 	for _, a := range r.actors {
-		err := world.Await(ctx, "one replica", func(ctx context.Context) error { return a.Scale(ctx, 1) })
+		err := world.Await(ctx, a.Namespace+": one replica", func(ctx context.Context) error { return a.Scale(ctx, 1) })
 		if err = errors.Join(err, a.AwaitHolder(ctx, 1)); err != nil {
 			r.unheld++
 			failed = append(failed, err)
