@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -91,6 +92,38 @@ func TestRights(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("rights of the service accounts (-want +got):\n%s", diff)
+	}
+}
+
+// TestGuards: a guard without its binding guards nothing, and one that fails open guards little.
+func TestGuards(t *testing.T) {
+	objects := render(t)
+	bindings := map[string]*admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
+	for _, binding := range all[*admissionregistrationv1.ValidatingAdmissionPolicyBinding](objects) {
+		bindings[binding.Spec.PolicyName] = binding
+	}
+	var got []string
+	for _, guard := range all[*admissionregistrationv1.ValidatingAdmissionPolicy](objects) {
+		got = append(got, strings.TrimPrefix(guard.Name, name+"-"))
+		binding := bindings[guard.Name]
+		if binding == nil {
+			t.Errorf("guard %s has no binding", guard.Name)
+			continue
+		}
+		if want := []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}; !slices.Equal(binding.Spec.ValidationActions, want) {
+			t.Errorf("guard %s does %v, want %v", guard.Name, binding.Spec.ValidationActions, want)
+		}
+		if *guard.Spec.FailurePolicy != admissionregistrationv1.Fail {
+			t.Errorf("guard %s has failurePolicy %s, want Fail", guard.Name, *guard.Spec.FailurePolicy)
+		}
+		if (guard.Spec.ParamKind == nil) != (binding.Spec.ParamRef == nil) {
+			t.Errorf("guard %s has paramKind %v, and its binding paramRef %v", guard.Name, guard.Spec.ParamKind, binding.Spec.ParamRef)
+		}
+	}
+	slices.Sort(got)
+	want := []string{"attestation", "barrier", "bindings", "copied", "dry-run", "finalizer", "held", "marks", "record", "unreleased"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("guards (-want +got):\n%s", diff)
 	}
 }
 
