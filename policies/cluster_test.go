@@ -35,7 +35,7 @@ func TestOnCluster(t *testing.T) {
 		t.Fatalf("find the cluster, as `cluster exec -- go test -tags cluster ./policies` does: %v", err)
 	}
 	c := newClient(t, config)
-	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml") {
+	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml") {
 		if err := c.Create(t.Context(), object); !apierrors.IsAlreadyExists(err) {
 			if err != nil {
 				t.Fatal(err)
