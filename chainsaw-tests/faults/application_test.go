@@ -7,14 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
 )
@@ -117,23 +122,83 @@ func TestOutOfMemory(t *testing.T) {
 	wantProof(t, s, v1.ProofKubeletReported)
 }
 
-// The signal volume is full: of the holder, which does not need it any more, and of
-// a standby, whose sidecar must write into it. The kubelet evicts a pod that fills its
-// volume, so neither stays, and the pod that follows takes over.
+// The disk of the signal volume is full when the signal comes: the sidecar can't hand
+// it on, and says so; nothing starts. It goes on once there is room.
 func TestSignalVolumeFull(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "5"}})
+	old := holder(t, s)
+	deletePod(t, old, nil)
+	held := standby(t, s)
+	makeRoom := fillDisk(t, held)
+	must(t, s.Await(t.Context(), held.Name+" is signalled", func(got *v1.StatefulSingleton) bool {
+		return got.Status.ActivePod == held.Name && reason(got) == "Starting"
+	}))
+	must(t, world.Await(t.Context(), "the sidecar's complaint", func(ctx context.Context) error {
+		out, err := exec.CommandContext(ctx, "kubectl", "logs", "-n", held.Namespace, held.Name, "-c", v1.SidecarName).Output()
+		if err == nil && !strings.Contains(string(out), "no space left on device") {
+			err = fmt.Errorf("it says %s", out)
+		}
+		return err
+	}))
+	wantNobodyElse(t, 2*time.Second, old, s) // the sidecar tries four times a second
+	makeRoom()
+	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+}
+
+// fillDisk puts a full disk in the place of the pod's signal volume, as its sidecar
+// sees it, until what it returns is called.
+func fillDisk(t *testing.T, pod *corev1.Pod) (makeRoom func()) {
+	t.Helper()
+	sidecar, err := world.Process(pod, "/ko-app/gate", "sidecar")
+	must(t, err)
+	must(t, insideMounts(sidecar, func() error {
+		if err := unix.Mount("tmpfs", signal.Dir, "tmpfs", 0, "size=4k,mode=777"); err != nil {
+			return fmt.Errorf("mount a small disk: %w", err)
+		}
+		return os.WriteFile(signal.Dir+"/ballast", make([]byte, 4096), 0o644)
+	}))
+	return func() {
+		must(t, insideMounts(sidecar, func() error { return unix.Unmount(signal.Dir, unix.MNT_DETACH) }))
+	}
+}
+
+// insideMounts does something among the mounts that a process sees.
+func insideMounts(pid int, do func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with its goroutine
+		done <- func() error {
+			mounts, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+			if err != nil {
+				return err
+			}
+			defer func() { _ = mounts.Close() }()
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return fmt.Errorf("leave the other threads' directories: %w", err)
+			}
+			if err := unix.Setns(int(mounts.Fd()), unix.CLONE_NEWNS); err != nil {
+				return fmt.Errorf("enter the mounts of process %d: %w", pid, err)
+			}
+			return do()
+		}()
+	}()
+	return <-done
+}
+
+// The signal volume grows beyond its limit: of a standby, and of the holder, which
+// does not need it any more. The kubelet evicts the pod when it notices, and the pod
+// that follows takes over.
+func TestSignalVolumeOverItsLimit(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "15"}})
 	old := holder(t, s)
 	deletePod(t, old, nil)
-	held := standby(t, s)
-	fill(t, held)
-	wantNobodyElse(t, time.Second, old, s)
+	overfill(t, standby(t, s))
+	wantNobodyElse(t, time.Second, old, s) // it takes 15 s to stop
 	must(t, s.AwaitHolder(t.Context(), 2))
-	if _, err := s.Check(t.Context()); err != nil {
-		t.Error(err)
-	}
 	next := holder(t, s)
-	fill(t, next)
+	overfill(t, next)
 	must(t, world.Await(t.Context(), "the eviction of "+next.Name, func(ctx context.Context) error {
 		got, err := s.Read(ctx)
 		if err == nil && got.Status.ActivePodUID == next.UID {
@@ -145,8 +210,8 @@ func TestSignalVolumeFull(t *testing.T) {
 	wantProof(t, s, v1.ProofKubeletReported)
 }
 
-// fill fills the pod's signal volume beyond its limit of 32 MiB, on its node's disk.
-func fill(t *testing.T, pod *corev1.Pod) {
+// overfill fills the pod's signal volume beyond its limit of 32 MiB, on its node's disk.
+func overfill(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	state := filepath.Dir(os.Getenv("KUBECONFIG"))
 	volume := filepath.Join(state, "machines", pod.Spec.NodeName, "lib/kubelet/pods", string(pod.UID), "volumes/kubernetes.io~empty-dir/statefulsingleton-signal")

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -371,20 +372,30 @@ func (s *Singleton) KillApp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	entries, err := os.ReadDir("/proc")
+	pid, err := Process(pod, "/app")
 	if err != nil {
 		return err
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// Process is the id of the process of the pod that runs this command, which must have
+// the pod's uid in its environment variable POD_UID.
+func Process(pod *corev1.Pod, command ...string) (int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0, err
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		command, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // it may have ended
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // it may have ended
 		environment, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if string(command) == "/app\x00" && bytes.Contains(environment, []byte("POD_UID="+string(pod.UID)+"\x00")) {
-			return syscall.Kill(pid, syscall.SIGKILL)
+		if string(line) == strings.Join(command, "\x00")+"\x00" && bytes.Contains(environment, []byte("POD_UID="+string(pod.UID)+"\x00")) {
+			return pid, nil
 		}
 	}
-	return fmt.Errorf("pod %s/%s runs no application on this machine", pod.Namespace, pod.Name)
+	return 0, fmt.Errorf("pod %s/%s runs no %v on this machine", pod.Namespace, pod.Name, command)
 }

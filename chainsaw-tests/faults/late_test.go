@@ -1,0 +1,174 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// testFinalizer keeps a pod's object, so that a late write finds it.
+const testFinalizer = "faults.test/keep"
+
+// A signal is on its way into the API server when its controller falls silent. The
+// pod that it is meant for is deleted, another controller releases the next one, and
+// then the signal arrives.
+func TestSignalArrivesLate(t *testing.T) {
+	alone(t)
+	s := singleton(t, world.Options{})
+	leader := leaderApart(t)
+	first := holder(t, s)
+	late := delaySignal(t, s)
+	deletePod(t, first, nil)
+	select {
+	case <-late.arrived:
+	case <-time.After(world.Patience):
+		t.Fatal("no signal came")
+	}
+	cluster(t, "process", "stop", "manager", "--on", leader.Spec.NodeName)
+	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "manager") })
+	meant := holder(t, s)
+	keep(t, meant, `{"metadata":{"finalizers":["`+testFinalizer+`"]}}`)
+	t.Cleanup(func() { keep(t, meant, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["`+testFinalizer+`"]}}`) })
+	deletePod(t, meant, nil)
+	must(t, s.AwaitHolder(t.Context(), 3))
+	wantProof(t, s, v1.ProofNeverSignalled)
+	next := holder(t, s)
+
+	if !late.release() {
+		t.Fatal("the API server has given the signal up: this machine is too slow for the test")
+	}
+	cluster(t, "process", "continue", "manager")
+	must(t, w.AwaitWhole(t.Context()))
+	wantNobodyElse(t, nobodyElse, next, s)
+	got := &corev1.Pod{}
+	must(t, w.Get(t.Context(), client.ObjectKeyFromObject(meant), got))
+	if got.Annotations[signal.Annotation] != "" {
+		t.Errorf("pod %s was signalled after its deletion, while %s holds", got.Name, next.Name)
+	}
+	wantStarts(t, s, 2)
+}
+
+func keep(t *testing.T, pod *corev1.Pod, patch string) {
+	t.Helper()
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	must(t, w.Patch(context.Background(), object, client.RawPatch(types.StrategicMergePatchType, []byte(patch))))
+}
+
+// delayed is a webhook of the test that keeps the first signal waiting.
+type delayed struct {
+	// known is closed once the API server knows of the webhook, and arrived once a
+	// signal waits in it.
+	known   chan struct{}
+	arrived chan struct{}
+	goOn    chan struct{}
+	gone    chan struct{}
+
+	probed, first sync.Once
+}
+
+// release lets the signal go on. It returns false if nobody waits for it any more.
+func (d *delayed) release() bool {
+	select {
+	case <-d.gone:
+		return false
+	default:
+		close(d.goOn)
+		return true
+	}
+}
+
+func (d *delayed) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+	var review admissionv1.AdmissionReview
+	if err := json.NewDecoder(request.Body).Decode(&review); err != nil {
+		http.Error(response, err.Error(), http.StatusBadRequest)
+		return
+	}
+	hold := func() {
+		close(d.arrived)
+		select {
+		case <-d.goOn:
+		case <-request.Context().Done():
+			close(d.gone)
+		}
+	}
+	if review.Request.Resource.Resource == "configmaps" {
+		d.probed.Do(func() { close(d.known) })
+	} else {
+		d.first.Do(hold)
+	}
+	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+	_ = json.NewEncoder(response).Encode(review) // whoever asked may be gone
+}
+
+// delaySignal has the API server wait with the controller's next signal.
+func delaySignal(t *testing.T, s *world.Singleton) *delayed {
+	t.Helper()
+	d := &delayed{known: make(chan struct{}), arrived: make(chan struct{}), goOn: make(chan struct{}), gone: make(chan struct{})}
+	server := httptest.NewTLSServer(d)
+	t.Cleanup(server.Close)
+	webhook := &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace + "-late"},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: "late.faults.test",
+			ClientConfig: registrationv1.WebhookClientConfig{
+				URL:      new(server.URL),
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			},
+			Rules: []registrationv1.RuleWithOperations{rule(registrationv1.Update, "pods"), rule(registrationv1.Create, "configmaps")},
+			MatchConditions: []registrationv1.MatchCondition{{
+				Name: "signal-or-probe",
+				Expression: fmt.Sprintf(`request.namespace == '%s' && (request.name == '%s' || request.userInfo.username == '%s' &&
+					has(object.metadata.annotations) && '%s' in object.metadata.annotations &&
+					!(has(oldObject.metadata.annotations) && '%s' in oldObject.metadata.annotations))`,
+					s.Namespace, probe, world.ControllerUser, signal.Annotation, signal.Annotation),
+			}},
+			AdmissionReviewVersions: []string{"v1"},
+			SideEffects:             new(registrationv1.SideEffectClassNone),
+			TimeoutSeconds:          new(int32(30)), // the longest that there is
+			FailurePolicy:           new(registrationv1.Ignore),
+		}},
+	}
+	t.Cleanup(func() { must(t, w.Delete(context.Background(), webhook)) })
+	must(t, w.Create(t.Context(), webhook))
+	must(t, world.Await(t.Context(), "a webhook that the API server knows of", func(ctx context.Context) error {
+		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: probe}}
+		if err := client.NewDryRunClient(w).Create(ctx, probe); err != nil {
+			return err
+		}
+		select {
+		case <-d.known:
+			return nil
+		default:
+			return errors.New("it was not asked")
+		}
+	}))
+	return d
+}
+
+func rule(operation registrationv1.OperationType, resource string) registrationv1.RuleWithOperations {
+	return registrationv1.RuleWithOperations{
+		Operations: []registrationv1.OperationType{operation},
+		Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{resource}},
+	}
+}
