@@ -14,7 +14,7 @@ var (
 	testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Z][A-Za-z]*)`")
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z][A-Za-z]*)\(`)
 	caseName = regexp.MustCompile("`(chainsaw-tests/[a-z-]+)`")
-	linkTo   = regexp.MustCompile(`\]\(([^):#]+)\)`)
+	linkTo   = regexp.MustCompile(`\]\(([^):#]+)[#)]`)
 )
 
 // No claim without the test that carries it: a test that a page names is there.

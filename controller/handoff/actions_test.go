@@ -236,6 +236,11 @@ func (m *model) do(w *world, kind actionKind, a, b uint8) {
 		w.pods[i], w.revision = podState{kind: m.pods[i], revision: b}, b
 	case recreateAction:
 		w.singleton = singletonState{exists: true}
+		for i := range w.pods {
+			if p := &w.pods[i]; !p.signal {
+				p.epoch = 0
+			}
+		}
 		w.wroteSingleton(-1)
 	default:
 		w.suffer(kind, i)
@@ -334,7 +339,7 @@ func (m *model) tellController(before, after *world, c int) string {
 		if status.holder > 0 {
 			text = stepNames[next.do] + " pod " + podName(int(status.holder-1)) + " as the holder"
 		}
-	case takeWordStep, finishStep:
+	case takeAttestationStep, finishStep:
 	default:
 		text += " pod " + podName(int(next.pod))
 	}

@@ -11,7 +11,7 @@ func (m *model) canonical(w *world) {
 	for i := range w.pods {
 		p := &w.pods[i]
 		if p.kind > overPod && p.gone && (p.runs == endedProcess || p.node == 0) {
-			*p = podState{kind: overPod, epoch: p.epoch}
+			*p = podState{kind: overPod, epoch: p.epoch, gone: p.epoch > 0, signal: p.epoch > 0 && p.signal}
 		}
 		if p.runs == endedProcess {
 			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.configMap = false, false, false, false, false
@@ -42,7 +42,7 @@ func (m *model) forget(c *controllerState) {
 		if s.conditional {
 			asked |= 1 << s.pod
 		}
-		cas = cas || s.do == recordStep || s.do == takeWordStep || s.do == finishStep || s.do == letGoStep
+		cas = cas || s.do == recordStep || s.do == takeAttestationStep || s.do == finishStep || s.do == letGoStep
 	}
 	c.stalePods &= asked
 	c.staleSingleton = c.staleSingleton && cas

@@ -32,9 +32,6 @@ type decision struct {
 	standbys []standby
 	// strangers are held for a singleton of another name, and stay held.
 	strangers []*corev1.Pod
-	// epoch is the last that was given, by the record or, where that is lost, by what
-	// is still to be seen of it.
-	epoch int64
 	// overlap names another singleton and the pod that both pick.
 	overlap string
 
@@ -51,27 +48,38 @@ type standby struct {
 	revision int64
 	// waitsFor is empty if the standby is warm.
 	waitsFor string
+	// needsPerson: it never will be by itself.
+	needsPerson bool
 }
 
 // Decide says what to do about a singleton that looks like the Snapshot at the
 // time now.
 func Decide(s Snapshot, now time.Time) Plan {
-	d := &decision{Snapshot: s, now: now, status: s.Singleton.Status.DeepCopy(), epoch: s.Singleton.Status.Epoch}
+	d := &decision{Snapshot: s, now: now, status: s.Singleton.Status.DeepCopy()}
 	d.sort()
 	if d.status.ActivePodUID != "" {
 		d.withHolder()
 	} else {
 		d.withoutHolder()
 	}
-	for _, pod := range d.leftovers {
-		d.do(LetGo{Pod: refOf(pod)})
-	}
-	if spent, refused := d.judgeWord(); spent {
-		d.do(TakeWord{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
+	d.letGoLeftovers()
+	if spent, refused := d.judgeAttestation(); spent {
+		d.do(TakeAttestation{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
 	}
 	d.report()
 	d.plan.Status = *d.status
 	return d.plan
+}
+
+// letGoLeftovers comes after a Record of the epoch, where only they bear the last.
+func (d *decision) letGoLeftovers() {
+	recorded := slices.Contains(d.plan.Steps, Step(Record{}))
+	if len(d.leftovers) > 0 && d.status.Epoch > d.Singleton.Status.Epoch && !recorded {
+		d.do(Record{})
+	}
+	for _, pod := range d.leftovers {
+		d.do(LetGo{Pod: refOf(pod)})
+	}
 }
 
 func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }
@@ -96,7 +104,7 @@ func (d *decision) sort() {
 		containers := held(pod, d.Singleton)
 		_, dead := d.proveDead(pod)
 		if given, ok := signalled(pod); ok {
-			d.epoch = max(d.epoch, given.Epoch)
+			d.status.Epoch = max(d.status.Epoch, given.Epoch) // the record may have been lost
 		}
 		switch {
 		case pod.UID == d.status.ActivePodUID:
@@ -106,9 +114,10 @@ func (d *decision) sort() {
 		case dead:
 		case !isHeld(pod, containers) || released(pod) || d.opened(pod, containers):
 			d.runners = append(d.runners, pod)
-		case going(pod):
+		case Going(pod):
 		case injectedFor(pod, d.Singleton) && selected:
-			d.standbys = append(d.standbys, standby{pod, d.revision(pod), cmp.Or(d.sharesBarrier(pod, containers), waitsFor(pod, containers))})
+			shares := d.sharesBarrier(pod, containers)
+			d.standbys = append(d.standbys, standby{pod, d.revision(pod), cmp.Or(shares, waitsFor(pod, containers)), shares != ""})
 		case selected:
 			d.strangers = append(d.strangers, pod)
 		}
@@ -171,8 +180,12 @@ func (d *decision) blocked() bool {
 		d.needsPerson = true
 		d.found(Overlapping, "%s: no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons", d.overlap)
 	case len(d.runners) > 0:
-		d.needsPerson = !slices.ContainsFunc(d.runners, going)
-		d.found(SeveralRun, "%s not held and may run besides the holder: no pod is released until only one is left. %s", these(d.runners), d.severalHelp())
+		d.needsPerson = !slices.ContainsFunc(d.runners, Going)
+		besides := "and no record says which one holds"
+		if d.status.ActivePodUID != "" {
+			besides = "and may run besides the holder"
+		}
+		d.found(SeveralRun, "%s not held, %s: no pod is released until only one is left. %s", these(d.runners), besides, d.severalHelp())
 	default:
 		return false
 	}
@@ -205,9 +218,9 @@ func (d *decision) withHolder() {
 		d.succeed(proof)
 		return
 	}
-	if going(d.holder) {
+	if Going(d.holder) {
 		d.protect(d.holder)
-		d.found(HolderStopping, "pod %s stops%s", d.holder.Name, d.stoppingHelp(d.holder))
+		d.found(HolderStopping, "pod %s stops%s", d.holder.Name, d.stoppingHelp(d.holder, d.now))
 		return
 	}
 	d.alive()
@@ -219,12 +232,13 @@ func (d *decision) withoutHolder() {
 		d.protect(d.runners...)
 		d.blocked()
 	case len(d.runners) == 1:
-		d.disarm(nil)
+		d.letGoOthers(nil)
 		d.adopt(d.runners[0])
 	case len(d.standbys) > 0 && d.warm() == nil:
+		d.needsPerson = d.standbys[0].needsPerson
 		d.found(WarmingUp, "pod %s %s", d.standbys[0].pod.Name, d.standbys[0].waitsFor)
 	case len(d.standbys) > 0:
-		d.disarm(d.warm())
+		d.letGoOthers(d.warm())
 		d.release(d.warm(), d.nextTransition())
 	case d.status.LastTransition != nil && d.status.LastTransition.To == "" && d.status.LastTransition.Cause != v1.CauseScaleDown:
 		d.found(AwaitingPod, "pod %s has ended, and the pod that follows has not come yet%s", d.status.LastTransition.From, d.strangerHelp())
@@ -246,7 +260,7 @@ func (d *decision) warm() *corev1.Pod {
 // succeed moves the record on from a holder that is proven dead.
 func (d *decision) succeed(proof v1.Proof) {
 	now := metav1.NewMicroTime(d.now)
-	t := &v1.Transition{From: d.status.ActivePod, Cause: d.cause(), Proof: proof, Started: d.begun(), Terminated: &now}
+	t := &v1.Transition{From: d.status.ActivePod, FromUID: d.status.ActivePodUID, Cause: d.cause(), Proof: proof, Started: d.begun(), Terminated: &now}
 	next := d.warm()
 	if !d.blocked() && next != nil {
 		d.release(next, t)
@@ -262,10 +276,10 @@ func (d *decision) succeed(proof v1.Proof) {
 	}
 }
 
-// disarm lets go of every protected standby but next. Where there is no record, one
+// letGoOthers lets go of every protected standby but next. Where there is no record, one
 // may have been lost, and a controller that recorded such a standby there may still
 // be about to signal it: the write makes that fail, or fails if it came too late.
-func (d *decision) disarm(next *corev1.Pod) {
+func (d *decision) letGoOthers(next *corev1.Pod) {
 	for _, s := range d.standbys {
 		if s.pod != next && protected(s.pod) {
 			d.do(LetGo{refOf(s.pod), Version(s.pod.ResourceVersion)})
@@ -286,23 +300,23 @@ func (d *decision) nextTransition() *v1.Transition {
 func (d *decision) release(pod *corev1.Pod, t *v1.Transition) {
 	t.To = pod.Name
 	d.status.ActivePod, d.status.ActivePodUID, d.status.LastTransition = pod.Name, pod.UID, t
-	d.status.Epoch = d.epoch + 1
+	d.status.Epoch++
 	d.standbys = slices.DeleteFunc(d.standbys, func(s standby) bool { return s.pod == pod })
-	d.sign(pod)
+	d.signalHolder(pod)
 	d.found(Released, "pod %s is released with epoch %d", pod.Name, d.status.Epoch)
 }
 
-// sign signals the pod that the record names. The Record before it is the
+// signalHolder signals the pod that the record names. The Record before it is the
 // compare-and-swap that stops whoever read an older one.
-func (d *decision) sign(pod *corev1.Pod) {
-	d.arm(pod)
+func (d *decision) signalHolder(pod *corev1.Pod) {
+	d.protectStandby(pod)
 	d.do(Record{}, Signal{refOf(pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
 	d.openBarriers(pod)
 	d.markReady(pod)
 }
 
-// arm puts the finalizer on a standby that is to be signalled.
-func (d *decision) arm(pod *corev1.Pod) {
+// protectStandby puts the finalizer on a standby that is to be signalled.
+func (d *decision) protectStandby(pod *corev1.Pod) {
 	if !protected(pod) {
 		d.do(Protect{Pod: refOf(pod), Version: Version(pod.ResourceVersion)})
 	}
@@ -310,7 +324,7 @@ func (d *decision) arm(pod *corev1.Pod) {
 
 // markReady opens the readiness gate: the pod is Ready as soon as its containers are.
 func (d *decision) markReady(pod *corev1.Pod) {
-	if !isTrue(pod, v1.ReadyCondition) {
+	if !IsTrue(pod, v1.ReadyCondition) {
 		d.do(MarkReady{refOf(pod)})
 	}
 }
@@ -338,10 +352,8 @@ func (d *decision) adopt(pod *corev1.Pod) {
 	d.protect(pod)
 	d.status.ActivePod, d.status.ActivePodUID = pod.Name, pod.UID
 	d.status.LastTransition = &v1.Transition{To: pod.Name, Cause: v1.CauseAdopted, Started: d.begun(), Signalled: &now}
-	d.status.Epoch++
-	if s, ok := signalled(pod); ok {
-		// It runs with this epoch in its environment.
-		d.status.Epoch = max(d.status.Epoch-1, s.Epoch)
+	if _, ok := signalled(pod); !ok {
+		d.status.Epoch++ // one that was signalled has its own in its environment
 	}
 	d.do(Record{})
 	if pod.DeletionTimestamp == nil {
@@ -357,7 +369,7 @@ func (d *decision) alive() {
 	holds := slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.open })
 	if holds && !hasSignal {
 		if !d.blocked() {
-			d.sign(d.holder)
+			d.signalHolder(d.holder)
 			d.found(Released, "pod %s is released with epoch %d", d.holder.Name, d.status.Epoch)
 		}
 		return
@@ -393,7 +405,7 @@ func (d *decision) followStart(containers []heldContainer, given signal.Signal) 
 			t.Signalled = new(metav1.NewMicroTime(given.Time))
 		}
 	}
-	ready := isTrue(d.holder, corev1.PodReady)
+	ready := IsTrue(d.holder, corev1.PodReady)
 	if t.Terminated != nil && t.GapMilliseconds == nil && (ready || startReported(containers) && mainStarted(containers)) {
 		t.GapMilliseconds = new(d.now.Sub(t.Terminated.Time).Milliseconds())
 	}
@@ -406,7 +418,7 @@ func (d *decision) followStart(containers []heldContainer, given signal.Signal) 
 func (d *decision) serving(containers []heldContainer) {
 	t := d.status.LastTransition
 	switch {
-	case isTrue(d.holder, corev1.PodReady):
+	case IsTrue(d.holder, corev1.PodReady):
 		d.found(HolderReady, "pod %s holds with epoch %d%s", d.holder.Name, d.status.Epoch, d.strangerHelp())
 	case t != nil && t.To == d.holder.Name && t.Ready == nil:
 		why := notReady(d.holder)
@@ -438,12 +450,13 @@ func (d *decision) rollOver(next *standby) {
 	cold := ""
 	if next.waitsFor != "" {
 		if cold = d.waitsForHolder(next.pod); cold == "" {
+			d.needsPerson = next.needsPerson
 			d.found(StandbyNotWarm, "pod %s %s; pod %s goes on until it is warm", next.pod.Name, next.waitsFor, d.holder.Name)
 			return
 		}
 	}
 	if cold == "" {
-		d.arm(next.pod) // now, while nobody waits
+		d.protectStandby(next.pod) // now, while nobody waits
 	}
 	rs := d.replicaSet(d.holder)
 	if rs.Spec.Replicas == nil || *rs.Spec.Replicas > 0 {
@@ -482,7 +495,7 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 			}
 		case slices.Contains(modes, corev1.ReadWriteMany) || slices.Contains(modes, corev1.ReadOnlyMany):
 		case pod.Spec.NodeName != "" && pod.Spec.NodeName != d.holder.Spec.NodeName &&
-			!isTrue(pod, corev1.PodReadyToStartContainers) &&
+			!IsTrue(pod, corev1.PodReadyToStartContainers) &&
 			scheduled != nil && d.now.Sub(scheduled.LastTransitionTime.Time) >= attachPatience:
 			return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s", claim.Name, d.holder.Spec.NodeName)
 		}
@@ -502,7 +515,7 @@ func (d *decision) cause() v1.Cause {
 	if pod == nil {
 		return v1.CauseDeletion
 	}
-	disrupted := isTrue(pod, corev1.DisruptionTarget)
+	disrupted := IsTrue(pod, corev1.DisruptionTarget)
 	switch {
 	case disrupted:
 		return v1.CauseEviction

@@ -126,6 +126,11 @@ func TestDecideFirstHolder(t *testing.T) {
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 41, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 41), readyOf("db-1"), handoff.LetGo{Pod: ref("db-0")}},
 		},
+		"none that is warm, while the last bearer of an epoch ends": {
+			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(40).Running().Ended(), MakePod("db-1").Injected()),
+			wantOutcome: handoff.WarmingUp, wantEpoch: 40, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-0")}},
+		},
 		"none that is being deleted": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Deleting()),
 			wantOutcome: handoff.NoPods,
@@ -175,7 +180,7 @@ func TestDecideAdoption(t *testing.T) {
 			snapshot:    MakeSnapshot(plain("db-0"), plain("db-1"), standby),
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
 			wantSteps:   []handoff.Step{protect("db-0", false), protect("db-1", false)},
-			wantMessage: "pods db-0, db-1 are not held and may run besides the holder: no pod is released until only one is left. Delete what is too much, as in: kubectl delete -n prod pod db-1",
+			wantMessage: "pods db-0, db-1 are not held, and no record says which one holds: no pod is released until only one is left. Delete what is too much, as in: kubectl delete -n prod pod db-1",
 		},
 		"two that ran before, one is going on a node that does not answer": {
 			snapshot: MakeSnapshot(plain("db-0").On(node2).Protected().Deleting(), plain("db-1").Protected(), standby).
@@ -239,12 +244,12 @@ func TestDecideAdoption(t *testing.T) {
 		},
 		"a copy of a standby would start along with it": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm(), MakePod("db-2").CopiedFrom("db-1").Injected()),
-			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseTransitioning,
+			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseFailed,
 			wantMessage: "pod db-1 waits for the same ConfigMap as pod db-2, which would start along with it",
 		},
 		"two were signalled": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(3).Ready(), MakePod("db-1").Injected().Signalled(4).Ready(), standby),
-			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
+			wantOutcome: handoff.SeveralRun, wantEpoch: 4, wantPhase: v1.PhaseFailed,
 		},
 		"injected, but one container is not held": {
 			snapshot:    MakeSnapshot(openHelper("db-1"), standby),

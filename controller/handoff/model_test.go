@@ -167,7 +167,7 @@ const (
 	markReadyStep
 	letGoStep
 	retireStep
-	takeWordStep
+	takeAttestationStep
 	// Of the deletion of a singleton.
 	stripStep
 	finishStep
@@ -182,7 +182,7 @@ var stepNames = [...]string{
 type planState struct {
 	steps  [3*maxPods + 3]step
 	status singletonState
-	// several: a person has to delete what is too much. holderLost: to attest.
+	// several: a person has to delete what is too much.
 	several bool
 }
 
@@ -478,7 +478,7 @@ func (m *model) write(w *world, c int, s step) bool {
 	p := &w.pods[s.pod]
 	stale := s.conditional && w.controllers[c].stalePods&(1<<s.pod) != 0 && !m.mutation.blindSignal
 	switch s.do {
-	case recordStep, takeWordStep, finishStep:
+	case recordStep, takeAttestationStep, finishStep:
 		return m.writeSingleton(w, c, s)
 	case openBarrierStep:
 		p.configMap = true // of a pod that is gone, until it is collected
@@ -540,10 +540,12 @@ func (m *model) protect(p *podState) bool {
 	return p.finalizer
 }
 
-// checkEpoch: the token of a release is greater than all that are still to be seen.
+// checkEpoch: the token of a release is greater than all before it. One that neither
+// a record nor a pod bore any more when a controller looked is not known.
 func (m *model) checkEpoch(w *world, s step) {
 	for i := range w.pods {
-		if p := &w.pods[i]; m.epochs && i != int(s.pod) && p.exists() && p.signal && p.epoch >= s.epoch {
+		p := &w.pods[i]
+		if unseen := p.gone && p.signal; m.epochs && i != int(s.pod) && p.epoch >= s.epoch && !unseen {
 			panic(violation(fmt.Sprintf("%s is released with epoch %d, and %s had %d", podName(int(s.pod)), s.epoch, podName(i), p.epoch)))
 		}
 	}
@@ -559,7 +561,7 @@ func (m *model) writeSingleton(w *world, c int, s step) bool {
 		word, deleting := w.singleton.word, w.singleton.deleting
 		w.singleton = m.plans[w.controllers[c].plan].status
 		w.singleton.exists, w.singleton.deleting, w.singleton.word = true, deleting, word
-	case takeWordStep:
+	case takeAttestationStep:
 		w.singleton.word = 0
 	case finishStep:
 		w.singleton = singletonState{}
@@ -753,8 +755,8 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 		return of(markReadyStep, s.Pod, "")
 	case handoff.LetGo:
 		return of(letGoStep, s.Pod, s.Version)
-	case handoff.TakeWord:
-		return step{do: takeWordStep}
+	case handoff.TakeAttestation:
+		return step{do: takeAttestationStep}
 	case handoff.Retire:
 		i := slices.IndexFunc(v.pods[:], func(p podState) bool {
 			return p.kind != noPod && fmt.Sprintf("db-v%d", p.revision) == s.ReplicaSet

@@ -20,11 +20,7 @@ var mutations = map[string]struct {
 }{
 	// What the operator that came before does.
 	"a crash-looping holder counts as dead": {
-		mutation: mutation{see: eachPod(func(p *podState) {
-			if p.reported == crashedProcess {
-				p.reported, p.phase = endedProcess, endedPhase
-			}
-		})}, faults: 1, wantBroken: twoRun,
+		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.reported == crashedProcess })}, faults: 1, wantBroken: twoRun,
 	},
 	"a pod that ran before is not seen": {
 		mutation: mutation{see: eachPod(func(p *podState) {
@@ -43,25 +39,13 @@ var mutations = map[string]struct {
 
 	// Words that are no proof.
 	"deletion asked for counts as death": {
-		mutation: mutation{see: eachPod(func(p *podState) {
-			if p.deleting {
-				p.reported, p.phase = endedProcess, endedPhase
-			}
-		})}, faults: 1, wantBroken: twoRun,
+		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.deleting })}, faults: 1, wantBroken: twoRun,
 	},
 	"phase Failed counts as death": {
-		mutation: mutation{see: eachPod(func(p *podState) {
-			if p.phase == failedPhase {
-				p.reported, p.phase = endedProcess, endedPhase
-			}
-		})}, faults: 2, wantBroken: twoRun,
+		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.phase == failedPhase })}, faults: 2, wantBroken: twoRun,
 	},
 	"an ended container counts as death, once deletion was asked for": {
-		mutation: mutation{see: eachPod(func(p *podState) {
-			if p.deleting && p.reported == crashedProcess {
-				p.reported, p.phase = endedProcess, endedPhase
-			}
-		})}, faults: 2, wantBroken: twoRun,
+		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.deleting && p.reported == crashedProcess })}, faults: 2, wantBroken: twoRun,
 	},
 	"a node that does not answer counts as off": {
 		mutation: mutation{see: func(v *view) {
@@ -118,6 +102,15 @@ var mutations = map[string]struct {
 			}
 		}}, faults: 2, wantBroken: twoRun,
 	},
+}
+
+// countAsDead has the kubelet seem to have ended some pods.
+func countAsDead(which func(*podState) bool) func(*view) {
+	return eachPod(func(p *podState) {
+		if which(p) {
+			p.reported, p.phase = endedProcess, endedPhase
+		}
+	})
 }
 
 // eachPod changes what is seen of the pods.

@@ -128,23 +128,23 @@ type (
 	// its containers are.
 	MarkReady struct{ Pod PodRef }
 
-	// TakeWord takes AttestAnnotation off the singleton if it is still UID: the
+	// TakeAttestation takes AttestAnnotation off the singleton if it is still UID: the
 	// word was believed, or refused, and is worth nothing later.
-	TakeWord struct {
+	TakeAttestation struct {
 		UID types.UID
 		// Refused says why it was not believed, and what to do. Empty: it was.
 		Refused string
 	}
 )
 
-func (Protect) isStep()     {}
-func (Record) isStep()      {}
-func (Signal) isStep()      {}
-func (OpenBarrier) isStep() {}
-func (Nudge) isStep()       {}
-func (LetGo) isStep()       {}
-func (Retire) isStep()      {}
-func (MarkReady) isStep()   {}
-func (TakeWord) isStep()    {}
+func (Protect) isStep()         {}
+func (Record) isStep()          {}
+func (Signal) isStep()          {}
+func (OpenBarrier) isStep()     {}
+func (Nudge) isStep()           {}
+func (LetGo) isStep()           {}
+func (Retire) isStep()          {}
+func (MarkReady) isStep()       {}
+func (TakeAttestation) isStep() {}
 
 func refOf(pod *corev1.Pod) PodRef { return PodRef{Name: pod.Name, UID: pod.UID} }

@@ -224,7 +224,8 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+// IsTrue tells whether the pod has a condition of that kind, and it is True.
+func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	c := condition(pod, kind)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
@@ -233,15 +234,15 @@ func terminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// going tells whether the pod was asked to stop or has ended.
-func going(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || terminal(pod) }
+// Going tells whether the pod was asked to stop or has ended.
+func Going(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || terminal(pod) }
 
 // released tells whether the pod bears anything that the controller writes with
 // its signal, or after it: whoever takes the signal off by hand does not take back
 // the start.
 func released(pod *corev1.Pod) bool {
 	_, hasSignal := signalled(pod)
-	return hasSignal || pod.Labels[v1.RoleLabel] == v1.RoleActive || isTrue(pod, v1.ReadyCondition)
+	return hasSignal || pod.Labels[v1.RoleLabel] == v1.RoleActive || IsTrue(pod, v1.ReadyCondition)
 }
 
 // protected tells whether the pod's object stays until the controller lets it go.

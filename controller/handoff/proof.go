@@ -30,7 +30,7 @@ const (
 // just one that the kubelet is about to restart.
 func (s Snapshot) proveDead(pod *corev1.Pod) (proof v1.Proof, ok bool) {
 	switch {
-	case !going(pod):
+	case !Going(pod):
 		return "", false
 	case s.neverStarted(pod, held(pod, s.Singleton)):
 		return v1.ProofNeverSignalled, true
@@ -108,17 +108,17 @@ func (s Snapshot) attested(pod *corev1.Pod) bool {
 		(node == nil || !nodeReady(node) || terminal(pod))
 }
 
-// judgeWord tells what is left of a person's word: whether it is spent, and why it
+// judgeAttestation tells what is left of a person's word: whether it is spent, and why it
 // was refused. A word that is believed stays until the pod's object is gone, since
 // until then it is all that proves the death.
-func (s Snapshot) judgeWord() (spent bool, refused string) {
+func (s Snapshot) judgeAttestation() (spent bool, refused string) {
 	word := s.Singleton.Annotations[v1.AttestAnnotation]
 	status := &s.Singleton.Status
 	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return string(pod.UID) == word })
 	switch {
 	case word == "" || i < 0 && word == string(status.ActivePodUID):
 		return false, ""
-	case i < 0 && status.LastTransition != nil && status.LastTransition.Proof == v1.ProofAttested:
+	case i < 0 && status.LastTransition != nil && string(status.LastTransition.FromUID) == word:
 		return true, ""
 	case i < 0:
 		return true, fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", word, s.holderInWords())
@@ -128,7 +128,7 @@ func (s Snapshot) judgeWord() (spent bool, refused string) {
 	switch {
 	case dead:
 		return proof != v1.ProofAttested, ""
-	case !going(pod):
+	case !Going(pod):
 		return true, fmt.Sprintf("nobody asked for the deletion of pod %s, so that it may start again. Run: kubectl delete -n %s pod %s --wait=false, and attest then",
 			pod.Name, pod.Namespace, pod.Name)
 	default:

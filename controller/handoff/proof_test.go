@@ -155,7 +155,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 					wantSteps = append(wantSteps, handoff.LetGo{Pod: ref("db-1")})
 				}
 				if word := tc.snapshot.Singleton.Annotations[v1.AttestAnnotation]; word != "" && tc.wantProof != v1.ProofAttested {
-					wantSteps = append(wantSteps, handoff.TakeWord{UID: types.UID(word)})
+					wantSteps = append(wantSteps, handoff.TakeAttestation{UID: types.UID(word)})
 				}
 				if plan.Outcome != handoff.Released || plan.Status.LastTransition.Proof != tc.wantProof {
 					t.Errorf("outcome %s with proof %q, want Released with proof %s", plan.Outcome, plan.Status.LastTransition.Proof, tc.wantProof)
@@ -246,14 +246,15 @@ func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 	}
 }
 
-// TestDecideTakesTheWord has a person attest while db-1 holds: the word is
+// TestDecideTakesTheAttestation has a person attest while db-1 holds: the word is
 // believed, kept while it is needed, or taken off at once.
-func TestDecideTakesTheWord(t *testing.T) {
+func TestDecideTakesTheAttestation(t *testing.T) {
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	stopping := func() *PodWrapper { return holder().Deleting() }
 	lost := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node1, corev1.ConditionUnknown) }
 	attested := func(s *SnapshotWrapper) *SnapshotWrapper {
-		s.Singleton.Status.LastTransition.Proof = v1.ProofAttested
+		t := s.Singleton.Status.LastTransition
+		t.Proof, t.FromUID = v1.ProofAttested, uidOf(t.From)
 		return s
 	}
 	for name, tc := range map[string]struct {
@@ -284,13 +285,17 @@ func TestDecideTakesTheWord(t *testing.T) {
 			snapshot: lost(MakeSnapshot(stopping()).Holder("db-1")), word: "db-1",
 			wantRefused: `no pod of this StatefulSingleton has the uid "db-1"; the holder is pod db-1 with uid db-1-uid`,
 		},
+		"another uid, after an attestation": {
+			snapshot: attested(MakeSnapshot().Ended(v1.CauseDeletion)), word: "db-9-uid",
+			wantRefused: `no pod of this StatefulSingleton has the uid "db-9-uid"`,
+		},
 		"nobody holds": {snapshot: MakeSnapshot(), word: "db-1-uid", wantRefused: "the holder is none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := handoff.Decide(tc.snapshot.Attest(tc.word).Snapshot, now)
-			var words []handoff.TakeWord
+			var words []handoff.TakeAttestation
 			for i, step := range plan.Steps {
-				if word, ok := step.(handoff.TakeWord); ok {
+				if word, ok := step.(handoff.TakeAttestation); ok {
 					words = append(words, word)
 					if i != len(plan.Steps)-1 {
 						t.Errorf("the word is taken before %T", plan.Steps[i+1])

@@ -68,9 +68,9 @@ func (d *decision) report() {
 	for _, s := range d.standbys {
 		d.status.StandbyPods = append(d.status.StandbyPods, s.pod.Name)
 	}
-	d.condition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods)
-	d.condition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)
-	d.condition(v1.ConditionStalled, phase == v1.PhaseFailed)
+	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods)
+	d.setCondition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)
+	d.setCondition(v1.ConditionStalled, phase == v1.PhaseFailed)
 }
 
 // activeBarrier is the ConfigMap that the holder's barriers read. The policy gives
@@ -93,7 +93,7 @@ func (d *decision) activeBarrier() string {
 	return d.status.ActiveBarrier
 }
 
-func (d *decision) condition(kind string, value bool) {
+func (d *decision) setCondition(kind string, value bool) {
 	status := metav1.ConditionFalse
 	if value {
 		status = metav1.ConditionTrue
@@ -111,12 +111,11 @@ func (d *decision) condition(kind string, value bool) {
 func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		if _, dead := s.proveDead(pod); dead || !going(pod) || !protected(pod) {
+		if _, dead := s.proveDead(pod); dead || !Going(pod) || !protected(pod) {
 			continue
 		}
 		keep = append(keep, refOf(pod))
-		d := &decision{Snapshot: s, now: now}
-		message = fmt.Sprintf("the StatefulSingleton goes once pod %s has ended: the pod stops%s", pod.Name, d.stoppingHelp(pod))
+		message = fmt.Sprintf("the StatefulSingleton goes once pod %s has ended: the pod stops%s", pod.Name, s.stoppingHelp(pod, now))
 	}
 	return keep, message
 }
@@ -136,8 +135,8 @@ func these(pods []*corev1.Pod) string {
 // severalHelp says what to do about pods of which only one may be left.
 func (d *decision) severalHelp() string {
 	for _, pod := range d.runners {
-		if going(pod) {
-			return fmt.Sprintf("Pod %s stops%s", pod.Name, d.stoppingHelp(pod))
+		if Going(pod) {
+			return fmt.Sprintf("Pod %s stops%s", pod.Name, d.stoppingHelp(pod, d.now))
 		}
 	}
 	return fmt.Sprintf("Delete what is too much, as in: kubectl delete -n %s pod %s", d.Singleton.Namespace, d.runners[len(d.runners)-1].Name)
@@ -154,10 +153,10 @@ func (d *decision) strangerHelp() string {
 }
 
 // stoppingHelp says what the proof of a pod's death waits for.
-func (d *decision) stoppingHelp(pod *corev1.Pod) string {
+func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
 	attest := fmt.Sprintf("if you have made sure that its processes have ended, delete it and run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
-		d.Singleton.Namespace, d.Singleton.Name, v1.AttestAnnotation, pod.UID)
-	node := d.Nodes[pod.Spec.NodeName]
+		s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, pod.UID)
+	node := s.Nodes[pod.Spec.NodeName]
 	switch {
 	case node == nil:
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that it has ended: %s", pod.Spec.NodeName, attest)
@@ -166,7 +165,7 @@ func (d *decision) stoppingHelp(pod *corev1.Pod) string {
 	case terminal(pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
-	if pod.DeletionTimestamp != nil && d.now.After(pod.DeletionTimestamp.Time.Add(transitionPoll)) {
+	if pod.DeletionTimestamp != nil && now.After(pod.DeletionTimestamp.Time.Add(transitionPoll)) {
 		return fmt.Sprintf(", though its grace period ended at %s: look at the kubelet of node %s", pod.DeletionTimestamp.UTC().Format(time.TimeOnly), node.Name)
 	}
 	return "; the next pod is released once the kubelet reports that it has ended"

@@ -114,7 +114,7 @@ func TestDecideCompletesLate(t *testing.T) {
 		t.Errorf("pod %q is signalled, want db-2", got)
 	}
 	want := &v1.Transition{
-		From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofKubeletReported,
+		From: "db-1", FromUID: uidOf("db-1"), To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofKubeletReported,
 		Started: microTime(now.Add(-time.Hour)), Terminated: microTime(now),
 	}
 	if diff := cmp.Diff(want, plan.Status.LastTransition); diff != "" {

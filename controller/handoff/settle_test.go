@@ -45,7 +45,7 @@ func (s *settler) check(w world) (wrong string) {
 			return "nobody holds once faults stopped"
 		}
 		if helped := s.round(&w); helped && !w.excused {
-			return "a person has to help, though nothing happened that asks for one"
+			return needPerson
 		}
 	}
 	for _, w := range passed {

@@ -83,8 +83,8 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 		return e.retire(ctx, step)
 	case handoff.MarkReady:
 		return e.markReady(ctx, step)
-	case handoff.TakeWord:
-		return e.takeWord(ctx, step)
+	case handoff.TakeAttestation:
+		return e.takeAttestation(ctx, step)
 	default:
 		panic(fmt.Sprintf("no such step: %T", step))
 	}
@@ -134,7 +134,8 @@ func (e *execution) openBarrier(ctx context.Context, step handoff.OpenBarrier) e
 				APIVersion: "v1", Kind: "Pod", Name: step.Pod.Name, UID: step.Pod.UID,
 			}},
 		},
-		Data: map[string]string{signal.EpochKey: strconv.FormatInt(step.Epoch, 10)},
+		Immutable: new(true),
+		Data:      map[string]string{signal.EpochKey: strconv.FormatInt(step.Epoch, 10)},
 	}
 	if err := e.Client.Create(ctx, configMap); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create ConfigMap %s/%s, which pod %s waits for: %w", configMap.Namespace, step.ConfigMap, step.Pod.Name, err)
@@ -170,9 +171,9 @@ func (e *execution) markReady(ctx context.Context, step handoff.MarkReady) error
 	return nil
 }
 
-// takeWord takes the attestation off, and tells the person who gave it where it is
+// takeAttestation takes the attestation off, and tells the person who gave it where it is
 // not believed.
-func (e *execution) takeWord(ctx context.Context, step handoff.TakeWord) error {
+func (e *execution) takeAttestation(ctx context.Context, step handoff.TakeAttestation) error {
 	s := e.singleton
 	before := s.DeepCopy()
 	delete(s.Annotations, v1.AttestAnnotation)

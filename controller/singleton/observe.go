@@ -3,7 +3,6 @@ package singleton
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -97,8 +96,8 @@ func (r *Reconciler) others(ctx context.Context, singleton *v1.StatefulSingleton
 // surroundings reads the pod's owners, and its node and claims where they count:
 // during a handoff, and where the holder's node may be lost.
 func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot, pod *corev1.Pod) error {
-	going := pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
-	if going || pod.UID == s.Singleton.Status.ActivePodUID && !isReady(pod) {
+	going := handoff.Going(pod)
+	if going || pod.UID == s.Singleton.Status.ActivePodUID && !handoff.IsTrue(pod, corev1.PodReady) {
 		if err := r.node(ctx, s, pod.Spec.NodeName); err != nil {
 			return err
 		}
@@ -121,12 +120,6 @@ func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot, pod 
 		}
 	}
 	return nil
-}
-
-func isReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 func (r *Reconciler) node(ctx context.Context, s *handoff.Snapshot, name string) error {

@@ -142,7 +142,7 @@ func (r *Reconciler) record(ctx context.Context, stored, singleton *v1.StatefulS
 // a handoff that was completed.
 func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSingleton) {
 	r.announceInjection(ctx, before, after)
-	r.announceWord(ctx, before, after)
+	r.announceProof(ctx, before, after)
 	r.announceHandoff(ctx, before, after)
 	if t := after.Status.LastTransition; t != nil && t.Ready != nil &&
 		(before.Status.LastTransition == nil || before.Status.LastTransition.Ready == nil) {
@@ -167,8 +167,8 @@ func (r *Reconciler) announceHandoff(ctx context.Context, before, after *v1.Stat
 	r.tell(ctx, after, kind, "Handoff", is.Reason, after.Status.Message)
 }
 
-// announceWord tells that a pod counts as dead because a person said so.
-func (r *Reconciler) announceWord(ctx context.Context, before, after *v1.StatefulSingleton) {
+// announceProof tells that a pod counts as dead because a person said so.
+func (r *Reconciler) announceProof(ctx context.Context, before, after *v1.StatefulSingleton) {
 	was, is := before.Status.LastTransition, after.Status.LastTransition
 	if is == nil || was != nil && was.Terminated.Equal(is.Terminated) {
 		return

@@ -150,6 +150,9 @@ type Transition struct {
 	// From is the pod that held before. Empty where there was none.
 	// +optional
 	From string `json:"from,omitempty"`
+	// FromUID is the uid of the pod that held before.
+	// +optional
+	FromUID types.UID `json:"fromUID,omitempty"`
 	// To is the pod that holds now. Empty while no pod has been chosen.
 	// +optional
 	To string `json:"to,omitempty"`
