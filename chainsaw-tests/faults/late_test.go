@@ -11,14 +11,17 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -30,36 +33,48 @@ import (
 // testFinalizer keeps a pod's object, so that a late write finds it.
 const testFinalizer = "faults.test/keep"
 
-// A signal is on its way into the API server when its controller falls silent. The
-// pod that it is meant for is deleted, another controller releases the next one, and
-// then the signal arrives.
+// A signal is on its way into the API server, and takes long. Meanwhile the pod that
+// it is meant for is deleted, and another controller, which leads too as it believes,
+// releases the next one. Then the signal arrives.
 func TestSignalArrivesLate(t *testing.T) {
 	alone(t)
 	s := singleton(t, world.Options{})
-	leader := leaderApart(t)
-	first := holder(t, s)
+	must(t, s.Scale(t.Context(), 3))
+	must(t, world.Await(t.Context(), "two warm standbys", func(ctx context.Context) error {
+		pods, err := s.Pods(ctx)
+		warm := 0
+		for _, pod := range pods {
+			if len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].State.Running != nil {
+				warm++
+			}
+		}
+		if err == nil && warm != 3 {
+			err = fmt.Errorf("of 3 pods %d run their containers", warm)
+		}
+		return err
+	}))
 	late := delaySignal(t, s)
-	deletePod(t, first, nil)
+	deployment := &appsv1.Deployment{}
+	must(t, w.Get(t.Context(), types.NamespacedName{Namespace: world.ControllerNamespace, Name: "statefulsingleton"}, deployment))
+	deletePod(t, holder(t, s), nil)
 	select {
 	case <-late.arrived:
 	case <-time.After(world.Patience):
 		t.Fatal("no signal came")
 	}
-	cluster(t, "process", "stop", "manager", "--on", leader.Spec.NodeName)
-	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "manager") })
 	meant := holder(t, s)
 	keep(t, meant, `{"metadata":{"finalizers":["`+testFinalizer+`"]}}`)
 	t.Cleanup(func() { keep(t, meant, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["`+testFinalizer+`"]}}`) })
 	deletePod(t, meant, nil)
-	must(t, s.AwaitHolder(t.Context(), 3))
+	runController(t, gateImage(t, deployment), clock.RealClock{})
+	must(t, s.Await(t.Context(), "the next holder is signalled", func(got *v1.StatefulSingleton) bool { return got.Status.Epoch == 3 && reason(got) != "Released" }))
 	wantProof(t, s, v1.ProofNeverSignalled)
 	next := holder(t, s)
 
 	if !late.release() {
 		t.Fatal("the API server has given the signal up: this machine is too slow for the test")
 	}
-	cluster(t, "process", "continue", "manager")
-	must(t, w.AwaitWhole(t.Context()))
+	must(t, s.AwaitHolder(t.Context(), 3))
 	wantNobodyElse(t, nobodyElse, next, s)
 	got := &corev1.Pod{}
 	must(t, w.Get(t.Context(), client.ObjectKeyFromObject(meant), got))
@@ -84,7 +99,9 @@ type delayed struct {
 	goOn    chan struct{}
 	gone    chan struct{}
 
-	probed, first sync.Once
+	probed sync.Once
+	// taken is whether the signal that waits has come: the next ones don't.
+	taken atomic.Bool
 }
 
 // release lets the signal go on. It returns false if nobody waits for it any more.
@@ -104,18 +121,16 @@ func (d *delayed) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		http.Error(response, err.Error(), http.StatusBadRequest)
 		return
 	}
-	hold := func() {
+	switch {
+	case review.Request.Resource.Resource == "configmaps":
+		d.probed.Do(func() { close(d.known) })
+	case d.taken.CompareAndSwap(false, true):
 		close(d.arrived)
 		select {
 		case <-d.goOn:
 		case <-request.Context().Done():
 			close(d.gone)
 		}
-	}
-	if review.Request.Resource.Resource == "configmaps" {
-		d.probed.Do(func() { close(d.known) })
-	} else {
-		d.first.Do(hold)
 	}
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	_ = json.NewEncoder(response).Encode(review) // whoever asked may be gone
