@@ -98,9 +98,10 @@ func Await(ctx context.Context, what string, condition func(context.Context) err
 
 // AwaitFor is Await with another patience.
 func AwaitFor(ctx context.Context, patience time.Duration, what string, condition func(context.Context) error) error {
+	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var last error
+	last := errors.New("the first look at it did not end")
 	for {
 		err := condition(ctx)
 		if err == nil {
@@ -111,7 +112,7 @@ func AwaitFor(ctx context.Context, patience time.Duration, what string, conditio
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not within %s: %s: %w", patience, what, last)
+			return fmt.Errorf("not within %s: %s: %w", time.Since(start).Round(time.Second), what, last)
 		case <-time.After(poll):
 		}
 	}
