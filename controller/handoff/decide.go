@@ -112,7 +112,7 @@ func (d *decision) sort() {
 		case dead && protected(pod):
 			d.leftovers = append(d.leftovers, pod)
 		case dead:
-		case !isHeld(pod, containers) || released(pod) || d.opened(pod, containers):
+		case !isHeld(pod, containers) || released(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier) || d.opened(pod, containers):
 			d.runners = append(d.runners, pod)
 		case Going(pod):
 		case injectedFor(pod, d.Singleton) && selected:

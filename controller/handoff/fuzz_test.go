@@ -66,8 +66,8 @@ func FuzzDecide(f *testing.F) {
 		}
 		if is(recorded) {
 			runner.Label(v1.RoleLabel, v1.RoleActive).Protected()
-		} else if given, err := signal.Parse([]byte(signal1)); is(injected) && (err != nil || given.UID != uid) {
-			return // what is held, and bears no signal of its own, does not run
+		} else if given, err := signal.Parse([]byte(signal1)); is(injected) && !is(barriers) && (err != nil || given.UID != uid) {
+			return // what the wrapper holds, and bears no signal of its own, does not run
 		}
 		if is(deleting) {
 			runner.Deleting()

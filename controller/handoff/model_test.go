@@ -507,6 +507,9 @@ func (m *model) write(w *world, c int, s step) bool {
 	case letGoStep:
 		w.excused = w.excused || w.controllers[c].staleSingleton || m.aboutToRecord(w, c, s.pod)
 		p.signal, p.role, p.finalizer = false, false, false
+		if w.controllers[c].staleSingleton {
+			p.epoch = 0 // with a record that is thrown away, nobody knows it any more
+		}
 	case stripStep:
 		p.finalizer = false
 	}

@@ -124,6 +124,13 @@ func (h heldContainer) neverCreated() bool {
 	return h.status != nil && h.status.State.Waiting != nil && h.status.ContainerID == "" && h.status.LastTerminationState.Terminated == nil
 }
 
+// pastBarrier tells whether the kubelet reports that it has created the container
+// though a barrier holds it: somebody opened that, whatever the pod bears.
+func (h heldContainer) pastBarrier() bool {
+	return h.configMap != "" && h.status != nil &&
+		(h.status.State.Running != nil || h.status.State.Terminated != nil || h.status.ContainerID != "" || h.status.LastTerminationState.Terminated != nil)
+}
+
 // started tells whether the kubelet's reports show that the main process of a
 // container of a signalled pod was started. A wrapper without the gate's startup
 // probe has a readiness probe instead, by which the pod becomes Ready.

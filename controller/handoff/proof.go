@@ -65,7 +65,8 @@ func (s Snapshot) neverStarted(pod *corev1.Pod, containers []heldContainer) bool
 	last := s.Singleton.Status.LastTransition
 	recorded := pod.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil)
 	_, hasSignal := pod.Annotations[signal.Annotation]
-	return pod.Spec.NodeName == "" || isHeld(pod, containers) && !recorded && !hasSignal && !released(pod)
+	return pod.Spec.NodeName == "" || isHeld(pod, containers) && !recorded && !hasSignal && !released(pod) &&
+		!slices.ContainsFunc(containers, heldContainer.pastBarrier)
 }
 
 // kubeletReported tells whether the kubelet ended the pod and reported every held

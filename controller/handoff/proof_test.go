@@ -137,6 +137,8 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"chosen, deleted, not held":               {unsignalled(MakePod("db-1").Running().Deleting()), ""},
 		"chosen, deleted, one container not held": {unsignalled(openHelper("db-1").Deleting()), ""},
 
+		"chosen, deleted, past its barrier": {unsignalled(MakePod("db-1").Barrier().Injected().Protected().Running().Deleting()), ""},
+
 		// Whoever takes the signal off does not take back the start.
 		"deleted, all but the record taken off": {with(chosen().Deleting()), ""},
 		"deleted, all but the role taken off":   {unsignalled(chosen().Label(v1.RoleLabel, v1.RoleActive).Deleting()), ""},
@@ -222,6 +224,7 @@ func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 		"ended and let go already":   {MakePod("db-1").Injected().Running().Deleting().Ended(), false, false},
 		"signal taken off by hand":   {MakePod("db-1").Injected().Protected().Label(v1.RoleLabel, v1.RoleActive).Running(), false, true},
 		"signal and role taken off":  {MakePod("db-1").Injected().Protected().Ready(), false, true},
+		"past its barrier, unsigned": {MakePod("db-1").Barrier().Injected().Running(), false, true},
 		"a standby with a finalizer": {MakePod("db-1").Injected().Protected().Warm(), false, false},
 		"a standby that is to go":    {MakePod("db-1").Injected().Protected().Warm().Deleting(), true, false},
 		"finalizer taken off":        {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Running().Deleting(), false, true},
