@@ -111,14 +111,16 @@ func (m *model) nextOfWorkload(w *world, then func(actionKind, uint8, uint8)) {
 	switch s := &w.singleton; {
 	case !s.exists:
 		then(recreateAction, 0, 0)
-	case w.faults > 0 && !s.deleting && !w.lost():
-		then(deleteSingletonAction, 0, 0)
+	case w.faults > 0 && !w.lost():
+		if !s.deleting {
+			then(deleteSingletonAction, 0, 0)
+		}
 		then(eraseSingletonAction, 0, 0)
 	}
 }
 
 // lost tells whether the record is all that is left of a pod that may run. Whoever
-// throws it away is not covered by the promise.
+// erases it then is not covered by the promise.
 func (w *world) lost() bool {
 	h := w.singleton.holder
 	return h > 0 && w.pods[h-1].gone && w.pods[h-1].mayRun()
@@ -185,7 +187,7 @@ func (m *model) nextOfPod(w *world, i int, then func(actionKind, uint8, uint8)) 
 	if w.singleton.exists && w.singleton.word != id+1 && w.attestable(i) {
 		then(attestAction, id, 0)
 	}
-	if p.exists() && p.finalizer && w.singleton.holder == id+1 && !w.singleton.deleting {
+	if p.exists() && p.finalizer && w.singleton.holder == id+1 {
 		then(stripAction, id, 0)
 	}
 }

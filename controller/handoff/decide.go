@@ -30,6 +30,8 @@ type decision struct {
 	leftovers []*corev1.Pod
 	// standbys are in the order in which they would be released.
 	standbys []standby
+	// armed bear the finalizer, are held, and were not signalled yet.
+	armed []*corev1.Pod
 	// strangers are held for a singleton of another name, and stay held.
 	strangers []*corev1.Pod
 	// overlap names another singleton and the pod that both pick.
@@ -105,6 +107,9 @@ func (d *decision) sort() {
 		_, dead := d.proveDead(pod)
 		if given, ok := signalled(pod); ok {
 			d.status.Epoch = max(d.status.Epoch, given.Epoch) // the record may have been lost
+		}
+		if !dead && protected(pod) && isHeld(pod, containers) && !released(pod) {
+			d.armed = append(d.armed, pod)
 		}
 		switch {
 		case pod.UID == d.status.ActivePodUID:
@@ -210,8 +215,7 @@ func (d *decision) withHolder() {
 			return
 		}
 		d.needsPerson = true
-		d.found(HolderLost, "pod %s is gone and nothing proves that its processes have ended: somebody took its finalizer off. Make sure that they have, then run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
-			d.status.ActivePod, d.Singleton.Namespace, d.Singleton.Name, v1.AttestAnnotation, d.status.ActivePodUID)
+		d.found(HolderLost, "%s", d.lostHelp())
 		return
 	}
 	if proof, ok := d.proveDead(d.holder); ok {
@@ -229,6 +233,7 @@ func (d *decision) withHolder() {
 func (d *decision) withoutHolder() {
 	switch {
 	case d.overlap != "", len(d.runners) > 1:
+		d.letGoOthers(nil)
 		d.protect(d.runners...)
 		d.blocked()
 	case len(d.runners) == 1:
@@ -276,13 +281,14 @@ func (d *decision) succeed(proof v1.Proof) {
 	}
 }
 
-// letGoOthers lets go of every protected standby but next. Where there is no record, one
-// may have been lost, and a controller that recorded such a standby there may still
-// be about to signal it: the write makes that fail, or fails if it came too late.
+// letGoOthers lets go of every pod but next that may be about to be signalled. Where
+// there is no record, one may have been lost, of this singleton or of another that
+// picked the same pods, and a controller that recorded such a pod there may be late
+// with its signal: the write makes that fail, or fails if it came too late itself.
 func (d *decision) letGoOthers(next *corev1.Pod) {
-	for _, s := range d.standbys {
-		if s.pod != next && protected(s.pod) {
-			d.do(LetGo{refOf(s.pod), Version(s.pod.ResourceVersion)})
+	for _, pod := range d.armed {
+		if pod != next {
+			d.do(LetGo{refOf(pod), Version(pod.ResourceVersion)})
 		}
 	}
 }

@@ -126,6 +126,11 @@ func TestDecideFirstHolder(t *testing.T) {
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 41, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 41), readyOf("db-1"), handoff.LetGo{Pod: ref("db-0")}},
 		},
+		"none while another singleton's may be about to be signalled": {
+			snapshot:    MakeSnapshot(MakePod("db-0").InjectedFor("old").Warm().Protected(), older),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1), readyOf("db-1")},
+		},
 		"none that is warm, while the last bearer of an epoch ends": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(40).Running().Ended(), MakePod("db-1").Injected()),
 			wantOutcome: handoff.WarmingUp, wantEpoch: 40, wantPhase: v1.PhaseTransitioning,
@@ -187,6 +192,11 @@ func TestDecideAdoption(t *testing.T) {
 				Node(node2, corev1.ConditionUnknown),
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseTransitioning,
 			wantMessage: "Pod db-0 stops, but its node node-2 does not answer",
+		},
+		"two that ran before, and a standby that may be about to be signalled": {
+			snapshot:    MakeSnapshot(plain("db-0").Protected(), plain("db-1").Protected(), MakePod("db-2").Injected().Warm().Protected()),
+			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-2"), Version: version}},
 		},
 		"two that ran before, one is going": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting(), plain("db-1"), standby),

@@ -489,7 +489,7 @@ func (m *model) write(w *world, c int, s step) bool {
 	}
 	switch {
 	case !p.exists():
-		return s.do == letGoStep || s.do == stripStep
+		return s.do == letGoStep
 	case stale:
 		return false
 	case s.do == protectStep && !m.protect(p), s.do == signalStep && !m.protect(p):
@@ -600,7 +600,7 @@ func (m *model) decide(v view) uint32 {
 
 // finalizing is what the reconciler does about a singleton that is being deleted.
 func (m *model) finalizing(v view) (plan planState) {
-	keep, _ := handoff.Farewell(m.snapshot(v), now)
+	keep, waits := handoff.Farewell(m.snapshot(v), now)
 	n := 0
 	for i, p := range v.pods {
 		if p.finalizer && !slices.Contains(keep, ref(podName(i))) {
@@ -608,7 +608,7 @@ func (m *model) finalizing(v view) (plan planState) {
 			n++
 		}
 	}
-	if len(keep) == 0 {
+	if waits == "" {
 		plan.steps[n] = step{do: finishStep}
 	}
 	return plan
@@ -689,7 +689,7 @@ func podOf(i int, p *podState) *PodWrapper {
 		if p.unmarked {
 			reason = "EvictionByEvictionAPI"
 		}
-		pod.Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, reason, "")
+		pod.FailedByGC(reason)
 	}
 	if p.deleting {
 		pod.Deleting()

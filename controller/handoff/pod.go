@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -78,8 +79,8 @@ func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContain
 	// The last variable of a name wins, in Kubernetes and here.
 	for _, env := range slices.Backward(c.Env) {
 		if env.Name == signal.EpochEnv {
-			if env.ValueFrom != nil && env.ValueFrom.ConfigMapKeyRef != nil {
-				h.configMap = env.ValueFrom.ConfigMapKeyRef.Name
+			if from := env.ValueFrom; from != nil && from.ConfigMapKeyRef != nil && !ptr.Deref(from.ConfigMapKeyRef.Optional, false) {
+				h.configMap = from.ConfigMapKeyRef.Name
 				return h, true
 			}
 			break

@@ -1,10 +1,12 @@
 package handoff
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -14,13 +16,6 @@ import (
 // writes phase Failed on a pod whose node is gone
 // (k8s.io/kubernetes/pkg/controller/podgc). It has not asked the kubelet.
 const deletionByPodGC = "DeletionByPodGC"
-
-// The reasons that the kubelet gives in the condition ContainersReady of a pod
-// that it has ended (pkg/kubelet/status: generateContainersReadyConditionForTerminalPhase).
-const (
-	podFailed    = "PodFailed"
-	podCompleted = "PodCompleted"
-)
 
 // proveDead tells why the pod's main processes have ended and none of them can
 // start again; ok is false where nothing proves it.
@@ -54,40 +49,55 @@ func (s Snapshot) proveGone() (proof v1.Proof, ok bool) {
 	return "", false
 }
 
-// neverStarted tells whether a pod that is being deleted has never run a main
-// process and never will: the API server binds no such pod to a node
-// (pkg/registry/core/pod/storage: assignPod), and a Signal on its way fails, since
-// the request for deletion changed the pod.
+// neverStarted tells whether a pod that is going has never run a main process and
+// never will. One whose deletion was asked for is bound to no node any more
+// (pkg/registry/core/pod/storage: assignPod). A Signal on its way fails, since what made
+// it go changed the pod.
 func (s Snapshot) neverStarted(pod *corev1.Pod, containers []heldContainer) bool {
-	if pod.DeletionTimestamp == nil {
-		return false
-	}
 	last := s.Singleton.Status.LastTransition
 	recorded := pod.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil)
 	_, hasSignal := pod.Annotations[signal.Annotation]
-	return pod.Spec.NodeName == "" || isHeld(pod, containers) && !recorded && !hasSignal && !released(pod) &&
+	return pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil || isHeld(pod, containers) && !recorded && !hasSignal && !released(pod) &&
 		!slices.ContainsFunc(containers, heldContainer.pastBarrier)
 }
 
 // kubeletReported tells whether the kubelet ended the pod and reported every held
-// container as terminated, or, behind an init container that failed, as never
-// created.
+// container as terminated, or as never created.
 //
 // Both are needed. A container's state alone may be that of a crash before the
 // deletion, after which the kubelet started it again without the report having
 // arrived. The kubelet writes a terminal phase only once no container of the pod
-// runs (pkg/kubelet/status: mergePodStatus holds the phase back until then), with
-// its own reason in the condition ContainersReady; the pod garbage collector writes
-// it without knowing, and leaves its mark, which an eviction may overwrite.
+// runs (pkg/kubelet/status: mergePodStatus holds the phase back until then). The pod
+// garbage collector writes it without knowing; it leaves its mark, but an eviction may
+// overwrite that.
 func kubeletReported(pod *corev1.Pod, containers []heldContainer) bool {
-	if c := condition(pod, corev1.ContainersReady); !terminal(pod) || c == nil || c.Reason != podFailed && c.Reason != podCompleted {
-		return false
-	}
 	if c := condition(pod, corev1.DisruptionTarget); c != nil && c.Reason == deletionByPodGC {
 		return false
 	}
-	return slices.ContainsFunc(containers, heldContainer.terminated) &&
+	return terminal(pod) && kubeletWrotePhase(pod) && len(containers) > 0 &&
 		!slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.terminated() && !h.neverCreated() })
+}
+
+// kubeletWrotePhase tells whether the last to change the phase was the one who
+// reports the containers' states, by the fields that the API server keeps of each writer
+// (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
+// A distribution in which kubelet and garbage collector are one program does not
+// tell them apart: there the mark has to do.
+func kubeletWrotePhase(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.ManagedFields, func(writer metav1.ManagedFieldsEntry) bool {
+		var fields struct {
+			Status struct {
+				Phase          json.RawMessage `json:"f:phase"`
+				Containers     json.RawMessage `json:"f:containerStatuses"`
+				InitContainers json.RawMessage `json:"f:initContainerStatuses"`
+			} `json:"f:status"`
+		}
+		if writer.FieldsV1 == nil || json.Unmarshal(writer.FieldsV1.GetRawBytes(), &fields) != nil {
+			return false
+		}
+		status := &fields.Status
+		return status.Phase != nil && (status.Containers != nil || status.InitContainers != nil)
+	})
 }
 
 // outOfService tells whether a person vouches that the pod's node is off

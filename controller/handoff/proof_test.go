@@ -76,17 +76,20 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 				Name: "app", State: waiting("PodInitializing", ""), LastTerminationState: terminated(1),
 			})), "",
 		},
-		"Failed, and nothing tells that anything was ever created": {
-			with(holder().Deleting().Ended().State("app", waiting("PodInitializing", ""))), "",
+		"Failed before anything was created": {
+			with(holder().Deleting().Ended().State("app", waiting("PodInitializing", ""))), v1.ProofKubeletReported,
 		},
 		"no container is named": {with(plain().Deleting().Ended()).Containers("other"), ""},
 
+		"Failed, by nobody knows whom":                 {with(holder().Deleting().Ended().WrittenBy(nil)), ""},
+		"Failed by one who does not report containers": {with(holder().Deleting().Ended().WrittenBy(map[string]string{"kubelet": `"f:containerStatuses":{}`, "somebody": `"f:phase":{}`})), ""},
+
 		// The pod garbage collector has not asked the kubelet.
 		"Failed by the pod garbage collector": {
-			with(holder().Deleting().Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "DeletionByPodGC", "")).NoNode(node1), "",
+			with(holder().Deleting().FailedByGC("DeletionByPodGC")).NoNode(node1), "",
 		},
 		"Failed by the pod garbage collector after a crash, evicted since": {
-			with(crashed(holder()).Deleting().Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "")).NoNode(node1), "",
+			with(crashed(holder()).Deleting().FailedByGC("EvictionByEvictionAPI")).NoNode(node1), "",
 		},
 		"Failed by the pod garbage collector after a crash": {
 			with(holder().Deleting().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "DeletionByPodGC", "")).NoNode(node1), "",
@@ -130,7 +133,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		// Chosen, and deleted before its signal.
 		"chosen and deleted":                      {unsignalled(chosen().Deleting()), v1.ProofNeverSignalled},
 		"chosen, not deleted":                     {unsignalled(chosen()), ""},
-		"chosen, Failed, not deleted":             {unsignalled(rejected(chosen())), ""},
+		"chosen, Failed, not deleted":             {unsignalled(rejected(chosen())), v1.ProofNeverSignalled},
 		"chosen, signalled and deleted":           {unsignalled(chosen().Signalled(7).Deleting()), ""},
 		"chosen, deleted, finalizer taken off":    {unsignalled(MakePod("db-1").Injected().Warm().Deleting()), v1.ProofNeverSignalled},
 		"chosen, deleted, with a strange signal":  {unsignalled(chosen().Annotation(signal.Annotation, "go!").Deleting()), ""},

@@ -104,20 +104,33 @@ func (d *decision) setCondition(kind string, value bool) {
 	})
 }
 
-// Farewell tells which pods to keep though their singleton is being deleted, and
-// why, in words; "" if there are none. With the finalizer off, a pod that was asked
-// to stop can vanish while its processes run on, and a singleton that is made anew
-// would not know.
+// Farewell tells what a singleton that is being deleted waits for, in words, and
+// which pods it does not let go of until then; "" if there is nothing. A pod that was
+// asked to stop could vanish while its processes run on, and one that is lost already
+// is known by the record alone: a singleton that is made anew would not know of either.
 func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
+	status := &s.Singleton.Status
+	_, attested := s.proveGone()
+	lost := status.ActivePodUID != "" && !attested
 	for i := range s.Pods {
 		pod := &s.Pods[i]
+		lost = lost && pod.UID != status.ActivePodUID
 		if _, dead := s.proveDead(pod); dead || !Going(pod) || !protected(pod) {
 			continue
 		}
 		keep = append(keep, refOf(pod))
 		message = fmt.Sprintf("the StatefulSingleton goes once pod %s has ended: the pod stops%s", pod.Name, s.stoppingHelp(pod, now))
 	}
+	if lost {
+		message = "the StatefulSingleton goes once its holder is proven dead: " + s.lostHelp()
+	}
 	return keep, message
+}
+
+// lostHelp says what to do about a holder whose object is gone.
+func (s Snapshot) lostHelp() string {
+	return fmt.Sprintf("pod %s is gone and nothing proves that its processes have ended: somebody took its finalizer off. Make sure that they have, then run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
+		s.Singleton.Status.ActivePod, s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, s.Singleton.Status.ActivePodUID)
 }
 
 // these lists pods as the subject of a sentence in the plural or the singular.

@@ -2,6 +2,7 @@ package handoff_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -277,9 +278,28 @@ func (p *PodWrapper) Deleting() *PodWrapper {
 // Ended is the kubelet's last report of a pod that it has ended.
 func (p *PodWrapper) Ended() *PodWrapper {
 	p.Phase(corev1.PodFailed).Condition(corev1.PodReady, corev1.ConditionFalse, "PodFailed", "").
-		Condition(corev1.ContainersReady, corev1.ConditionFalse, "PodFailed", "")
+		Condition(corev1.ContainersReady, corev1.ConditionFalse, "PodFailed", "").
+		WrittenBy(map[string]string{"kubelet": `"f:phase":{},"f:containerStatuses":{}`})
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		p.State(c.Name, terminated(143))
+	}
+	return p
+}
+
+// FailedByGC is what the pod garbage collector leaves, and who came after it.
+func (p *PodWrapper) FailedByGC(reason string) *PodWrapper {
+	return p.Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, reason, "").
+		WrittenBy(map[string]string{"kubelet": `"f:containerStatuses":{}`, "kube-controller-manager": `"f:phase":{}`})
+}
+
+// WrittenBy tells who was the last to write which fields of the status.
+func (p *PodWrapper) WrittenBy(fields map[string]string) *PodWrapper {
+	p.ManagedFields = nil
+	for _, writer := range slices.Sorted(maps.Keys(fields)) {
+		p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{
+			Manager: writer, Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status",
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:status":{` + fields[writer] + `}}`),
+		})
 	}
 	return p
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -40,14 +41,17 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 		if slices.ContainsFunc(keep, func(ref handoff.PodRef) bool { return ref.UID == pod.UID }) {
 			continue
 		}
-		if err := ReleaseFinalizer(ctx, r.Client, pod, v1.HandoffFinalizer); err != nil {
+		// One that is gone since it was read has to be looked at again: it may be lost.
+		if err := ReleaseFinalizer(ctx, r.Client, pod, v1.HandoffFinalizer); apierrors.IsNotFound(err) {
+			return ctrl.Result{RequeueAfter: conflictDelay}, nil
+		} else if err != nil {
 			return ctrl.Result{}, err
 		}
 	}
-	if len(keep) > 0 {
+	if message != "" {
 		return ctrl.Result{RequeueAfter: stoppingPoll}, r.tellStopping(ctx, singleton, message)
 	}
-	return ctrl.Result{}, ReleaseFinalizer(ctx, r.Client, singleton, v1.PolicyFinalizer)
+	return ctrl.Result{}, client.IgnoreNotFound(ReleaseFinalizer(ctx, r.Client, singleton, v1.PolicyFinalizer))
 }
 
 // tellStopping says, once, what the deletion waits for.
@@ -64,15 +68,15 @@ func (r *Reconciler) tellStopping(ctx context.Context, singleton *v1.StatefulSin
 	return nil
 }
 
-// ReleaseFinalizer takes one finalizer off an object. One that is gone, or does
-// not bear it, is left as it is.
+// ReleaseFinalizer takes one finalizer off an object. One that does not bear it is
+// left as it is; one that is gone, or was written since it was read, is an error.
 func ReleaseFinalizer(ctx context.Context, c client.Client, o client.Object, finalizer string) error {
 	before := o.DeepCopyObject().(client.Object)
 	if !controllerutil.RemoveFinalizer(o, finalizer) {
 		return nil
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := c.Patch(ctx, o, patch); client.IgnoreNotFound(err) != nil {
+	if err := c.Patch(ctx, o, patch); err != nil {
 		return fmt.Errorf("take finalizer %s off %T %s: %w", finalizer, o, client.ObjectKeyFromObject(o), err)
 	}
 	return nil

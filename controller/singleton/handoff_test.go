@@ -322,7 +322,7 @@ func TestSeveralRun(t *testing.T) {
 
 	s := w.eventually("SeveralRun")
 	w.Expect(s.Status.Phase).To(Equal(v1.PhaseFailed))
-	w.Expect(s.Status.Message).To(ContainSubstring("pods legacy-1, legacy-2 are not held and may run"))
+	w.Expect(s.Status.Message).To(ContainSubstring("pods legacy-1, legacy-2 are not held, and no record says which one holds"))
 	w.Expect(s.Status.ActivePod).To(BeEmpty())
 	for _, name := range []string{"legacy-1", "legacy-2"} {
 		w.Expect(hasFinalizer(w.pod(name))).To(BeTrue(), "%s could vanish unseen", name)

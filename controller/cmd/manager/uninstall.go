@@ -129,7 +129,7 @@ func releasePods(ctx context.Context, c client.Client) error {
 		return err
 	}
 	for i := range pods.Items {
-		if err := singleton.ReleaseFinalizer(ctx, c, &pods.Items[i], v1.HandoffFinalizer); err != nil {
+		if err := singleton.ReleaseFinalizer(ctx, c, &pods.Items[i], v1.HandoffFinalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
@@ -146,7 +146,7 @@ func releaseSingletons(ctx context.Context, c client.Client) error {
 		return err
 	}
 	for i := range list.Items {
-		if err := singleton.ReleaseFinalizer(ctx, c, &list.Items[i], v1.PolicyFinalizer); err != nil {
+		if err := singleton.ReleaseFinalizer(ctx, c, &list.Items[i], v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
