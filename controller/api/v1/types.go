@@ -109,11 +109,11 @@ const (
 type Proof string
 
 const (
-	// ProofNeverSignalled: the holder was recorded, but its deletion was asked for
-	// before its signal, or before it was bound to a node: it never started.
+	// ProofNeverSignalled: the holder was recorded, but was deleted or ended before
+	// its signal, or deleted before it was bound to a node: it never started.
 	ProofNeverSignalled Proof = "NeverSignalled"
-	// ProofKubeletReported: the kubelet ended the pod and reported every held
-	// container as terminated, or never created.
+	// ProofKubeletReported: the kubelet ended the pod, which its own hand wrote, and
+	// reported every held container as terminated, or never created.
 	ProofKubeletReported Proof = "KubeletReported"
 	// ProofNodeOutOfService: the pod's node does not answer and bears the taint
 	// node.kubernetes.io/out-of-service, by which a person vouches that it is off.
