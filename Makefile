@@ -40,15 +40,19 @@ search: ## Visit every state of small worlds in search of two that run; DEEP=1 v
 unit: $(cluster) search ## Tests beside the code, Kyverno's engine and a real API server among them
 	tools=$(tools) && PATH="$$tools:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
 
+.PHONY: own-cluster
+own-cluster:
+	@[ "$$CLUSTER" != current ] || { echo "this breaks the cluster that it runs on: unset CLUSTER, and it runs on the local one" >&2; exit 1; }
+
 .PHONY: faults
-faults: install ## What fails in real clusters, done to the local one: nodes, kubelets, API server, Kyverno, controller
+faults: own-cluster install ## What fails in real clusters, done to the local one: nodes, kubelets, API server, Kyverno, controller
 	$(in_cluster) go test -count=1 -timeout 30m -tags cluster ./chainsaw-tests/faults
 
 # Which faults come, in which order, is derived from SEED; 0 takes one at random.
 SEED ?= 0
 HANDOFFS ?= 200
 .PHONY: soak
-soak: install ## HANDOFFS (200) handoffs under random faults, by SEED; never two at once, and a holder in the end
+soak: own-cluster install ## HANDOFFS (200) handoffs under random faults, by SEED; never two at once, and a holder in the end
 	$(in_cluster) go run ./chainsaw-tests/soak -seed $(SEED) -handoffs $(HANDOFFS)
 
 .PHONY: e2e

@@ -126,7 +126,7 @@ func TestOutOfMemory(t *testing.T) {
 // it on, and says so; nothing starts. It goes on once there is room.
 func TestSignalVolumeFull(t *testing.T) {
 	t.Parallel()
-	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "5"}})
+	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "10"}})
 	old := holder(t, s)
 	deletePod(t, old, nil)
 	held := standby(t, s)

@@ -20,7 +20,7 @@ import (
 // The API server dies twice: while the holder stops, and while the next one starts.
 func TestAPIServerKilled(t *testing.T) {
 	alone(t)
-	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "5", "START_SECONDS": "5"}})
+	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "10", "START_SECONDS": "5"}})
 	must(t, s.Roll(t.Context()))
 	must(t, s.Await(t.Context(), "the holder stops", func(got *v1.StatefulSingleton) bool { return reason(got) == "HolderStopping" }))
 	cluster(t, "process", "kill", "kube-apiserver")

@@ -167,7 +167,7 @@ func wantHandedOver(t *testing.T, s *world.Singleton, epoch int64, cause v1.Caus
 	wantStarts(t, s, int(epoch))
 }
 
-// wantStarts wants so many processes in the journal, by as many pods, none of them twice.
+// wantStarts wants so many processes in the journal, and no two at once.
 func wantStarts(t *testing.T, s *world.Singleton, want int) {
 	t.Helper()
 	starts, err := s.Starts()

@@ -167,8 +167,11 @@ func (r *run) strike(ctx context.Context, b blow) error {
 		}
 		pause(ctx, b.lasts)
 	}
+	if err != nil && ctx.Err() == nil {
+		r.missed(b, err)
+	}
 	if b.fault.mend == nil {
-		return nil // it met what another fault had ended
+		return nil
 	}
 	return world.Await(context.WithoutCancel(ctx), "an end of "+b.String(), func(ctx context.Context) error { return b.fault.mend(ctx, r, b.node) })
 }

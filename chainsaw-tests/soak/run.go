@@ -93,6 +93,15 @@ func (r *run) count(singleton, what string) {
 	r.note(singleton, what)
 }
 
+// missed writes down that a fault could not be done, as where it met what another one
+// had ended.
+func (r *run) missed(b blow, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done["missed: "+b.fault.name]++
+	r.note("cluster", fmt.Sprintf("%s was missed: %v", b, err))
+}
+
 func (r *run) note(whom, what string) {
 	_, _ = fmt.Fprintf(r.file, "%s %s: %s\n", time.Now().UTC().Format(time.RFC3339Nano), whom, what)
 }
@@ -154,6 +163,9 @@ func (r *run) calm(ctx context.Context) error {
 		return err
 	}
 	var failed []error
+	if r.total().faults == 0 {
+		failed = append(failed, fmt.Errorf("no fault was done, see %s", r.file.Name()))
+	}
 	for _, a := range r.actors {
 		err := world.Await(ctx, a.Namespace+": one replica", func(ctx context.Context) error { return a.Scale(ctx, 1) })
 		if err = errors.Join(err, a.AwaitHolder(ctx, 1)); err != nil {

@@ -112,7 +112,7 @@ func AwaitFor(ctx context.Context, patience time.Duration, what string, conditio
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not within %s: %s: %w", time.Since(start).Round(time.Second), what, last)
+			return fmt.Errorf("gave up after %s: %s: %w", time.Since(start).Round(time.Second), what, last)
 		case <-time.After(poll):
 		}
 	}

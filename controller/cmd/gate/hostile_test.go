@@ -478,7 +478,7 @@ func stopped(t *testing.T, p *process, s syscall.Signal) int {
 	t.Helper()
 	ended := make(chan int, 1)
 	go func() { ended <- p.exit(t) }()
-	for {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
 		_ = p.Process.Signal(s)
 		select {
 		case code := <-ended:
@@ -486,4 +486,6 @@ func stopped(t *testing.T, p *process, s syscall.Signal) int {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+	t.Fatalf("%s does not end it", s)
+	return 0
 }
