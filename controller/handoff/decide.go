@@ -117,7 +117,7 @@ func (d *decision) sort() {
 		case dead && protected(pod):
 			d.leftovers = append(d.leftovers, pod)
 		case dead:
-		case !isHeld(pod, containers) || released(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier) || d.opened(pod, containers):
+		case d.mayRun(pod, containers):
 			d.runners = append(d.runners, pod)
 		case Going(pod):
 		case injectedFor(pod, d.Singleton) && selected:
@@ -134,12 +134,17 @@ func (d *decision) sort() {
 	})
 }
 
-// opened tells whether a barrier of the pod was opened for another one, or is about
-// to be. It must be a copy of that one.
-func (d *decision) opened(pod *corev1.Pod, containers []heldContainer) bool {
-	return d.sharing(pod, containers, func(other *corev1.Pod) bool {
-		return released(other) || other.UID == d.status.ActivePodUID
-	}) != nil
+// mayRun tells whether a pod that is not proven dead may run a main process: nothing
+// holds it, or not any more.
+func (d *decision) mayRun(pod *corev1.Pod, containers []heldContainer) bool {
+	return !isHeld(pod, containers) || released(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier) ||
+		d.sharing(pod, containers, d.opened) != nil
+}
+
+// opened tells whether the pod's barriers were opened, or are about to be. Whoever
+// shares one must be a copy of it.
+func (d *decision) opened(pod *corev1.Pod) bool {
+	return released(pod) || pod.UID == d.status.ActivePodUID
 }
 
 // sharesBarrier says which pod would start along with this one. Empty: none.
