@@ -167,7 +167,9 @@ func (r *run) calm(ctx context.Context) error {
 		failed = append(failed, fmt.Errorf("no fault was done, see %s", r.file.Name()))
 	}
 	for _, a := range r.actors {
-		err := world.Await(ctx, a.Namespace+": one replica", func(ctx context.Context) error { return a.Scale(ctx, 1) })
+		err := world.Await(ctx, a.Namespace+": one replica", func(ctx context.Context) error {
+			return errors.Join(a.Scale(ctx, 1), a.TryAgain(ctx))
+		})
 		if err = errors.Join(err, a.AwaitHolder(ctx, 1)); err != nil {
 			r.unheld++
 			failed = append(failed, err)

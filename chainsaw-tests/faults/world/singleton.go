@@ -268,6 +268,15 @@ func (s *Singleton) Scale(ctx context.Context, replicas int32) error {
 	return s.Patch(ctx, s.workload(), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)))
 }
 
+// TryAgain has the owners of the pods look at once whether one is missing. One that was
+// refused a pod, as while Kyverno is down, would try again after ever longer pauses, up
+// to a quarter of an hour.
+func (s *Singleton) TryAgain(ctx context.Context) error {
+	_, err := run(ctx, "kubectl", "annotate", "replicasets,statefulsets", "--all", "--namespace", s.Namespace, "--overwrite",
+		"try-again="+time.Now().UTC().Format(time.RFC3339Nano))
+	return err
+}
+
 // Undo takes the Deployment back to its last template.
 func (s *Singleton) Undo(ctx context.Context) error {
 	_, err := run(ctx, "kubectl", "rollout", "undo", "-n", s.Namespace, "deployment/"+name)
