@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-var deep = flag.Bool("deep", false, "have TestSearch visit more at once: takes a quarter of an hour and 16 GiB")
+var deep = flag.Bool("deep", false, "have TestSearch visit larger worlds, too")
 
 // searches are the small worlds that are visited whole.
 var searches = map[string]struct {
