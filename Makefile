@@ -65,7 +65,7 @@ endif
 		--set image=$(REGISTRY)/app:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw
 ifneq ($(CLUSTER),current)
 	$(MAKE) faults
-	$(MAKE) soak HANDOFFS=20
+	$(MAKE) soak SEED=1 HANDOFFS=20
 endif
 	$(in_cluster) chainsaw-tests/readme.sh
 
