@@ -72,8 +72,8 @@ func injectionRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
 			Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(sidecarOps(o)...)},
 		},
 		kyvernov1.Rule{
-			Name:     "sidecar-of-a-root-pod",
-			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{sidecarAsRoot()}},
+			Name:     "adapt-sidecar",
+			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{sidecarAsRoot(), limitSidecar()}},
 		},
 		kyvernov1.Rule{
 			Name:     "mark",
@@ -199,8 +199,7 @@ func sidecarOps(o Options) []op {
 }
 
 func sidecar(o Options) corev1.Container {
-	// Requests equal to limits: a Guaranteed pod stays Guaranteed.
-	resources := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("32Mi")}
+	memory := resource.MustParse("32Mi")
 	return corev1.Container{
 		Name:            v1.SidecarName,
 		Image:           o.SidecarImage,
@@ -212,7 +211,12 @@ func sidecar(o Options) corev1.Container {
 			{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}},
 			{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
 		},
-		Resources: corev1.ResourceRequirements{Requests: resources, Limits: resources},
+		// No limit of CPU: what has to be quick takes milliseconds, and a quota that is
+		// no more than it needs on average would draw them out. See limitSidecar.
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: memory},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: memory},
+		},
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: signalVolume, MountPath: signal.Dir},
 			{Name: podinfoVolume, MountPath: podinfoDir, ReadOnly: true},
@@ -244,6 +248,21 @@ func sidecarAsRoot() kyvernov1.ForEachMutation {
 			// As a string: the engine has numbers of two types, which never equal each other.
 			"to_string(request.object.spec.securityContext.runAsUser || '') == '0'"),
 		PatchesJSON6902: patch(op{Op: "remove", Path: containerPath("initContainers") + "/securityContext/runAsNonRoot"}),
+	}
+}
+
+// limitSidecar gives the sidecar a limit of CPU where every other container has one: a
+// Guaranteed pod stays Guaranteed, and a quota of limits does not refuse the pod.
+func limitSidecar() kyvernov1.ForEachMutation {
+	limits := containerPath("initContainers") + "/resources"
+	return kyvernov1.ForEachMutation{
+		List: listOf("initContainers"),
+		AnyAllConditions: all(
+			fmt.Sprintf("element.name == '%s'", v1.SidecarName),
+			"element.resources.limits.cpu == `null`",
+			"length(request.object.spec.containers[?resources.limits.cpu == `null`]) == `0`",
+			fmt.Sprintf("length(request.object.spec.initContainers[?name != '%s' && resources.limits.cpu == `null`]) == `0`", v1.SidecarName)),
+		PatchesJSON6902: patch(add(limits+"/requests/cpu", "100m"), add(limits+"/limits/cpu", "100m")),
 	}
 }
 

@@ -39,6 +39,8 @@ func TestInjection(t *testing.T) {
 		"restricted-init-held":        {pod: "restricted", singleton: "hold-init-containers", restricted: true},
 		"run-as-user":                 {pod: "run-as-user", singleton: "default", restricted: true},
 		"run-as-root":                 {pod: "run-as-root", singleton: "default"},
+		"guaranteed":                  {pod: "guaranteed", singleton: "default"},
+		"limited-in-part":             {pod: "limited-in-part", singleton: "default"},
 		"existing-fields":             {pod: "existing-fields", singleton: "default"},
 		"own-grace-period":            {pod: "existing-fields", singleton: "own-grace-period"},
 		"default-grace-period":        {pod: "shell", singleton: "own-grace-period"},

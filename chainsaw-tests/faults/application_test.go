@@ -141,7 +141,7 @@ func TestSignalVolumeFull(t *testing.T) {
 		}
 		return err
 	}))
-	wantNobodyElse(t, 2*time.Second, old, s) // the sidecar tries four times a second
+	wantNobodyElse(t, 2*time.Second, old, s) // the sidecar tries every second
 	makeRoom()
 	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
 }

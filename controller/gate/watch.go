@@ -8,10 +8,15 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// changes reports that something in dir may have changed: when inotify says so,
-// and every poll besides, since inotify has limits that all pods of a node share.
-// The first report comes at once, after inotify has begun to watch. The channel is
-// closed when ctx ends.
+// lookAnyway is how often to look where inotify watches: it does not tell of what the
+// kubelet writes on the other side of a virtual machine's shared file system, as under
+// Kata Containers.
+const lookAnyway = time.Second
+
+// changes reports that something in dir may have changed: when inotify says so, and
+// from time to time besides. Where inotify can't, since it has limits that all pods of
+// a node share, it reports every poll. The first report comes at once, after inotify
+// has begun to watch. The channel is closed when ctx ends.
 func changes(ctx context.Context, dir string, poll time.Duration, log *slog.Logger) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	var events chan fsnotify.Event
@@ -19,6 +24,7 @@ func changes(ctx context.Context, dir string, poll time.Duration, log *slog.Logg
 	watcher := watch(dir, log)
 	if watcher != nil {
 		events, errs = watcher.Events, watcher.Errors
+		poll = lookAnyway
 	}
 	changed <- struct{}{}
 	go func() {
