@@ -4,11 +4,13 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/testr"
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
@@ -76,7 +78,7 @@ func (w *world) startManager() *prometheus.Registry {
 	options.DefaultNamespaces = map[string]cache.Config{w.namespace: {}}
 	mgr, err := ctrl.NewManager(controllerConfig, ctrl.Options{
 		Scheme:     scheme.Scheme,
-		Logger:     testr.New(w.t),
+		Logger:     logger(w.t),
 		Cache:      options,
 		Metrics:    server.Options{BindAddress: "0"},
 		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
@@ -99,6 +101,24 @@ func (w *world) startManager() *prometheus.Registry {
 		}
 	})
 	return registry
+}
+
+// logger logs to the test until that ends: the manager's recorder of events ends later.
+func logger(t *testing.T) logr.Logger {
+	var mu sync.Mutex
+	ended := false
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		ended = true
+	})
+	return funcr.New(func(prefix, args string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !ended {
+			t.Log(prefix, args)
+		}
+	}, funcr.Options{})
 }
 
 // inNamespace finds nothing in other namespaces.
