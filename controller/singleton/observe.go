@@ -3,10 +3,12 @@ package singleton
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,55 +17,55 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// observe reads everything that a decision rests on. The singleton was read
-// before, so that a record which moves meanwhile fails the compare-and-swap.
+// observe reads everything that a decision rests on, as much at once as can be: while
+// it reads, nothing may run. The singleton was read before, so that a record which moves
+// meanwhile fails the compare-and-swap.
 func (r *Reconciler) observe(ctx context.Context, singleton *v1.StatefulSingleton) (handoff.Snapshot, error) {
-	s := handoff.Snapshot{
-		Singleton:    singleton,
-		ReplicaSets:  map[types.UID]*appsv1.ReplicaSet{},
-		Deployments:  map[types.UID]*appsv1.Deployment{},
-		StatefulSets: map[types.UID]*appsv1.StatefulSet{},
-		Nodes:        map[string]*corev1.Node{},
-		Claims:       map[string]*corev1.PersistentVolumeClaim{},
-	}
-	var err error
-	if s.Pods, err = r.pods(ctx, singleton); err != nil {
-		return s, fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
-	}
-	if s.Others, err = r.others(ctx, singleton); err != nil {
-		return s, fmt.Errorf("list StatefulSingletons in namespace %s: %w", singleton.Namespace, err)
-	}
-	for i := range s.Pods {
-		if err := r.surroundings(ctx, &s, &s.Pods[i]); err != nil {
-			return s, fmt.Errorf("read what pod %s/%s belongs to: %w", s.Pods[i].Namespace, s.Pods[i].Name, err)
+	s := handoff.Snapshot{Singleton: singleton}
+	reads, readContext := errgroup.WithContext(ctx)
+	reads.Go(func() (err error) {
+		if s.Pods, err = r.pods(readContext, singleton); err != nil {
+			err = fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
 		}
+		return err
+	})
+	reads.Go(func() (err error) {
+		if s.Others, err = r.others(readContext, singleton); err != nil {
+			err = fmt.Errorf("list StatefulSingletons in namespace %s: %w", singleton.Namespace, err)
+		}
+		return err
+	})
+	if err := reads.Wait(); err != nil {
+		return s, err
+	}
+	if err := r.surroundings(ctx, &s); err != nil {
+		return s, fmt.Errorf("read what the pods of StatefulSingleton %s belong to: %w", client.ObjectKeyFromObject(singleton), err)
 	}
 	return s, nil
 }
 
-// pods are those that the selector picks, those that bear the singleton's label
-// though the selector does not pick them any more, and the recorded holder.
+// pods are those that bear the singleton's label, those that the selector picks, and
+// the recorded holder.
 func (r *Reconciler) pods(ctx context.Context, singleton *v1.StatefulSingleton) ([]corev1.Pod, error) {
-	matches := []client.ListOption{client.MatchingLabels{v1.SingletonLabel: singleton.Name}}
+	var labelled, selected corev1.PodList
+	reads, readContext := errgroup.WithContext(ctx)
+	list := func(into *corev1.PodList, match client.ListOption) {
+		reads.Go(func() error { return r.Live.List(readContext, into, client.InNamespace(singleton.Namespace), match) })
+	}
+	list(&labelled, client.MatchingLabels{v1.SingletonLabel: singleton.Name})
 	// A selector that is none picks nothing: the Injector says what is wrong with it.
 	if selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector); err == nil {
-		matches = append(matches, client.MatchingLabelsSelector{Selector: selector})
+		list(&selected, client.MatchingLabelsSelector{Selector: selector})
+	}
+	if err := reads.Wait(); err != nil {
+		return nil, err
 	}
 	var pods []corev1.Pod
 	seen := map[types.UID]bool{}
-	add := func(pod corev1.Pod) {
+	for _, pod := range slices.Concat(labelled.Items, selected.Items) {
 		if !seen[pod.UID] {
 			seen[pod.UID] = true
 			pods = append(pods, pod)
-		}
-	}
-	for _, match := range matches {
-		var list corev1.PodList
-		if err := r.Live.List(ctx, &list, client.InNamespace(singleton.Namespace), match); err != nil {
-			return nil, err
-		}
-		for _, pod := range list.Items {
-			add(pod)
 		}
 	}
 	if holder := singleton.Status.ActivePod; holder != "" && !seen[singleton.Status.ActivePodUID] {
@@ -73,7 +75,7 @@ func (r *Reconciler) pods(ctx context.Context, singleton *v1.StatefulSingleton) 
 			return nil, err
 		}
 		if err == nil && pod.UID == singleton.Status.ActivePodUID {
-			add(pod)
+			pods = append(pods, pod)
 		}
 	}
 	return pods, nil
@@ -93,82 +95,107 @@ func (r *Reconciler) others(ctx context.Context, singleton *v1.StatefulSingleton
 	return others, nil
 }
 
-// surroundings reads the pod's owners, and its node and claims where they count:
+// surroundings reads the pods' owners, and their nodes and claims where they count:
 // during a handoff, and where the holder's node may be lost.
-func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot, pod *corev1.Pod) error {
-	going := handoff.Going(pod)
-	if going || pod.UID == s.Singleton.Status.ActivePodUID && !handoff.IsTrue(pod, corev1.PodReady) {
-		if err := r.node(ctx, s, pod.Spec.NodeName); err != nil {
-			return err
+func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot) error {
+	namespace := s.Singleton.Namespace
+	replicaSets, statefulSets, nodes, claims := names{}, names{}, names{}, names{}
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		going := handoff.Going(pod)
+		if going || pod.UID == s.Singleton.Status.ActivePodUID && !handoff.IsTrue(pod, corev1.PodReady) {
+			nodes.add(pod.Spec.NodeName)
 		}
-	}
-	if !going && len(s.Pods) < 2 {
-		return nil
-	}
-	if err := r.owners(ctx, s, pod); err != nil {
-		return err
-	}
-	for _, volume := range pod.Spec.Volumes {
-		if volume.PersistentVolumeClaim == nil || s.Claims[volume.PersistentVolumeClaim.ClaimName] != nil {
+		if !going && len(s.Pods) < 2 {
 			continue
 		}
-		claim := &corev1.PersistentVolumeClaim{}
-		if found, err := r.get(ctx, pod.Namespace, volume.PersistentVolumeClaim.ClaimName, claim); err != nil {
-			return err
-		} else if found {
-			s.Claims[claim.Name] = claim
+		replicaSets.add(ownerName(pod, "ReplicaSet"))
+		statefulSets.add(ownerName(pod, "StatefulSet"))
+		for _, volume := range pod.Spec.Volumes {
+			if volume.PersistentVolumeClaim != nil {
+				claims.add(volume.PersistentVolumeClaim.ClaimName)
+			}
 		}
 	}
-	return nil
+	reads, readContext := errgroup.WithContext(ctx)
+	reads.Go(func() (err error) {
+		s.Nodes, err = named[corev1.Node](readContext, r.Live, "", nodes)
+		return err
+	})
+	reads.Go(func() (err error) {
+		s.Claims, err = named[corev1.PersistentVolumeClaim](readContext, r.Live, namespace, claims)
+		return err
+	})
+	reads.Go(func() error {
+		found, err := named[appsv1.StatefulSet](readContext, r.Live, namespace, statefulSets)
+		s.StatefulSets = byUID(found)
+		return err
+	})
+	reads.Go(func() error {
+		found, err := named[appsv1.ReplicaSet](readContext, r.Live, namespace, replicaSets)
+		if err != nil {
+			return err
+		}
+		s.ReplicaSets = byUID(found)
+		deployments := names{}
+		for _, rs := range found {
+			deployments.add(ownerName(rs, "Deployment"))
+		}
+		owners, err := named[appsv1.Deployment](readContext, r.Live, namespace, deployments)
+		s.Deployments = byUID(owners)
+		return err
+	})
+	return reads.Wait()
 }
 
-func (r *Reconciler) node(ctx context.Context, s *handoff.Snapshot, name string) error {
-	if name == "" || s.Nodes[name] != nil {
-		return nil
+// names are those of objects to read.
+type names map[string]struct{}
+
+func (n names) add(name string) {
+	if name != "" {
+		n[name] = struct{}{}
 	}
-	node := &corev1.Node{}
-	found, err := r.get(ctx, "", name, node)
-	if found {
-		s.Nodes[name] = node
-	}
-	return err
 }
 
-func (r *Reconciler) owners(ctx context.Context, s *handoff.Snapshot, pod *corev1.Pod) error {
-	owner := metav1.GetControllerOf(pod)
-	switch {
-	case owner == nil:
-		return nil
-	case owner.Kind == "StatefulSet" && s.StatefulSets[owner.UID] == nil:
-		set := &appsv1.StatefulSet{}
-		if found, err := r.get(ctx, pod.Namespace, owner.Name, set); err != nil || !found {
-			return err
-		}
-		s.StatefulSets[set.UID] = set
-	case owner.Kind == "ReplicaSet" && s.ReplicaSets[owner.UID] == nil:
-		rs := &appsv1.ReplicaSet{}
-		if found, err := r.get(ctx, pod.Namespace, owner.Name, rs); err != nil || !found {
-			return err
-		}
-		s.ReplicaSets[rs.UID] = rs
-		owner = metav1.GetControllerOf(rs)
-		if owner == nil || owner.Kind != "Deployment" || s.Deployments[owner.UID] != nil {
-			return nil
-		}
-		deployment := &appsv1.Deployment{}
-		if found, err := r.get(ctx, pod.Namespace, owner.Name, deployment); err != nil || !found {
-			return err
-		}
-		s.Deployments[deployment.UID] = deployment
+// ownerName is the name of the owner that controls the object, if it is of that kind.
+func ownerName(object metav1.Object, kind string) string {
+	if owner := metav1.GetControllerOf(object); owner != nil && owner.Kind == kind {
+		return owner.Name
 	}
-	return nil
+	return ""
 }
 
-// get reads one object live; found is false where it does not exist.
-func (r *Reconciler) get(ctx context.Context, namespace, name string, object client.Object) (found bool, err error) {
-	err = r.Live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object)
-	if apierrors.IsNotFound(err) {
-		return false, nil
+// named reads objects live, all at once. One that does not exist is missing from what
+// it returns, by name.
+func named[T any, P interface {
+	*T
+	client.Object
+}](ctx context.Context, live client.Reader, namespace string, wanted names) (map[string]*T, error) {
+	var mu sync.Mutex
+	found := map[string]*T{}
+	reads, readContext := errgroup.WithContext(ctx)
+	for name := range wanted {
+		reads.Go(func() error {
+			object := P(new(T))
+			err := live.Get(readContext, client.ObjectKey{Namespace: namespace, Name: name}, object)
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				found[name] = object
+			}
+			return client.IgnoreNotFound(err)
+		})
 	}
-	return err == nil, err
+	return found, reads.Wait()
+}
+
+func byUID[T any, P interface {
+	*T
+	client.Object
+}](objects map[string]*T) map[types.UID]*T {
+	all := map[types.UID]*T{}
+	for _, object := range objects {
+		all[P(object).GetUID()] = object
+	}
+	return all
 }

@@ -78,7 +78,9 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		return ctrl.Result{}, err
 	}
 	stored := singleton.DeepCopy()
-	singleton.Status = plan.Status
+	if !plan.Untold {
+		singleton.Status = plan.Status
+	}
 	installed := r.Injector.Ensure(ctx, singleton)
 	report(&singleton.Status, installed.condition)
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
