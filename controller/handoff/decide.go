@@ -43,6 +43,8 @@ type decision struct {
 	message string
 	// needsPerson: nothing goes on without a person, however long one waits.
 	needsPerson bool
+	// usual is how much longer what is under way usually takes: until then it is not told.
+	usual time.Duration
 }
 
 type standby struct {
@@ -396,6 +398,9 @@ func (d *decision) alive() {
 	if d.blocked() {
 		return
 	}
+	if next := d.warm(); next != nil {
+		d.protectStandby(next) // now, while nobody waits
+	}
 	if next := d.newest(); next != nil {
 		d.rollOver(next)
 		return
@@ -436,6 +441,9 @@ func (d *decision) serving(containers []heldContainer) {
 		if slices.ContainsFunc(containers, heldContainer.atBarrier) {
 			why = "the kubelet has not noticed yet that its barrier is open"
 		}
+		if d.Singleton.Status.LastTransition.GapMilliseconds != nil || t.GapMilliseconds == nil {
+			d.usual = d.left(usuallyReady, t.Signalled.Time)
+		}
 		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
 	case d.lostNode(d.holder) != nil:
 		d.found(HolderNotReady, "pod %s holds, and its node %s does not answer: it may run on there, so nothing starts elsewhere. If the node is off, run: %s",
@@ -462,22 +470,49 @@ func (d *decision) rollOver(next *standby) {
 	if next.waitsFor != "" {
 		if cold = d.waitsForHolder(next.pod); cold == "" {
 			d.needsPerson = next.needsPerson
+			d.usual = d.left(usuallyWarm, next.pod.CreationTimestamp.Time)
 			d.found(StandbyNotWarm, "pod %s %s; pod %s goes on until it is warm", next.pod.Name, next.waitsFor, d.holder.Name)
 			return
 		}
 	}
 	if cold == "" {
-		d.protectStandby(next.pod) // now, while nobody waits
+		d.found(Retiring, "pod %s is warm; pod %s is asked to stop", next.pod.Name, d.holder.Name)
+		if d.usual = d.left(kubeletPause, lastStart(next.pod)); d.usual > 0 {
+			return
+		}
+	} else {
+		d.found(RetiringCold, "pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.pod.Name, cold)
 	}
 	rs := d.replicaSet(d.holder)
 	if rs.Spec.Replicas == nil || *rs.Spec.Replicas > 0 {
 		d.do(Retire{rs.Name})
+		d.usual = usuallyAsked
 	}
-	if cold != "" {
-		d.found(RetiringCold, "pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.pod.Name, cold)
-		return
+}
+
+const (
+	// kubeletPause is how long a standby is left alone before the holder is asked to
+	// stop. The kubelet looks at a pod only once its list of containers is newer than its
+	// last look (pkg/kubelet/pod_workers: GetNewerThan), and it makes that list every
+	// second: a signal shortly after anything else about the pod would wait for the next
+	// one, while nothing runs.
+	kubeletPause = 3 * time.Second
+	// usuallyWarm is how long a standby takes to warm up where all it needs is there.
+	usuallyWarm = 5 * time.Second
+	// usuallyAsked is how long it takes from Retire to the request for deletion.
+	usuallyAsked = time.Second
+	// usuallyReady is how long a holder takes from its signal to Ready.
+	usuallyReady = 5 * time.Second
+)
+
+// left is what is left of a time since then. None is left where that is later than
+// now, by another machine's clock.
+func (d *decision) left(of time.Duration, since time.Time) time.Duration {
+	passed := d.now.Sub(since)
+	if passed < 0 {
+		return 0
 	}
-	d.found(Retiring, "pod %s is warm; pod %s is asked to stop", next.pod.Name, d.holder.Name)
+	return max(0, of-passed)
 }
 
 // attachPatience is how long a volume that is attached to the holder's node may

@@ -368,13 +368,16 @@ func TestDecideHolderAlive(t *testing.T) {
 				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere. If the node is off, run: kubectl taint node node-1",
+			wantSteps:   []handoff.Step{arm("db-2")},
 		},
 		"a spare of the same revision": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Warm().Revision(2)).Holder("db-1"),
+			wantSteps:   []handoff.Step{arm("db-2")},
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 		},
 		"a standby of an older revision": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(10), MakePod("db-2").Injected().Warm().Revision(9)).Holder("db-1"),
+			wantSteps:   []handoff.Step{arm("db-2")},
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 		},
 	})
@@ -449,6 +452,7 @@ func TestDecideRollout(t *testing.T) {
 		},
 		"a bare ReplicaSet has no revisions": {
 			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").BareReplicaSet("db-v1", 1).BareReplicaSet("db-v2", 1),
+			wantSteps:   []handoff.Step{arm("db-2")},
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 		},
 	})

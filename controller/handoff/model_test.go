@@ -698,7 +698,11 @@ func podOf(i int, p *podState) *PodWrapper {
 		pod.Protected()
 	}
 	if p.signal {
-		pod.Annotation(signal.Annotation, signal.Signal{UID: string(pod.Pod.UID), Epoch: max(1, int64(p.epoch))}.String())
+		given := signal.Signal{UID: string(pod.Pod.UID), Epoch: max(1, int64(p.epoch))}
+		if i%2 == 1 {
+			given.Time = now // it has not taken long to start
+		}
+		pod.Annotation(signal.Annotation, given.String())
 	}
 	if p.role {
 		pod.Label(v1.RoleLabel, v1.RoleActive)
@@ -727,7 +731,7 @@ func (m *model) translate(v view, plan handoff.Plan) planState {
 	}
 	was := v.singleton
 	was.exists, was.word = false, 0
-	if !recorded && was != p.status {
+	if !recorded && !plan.Untold && was != p.status {
 		p.steps[n] = step{do: recordStep}
 	}
 	return p

@@ -60,6 +60,9 @@ type Plan struct {
 	// Status is what the singleton's status shall be. A Record among the steps
 	// writes it at its place; without one it is written after the last step.
 	Status v1.StatefulSingletonStatus
+	// Untold: the status need not be written yet, since what is under way takes no longer
+	// so far than it usually does. There is no Record among the steps.
+	Untold bool
 	// Requeue is when to decide again if nothing is seen to change before.
 	Requeue time.Duration
 }

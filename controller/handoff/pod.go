@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -221,6 +222,18 @@ func containerState(name string, status *corev1.ContainerStatus) string {
 	default:
 		return fmt.Sprintf("container %s has not started", name)
 	}
+}
+
+// lastStart is when the last of the pod's containers started, as the kubelet's clock
+// has it, in whole seconds. A barrier's container has not; the init containers before it
+// have.
+func lastStart(pod *corev1.Pod) (last time.Time) {
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if started := status.State.Running; started != nil && started.StartedAt.After(last) {
+			last = started.StartedAt.Time
+		}
+	}
+	return last
 }
 
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

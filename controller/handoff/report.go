@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,14 +26,23 @@ func (o Outcome) settled() bool {
 	return o == NoPods || o == HolderReady || o == HolderNotReady
 }
 
-// begun is when the handoff that is under way began: now, if none was.
+// longestUntold is how far back a handoff may have begun of which no status tells yet.
+const longestUntold = usuallyWarm + kubeletPause + usuallyAsked + transitionPoll
+
+// begun is when the handoff that is under way began: now, if none was, or when the pod
+// was created that the holder makes room for.
 func (d *decision) begun() *metav1.MicroTime {
 	was := &d.Singleton.Status
 	if was.TransitionTimestamp != nil && (was.Phase == v1.PhaseTransitioning || was.Phase == v1.PhaseFailed) {
 		return was.TransitionTimestamp.DeepCopy()
 	}
-	now := metav1.NewMicroTime(d.now)
-	return &now
+	began := metav1.NewMicroTime(d.now)
+	if d.holder != nil {
+		if next := d.newest(); next != nil && d.left(longestUntold, next.pod.CreationTimestamp.Time) > 0 {
+			began = metav1.NewMicroTime(next.pod.CreationTimestamp.Time)
+		}
+	}
+	return &began
 }
 
 // report turns the outcome into the rest of the status.
@@ -60,6 +70,9 @@ func (d *decision) report() {
 	}
 	if outcome == HolderEnded {
 		d.plan.Requeue = time.Millisecond // the record just moved: decide on the rest at once
+	}
+	if d.usual > 0 && !d.needsPerson && !slices.Contains(d.plan.Steps, Step(Record{})) {
+		d.plan.Requeue, d.plan.Untold = min(d.plan.Requeue, d.usual), true
 	}
 	d.status.Phase, d.status.Message = phase, message
 	d.status.ActiveBarrier = d.activeBarrier()

@@ -1,0 +1,135 @@
+package handoff_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// startedAgo has the pod's sidecar have started so long ago, by its node's clock.
+func startedAgo(p *PodWrapper, d time.Duration) *PodWrapper {
+	return p.Report(corev1.ContainerStatus{Name: v1.SidecarName, Started: new(true), State: corev1.ContainerState{
+		Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-d))},
+	}})
+}
+
+// TestDecideLeavesTheStandbyAlone has db-2, of a newer revision, just become warm:
+// db-1 is asked to stop once the kubelet has nothing to look at in db-2 any more.
+func TestDecideLeavesTheStandbyAlone(t *testing.T) {
+	wrapper := func() *PodWrapper { return MakePod("db-2").Injected().Warm() }
+	for name, tc := range map[string]struct {
+		standby *PodWrapper
+		// wantWait is how much longer. 0: not at all.
+		wantWait time.Duration
+	}{
+		"just started":                {startedAgo(wrapper(), 0), 3 * time.Second},
+		"a second ago":                {startedAgo(wrapper(), time.Second), 2 * time.Second},
+		"long enough":                 {startedAgo(wrapper(), 3*time.Second), 0},
+		"at its barrier":              {startedAgo(MakePod("db-2").Barrier().Injected().Warm(), time.Second), 2 * time.Second},
+		"its node's clock is ahead":   {startedAgo(wrapper(), -time.Minute), 0},
+		"its node's clock lags":       {startedAgo(wrapper(), time.Minute), 0},
+		"the kubelet tells no time":   {wrapper(), 0},
+		"one of its containers later": {startedAgo(wrapper(), time.Minute).State("app", startedAgo(wrapper(), 2*time.Second).Status.InitContainerStatuses[0].State), time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(1), tc.standby.Revision(2)).Holder("db-1")
+			plan := handoff.Decide(s.Snapshot, now)
+			wantSteps := []handoff.Step{arm("db-2")}
+			wantRequeue := tc.wantWait
+			if tc.wantWait == 0 {
+				wantSteps, wantRequeue = append(wantSteps, handoff.Retire{ReplicaSet: "db-v1"}), time.Second
+			}
+			if diff := cmp.Diff(wantSteps, plan.Steps); diff != "" || plan.Outcome != handoff.Retiring {
+				t.Errorf("outcome %s, steps (-want +got):\n%s", plan.Outcome, diff)
+			}
+			if plan.Requeue != wantRequeue {
+				t.Errorf("requeue after %s, want %s", plan.Requeue, wantRequeue)
+			}
+		})
+	}
+}
+
+// TestDecideDoesNotTellWhatIsUsual: a status is written for what takes longer than it
+// usually does, and at once for what a person has to know or a record rests on.
+func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
+	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Revision(1) }
+	standby := func(age time.Duration) *PodWrapper {
+		return MakePod("db-2").Injected().Revision(2).On(node1).Created(now.Add(-age))
+	}
+	starting := func(ago time.Duration) *SnapshotWrapper {
+		given := signal.Signal{UID: "db-1-uid", Epoch: 7, Time: now.Add(-ago)}
+		s := MakeSnapshot(MakePod("db-1").Injected().Warm().Annotation(signal.Annotation, given.String()).Protected()).Holder("db-1")
+		s.Singleton.Status.LastTransition.Ready, s.Singleton.Status.LastTransition.Signalled = nil, nil
+		s.Singleton.Status.LastTransition.GapMilliseconds = nil
+		return s
+	}
+	started := func() *SnapshotWrapper {
+		s := starting(time.Second)
+		s.Pods = []corev1.Pod{*MakePod("db-1").Barrier().Injected().Signalled(7).Running().Obj()}
+		return s
+	}
+	retired := MakeSnapshot(holder(), standby(time.Hour).Warm().Protected()).Holder("db-1").ReplicaSet("db-v1", 0)
+	copies := MakePod("db-3").Barrier().Injected().Revision(2).CopiedFrom("db-2").Created(now)
+	for name, tc := range map[string]struct {
+		snapshot    *SnapshotWrapper
+		wantOutcome handoff.Outcome
+		wantUntold  bool
+		wantRequeue time.Duration
+	}{
+		"a young standby":             {MakeSnapshot(holder(), standby(time.Second)).Holder("db-1"), handoff.StandbyNotWarm, true, 4 * time.Second},
+		"a standby that takes longer": {MakeSnapshot(holder(), standby(5*time.Second)).Holder("db-1"), handoff.StandbyNotWarm, false, 5 * time.Second},
+		"a standby that never warms": {
+			MakeSnapshot(holder(), MakePod("db-2").Barrier().Injected().Revision(2).Created(now), copies).Holder("db-1"), handoff.StandbyNotWarm, false, 5 * time.Second,
+		},
+		"just asked to stop":         {MakeSnapshot(holder(), standby(time.Hour).Warm()).Holder("db-1"), handoff.Retiring, true, time.Second},
+		"asked to stop, and is not":  {retired, handoff.Retiring, false, 5 * time.Second},
+		"stops":                      {MakeSnapshot(holder().Deleting(), standby(time.Second).Warm()).Holder("db-1"), handoff.HolderStopping, false, 5 * time.Second},
+		"just released":              {starting(time.Second), handoff.Starting, true, 4 * time.Second},
+		"takes longer to start":      {starting(5 * time.Second), handoff.Starting, false, 5 * time.Second},
+		"started, not Ready yet":     {started(), handoff.Starting, false, 5 * time.Second},
+		"the record has to be moved": {MakeSnapshot(standby(time.Second).Warm()), handoff.Released, false, 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := handoff.Decide(tc.snapshot.Snapshot, now)
+			if plan.Outcome != tc.wantOutcome || plan.Untold != tc.wantUntold || plan.Requeue != tc.wantRequeue {
+				t.Errorf("outcome %s, untold %t, requeue after %s, want %s, %t, %s", plan.Outcome, plan.Untold, plan.Requeue, tc.wantOutcome, tc.wantUntold, tc.wantRequeue)
+			}
+		})
+	}
+}
+
+// An older pod's signal in an epoch that nobody recorded has to be recorded first,
+// whatever else is as usual.
+func TestDecideTellsOfAnEpoch(t *testing.T) {
+	ended := MakePod("db-0").Injected().Signalled(9).Deleting().Ended()
+	s := MakeSnapshot(ended, MakePod("db-1").Injected().Holding().Revision(1), MakePod("db-2").Injected().Revision(2).On(node1).Created(now)).Holder("db-1")
+	plan := handoff.Decide(s.Snapshot, now)
+	if !slices.Contains(plan.Steps, handoff.Step(handoff.Record{})) || plan.Untold || plan.Status.Epoch != 9 {
+		t.Errorf("steps %v, untold %t, epoch %d, want a record of epoch 9", plan.Steps, plan.Untold, plan.Status.Epoch)
+	}
+}
+
+// A handoff of which no status told yet began when the new pod was created.
+func TestDecideDatesTheBeginning(t *testing.T) {
+	for name, tc := range map[string]struct{ age, wantAgo time.Duration }{
+		"just now":       {0, 0},
+		"untold so far":  {10 * time.Second, 10 * time.Second},
+		"waits for long": {time.Minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(1).Deleting(), MakePod("db-2").Injected().Revision(2).Warm().Created(now.Add(-tc.age))).Holder("db-1")
+			plan := handoff.Decide(s.Snapshot, now)
+			if ago := now.Sub(plan.Status.TransitionTimestamp.Time); ago != tc.wantAgo {
+				t.Errorf("it began %s ago, want %s", ago, tc.wantAgo)
+			}
+		})
+	}
+}
