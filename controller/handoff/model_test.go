@@ -759,7 +759,7 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 	case handoff.Nudge:
 		return of(nudgeStep, s.Pod, "")
 	case handoff.MarkReady:
-		return of(markReadyStep, s.Pod, "")
+		return of(markReadyStep, s.Pod, s.Version)
 	case handoff.LetGo:
 		return of(letGoStep, s.Pod, s.Version)
 	case handoff.TakeAttestation:

@@ -129,7 +129,10 @@ type (
 
 	// MarkReady sets the readiness gate's condition: the pod is Ready as soon as
 	// its containers are.
-	MarkReady struct{ Pod PodRef }
+	MarkReady struct {
+		Pod     PodRef
+		Version Version
+	}
 
 	// TakeAttestation takes AttestAnnotation off the singleton if it is still UID: the
 	// word was believed, or refused, and is worth nothing later.

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
@@ -80,8 +81,8 @@ func TestStaleReconciler(t *testing.T) {
 	w.Expect(journal.wantOneAtATime()).To(Equal(1))
 }
 
-// A controller that recorded a pod is held up just before the signal, until others
-// have written that pod off: its signal comes too late, and is refused.
+// A controller that recorded a pod is held up just before it marks and signals it,
+// until others have written that pod off: it comes too late, and is refused.
 func TestLateSignal(t *testing.T) {
 	tests := map[string]func(w *world, a *corev1.Pod){
 		"the pod's deletion was asked for": func(w *world, a *corev1.Pod) { w.ask(a) },
@@ -97,14 +98,14 @@ func TestLateSignal(t *testing.T) {
 			w.createSingleton()
 			d := w.deployment()
 			a := w.warmPod("a", withCommand, ownedBy(w.replicaSet(d, 1)))
-			signals, proceed := make(chan struct{}), make(chan struct{})
+			marks, proceed := make(chan struct{}), make(chan struct{})
 			slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
-				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-					if data, err := patch.Data(o); err == nil && strings.Contains(string(data), signal.Annotation) {
-						close(signals)
+				SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+					if data, err := patch.Data(o); err == nil && strings.Contains(string(data), v1.ReadyCondition) {
+						close(marks)
 						<-proceed
 					}
-					return c.Patch(ctx, o, patch, options...)
+					return c.SubResource(subResource).Patch(ctx, o, patch, options...)
 				},
 			})
 			done := make(chan error)
@@ -112,7 +113,7 @@ func TestLateSignal(t *testing.T) {
 				_, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), w.request())
 				done <- err
 			}()
-			<-signals
+			<-marks
 			w.Expect(w.holder()).To(Equal("a"))
 
 			writeOff(w, a)
@@ -148,10 +149,10 @@ func TestCrash(t *testing.T) {
 	}{
 		"before the finalizer":           {writes: 0},
 		"before the record":              {writes: 1},
-		"before the signal":              {writes: 2, wantRecorded: true},
-		"before the barrier is opened":   {writes: 3, wantRecorded: true, wantSignalled: true},
-		"before the kubelet is told":     {writes: 4, wantRecorded: true, wantSignalled: true},
-		"before the gate is opened":      {writes: 5, wantRecorded: true, wantSignalled: true},
+		"before the gate is opened":      {writes: 2, wantRecorded: true},
+		"before the signal":              {writes: 3, wantRecorded: true},
+		"before the barrier is opened":   {writes: 4, wantRecorded: true, wantSignalled: true},
+		"before the kubelet is told":     {writes: 5, wantRecorded: true, wantSignalled: true},
 		"before the old pod is let go":   {writes: 6, wantRecorded: true, wantSignalled: true},
 		"before the policy is looked at": {writes: 7, wantRecorded: true, wantSignalled: true},
 	}

@@ -96,16 +96,21 @@ type object map[string]any
 // patchPod merges metadata into the very pod that is meant, in the version that is
 // meant: the API server refuses a patch that names another uid or an older version.
 func (e *execution) patchPod(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
-	metadata["uid"] = ref.UID
-	if version != "" {
-		metadata["resourceVersion"] = cmp.Or(e.written[ref.UID], version)
-	}
 	pod := e.podOf(ref)
+	e.mean(ref, version, metadata)
 	if err := e.Client.Patch(ctx, pod, mergePatch(object{"metadata": metadata})); err != nil {
 		return fmt.Errorf("patch pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	e.written[ref.UID] = handoff.Version(pod.ResourceVersion)
 	return nil
+}
+
+// mean has a patch say which pod is meant, and in which version if one is.
+func (e *execution) mean(ref handoff.PodRef, version handoff.Version, metadata object) {
+	metadata["uid"] = ref.UID
+	if version != "" {
+		metadata["resourceVersion"] = cmp.Or(e.written[ref.UID], version)
+	}
 }
 
 func (e *execution) podOf(ref handoff.PodRef) *corev1.Pod {
@@ -156,8 +161,10 @@ func (e *execution) retire(ctx context.Context, step handoff.Retire) error {
 }
 
 func (e *execution) markReady(ctx context.Context, step handoff.MarkReady) error {
+	metadata := object{}
+	e.mean(step.Pod, step.Version, metadata)
 	patch := mergePatch(object{
-		"metadata": object{"uid": step.Pod.UID},
+		"metadata": metadata,
 		"status": object{"conditions": []object{{
 			"type": v1.ReadyCondition, "status": corev1.ConditionTrue, "reason": "Holds",
 			"message":            "the pod holds",
@@ -168,6 +175,7 @@ func (e *execution) markReady(ctx context.Context, step handoff.MarkReady) error
 	if err := e.Client.Status().Patch(ctx, pod, patch); err != nil {
 		return fmt.Errorf("set the readiness gate of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
+	e.written[step.Pod.UID] = handoff.Version(pod.ResourceVersion)
 	return nil
 }
 
