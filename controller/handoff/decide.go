@@ -487,8 +487,11 @@ func (d *decision) rollOver(next *standby) {
 		d.found(RetiringCold, "pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.pod.Name, cold)
 	}
 	rs := d.replicaSet(d.holder)
-	if rs.Spec.Replicas == nil || *rs.Spec.Replicas > 0 {
-		d.do(Retire{rs.Name})
+	if rs.Spec.Replicas != nil && *rs.Spec.Replicas == 0 {
+		return
+	}
+	d.do(Retire{rs.Name})
+	if cold == "" {
 		d.usual = usuallyAsked
 	}
 }
