@@ -55,6 +55,17 @@ HANDOFFS ?= 200
 soak: own-cluster install ## HANDOFFS (200) handoffs under random faults, by SEED; never two at once, and a holder in the end
 	$(in_cluster) go run ./chainsaw-tests/soak -seed $(SEED) -handoffs $(HANDOFFS)
 
+# What make bench measures: flags of chainsaw-tests/bench, as BENCH="-n 5 -systems wrapper,recreate".
+BENCH ?=
+.PHONY: bench
+bench: own-cluster install ## How long an application is down, by ours and by what Kubernetes has; three hours or so
+	$(in_cluster) go run ./chainsaw-tests/bench -out docs/benchmarks/gap.json $(BENCH)
+	$(MAKE) bench-report
+
+.PHONY: bench-report
+bench-report: ## Table, page and picture of what make bench measured last
+	go run ./chainsaw-tests/bench -report -out docs/benchmarks/gap.json -readme README.md
+
 .PHONY: e2e
 e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the README
 ifneq ($(CLUSTER),current)

@@ -40,12 +40,34 @@ func main() {
 		SilenceErrors: true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context()) },
 	}
-	root.AddCommand(checkCommand())
+	root.AddCommand(checkCommand(), waitCommand())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "app:", err)
 		os.Exit(1)
+	}
+}
+
+// waitCommand is for init containers.
+func waitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "wait DURATION",
+		Short:   "Do nothing for that long",
+		Example: "  app wait 5s",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d, err := time.ParseDuration(args[0])
+			if err != nil {
+				return err
+			}
+			select {
+			case <-time.After(d):
+				return nil
+			case <-cmd.Context().Done():
+				return cmd.Context().Err()
+			}
+		},
 	}
 }
 

@@ -46,6 +46,14 @@ type Options struct {
 	Barrier bool
 	// StatefulSet instead of a Deployment.
 	StatefulSet bool
+	// Recreate is the Deployment's strategy, instead of a rolling update.
+	Recreate bool
+	// Plain leaves the application to Kubernetes alone: no singleton picks its pods.
+	Plain bool
+	// Image is the application's. Empty: $APP_IMAGE.
+	Image string
+	// InitTime is what an init container takes. 0: there is none.
+	InitTime time.Duration
 	// Node is where the pods rather go, where they can.
 	Node string
 	// Env is the application's environment besides what every one has.
@@ -66,13 +74,16 @@ type Singleton struct {
 }
 
 // NewSingleton makes a singleton in a new namespace whose name begins so, and waits
-// until its first holder is Ready.
+// until its first holder is Ready. It waits for no pod of an application that is plain.
 func (w *World) NewSingleton(ctx context.Context, prefix string, o Options) (*Singleton, error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}
 	if err := w.Create(ctx, ns); err != nil {
 		return nil, fmt.Errorf("make a namespace: %w", err)
 	}
 	s := &Singleton{World: w, Namespace: ns.Name, Dir: filepath.Join(data, ns.Name), options: o}
+	if o.Plain {
+		return s, w.Create(ctx, s.workload())
+	}
 	object := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name},
 		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: labels}, MaxTransitionTime: o.MaxTransitionTime},
@@ -92,6 +103,9 @@ func (w *World) NewSingleton(ctx context.Context, prefix string, o Options) (*Si
 	return s, s.AwaitHolder(ctx, 1)
 }
 
+// Labels are those of the application's pods.
+func Labels() map[string]string { return maps.Clone(labels) }
+
 var labels = map[string]string{"app": name}
 
 func (s *Singleton) workload() client.Object {
@@ -103,8 +117,12 @@ func (s *Singleton) workload() client.Object {
 			Replicas: new(int32(1)), Selector: selector, Template: template, ServiceName: name,
 		}}
 	}
+	strategy := appsv1.DeploymentStrategy{}
+	if s.options.Recreate {
+		strategy.Type = appsv1.RecreateDeploymentStrategyType
+	}
 	return &appsv1.Deployment{ObjectMeta: object, Spec: appsv1.DeploymentSpec{
-		Replicas: new(int32(1)), Selector: selector, Template: template,
+		Replicas: new(int32(1)), Selector: selector, Template: template, Strategy: strategy,
 	}}
 }
 
@@ -119,7 +137,7 @@ func (s *Singleton) template() corev1.PodTemplateSpec {
 		env = append(env, corev1.EnvVar{Name: key, Value: values[key]})
 	}
 	container := corev1.Container{
-		Name: "app", Image: cmp.Or(os.Getenv("APP_IMAGE"), "ghcr.io/statefulsingleton/app:0.1.0"), Env: env,
+		Name: "app", Image: cmp.Or(s.options.Image, os.Getenv("APP_IMAGE"), "ghcr.io/statefulsingleton/app:0.1.0"), Env: env,
 		// The directory of a hostPath belongs to root.
 		SecurityContext: &corev1.SecurityContext{RunAsUser: new(int64(0))},
 		ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
@@ -140,6 +158,11 @@ func (s *Singleton) template() corev1.PodTemplateSpec {
 		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 			HostPath: &corev1.HostPathVolumeSource{Path: s.Dir, Type: new(corev1.HostPathDirectoryOrCreate)},
 		}}},
+	}
+	if s.options.InitTime > 0 {
+		spec.InitContainers = []corev1.Container{{
+			Name: "init", Image: container.Image, Command: []string{"/app", "wait", s.options.InitTime.String()},
+		}}
 	}
 	if s.options.Node != "" {
 		spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -238,7 +261,7 @@ func (s *Singleton) AwaitStandby(ctx context.Context) (standby *corev1.Pod, err 
 			return err
 		}
 		for i := range pods {
-			if pods[i].DeletionTimestamp == nil && pods[i].Annotations[signal.Annotation] == "" && warm(&pods[i]) {
+			if pods[i].DeletionTimestamp == nil && pods[i].Annotations[signal.Annotation] == "" && Warm(&pods[i]) {
 				standby = &pods[i]
 				return nil
 			}
@@ -248,7 +271,8 @@ func (s *Singleton) AwaitStandby(ctx context.Context) (standby *corev1.Pod, err 
 	return standby, err
 }
 
-func warm(pod *corev1.Pod) bool {
+// Warm tells whether a held pod has nothing left to wait for but the signal.
+func Warm(pod *corev1.Pod) bool {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return false
 	}
@@ -297,13 +321,18 @@ func (s *Singleton) Attest(ctx context.Context, pod types.UID) error {
 
 // Entry is what the application wrote down of one process.
 type Entry struct {
-	Event string    `json:"event"`
-	Pod   string    `json:"pod"`
+	Event string `json:"event"`
+	Pod   string `json:"pod"`
+	// Run tells the processes of one pod apart.
+	Run   int64     `json:"run"`
 	Epoch int64     `json:"epoch"`
 	Time  time.Time `json:"time"`
+	// Monotonic is the machine's time since it was booted, in nanoseconds.
+	Monotonic int64 `json:"monotonic"`
 }
 
-func (s *Singleton) journal() ([]Entry, error) {
+// Journal is all that the application wrote down so far.
+func (s *Singleton) Journal() ([]Entry, error) {
 	file, err := os.Open(filepath.Join(s.Dir, "events.jsonl"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -326,13 +355,13 @@ func (s *Singleton) journal() ([]Entry, error) {
 
 // Starts are the beginnings of all processes so far.
 func (s *Singleton) Starts() ([]Entry, error) {
-	entries, err := s.journal()
+	entries, err := s.Journal()
 	return slices.DeleteFunc(entries, func(e Entry) bool { return e.Event != "start" }), err
 }
 
 // Ended tells whether the last process has written its end down.
 func (s *Singleton) Ended() (bool, error) {
-	entries, err := s.journal()
+	entries, err := s.Journal()
 	return len(entries) > 0 && entries[len(entries)-1].Event == "stop", err
 }
 
@@ -348,7 +377,7 @@ type Summary struct {
 // Check judges the journal, by the application's own check.
 func (s *Singleton) Check(ctx context.Context) (Summary, error) {
 	var summary Summary
-	out, err := exec.CommandContext(ctx, s.app, "check", s.Dir, "--output", "json").Output()
+	out, err := exec.CommandContext(ctx, s.App, "check", s.Dir, "--output", "json").Output()
 	if bad := json.Unmarshal(out, &summary); bad != nil {
 		return summary, fmt.Errorf("check the journal %s: %w", s.Dir, errors.Join(err, bad))
 	}
@@ -370,8 +399,14 @@ func (s *Singleton) Evict(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return client.IgnoreNotFound(s.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+	return s.EvictPod(ctx, pod)
+}
+
+// EvictPod asks for the eviction of the pod.
+func (w *World) EvictPod(ctx context.Context, pod *corev1.Pod) error {
+	return client.IgnoreNotFound(w.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
 	}))
 }
 

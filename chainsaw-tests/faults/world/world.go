@@ -47,8 +47,9 @@ const (
 type World struct {
 	client.WithWatch
 	Config *rest.Config
-	// app is the test application's program, which judges the journals.
-	app string
+	// App is the test application's program, which judges the journals. It needs no
+	// library of this machine.
+	App string
 }
 
 // Connect finds the cluster and builds, into the directory, what judges the journals.
@@ -65,11 +66,11 @@ func Connect(ctx context.Context, directory string) (*World, error) {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	w := &World{Config: config, app: filepath.Join(directory, "app")}
+	w := &World{Config: config, App: filepath.Join(directory, "app")}
 	if w.WithWatch, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	_, err = run(ctx, "go", "build", "-o", w.app, "github.com/statefulsingleton/statefulsingleton/chainsaw-tests/app")
+	_, err = run(ctx, "env", "CGO_ENABLED=0", "go", "build", "-o", w.App, "github.com/statefulsingleton/statefulsingleton/chainsaw-tests/app")
 	return w, err
 }
 

@@ -1,0 +1,3 @@
+package main
+
+func report(out, readme string) error { return nil }

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// run is one run of the benchmark.
+type run struct {
+	*world.World
+	options
+	applications map[workload]*application
+	nodes        *nodes
+	registry     *registry
+	results      *figures.Results
+	start        time.Time
+	// done counts the handoffs so far, failed among them.
+	done, failed int
+}
+
+func measure(ctx context.Context, o options) error {
+	scratch, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	w, err := world.Connect(ctx, scratch)
+	if err != nil {
+		return err
+	}
+	if err := w.AwaitWhole(ctx); err != nil {
+		return fmt.Errorf("%w; run `make install` first", err)
+	}
+	r := &run{World: w, options: o, applications: map[workload]*application{}, start: time.Now()}
+	if r.nodes, err = findNodes(ctx, w); err != nil {
+		return err
+	}
+	if r.results, err = describe(ctx, w); err != nil {
+		return err
+	}
+	if r.registry, err = serveImage(ctx, scratch, w.App, slices.ContainsFunc(o.plan.conditions, func(c condition) bool { return c.pull })); err != nil {
+		return err
+	}
+	defer r.registry.close()
+	fmt.Printf("bench: %d combinations, %d handoffs of each\n", o.plan.combinations(), o.rounds)
+	err = r.rounds(ctx)
+	after := context.WithoutCancel(ctx)
+	err = errors.Join(err, r.save(), r.clean(after))
+	r.print(os.Stdout)
+	if err == nil && r.failed > 0 {
+		err = fmt.Errorf("%d of %d handoffs failed, see \"failed\" in %s", r.failed, r.done, r.out)
+	}
+	return err
+}
+
+func findNodes(ctx context.Context, w *world.World) (*nodes, error) {
+	var list corev1.NodeList
+	if err := w.List(ctx, &list); err != nil {
+		return nil, err
+	}
+	if len(list.Items) != 2 {
+		return nil, fmt.Errorf("the cluster has %d nodes, want the two that `cluster up` starts with", len(list.Items))
+	}
+	names := [2]string{list.Items[0].Name, list.Items[1].Name}
+	return &nodes{World: w, names: names, home: names[0]}, nil
+}
+
+// rounds are the whole run. What fails in it is written down; the context's end alone
+// ends it.
+func (r *run) rounds(ctx context.Context) error {
+	for round := range r.options.rounds {
+		for _, w := range r.plan.workloads(round) {
+			r.turn(ctx, w, round)
+			if ctx.Err() != nil {
+				return errors.New("interrupted")
+			}
+		}
+		if err := r.save(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// turn has one handoff of the application by each cause.
+func (r *run) turn(ctx context.Context, w workload, round int) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // of its watches
+	t, err := r.begin(ctx, w)
+	for _, c := range r.plan.causes {
+		if ctx.Err() != nil {
+			return
+		}
+		if t == nil && err == nil { // the last handoff left nothing to go on with
+			t, err = r.begin(ctx, w)
+		}
+		var s figures.Sample
+		if err == nil {
+			s, err = t.once(c)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.count(w, c, round, s, err)
+		if err != nil {
+			r.drop(ctx, w)
+			t, err = nil, nil
+		}
+	}
+	if t == nil {
+		return
+	}
+	if err := t.end(); err != nil && ctx.Err() == nil {
+		fmt.Printf("bench: %s %s does not end, its next turn is another one's: %v\n", w.system, w.condition, err)
+		r.drop(ctx, w)
+	}
+}
+
+// count writes down what came of a handoff, and tells how it goes.
+func (r *run) count(w workload, c cause, round int, s figures.Sample, err error) {
+	row := r.results.Row(w.system, c.Name, w.condition)
+	if row == nil {
+		r.results.Rows = append(r.results.Rows, figures.Row{System: w.system, Cause: c.Name, Condition: w.condition})
+		row = &r.results.Rows[len(r.results.Rows)-1]
+	}
+	r.done++
+	outcome := fmt.Sprintf("gap %d ms, downtime %d ms, Ready after %d ms", s.GapMS, s.DowntimeMS, s.ReadyMS)
+	if s.Overlaps > 0 {
+		outcome += fmt.Sprintf(", %d overlaps", s.Overlaps)
+	}
+	if err != nil {
+		r.failed++
+		row.Failed = append(row.Failed, err.Error())
+		outcome = "failed: " + err.Error()
+	} else {
+		row.Samples = append(row.Samples, s)
+	}
+	all := r.plan.combinations() * r.options.rounds
+	spent := time.Since(r.start)
+	left := time.Duration(float64(spent) / float64(r.done) * float64(all-r.done))
+	fmt.Printf("bench: round %d/%d, %d/%d, %s left: %s %s %s: %s\n", round+1, r.options.rounds, r.done, all,
+		left.Round(time.Second), w.system, c.Name, w.condition, outcome)
+}
+
+// drop has the next turn of the application begin with a new one.
+func (r *run) drop(ctx context.Context, w workload) {
+	app := r.applications[w]
+	delete(r.applications, w)
+	if app == nil {
+		return
+	}
+	if err := app.Remove(ctx); err != nil {
+		fmt.Printf("bench: remove %s: %v\n", app.Namespace, err)
+	}
+}
+
+// save writes down what there is so far, in the order in which all is named.
+func (r *run) save() error {
+	sorted := *r.results
+	sorted.Rows = nil
+	for _, condition := range r.plan.conditions {
+		for _, cause := range r.plan.causes {
+			for _, system := range r.plan.systems {
+				if row := r.results.Row(system.Name, cause.Name, condition.Name); row != nil {
+					sorted.Rows = append(sorted.Rows, *row)
+				}
+			}
+		}
+	}
+	sorted.Compute()
+	r.results = &sorted
+	return r.results.Write(r.out)
+}
+
+// clean takes everything away that the run made.
+func (r *run) clean(ctx context.Context) error {
+	failed := []error{r.nodes.uncordon(ctx), r.nodes.steer(ctx, "")}
+	for _, app := range r.applications {
+		if app != nil {
+			failed = append(failed, app.Remove(ctx))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// newSample computes what the lives of two pods tell.
+func newSample(begun time.Duration, old, next life, downtime time.Duration, overlaps int) figures.Sample {
+	s := figures.Sample{
+		GapMS: (next[started] - old[stopped]).Milliseconds(), DowntimeMS: downtime.Milliseconds(),
+		ReadyMS: (next[ready] - begun).Milliseconds(), Overlaps: overlaps, Moments: map[string]int64{},
+	}
+	add := func(l life, moments map[string]string) {
+		for moment, name := range moments {
+			if at, known := l[moment]; known {
+				s.Moments[name] = (at - begun).Milliseconds()
+			}
+		}
+	}
+	add(old, map[string]string{asked: figures.Asked, stopping: figures.Stopping, stopped: figures.Exit,
+		terminated: figures.Status, gone: figures.Gone})
+	add(next, map[string]string{created: figures.Created, warm: figures.Warm, recorded: figures.Record,
+		signalled: figures.Signal, started: figures.Start, ready: figures.Ready})
+	return s
+}
