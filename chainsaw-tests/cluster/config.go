@@ -68,10 +68,12 @@ func cniConfig(n int) object {
 }
 
 // containerdConfig keeps to containerd's own paths: the machine has /run and /var/lib for itself.
-func containerdConfig(cniDir string) string {
+func containerdConfig(cniDir, registriesDir string) string {
 	return fmt.Sprintf(`version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = %q
+[plugins."io.containerd.cri.v1.images".registry]
+  config_path = %q
 [plugins."io.containerd.cri.v1.runtime"]
   # without it pods fail where this machine may not raise a process's chance to survive (no CAP_SYS_RESOURCE)
   restrict_oom_score_adj = true
@@ -80,7 +82,12 @@ func containerdConfig(cniDir string) string {
     conf_dir = %q
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
-`, pauseImageRef, cniPlugins, cniDir)
+`, pauseImageRef, registriesDir, cniPlugins, cniDir)
+}
+
+// registryConfig has images of the registry's name pulled from the cluster's network, where a test may serve some.
+func registryConfig() string {
+	return fmt.Sprintf("server = %q\n", "http://"+registryAddress)
 }
 
 const (
@@ -165,9 +172,10 @@ func (c cluster) nodeSpec(n int) machineSpec {
 		}},
 	})
 	spec.Files = map[string]string{
-		filepath.Join(dir, "containerd.toml"):      containerdConfig(filepath.Join(dir, "cni")),
-		filepath.Join(dir, "cni/10-pods.conflist"): encode(cniConfig(n)),
-		filepath.Join(dir, "kubelet.yaml"):         encode(kubeletConfig(c, n)),
+		filepath.Join(dir, "containerd.toml"):                        containerdConfig(filepath.Join(dir, "cni"), filepath.Join(dir, "registries")),
+		filepath.Join(dir, "registries", registryName, "hosts.toml"): registryConfig(),
+		filepath.Join(dir, "cni/10-pods.conflist"):                   encode(cniConfig(n)),
+		filepath.Join(dir, "kubelet.yaml"):                           encode(kubeletConfig(c, n)),
 	}
 	return spec
 }

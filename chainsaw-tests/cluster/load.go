@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
@@ -50,6 +51,46 @@ func (c cluster) importInto(ctx context.Context, n int, archive string) error {
 		return fmt.Errorf("import %s on %s: %w", archive, nodeName(n), err)
 	}
 	return nil
+}
+
+// unload takes an image from a node, under all the names that it has there, and frees what no container uses.
+func (c cluster) unload(ctx context.Context, image string, n int) error {
+	pid, err := c.machinePID(nodeName(n))
+	if err != nil {
+		return err
+	}
+	if pid == 0 {
+		return fmt.Errorf("%s does not run: run `cluster node heal %d`", nodeName(n), n)
+	}
+	images := func(args ...string) (string, error) {
+		argv := []string{filepath.Join(c.tools().bin(), "ctr"), "--address", containerdSocket, "--namespace", "k8s.io", "images"}
+		return output(insideMachine(ctx, pid, append(argv, args...)...))
+	}
+	list, err := images("list")
+	if err != nil {
+		return err
+	}
+	if names := sameImage(list, image); len(names) > 0 {
+		_, err = images(append([]string{"remove", "--sync"}, names...)...)
+	}
+	return err
+}
+
+// sameImage finds, in what `ctr images list` prints, all names of the image that has this one.
+func sameImage(list, image string) (names []string) {
+	digests := map[string]string{}
+	for line := range strings.Lines(list) {
+		if fields := strings.Fields(line); len(fields) > 2 {
+			digests[fields[0]] = fields[2]
+		}
+	}
+	for name, digest := range digests {
+		if digest == digests[image] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // archiveTags reads the image names in an archive as `docker save`, ko and package image write it.

@@ -54,7 +54,7 @@ Environment:
 	}
 	root.PersistentFlags().StringVar(&name, "name", name, "name of the cluster")
 	o := opener{name: &name}
-	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), nodeCommand(o), processCommand(o), toolsCommand(), packagesCommand())
+	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), unloadCommand(o), nodeCommand(o), processCommand(o), toolsCommand(), packagesCommand())
 	return root
 }
 
@@ -224,6 +224,30 @@ imagePullPolicy IfNotPresent or Never: there is no registry that Always could as
 			})
 		},
 	}
+}
+
+func unloadCommand(o opener) *cobra.Command {
+	var on string
+	cmd := &cobra.Command{
+		Use:   "unload IMAGE",
+		Short: "Take an image from a node, so that the next pod that needs it there has it pulled",
+		Long: `unload takes an image from a node. One that was given by load is there again once the node was started anew. One of
+registry.local is pulled from whoever serves a registry at ` + registryAddress + `, inside exec.`,
+		Example: "  cluster unload registry.local/app:1 --on 2",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.change(cmd, func(ctx context.Context, c cluster) error {
+				n, err := c.parseNode(on)
+				if err != nil {
+					return err
+				}
+				return c.unload(ctx, args[0], n)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&on, "on", "", "the node's number")
+	_ = cmd.MarkFlagRequired("on") // it exists
+	return cmd
 }
 
 func nodeCommand(o opener) *cobra.Command {

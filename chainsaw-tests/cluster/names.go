@@ -6,13 +6,16 @@ import (
 )
 
 const (
-	pauseImageRef = "registry.local/pause:1"
+	// registryName is that of a registry that a test may serve, without TLS, at registryAddress.
+	registryName  = "registry.local"
+	pauseImageRef = registryName + "/pause:1"
 
 	// the addresses exist inside the cluster's own network namespaces only, so every cluster has the same
-	controlAddress = "10.99.0.1"
-	serviceNetwork = "10.96.0.0/16"
-	serviceAddress = "10.96.0.1" // of the service "kubernetes"
-	podNetwork     = "10.244.0.0/16"
+	controlAddress  = "10.99.0.1"
+	registryAddress = controlAddress + ":5000"
+	serviceNetwork  = "10.96.0.0/16"
+	serviceAddress  = "10.96.0.1" // of the service "kubernetes"
+	podNetwork      = "10.244.0.0/16"
 
 	controlMachine = "control"
 	maxNodes       = 200

@@ -98,3 +98,26 @@ func TestArchiveName(t *testing.T) {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
 }
+
+func TestSameImage(t *testing.T) {
+	const list = `REF TYPE DIGEST SIZE PLATFORMS LABELS
+registry.local/app:1 application/vnd.docker.distribution.manifest.v2+json sha256:aaa 300.0 MiB linux/amd64 io.cri-containerd.image=managed
+registry.local/app@sha256:aaa application/vnd.docker.distribution.manifest.v2+json sha256:aaa 300.0 MiB linux/amd64 -
+registry.local/pause:1 application/vnd.docker.distribution.manifest.v2+json sha256:bbb 1.0 MiB linux/amd64 -
+sha256:ccc application/vnd.docker.distribution.manifest.v2+json sha256:aaa 300.0 MiB linux/amd64 -
+`
+	tests := map[string]struct {
+		image string
+		want  []string
+	}{
+		"there":     {"registry.local/app:1", []string{"registry.local/app:1", "registry.local/app@sha256:aaa", "sha256:ccc"}},
+		"not there": {"registry.local/app:2", nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, sameImage(list, tc.image)); diff != "" {
+				t.Errorf("names (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
