@@ -2,12 +2,18 @@
 package docs
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
 )
 
 var (
@@ -40,6 +46,48 @@ func TestWhatPagesNameExists(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(page), link[1])); err != nil {
 				t.Errorf("%s links to what is not there: %v", page, err)
 			}
+		}
+	}
+}
+
+// The figures of the pages are those of the file that the benchmark wrote. Where there
+// is none, there is no figure.
+func TestFiguresAreTheMeasuredOnes(t *testing.T) {
+	table, err := figures.Between(read(t, "../README.md"))
+	if err != nil {
+		t.Fatalf("README.md: %v", err)
+	}
+	results, err := figures.Read("benchmarks/gap.json")
+	if errors.Is(err, fs.ErrNotExist) {
+		if table != "" {
+			t.Errorf("README.md has figures, and no benchmarks/gap.json: %s", table)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured := *results
+	measured.Rows = slices.Clone(results.Rows)
+	measured.Compute()
+	if diff := cmp.Diff(*results, measured); diff != "" {
+		t.Errorf("benchmarks/gap.json is not what its samples give (-file +samples):\n%s", diff)
+	}
+	tests := map[string]struct {
+		got  string
+		make func() (string, error)
+	}{
+		"README.md":          {table, func() (string, error) { return results.Summary("docs/benchmarks") }},
+		"benchmarks/gap.md":  {read(t, "benchmarks/gap.md"), results.Page},
+		"benchmarks/gap.svg": {read(t, "benchmarks/gap.svg"), results.Picture},
+	}
+	for name, tc := range tests {
+		want, err := tc.make()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(want, tc.got); diff != "" {
+			t.Errorf("%s is not what benchmarks/gap.json gives, run make bench-report (-want +got):\n%s", name, diff)
 		}
 	}
 }

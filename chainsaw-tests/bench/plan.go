@@ -8,27 +8,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
 )
 
 // system is what hands an application over.
 type system struct {
-	Name string
+	figures.Term
 	// apply makes of an application one of this system.
 	apply func(*world.Options)
 }
 
 // cause begins a handoff.
 type cause struct {
-	Name  string
+	figures.Term
 	begin func(*turn, *handoff) error
 }
 
 // condition is what makes a handoff long.
 type condition struct {
-	Name string
-	// About is what a reader of the figures is told.
-	About string
+	figures.Term
 	apply func(*world.Options)
 	// pull: the node that takes the next pod lacks the image, and the registry serves
 	// rate bytes a second, as many as it can where that is 0.
@@ -44,35 +43,31 @@ const (
 	slow      = 30_000_000
 )
 
-const (
-	wrapper  = "wrapper"
-	barrier  = "barrier"
-	recreate = "recreate"
-)
-
 var allSystems = []system{
-	{wrapper, func(*world.Options) {}},
-	{barrier, func(o *world.Options) { o.Barrier = true }},
-	{recreate, func(o *world.Options) { o.Plain, o.Recreate = true, true }},
-	{"statefulset", func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
-	{"rollingupdate", func(o *world.Options) { o.Plain = true }},
+	{term("wrapper", "StatefulSingleton with a Deployment of one, held by the wrapper"), func(*world.Options) {}},
+	{term("barrier", "StatefulSingleton with a Deployment of one, held by the barrier"), func(o *world.Options) { o.Barrier = true }},
+	{term(figures.Recreate, "a Deployment of one with strategy Recreate"), func(o *world.Options) { o.Plain, o.Recreate = true, true }},
+	{term("statefulset", "a StatefulSet of one"), func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
+	{term("rollingupdate", "a Deployment of one with strategy RollingUpdate, which runs two at once"), func(o *world.Options) { o.Plain = true }},
 }
 
 var allCauses = []cause{
-	{"rollout", func(t *turn, _ *handoff) error { return t.Roll(t.ctx) }},
-	{"delete", func(t *turn, h *handoff) error { return t.DeletePod(t.ctx, h.old, nil) }},
-	{"drain", (*turn).drain},
+	{term("rollout", "an annotation of the pod template is changed"), func(t *turn, _ *handoff) error { return t.Roll(t.ctx) }},
+	{term("delete", "the pod is deleted"), func(t *turn, h *handoff) error { return t.DeletePod(t.ctx, h.old, nil) }},
+	{term("drain", "the pod's node is closed to new pods and the pod is evicted, as `kubectl drain` does"), (*turn).drain},
 }
 
 var allConditions = []condition{
-	{Name: "cached", About: "the image is on the node", apply: func(*world.Options) {}},
-	{Name: "pull", About: "an image of 300 MB is pulled at 30 MB/s", apply: pulled, pull: true, rate: slow},
-	{Name: "pull-unlimited", About: "an image of 300 MB is pulled from a registry on the same machine, as fast as it goes", apply: pulled, pull: true},
-	{Name: "init", About: "an init container takes 5 s", apply: func(o *world.Options) { o.InitTime = initTime }},
-	{Name: "slow-stop", About: "the application takes 3 s to stop", apply: func(o *world.Options) {
+	{Term: term("cached", "the image is on the node"), apply: func(*world.Options) {}},
+	{Term: term("pull", "an image of 300 MB is pulled at 30 MB/s, as from a registry across a network"), apply: pulled, pull: true, rate: slow},
+	{Term: term("pull-unlimited", "an image of 300 MB is pulled from a registry on the same machine, as fast as it goes"), apply: pulled, pull: true},
+	{Term: term("init", "an init container takes 5 s"), apply: func(o *world.Options) { o.InitTime = initTime }},
+	{Term: term("slow-stop", "the application takes 3 s to stop"), apply: func(o *world.Options) {
 		o.Env["STOP_SECONDS"] = fmt.Sprint(stopTime.Seconds())
 	}},
 }
+
+func term(name, about string) figures.Term { return figures.Term{Name: name, About: about} }
 
 func pulled(o *world.Options) { o.Image = pulledImage }
 
@@ -109,22 +104,26 @@ func (p plan) options(w workload) world.Options {
 // workload names one application of a run.
 type workload struct{ system, condition string }
 
-type named interface{ name() string }
-
-func (s system) name() string    { return s.Name }
-func (c cause) name() string     { return c.Name }
-func (c condition) name() string { return c.Name }
+type named interface{ Named() figures.Term }
 
 func names[T named](all []T) []string {
 	var texts []string
 	for _, one := range all {
-		texts = append(texts, one.name())
+		texts = append(texts, one.Named().Name)
 	}
 	return texts
 }
 
+func terms[T named](all []T) []figures.Term {
+	var terms []figures.Term
+	for _, one := range all {
+		terms = append(terms, one.Named())
+	}
+	return terms
+}
+
 func find[T named](all []T, name string) T {
-	return all[slices.IndexFunc(all, func(one T) bool { return one.name() == name })]
+	return all[slices.IndexFunc(all, func(one T) bool { return one.Named().Name == name })]
 }
 
 // choose finds the named ones, each once, in the order of all.
@@ -135,9 +134,9 @@ func choose[T named](all []T, text string) ([]T, error) {
 	}
 	var chosen []T
 	for _, one := range all {
-		if wanted[one.name()] {
+		if wanted[one.Named().Name] {
 			chosen = append(chosen, one)
-			delete(wanted, one.name())
+			delete(wanted, one.Named().Name)
 		}
 	}
 	if len(wanted) > 0 {

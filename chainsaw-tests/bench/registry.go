@@ -27,6 +27,8 @@ const (
 	registryAddress = "10.99.0.1:5000"
 	repository      = "bench:1"
 	pulledImage     = "registry.local/" + repository
+	// burst is what is served at once, in bytes: a hundredth of a second's at 30 MB/s.
+	burst = 256 << 10
 )
 
 // registry serves the image that is pulled, at a speed that is limited.
@@ -39,7 +41,6 @@ type registry struct {
 // serveImage begins to serve the image, if there is one to serve: the application, and
 // bytes that nothing makes fewer.
 func serveImage(ctx context.Context, scratch, app string, wanted bool) (*registry, error) {
-	const burst = 256 << 10 // a hundredth of a second
 	r := &registry{limiter: rate.NewLimiter(rate.Inf, burst)}
 	if !wanted {
 		return r, nil

@@ -47,6 +47,7 @@ func measure(ctx context.Context, o options) error {
 	if r.results, err = describe(ctx, w); err != nil {
 		return err
 	}
+	r.results.Systems, r.results.Causes, r.results.Conditions = terms(o.plan.systems), terms(o.plan.causes), terms(o.plan.conditions)
 	if r.registry, err = serveImage(ctx, scratch, w.App, slices.ContainsFunc(o.plan.conditions, func(c condition) bool { return c.pull })); err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ type Row struct {
 	Legs []Leg `json:"legs,omitempty"`
 	// Failed tells of each handoff that does not count, why.
 	Failed  []string `json:"failed,omitempty"`
-	Samples []Sample `json:"samples"`
+	Samples []Sample `json:"samples,omitempty"`
 }
 
 // Leg is the time from one moment to another.
@@ -128,8 +128,21 @@ type Results struct {
 	Date     time.Time         `json:"date"`
 	Machine  Machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
-	Rows     []Row             `json:"rows"`
+	// Systems, Causes and Conditions tell what the names in the rows mean.
+	Systems    []Term `json:"systems"`
+	Causes     []Term `json:"causes"`
+	Conditions []Term `json:"conditions"`
+	Rows       []Row  `json:"rows"`
 }
+
+// Term is a name with what it means.
+type Term struct {
+	Name  string `json:"name"`
+	About string `json:"about"`
+}
+
+// Named is the term, of what has one.
+func (t Term) Named() Term { return t }
 
 // Machine is what it ran on.
 type Machine struct {
