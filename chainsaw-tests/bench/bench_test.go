@@ -54,7 +54,8 @@ func TestEachRoundHasEveryWorkloadOnce(t *testing.T) {
 		for _, w := range p.workloads(round) {
 			seen[w]++
 		}
-		if len(seen) != len(allSystems)*len(allConditions) || len(p.workloads(round)) != len(seen) {
+		// but not a spare whose image is pulled
+		if len(seen) != len(allSystems)*len(allConditions)-2 || len(p.workloads(round)) != len(seen) {
 			t.Errorf("round %d: %v", round, seen)
 		}
 	}

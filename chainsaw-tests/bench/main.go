@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -24,7 +25,8 @@ Causes:      %s
 Conditions:  %s
 
 Examples:
-  make bench                                                   everything, and the report in docs/benchmarks
+  make bench                                                   the default, and the report in docs/benchmarks
+  make bench BENCH="-systems wrapper,wrapper-spare,recreate -causes delete -n 5"
   bin/cluster exec -- go run ./chainsaw-tests/bench -systems wrapper,recreate -causes rollout -conditions cached -n 5
   go run ./chainsaw-tests/bench -report -out dist/bench/gap.json    the report once more, without a run
 
@@ -58,7 +60,8 @@ func main() {
 func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	systems := flags.String("systems", strings.Join(names(allSystems), ","), "what hands over, comma-separated")
+	asked := slices.DeleteFunc(names(allSystems), func(name string) bool { return name == spare })
+	systems := flags.String("systems", strings.Join(asked, ","), "what hands over, comma-separated")
 	causes := flags.String("causes", strings.Join(names(allCauses), ","), "what begins a handoff, comma-separated")
 	conditions := flags.String("conditions", strings.Join(names(allConditions), ","), "what makes it long, comma-separated")
 	flags.IntVar(&o.rounds, "n", 15, "how many handoffs of each combination")

@@ -62,9 +62,11 @@ func sinceBoot() time.Duration {
 // observer watches one application's pods and its singleton.
 type observer struct {
 	// held: a singleton picks the pods.
-	held  bool
-	mu    sync.Mutex
-	lives map[types.UID]life
+	held bool
+	// replicas is how many pods there are where nothing is under way.
+	replicas int
+	mu       sync.Mutex
+	lives    map[types.UID]life
 	// pods are those that are there.
 	pods      map[types.UID]*corev1.Pod
 	singleton *v1.StatefulSingleton
@@ -74,8 +76,11 @@ type observer struct {
 	changed chan struct{}
 }
 
-func observe(ctx context.Context, s *world.Singleton, held bool) (*observer, error) {
-	o := &observer{held: held, lives: map[types.UID]life{}, pods: map[types.UID]*corev1.Pod{}, changed: make(chan struct{})}
+func observe(ctx context.Context, s *world.Singleton, options world.Options) (*observer, error) {
+	o := &observer{
+		held: !options.Plain, replicas: max(int(options.Replicas), 1),
+		lives: map[types.UID]life{}, pods: map[types.UID]*corev1.Pod{}, changed: make(chan struct{}),
+	}
 	for _, list := range []client.ObjectList{&corev1.PodList{}, &v1.StatefulSingletonList{}} {
 		// Without a resource version it begins with what is there already.
 		w, err := s.Watch(ctx, list, client.InNamespace(s.Namespace))
@@ -144,34 +149,37 @@ func (o *observer) seePod(pod *corev1.Pod, deleted bool, at time.Duration) {
 	l.saw(gone, deleted, at)
 }
 
-// settled returns the only pod, once there is only one, it is Ready and, where a
-// singleton picks it, it holds and nothing is under way.
+// settled returns the pod that runs, once it is Ready, all others are warm, none is
+// going and, where a singleton picks them, it says that nothing is under way.
 func (o *observer) settled() (*corev1.Pod, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.pods) != 1 {
-		return nil, fmt.Errorf("there are %d pods", len(o.pods))
+	if len(o.pods) != o.replicas {
+		return nil, fmt.Errorf("there are %d pods, want %d", len(o.pods), o.replicas)
 	}
+	var holder *corev1.Pod
 	for _, pod := range o.pods {
-		if pod.DeletionTimestamp != nil || !world.IsTrue(pod, corev1.PodReady) {
-			return nil, fmt.Errorf("pod %s is not Ready: %s", pod.Name, pod.Status.Phase)
+		runs := !o.held || o.singleton != nil && o.singleton.Status.ActivePodUID == pod.UID
+		if runs {
+			holder = pod
 		}
-		return pod, o.holds(pod)
+		if pod.DeletionTimestamp != nil || runs && !world.IsTrue(pod, corev1.PodReady) || !runs && !world.Warm(pod) {
+			return nil, fmt.Errorf("pod %s is not yet what it is to be: %s", pod.Name, pod.Status.Phase)
+		}
 	}
-	panic("unreachable")
+	if holder == nil {
+		return nil, errors.New("no pod holds")
+	}
+	return holder, o.holds()
 }
 
-// holds wants that the pod's singleton, where it has one, says that it holds and that
-// nothing is under way.
-func (o *observer) holds(pod *corev1.Pod) error {
+// holds wants that the singleton, where there is one, says that nothing is under way.
+func (o *observer) holds() error {
 	if !o.held {
 		return nil
 	}
-	if o.singleton == nil {
-		return errors.New("the singleton was not seen yet")
-	}
 	s := o.singleton.Status
-	if s.ActivePodUID != pod.UID || s.Phase != v1.PhaseRunning || !meta.IsStatusConditionTrue(s.Conditions, v1.ConditionReady) {
+	if s.Phase != v1.PhaseRunning || !meta.IsStatusConditionTrue(s.Conditions, v1.ConditionReady) {
 		return fmt.Errorf("the singleton is in phase %q: %s", s.Phase, s.Message)
 	}
 	return nil

@@ -49,7 +49,11 @@ var allSystems = []system{
 	{term(figures.Recreate, "a Deployment of one with strategy Recreate"), func(o *world.Options) { o.Plain, o.Recreate = true, true }},
 	{term("statefulset", "a StatefulSet of one"), func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
 	{term("rollingupdate", "a Deployment of one with strategy RollingUpdate, which runs two at once"), func(o *world.Options) { o.Plain = true }},
+	{term(spare, "StatefulSingleton with a Deployment of two, held by the wrapper: one is always warm"), func(o *world.Options) { o.Replicas = 2 }},
 }
+
+// spare is measured where it is asked for.
+const spare = "wrapper-spare"
 
 var allCauses = []cause{
 	{term("rollout", "an annotation of the pod template is changed"), func(t *turn, _ *handoff) error { return t.Roll(t.ctx) }},
@@ -78,7 +82,7 @@ type plan struct {
 	conditions []condition
 }
 
-func (p plan) combinations() int { return len(p.systems) * len(p.causes) * len(p.conditions) }
+func (p plan) combinations() int { return len(p.workloads(0)) * len(p.causes) }
 
 // workloads are the applications of one round, in an order of its own: what the
 // machine does over time shall meet no system more than another.
@@ -86,6 +90,9 @@ func (p plan) workloads(round int) []workload {
 	var all []workload
 	for _, c := range p.conditions {
 		for _, s := range p.systems {
+			if s.Name == spare && c.pull {
+				continue // what is warm has its image
+			}
 			all = append(all, workload{s.Name, c.Name})
 		}
 	}

@@ -54,8 +54,7 @@ func measure(ctx context.Context, o options) error {
 	defer r.registry.close()
 	fmt.Printf("bench: %d combinations, %d handoffs of each\n", o.plan.combinations(), o.rounds)
 	err = r.rounds(ctx)
-	after := context.WithoutCancel(ctx)
-	err = errors.Join(err, r.save(), r.clean(after))
+	err = errors.Join(err, r.clean(context.WithoutCancel(ctx)))
 	r.print(os.Stdout)
 	if err == nil && r.failed > 0 {
 		err = fmt.Errorf("%d of %d handoffs failed, see \"failed\" in %s", r.failed, r.done, r.out)
@@ -72,6 +71,11 @@ func findNodes(ctx context.Context, w *world.World) (*nodes, error) {
 		return nil, fmt.Errorf("the cluster has %d nodes, want the two that `cluster up` starts with", len(list.Items))
 	}
 	names := [2]string{list.Items[0].Name, list.Items[1].Name}
+	for _, name := range names {
+		if err := w.Cordon(ctx, name, false); err != nil { // a run that was killed may have left it so
+			return nil, err
+		}
+	}
 	return &nodes{World: w, names: names, home: names[0]}, nil
 }
 
@@ -81,12 +85,12 @@ func (r *run) rounds(ctx context.Context) error {
 	for round := range r.options.rounds {
 		for _, w := range r.plan.workloads(round) {
 			r.turn(ctx, w, round)
+			if err := r.save(); err != nil {
+				return err
+			}
 			if ctx.Err() != nil {
 				return errors.New("interrupted")
 			}
-		}
-		if err := r.save(); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -159,7 +163,7 @@ func (r *run) drop(ctx context.Context, w workload) {
 	if app == nil {
 		return
 	}
-	if err := app.Remove(ctx); err != nil {
+	if err := app.Remove(context.WithoutCancel(ctx)); err != nil {
 		fmt.Printf("bench: remove %s: %v\n", app.Namespace, err)
 	}
 }

@@ -21,8 +21,7 @@ import (
 // only while it is its turn.
 type application struct {
 	*world.Singleton
-	// held: a singleton picks the pods.
-	held      bool
+	options   world.Options
 	condition condition
 	url       string
 }
@@ -35,7 +34,7 @@ func (r *run) newApplication(ctx context.Context, w workload) (*application, err
 	if s == nil {
 		return nil, err
 	}
-	app := &application{Singleton: s, held: !o.Plain, condition: find(r.plan.conditions, w.condition)}
+	app := &application{Singleton: s, options: o, condition: find(r.plan.conditions, w.condition)}
 	if err != nil {
 		return app, err
 	}
@@ -80,13 +79,13 @@ func (r *run) begin(ctx context.Context, w workload) (*turn, error) {
 			r.applications[w] = app
 		}
 	} else {
-		err = app.Scale(ctx, 1)
+		err = app.Scale(ctx, max(app.options.Replicas, 1))
 	}
 	if err != nil {
 		return nil, err
 	}
 	t := &turn{application: app, run: r, ctx: ctx}
-	if t.observer, err = observe(ctx, app.Singleton, app.held); err != nil {
+	if t.observer, err = observe(ctx, app.Singleton, app.options); err != nil {
 		return nil, err
 	}
 	if t.holder, err = t.observer.await(ctx, "its first pod is Ready", t.observer.settled); err != nil {

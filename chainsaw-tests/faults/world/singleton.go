@@ -50,6 +50,8 @@ type Options struct {
 	Recreate bool
 	// Plain leaves the application to Kubernetes alone: no singleton picks its pods.
 	Plain bool
+	// Replicas is how many pods there are. 0: one.
+	Replicas int32
 	// Image is the application's. Empty: $APP_IMAGE.
 	Image string
 	// InitTime is what an init container takes. 0: there is none.
@@ -112,9 +114,10 @@ func (s *Singleton) workload() client.Object {
 	object := metav1.ObjectMeta{Namespace: s.Namespace, Name: name}
 	selector := &metav1.LabelSelector{MatchLabels: labels}
 	template := s.template()
+	replicas := new(max(s.options.Replicas, 1))
 	if s.options.StatefulSet {
 		return &appsv1.StatefulSet{ObjectMeta: object, Spec: appsv1.StatefulSetSpec{
-			Replicas: new(int32(1)), Selector: selector, Template: template, ServiceName: name,
+			Replicas: replicas, Selector: selector, Template: template, ServiceName: name,
 		}}
 	}
 	strategy := appsv1.DeploymentStrategy{}
@@ -122,7 +125,7 @@ func (s *Singleton) workload() client.Object {
 		strategy.Type = appsv1.RecreateDeploymentStrategyType
 	}
 	return &appsv1.Deployment{ObjectMeta: object, Spec: appsv1.DeploymentSpec{
-		Replicas: new(int32(1)), Selector: selector, Template: template, Strategy: strategy,
+		Replicas: replicas, Selector: selector, Template: template, Strategy: strategy,
 	}}
 }
 
