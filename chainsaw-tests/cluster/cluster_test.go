@@ -111,6 +111,7 @@ func TestLifeOfACluster(t *testing.T) {
 	t.Run("up again changes nothing", func(t *testing.T) { upAgain(t, l) })
 	t.Run("exec passes the exit code through", func(t *testing.T) { execPasses(t, l) })
 	t.Run("an image is loaded", func(t *testing.T) { loadImage(t, l) })
+	t.Run("an image is unloaded", func(t *testing.T) { unloadImage(t, l) })
 	t.Run("a killed API server", func(t *testing.T) {
 		repaired(t, l, func() { kill(t, l.child(t, controlMachine, "kube-apiserver")) })
 	})
@@ -191,6 +192,27 @@ spec:
 `)
 	l.kubectl(t, "apply", "--filename", manifest)
 	l.kubectl(t, "rollout", "status", "daemonset/everywhere", "--timeout=60s")
+}
+
+// unloadImage takes an image from one node, which the other one keeps.
+func unloadImage(t *testing.T, l lab) {
+	const ref = "registry.local/cluster-test-unload:1"
+	archive := filepath.Join(t.TempDir(), "test.tar")
+	binary := filepath.Join(l.tools().bin(), "pause")
+	err := image.Write(archive, image.Spec{Ref: ref, Files: map[string]string{"/unload": binary}, Entrypoint: []string{"/unload"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.must(t, "load", archive)
+	l.must(t, "unload", ref, "--on", "1")
+	for node, want := range map[string]bool{"node1": false, "node2": true} {
+		out, err := output(insideMachine(t.Context(), l.pid(t, node), filepath.Join(l.tools().bin(), "ctr"),
+			"--address", containerdSocket, "--namespace", "k8s.io", "images", "list", "--quiet"))
+		if err != nil || strings.Contains(out, ref) != want {
+			t.Errorf("images of %s, want %s there: %t; error %v\n%s", node, ref, want, err, out)
+		}
+	}
+	l.must(t, "unload", ref, "--on", "1") // it is not there already
 }
 
 // repaired breaks something, and wants `up` to mend it.
