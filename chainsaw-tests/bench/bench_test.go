@@ -143,3 +143,26 @@ func TestRegistryIsAsSlowAsItsLimit(t *testing.T) {
 		}
 	})
 }
+
+func TestVerdict(t *testing.T) {
+	tests := map[string]struct {
+		row    figures.Row
+		failed int
+		want   string
+	}{
+		"good":              {row: figures.Row{System: "wrapper", Condition: "cached", N: 1}},
+		"two of Kubernetes": {row: figures.Row{System: "rollingupdate", Condition: "cached", N: 1, Overlaps: 1}},
+		"two of ours":       {row: figures.Row{System: "barrier", Cause: "drain", Condition: "cached", N: 1, Overlaps: 1}, want: "two ran: 1 overlaps of barrier, drain, cached"},
+		"failed":            {row: figures.Row{System: "wrapper", Condition: "cached"}, failed: 1, want: "1 of 1 handoffs failed"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := &run{options: options{plan: plan{allSystems, allCauses, allConditions}}, failed: tc.failed, done: 1,
+				results: &figures.Results{Rows: []figures.Row{tc.row}}}
+			err := r.verdict()
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("verdict %v, want %q", err, tc.want)
+			}
+		})
+	}
+}

@@ -18,7 +18,8 @@ const usage = `bench hands applications over, again and again, and measures how 
 It runs by make bench, on the local cluster, with nothing else going on: each figure is of one handoff at a time.
 
 Each round does one handoff of every combination of a system, a cause and a condition, before the next round begins.
-Ctrl-C ends the run and writes what there is. The exit code is 1 where a handoff failed: see "failed" in the file.
+Ctrl-C ends the run and writes what there is. The exit code is 1 where a handoff failed (see "failed" in the file) or two
+pods of a singleton ran at once.
 
 Systems:     %s
 Causes:      %s

@@ -56,10 +56,21 @@ func measure(ctx context.Context, o options) error {
 	err = r.rounds(ctx)
 	err = errors.Join(err, r.clean(context.WithoutCancel(ctx)))
 	r.print(os.Stdout)
-	if err == nil && r.failed > 0 {
-		err = fmt.Errorf("%d of %d handoffs failed, see \"failed\" in %s", r.failed, r.done, r.out)
+	return errors.Join(err, r.verdict())
+}
+
+// verdict wants that every handoff counts, and that no two of a singleton ran at once.
+func (r *run) verdict() error {
+	var bad []error
+	if r.failed > 0 {
+		bad = append(bad, fmt.Errorf("%d of %d handoffs failed, see \"failed\" in %s", r.failed, r.done, r.out))
 	}
-	return err
+	for _, row := range r.results.Rows {
+		if plain := r.plan.options(workload{row.System, row.Condition}).Plain; !plain && row.Overlaps > 0 {
+			bad = append(bad, fmt.Errorf("two ran: %d overlaps of %s, %s, %s", row.Overlaps, row.System, row.Cause, row.Condition))
+		}
+	}
+	return errors.Join(bad...)
 }
 
 func findNodes(ctx context.Context, w *world.World) (*nodes, error) {
