@@ -79,7 +79,7 @@ func (r *run) print(out io.Writer) {
 	line("\nmilliseconds: p50 p95 max", "cause", "condition", "n", "failed", "gap", "downtime", "ready", "overlaps", "to Recreate")
 	for _, row := range r.results.Rows {
 		line(row.System, row.Cause, row.Condition, row.N, len(row.Failed), triple(row.GapMS), triple(row.DowntimeMS), triple(row.ReadyMS),
-			row.Overlaps, row.RatioToRecreate)
+			row.Overlaps, figures.Ratio(row.RatioToRecreate))
 	}
 	line()
 	for _, row := range r.results.Rows {

@@ -15,12 +15,12 @@ var files embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"triple": func(d Distribution) string { return fmt.Sprintf("%d | %d | %d", d.P50, d.P95, d.Max) },
-	"ratio":  ratio,
+	"ratio": Ratio,
 	"sorted": func(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) },
 }).ParseFS(files, "*.tmpl"))
 
-// ratio tells how a median stands to Recreate's.
-func ratio(r float64) string {
+// Ratio is how a median stands to Recreate's, in words. Empty where it does not.
+func Ratio(r float64) string {
 	if r == 0 {
 		return ""
 	}
