@@ -15,7 +15,7 @@ var files embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"triple": func(d Distribution) string { return fmt.Sprintf("%d | %d | %d", d.P50, d.P95, d.Max) },
-	"ratio": Ratio,
+	"ratio":  Ratio,
 	"sorted": func(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) },
 }).ParseFS(files, "*.tmpl"))
 
