@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,7 @@ const (
 
 // settled tells whether no handoff is under way.
 func (o Outcome) settled() bool {
-	return o == NoPods || o == HolderReady || o == HolderNotReady
+	return o == NoPods || o == HolderReady || o == HolderNotReady || o == AwaitingHandover
 }
 
 // begun is when the handoff that is under way began: now, if none was.
@@ -58,17 +59,22 @@ func (d *decision) report() {
 			d.plan.Requeue = min(transitionPoll, patience-spent)
 		}
 	}
+	if d.drained != "" && !d.drainTimedOut() {
+		d.plan.Requeue = min(d.plan.Requeue, d.drainDeadline().Sub(d.now))
+	}
 	if outcome == HolderEnded {
 		d.plan.Requeue = time.Millisecond // the record just moved: decide on the rest at once
 	}
 	d.status.Phase, d.status.Message = phase, message
 	d.status.ActiveBarrier = d.activeBarrier()
+	d.status.ActiveNode = d.activeNode()
 	d.status.ObservedGeneration = d.Singleton.Generation
 	d.status.StandbyPods = nil
 	for _, s := range d.standbys {
 		d.status.StandbyPods = append(d.status.StandbyPods, s.pod.Name)
 	}
-	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods)
+	serves := outcome == AwaitingHandover && IsTrue(d.holder, corev1.PodReady)
+	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods || serves)
 	d.setCondition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)
 	d.setCondition(v1.ConditionStalled, phase == v1.PhaseFailed)
 }
@@ -93,13 +99,29 @@ func (d *decision) activeBarrier() string {
 	return d.status.ActiveBarrier
 }
 
+// activeNode is the holder's.
+func (d *decision) activeNode() string {
+	if d.status.ActivePodUID == "" {
+		return ""
+	}
+	i := slices.IndexFunc(d.Pods, func(pod corev1.Pod) bool { return pod.UID == d.status.ActivePodUID })
+	if i < 0 {
+		return d.status.ActiveNode
+	}
+	return d.Pods[i].Spec.NodeName
+}
+
 func (d *decision) setCondition(kind string, value bool) {
 	status := metav1.ConditionFalse
 	if value {
 		status = metav1.ConditionTrue
 	}
+	d.setConditionTo(kind, status, string(d.plan.Outcome), d.status.Message)
+}
+
+func (d *decision) setConditionTo(kind string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: string(d.plan.Outcome), Message: d.status.Message,
+		Type: kind, Status: status, Reason: reason, Message: message,
 		ObservedGeneration: d.Singleton.Generation, LastTransitionTime: metav1.NewTime(d.now),
 	})
 }
