@@ -31,8 +31,8 @@ type Snapshot struct {
 	// Nodes are those of the pods that are going, and of a holder that is not Ready,
 	// by name.
 	Nodes map[string]*corev1.Node
-	// CachedNodes are those of the other pods, by name, as a cache has them. They tell
-	// of drains; no proof rests on them.
+	// CachedNodes are those of the pods that are not going, by name, as a cache has
+	// them. They tell of drains; no proof rests on them.
 	CachedNodes map[string]*corev1.Node
 	// Claims are those that the pods mount, by name.
 	Claims map[string]*corev1.PersistentVolumeClaim

@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +25,7 @@ func (r *Reconciler) observe(ctx context.Context, singleton *v1.StatefulSingleto
 		Deployments:  map[types.UID]*appsv1.Deployment{},
 		StatefulSets: map[types.UID]*appsv1.StatefulSet{},
 		Nodes:        map[string]*corev1.Node{},
+		CachedNodes:  map[string]*corev1.Node{},
 		Claims:       map[string]*corev1.PersistentVolumeClaim{},
 	}
 	var err error
@@ -33,6 +35,11 @@ func (r *Reconciler) observe(ctx context.Context, singleton *v1.StatefulSingleto
 	if s.Others, err = r.others(ctx, singleton); err != nil {
 		return s, fmt.Errorf("list StatefulSingletons in namespace %s: %w", singleton.Namespace, err)
 	}
+	var budgets policyv1.PodDisruptionBudgetList
+	if err := r.Client.List(ctx, &budgets, client.InNamespace(singleton.Namespace)); err != nil {
+		return s, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", singleton.Namespace, err)
+	}
+	s.Budgets = budgets.Items
 	for i := range s.Pods {
 		if err := r.surroundings(ctx, &s, &s.Pods[i]); err != nil {
 			return s, fmt.Errorf("read what pod %s/%s belongs to: %w", s.Pods[i].Namespace, s.Pods[i].Name, err)
@@ -96,17 +103,24 @@ func (r *Reconciler) others(ctx context.Context, singleton *v1.StatefulSingleton
 // surroundings reads the pod's owners, and its node and claims where they count:
 // during a handoff, and where the holder's node may be lost.
 func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot, pod *corev1.Pod) error {
-	going := handoff.Going(pod)
-	if going || pod.UID == s.Singleton.Status.ActivePodUID && !handoff.IsTrue(pod, corev1.PodReady) {
+	going, holds, alone := handoff.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
+	if going || holds && !handoff.IsTrue(pod, corev1.PodReady) {
 		if err := r.node(ctx, s, pod.Spec.NodeName); err != nil {
 			return err
 		}
 	}
-	if !going && len(s.Pods) < 2 {
-		return nil
+	if !going {
+		if err := r.cachedNode(ctx, s, pod.Spec.NodeName); err != nil {
+			return err
+		}
 	}
-	if err := r.owners(ctx, s, pod); err != nil {
-		return err
+	if going || holds || !alone {
+		if err := r.owners(ctx, s, pod); err != nil {
+			return err
+		}
+	}
+	if !going && alone {
+		return nil
 	}
 	for _, volume := range pod.Spec.Volumes {
 		if volume.PersistentVolumeClaim == nil || s.Claims[volume.PersistentVolumeClaim.ClaimName] != nil {
@@ -132,6 +146,19 @@ func (r *Reconciler) node(ctx context.Context, s *handoff.Snapshot, name string)
 		s.Nodes[name] = node
 	}
 	return err
+}
+
+// cachedNode reads a node that nothing is to be proven by: it costs no request.
+func (r *Reconciler) cachedNode(ctx context.Context, s *handoff.Snapshot, name string) error {
+	if name == "" || s.CachedNodes[name] != nil {
+		return nil
+	}
+	node := &corev1.Node{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	s.CachedNodes[name] = node
+	return nil
 }
 
 func (r *Reconciler) owners(ctx context.Context, s *handoff.Snapshot, pod *corev1.Pod) error {
