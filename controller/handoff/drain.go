@@ -110,6 +110,10 @@ func resolve(value *intstr.IntOrString, replicas int, roundUp bool) int {
 	return n
 }
 
+// noDrain are taints of which something else tells: the condition Ready, the cordon,
+// and a person's word that the node is off.
+var noDrain = []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeOutOfService}
+
 // drainOf says why the pod's node is being drained. Empty: it is not, or it does
 // not answer, which is no drain.
 func (s Snapshot) drainOf(pod *corev1.Pod) string {
@@ -124,8 +128,7 @@ func (s Snapshot) drainOf(pod *corev1.Pod) string {
 		taint := &node.Spec.Taints[i]
 		switch {
 		case taint.Effect != corev1.TaintEffectNoSchedule && taint.Effect != corev1.TaintEffectNoExecute:
-		// These follow what is looked at already: the condition Ready, and the cordon.
-		case taint.Key == corev1.TaintNodeNotReady || taint.Key == corev1.TaintNodeUnreachable || taint.Key == corev1.TaintNodeUnschedulable:
+		case slices.Contains(noDrain, taint.Key):
 		case !tolerates(pod, taint):
 			return fmt.Sprintf("node %s bears taint %s", node.Name, taint.ToString())
 		}

@@ -106,6 +106,8 @@ func TestDecideDrain(t *testing.T) {
 		"a taint that new pods rather avoid": isReady(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectPreferNoSchedule))),
 		"a taint of a node that was away for a moment": isReady(MakeSnapshot(holding()).Holder("db-1").
 			Taint(node1, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute})),
+		"a taint of a node that is off": isReady(MakeSnapshot(holding()).Holder("db-1").
+			Taint(node1, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})),
 		"a taint that the pod tolerates": isReady(MakeSnapshot(tolerating(corev1.Toleration{Key: "maintenance", Operator: corev1.TolerationOpExists})).
 			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute))),
 		"cordoned": rolls(drained(holding()), "Deployment db is rolled, and the pod that takes over from pod db-1 has not come yet; node node-1 is cordoned: "+

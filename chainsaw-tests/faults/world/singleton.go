@@ -291,8 +291,17 @@ func (s *Singleton) SetEnv(ctx context.Context, variable, value string) error {
 
 // Attest vouches that the pod has stopped.
 func (s *Singleton) Attest(ctx context.Context, pod types.UID) error {
+	return s.annotate(ctx, v1.AttestAnnotation, string(pod))
+}
+
+// HandOver asks for another holder, as a person does.
+func (s *Singleton) HandOver(ctx context.Context) error {
+	return s.annotate(ctx, v1.HandoverAnnotation, time.Now().Format(time.RFC3339Nano))
+}
+
+func (s *Singleton) annotate(ctx context.Context, key, value string) error {
 	object := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
-	return s.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1.AttestAnnotation, pod)))
+	return s.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)))
 }
 
 // Entry is what the application wrote down of one process.
