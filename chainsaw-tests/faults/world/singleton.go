@@ -44,6 +44,9 @@ const (
 type Options struct {
 	// Barrier has the container held by the barrier, not by the wrapper.
 	Barrier bool
+	// Drain is what becomes of the holder when its node is cordoned; by default another
+	// pod takes over.
+	Drain v1.DrainPolicy
 	// StatefulSet instead of a Deployment.
 	StatefulSet bool
 	// Node is where the pods rather go, where they can.
@@ -75,7 +78,7 @@ func (w *World) NewSingleton(ctx context.Context, prefix string, o Options) (*Si
 	s := &Singleton{World: w, Namespace: ns.Name, Dir: filepath.Join(data, ns.Name), options: o}
 	object := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: labels}, MaxTransitionTime: o.MaxTransitionTime},
+		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: labels}, MaxTransitionTime: o.MaxTransitionTime, Drain: o.Drain},
 	}
 	if err := w.Create(ctx, object); err != nil {
 		return s, err
