@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,7 +48,8 @@ func (r *Reconciler) ensureBudget(ctx context.Context, singleton *v1.StatefulSin
 	key := client.ObjectKeyFromObject(budget)
 	switch {
 	case found == nil && wanted:
-		if err := r.Client.Create(ctx, budget); err != nil && !apierrors.IsAlreadyExists(err) {
+		err := r.Client.Create(ctx, budget)
+		if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			return fmt.Errorf("create PodDisruptionBudget %s, which has evictions of the holder wait: %w", key, err)
 		}
 	case found != nil && !(wanted && equality.Semantic.DeepEqual(found.Spec, budget.Spec)):

@@ -256,3 +256,18 @@ func TestHandoverIsRefused(t *testing.T) {
 	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
 	w.Expect(w.budget()).To(BeNil())
 }
+
+// A namespace that goes takes no new budget, and nobody is to be told of that.
+func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	pod := w.warmPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
+	w.reconcile(r)
+	w.Expect(w.budget()).To(BeNil())
+	w.Expect(c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})).To(Succeed())
+	w.report(pod, ready)
+	w.reconcile(r)
+	w.Expect(w.reason(v1.ConditionGuarded)()).To(Equal("Guarded"))
+	w.Expect(w.budget()).To(BeNil())
+}
