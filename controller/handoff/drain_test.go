@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -206,7 +207,9 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 	evict.wantDraining = false
 	rollsUnderOther := plain(one().Budget("theirs"), "OtherBudget", "PodDisruptionBudget theirs decides on evictions of the holder")
 	rollsUnderOther.wantOutcome, rollsUnderOther.wantPhase, rollsUnderOther.wantSteps = handoff.Rolling, v1.PhaseTransitioning, rolled
-	nameTaken := plain(MakeSnapshot(holding()).Holder("db-1").Budget("statefulsingleton-db"), "OtherBudget", "PodDisruptionBudget statefulsingleton-db decides")
+	deleted := one()
+	deleted.Deployments[uidOf("db")].DeletionTimestamp = new(metav1.NewTime(now))
+	nameTaken := plain(MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("statefulsingleton-db"), "OtherBudget", "PodDisruptionBudget statefulsingleton-db decides")
 	nameTaken.wantOutcome, nameTaken.wantPhase, nameTaken.wantSteps = handoff.Rolling, v1.PhaseTransitioning, rolled
 	runDrain(t, map[string]drainCase{
 		"by choice":                 evict,
@@ -226,6 +229,7 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 			snapshot:    one().Deployment(0),
 			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantGuarded: "CannotSurge",
 		},
+		"the Deployment is deleted": plain(deleted, "CannotSurge", "Deployment db wants no pod any more"),
 		"another budget for other pods": {
 			snapshot:    MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("theirs"),
 			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded",
