@@ -67,17 +67,18 @@ func TestRights(t *testing.T) {
 		name: {
 			"everywhere statefulsingletons.apps.statefulsingleton.com":        "get list patch watch",
 			"everywhere statefulsingletons/status.apps.statefulsingleton.com": "update",
-			"everywhere pods":                       "create get list patch watch",
-			"everywhere pods/status":                "patch",
-			"everywhere configmaps":                 "create",
-			"everywhere deployments.apps":           "get",
-			"everywhere replicasets.apps":           "get",
-			"everywhere replicasets/scale.apps":     "patch",
-			"everywhere statefulsets.apps":          "get",
-			"everywhere nodes":                      "get",
-			"everywhere persistentvolumeclaims":     "get",
-			"everywhere events.events.k8s.io":       "create patch",
-			"everywhere clusterpolicies.kyverno.io": "create delete get list patch watch",
+			"everywhere pods":                        "create get list patch watch",
+			"everywhere pods/status":                 "patch",
+			"everywhere configmaps":                  "create",
+			"everywhere deployments.apps":            "get patch",
+			"everywhere replicasets.apps":            "get",
+			"everywhere replicasets/scale.apps":      "patch",
+			"everywhere statefulsets.apps":           "get",
+			"everywhere nodes":                       "get list watch",
+			"everywhere poddisruptionbudgets.policy": "create delete list watch",
+			"everywhere persistentvolumeclaims":      "get",
+			"everywhere events.events.k8s.io":        "create patch",
+			"everywhere clusterpolicies.kyverno.io":  "create delete get list patch watch",
 
 			"the-namespace leases.coordination.k8s.io":                   "create",
 			"the-namespace leases.coordination.k8s.io/statefulsingleton": "get update",
@@ -87,6 +88,7 @@ func TestRights(t *testing.T) {
 			"everywhere statefulsingletons.apps.statefulsingleton.com": "list patch",
 			"everywhere pods":                        "list patch",
 			"everywhere clusterpolicies.kyverno.io":  "delete list",
+			"everywhere poddisruptionbudgets.policy": "delete list",
 			"the-namespace deployments.apps/" + name: "get patch",
 		},
 	}
@@ -121,7 +123,7 @@ func TestGuards(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	want := []string{"attestation", "barrier", "bindings", "copied", "dry-run", "finalizer", "held", "marks", "record", "unreleased"}
+	want := []string{"attestation", "barrier", "bindings", "copied", "dry-run", "finalizer", "held", "marks", "record", "roll", "unreleased"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("guards (-want +got):\n%s", diff)
 	}

@@ -32,10 +32,10 @@ func victim(t *testing.T) (name string, cordon func()) {
 	}
 }
 
-// on makes a singleton whose holder is on the node.
+// on makes a singleton whose holder is on the node, and stays there when it is cordoned.
 func on(t *testing.T, node string, o world.Options) (*world.Singleton, *corev1.Pod) {
 	t.Helper()
-	o.Node = node
+	o.Node, o.Drain = node, v1.DrainEvict
 	s := singleton(t, o)
 	pod := holder(t, s)
 	if pod.Spec.NodeName != node {

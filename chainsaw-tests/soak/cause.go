@@ -23,14 +23,16 @@ func causes(o world.Options) []cause {
 		{name: "rollout", begin: func(ctx context.Context, s *world.Singleton) error { return s.Roll(ctx) }},
 		{name: "delete", begin: func(ctx context.Context, s *world.Singleton) error { return deleteHolder(ctx, s, nil) }},
 		{name: "force delete", begin: func(ctx context.Context, s *world.Singleton) error { return deleteHolder(ctx, s, new(int64(0))) }},
-		{name: "evict", begin: func(ctx context.Context, s *world.Singleton) error { return s.Evict(ctx) }},
 		{name: "scale to zero and back", begin: scaleToZeroAndBack},
 		{name: "crash", begin: func(ctx context.Context, s *world.Singleton) error { return s.KillApp(ctx) }, stays: true},
 	}
-	if !o.StatefulSet {
-		all = append(all, cause{name: "undo", begin: func(ctx context.Context, s *world.Singleton) error { return s.Undo(ctx) }})
+	if o.StatefulSet {
+		return append(all, cause{name: "evict", begin: func(ctx context.Context, s *world.Singleton) error { return s.Evict(ctx) }})
 	}
-	return all
+	return append(all,
+		cause{name: "undo", begin: func(ctx context.Context, s *world.Singleton) error { return s.Undo(ctx) }},
+		cause{name: "handover", begin: func(ctx context.Context, s *world.Singleton) error { return s.HandOver(ctx) }},
+	)
 }
 
 func deleteHolder(ctx context.Context, s *world.Singleton, grace *int64) error {

@@ -15,6 +15,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
 )
 
@@ -222,7 +224,8 @@ func (r *run) stopLeader(ctx context.Context) error {
 	return r.Cluster(ctx, "process", "stop", "manager", "--on", leader.Spec.NodeName)
 }
 
-// drain evicts every holder of the node, and lets no pod come to it.
+// drain lets no pod come to the node, and evicts every holder of it. An eviction that
+// is refused waits for the one that takes over: the cordon has it come.
 func (r *run) drain(ctx context.Context, node string) error {
 	if err := r.Cordon(ctx, node, true); err != nil {
 		return err
@@ -232,7 +235,7 @@ func (r *run) drain(ctx context.Context, node string) error {
 		if err != nil || pod.Spec.NodeName != node {
 			continue // nobody holds there
 		}
-		if err := a.Evict(ctx); err != nil {
+		if err := a.Evict(ctx); err != nil && !apierrors.IsTooManyRequests(err) {
 			return err
 		}
 	}

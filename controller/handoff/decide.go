@@ -36,6 +36,8 @@ type decision struct {
 	strangers []*corev1.Pod
 	// overlap names another singleton and the pod that both pick.
 	overlap string
+	// drained says why the holder has to leave its node. Empty: it has not.
+	drained string
 
 	plan   Plan
 	status *v1.StatefulSingletonStatus
@@ -50,6 +52,8 @@ type decision struct {
 type standby struct {
 	pod      *corev1.Pod
 	revision int64
+	// drained says why its node is being drained. Empty: it is not.
+	drained string
 	// waitsFor is empty if the standby is warm.
 	waitsFor string
 	// needsPerson: it never will be by itself.
@@ -61,6 +65,8 @@ type standby struct {
 func Decide(s Snapshot, now time.Time) Plan {
 	d := &decision{Snapshot: s, now: now, status: s.Singleton.Status.DeepCopy()}
 	d.sort()
+	// While no holder is there, what guards it is left as it is.
+	d.plan.Budget = s.Budget() != nil && s.Singleton.Spec.Drain != v1.DrainEvict
 	if d.status.ActivePodUID != "" {
 		d.withHolder()
 	} else {
@@ -70,6 +76,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 	if spent, refused := d.judgeAttestation(); spent {
 		d.do(TakeAttestation{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
 	}
+	d.concludeDrain()
 	d.report()
 	d.plan.Status = *d.status
 	return d.plan
@@ -124,13 +131,14 @@ func (d *decision) sort() {
 		case Going(pod):
 		case injectedFor(pod, d.Singleton) && selected:
 			shares := d.sharesBarrier(pod, containers)
-			d.standbys = append(d.standbys, standby{pod, d.revision(pod), cmp.Or(shares, waitsFor(pod, containers)), shares != ""})
+			d.standbys = append(d.standbys, standby{pod, d.revision(pod), d.drainOf(pod), cmp.Or(shares, waitsFor(pod, containers)), shares != ""})
 		case selected:
 			d.strangers = append(d.strangers, pod)
 		}
 	}
 	slices.SortFunc(d.standbys, func(a, b standby) int {
 		return cmp.Or(cmp.Compare(b.revision, a.revision),
+			cmp.Compare(a.drained, b.drained), // one that need not leave first
 			a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time),
 			cmp.Compare(a.pod.Name, b.pod.Name))
 	})
@@ -234,7 +242,11 @@ func (d *decision) withHolder() {
 		d.found(HolderStopping, "pod %s stops%s", d.holder.Name, d.stoppingHelp(d.holder, d.now))
 		return
 	}
+	if d.Singleton.Spec.Drain != v1.DrainEvict {
+		d.drained = d.drainOf(d.holder)
+	}
 	d.alive()
+	d.guard()
 }
 
 func (d *decision) withoutHolder() {
@@ -405,10 +417,14 @@ func (d *decision) alive() {
 		d.protectStandby(next) // now, while nobody waits
 	}
 	if next := d.newest(); next != nil {
-		d.rollOver(next)
+		if !d.postpone(next) {
+			d.rollOver(next)
+		}
 		return
 	}
-	d.serving(containers)
+	if !d.replace() {
+		d.serving(containers)
+	}
 }
 
 // followStart writes down what the kubelet reported of the new holder's start.
@@ -568,7 +584,9 @@ func (d *decision) cause() v1.Cause {
 		return v1.CauseDeletion
 	}
 	disrupted := IsTrue(pod, corev1.DisruptionTarget)
-	switch {
+	switch replaced := d.replaced(); {
+	case replaced != "":
+		return replaced
 	case disrupted:
 		return v1.CauseEviction
 	case pod.DeletionTimestamp == nil:

@@ -167,6 +167,8 @@ const (
 	markReadyStep
 	letGoStep
 	retireStep
+	// rollStep asks for a pod of a newer revision, which may come at any time anyway.
+	rollStep
 	takeAttestationStep
 	// Of the deletion of a singleton.
 	stripStep
@@ -175,7 +177,7 @@ const (
 
 var stepNames = [...]string{
 	"", "puts the finalizer on", "records", "signals", "opens the barrier of", "nudges the kubelet for", "opens the readiness gate of",
-	"lets go of", "scales to zero the ReplicaSet of", "takes the attestation off", "takes the finalizer off", "lets the singleton go",
+	"lets go of", "scales to zero the ReplicaSet of", "rolls the Deployment to replace", "takes the attestation off", "takes the finalizer off", "lets the singleton go",
 }
 
 // planState is what a decision comes to. Equal ones are kept once.
@@ -200,7 +202,9 @@ type model struct {
 	pods                          []podKind
 	nodes, controllers, revisions int
 	// epochs: the fencing tokens are looked at, too.
-	epochs   bool
+	epochs bool
+	// wishes: the first node is drained, and a person asks for another holder.
+	wishes   bool
 	mutation mutation
 
 	plans   []planState
@@ -486,6 +490,8 @@ func (m *model) write(w *world, c int, s step) bool {
 	case retireStep:
 		w.retired |= 1 << p.revision
 		return true
+	case rollStep:
+		return true
 	}
 	switch {
 	case !p.exists():
@@ -642,6 +648,9 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 			s.NoNode(nodeName(i))
 		}
 	}
+	if m.wishes && !v.nodes[0].deleted {
+		s.Manual().Handover("now").Cordon(nodeName(0))
+	}
 	if v.singleton.word > 0 {
 		s.Attest(string(uidOf(podName(int(v.singleton.word) - 1))))
 	}
@@ -762,6 +771,8 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 		return of(markReadyStep, s.Pod, s.Version)
 	case handoff.LetGo:
 		return of(letGoStep, s.Pod, s.Version)
+	case handoff.Roll:
+		return of(rollStep, s.Replaces, "")
 	case handoff.TakeAttestation:
 		return step{do: takeAttestationStep}
 	case handoff.Retire:

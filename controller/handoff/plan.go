@@ -30,6 +30,12 @@ const (
 	// HolderNotReady: the holder was Ready once, and now is not. No handoff is
 	// under way.
 	HolderNotReady Outcome = "HolderNotReady"
+	// Rolling: the holder is to be replaced, and the pod that takes over from it has
+	// not come yet.
+	Rolling Outcome = "Rolling"
+	// AwaitingHandover: a pod of a newer revision could take over, and waits for a
+	// person's word. No handoff is under way.
+	AwaitingHandover Outcome = "AwaitingHandover"
 	// StandbyNotWarm: a pod of a newer revision is not warm. The holder stays.
 	StandbyNotWarm Outcome = "StandbyNotWarm"
 	// Retiring: a pod of a newer revision is warm, and the holder is asked to stop.
@@ -63,6 +69,8 @@ type Plan struct {
 	// Untold: the status need not be written yet, since what is under way takes no longer
 	// so far than it usually does. There is no Record among the steps.
 	Untold bool
+	// Budget is whether a PodDisruptionBudget shall have evictions of the holder wait.
+	Budget bool
 	// Requeue is when to decide again if nothing is seen to change before.
 	Requeue time.Duration
 }
@@ -76,7 +84,7 @@ type PodRef struct {
 	UID  types.UID
 }
 
-// Version is the resourceVersion that a pod has in the Snapshot. A step that bears
+// Version is the resourceVersion that an object has in the Snapshot. A step that bears
 // one fails if anybody but the steps before it wrote the pod since. Empty: it does
 // not matter who did.
 type Version string
@@ -127,6 +135,17 @@ type (
 	// Deployment controller does not bring them back.
 	Retire struct{ ReplicaSet string }
 
+	// Roll changes the pod template of a Deployment, by ReplacesAnnotation, so that a
+	// pod of a newer revision comes. It fails if anybody wrote the Deployment since
+	// the Snapshot.
+	Roll struct {
+		Deployment string
+		UID        types.UID
+		Version    Version
+		// Replaces is the holder that is to be replaced.
+		Replaces PodRef
+	}
+
 	// MarkReady sets the readiness gate's condition: the pod is Ready as soon as
 	// its containers are.
 	MarkReady struct {
@@ -150,6 +169,7 @@ func (OpenBarrier) isStep()     {}
 func (Nudge) isStep()           {}
 func (LetGo) isStep()           {}
 func (Retire) isStep()          {}
+func (Roll) isStep()            {}
 func (MarkReady) isStep()       {}
 func (TakeAttestation) isStep() {}
 

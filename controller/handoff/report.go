@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -23,7 +24,7 @@ const (
 
 // settled tells whether no handoff is under way.
 func (o Outcome) settled() bool {
-	return o == NoPods || o == HolderReady || o == HolderNotReady
+	return o == NoPods || o == HolderReady || o == HolderNotReady || o == AwaitingHandover
 }
 
 // longestUntold is how far back a handoff may have begun of which no status tells yet.
@@ -68,22 +69,38 @@ func (d *decision) report() {
 			d.plan.Requeue = min(transitionPoll, patience-spent)
 		}
 	}
+	if d.drained != "" && !d.drainTimedOut() {
+		d.plan.Requeue = min(d.plan.Requeue, d.drainDeadline().Sub(d.now))
+	}
 	if outcome == HolderEnded {
 		d.plan.Requeue = time.Millisecond // the record just moved: decide on the rest at once
 	}
-	if d.usual > 0 && !d.needsPerson && !slices.Contains(d.plan.Steps, Step(Record{})) {
-		d.plan.Requeue, d.plan.Untold = min(d.plan.Requeue, d.usual), true
+	if d.usual > 0 {
+		d.plan.Requeue, d.plan.Untold = min(d.plan.Requeue, d.usual), d.untold()
 	}
 	d.status.Phase, d.status.Message = phase, message
 	d.status.ActiveBarrier = d.activeBarrier()
+	d.status.ActiveNode = d.activeNode()
 	d.status.ObservedGeneration = d.Singleton.Generation
 	d.status.StandbyPods = nil
 	for _, s := range d.standbys {
 		d.status.StandbyPods = append(d.status.StandbyPods, s.pod.Name)
 	}
-	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods)
+	serves := outcome == AwaitingHandover && IsTrue(d.holder, corev1.PodReady)
+	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods || serves)
 	d.setCondition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)
 	d.setCondition(v1.ConditionStalled, phase == v1.PhaseFailed)
+}
+
+// untold tells whether the status need not be written yet.
+func (d *decision) untold() bool {
+	was, is := &d.Singleton.Status, d.status
+	unchanged := func(kind string) bool {
+		before, after := meta.FindStatusCondition(was.Conditions, kind), meta.FindStatusCondition(is.Conditions, kind)
+		return before == nil && after == nil || before != nil && after != nil && before.Reason == after.Reason
+	}
+	return !d.needsPerson && !slices.Contains(d.plan.Steps, Step(Record{})) &&
+		unchanged(v1.ConditionDraining) && unchanged(v1.ConditionGuarded) && equality.Semantic.DeepEqual(was.Handover, is.Handover)
 }
 
 // activeBarrier is the ConfigMap that the holder's barriers read. The policy gives
@@ -106,13 +123,29 @@ func (d *decision) activeBarrier() string {
 	return d.status.ActiveBarrier
 }
 
+// activeNode is the holder's.
+func (d *decision) activeNode() string {
+	if d.status.ActivePodUID == "" {
+		return ""
+	}
+	i := slices.IndexFunc(d.Pods, func(pod corev1.Pod) bool { return pod.UID == d.status.ActivePodUID })
+	if i < 0 {
+		return d.status.ActiveNode
+	}
+	return d.Pods[i].Spec.NodeName
+}
+
 func (d *decision) setCondition(kind string, value bool) {
 	status := metav1.ConditionFalse
 	if value {
 		status = metav1.ConditionTrue
 	}
+	d.setConditionTo(kind, status, string(d.plan.Outcome), d.status.Message)
+}
+
+func (d *decision) setConditionTo(kind string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: string(d.plan.Outcome), Message: d.status.Message,
+		Type: kind, Status: status, Reason: reason, Message: message,
 		ObservedGeneration: d.Singleton.Generation, LastTransitionTime: metav1.NewTime(d.now),
 	})
 }

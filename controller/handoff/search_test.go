@@ -17,7 +17,7 @@ var searches = map[string]struct {
 	pods []podKind
 	// created of them are there at the start.
 	created, nodes, controllers, faults int
-	deep                                bool
+	wishes, deep                        bool
 }{
 	"two controllers, two nodes, one fault":  {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 2, controllers: 2, faults: 1},
 	"two nodes, two faults":                  {pods: []podKind{wrapperPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 2},
@@ -26,6 +26,7 @@ var searches = map[string]struct {
 	"one that ran before, two controllers":   {pods: []podKind{barePod, wrapperPod}, created: 1, nodes: 2, controllers: 2, faults: 1},
 	"one that ran before, two faults":        {pods: []podKind{barePod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 1, faults: 2},
 	"two that ran before":                    {pods: []podKind{barePod, barePod, wrapperPod}, created: 2, nodes: 2, controllers: 1, faults: 2},
+	"a drain and a handover, one fault":      {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 2, controllers: 1, faults: 1, wishes: true},
 	"three pods, two nodes, two controllers": {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 2, controllers: 2},
 	"three pods, two controllers, one fault": {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 2, faults: 1, deep: true},
 	"three pods, two faults":                 {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 1, faults: 2, deep: true},
@@ -128,6 +129,7 @@ func TestSearch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newModel(tc.pods, tc.nodes, tc.controllers)
+			m.wishes = tc.wishes
 			s := &search{model: m, start: m.start(tc.created, tc.faults)}
 			began := time.Now()
 			broken, at := s.explore(newSettler(m).check)

@@ -5,14 +5,15 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Snapshot is everything a decision rests on, read live from the API server: a
-// cache may lag behind the kubelet that just started a process.
+// Snapshot is everything a decision rests on. What proofs rest on is read live from
+// the API server: a cache may lag behind the kubelet that just started a process.
 type Snapshot struct {
 	// Singleton as read before the pods, so that a record which moved since then
 	// fails the compare-and-swap.
@@ -30,8 +31,13 @@ type Snapshot struct {
 	// Nodes are those of the pods that are going, and of a holder that is not Ready,
 	// by name.
 	Nodes map[string]*corev1.Node
+	// CachedNodes are those of the pods that are not going, by name, as a cache has
+	// them. They tell of drains; no proof rests on them.
+	CachedNodes map[string]*corev1.Node
 	// Claims are those that the pods mount, by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
+	// Budgets are the PodDisruptionBudgets of the namespace, as a cache has them.
+	Budgets []policyv1.PodDisruptionBudget
 }
 
 // revisionAnnotation is what the Deployment controller numbers its ReplicaSets
@@ -66,7 +72,13 @@ func (s Snapshot) revision(pod *corev1.Pod) int64 {
 	if rs == nil {
 		return 0
 	}
-	revision, err := strconv.ParseInt(rs.Annotations[revisionAnnotation], 10, 64)
+	return revisionOf(rs)
+}
+
+// revisionOf is the revision that a ReplicaSet has, or a Deployment has come to; 0 if
+// it has none.
+func revisionOf(o metav1.Object) int64 {
+	revision, err := strconv.ParseInt(o.GetAnnotations()[revisionAnnotation], 10, 64)
 	if err != nil {
 		return 0
 	}

@@ -9,8 +9,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -313,7 +315,7 @@ type SnapshotWrapper struct{ handoff.Snapshot }
 func MakeSnapshot(pods ...*PodWrapper) *SnapshotWrapper {
 	s := &SnapshotWrapper{handoff.Snapshot{
 		Singleton: &v1.StatefulSingleton{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db", Generation: 3, Annotations: map[string]string{}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db", UID: "stfs-uid", Generation: 3, Annotations: map[string]string{}},
 			Spec: v1.StatefulSingletonSpec{
 				Selector:          metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 				MaxTransitionTime: 300,
@@ -323,6 +325,7 @@ func MakeSnapshot(pods ...*PodWrapper) *SnapshotWrapper {
 		Deployments:  map[types.UID]*appsv1.Deployment{},
 		StatefulSets: map[types.UID]*appsv1.StatefulSet{},
 		Nodes:        map[string]*corev1.Node{},
+		CachedNodes:  map[string]*corev1.Node{},
 		Claims:       map[string]*corev1.PersistentVolumeClaim{},
 	}}
 	for _, pod := range pods {
@@ -416,7 +419,92 @@ func (s *SnapshotWrapper) BareReplicaSet(name string, replicas int32) *SnapshotW
 
 // Deployment is how many replicas the owner of the ReplicaSets wants.
 func (s *SnapshotWrapper) Deployment(replicas int32) *SnapshotWrapper {
-	s.Deployments[uidOf("db")] = &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
+	s.Deployments[uidOf("db")] = &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db", UID: uidOf("db"), ResourceVersion: version},
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas},
+	}
+	return s
+}
+
+// Strategy is how the Deployment rolls out.
+func (s *SnapshotWrapper) Strategy(kind appsv1.DeploymentStrategyType, maxSurge, maxUnavailable string) *SnapshotWrapper {
+	surge, unavailable := intstr.Parse(maxSurge), intstr.Parse(maxUnavailable)
+	s.Deployments[uidOf("db")].Spec.Strategy = appsv1.DeploymentStrategy{
+		Type: kind, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable},
+	}
+	return s
+}
+
+// Rolled is the Deployment that was rolled to have the pod replaced.
+func (s *SnapshotWrapper) Rolled(replaces string) *SnapshotWrapper {
+	s.Deployments[uidOf("db")].Spec.Template.Annotations = map[string]string{v1.ReplacesAnnotation: string(uidOf(replaces))}
+	return s
+}
+
+// RevisionOfDeployment is what the Deployment controller has come to.
+func (s *SnapshotWrapper) RevisionOfDeployment(revision string) *SnapshotWrapper {
+	s.Deployments[uidOf("db")].Annotations = map[string]string{"deployment.kubernetes.io/revision": revision}
+	return s
+}
+
+func (s *SnapshotWrapper) Paused() *SnapshotWrapper {
+	s.Deployments[uidOf("db")].Spec.Paused = true
+	return s
+}
+
+// Cordon has the node take no new pods.
+func (s *SnapshotWrapper) Cordon(node string) *SnapshotWrapper {
+	s.CachedNodes[node].Spec.Unschedulable = true
+	return s.Taint(node, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+}
+
+func (s *SnapshotWrapper) Taint(node string, taint corev1.Taint) *SnapshotWrapper {
+	s.CachedNodes[node].Spec.Taints = append(s.CachedNodes[node].Spec.Taints, taint)
+	return s
+}
+
+// DrainedFor is for how long the controller knows that the holder's node is drained.
+func (s *SnapshotWrapper) DrainedFor(d time.Duration) *SnapshotWrapper {
+	s.Singleton.Status.Conditions = append(s.Singleton.Status.Conditions, metav1.Condition{
+		Type: v1.ConditionDraining, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-d)),
+	})
+	return s
+}
+
+func (s *SnapshotWrapper) DrainPolicy(policy v1.DrainPolicy) *SnapshotWrapper {
+	s.Singleton.Spec.Drain = policy
+	return s
+}
+
+// Manual has rollouts wait for a person.
+func (s *SnapshotWrapper) Manual() *SnapshotWrapper {
+	s.Singleton.Spec.Handoff = v1.HandoffManual
+	return s
+}
+
+// Handover is a person's word.
+func (s *SnapshotWrapper) Handover(value string) *SnapshotWrapper {
+	s.Singleton.Annotations[v1.HandoverAnnotation] = value
+	return s
+}
+
+// HandedOver is the word that was the last to be followed.
+func (s *SnapshotWrapper) HandedOver(value string) *SnapshotWrapper {
+	s.Singleton.Status.Handover = &v1.Handover{Value: value}
+	return s
+}
+
+// Budgeted is the singleton's own PodDisruptionBudget.
+func (s *SnapshotWrapper) Budgeted() *SnapshotWrapper {
+	return s.Budget("statefulsingleton-db", metav1.OwnerReference{Name: "db", UID: s.Singleton.UID, Controller: new(true)})
+}
+
+// Budget covers the pods with app=db.
+func (s *SnapshotWrapper) Budget(name string, owners ...metav1.OwnerReference) *SnapshotWrapper {
+	s.Budgets = append(s.Budgets, policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, OwnerReferences: owners},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+	})
 	return s
 }
 
@@ -436,12 +524,16 @@ func (s *SnapshotWrapper) Node(name string, ready corev1.ConditionStatus, taints
 	for _, key := range taints {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
 	}
-	s.Nodes[name] = node
+	s.Nodes[name], s.CachedNodes[name] = node, node
 	return s
 }
 
 // NoNode has the node's object deleted.
-func (s *SnapshotWrapper) NoNode(name string) *SnapshotWrapper { delete(s.Nodes, name); return s }
+func (s *SnapshotWrapper) NoNode(name string) *SnapshotWrapper {
+	delete(s.Nodes, name)
+	delete(s.CachedNodes, name)
+	return s
+}
 
 func (s *SnapshotWrapper) Claim(name string, mode corev1.PersistentVolumeAccessMode) *SnapshotWrapper {
 	s.Claims[name] = &corev1.PersistentVolumeClaim{

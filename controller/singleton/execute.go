@@ -81,6 +81,8 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 		}))
 	case handoff.Retire:
 		return e.retire(ctx, step)
+	case handoff.Roll:
+		return e.roll(ctx, step)
 	case handoff.MarkReady:
 		return e.markReady(ctx, step)
 	case handoff.TakeAttestation:
@@ -156,6 +158,30 @@ func (e *execution) retire(ctx context.Context, step handoff.Retire) error {
 	err := e.Client.SubResource("scale").Patch(ctx, rs, patch, client.WithSubResourceBody(&autoscalingv1.Scale{}))
 	if err != nil {
 		return fmt.Errorf("scale ReplicaSet %s/%s to zero: %w", rs.Namespace, rs.Name, err)
+	}
+	return nil
+}
+
+// roll changes the Deployment's pod template as `kubectl rollout restart` does. Where
+// that is refused, the status is written all the same: a drain must not wait for ever
+// because nobody wrote down when it began.
+func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: e.singleton.Namespace, Name: step.Deployment}}
+	err := e.Client.Patch(ctx, deployment, mergePatch(object{
+		"metadata": object{"uid": step.UID, "resourceVersion": step.Version},
+		"spec": object{"template": object{"metadata": object{"annotations": object{
+			v1.ReplacesAnnotation: step.Replaces.UID,
+		}}}},
+	}))
+	switch {
+	case err == nil:
+		e.tell(ctx, e.singleton, corev1.EventTypeNormal, "Roll", "Rolled",
+			fmt.Sprintf("Deployment %s is rolled, so that a pod comes that takes over from pod %s", step.Deployment, step.Replaces.Name))
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("roll Deployment %s/%s: %w", deployment.Namespace, step.Deployment, err)
+	default:
+		e.tell(ctx, e.singleton, corev1.EventTypeWarning, "Roll", "RollRefused",
+			fmt.Sprintf("Deployment %s can't be rolled, and pod %s is not replaced: %s", step.Deployment, step.Replaces.Name, oneLine(err.Error())))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,6 +39,11 @@ func (r *Reconciler) observe(ctx context.Context, singleton *v1.StatefulSingleto
 	if err := reads.Wait(); err != nil {
 		return s, err
 	}
+	var budgets policyv1.PodDisruptionBudgetList
+	if err := r.Client.List(ctx, &budgets, client.InNamespace(singleton.Namespace)); err != nil {
+		return s, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", singleton.Namespace, err)
+	}
+	s.Budgets = budgets.Items
 	if err := r.surroundings(ctx, &s); err != nil {
 		return s, fmt.Errorf("read what the pods of StatefulSingleton %s belong to: %w", client.ObjectKeyFromObject(singleton), err)
 	}
@@ -99,18 +105,23 @@ func (r *Reconciler) others(ctx context.Context, singleton *v1.StatefulSingleton
 // during a handoff, and where the holder's node may be lost.
 func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot) error {
 	namespace := s.Singleton.Namespace
-	replicaSets, statefulSets, nodes, claims := names{}, names{}, names{}, names{}
+	replicaSets, statefulSets, nodes, cachedNodes, claims := names{}, names{}, names{}, names{}, names{}
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		going := handoff.Going(pod)
-		if going || pod.UID == s.Singleton.Status.ActivePodUID && !handoff.IsTrue(pod, corev1.PodReady) {
+		going, holds, alone := handoff.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
+		if going || holds && !handoff.IsTrue(pod, corev1.PodReady) {
 			nodes.add(pod.Spec.NodeName)
 		}
-		if !going && len(s.Pods) < 2 {
+		if !going {
+			cachedNodes.add(pod.Spec.NodeName)
+		}
+		if going || holds || !alone {
+			replicaSets.add(ownerName(pod, "ReplicaSet"))
+			statefulSets.add(ownerName(pod, "StatefulSet"))
+		}
+		if !going && alone {
 			continue
 		}
-		replicaSets.add(ownerName(pod, "ReplicaSet"))
-		statefulSets.add(ownerName(pod, "StatefulSet"))
 		for _, volume := range pod.Spec.Volumes {
 			if volume.PersistentVolumeClaim != nil {
 				claims.add(volume.PersistentVolumeClaim.ClaimName)
@@ -120,6 +131,11 @@ func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot) erro
 	reads, readContext := errgroup.WithContext(ctx)
 	reads.Go(func() (err error) {
 		s.Nodes, err = named[corev1.Node](readContext, r.Live, "", nodes)
+		return err
+	})
+	reads.Go(func() (err error) {
+		// Nothing is proven by these, and they cost no request.
+		s.CachedNodes, err = named[corev1.Node](readContext, r.Client, "", cachedNodes)
 		return err
 	})
 	reads.Go(func() (err error) {
@@ -165,19 +181,19 @@ func ownerName(object metav1.Object, kind string) string {
 	return ""
 }
 
-// named reads objects live, all at once. One that does not exist is missing from what
+// named reads objects, all at once. One that does not exist is missing from what
 // it returns, by name.
 func named[T any, P interface {
 	*T
 	client.Object
-}](ctx context.Context, live client.Reader, namespace string, wanted names) (map[string]*T, error) {
+}](ctx context.Context, reader client.Reader, namespace string, wanted names) (map[string]*T, error) {
 	var mu sync.Mutex
 	found := map[string]*T{}
 	reads, readContext := errgroup.WithContext(ctx)
 	for name := range wanted {
 		reads.Go(func() error {
 			object := P(new(T))
-			err := live.Get(readContext, client.ObjectKey{Namespace: namespace, Name: name}, object)
+			err := reader.Get(readContext, client.ObjectKey{Namespace: namespace, Name: name}, object)
 			if err == nil {
 				mu.Lock()
 				defer mu.Unlock()

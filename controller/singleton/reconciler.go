@@ -86,6 +86,9 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
 		return ctrl.Result{}, err
 	}
+	if err := r.ensureBudget(ctx, singleton, snapshot.Budget(), plan.Budget); err != nil {
+		return ctrl.Result{}, err
+	}
 	return ctrl.Result{RequeueAfter: min(plan.Requeue, installed.recheck)}, nil
 }
 
@@ -146,6 +149,7 @@ func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSin
 	r.announceInjection(ctx, before, after)
 	r.announceProof(ctx, before, after)
 	r.announceHandoff(ctx, before, after)
+	r.announceDrain(ctx, before, after)
 	if t := after.Status.LastTransition; t != nil && t.Ready != nil &&
 		(before.Status.LastTransition == nil || before.Status.LastTransition.Ready == nil) {
 		r.Metrics.completed(t)
@@ -182,6 +186,27 @@ func (r *Reconciler) announceProof(ctx context.Context, before, after *v1.Statef
 	case v1.ProofNodeOutOfService:
 		r.tell(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
 			fmt.Sprintf("pod %s counts as dead: its node does not answer and bears the taint %s, by which a person vouches that it is off", is.From, corev1.TaintNodeOutOfService))
+	}
+}
+
+// announceDrain tells of a drain of the holder's node, of why evictions don't wait,
+// and of a person's word that is not followed.
+func (r *Reconciler) announceDrain(ctx context.Context, before, after *v1.StatefulSingleton) {
+	drained := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionDraining)
+	if drained != nil && meta.FindStatusCondition(before.Status.Conditions, v1.ConditionDraining) == nil {
+		r.tell(ctx, after, corev1.EventTypeNormal, "Drain", v1.ConditionDraining, drained.Message)
+	}
+	was := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionGuarded)
+	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionGuarded)
+	if is != nil && is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason) {
+		kind := corev1.EventTypeNormal
+		if was != nil && drained != nil {
+			kind = corev1.EventTypeWarning // what was waited for does not come
+		}
+		r.tell(ctx, after, kind, "Guard", is.Reason, is.Message)
+	}
+	if word := after.Status.Handover; word != nil && word.Refused != "" && (before.Status.Handover == nil || *before.Status.Handover != *word) {
+		r.tell(ctx, after, corev1.EventTypeWarning, "Handover", "HandoverRefused", word.Refused)
 	}
 }
 

@@ -3,11 +3,14 @@ package singleton
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -28,9 +31,13 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// CacheOptions restricts the cache to what the watches need: of pods the metadata,
-// and only of those that bear the singleton's label, so that memory grows with the
-// singletons and not with the cluster.
+// nodeIndex finds the singletons whose holder is on a node.
+const nodeIndex = "status.activeNode"
+
+// CacheOptions restricts the cache to what the watches need. Of pods that is the
+// metadata, and only of those that bear the singleton's label, so that memory grows
+// with the singletons. Of nodes and PodDisruptionBudgets, which are few, it is what
+// tells of drains.
 func CacheOptions() cache.Options {
 	hasLabel, err := labels.NewRequirement(v1.SingletonLabel, selection.Exists, nil)
 	if err != nil {
@@ -39,9 +46,37 @@ func CacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			podMetadata(): {Label: labels.NewSelector().Add(*hasLabel)},
+			podMetadata():                   {Label: labels.NewSelector().Add(*hasLabel)},
+			&corev1.Node{}:                  {Transform: onlyDrains},
+			&policyv1.PodDisruptionBudget{}: {Transform: onlySpec},
 		},
 	}
+}
+
+// onlyDrains keeps of a node what tells whether it is drained.
+func onlyDrains(o any) (any, error) {
+	node, ok := o.(*corev1.Node)
+	if !ok {
+		return o, nil // word of one that is gone
+	}
+	kept := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+		Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			kept.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return kept, nil
+}
+
+// onlySpec keeps of a budget whose it is and which pods it covers.
+func onlySpec(o any) (any, error) {
+	if budget, ok := o.(*policyv1.PodDisruptionBudget); ok {
+		budget.ManagedFields, budget.Annotations, budget.Labels, budget.Status = nil, nil, nil, policyv1.PodDisruptionBudgetStatus{}
+	}
+	return o, nil
 }
 
 func podMetadata() *metav1.PartialObjectMetadata {
@@ -53,12 +88,20 @@ func podMetadata() *metav1.PartialObjectMetadata {
 // SetupWithManager registers the reconciler and its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	specOrAnnotations := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1.StatefulSingleton{}, nodeIndex, func(o client.Object) []string {
+		return []string{o.(*v1.StatefulSingleton).Status.ActiveNode}
+	})
+	if err != nil {
+		return fmt.Errorf("index the StatefulSingletons by node: %w", err)
+	}
 	c, err := ctrl.NewControllerManagedBy(mgr).
 		Named("statefulsingleton").
 		// The controller's own writes of status need no second look.
 		For(&v1.StatefulSingleton{}, builder.WithPredicates(specOrAnnotations)).
 		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(comesOrGoes())).
 		WatchesMetadata(podMetadata(), handler.EnqueueRequestsFromMapFunc(singletonOfPod)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(drainChanges())).
+		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 16,
 			LogConstructor: func(request *reconcile.Request) logr.Logger {
@@ -110,18 +153,50 @@ func singletonOfPod(_ context.Context, pod client.Object) []reconcile.Request {
 // neighbours names the other singletons of the namespace: one that comes or goes
 // may overlap with them.
 func (r *Reconciler) neighbours(ctx context.Context, singleton client.Object) []reconcile.Request {
+	return slices.DeleteFunc(r.singletons(ctx, client.InNamespace(singleton.GetNamespace())), func(request reconcile.Request) bool {
+		return request.Name == singleton.GetName()
+	})
+}
+
+// singletons names some of those in the cache.
+func (r *Reconciler) singletons(ctx context.Context, which client.ListOption) []reconcile.Request {
 	var list v1.StatefulSingletonList
-	if err := r.Client.List(ctx, &list, client.InNamespace(singleton.GetNamespace())); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "List the neighbours of a StatefulSingleton; they look for overlaps at their next turn", "namespace", singleton.GetNamespace())
+	if err := r.Client.List(ctx, &list, which); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "List StatefulSingletons that something changed for; they notice at their next turn")
 		return nil
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		if list.Items[i].Name != singleton.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 	}
 	return requests
+}
+
+// drainChanges passes what may begin or end a drain. What nodes were like before is
+// seen along with their singletons.
+func drainChanges() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+			return before.Spec.Unschedulable != after.Spec.Unschedulable || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// singletonsOnNode names those whose holder is on the node.
+func (r *Reconciler) singletonsOnNode(ctx context.Context, node client.Object) []reconcile.Request {
+	return r.singletons(ctx, client.MatchingFields{nodeIndex: node.GetName()})
+}
+
+// singletonsOfBudget names those whose holder the budget may cover.
+func (r *Reconciler) singletonsOfBudget(ctx context.Context, budget client.Object) []reconcile.Request {
+	if owner := metav1.GetControllerOf(budget); owner != nil && owner.Kind == "StatefulSingleton" {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: budget.GetNamespace(), Name: owner.Name}}}
+	}
+	return r.singletons(ctx, client.InNamespace(budget.GetNamespace()))
 }
 
 func comesOrGoes() predicate.Predicate {

@@ -44,6 +44,9 @@ const (
 type Options struct {
 	// Barrier has the container held by the barrier, not by the wrapper.
 	Barrier bool
+	// Drain is what becomes of the holder when its node is cordoned; by default another
+	// pod takes over.
+	Drain v1.DrainPolicy
 	// StatefulSet instead of a Deployment.
 	StatefulSet bool
 	// Recreate is the Deployment's strategy, instead of a rolling update.
@@ -88,7 +91,7 @@ func (w *World) NewSingleton(ctx context.Context, prefix string, o Options) (*Si
 	}
 	object := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: labels}, MaxTransitionTime: o.MaxTransitionTime},
+		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: labels}, MaxTransitionTime: o.MaxTransitionTime, Drain: o.Drain},
 	}
 	if err := w.Create(ctx, object); err != nil {
 		return s, err
@@ -318,8 +321,17 @@ func (s *Singleton) SetEnv(ctx context.Context, variable, value string) error {
 
 // Attest vouches that the pod has stopped.
 func (s *Singleton) Attest(ctx context.Context, pod types.UID) error {
+	return s.annotate(ctx, v1.AttestAnnotation, string(pod))
+}
+
+// HandOver asks for another holder, as a person does.
+func (s *Singleton) HandOver(ctx context.Context) error {
+	return s.annotate(ctx, v1.HandoverAnnotation, time.Now().Format(time.RFC3339Nano))
+}
+
+func (s *Singleton) annotate(ctx context.Context, key, value string) error {
 	object := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
-	return s.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1.AttestAnnotation, pod)))
+	return s.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)))
 }
 
 // Entry is what the application wrote down of one process.

@@ -44,6 +44,8 @@ func TestDefaults(t *testing.T) {
 		MaxTransitionTime:      300,
 		TerminationGracePeriod: ptr.To(int32(30)),
 		RespectPodGracePeriod:  ptr.To(true),
+		Drain:                  v1.DrainSurge,
+		Handoff:                v1.HandoffAutomatic,
 	}
 	with := func(change func(*v1.StatefulSingletonSpec)) v1.StatefulSingletonSpec {
 		spec := *asDefault.DeepCopy()
@@ -75,6 +77,12 @@ func TestDefaults(t *testing.T) {
 			spec: selector + "containers: [db, proxy]\nholdInitContainers: true",
 			want: with(func(s *v1.StatefulSingletonSpec) {
 				s.Containers, s.HoldInitContainers = []string{"db", "proxy"}, true
+			}),
+		},
+		"drains and rollouts": {
+			spec: selector + "drain: Evict\nhandoff: Manual",
+			want: with(func(s *v1.StatefulSingletonSpec) {
+				s.Drain, s.Handoff = v1.DrainEvict, v1.HandoffManual
 			}),
 		},
 		"expressions": {
@@ -141,6 +149,8 @@ func TestRefusals(t *testing.T) {
 		"grace period below":      {spec: selector + "terminationGracePeriod: -1", want: grace},
 		"grace period above":      {spec: selector + "terminationGracePeriod: 3601", want: grace},
 
+		"drain in lower case":       {spec: selector + "drain: surge", want: `supported values: "Surge", "Evict"`},
+		"a handoff of no kind":      {spec: selector + "handoff: Never", want: `supported values: "Automatic", "Manual"`},
 		"empty container name":      {spec: selector + "containers: [db, \"\"]", want: emptyName},
 		"container twice":           {spec: selector + "containers: [db, proxy, db]", want: twice},
 		"container name too long":   {spec: selector + "containers: [" + strings.Repeat("a", 64) + "]", want: "Too long: may not be more than 63 bytes"},

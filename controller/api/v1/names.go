@@ -33,6 +33,16 @@ const (
 	// or refuses it at once, and takes it off either way: an old word proves nothing.
 	AttestAnnotation = "apps.statefulsingleton.com/attest-terminated"
 
+	// HandoverAnnotation is set on a singleton by a person who wants the holder
+	// replaced: each new value does it once, warm. The owning Deployment is rolled,
+	// unless a pod of a newer revision is there already. Where the owner can bring up
+	// no pod beside the holder, nothing is done but to say so.
+	HandoverAnnotation = "apps.statefulsingleton.com/handover"
+
+	// ReplacesAnnotation is set on the pod template of a Deployment to roll it. Its
+	// value is the uid of the holder to be replaced, so that it is rolled once.
+	ReplacesAnnotation = "apps.statefulsingleton.com/replaces"
+
 	// SidecarName is the name of the status sidecar's container.
 	SidecarName = "status-sidecar"
 )

@@ -114,8 +114,15 @@ func validFuncs(serializer.CodecFactory) []any {
 		},
 		func(p *v1.Cause, r randfill.Continue) {
 			*p = []v1.Cause{
-				v1.CauseCreated, v1.CauseAdopted, v1.CauseRollout, v1.CauseEviction, v1.CauseDeletion, v1.CauseScaleDown, v1.CauseCompletion,
-			}[r.Intn(7)]
+				v1.CauseCreated, v1.CauseAdopted, v1.CauseRollout, v1.CauseDrain, v1.CauseHandover,
+				v1.CauseEviction, v1.CauseDeletion, v1.CauseScaleDown, v1.CauseCompletion,
+			}[r.Intn(9)]
+		},
+		func(p *v1.DrainPolicy, r randfill.Continue) {
+			*p = []v1.DrainPolicy{v1.DrainSurge, v1.DrainEvict}[r.Intn(2)]
+		},
+		func(p *v1.HandoffPolicy, r randfill.Continue) {
+			*p = []v1.HandoffPolicy{v1.HandoffAutomatic, v1.HandoffManual}[r.Intn(2)]
 		},
 		func(all *[]metav1.Condition, r randfill.Continue) {
 			*all = nil

@@ -85,7 +85,64 @@ type StatefulSingletonSpec struct {
 	// +optional
 	// +default=false
 	HoldInitContainers bool `json:"holdInitContainers,omitempty"`
+
+	// Drain is what becomes of the holder when its node is drained: Surge (default)
+	// or Evict.
+	//
+	// Surge replaces it first. A PodDisruptionBudget has evictions of the holder
+	// wait, and once its node is cordoned, or takes a NoSchedule or NoExecute taint
+	// that the pod does not tolerate, the owning Deployment is rolled, as `kubectl
+	// rollout restart` does it: the next pod warms up on another node, and the
+	// handoff is that of a rollout. If none is warm there within maxTransitionTime,
+	// the budget is lifted and the drain goes on. Where the owner can bring up no pod
+	// beside the holder (a StatefulSet, strategy Recreate, maxSurge 0, a Deployment
+	// that is paused), and where another budget covers the holder, there is none.
+	// The condition Guarded tells which. A taint with effect NoExecute has Kubernetes
+	// delete the pod without asking any budget, once its tolerationSeconds are over.
+	//
+	// Evict lets an eviction stop the holder at once.
+	//
+	// +optional
+	// +default="Surge"
+	Drain DrainPolicy `json:"drain,omitempty"`
+
+	// Handoff is when a rollout's pod takes over: Automatic (default), as soon as it
+	// is warm, or Manual: it waits, warm, until a person sets HandoverAnnotation to a
+	// new value. Where the holder goes anyway, since it was deleted or evicted, or
+	// its node is drained and drain is Surge, nobody is waited for.
+	//
+	// While a pod waits, `kubectl rollout status` waits too, and after the
+	// Deployment's progressDeadlineSeconds it reports that the deadline is exceeded.
+	// The Deployment does nothing about that.
+	//
+	// +optional
+	// +default="Automatic"
+	Handoff HandoffPolicy `json:"handoff,omitempty"`
 }
+
+// DrainPolicy is what becomes of the holder when its node is drained.
+//
+// +kubebuilder:validation:Enum=Surge;Evict
+type DrainPolicy string
+
+const (
+	// DrainSurge: another pod warms up on another node first.
+	DrainSurge DrainPolicy = "Surge"
+	// DrainEvict: an eviction stops the holder at once.
+	DrainEvict DrainPolicy = "Evict"
+)
+
+// HandoffPolicy is when a rollout's pod takes over.
+//
+// +kubebuilder:validation:Enum=Automatic;Manual
+type HandoffPolicy string
+
+const (
+	// HandoffAutomatic: as soon as it is warm.
+	HandoffAutomatic HandoffPolicy = "Automatic"
+	// HandoffManual: once a person says so.
+	HandoffManual HandoffPolicy = "Manual"
+)
 
 // Phase is where a singleton stands. It is empty while no pod is there and none
 // is expected.
@@ -126,7 +183,7 @@ const (
 
 // Cause is what began a handoff.
 //
-// +kubebuilder:validation:Enum=Created;Adopted;Rollout;Eviction;Deletion;ScaleDown;Completion
+// +kubebuilder:validation:Enum=Created;Adopted;Rollout;Drain;Handover;Eviction;Deletion;ScaleDown;Completion
 type Cause string
 
 const (
@@ -136,6 +193,11 @@ const (
 	CauseAdopted Cause = "Adopted"
 	// CauseRollout: a pod of a newer revision came.
 	CauseRollout Cause = "Rollout"
+	// CauseDrain: the holder's node was drained, and the holder replaced before it
+	// was evicted.
+	CauseDrain Cause = "Drain"
+	// CauseHandover: a person asked for it with HandoverAnnotation.
+	CauseHandover Cause = "Handover"
 	// CauseEviction: the holder was evicted, preempted, or removed by a taint.
 	CauseEviction Cause = "Eviction"
 	// CauseDeletion: the holder was deleted.
@@ -195,7 +257,22 @@ const (
 	// ConditionPolicyInstalled: a dry-run showed that a pod which is created now
 	// is injected.
 	ConditionPolicyInstalled = "PolicyInstalled"
+	// ConditionDraining is there, and True, while the holder's node is drained and
+	// spec.drain is Surge. Its lastTransitionTime is when the controller saw that.
+	ConditionDraining = "Draining"
+	// ConditionGuarded: evictions of the holder wait until another pod is warm. The
+	// reason tells why they don't.
+	ConditionGuarded = "Guarded"
 )
+
+// Handover is a person's word that the holder be replaced.
+type Handover struct {
+	// Value is that of HandoverAnnotation.
+	Value string `json:"value"`
+	// Refused is why nothing was done. Empty: the holder was replaced.
+	// +optional
+	Refused string `json:"refused,omitempty"`
+}
 
 // StatefulSingletonStatus is what the controller saw and did. Holder and epoch in
 // it are the record: every change of them is a compare-and-swap.
@@ -206,6 +283,9 @@ type StatefulSingletonStatus struct {
 	// ActivePodUID is the uid of the holder.
 	// +optional
 	ActivePodUID types.UID `json:"activePodUID,omitempty"`
+	// ActiveNode is the node that the holder is bound to.
+	// +optional
+	ActiveNode string `json:"activeNode,omitempty"`
 	// ActiveBarrier is the ConfigMap that the holder's barriers read, empty where it
 	// has none. It exists already: a new pod whose barrier names it is refused, since
 	// nothing would hold it.
@@ -231,7 +311,10 @@ type StatefulSingletonStatus struct {
 	// LastTransition is the last change of holder.
 	// +optional
 	LastTransition *Transition `json:"lastTransition,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled.
+	// Handover is the last value of HandoverAnnotation that is done with: it acts once.
+	// +optional
+	Handover *Handover `json:"handover,omitempty"`
+	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, Guarded, Draining.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -14,10 +14,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -123,6 +125,8 @@ func TestUninstall(t *testing.T) {
 	kept, going := createSingleton(t, "kept"), createSingleton(t, "going")
 	g.Expect(c.Delete(t.Context(), going)).To(Succeed())
 	ours, theirs := createPolicy(t, "ours", policies.ManagedBy), createPolicy(t, "theirs", "somebody")
+	guard := createBudget(t, "guard", map[string]string{policies.ManagedByLabel: policies.ManagedBy, v1.SingletonLabel: "kept"})
+	budget := createBudget(t, "budget", map[string]string{policies.ManagedByLabel: "Helm"})
 
 	done := make(chan error, 1)
 	go func() {
@@ -137,10 +141,10 @@ func TestUninstall(t *testing.T) {
 	g.Expect(c.Delete(t.Context(), controller, client.GracePeriodSeconds(0))).To(Succeed())
 	g.Eventually(done).Should(Receive(BeNil()))
 
-	for _, gone := range []client.Object{ours, stuck, going} {
+	for _, gone := range []client.Object{ours, guard, stuck, going} {
 		wantGone(g, t, gone)
 	}
-	for _, left := range []client.Object{theirs, holder, kept} {
+	for _, left := range []client.Object{theirs, budget, holder, kept} {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(left), left)).To(Succeed())
 		g.Expect(left.GetDeletionTimestamp()).To(BeNil())
 	}
@@ -263,6 +267,14 @@ func createPolicy(t *testing.T, name, managedBy string) *unstructured.Unstructur
 	policy.SetName(name)
 	policy.SetLabels(map[string]string{policies.ManagedByLabel: managedBy})
 	return create(t, policy)
+}
+
+func createBudget(t *testing.T, name string, labels map[string]string) *policyv1.PodDisruptionBudget {
+	t.Helper()
+	return create(t, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Labels: labels},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))},
+	})
 }
 
 func wantGone(g *WithT, t *testing.T, o client.Object) {

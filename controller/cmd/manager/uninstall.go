@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,10 +27,10 @@ func uninstallCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Stop the controller and let go of every pod",
-		Long: `Stop the controller, delete its ClusterPolicies, and take its finalizers off pods and
-StatefulSingletons, so that none of them is stuck once the controller is gone. The chart
-runs it before it is uninstalled. What runs goes on running, and what is held stays held
-until it is deleted. The StatefulSingletons stay.`,
+		Long: `Stop the controller, delete its ClusterPolicies and PodDisruptionBudgets, and take its
+finalizers off pods and StatefulSingletons, so that none of them is stuck, and no drain waits,
+once the controller is gone. The chart runs it before it is uninstalled. What runs goes on
+running, and what is held stays held until it is deleted. The StatefulSingletons stay.`,
 		Example: `  manager uninstall --namespace=statefulsingleton --deployment=statefulsingleton`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,6 +64,7 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 	}{
 		{"stop the controller", func(ctx context.Context, c client.Client) error { return stopController(ctx, c, deployment) }},
 		{"delete the ClusterPolicies", deletePolicies},
+		{"delete the PodDisruptionBudgets", deleteBudgets},
 		{"take the finalizers off pods", releasePods},
 		{"take the finalizers off StatefulSingletons", releaseSingletons},
 	} {
@@ -113,6 +115,20 @@ func deletePolicies(ctx context.Context, c client.Client) error {
 		return nil // Kyverno is gone, and its policies with it
 	}
 	if err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if err := c.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteBudgets deletes what would have drains wait for a controller that is gone.
+func deleteBudgets(ctx context.Context, c client.Client) error {
+	var list policyv1.PodDisruptionBudgetList
+	if err := c.List(ctx, &list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}, client.HasLabels{v1.SingletonLabel}); err != nil {
 		return err
 	}
 	for i := range list.Items {

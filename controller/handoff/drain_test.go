@@ -1,0 +1,400 @@
+package handoff_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+// drainCase is what is seen of a holder that may have to go, and what shall be done.
+type drainCase struct {
+	snapshot    *SnapshotWrapper
+	wantOutcome handoff.Outcome
+	wantSteps   []handoff.Step
+	wantPhase   v1.Phase
+	wantBudget  bool
+	// wantGuarded is the reason of condition Guarded.
+	wantGuarded string
+	// wantDraining: the condition Draining is there.
+	wantDraining bool
+	wantMessage  string
+	wantRequeue  time.Duration
+}
+
+func runDrain(t *testing.T, cases map[string]drainCase) {
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			plan := handoff.Decide(tc.snapshot.Snapshot, now)
+			status := plan.Status
+			if plan.Outcome != tc.wantOutcome || status.Phase != tc.wantPhase {
+				t.Errorf("outcome %s in phase %q, want %s in phase %q", plan.Outcome, status.Phase, tc.wantOutcome, tc.wantPhase)
+			}
+			if diff := cmp.Diff(tc.wantSteps, plan.Steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+			if plan.Budget != tc.wantBudget {
+				t.Errorf("budget %t, want %t", plan.Budget, tc.wantBudget)
+			}
+			guarded := meta.FindStatusCondition(status.Conditions, v1.ConditionGuarded)
+			if got := ""; guarded != nil || tc.wantGuarded != "" {
+				if guarded != nil {
+					got = guarded.Reason
+				}
+				if got != tc.wantGuarded || (guarded.Status == "True") != tc.wantBudget {
+					t.Errorf("condition Guarded %v, want reason %s", guarded, tc.wantGuarded)
+				}
+			}
+			if got := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionDraining); got != tc.wantDraining {
+				t.Errorf("condition Draining %t, want %t", got, tc.wantDraining)
+			}
+			if !strings.Contains(status.Message, tc.wantMessage) {
+				t.Errorf("message %q, want %q in it", status.Message, tc.wantMessage)
+			}
+			if tc.wantRequeue != 0 && plan.Requeue != tc.wantRequeue {
+				t.Errorf("requeue after %s, want %s", plan.Requeue, tc.wantRequeue)
+			}
+		})
+	}
+}
+
+// rolled has the Deployment rolled to replace db-1.
+var rolled = []handoff.Step{handoff.Roll{Deployment: "db", UID: uidOf("db"), Version: version, Replaces: ref("db-1")}}
+
+// holding is pod db-1 of revision 1, which holds on node-1.
+func holding() *PodWrapper { return MakePod("db-1").Revision(1).Injected().Holding() }
+
+// next is a pod of revision 2, warm on the node.
+func next(node string) *PodWrapper { return MakePod("db-2").Revision(2).Injected().Warm().On(node) }
+
+// Where the holder's Deployment can bring up a pod beside it, evictions wait, and a
+// drain has the holder replaced.
+func TestDecideDrain(t *testing.T) {
+	pending := func() *PodWrapper {
+		return MakePod("db-2").Revision(2).Injected().Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available")
+	}
+	spare := func(node string) *PodWrapper { return MakePod("db-2").Revision(1).Injected().Warm().On(node) }
+	drained := func(pods ...*PodWrapper) *SnapshotWrapper { return MakeSnapshot(pods...).Holder("db-1").Cordon(node1) }
+	maintenance := func(effect corev1.TaintEffect) corev1.Taint {
+		return corev1.Taint{Key: "maintenance", Value: "now", Effect: effect}
+	}
+	tolerating := func(toleration corev1.Toleration) *PodWrapper {
+		pod := holding()
+		pod.Spec.Tolerations = []corev1.Toleration{toleration}
+		return pod
+	}
+	ready := drainCase{wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded"}
+	isReady := func(s *SnapshotWrapper) drainCase { tc := ready; tc.snapshot = s; return tc }
+	rolls := func(s *SnapshotWrapper, message string) drainCase {
+		return drainCase{
+			snapshot: s, wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantSteps: rolled,
+			wantBudget: true, wantGuarded: "Guarded", wantDraining: true, wantMessage: message,
+		}
+	}
+	runDrain(t, map[string]drainCase{
+		"no drain":                           isReady(MakeSnapshot(holding()).Holder("db-1")),
+		"another node is cordoned":           isReady(MakeSnapshot(holding()).Holder("db-1").Cordon(node2)),
+		"the node does not answer":           isReady(MakeSnapshot(holding()).Holder("db-1").Node(node1, corev1.ConditionUnknown).Cordon(node1)),
+		"the node is not known":              isReady(MakeSnapshot(holding()).Holder("db-1").NoNode(node1)),
+		"a taint that new pods rather avoid": isReady(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectPreferNoSchedule))),
+		"a taint of a node that was away for a moment": isReady(MakeSnapshot(holding()).Holder("db-1").
+			Taint(node1, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute})),
+		"a taint of a node that is off": isReady(MakeSnapshot(holding()).Holder("db-1").
+			Taint(node1, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})),
+		"a taint that the pod tolerates": isReady(MakeSnapshot(tolerating(corev1.Toleration{Key: "maintenance", Operator: corev1.TolerationOpExists})).
+			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute))),
+		"cordoned": rolls(drained(holding()), "Deployment db is rolled, and the pod that takes over from pod db-1 has not come yet; node node-1 is cordoned: "+
+			"evictions of the holder wait until another pod is warm, at most until 2026-01-02T03:09:05Z"),
+		"a taint NoSchedule": rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoSchedule)), "node node-1 bears taint maintenance=now:NoSchedule"),
+		"a taint NoExecute":  rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute)), "maintenance=now:NoExecute"),
+		"tolerated for a time": rolls(MakeSnapshot(tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(60))})).
+			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute)), ""),
+		"cordoned, and not Ready":                   rolls(drained(holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")), ""),
+		"cordoned, and rollouts wait":               rolls(drained(holding()).Manual(), ""),
+		"cordoned, the budget is there":             rolls(drained(holding()).Budgeted(), ""),
+		"of two, and the spare is on the same node": rolls(drained(holding(), spare(node1).Protected()).Deployment(2), ""),
+		"of two, and the spare is not warm":         rolls(drained(holding(), MakePod("db-2").Revision(1).Injected()).Deployment(2), ""),
+		"of two, and the spare is elsewhere": {
+			snapshot:    drained(holding(), spare(node2).Protected()).Deployment(2),
+			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantGuarded: "StandbyWaits", wantDraining: true,
+			wantMessage: "an eviction hands over to pod db-2, which is warm on node node-2",
+		},
+		"rolled already": {
+			snapshot:    drained(holding()).Rolled("db-1").DrainedFor(time.Minute),
+			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantMessage: "at most until 2026-01-02T03:08:05Z",
+		},
+		"rolled for an earlier holder": rolls(drained(holding()).Rolled("db-0"), ""),
+		"a rollout is under way": {
+			snapshot:    drained(holding()).RevisionOfDeployment("2"),
+			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+		},
+		"of the revision that the Deployment has come to": rolls(drained(holding()).RevisionOfDeployment("1"), ""),
+		"the next is not warm": {
+			snapshot:    drained(holding(), pending()).DrainedFor(298 * time.Second),
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantMessage: "pod db-2 can't be scheduled: 0/2 nodes are available; pod db-1 goes on until it is warm; node node-1 is cordoned: evictions of the holder wait",
+			wantRequeue: 2 * time.Second,
+		},
+		"the next is not warm in time": {
+			snapshot:    drained(holding(), pending()).Budgeted().DrainedFor(300*time.Second).Since(v1.PhaseTransitioning, 300*time.Second),
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseFailed, wantGuarded: "DrainTimedOut", wantDraining: true,
+			wantMessage: "an eviction stops the holder at once, since no pod was warm on another node within maxTransitionTime (300s)",
+		},
+		"not in time, and uncordoned then": {
+			snapshot:    MakeSnapshot(holding(), pending()).Holder("db-1").DrainedFor(time.Hour),
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded",
+		},
+		"the next is warm on the node that is drained": {
+			snapshot:    drained(holding(), next(node1).Protected()),
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantMessage: "pod db-2 is warm, but node node-1 is cordoned; pod db-1 goes on until one is warm elsewhere",
+		},
+		"the next is warm on the node that is drained, and time is up": {
+			snapshot:    drained(holding(), next(node1)).DrainedFor(300 * time.Second),
+			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantGuarded: "DrainTimedOut", wantDraining: true,
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+		},
+		"the next is warm elsewhere": {
+			snapshot:    drained(holding(), next(node2)),
+			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+		},
+		"the next is warm elsewhere, another on the node that is drained": {
+			snapshot:    drained(holding(), MakePod("db-0").Revision(2).Injected().Warm(), next(node2)).Deployment(2),
+			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+		},
+		"the next is warm elsewhere, and rollouts wait": {
+			snapshot:    drained(holding(), next(node2)).Manual(),
+			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+		},
+		"the next waits for the holder's volume": {
+			snapshot: drained(holding().Claim("data"), pending().Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable",
+				"node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")).Claim("data", corev1.ReadWriteOncePod),
+			wantOutcome: handoff.RetiringCold, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantSteps: []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}},
+		},
+	})
+}
+
+// Where nothing could take over before the holder stops, evictions don't wait.
+func TestDecideDrainWithoutSurge(t *testing.T) {
+	surge := appsv1.RollingUpdateDeploymentStrategyType
+	plain := func(s *SnapshotWrapper, reason, message string) drainCase {
+		return drainCase{
+			snapshot: s.Cordon(node1), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning,
+			wantGuarded: reason, wantDraining: true, wantMessage: message,
+		}
+	}
+	one := func() *SnapshotWrapper { return MakeSnapshot(holding()).Holder("db-1").Budgeted() }
+	owned := func(kind string) *SnapshotWrapper {
+		return MakeSnapshot(MakePod("db-1").OwnedBy(kind, "db").Injected().Holding()).Holder("db-1")
+	}
+	tolerant := holding()
+	tolerant.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	const atOnce = "node node-1 is cordoned: an eviction stops the holder at once, since "
+	evict := plain(one().DrainPolicy(v1.DrainEvict), "DrainIsEvict", "")
+	evict.wantDraining = false
+	rollsUnderOther := plain(one().Budget("theirs"), "OtherBudget", "PodDisruptionBudget theirs decides on evictions of the holder")
+	rollsUnderOther.wantOutcome, rollsUnderOther.wantPhase, rollsUnderOther.wantSteps = handoff.Rolling, v1.PhaseTransitioning, rolled
+	deleted := one()
+	deleted.Deployments[uidOf("db")].DeletionTimestamp = new(metav1.NewTime(now))
+	nameTaken := plain(MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("statefulsingleton-db"), "OtherBudget", "PodDisruptionBudget statefulsingleton-db decides")
+	nameTaken.wantOutcome, nameTaken.wantPhase, nameTaken.wantSteps = handoff.Rolling, v1.PhaseTransitioning, rolled
+	runDrain(t, map[string]drainCase{
+		"by choice":                 evict,
+		"a StatefulSet":             plain(owned("StatefulSet").StatefulSet("db", 1, ""), "CannotSurge", atOnce+"pod db-1 belongs to StatefulSet db, and not to a Deployment"),
+		"a bare ReplicaSet":         plain(owned("ReplicaSet").BareReplicaSet("db", 1), "CannotSurge", atOnce+"pod db-1 belongs to ReplicaSet db, and not to a Deployment"),
+		"a bare pod":                plain(MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1"), "CannotSurge", atOnce+"pod db-1 belongs to no Deployment"),
+		"Recreate":                  plain(one().Strategy(appsv1.RecreateDeploymentStrategyType, "25%", "25%"), "CannotSurge", "Deployment db has strategy Recreate"),
+		"no surge":                  plain(one().Strategy(surge, "0", "1"), "CannotSurge", "Deployment db has maxSurge 0"),
+		"no surge, in percent":      plain(one().Strategy(surge, "0%", "1"), "CannotSurge", "Deployment db has maxSurge 0"),
+		"the holder is stopped too": plain(one().Strategy(surge, "1", "100%"), "CannotSurge", "its maxUnavailable is not below its replicas"),
+		"paused":                    plain(one().Paused(), "CannotSurge", "Deployment db is paused"),
+		"cordoned nodes are tolerated": plain(MakeSnapshot(tolerant).Holder("db-1").Budgeted(), "CannotSurge",
+			atOnce+"it tolerates cordoned nodes, and the next pod might come to the same one"),
+		"another budget":    rollsUnderOther,
+		"the name is taken": nameTaken,
+		"wanted no longer": {
+			snapshot:    one().Deployment(0),
+			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantGuarded: "CannotSurge",
+		},
+		"the Deployment is deleted": plain(deleted, "CannotSurge", "Deployment db wants no pod any more"),
+		"another budget for other pods": {
+			snapshot:    MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("theirs"),
+			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded",
+		},
+		"surge in percent": {
+			snapshot:    MakeSnapshot(holding()).Holder("db-1").Strategy(surge, "25%", "25%"),
+			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded",
+		},
+	})
+}
+
+// Between two holders the budget is left as it is, so that no handoff writes it.
+func TestDecideKeepsTheBudget(t *testing.T) {
+	standby := MakePod("db-2").Revision(2).Injected()
+	for name, s := range map[string]func() *SnapshotWrapper{
+		"stopping":           func() *SnapshotWrapper { return MakeSnapshot(holding().Deleting()).Holder("db-1") },
+		"taking over":        func() *SnapshotWrapper { return MakeSnapshot(holding().Deleting().Ended(), next(node2)).Holder("db-1") },
+		"nobody":             func() *SnapshotWrapper { return MakeSnapshot(standby).Ended(v1.CauseDeletion) },
+		"no pod any more":    func() *SnapshotWrapper { return MakeSnapshot() },
+		"the holder is lost": func() *SnapshotWrapper { return MakeSnapshot(standby).Holder("db-1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if handoff.Decide(s().Snapshot, now).Budget {
+				t.Error("a budget comes where none was")
+			}
+			if !handoff.Decide(s().Budgeted().Snapshot, now).Budget {
+				t.Error("the budget goes")
+			}
+			if handoff.Decide(s().Budgeted().DrainPolicy(v1.DrainEvict).Snapshot, now).Budget {
+				t.Error("the budget stays though nobody wants it")
+			}
+		})
+	}
+}
+
+func TestDecideHandover(t *testing.T) {
+	asked := func(pods ...*PodWrapper) *SnapshotWrapper {
+		return MakeSnapshot(pods...).Holder("db-1").Handover("now")
+	}
+	retires := func(s *SnapshotWrapper) drainCase {
+		return drainCase{
+			snapshot: s, wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded",
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+		}
+	}
+	rolls := func(s *SnapshotWrapper) drainCase {
+		return drainCase{
+			snapshot: s, wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded",
+			wantSteps: rolled, wantMessage: "Deployment db is rolled",
+		}
+	}
+	waits := func(s *SnapshotWrapper, message string) drainCase {
+		return drainCase{
+			snapshot: s, wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded",
+			wantMessage: message, wantRequeue: 5 * time.Minute,
+		}
+	}
+	refuses := func(s *SnapshotWrapper, why string) drainCase {
+		return drainCase{
+			snapshot: s, wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantGuarded: "CannotSurge",
+			wantMessage: "annotation apps.statefulsingleton.com/handover=now is not followed: " + why +
+				", and so no pod can be warm before the holder stops. To replace it all the same, run: kubectl delete -n prod pod db-1",
+		}
+	}
+	rwop := func(pod *PodWrapper) *PodWrapper {
+		return pod.Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "ReadWriteOncePod")
+	}
+	runDrain(t, map[string]drainCase{
+		"a first word":                 rolls(asked(holding())),
+		"a new word":                   rolls(asked(holding()).HandedOver("before")),
+		"a word while rollouts wait":   rolls(asked(holding()).Manual()),
+		"a word, and a spare is there": rolls(asked(holding(), MakePod("db-2").Revision(1).Injected().Warm().On(node2).Protected()).Deployment(2)),
+		"rolled already":               {snapshot: asked(holding()).Rolled("db-1"), wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded"},
+		"a word that was followed":     {snapshot: asked(holding()).HandedOver("now"), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded"},
+		"an empty word":                {snapshot: asked(holding()).Handover(""), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded"},
+		"the next is warm":             retires(asked(holding(), next(node2))),
+		"the next is warm, and waited": retires(asked(holding(), next(node2)).Manual()),
+		"a rollout waits":              waits(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual(), `pod db-2 is warm, and takes over from pod db-1 when you say so, since spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover="$(date +%s)" --overwrite`),
+		"a rollout waits after a word": waits(asked(holding(), next(node2).Protected()).Manual().HandedOver("now"), ""),
+		"a rollout waits while evictions don't": {
+			snapshot:    MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual().DrainPolicy(v1.DrainEvict).Cordon(node1),
+			wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantGuarded: "DrainIsEvict",
+		},
+		"a rollout waits to go cold": waits(MakeSnapshot(holding().Claim("data"), rwop(MakePod("db-2").Revision(2).Injected())).
+			Claim("data", corev1.ReadWriteOncePod).Holder("db-1").Manual(), "pod db-2 can only warm up once pod db-1 is gone, since claim data is ReadWriteOncePod, and takes over"),
+		"a rollout that is not warm": {
+			snapshot:    MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1").Manual(),
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded",
+		},
+		"Recreate": refuses(asked(holding()).Strategy(appsv1.RecreateDeploymentStrategyType, "1", "0"), "Deployment db has strategy Recreate"),
+		"a StatefulSet": refuses(MakeSnapshot(MakePod("db-1").OwnedBy("StatefulSet", "db").Injected().Holding()).Holder("db-1").StatefulSet("db", 1, "").Handover("now"),
+			"pod db-1 belongs to StatefulSet db, and not to a Deployment"),
+	})
+}
+
+// A word is done with once the holder is another, or it was refused.
+func TestDecideHandoverActsOnce(t *testing.T) {
+	dead := func() *PodWrapper { return holding().Deleting().Ended() }
+	for name, tc := range map[string]struct {
+		snapshot *SnapshotWrapper
+		want     *v1.Handover
+	}{
+		"the holder has been replaced": {MakeSnapshot(dead(), next(node2)).Holder("db-1").Handover("now"), &v1.Handover{Value: "now"}},
+		"the holder has ended":         {MakeSnapshot(dead()).Holder("db-1").Handover("now"), &v1.Handover{Value: "now"}},
+		"a first holder":               {MakeSnapshot(next(node2)).Handover("now"), &v1.Handover{Value: "now"}},
+		"the holder stops":             {MakeSnapshot(holding().Deleting(), next(node2)).Holder("db-1").Handover("now"), nil},
+		"no word":                      {MakeSnapshot(dead(), next(node2)).Holder("db-1"), nil},
+		"the word was taken off":       {MakeSnapshot(dead(), next(node2)).Holder("db-1").HandedOver("before"), &v1.Handover{Value: "before"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, handoff.Decide(tc.snapshot.Snapshot, now).Status.Handover); diff != "" {
+				t.Errorf("handover (-want +got):\n%s", diff)
+			}
+		})
+	}
+
+	s := MakeSnapshot(holding()).Holder("db-1").Handover("now").Paused()
+	refused := handoff.Decide(s.Snapshot, now).Status.Handover
+	if refused == nil || refused.Value != "now" || !strings.Contains(refused.Refused, "Deployment db is paused") {
+		t.Fatalf("handover %v, want a refusal", refused)
+	}
+	s.Deployment(1).Singleton.Status.Handover = refused
+	plan := handoff.Decide(s.Snapshot, now)
+	if len(plan.Steps) > 0 || !strings.HasSuffix(plan.Status.Message, refused.Refused) {
+		t.Errorf("steps %v and message %q, want none and the refusal", plan.Steps, plan.Status.Message)
+	}
+}
+
+// A drain is forgotten with its holder.
+func TestDecideForgetsTheDrain(t *testing.T) {
+	s := MakeSnapshot(holding().Deleting().Ended(), next(node2)).Holder("db-1").DrainedFor(time.Minute)
+	status := handoff.Decide(s.Snapshot, now).Status
+	if status.ActivePod != "db-2" || status.ActiveNode != node2 || meta.FindStatusCondition(status.Conditions, v1.ConditionDraining) != nil {
+		t.Errorf("holder %s on node %s, conditions %v, want db-2 on %s and no drain", status.ActivePod, status.ActiveNode, status.Conditions, node2)
+	}
+}
+
+// A drain or a person's word is the cause where the holder was replaced for it, and
+// not where it went in another way meanwhile.
+func TestDecideNamesTheCauseOfReplacement(t *testing.T) {
+	dead := func() *PodWrapper { return holding().Deleting().Ended() }
+	retired := func(pod *PodWrapper) *SnapshotWrapper { return MakeSnapshot(pod).ReplicaSet("db-v1", 0).Holder("db-1") }
+	evicted := func() *PodWrapper {
+		return dead().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "")
+	}
+	for name, tc := range map[string]struct {
+		snapshot *SnapshotWrapper
+		want     v1.Cause
+	}{
+		"a drain":                           {retired(dead()).DrainedFor(time.Minute), v1.CauseDrain},
+		"a drain that evicts as it stops":   {retired(evicted()).DrainedFor(time.Minute), v1.CauseDrain},
+		"a drain that was not waited for":   {MakeSnapshot(evicted()).Holder("db-1").DrainedFor(time.Hour), v1.CauseEviction},
+		"a drain, and the owner wants none": {retired(dead()).Deployment(0).DrainedFor(time.Minute), v1.CauseScaleDown},
+		"a drain, and the owner can't surge": {
+			retired(dead()).Strategy(appsv1.RecreateDeploymentStrategyType, "1", "0").DrainedFor(time.Minute), v1.CauseRollout,
+		},
+		"a word":                          {retired(dead()).Handover("now"), v1.CauseHandover},
+		"a word, and the pod ended first": {MakeSnapshot(holding().Ended()).ReplicaSet("db-v1", 0).Holder("db-1").Handover("now"), v1.CauseCompletion},
+		"a word, and the pod was deleted": {MakeSnapshot(dead()).Holder("db-1").Handover("now"), v1.CauseDeletion},
+		"a word that was followed before": {retired(dead()).Handover("now").HandedOver("now"), v1.CauseRollout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := handoff.Decide(tc.snapshot.Snapshot, now).Status.LastTransition.Cause; got != tc.want {
+				t.Errorf("cause %s, want %s", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,273 @@
+package singleton_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// node creates a node of this test alone, named as its namespace.
+func (w *world) node() *corev1.Node {
+	w.t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	w.Expect(c.Create(w.t.Context(), node)).To(Succeed())
+	w.t.Cleanup(func() { _ = c.Delete(context.Background(), node) })
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	w.Expect(c.Status().Update(w.t.Context(), node)).To(Succeed())
+	return node
+}
+
+func (w *world) cordon(node *corev1.Node, cordoned bool) {
+	w.t.Helper()
+	before := node.DeepCopy()
+	node.Spec.Unschedulable = cordoned
+	w.Expect(c.Patch(w.t.Context(), node, client.MergeFrom(before))).To(Succeed())
+}
+
+func onNode(node *corev1.Node) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.NodeName = node.Name }
+}
+
+// budget reads the singleton's budget; nil if it does not exist.
+func (w *world) budget() *policyv1.PodDisruptionBudget {
+	w.t.Helper()
+	budget := &policyv1.PodDisruptionBudget{}
+	err := c.Get(w.t.Context(), w.key("statefulsingleton-"+singletonName), budget)
+	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
+	if err != nil {
+		return nil
+	}
+	return budget
+}
+
+func (w *world) annotate(key, value string) {
+	w.t.Helper()
+	patch := `{"metadata":{"annotations":{"` + key + `":"` + value + `"}}}`
+	w.Expect(c.Patch(w.t.Context(), w.singleton(), client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+}
+
+// replaces is the uid of the holder that the Deployment was rolled to replace.
+func (w *world) replaces(d *appsv1.Deployment) func() string {
+	return func() string {
+		w.Expect(c.Get(w.t.Context(), client.ObjectKeyFromObject(d), d)).To(Succeed())
+		return d.Spec.Template.Annotations[v1.ReplacesAnnotation]
+	}
+}
+
+// takeOver has the holder, which was retired, end, and the next pod serve.
+func (w *world) takeOver(first, second *corev1.Pod) {
+	w.t.Helper()
+	w.ask(first)
+	w.report(first, ended)
+	w.Eventually(w.holder).Should(Equal(second.Name))
+	w.remove(first)
+	w.serve(second)
+}
+
+// A holder whose node is cordoned is replaced while its budget has evictions wait,
+// and the budget is not written once more for that.
+func TestWarmDrain(t *testing.T) {
+	w := newWorld(t)
+	journal := w.keepJournal()
+	w.startManager()
+	s := w.createSingleton()
+	d, node := w.deployment(), w.node()
+	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand, onNode(node))
+	w.Expect(w.singleton().Status.ActiveNode).To(Equal(node.Name))
+
+	w.Eventually(w.budget).ShouldNot(BeNil())
+	budget := w.budget()
+	w.Expect(metav1.IsControlledBy(budget, s)).To(BeTrue(), "it goes with its singleton")
+	w.Expect(budget.Spec).To(Equal(policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: new(intstr.FromInt32(0)), UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.SingletonLabel: singletonName, v1.RoleLabel: v1.RoleActive}},
+	}))
+
+	w.cordon(node, true)
+	w.Eventually(w.replaces(d)).Should(Equal(string(first.UID)))
+	s = w.eventually("Rolling")
+	w.Expect(meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionDraining)).To(BeTrue())
+	w.Expect(s.Status.Message).To(ContainSubstring("node " + node.Name + " is cordoned: evictions of the holder wait until another pod is warm, at most until "))
+	w.wantEvent(corev1.EventTypeNormal, "Rolled")
+	w.wantEvent(corev1.EventTypeNormal, "Draining")
+
+	second := w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)), withCommand)
+	w.eventually("Retiring")
+	w.takeOver(first, second)
+	s = w.singleton()
+	wantTransition(t, s, v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDrain, Proof: v1.ProofKubeletReported})
+	w.Expect(s.Status.ActiveNode).To(Equal(nodeName))
+	w.Expect(meta.FindStatusCondition(s.Status.Conditions, v1.ConditionDraining)).To(BeNil())
+	w.Expect(meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionGuarded)).To(BeTrue())
+	w.Expect(w.budget()).To(Equal(budget), "a handoff leaves the budget as it is")
+	w.Expect(d.Generation).To(Equal(int64(2)), "the Deployment is rolled once")
+	w.Expect(journal.wantOneAtATime()).To(Equal(2))
+}
+
+// Where nothing takes over in time the budget is lifted, and it is back once the node
+// takes pods again.
+func TestDrainTimesOut(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	d, node := w.deployment(), w.node()
+	w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand, onNode(node))
+	w.Eventually(w.budget).ShouldNot(BeNil())
+	w.cordon(node, true)
+	w.eventually("Rolling")
+	second := w.createPod("db-2", ownedBy(w.replicaSet(d, 2)))
+	w.eventually("StandbyNotWarm")
+	w.Expect(w.budget()).NotTo(BeNil())
+
+	w.clock.advance(301 * time.Second)
+	w.report(second, pulling)
+	w.Eventually(w.budget).Should(BeNil())
+	s := w.singleton()
+	w.Expect(s.Status.Phase).To(Equal(v1.PhaseFailed))
+	w.Expect(s.Status.Message).To(ContainSubstring("an eviction stops the holder at once, since no pod was warm on another node within maxTransitionTime (300s)"))
+	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
+	w.wantEvent(corev1.EventTypeWarning, "DrainTimedOut")
+
+	w.cordon(node, false)
+	w.Eventually(w.budget).ShouldNot(BeNil())
+	w.Eventually(w.reason(v1.ConditionGuarded)).Should(Equal("Guarded"))
+	w.Expect(w.reason(v1.ConditionDraining)()).To(BeEmpty())
+}
+
+// A drain is timed also where the Deployment can't be rolled.
+func TestRollIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	d, node := w.deployment(), w.node()
+	refusing := interceptor.NewClient(controllerClient, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if _, ok := o.(*appsv1.Deployment); ok {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, o.GetName(), nil)
+			}
+			return c.Patch(ctx, o, patch, options...)
+		},
+	})
+	r := newReconciler(refusing, controllerClient, w.clock)
+	pod := w.warmPod("db-1", ownedBy(w.replicaSet(d, 1)), withCommand, onNode(node))
+	w.reconcile(r)
+	w.report(pod, ready)
+	w.cordon(node, true)
+	w.reconcile(r)
+	w.Expect(w.reason(v1.ConditionReady)()).To(Equal("Rolling"))
+	w.Expect(meta.IsStatusConditionTrue(w.singleton().Status.Conditions, v1.ConditionDraining)).To(BeTrue())
+
+	w.clock.advance(301 * time.Second)
+	w.Expect(w.budget()).NotTo(BeNil())
+	w.reconcile(r)
+	w.Expect(w.budget()).To(BeNil())
+}
+
+// One budget covers the holder: the user's, where there is one.
+func TestBudgets(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	w.hold("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
+	w.Eventually(w.budget).ShouldNot(BeNil())
+
+	theirs := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "theirs"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+		},
+	}
+	w.Expect(c.Create(t.Context(), theirs)).To(Succeed())
+	w.Eventually(w.budget).Should(BeNil())
+	w.Eventually(w.reason(v1.ConditionGuarded)).Should(Equal("OtherBudget"))
+	w.wantEvent(corev1.EventTypeNormal, "OtherBudget")
+	w.Expect(c.Delete(t.Context(), theirs)).To(Succeed())
+	w.Eventually(w.budget).ShouldNot(BeNil())
+
+	// What people do to the singleton's own is undone.
+	w.Expect(c.Delete(t.Context(), w.budget())).To(Succeed())
+	w.Eventually(w.budget).ShouldNot(BeNil())
+	changed := w.budget()
+	changed.Spec.MaxUnavailable, changed.Spec.MinAvailable = nil, new(intstr.FromInt32(0))
+	w.Expect(c.Update(t.Context(), changed)).To(Succeed())
+	w.Eventually(func() bool { b := w.budget(); return b != nil && b.UID != changed.UID && b.Spec.MaxUnavailable != nil }).Should(BeTrue())
+
+	evict := w.singleton()
+	w.Expect(c.Patch(t.Context(), evict, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"drain":"Evict"}}`)))).To(Succeed())
+	w.Eventually(w.budget).Should(BeNil())
+}
+
+// With handoff Manual a rollout waits for a new value of the annotation, which is
+// followed once.
+func TestHandover(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.Handoff = v1.HandoffManual })
+	d := w.deployment()
+	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
+	second := w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)), withCommand)
+	s := w.eventually("AwaitingHandover")
+	w.Expect(s.Status.Phase).To(Equal(v1.PhaseRunning))
+	w.Expect(meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionReady)).To(BeTrue())
+	w.Expect(s.Status.Message).To(ContainSubstring("Run: kubectl annotate -n " + w.namespace + " stfs db " + v1.HandoverAnnotation + "="))
+
+	w.annotate(v1.HandoverAnnotation, "one")
+	w.eventually("Retiring")
+	w.Expect(w.replaces(d)()).To(BeEmpty(), "a pod that takes over is there already")
+	w.takeOver(first, second)
+	s = w.singleton()
+	wantTransition(t, s, v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseHandover, Proof: v1.ProofKubeletReported})
+	w.Expect(s.Status.Handover).To(Equal(&v1.Handover{Value: "one"}))
+
+	w.annotate(v1.HandoverAnnotation, "two")
+	w.Eventually(w.replaces(d)).Should(Equal(string(second.UID)))
+	third := w.warmPod("db-3", ownedBy(w.replicaSet(d, 3)), withCommand)
+	w.eventually("Retiring")
+	w.takeOver(second, third)
+	s = w.singleton()
+	w.Expect(s.Status.Handover).To(Equal(&v1.Handover{Value: "two"}))
+	w.Expect(w.replaces(d)()).To(Equal(string(second.UID)), "each value acts once")
+}
+
+// Nothing is done where no pod could be warm first, but to say so.
+func TestHandoverIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	w.hold("db-1", withCommand)
+	w.annotate(v1.HandoverAnnotation, "one")
+	refused := w.wantEvent(corev1.EventTypeWarning, "HandoverRefused")
+	w.Expect(refused.Note).To(ContainSubstring("pod db-1 belongs to no Deployment"))
+	s := w.eventually("HolderReady")
+	w.Expect(s.Status.Message).To(HaveSuffix(refused.Note))
+	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
+	w.Expect(w.budget()).To(BeNil())
+}
+
+// A namespace that goes takes no new budget, and nobody is to be told of that.
+func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	pod := w.warmPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
+	w.reconcile(r)
+	w.Expect(w.budget()).To(BeNil())
+	w.Expect(c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})).To(Succeed())
+	w.report(pod, ready)
+	w.reconcile(r)
+	w.Expect(w.reason(v1.ConditionGuarded)()).To(Equal("Guarded"))
+	w.Expect(w.budget()).To(BeNil())
+}
