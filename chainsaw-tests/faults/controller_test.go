@@ -47,7 +47,6 @@ func TestControllerKilledAtEachStep(t *testing.T) {
 		"Signal":      {},
 		"OpenBarrier": {barrier: true},
 		"Nudge":       {barrier: true, wantStarted: true, gone: true}, // the kubelet looks by itself after a while
-		"MarkReady":   {},
 		"LetGo":       {wantStarted: true},
 	}
 	var stuck sync.WaitGroup

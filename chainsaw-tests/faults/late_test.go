@@ -68,7 +68,7 @@ func TestSignalArrivesLate(t *testing.T) {
 	deletePod(t, meant, nil)
 	runController(t, gateImage(t, deployment), clock.RealClock{})
 	must(t, s.Await(t.Context(), "the next holder is signalled", func(got *v1.StatefulSingleton) bool { return got.Status.Epoch == 3 && reason(got) != "Released" }))
-	wantProof(t, s, v1.ProofKubeletReported) // its gate was opened: it may have been signalled
+	wantProof(t, s, v1.ProofNeverSignalled)
 	next := holder(t, s)
 
 	if !late.release() {
@@ -150,7 +150,7 @@ func delaySignal(t *testing.T, s *world.Singleton) *delayed {
 				URL:      new(server.URL),
 				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 			},
-			Rules: []registrationv1.RuleWithOperations{rule(registrationv1.Update, "pods"), rule(registrationv1.Create, "configmaps")},
+			Rules: []registrationv1.RuleWithOperations{rule(registrationv1.Update, "pods/status"), rule(registrationv1.Create, "configmaps")},
 			MatchConditions: []registrationv1.MatchCondition{{
 				Name: "signal-or-probe",
 				Expression: fmt.Sprintf(`request.namespace == '%s' && (request.name == '%s' || request.userInfo.username == '%s' &&

@@ -33,8 +33,6 @@ var writes = map[string]string{
 	"Signal":      `variables.pod && '` + signal.Annotation + `' in variables.annotations && !('` + signal.Annotation + `' in variables.oldAnnotations)`,
 	"OpenBarrier": `request.resource.resource == 'configmaps'`,
 	"Nudge":       `variables.pod && '` + nudge + `' in variables.annotations && !('` + nudge + `' in variables.oldAnnotations)`,
-	"MarkReady": `request.resource.resource == 'pods' && request.subResource == 'status' && has(object.status.conditions) &&
-		object.status.conditions.exists(c, c.type == '` + v1.ReadyCondition + `' && c.status == 'True')`,
 	"LetGo":  `variables.pod && '` + v1.HandoffFinalizer + `' in variables.oldFinalizers && !('` + v1.HandoffFinalizer + `' in variables.finalizers)`,
 	"Retire": `request.resource.resource == 'replicasets' && request.subResource == 'scale'`,
 }
@@ -76,7 +74,7 @@ func refuse(t *testing.T, s *world.Singleton, step string) refusal {
 				{Name: "controller-or-probe", Expression: fmt.Sprintf("request.userInfo.username == '%s' || request.name == '%s'", world.ControllerUser, probe)},
 			},
 			Variables: []admissionv1.Variable{
-				{Name: "pod", Expression: "request.resource.resource == 'pods' && request.subResource == '' && request.operation == 'UPDATE'"},
+				{Name: "pod", Expression: "request.resource.resource == 'pods' && request.operation == 'UPDATE'"},
 				{Name: "finalizers", Expression: "has(object.metadata.finalizers) ? object.metadata.finalizers : []"},
 				{Name: "oldFinalizers", Expression: "oldObject != null && has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : []"},
 				{Name: "annotations", Expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"},

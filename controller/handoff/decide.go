@@ -335,11 +335,7 @@ func (d *decision) release(pod *corev1.Pod, t *v1.Transition) {
 // compare-and-swap that stops whoever read an older one.
 func (d *decision) signalHolder(pod *corev1.Pod) {
 	d.protectStandby(pod)
-	d.do(Record{})
-	// Before the signal, by which the kubelet looks at the pod: it would know of the gate
-	// at its next look only, a second or two later.
-	d.markReady(pod, Version(pod.ResourceVersion))
-	d.do(Signal{refOf(pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
+	d.do(Record{}, Signal{refOf(pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
 	d.openBarriers(pod)
 }
 
@@ -347,13 +343,6 @@ func (d *decision) signalHolder(pod *corev1.Pod) {
 func (d *decision) protectStandby(pod *corev1.Pod) {
 	if !protected(pod) {
 		d.do(Protect{Pod: refOf(pod), Version: Version(pod.ResourceVersion)})
-	}
-}
-
-// markReady opens the readiness gate: the pod is Ready as soon as its containers are.
-func (d *decision) markReady(pod *corev1.Pod, version Version) {
-	if !IsTrue(pod, v1.ReadyCondition) {
-		d.do(MarkReady{refOf(pod), version})
 	}
 }
 
@@ -403,8 +392,8 @@ func (d *decision) alive() {
 		return
 	}
 	d.protect(d.holder)
-	if hasSignal {
-		d.markReady(d.holder, "")
+	if hasSignal && !IsTrue(d.holder, v1.ReadyCondition) {
+		d.do(MarkReady{refOf(d.holder)})
 	}
 	if slices.ContainsFunc(containers, heldContainer.atBarrier) {
 		d.openBarriers(d.holder)

@@ -77,14 +77,14 @@ func TestDecideFirstHolder(t *testing.T) {
 		"wrapper": {
 			snapshot:    MakeSnapshot(older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps:   []handoff.Step{arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps:   []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 			wantMessage: "pod db-1 is released with epoch 1",
 		},
 		"barrier opens after the signal": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm()),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1),
+				arm("db-1"), handoff.Record{}, signalOf("db-1", 1),
 				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1},
 			},
 		},
@@ -92,44 +92,44 @@ func TestDecideFirstHolder(t *testing.T) {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Container(barrier("helper", barrierOf("db-1"))).Injected().Warm()),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1),
+				arm("db-1"), handoff.Record{}, signalOf("db-1", 1),
 				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1},
 			},
 		},
 		"the oldest of one revision": {
 			snapshot:    MakeSnapshot(younger, older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
 		"of one age, the first by name": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Warm(), older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
 		"the newest revision, though it is younger": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Revision(9), MakePod("db-0").Injected().Warm().Created(now).Revision(10)),
 			wantOutcome: handoff.Released, wantHolder: "db-0", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-0"), handoff.Record{}, readyOf("db-0"), signalOf("db-0", 1)},
+			wantSteps: []handoff.Step{arm("db-0"), handoff.Record{}, signalOf("db-0", 1)},
 		},
 		"a warm one of an older revision rather than none": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Revision(1), MakePod("db-2").Injected().Revision(2)),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
 		"the oldest, though a younger one may have been chosen in a record that is lost": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Warm().Created(now).Protected(), older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
 		"the first of a singleton that was made anew while another pod ends": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(40).Running().Ended(), older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 41, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 41), handoff.LetGo{Pod: ref("db-0")}},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 41), handoff.LetGo{Pod: ref("db-0")}},
 		},
 		"none while another singleton's may be about to be signalled": {
 			snapshot:    MakeSnapshot(MakePod("db-0").InjectedFor("old").Warm().Protected(), older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
 		"none that is warm, while the last bearer of an epoch ends": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(40).Running().Ended(), MakePod("db-1").Injected()),
@@ -155,7 +155,7 @@ func TestDecideFirstHolder(t *testing.T) {
 		"a bare pod": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm()).NoNode(node1),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
 	})
 }
@@ -211,7 +211,7 @@ func TestDecideAdoption(t *testing.T) {
 		"one that ended before": {
 			snapshot:    MakeSnapshot(plain("db-1").Ended(), standby),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, readyOf("db-2"), signalOf("db-2", 1)},
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 1)},
 		},
 		"one besides the holder": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), plain("db-0")).Holder("db-1"),
@@ -269,7 +269,7 @@ func TestDecideAdoption(t *testing.T) {
 		"the container that is not held is not named": {
 			snapshot:    MakeSnapshot(openHelper("db-1")).Containers("app"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
 		"one besides a standby that may have been chosen in a record that is lost": {
 			snapshot:    MakeSnapshot(plain("db-1"), MakePod("db-2").Injected().Warm().Protected()),
@@ -308,7 +308,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 7),
+				arm("db-1"), handoff.Record{}, signalOf("db-1", 7),
 				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7},
 			},
 		},
@@ -323,12 +323,12 @@ func TestDecideHolderAlive(t *testing.T) {
 		"signal is of another pod": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 7)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 7)},
 		},
 		"signal can't be read": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, "true").Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, readyOf("db-1"), signalOf("db-1", 7)},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 7)},
 		},
 		"finalizer was taken off": {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().
@@ -344,7 +344,7 @@ func TestDecideHolderAlive(t *testing.T) {
 		"adopted while only one of its containers is held": {
 			snapshot:    MakeSnapshot(openHelper("db-1").Protected()).Holder("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, readyOf("db-1"), signalOf("db-1", 7)},
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 7)},
 		},
 		"main process not started, the readiness gate was shut": {
 			snapshot:    MakeSnapshot(MakePod("db-1").GateProbe().Injected().Signalled(7).Warm()).Chosen("db-1"),
@@ -418,13 +418,13 @@ func TestDecideRollout(t *testing.T) {
 		"the old one has stopped": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Holder("db-1").ReplicaSet("db-v1", 0),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, readyOf("db-2"), signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
 		},
 		"the old one has stopped, and the new one waits at a barrier": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Barrier().Injected().Warm().Revision(2)).Holder("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				arm("db-2"), handoff.Record{}, readyOf("db-2"), signalOf("db-2", 8),
+				arm("db-2"), handoff.Record{}, signalOf("db-2", 8),
 				handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 8}, handoff.Nudge{Pod: ref("db-2"), Epoch: 8},
 				handoff.LetGo{Pod: ref("db-1")},
 			},
@@ -448,7 +448,7 @@ func TestDecideRollout(t *testing.T) {
 		"the record moved on, and the controller died before the rest": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Ended(v1.CauseRollout),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, readyOf("db-2"), signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
 		},
 		"a bare ReplicaSet has no revisions": {
 			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").BareReplicaSet("db-v1", 1).BareReplicaSet("db-v2", 1),
@@ -467,7 +467,6 @@ func TestDecideStatefulSet(t *testing.T) {
 	rebornRef := handoff.PodRef{Name: "db-0", UID: uidOf("reborn")}
 	released := []handoff.Step{
 		handoff.Protect{Pod: rebornRef, Version: version}, handoff.Record{},
-		handoff.MarkReady{Pod: rebornRef, Version: version},
 		handoff.Signal{Pod: rebornRef, Version: version, Signal: signal.Signal{UID: "reborn-uid", Epoch: 8}},
 	}
 	runDecide(t, map[string]decideCase{

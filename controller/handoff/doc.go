@@ -25,18 +25,18 @@
 //     Where there is a holder, it comes as soon as the standby is warm, while nobody waits.
 //  2. Record, a compare-and-swap of the status that was read: of two controllers
 //     one fails and stops here. It is repeated where a signal is repeated.
-//  3. MarkReady opens the readiness gate. Not before the Record: a standby whose probes
-//     succeed would be sent its first requests.
-//  4. Signal, one patch of the pod: finalizer, signal and role. Like the Protect and the
-//     MarkReady before it, it fails if anybody wrote the pod since the Snapshot. So a
+//  3. Signal, one patch of the pod: finalizer, signal, role and readiness gate. One,
+//     since the kubelet looks at a pod once in each second: what came after it would wait
+//     for the next look. Like the Protect before it, it fails if anybody wrote the pod
+//     since the Snapshot. So a
 //     controller that comes late signals no pod that others have written off:
 //     whoever does so first sees that its deletion was asked for, or, having no
 //     record to go by, takes the finalizer off it. That LetGo comes before all else.
-//  5. OpenBarrier and Nudge, where a barrier waits. They come after the Signal:
+//  4. OpenBarrier and Nudge, where a barrier waits. They come after the Signal:
 //     the ConfigMap alone starts the container, and a pod that may start must
 //     bear the finalizer and the signal.
-//  6. LetGo of the old holder. After the Record, since with its object its proof
+//  5. LetGo of the old holder. After the Record, since with its object its proof
 //     is gone, and the epoch that it bears.
-//  7. TakeAttestation, last: until then it is a proof that the steps before may have
+//  6. TakeAttestation, last: until then it is a proof that the steps before may have
 //     to be repeated on.
 package handoff

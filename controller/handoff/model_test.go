@@ -505,7 +505,7 @@ func (m *model) write(w *world, c int, s step) bool {
 	case protectStep:
 		p.role = p.role || s.role
 	case signalStep:
-		p.signal, p.role = true, true
+		p.signal, p.role, p.gate = true, true, true
 		m.checkEpoch(w, s)
 		p.epoch = s.epoch
 	case markReadyStep:
@@ -768,7 +768,7 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 	case handoff.Nudge:
 		return of(nudgeStep, s.Pod, "")
 	case handoff.MarkReady:
-		return of(markReadyStep, s.Pod, s.Version)
+		return of(markReadyStep, s.Pod, "")
 	case handoff.LetGo:
 		return of(letGoStep, s.Pod, s.Version)
 	case handoff.Roll:

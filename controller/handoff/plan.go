@@ -102,8 +102,9 @@ type (
 	// Snapshot has it.
 	Record struct{}
 
-	// Signal releases a pod: finalizer, signal and role in one patch. Whoever
-	// executes it gives the signal its time.
+	// Signal releases a pod: finalizer, signal, role and readiness gate in one patch. The
+	// pod is Ready as soon as its containers are. Whoever executes it gives the signal
+	// its time.
 	Signal struct {
 		Pod     PodRef
 		Version Version
@@ -146,12 +147,9 @@ type (
 		Replaces PodRef
 	}
 
-	// MarkReady sets the readiness gate's condition: the pod is Ready as soon as
-	// its containers are.
-	MarkReady struct {
-		Pod     PodRef
-		Version Version
-	}
+	// MarkReady opens the readiness gate of a pod that bears its signal, where somebody
+	// has shut it.
+	MarkReady struct{ Pod PodRef }
 
 	// TakeAttestation takes AttestAnnotation off the singleton if it is still UID: the
 	// word was believed, or refused, and is worth nothing later.

@@ -155,7 +155,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			wantHolder := "db-1"
 			if tc.wantProof != "" {
 				wantHolder = "db-2"
-				wantSteps = []handoff.Step{arm("db-2"), handoff.Record{}, readyOf("db-2"), signalOf("db-2", 8)}
+				wantSteps = []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8)}
 				if pod := tc.snapshot.Pods[0]; pod.Name == "db-1" && len(pod.Finalizers) > 0 {
 					wantSteps = append(wantSteps, handoff.LetGo{Pod: ref("db-1")})
 				}

@@ -40,9 +40,6 @@ const version = "1"
 // arm puts the finalizer on the standby of that name.
 func arm(name string) handoff.Step { return handoff.Protect{Pod: ref(name), Version: version} }
 
-// readyOf opens the readiness gate of the pod of that name.
-func readyOf(name string) handoff.Step { return handoff.MarkReady{Pod: ref(name), Version: version} }
-
 // signalOf is the step that signals the pod.
 func signalOf(name string, epoch int64) handoff.Signal {
 	return handoff.Signal{Pod: ref(name), Version: version, Signal: signal.Signal{UID: string(uidOf(name)), Epoch: epoch}}

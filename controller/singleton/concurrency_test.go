@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
@@ -81,8 +80,8 @@ func TestStaleReconciler(t *testing.T) {
 	w.Expect(journal.wantOneAtATime()).To(Equal(1))
 }
 
-// A controller that recorded a pod is held up just before it marks and signals it,
-// until others have written that pod off: it comes too late, and is refused.
+// A controller that recorded a pod is held up just before the signal, until others
+// have written that pod off: its signal comes too late, and is refused.
 func TestLateSignal(t *testing.T) {
 	tests := map[string]func(w *world, a *corev1.Pod){
 		"the pod's deletion was asked for": func(w *world, a *corev1.Pod) { w.ask(a) },
@@ -98,11 +97,11 @@ func TestLateSignal(t *testing.T) {
 			w.createSingleton()
 			d := w.deployment()
 			a := w.warmPod("a", withCommand, ownedBy(w.replicaSet(d, 1)))
-			marks, proceed := make(chan struct{}), make(chan struct{})
+			signals, proceed := make(chan struct{}), make(chan struct{})
 			slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
 				SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-					if data, err := patch.Data(o); err == nil && strings.Contains(string(data), v1.ReadyCondition) {
-						close(marks)
+					if data, err := patch.Data(o); err == nil && strings.Contains(string(data), signal.Annotation) {
+						close(signals)
 						<-proceed
 					}
 					return c.SubResource(subResource).Patch(ctx, o, patch, options...)
@@ -113,7 +112,7 @@ func TestLateSignal(t *testing.T) {
 				_, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), w.request())
 				done <- err
 			}()
-			<-marks
+			<-signals
 			w.Expect(w.holder()).To(Equal("a"))
 
 			writeOff(w, a)
@@ -149,12 +148,11 @@ func TestCrash(t *testing.T) {
 	}{
 		"before the finalizer":           {writes: 0},
 		"before the record":              {writes: 1},
-		"before the gate is opened":      {writes: 2, wantRecorded: true},
-		"before the signal":              {writes: 3, wantRecorded: true},
-		"before the barrier is opened":   {writes: 4, wantRecorded: true, wantSignalled: true},
-		"before the kubelet is told":     {writes: 5, wantRecorded: true, wantSignalled: true},
-		"before the old pod is let go":   {writes: 6, wantRecorded: true, wantSignalled: true},
-		"before the policy is looked at": {writes: 7, wantRecorded: true, wantSignalled: true},
+		"before the signal":              {writes: 2, wantRecorded: true},
+		"before the barrier is opened":   {writes: 3, wantRecorded: true, wantSignalled: true},
+		"before the kubelet is told":     {writes: 4, wantRecorded: true, wantSignalled: true},
+		"before the old pod is let go":   {writes: 5, wantRecorded: true, wantSignalled: true},
+		"before the policy is looked at": {writes: 6, wantRecorded: true, wantSignalled: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -165,12 +163,12 @@ func TestCrash(t *testing.T) {
 
 			dying := dyingClient(test.writes)
 			_, err := newReconciler(dying, controllerClient, w.clock).Reconcile(t.Context(), w.request())
-			if test.writes < 7 {
+			if test.writes < 6 {
 				w.Expect(err).To(MatchError(errDied))
 			}
 			w.Expect(w.holder() == "db-2").To(Equal(test.wantRecorded), "db-2 is recorded")
 			w.Expect(signalled(w.pod("db-2"))).To(Equal(test.wantSignalled), "db-2 is signalled")
-			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(test.writes < 7), "db-1 is kept")
+			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(test.writes < 6), "db-1 is kept")
 
 			w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
 			s := w.singleton()

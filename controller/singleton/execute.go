@@ -61,12 +61,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 			"labels":     labels,
 		})
 	case handoff.Signal:
-		step.Signal.Time = e.Clock.Now().UTC()
-		return e.patchPod(ctx, step.Pod, step.Version, object{
-			"finalizers":  []string{v1.HandoffFinalizer},
-			"labels":      object{v1.RoleLabel: v1.RoleActive},
-			"annotations": object{signal.Annotation: step.Signal.String()},
-		})
+		return e.signal(ctx, step)
 	case handoff.OpenBarrier:
 		return e.openBarrier(ctx, step)
 	case handoff.Nudge:
@@ -84,7 +79,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.Roll:
 		return e.roll(ctx, step)
 	case handoff.MarkReady:
-		return e.markReady(ctx, step)
+		return e.openGate(ctx, step.Pod, "", object{})
 	case handoff.TakeAttestation:
 		return e.takeAttestation(ctx, step)
 	default:
@@ -186,9 +181,20 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 	return nil
 }
 
-func (e *execution) markReady(ctx context.Context, step handoff.MarkReady) error {
-	metadata := object{}
-	e.mean(step.Pod, step.Version, metadata)
+// signal writes the pod's metadata along with its status, which that subresource takes
+// too (pkg/registry/core/pod: podStatusStrategy), so that the kubelet sees both at once.
+func (e *execution) signal(ctx context.Context, step handoff.Signal) error {
+	step.Signal.Time = e.Clock.Now().UTC()
+	return e.openGate(ctx, step.Pod, step.Version, object{
+		"finalizers":  []string{v1.HandoffFinalizer},
+		"labels":      object{v1.RoleLabel: v1.RoleActive},
+		"annotations": object{signal.Annotation: step.Signal.String()},
+	})
+}
+
+// openGate sets the condition of the readiness gate, and merges the metadata.
+func (e *execution) openGate(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
+	e.mean(ref, version, metadata)
 	patch := mergePatch(object{
 		"metadata": metadata,
 		"status": object{"conditions": []object{{
@@ -197,11 +203,11 @@ func (e *execution) markReady(ctx context.Context, step handoff.MarkReady) error
 			"lastTransitionTime": metav1.NewTime(e.Clock.Now()),
 		}}},
 	})
-	pod := e.podOf(step.Pod)
+	pod := e.podOf(ref)
 	if err := e.Client.Status().Patch(ctx, pod, patch); err != nil {
-		return fmt.Errorf("set the readiness gate of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("open the readiness gate of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	e.written[step.Pod.UID] = handoff.Version(pod.ResourceVersion)
+	e.written[ref.UID] = handoff.Version(pod.ResourceVersion)
 	return nil
 }
 

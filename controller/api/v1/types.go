@@ -167,8 +167,7 @@ type Proof string
 
 const (
 	// ProofNeverSignalled: the holder was recorded, but was deleted or ended before
-	// it bore any mark of its release, or deleted before it was bound to a node: it
-	// never started.
+	// its signal, or deleted before it was bound to a node: it never started.
 	ProofNeverSignalled Proof = "NeverSignalled"
 	// ProofKubeletReported: the kubelet ended the pod, which its own hand wrote, and
 	// reported every held container as terminated, or never created.
