@@ -46,7 +46,7 @@ own-cluster:
 
 .PHONY: faults
 faults: own-cluster install ## What fails in real clusters, done to the local one: nodes, kubelets, API server, Kyverno, controller
-	$(in_cluster) go test -count=1 -timeout 30m -tags cluster ./chainsaw-tests/faults
+	$(in_cluster) go test -count=1 -timeout 45m -tags cluster ./chainsaw-tests/faults
 
 # Which faults come, in which order, is derived from SEED; 0 takes one at random.
 SEED ?= 0
