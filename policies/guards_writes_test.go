@@ -96,6 +96,8 @@ func testCopied(t *testing.T, config *rest.Config) {
 	const (
 		copyOfHolder = "this pod is a copy of the pod that holds StatefulSingleton copied/db: container db waits for ConfigMap " +
 			"statefulsingleton-11111111-1111-4111-8111-111111111111, which is there already"
+		// Each singleton of the namespace refuses it, in an order that is the API server's.
+		copied        = "this pod is a copy of "
 		copyOfStandby = "this pod is a copy of one that a StatefulSingleton holds, without its marks: container db waits for"
 		notSelected   = "this pod bears the marks of StatefulSingleton copied/db, which does not select it"
 	)
@@ -105,10 +107,10 @@ func testCopied(t *testing.T, config *rest.Config) {
 		wantRefused string
 	}{
 		"copy of the holder": {pod: "scratch", wantRefused: copyOfHolder},
-		"copy of the holder, of nobody": {pod: "scratch", wantRefused: copyOfHolder, change: func(p *corev1.Pod) {
+		"copy of the holder, of nobody": {pod: "scratch", wantRefused: copied, change: func(p *corev1.Pod) {
 			p.Labels, p.Annotations = nil, nil
 		}},
-		"copy of the holder, as init container": {pod: "scratch", wantRefused: copyOfHolder, change: func(p *corev1.Pod) {
+		"copy of the holder, as init container": {pod: "scratch", wantRefused: copied, change: func(p *corev1.Pod) {
 			p.Labels, p.Annotations = nil, nil
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, []corev1.Container{{Name: "app", Image: "app"}}
 		}},
