@@ -4,9 +4,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-stuck() { # what still bears a finalizer of the project's
-  kubectl get pods,statefulsingletons -A -o jsonpath='{range .items[*]}{.kind}/{.metadata.name} {.metadata.finalizers}{"\n"}{end}' |
-    grep 'apps.statefulsingleton.com/' || true
+# What still bears a finalizer of the project's. Whatever the namespace controller overlooked, as it may just
+# after the API server has started, is in no namespace any more, and nobody can write it.
+stuck() {
+  kubectl get pods,statefulsingletons -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.kind}/{.metadata.name} {.metadata.finalizers}{"\n"}{end}' |
+    while read -r namespace object; do
+      case $object in *apps.statefulsingleton.com/*) ;; *) continue ;; esac
+      if kubectl get namespace "$namespace" >/dev/null 2>&1; then echo "$namespace $object"; fi
+    done
 }
 
 echo "== helm uninstall, while pods hold"
