@@ -485,7 +485,7 @@ func (d *decision) rollOver(next *standby) {
 	}
 	if cold == "" {
 		d.found(Retiring, "pod %s is warm; pod %s is asked to stop", next.pod.Name, d.holder.Name)
-		if d.usual = d.left(kubeletPause, lastStart(next.pod)); d.usual > 0 {
+		if d.usual = min(d.left(kubeletPause, lastWrite(next.pod)), d.left(longestPause, lastStart(next.pod))); d.usual > 0 {
 			return
 		}
 	} else {
@@ -502,12 +502,15 @@ func (d *decision) rollOver(next *standby) {
 }
 
 const (
-	// kubeletPause is how long a standby is left alone before the holder is asked to
-	// stop. The kubelet looks at a pod only once its list of containers is newer than its
-	// last look (pkg/kubelet/pod_workers: GetNewerThan), and it makes that list every
-	// second: a signal shortly after anything else about the pod would wait for the next
-	// one, while nothing runs.
+	// kubeletPause is how long a standby has not been written before the holder is asked
+	// to stop. The kubelet looks at a pod after each write, and only once its list of
+	// containers is newer than its last look (pkg/kubelet/pod_workers: GetNewerThan). It
+	// makes that list every second: a signal shortly after anything else about the pod
+	// would wait for the next one, while nothing runs.
 	kubeletPause = 3 * time.Second
+	// longestPause is how long after its start a standby is waited for that somebody
+	// writes again and again.
+	longestPause = 15 * time.Second
 	// usuallyWarm is how long a standby takes to warm up where all it needs is there.
 	usuallyWarm = 5 * time.Second
 	// usuallyAsked is how long it takes from Retire to the request for deletion.

@@ -25,19 +25,29 @@ func startedAgo(p *PodWrapper, d time.Duration) *PodWrapper {
 // db-1 is asked to stop once the kubelet has nothing to look at in db-2 any more.
 func TestDecideLeavesTheStandbyAlone(t *testing.T) {
 	wrapper := func() *PodWrapper { return MakePod("db-2").Injected().Warm() }
+	written := func(p *PodWrapper, ago ...time.Duration) *PodWrapper {
+		for _, d := range ago {
+			p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{Time: new(metav1.NewTime(now.Add(-d)))})
+		}
+		return p
+	}
+	started := func(p *PodWrapper) *PodWrapper { return startedAgo(p, 10*time.Second) }
 	for name, tc := range map[string]struct {
 		standby *PodWrapper
 		// wantWait is how much longer. 0: not at all.
 		wantWait time.Duration
 	}{
-		"just started":                {startedAgo(wrapper(), 0), 3 * time.Second},
-		"a second ago":                {startedAgo(wrapper(), time.Second), 2 * time.Second},
-		"long enough":                 {startedAgo(wrapper(), 3*time.Second), 0},
-		"at its barrier":              {startedAgo(MakePod("db-2").Barrier().Injected().Warm(), time.Second), 2 * time.Second},
-		"its node's clock is ahead":   {startedAgo(wrapper(), -time.Minute), 0},
-		"its node's clock lags":       {startedAgo(wrapper(), time.Minute), 0},
-		"the kubelet tells no time":   {wrapper(), 0},
-		"one of its containers later": {startedAgo(wrapper(), time.Minute).State("app", startedAgo(wrapper(), 2*time.Second).Status.InitContainerStatuses[0].State), time.Second},
+		"just written":              {written(started(wrapper()), 0), 3 * time.Second},
+		"written a second ago":      {written(started(wrapper()), time.Hour, time.Second, time.Minute), 2 * time.Second},
+		"written long enough ago":   {written(started(wrapper()), 3*time.Second), 0},
+		"at its barrier":            {written(started(MakePod("db-2").Barrier().Injected().Warm()), time.Second), 2 * time.Second},
+		"written again and again":   {written(startedAgo(wrapper(), 14*time.Second), 0), time.Second},
+		"started long ago":          {written(startedAgo(wrapper(), 15*time.Second), 0), 0},
+		"its node's clock is ahead": {written(startedAgo(wrapper(), -time.Minute), 0), 0},
+		"one of its containers later": {
+			written(startedAgo(wrapper(), time.Minute).State("app", startedAgo(wrapper(), 2*time.Second).Status.InitContainerStatuses[0].State), 0), 3 * time.Second,
+		},
+		"nobody tells when": {wrapper(), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(1), tc.standby.Revision(2)).Holder("db-1")
@@ -123,7 +133,7 @@ func TestDecideTellsOfAnEpoch(t *testing.T) {
 func TestDecideDatesTheBeginning(t *testing.T) {
 	for name, tc := range map[string]struct{ age, wantAgo time.Duration }{
 		"just now":       {0, 0},
-		"untold so far":  {10 * time.Second, 10 * time.Second},
+		"untold so far":  {20 * time.Second, 20 * time.Second},
 		"waits for long": {time.Minute, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -224,6 +224,16 @@ func containerState(name string, status *corev1.ContainerStatus) string {
 	}
 }
 
+// lastWrite is when the pod was written last, by anybody, in whole seconds.
+func lastWrite(pod *corev1.Pod) (last time.Time) {
+	for _, writer := range pod.ManagedFields {
+		if writer.Time != nil && writer.Time.After(last) {
+			last = writer.Time.Time
+		}
+	}
+	return last
+}
+
 // lastStart is when the last of the pod's containers started, as the kubelet's clock
 // has it, in whole seconds. A barrier's container has not; the init containers before it
 // have.

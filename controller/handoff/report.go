@@ -28,7 +28,7 @@ func (o Outcome) settled() bool {
 }
 
 // longestUntold is how far back a handoff may have begun of which no status tells yet.
-const longestUntold = usuallyWarm + kubeletPause + usuallyAsked + transitionPoll
+const longestUntold = usuallyWarm + longestPause + usuallyAsked
 
 // begun is when the handoff that is under way began: now, if none was, or when the pod
 // was created that the holder makes room for.
