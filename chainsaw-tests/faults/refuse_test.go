@@ -33,8 +33,8 @@ var writes = map[string]string{
 	"Signal":      `variables.pod && '` + signal.Annotation + `' in variables.annotations && !('` + signal.Annotation + `' in variables.oldAnnotations)`,
 	"OpenBarrier": `request.resource.resource == 'configmaps'`,
 	"Nudge":       `variables.pod && '` + nudge + `' in variables.annotations && !('` + nudge + `' in variables.oldAnnotations)`,
-	"LetGo":  `variables.pod && '` + v1.HandoffFinalizer + `' in variables.oldFinalizers && !('` + v1.HandoffFinalizer + `' in variables.finalizers)`,
-	"Retire": `request.resource.resource == 'replicasets' && request.subResource == 'scale'`,
+	"LetGo":       `variables.pod && '` + v1.HandoffFinalizer + `' in variables.oldFinalizers && !('` + v1.HandoffFinalizer + `' in variables.finalizers)`,
+	"Retire":      `request.resource.resource == 'replicasets' && request.subResource == 'scale'`,
 }
 
 const (
