@@ -28,10 +28,10 @@
 //  3. Signal, one patch of the pod: finalizer, signal, role and readiness gate. One,
 //     since the kubelet looks at a pod once in each second: what came after it would wait
 //     for the next look. Like the Protect before it, it fails if anybody wrote the pod
-//     since the Snapshot. So a
-//     controller that comes late signals no pod that others have written off:
-//     whoever does so first sees that its deletion was asked for, or, having no
-//     record to go by, takes the finalizer off it. That LetGo comes before all else.
+//     since the Snapshot. So a controller that comes late signals no pod that others
+//     have written off: whoever does so first sees that its deletion was asked for, or,
+//     having no record to go by, takes the finalizer off it. That LetGo comes before
+//     all else.
 //  4. OpenBarrier and Nudge, where a barrier waits. They come after the Signal:
 //     the ConfigMap alone starts the container, and a pod that may start must
 //     bear the finalizer and the signal.

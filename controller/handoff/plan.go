@@ -85,7 +85,7 @@ type PodRef struct {
 }
 
 // Version is the resourceVersion that an object has in the Snapshot. A step that bears
-// one fails if anybody but the steps before it wrote the pod since. Empty: it does
+// one fails if anybody but the steps before it wrote the object since. Empty: it does
 // not matter who did.
 type Version string
 

@@ -223,7 +223,8 @@ type Transition struct {
 	// Proof is why the old holder is known to be dead. Empty where there was none.
 	// +optional
 	Proof Proof `json:"proof,omitempty"`
-	// Started is when the controller saw the cause.
+	// Started is when the controller saw the cause, or, in a rollout, when the new
+	// pod was created.
 	// +optional
 	Started *metav1.MicroTime `json:"started,omitempty"`
 	// Terminated is when the controller saw the proof.
