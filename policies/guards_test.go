@@ -299,6 +299,7 @@ func testUnreleased(t *testing.T, c client.Client) {
 		"others' own": {change: func(p *corev1.Pod) {
 			p.Annotations, p.Labels, p.Finalizers = map[string]string{"a": "b"}, map[string]string{"role": "active"}, []string{"example.com/mine"}
 		}},
+		"chosen":    {change: func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/chosen-by": ""} }, wantRefused: "chosen-by can't be there from the start"},
 		"signal":    {change: func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/start-signal": ""} }, wantRefused: "start-signal can't be there from the start"},
 		"role":      {change: func(p *corev1.Pod) { p.Labels = map[string]string{v1.RoleLabel: "standby"} }, wantRefused: "role can't be there from the start"},
 		"finalizer": {change: func(p *corev1.Pod) { p.Finalizers = []string{v1.HandoffFinalizer} }, wantRefused: "handoff can't be there from the start"},

@@ -266,6 +266,7 @@ func testMarks(t *testing.T, config *rest.Config) {
 		"not injected":                           {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":null}}}`}, injectedRefused},
 		"injected on any pod":                    {plain, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":"marks/db"}}}`}, injectedRefused},
 		"finalizer":                              {standby, patch{personUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
+		"who chose it":                           {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":"me"}}}`}, "annotation apps.statefulsingleton.com/chosen-by of this pod is the StatefulSingleton controller's"},
 		"finalizer on any pod":                   {plain, patch{personUser, "", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
 		"finalizer, as status":                   {standby, patch{personUser, "status", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
 		"condition":                              {standby, patch{personUser, "status", strategic, readyPod}, readyRefused},

@@ -3,6 +3,7 @@
 package faults_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,39 +36,38 @@ import (
 func TestControllerKilledAtEachStep(t *testing.T) {
 	alone(t)
 	steps := map[string]struct {
+		// step is which one, if not the one that the case is named by.
+		step    string
 		barrier bool
 		// wantStarted: the new holder may have started before this step.
 		wantStarted bool
-		// gone: what the step is for has come about without it.
-		gone bool
 	}{
 		"Protect":     {},
 		"Retire":      {},
 		"Record":      {},
 		"Signal":      {},
 		"OpenBarrier": {barrier: true},
-		"Nudge":       {barrier: true, wantStarted: true, gone: true}, // the kubelet looks by itself after a while
-		"LetGo":       {wantStarted: true},
+		// The kubelet looks by itself after a while.
+		"Signal, its barrier open": {step: "Signal", barrier: true, wantStarted: true},
+		"LetGo":                    {wantStarted: true},
 	}
 	var stuck sync.WaitGroup
 	restarted := make(chan struct{})
 	t.Run("before", func(t *testing.T) {
-		for step, tc := range steps {
-			t.Run(step, func(t *testing.T) {
+		for name, tc := range steps {
+			t.Run(name, func(t *testing.T) {
 				stuck.Add(1)
 				arrived := sync.OnceFunc(stuck.Done)
 				defer arrived() // also where it fails: the others wait
 				t.Parallel()
 				s := singleton(t, world.Options{Barrier: tc.barrier})
 				old := holder(t, s)
-				r := refuse(t, s, step)
+				r := refuse(t, s, cmp.Or(tc.step, name))
 				must(t, s.Roll(t.Context()))
 				r.await(t)
 				arrived()
 				<-restarted
-				if !tc.gone {
-					r.await(t) // the next controller has come as far
-				}
+				r.await(t) // the next controller has come as far
 				if !tc.wantStarted {
 					wantNobodyElse(t, 0, old, s)
 				}

@@ -15,7 +15,7 @@ import (
 func TestDeletedBeforeItsContainerIsCreated(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Barrier: true})
-	r := refuse(t, s, "Nudge")
+	r := refuse(t, s, "OpenBarrier")
 	deletePod(t, holder(t, s), nil)
 	r.await(t)
 	released := holder(t, s)

@@ -32,17 +32,13 @@ var writes = map[string]string{
 		object.status.epoch != oldObject.status.epoch`,
 	"Signal":      `variables.pod && '` + signal.Annotation + `' in variables.annotations && !('` + signal.Annotation + `' in variables.oldAnnotations)`,
 	"OpenBarrier": `request.resource.resource == 'configmaps'`,
-	"Nudge":       `variables.pod && '` + nudge + `' in variables.annotations && !('` + nudge + `' in variables.oldAnnotations)`,
 	"LetGo":       `variables.pod && '` + v1.HandoffFinalizer + `' in variables.oldFinalizers && !('` + v1.HandoffFinalizer + `' in variables.finalizers)`,
 	"Retire":      `request.resource.resource == 'replicasets' && request.subResource == 'scale'`,
 }
 
-const (
-	nudge = "apps.statefulsingleton.com/barrier-opened"
-	// probe is a ConfigMap that the policy refuses whoever creates it: by that one
-	// knows that the API server has learned of the policy.
-	probe = "is-the-policy-there"
-)
+// probe is a ConfigMap that the policy refuses whoever creates it: by that one
+// knows that the API server has learned of the policy.
+const probe = "is-the-policy-there"
 
 // refusal is a policy that refuses the controller one kind of write in one namespace.
 type refusal struct {

@@ -237,7 +237,8 @@ func (m *model) do(w *world, kind actionKind, a, b uint8) {
 	case createAction:
 		w.pods[i], w.revision = podState{kind: m.pods[i], revision: b}, b
 	case recreateAction:
-		w.singleton = singletonState{exists: true}
+		w.lives++
+		w.singleton = singletonState{exists: true, life: w.lives}
 		for i := range w.pods {
 			if p := &w.pods[i]; !p.signal {
 				p.epoch = 0

@@ -14,7 +14,7 @@ func (m *model) canonical(w *world) {
 			*p = podState{kind: overPod, epoch: p.epoch, gone: p.epoch > 0, signal: p.epoch > 0 && p.signal}
 		}
 		if p.runs == endedProcess {
-			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.configMap = false, false, false, false, false
+			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.configMap, p.mayOpen = false, false, false, false, false, false
 		}
 		p.configMap = p.configMap && p.kind == barrierPod
 	}

@@ -30,7 +30,7 @@ type decision struct {
 	leftovers []*corev1.Pod
 	// standbys are in the order in which they would be released.
 	standbys []standby
-	// armed bear the finalizer, are held, and were not signalled yet.
+	// armed bear the finalizer, are held, and were not released yet.
 	armed []*corev1.Pod
 	// strangers are held for a singleton of another name, and stay held.
 	strangers []*corev1.Pod
@@ -117,7 +117,8 @@ func (d *decision) sort() {
 		if given, ok := signalled(pod); ok {
 			d.status.Epoch = max(d.status.Epoch, given.Epoch) // the record may have been lost
 		}
-		if !dead && protected(pod) && isHeld(pod, containers) && !released(pod) {
+		mayRun := d.mayRun(pod, containers)
+		if !dead && protected(pod) && !mayRun {
 			d.armed = append(d.armed, pod)
 		}
 		switch {
@@ -126,7 +127,7 @@ func (d *decision) sort() {
 		case dead && protected(pod):
 			d.leftovers = append(d.leftovers, pod)
 		case dead:
-		case d.mayRun(pod, containers):
+		case mayRun:
 			d.runners = append(d.runners, pod)
 		case Going(pod):
 		case injectedFor(pod, d.Singleton) && selected:
@@ -147,14 +148,14 @@ func (d *decision) sort() {
 // mayRun tells whether a pod that is not proven dead may run a main process: nothing
 // holds it, or not any more.
 func (d *decision) mayRun(pod *corev1.Pod, containers []heldContainer) bool {
-	return !isHeld(pod, containers) || released(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier) ||
+	return !isHeld(pod, containers) || released(pod) || d.chosenElsewhere(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier) ||
 		d.sharing(pod, containers, d.opened) != nil
 }
 
 // opened tells whether the pod's barriers were opened, or are about to be. Whoever
 // shares one must be a copy of it.
 func (d *decision) opened(pod *corev1.Pod) bool {
-	return released(pod) || pod.UID == d.status.ActivePodUID
+	return released(pod) || pod.UID == d.status.ActivePodUID || d.chosenElsewhere(pod)
 }
 
 // sharesBarrier says which pod would start along with this one. Empty: none.
@@ -335,29 +336,32 @@ func (d *decision) release(pod *corev1.Pod, t *v1.Transition) {
 // compare-and-swap that stops whoever read an older one.
 func (d *decision) signalHolder(pod *corev1.Pod) {
 	d.protectStandby(pod)
-	d.do(Record{}, Signal{refOf(pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
-	d.openBarriers(pod)
+	d.do(Record{})
+	d.do(d.barriers(pod)...)
+	d.do(Signal{refOf(pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
 }
 
-// protectStandby puts the finalizer on a standby that is to be signalled.
+// protectStandby puts the finalizer on a standby that is to be signalled, and says who
+// may open its barrier.
 func (d *decision) protectStandby(pod *corev1.Pod) {
-	if !protected(pod) {
-		d.do(Protect{Pod: refOf(pod), Version: Version(pod.ResourceVersion)})
+	step := Protect{Pod: refOf(pod), Version: Version(pod.ResourceVersion)}
+	if len(d.barriers(pod)) > 0 {
+		step.ChosenBy = d.Singleton.UID
+	}
+	if !protected(pod) || step.ChosenBy != chosenBy(pod) {
+		d.do(step)
 	}
 }
 
-// openBarriers creates what the pod's barriers wait for.
-func (d *decision) openBarriers(pod *corev1.Pod) {
-	opened := map[string]bool{}
+// barriers are the steps that open those of the pod, each once.
+func (d *decision) barriers(pod *corev1.Pod) (steps []Step) {
 	for _, h := range held(pod, d.Singleton) {
-		if h.configMap != "" && !opened[h.configMap] {
-			opened[h.configMap] = true
-			d.do(OpenBarrier{refOf(pod), h.configMap, d.status.Epoch})
+		open := OpenBarrier{refOf(pod), h.configMap, d.status.Epoch}
+		if h.configMap != "" && !slices.Contains(steps, Step(open)) {
+			steps = append(steps, open)
 		}
 	}
-	if len(opened) > 0 {
-		d.do(Nudge{refOf(pod), d.status.Epoch})
-	}
+	return steps
 }
 
 // adopt records as the holder a pod that runs already: one that ran before the
@@ -395,8 +399,9 @@ func (d *decision) alive() {
 	if hasSignal && !IsTrue(d.holder, v1.ReadyCondition) {
 		d.do(MarkReady{refOf(d.holder)})
 	}
-	if slices.ContainsFunc(containers, heldContainer.atBarrier) {
-		d.openBarriers(d.holder)
+	if slices.ContainsFunc(containers, heldContainer.atBarrier) && d.left(usuallySeen, given.Time) == 0 {
+		d.do(d.barriers(d.holder)...)
+		d.do(Nudge{refOf(d.holder), d.status.Epoch})
 	}
 	d.followStart(containers, given)
 	if d.blocked() {
@@ -446,11 +451,13 @@ func (d *decision) serving(containers []heldContainer) {
 		d.found(HolderReady, "pod %s holds with epoch %d%s", d.holder.Name, d.status.Epoch, d.strangerHelp())
 	case t != nil && t.To == d.holder.Name && t.Ready == nil:
 		why := notReady(d.holder)
+		usually := usuallyReady
 		if slices.ContainsFunc(containers, heldContainer.atBarrier) {
 			why = "the kubelet has not noticed yet that its barrier is open"
+			usually = usuallySeen
 		}
 		if d.Singleton.Status.LastTransition.GapMilliseconds != nil || t.GapMilliseconds == nil {
-			d.usual = d.left(usuallyReady, t.Signalled.Time)
+			d.usual = cmp.Or(d.left(usually, t.Signalled.Time), d.left(usuallyReady, t.Signalled.Time))
 		}
 		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
 	case d.lostNode(d.holder) != nil:
@@ -515,6 +522,9 @@ const (
 	usuallyWarm = 5 * time.Second
 	// usuallyAsked is how long it takes from Retire to the request for deletion.
 	usuallyAsked = time.Second
+	// usuallySeen is how long the kubelet takes from the signal to the report that a
+	// container is beyond its barrier.
+	usuallySeen = 2 * time.Second
 	// usuallyReady is how long a holder takes from its signal to Ready.
 	usuallyReady = 5 * time.Second
 )

@@ -80,20 +80,20 @@ func TestDecideFirstHolder(t *testing.T) {
 			wantSteps:   []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 			wantMessage: "pod db-1 is released with epoch 1",
 		},
-		"barrier opens after the signal": {
+		"barrier opens after the record": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm()),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				arm("db-1"), handoff.Record{}, signalOf("db-1", 1),
-				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1},
+				choose("db-1"), handoff.Record{},
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, signalOf("db-1", 1),
 			},
 		},
 		"containers that share a barrier open it once": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Container(barrier("helper", barrierOf("db-1"))).Injected().Warm()),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				arm("db-1"), handoff.Record{}, signalOf("db-1", 1),
-				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, handoff.Nudge{Pod: ref("db-1"), Epoch: 1},
+				choose("db-1"), handoff.Record{},
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 1}, signalOf("db-1", 1),
 			},
 		},
 		"the oldest of one revision": {
@@ -234,6 +234,16 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 40, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.Record{}, protect("db-1", true)},
 		},
+		"chosen by a singleton that is gone": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm(), standby),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, protect("db-1", true)},
+		},
+		"chosen by a singleton that is gone, besides the holder": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Barrier().Injected().ChosenBy("gone").Warm()).Holder("db-1"),
+			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantMessage: "pod db-2 is not held",
+		},
 		"signalled, with an epoch before the record's": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Signalled(3).Ready()).Ended(v1.CauseDeletion),
 			wantOutcome: handoff.Adopted, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
@@ -308,11 +318,23 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				arm("db-1"), handoff.Record{}, signalOf("db-1", 7),
-				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7},
+				choose("db-1"), handoff.Record{},
+				handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, signalOf("db-1", 7),
 			},
 		},
-		"signalled, and the controller died before the barrier": {
+		"recorded and chosen, and the controller died before the signal": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm()).Chosen("db-1"),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{
+				handoff.Record{}, handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, signalOf("db-1", 7),
+			},
+		},
+		"signalled a moment ago, and the kubelet has not reported its start": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().SignalledAt(7, now.Add(-time.Second)).Warm()).Chosen("db-1"),
+			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
+		},
+		"signalled, and somebody shut the barrier": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Signalled(7).Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
@@ -424,8 +446,8 @@ func TestDecideRollout(t *testing.T) {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Barrier().Injected().Warm().Revision(2)).Holder("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{
-				arm("db-2"), handoff.Record{}, signalOf("db-2", 8),
-				handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 8}, handoff.Nudge{Pod: ref("db-2"), Epoch: 8},
+				choose("db-2"), handoff.Record{},
+				handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 8}, signalOf("db-2", 8),
 				handoff.LetGo{Pod: ref("db-1")},
 			},
 		},

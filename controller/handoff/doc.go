@@ -23,18 +23,21 @@
 //  1. Protect puts the finalizer on the standby that is chosen. From here on it
 //     can't vanish unseen, so that an object which is gone proves nothing, ever.
 //     Where there is a holder, it comes as soon as the standby is warm, while nobody waits.
+//     A pod with a barrier is told who may open it, too.
 //  2. Record, a compare-and-swap of the status that was read: of two controllers
 //     one fails and stops here. It is repeated where a signal is repeated.
-//  3. Signal, one patch of the pod: finalizer, signal, role and readiness gate. One,
+//  3. OpenBarrier, where a barrier waits. The ConfigMap alone starts the container, and
+//     no version of the pod stops a controller that comes late with it. So a pod that is
+//     recorded and told who may open its barrier may run, whether signalled or not, until
+//     the kubelet says otherwise; and so may one that was told of a singleton that is not
+//     this one, whose record nobody knows.
+//  4. Signal, one patch of the pod: finalizer, signal, role and readiness gate. One,
 //     since the kubelet looks at a pod once in each second: what came after it would wait
 //     for the next look. Like the Protect before it, it fails if anybody wrote the pod
 //     since the Snapshot. So a controller that comes late signals no pod that others
 //     have written off: whoever does so first sees that its deletion was asked for, or,
 //     having no record to go by, takes the finalizer off it. That LetGo comes before
 //     all else.
-//  4. OpenBarrier and Nudge, where a barrier waits. They come after the Signal:
-//     the ConfigMap alone starts the container, and a pod that may start must
-//     bear the finalizer and the signal.
 //  5. LetGo of the old holder. After the Record, since with its object its proof
 //     is gone, and the epoch that it bears.
 //  6. TakeAttestation, last: until then it is a proof that the steps before may have

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -36,6 +37,8 @@ type world struct {
 	revision, retired uint8
 	// faults is how many more there may be.
 	faults uint8
+	// lives is how many singletons there have been.
+	lives uint8
 	// excused: something happened after which a person may have to help.
 	excused bool
 }
@@ -43,6 +46,8 @@ type world struct {
 // singletonState is what is stored of the singleton, or what a controller read.
 type singletonState struct {
 	exists, deleting bool
+	// life is its uid: how many there have been.
+	life uint8
 	// holder is the record: the number of the pod, from 1.
 	holder uint8
 	// open: the old holder is dead, and no other one is recorded.
@@ -93,6 +98,10 @@ type podState struct {
 	// The object.
 	gone, deleting, noGrace, finalizer, signal, role, gate, configMap bool
 	phase                                                             podPhase
+	// mayOpen: the record named it, and whoever wrote that may be about to open its barrier.
+	mayOpen bool
+	// chosenBy is the life of the singleton that may open its barrier.
+	chosenBy uint8
 	// unmarked: an eviction overwrote the garbage collector's mark.
 	unmarked bool
 	reported process
@@ -109,7 +118,7 @@ func (p *podState) going() bool  { return p.deleting || p.phase != livePhase }
 // mayRun tells whether a main process of the pod runs or may yet be started.
 func (p *podState) mayRun() bool {
 	return p.runs != endedProcess && p.node > 0 &&
-		(p.kind == barePod || p.signal || p.seenSignal || p.configMap || p.runs == mainProcess || p.runs == crashedProcess)
+		(p.kind == barePod || p.signal || p.mayOpen || p.seenSignal || p.configMap || p.runs == mainProcess || p.runs == crashedProcess)
 }
 
 type nodeState struct {
@@ -151,8 +160,10 @@ type step struct {
 	// conditional: fails if others wrote the pod since the Snapshot.
 	conditional bool
 	// role: the pod gets the holder's label, too.
-	role  bool
-	epoch uint8
+	role bool
+	// chosenBy is what the pod gets, or is left with.
+	chosenBy uint8
+	epoch    uint8
 }
 
 type stepKind uint8
@@ -236,7 +247,7 @@ func newModel(pods []podKind, nodes, controllers int) *model {
 // start is the world in which the first pods of the model were just created, and
 // the bare ones among them run since before there was a singleton.
 func (m *model) start(created, faults int) world {
-	w := world{singleton: singletonState{exists: true}, revision: 1, faults: uint8(faults)}
+	w := world{singleton: singletonState{exists: true, life: 1}, lives: 1, revision: 1, faults: uint8(faults)}
 	w.excused = created > 1 && m.pods[1] == barePod // two run from the start
 	for i := range created {
 		w.pods[i] = podState{kind: m.pods[i], revision: 1}
@@ -460,7 +471,7 @@ func (m *model) look(w *world, s *controllerState) view {
 func visible(w *world) (pods [maxPods]podState) {
 	for i, p := range w.pods {
 		if p.exists() {
-			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.runs, p.noGrace, p.configMap = false, false, false, false, 0, false, false
+			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.runs, p.noGrace, p.configMap, p.mayOpen = false, false, false, false, 0, false, false, false
 			pods[i] = p
 		}
 	}
@@ -504,6 +515,9 @@ func (m *model) write(w *world, c int, s step) bool {
 	switch s.do {
 	case protectStep:
 		p.role = p.role || s.role
+		if s.chosenBy > 0 {
+			p.chosenBy = s.chosenBy
+		}
 	case signalStep:
 		p.signal, p.role, p.gate = true, true, true
 		m.checkEpoch(w, s)
@@ -517,7 +531,7 @@ func (m *model) write(w *world, c int, s step) bool {
 			p.epoch = 0 // with a record that is thrown away, nobody knows it any more
 		}
 	case stripStep:
-		p.finalizer = false
+		p.finalizer, p.chosenBy = false, s.chosenBy
 	}
 	w.wrote(int(s.pod), c)
 	return true
@@ -567,9 +581,12 @@ func (m *model) writeSingleton(w *world, c int, s step) bool {
 	}
 	switch s.do {
 	case recordStep:
-		word, deleting := w.singleton.word, w.singleton.deleting
+		word, deleting, life := w.singleton.word, w.singleton.deleting, w.singleton.life
 		w.singleton = m.plans[w.controllers[c].plan].status
-		w.singleton.exists, w.singleton.deleting, w.singleton.word = true, deleting, word
+		w.singleton.exists, w.singleton.deleting, w.singleton.word, w.singleton.life = true, deleting, word, life
+		if h := w.singleton.holder; h > 0 && w.pods[h-1].kind == barrierPod {
+			w.pods[h-1].mayOpen = true
+		}
 	case takeAttestationStep:
 		w.singleton.word = 0
 	case finishStep:
@@ -611,6 +628,9 @@ func (m *model) finalizing(v view) (plan planState) {
 	for i, p := range v.pods {
 		if p.finalizer && !slices.Contains(keep, ref(podName(i))) {
 			plan.steps[n] = step{do: stripStep, pod: uint8(i), conditional: true}
+			if v.singleton.holder == uint8(i+1) || p.chosenBy != v.singleton.life {
+				plan.steps[n].chosenBy = p.chosenBy
+			}
 			n++
 		}
 	}
@@ -654,6 +674,7 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 	if v.singleton.word > 0 {
 		s.Attest(string(uidOf(podName(int(v.singleton.word) - 1))))
 	}
+	s.Singleton.UID = lifeUID(v.singleton.life)
 	status := &s.Singleton.Status
 	status.Epoch = int64(v.singleton.epoch)
 	if v.singleton.holder > 0 {
@@ -668,6 +689,8 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 	}
 	return s.Snapshot
 }
+
+func lifeUID(life uint8) types.UID { return types.UID(fmt.Sprintf("life-%d", life)) }
 
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
 
@@ -706,6 +729,9 @@ func podOf(i int, p *podState) *PodWrapper {
 	if p.finalizer {
 		pod.Protected()
 	}
+	if p.chosenBy > 0 {
+		pod.Annotation(v1.ChosenByAnnotation, string(lifeUID(p.chosenBy)))
+	}
 	if p.signal {
 		given := signal.Signal{UID: string(pod.Pod.UID), Epoch: max(1, int64(p.epoch))}
 		if i%2 == 1 {
@@ -739,7 +765,7 @@ func (m *model) translate(v view, plan handoff.Plan) planState {
 		n++
 	}
 	was := v.singleton
-	was.exists, was.word = false, 0
+	was.exists, was.word, was.life = false, 0, 0
 	if !recorded && !plan.Untold && was != p.status {
 		p.steps[n] = step{do: recordStep}
 	}
@@ -754,6 +780,9 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 	case handoff.Protect:
 		protect := of(protectStep, s.Pod, s.Version)
 		protect.role = s.Holder
+		if s.ChosenBy != "" {
+			protect.chosenBy = v.singleton.life
+		}
 		return protect
 	case handoff.Record:
 		return step{do: recordStep}

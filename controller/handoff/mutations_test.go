@@ -69,8 +69,8 @@ var mutations = map[string]struct {
 	"the barrier is opened before the record": {
 		mutation: mutation{plan: move(openBarrierStep, recordStep)}, pods: []podKind{barrierPod, barrierPod}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
-	"the barrier is opened before the signal": {
-		mutation: mutation{plan: move(openBarrierStep, signalStep)}, pods: []podKind{barrierPod, barrierPod}, faults: 2, wantBroken: twoRun,
+	"nobody is told who may open the barrier": {
+		mutation: mutation{see: eachPod(func(p *podState) { p.chosenBy = 0 })}, pods: []podKind{barrierPod, barrierPod}, faults: 2, wantBroken: twoRun,
 	},
 	"the finalizer comes after the record": {
 		mutation: mutation{plan: move(recordStep, protectStep)}, faults: 2, wantBroken: needPerson,

@@ -53,6 +53,9 @@ func TestDecideLeavesTheStandbyAlone(t *testing.T) {
 			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(1), tc.standby.Revision(2)).Holder("db-1")
 			plan := handoff.Decide(s.Snapshot, now)
 			wantSteps := []handoff.Step{arm("db-2")}
+			if name == "at its barrier" {
+				wantSteps[0] = choose("db-2")
+			}
 			wantRequeue := tc.wantWait
 			if tc.wantWait == 0 {
 				wantSteps, wantRequeue = append(wantSteps, handoff.Retire{ReplicaSet: "db-v1"}), time.Second

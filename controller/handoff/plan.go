@@ -96,20 +96,14 @@ type (
 		Pod     PodRef
 		Version Version
 		Holder  bool
+		// ChosenBy is the singleton's uid, where the pod waits at a barrier that may be
+		// opened from now on. Empty: it does not.
+		ChosenBy types.UID
 	}
 
 	// Record writes Plan.Status if, and only if, the singleton is still as the
 	// Snapshot has it.
 	Record struct{}
-
-	// Signal releases a pod: finalizer, signal, role and readiness gate in one patch. The
-	// pod is Ready as soon as its containers are. Whoever executes it gives the signal
-	// its time.
-	Signal struct {
-		Pod     PodRef
-		Version Version
-		Signal  signal.Signal
-	}
 
 	// OpenBarrier creates the ConfigMap that a pod's barrier waits for. One that
 	// exists is left as it is.
@@ -119,7 +113,16 @@ type (
 		Epoch     int64
 	}
 
-	// Nudge makes the kubelet look at once whether the ConfigMap exists.
+	// Signal releases a pod: finalizer, signal, role and readiness gate in one patch. The
+	// pod is Ready as soon as its containers are, and the kubelet looks whether a barrier
+	// is open. Whoever executes it gives the signal its time.
+	Signal struct {
+		Pod     PodRef
+		Version Version
+		Signal  signal.Signal
+	}
+
+	// Nudge makes the kubelet look again whether the ConfigMap exists.
 	Nudge struct {
 		Pod   PodRef
 		Epoch int64
@@ -162,8 +165,8 @@ type (
 
 func (Protect) isStep()         {}
 func (Record) isStep()          {}
-func (Signal) isStep()          {}
 func (OpenBarrier) isStep()     {}
+func (Signal) isStep()          {}
 func (Nudge) isStep()           {}
 func (LetGo) isStep()           {}
 func (Retire) isStep()          {}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -278,6 +279,18 @@ func released(pod *corev1.Pod) bool {
 
 // protected tells whether the pod's object stays until the controller lets it go.
 func protected(pod *corev1.Pod) bool { return slices.Contains(pod.Finalizers, v1.HandoffFinalizer) }
+
+// chosenBy is the singleton, by uid, that may open the pod's barrier. Empty: none may.
+func chosenBy(pod *corev1.Pod) types.UID { return types.UID(pod.Annotations[v1.ChosenByAnnotation]) }
+
+// chosenElsewhere tells whether another singleton may have recorded the pod and open its
+// barrier: one that is gone, or one that picks the pod, too. Of this singleton's own
+// choices nothing is open but what the record names: it leaves a pod only once that is
+// proven dead.
+func (s Snapshot) chosenElsewhere(pod *corev1.Pod) bool {
+	by := chosenBy(pod)
+	return by != "" && by != s.Singleton.UID
+}
 
 // signalled tells whether the pod bears a signal of its own. One that can't be
 // read, or is of another pod, releases nothing: the gate reads by the same rule.

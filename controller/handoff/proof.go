@@ -52,13 +52,13 @@ func (s Snapshot) proveGone() (proof v1.Proof, ok bool) {
 // neverStarted tells whether a pod that is going has never run a main process and
 // never will. One whose deletion was asked for is bound to no node any more
 // (pkg/registry/core/pod/storage: assignPod). A Signal on its way fails, since what made
-// it go changed the pod.
+// it go changed the pod; a barrier that is about to be opened is opened all the same.
 func (s Snapshot) neverStarted(pod *corev1.Pod, containers []heldContainer) bool {
 	last := s.Singleton.Status.LastTransition
-	recorded := pod.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil)
+	recorded := pod.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil || chosenBy(pod) != "")
 	_, hasSignal := pod.Annotations[signal.Annotation]
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil || isHeld(pod, containers) && !recorded && !hasSignal && !released(pod) &&
-		!slices.ContainsFunc(containers, heldContainer.pastBarrier)
+		!s.chosenElsewhere(pod) && !slices.ContainsFunc(containers, heldContainer.pastBarrier)
 }
 
 // kubeletReported tells whether the kubelet ended the pod and reported every held

@@ -142,6 +142,11 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 
 		"chosen, deleted, past its barrier": {unsignalled(MakePod("db-1").Barrier().Injected().Protected().Running().Deleting()), ""},
 
+		// A controller that recorded it may be late with its barrier.
+		"chosen with a barrier, and deleted":                 {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm().Deleting()), ""},
+		"chosen with a barrier, deleted, the kubelet's word": {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm().Deleting().Ended()), v1.ProofKubeletReported},
+		"chosen by a singleton that is gone, and deleted":    {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting()), ""},
+
 		// Whoever takes the signal off does not take back the start.
 		"deleted, all but the record taken off": {with(chosen().Deleting()), ""},
 		"deleted, all but the role taken off":   {unsignalled(chosen().Label(v1.RoleLabel, v1.RoleActive).Deleting()), ""},

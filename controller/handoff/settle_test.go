@@ -113,7 +113,8 @@ func (s *settler) deleteWhatIsTooMuch(w *world) bool {
 	keep := int(w.singleton.holder) - 1
 	for i := range s.pods {
 		p := &w.pods[i]
-		if !p.exists() || !p.mayRun() || p.deleting || i == keep {
+		chosenElsewhere := p.chosenBy > 0 && p.chosenBy != w.singleton.life
+		if !p.exists() || !p.mayRun() && !chosenElsewhere || p.deleting || i == keep {
 			continue
 		}
 		if keep < 0 {

@@ -40,6 +40,11 @@ const version = "1"
 // arm puts the finalizer on the standby of that name.
 func arm(name string) handoff.Step { return handoff.Protect{Pod: ref(name), Version: version} }
 
+// choose is arm for a standby that waits at a barrier.
+func choose(name string) handoff.Step {
+	return handoff.Protect{Pod: ref(name), Version: version, ChosenBy: "stfs-uid"}
+}
+
 // signalOf is the step that signals the pod.
 func signalOf(name string, epoch int64) handoff.Signal {
 	return handoff.Signal{Pod: ref(name), Version: version, Signal: signal.Signal{UID: string(uidOf(name)), Epoch: epoch}}
@@ -241,8 +246,17 @@ func (p *PodWrapper) Warm() *PodWrapper {
 
 // Signalled is what the step Signal leaves on the pod.
 func (p *PodWrapper) Signalled(epoch int64) *PodWrapper {
-	text := signal.Signal{UID: string(p.Pod.UID), Epoch: epoch, Time: now.Add(-time.Minute)}.String()
+	return p.SignalledAt(epoch, now.Add(-time.Minute))
+}
+
+func (p *PodWrapper) SignalledAt(epoch int64, at time.Time) *PodWrapper {
+	text := signal.Signal{UID: string(p.Pod.UID), Epoch: epoch, Time: at}.String()
 	return p.Annotation(signal.Annotation, text).Label(v1.RoleLabel, v1.RoleActive).Protected()
+}
+
+// ChosenBy is what the step Protect leaves on a pod that waits at a barrier.
+func (p *PodWrapper) ChosenBy(singleton types.UID) *PodWrapper {
+	return p.Annotation(v1.ChosenByAnnotation, string(singleton)).Protected()
 }
 
 // Protected puts the finalizer on the pod.

@@ -148,11 +148,10 @@ func TestCrash(t *testing.T) {
 	}{
 		"before the finalizer":           {writes: 0},
 		"before the record":              {writes: 1},
-		"before the signal":              {writes: 2, wantRecorded: true},
-		"before the barrier is opened":   {writes: 3, wantRecorded: true, wantSignalled: true},
-		"before the kubelet is told":     {writes: 4, wantRecorded: true, wantSignalled: true},
-		"before the old pod is let go":   {writes: 5, wantRecorded: true, wantSignalled: true},
-		"before the policy is looked at": {writes: 6, wantRecorded: true, wantSignalled: true},
+		"before the barrier is opened":   {writes: 2, wantRecorded: true},
+		"before the signal":              {writes: 3, wantRecorded: true},
+		"before the old pod is let go":   {writes: 4, wantRecorded: true, wantSignalled: true},
+		"before the policy is looked at": {writes: 5, wantRecorded: true, wantSignalled: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -163,12 +162,12 @@ func TestCrash(t *testing.T) {
 
 			dying := dyingClient(test.writes)
 			_, err := newReconciler(dying, controllerClient, w.clock).Reconcile(t.Context(), w.request())
-			if test.writes < 6 {
+			if test.writes < 5 {
 				w.Expect(err).To(MatchError(errDied))
 			}
 			w.Expect(w.holder() == "db-2").To(Equal(test.wantRecorded), "db-2 is recorded")
 			w.Expect(signalled(w.pod("db-2"))).To(Equal(test.wantSignalled), "db-2 is signalled")
-			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(test.writes < 6), "db-1 is kept")
+			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(test.writes < 5), "db-1 is kept")
 
 			w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
 			s := w.singleton()

@@ -56,14 +56,15 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 		if step.Holder {
 			labels[v1.RoleLabel] = v1.RoleActive
 		}
-		return e.patchPod(ctx, step.Pod, step.Version, object{
-			"finalizers": []string{v1.HandoffFinalizer},
-			"labels":     labels,
-		})
-	case handoff.Signal:
-		return e.signal(ctx, step)
+		metadata := object{"finalizers": []string{v1.HandoffFinalizer}, "labels": labels}
+		if step.ChosenBy != "" {
+			metadata["annotations"] = object{v1.ChosenByAnnotation: step.ChosenBy}
+		}
+		return e.patchPod(ctx, step.Pod, step.Version, metadata)
 	case handoff.OpenBarrier:
 		return e.openBarrier(ctx, step)
+	case handoff.Signal:
+		return e.signal(ctx, step)
 	case handoff.Nudge:
 		return e.patchPod(ctx, step.Pod, "", object{
 			"annotations": object{nudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},

@@ -41,8 +41,13 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 		if slices.ContainsFunc(keep, func(ref handoff.PodRef) bool { return ref.UID == pod.UID }) {
 			continue
 		}
+		var annotations []string
+		if pod.UID != singleton.Status.ActivePodUID && pod.Annotations[v1.ChosenByAnnotation] == string(singleton.UID) {
+			// Nobody opens its barrier any more: no record of it comes through.
+			annotations = []string{v1.ChosenByAnnotation}
+		}
 		// One that is gone since it was read has to be looked at again: it may be lost.
-		if err := ReleaseFinalizer(ctx, r.Client, pod, v1.HandoffFinalizer); apierrors.IsNotFound(err) {
+		if err := ReleaseFinalizer(ctx, r.Client, pod, v1.HandoffFinalizer, annotations...); apierrors.IsNotFound(err) {
 			return ctrl.Result{RequeueAfter: conflictDelay}, nil
 		} else if err != nil {
 			return ctrl.Result{}, err
@@ -68,12 +73,16 @@ func (r *Reconciler) tellStopping(ctx context.Context, singleton *v1.StatefulSin
 	return nil
 }
 
-// ReleaseFinalizer takes one finalizer off an object. One that does not bear it is
-// left as it is; one that is gone, or was written since it was read, is an error.
-func ReleaseFinalizer(ctx context.Context, c client.Client, o client.Object, finalizer string) error {
+// ReleaseFinalizer takes one finalizer off an object, and annotations along with it. One
+// that does not bear it is left as it is; one that is gone, or was written since it was
+// read, is an error.
+func ReleaseFinalizer(ctx context.Context, c client.Client, o client.Object, finalizer string, annotations ...string) error {
 	before := o.DeepCopyObject().(client.Object)
 	if !controllerutil.RemoveFinalizer(o, finalizer) {
 		return nil
+	}
+	for _, annotation := range annotations {
+		delete(o.GetAnnotations(), annotation)
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := c.Patch(ctx, o, patch); err != nil {

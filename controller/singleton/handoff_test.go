@@ -44,12 +44,11 @@ func TestFirstRelease(t *testing.T) {
 			w.Eventually(w.holder).Should(Equal("db-1"))
 			moments := []moment{
 				{"the record names db-1", recordIs("db-1", 1)},
-				{"db-1 is signalled", podIs("db-1", signalled)},
 			}
 			if configMap := barrierOf(pod); configMap != "" {
 				moments = append(moments, moment{"its barrier is opened", configMapIs(configMap)})
 			}
-			journal.wantOrder(moments...)
+			journal.wantOrder(append(moments, moment{"db-1 is signalled", podIs("db-1", signalled)})...)
 			wantReleased(w, "db-1", 1)
 
 			w.serve(pod)
@@ -146,8 +145,8 @@ func TestRollout(t *testing.T) {
 		moment{"db-1 is retired", scaledToZero(old.Name)},
 		moment{"db-1 has ended", podIs("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
 		moment{"the record names db-2", recordIs("db-2", 2)},
-		moment{"db-2 is signalled", podIs("db-2", signalled)},
 		moment{"the barrier of db-2 is opened", configMapIs(barrierOf(second))},
+		moment{"db-2 is signalled", podIs("db-2", signalled)},
 		moment{"db-1 is let go", podIs("db-1", func(p *corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodSucceeded && !hasFinalizer(p) && p.Labels[v1.RoleLabel] == "" && p.Annotations[signal.Annotation] == ""
 		})},

@@ -24,6 +24,10 @@ const (
 	// HandoffFinalizer keeps a holder's object until it is proven dead.
 	HandoffFinalizer = "apps.statefulsingleton.com/handoff"
 
+	// ChosenByAnnotation names the singleton, by uid, that may become a pod's and open its
+	// barrier. Only the controller sets it, with the finalizer, where a barrier waits.
+	ChosenByAnnotation = "apps.statefulsingleton.com/chosen-by"
+
 	// PolicyFinalizer keeps a singleton's object until its ClusterPolicy is gone:
 	// a cluster-scoped object can't be owned by a namespaced one.
 	PolicyFinalizer = "apps.statefulsingleton.com/policy"
