@@ -224,11 +224,14 @@ func TestSidecarRuns(t *testing.T) {
 	if got := readFile(t, s.Volume.gateFile()); got != "the program" {
 		t.Errorf("delivered %q", got)
 	}
-	for epoch := range int64(20) {
+	// While it holds, it watches closely; once released, it leaves inotify, which would
+	// draw out its exit.
+	for epoch := range int64(3) {
 		project(signalOf(uid, epoch+1))
 		eventually(t, "the signal file is written", func() bool { return readFile(t, s.Volume.signalFile()) == signalOf(uid, epoch+1) })
 	}
-	modes := map[string]fs.FileMode{s.Volume.gateFile(): 0o755, s.Volume.signalFile(): 0o644}
+	eventually(t, "inotify is left", func() bool { return inotifyInstances(t) == 0 })
+	modes := map[string]fs.FileMode{s.Volume.gateFile(): 0o755, s.Volume.signalFile(): 0o644, s.Volume.bellFile(): fs.ModeNamedPipe | 0o644}
 	for path, want := range modes {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -241,8 +244,8 @@ func TestSidecarRuns(t *testing.T) {
 	project("")
 	eventually(t, "the signal file is removed", func() bool { return readFile(t, s.Volume.signalFile()) == "" })
 	entries, err := os.ReadDir(string(s.Volume))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("the volume holds %v (error %v), want the gate alone", entries, err)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("the volume holds %v (error %v), want the gate and the bell alone", entries, err)
 	}
 	stop()
 	if err := <-ended; err != nil {

@@ -55,16 +55,40 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	if s.UID == "" {
 		return errors.New("POD_UID is empty, so a signal could not be told from another pod's: the pod was not injected as it should be; delete it")
 	}
+	if err := s.Volume.hangBell(); err != nil {
+		s.Log.Warn("The held containers see the release by polling alone", "error", err)
+	}
 	if err := s.Volume.deliver(s.Program); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	s.status.UID, s.status.Delivered = s.UID, true
 	s.mu.Unlock()
-	for range changes(ctx, s.Podinfo, sidecarPoll, s.Log) {
-		s.follow()
+	s.awaitRelease(ctx)
+	// What comes after the release is not urgent. And a process that inotify serves
+	// would take some 15 ms more to exit, since the kernel lets a grace period pass
+	// then: as the last container of its pod, in the gap of the handoff.
+	ticker := time.NewTicker(lookAnyway)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			s.follow()
+		}
 	}
-	return nil
+}
+
+// awaitRelease follows the annotation closely until the pod is released or ctx ends.
+func (s *Sidecar) awaitRelease(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for range changes(ctx, s.Podinfo, sidecarPoll, s.Log) {
+		if s.follow(); s.Status().Released {
+			return
+		}
+	}
 }
 
 // Status is where the sidecar stands.

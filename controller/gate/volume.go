@@ -96,6 +96,7 @@ func (v Volume) apply(annotation []byte) error {
 		if err := writeWhole(v.signalFile(), 0o644, bytes.NewReader(annotation)); err != nil {
 			return fmt.Errorf("pass the signal on: %w", err)
 		}
+		v.ring()
 	}
 	return nil
 }

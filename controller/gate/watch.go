@@ -8,9 +8,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// lookAnyway is how often to look where inotify watches: it does not tell of what the
-// kubelet writes on the other side of a virtual machine's shared file system, as under
-// Kata Containers.
+// lookAnyway is how often to look where inotify watches or the bell is heard: inotify
+// does not tell of what the kubelet writes on the other side of a virtual machine's
+// shared file system, as under Kata Containers.
 const lookAnyway = time.Second
 
 // changes reports that something in dir may have changed: when inotify says so, and

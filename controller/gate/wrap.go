@@ -25,7 +25,7 @@ const (
 	exitSignalled     = 128 // plus the signal's number
 )
 
-// wrapPoll is how often the wrapper looks at the volume where inotify fails it.
+// wrapPoll is how often the wrapper looks at the volume where there is no bell.
 const wrapPoll = 100 * time.Millisecond
 
 // stopSignals end a wrapper that waits: whatever an image may name as its stop
@@ -87,13 +87,13 @@ func Wrap(v Volume, argv []string, log *slog.Logger) error {
 func wait(v Volume, command string, stops <-chan os.Signal, log *slog.Logger) (signal.Signal, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	changed := changes(ctx, string(v), wrapPoll, log)
+	rung := v.rung(ctx, log)
 	why := ""
 	for {
 		select {
 		case s := <-stops:
 			return signal.Signal{}, stopped(s)
-		case <-changed:
+		case <-rung:
 		}
 		released, err := v.Signal()
 		if err == nil {

@@ -176,6 +176,18 @@ func (p *pod) write(t *testing.T, path, content string, mode fs.FileMode) {
 func (p *pod) release(t *testing.T) {
 	t.Helper()
 	p.write(t, p.volume+"/start-signal", signal.Signal{UID: podUID, Epoch: 7}.String(), 0o644)
+	p.ring(t)
+}
+
+// ring has the held containers look at the signal, as the sidecar does.
+func (p *pod) ring(t *testing.T) {
+	t.Helper()
+	bell, err := os.OpenFile(p.volume+"/bell", os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist) { // nobody listens
+		return
+	}
+	must(t, err)
+	must(t, bell.Close())
 }
 
 // container has the gate at /gate, and tools, as most images do.
@@ -186,8 +198,9 @@ func (p *pod) container(argv ...string) container {
 	}
 }
 
-// wrapped is a held container.
+// wrapped is a held container. The sidecar has hung the bell for it.
 func (p *pod) wrapped(argv ...string) container {
+	_ = syscall.Mkfifo(p.volume+"/bell", 0o644) // it may hang there already
 	return p.container(append([]string{"/gate", "wrap", "--"}, argv...)...)
 }
 

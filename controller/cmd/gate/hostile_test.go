@@ -132,13 +132,13 @@ func throughShell(c *container, script string) {
 }
 
 // waits returns once the process is the gate and has begun to wait, by what the
-// kernel says of it: it has an inotify instance open.
+// kernel says of it: it has the bell open.
 func waits(t *testing.T, p *process) {
 	t.Helper()
-	eventually(t, "the gate watches its volume", func() bool {
+	eventually(t, "the gate listens to the bell", func() bool {
 		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.Process.Pid))
 		for _, fd := range fds {
-			if target, _ := os.Readlink(fd); target == "anon_inode:inotify" {
+			if target, _ := os.Readlink(fd); filepath.Base(target) == "bell" {
 				return true
 			}
 		}
@@ -154,10 +154,13 @@ func TestWrapHoldsWhileTheSignalIsReplaced(t *testing.T) {
 	path := p.volume + "/start-signal"
 	for i := range 300 {
 		must(t, os.WriteFile(path, []byte(release[:i%len(release)]), 0o644))
+		p.ring(t)
 		must(t, os.Remove(path))
 		must(t, syscall.Mkfifo(path, 0o644))
+		p.ring(t)
 		must(t, os.Remove(path))
 		must(t, os.Symlink(path, path))
+		p.ring(t)
 		must(t, os.Remove(path))
 	}
 	must(t, held.Process.Signal(syscall.SIGTERM))

@@ -221,6 +221,7 @@ func TestWrapHolds(t *testing.T) {
 			held.says(t, "Held: the main process starts")
 			for _, step := range steps {
 				p.write(t, p.volume+"/start-signal", step.signal, 0o644)
+				p.ring(t)
 				held.says(t, step.wantSaid)
 			}
 			// What comes after the release was not there before it.
@@ -249,7 +250,7 @@ func TestWrapHoldsWhereTheVolumeIsMissing(t *testing.T) {
 	if code := held.exit(t); code != 143 || read(t, held.stdout) != "" {
 		t.Errorf("exit code %d, stdout %q, want 143 and nothing", code, read(t, held.stdout))
 	}
-	if !strings.Contains(read(t, held.stderr), "dir=/var/run/signal") {
+	if !strings.Contains(read(t, held.stderr), "bell=/var/run/signal/bell") {
 		t.Errorf("stderr %q does not name the volume", read(t, held.stderr))
 	}
 }
@@ -388,6 +389,9 @@ func TestHandoff(t *testing.T) {
 	for name, held := range map[string]*process{"one": one, "two": two} {
 		if code := held.exit(t); code != 0 || read(t, held.stdout) != name+" started with 3\n" {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", name, code, read(t, held.stdout), read(t, held.stderr))
+		}
+		if stderr := read(t, held.stderr); strings.Contains(stderr, "polling alone") {
+			t.Errorf("%s does not hear the bell, stderr %q", name, stderr)
 		}
 	}
 	eventually(t, "/status says released", func() bool { return status(t, podIP)["released"] == true })
