@@ -218,7 +218,7 @@ func TestSidecarRuns(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
-	if err := s.Volume.AwaitDelivery(t.Context(), s.Log); err != nil {
+	if err := s.Volume.AwaitDelivery(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := readFile(t, s.Volume.gateFile()); got != "the program" {
@@ -311,7 +311,7 @@ func TestAwaitDeliveryGivesUp(t *testing.T) {
 	s, _ := newSidecar(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := s.Volume.AwaitDelivery(ctx, s.Log); err == nil || !strings.Contains(err.Error(), "see the sidecar's log") {
+	if err := s.Volume.AwaitDelivery(ctx); err == nil || !strings.Contains(err.Error(), "see the sidecar's log") {
 		t.Errorf("error %v, want one that says where to look", err)
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -57,15 +57,24 @@ func readSignal(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, signal.MaxLength+1))
 }
 
+// deliveryPoll is how often AwaitDelivery looks. It has to for some milliseconds only.
+const deliveryPoll = 5 * time.Millisecond
+
 // AwaitDelivery returns once the gate's binary is there for the held containers to
 // run, and fails when ctx ends before.
-func (v Volume) AwaitDelivery(ctx context.Context, log *slog.Logger) error {
-	for range changes(ctx, string(v), wrapPoll, log) {
+func (v Volume) AwaitDelivery(ctx context.Context) error {
+	ticker := time.NewTicker(deliveryPoll)
+	defer ticker.Stop()
+	for {
 		if _, err := os.Stat(v.gateFile()); err == nil {
 			return nil
 		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the sidecar did not deliver the gate to %s in time, and no held container can start without it: see the sidecar's log", v.gateFile())
+		case <-ticker.C:
+		}
 	}
-	return fmt.Errorf("the sidecar did not deliver the gate to %s in time, and no held container can start without it: see the sidecar's log", v.gateFile())
 }
 
 // deliver copies the program at source into the volume.

@@ -143,7 +143,7 @@ func serve(ctx context.Context, s *gate.Sidecar, podIP string, log *slog.Logger)
 func delivered() error {
 	ctx, cancel := context.WithTimeout(context.Background(), deliveryPatience)
 	defer cancel()
-	return gate.Volume(signal.Dir).AwaitDelivery(ctx, newLog())
+	return gate.Volume(signal.Dir).AwaitDelivery(ctx)
 }
 
 func started() error {
