@@ -139,7 +139,8 @@ func (d *decision) sort() {
 	}
 	slices.SortFunc(d.standbys, func(a, b standby) int {
 		return cmp.Or(cmp.Compare(b.revision, a.revision),
-			cmp.Compare(a.drained, b.drained), // one that need not leave first
+			cmp.Compare(a.drained, b.drained),                             // one that need not leave first
+			cmp.Compare(min(len(a.waitsFor), 1), min(len(b.waitsFor), 1)), // one that is warm first
 			a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time),
 			cmp.Compare(a.pod.Name, b.pod.Name))
 	})

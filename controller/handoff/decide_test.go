@@ -424,6 +424,11 @@ func TestDecideRollout(t *testing.T) {
 			wantOutcome: handoff.StandbyNotWarm, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantMessage: "pod db-2 container app waits: ImagePullBackOff: no such image; pod db-1 goes on until it is warm",
 		},
+		"of two new pods the younger one is warm": {
+			snapshot: MakeSnapshot(holder(), MakePod("db-3").Injected().Revision(2).Created(now.Add(-2 * time.Hour)).
+				Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available"), standby).Holder("db-1"),
+			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: retire,
+		},
 		"a crash-looping holder is stopped, and nobody is released before it has": {
 			snapshot:    MakeSnapshot(holder().State("app", waiting("CrashLoopBackOff", "")).Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), standby).Holder("db-1"),
 			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: retire,
