@@ -47,6 +47,8 @@ type decision struct {
 	needsPerson bool
 	// usual is how much longer what is under way usually takes: until then it is not told.
 	usual time.Duration
+	// tellLater is in how long there is more to tell, if nothing changes. 0: there is not.
+	tellLater time.Duration
 }
 
 type standby struct {
@@ -449,7 +451,7 @@ func (d *decision) serving(containers []heldContainer) {
 	t := d.status.LastTransition
 	switch {
 	case IsTrue(d.holder, corev1.PodReady):
-		d.found(HolderReady, "pod %s holds with epoch %d%s", d.holder.Name, d.status.Epoch, d.strangerHelp())
+		d.found(HolderReady, "pod %s holds with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.strangerHelp())
 	case t != nil && t.To == d.holder.Name && t.Ready == nil:
 		why := notReady(d.holder)
 		usually := usuallyReady
@@ -462,8 +464,8 @@ func (d *decision) serving(containers []heldContainer) {
 		}
 		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
 	case d.lostNode(d.holder) != nil:
-		d.found(HolderNotReady, "pod %s holds, and its node %s does not answer: it may run on there, so nothing starts elsewhere. If the node is off, run: %s",
-			d.holder.Name, d.holder.Spec.NodeName, taintCommand(d.lostNode(d.holder)))
+		d.found(HolderNotReady, "pod %s holds, and its node %s does not answer: it may run on there, so nothing starts elsewhere%s. If the node is off, run: %s",
+			d.holder.Name, d.holder.Spec.NodeName, d.spareInWords(), taintCommand(d.lostNode(d.holder)))
 	default:
 		d.found(HolderNotReady, "pod %s holds and is not Ready: %s", d.holder.Name, notReady(d.holder))
 	}

@@ -389,13 +389,20 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), MakePod("db-2").Injected().Warm()).
 				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere. If the node is off, run: kubectl taint node node-1",
+			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere; pod db-2 is warm, and takes over if it goes. If the node is off, run: kubectl taint node node-1",
 			wantSteps:   []handoff.Step{arm("db-2")},
 		},
 		"a spare of the same revision": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Warm().Revision(2)).Holder("db-1"),
 			wantSteps:   []handoff.Step{arm("db-2")},
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "pod db-1 holds with epoch 7; pod db-2 is warm, and takes over if it goes",
+		},
+		"a spare that can't be scheduled": {
+			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Revision(2).
+				Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available")).Holder("db-1"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "pod db-1 holds with epoch 7; no standby is warm: pod db-2 can't be scheduled: 0/2 nodes are available",
 		},
 		"a standby of an older revision": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(10), MakePod("db-2").Injected().Warm().Revision(9)).Holder("db-1"),
@@ -425,7 +432,7 @@ func TestDecideRollout(t *testing.T) {
 			wantMessage: "pod db-2 container app waits: ImagePullBackOff: no such image; pod db-1 goes on until it is warm",
 		},
 		"of two new pods the younger one is warm": {
-			snapshot: MakeSnapshot(holder(), MakePod("db-3").Injected().Revision(2).Created(now.Add(-2 * time.Hour)).
+			snapshot: MakeSnapshot(holder(), MakePod("db-3").Injected().Revision(2).Created(now.Add(-2*time.Hour)).
 				Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available"), standby).Holder("db-1"),
 			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: retire,
 		},

@@ -72,6 +72,9 @@ func (d *decision) report() {
 	if d.drained != "" && !d.drainTimedOut() {
 		d.plan.Requeue = min(d.plan.Requeue, d.drainDeadline().Sub(d.now))
 	}
+	if d.tellLater > 0 {
+		d.plan.Requeue = min(d.plan.Requeue, d.tellLater)
+	}
 	if outcome == HolderEnded {
 		d.plan.Requeue = time.Millisecond // the record just moved: decide on the rest at once
 	}
@@ -199,6 +202,22 @@ func (d *decision) severalHelp() string {
 		}
 	}
 	return fmt.Sprintf("Delete what is too much, as in: kubectl delete -n %s pod %s", d.Singleton.Namespace, d.runners[len(d.runners)-1].Name)
+}
+
+// spareInWords tells of the standby of a holder that nothing is about to replace: that it
+// is warm, or why it is not, where it takes longer than usual.
+func (d *decision) spareInWords() string {
+	if pod := d.warm(); pod != nil {
+		return fmt.Sprintf("; pod %s is warm, and takes over if it goes", pod.Name)
+	}
+	if len(d.standbys) == 0 {
+		return ""
+	}
+	spare := &d.standbys[0]
+	if d.tellLater = d.left(usuallyWarm, spare.pod.CreationTimestamp.Time); d.tellLater > 0 {
+		return ""
+	}
+	return fmt.Sprintf("; no standby is warm: pod %s %s", spare.pod.Name, spare.waitsFor)
 }
 
 // strangerHelp tells of pods that stay held for ever.

@@ -130,8 +130,12 @@ func TestDecideRequeue(t *testing.T) {
 		want     time.Duration
 	}{
 		"settled": {MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1"), 5 * time.Minute},
-		"no pods": {MakeSnapshot(), 5 * time.Minute},
-		"handoff": {MakeSnapshot(MakePod("db-1").Injected()), 5 * time.Second},
+		"a spare that may yet be warm soon": {
+			MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Created(now.Add(-time.Second))).Holder("db-1"), 4 * time.Second,
+		},
+		"a spare that is not": {MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected()).Holder("db-1"), 5 * time.Minute},
+		"no pods":             {MakeSnapshot(), 5 * time.Minute},
+		"handoff":             {MakeSnapshot(MakePod("db-1").Injected()), 5 * time.Second},
 		"the record just moved, and the rest is decided at once": {
 			MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended()).Holder("db-1"), time.Millisecond,
 		},
