@@ -29,8 +29,9 @@ const (
 	drainIsEvict  = "DrainIsEvict"
 	cannotSurge   = "CannotSurge"
 	otherBudget   = "OtherBudget"
-	standbyWaits  = "StandbyWaits"
 	drainTimedOut = "DrainTimedOut"
+	// StandbyWaits: evictions don't wait, since a pod is warm on another node already.
+	StandbyWaits = "StandbyWaits"
 )
 
 // BudgetName is the name of the PodDisruptionBudget of a singleton, in its namespace.
@@ -289,7 +290,7 @@ func (d *decision) evictions() (reason, message string) {
 	case d.drained != "" && d.toleratesCordon():
 		return cannotSurge, atOnce + "it tolerates cordoned nodes, and the next pod might come to the same one"
 	case d.drained != "" && d.newest() == nil && d.spare() != nil:
-		return standbyWaits, fmt.Sprintf("an eviction hands over to pod %s, which is warm on node %s", d.spare().Name, d.spare().Spec.NodeName)
+		return StandbyWaits, fmt.Sprintf("an eviction hands over to pod %s, which is warm on node %s", d.spare().Name, d.spare().Spec.NodeName)
 	case d.drained != "" && d.drainTimedOut():
 		return drainTimedOut, fmt.Sprintf("%sno pod was warm on another node within maxTransitionTime (%ds)", atOnce, d.Singleton.Spec.MaxTransitionTime)
 	case d.drained != "":

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
 // node creates a node of this test alone, named as its namespace.
@@ -116,6 +117,29 @@ func TestWarmDrain(t *testing.T) {
 	w.Expect(w.budget()).To(Equal(budget), "a handoff leaves the budget as it is")
 	w.Expect(d.Generation).To(Equal(int64(2)), "the Deployment is rolled once")
 	w.Expect(journal.wantOneAtATime()).To(Equal(2))
+}
+
+// A holder with a spare elsewhere is not replaced: evictions of it need not wait, and
+// the spare takes over.
+func TestDrainWithASpare(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	d, node := w.deployment(), w.node()
+	d.Spec.Replicas = new(int32(2))
+	w.Expect(c.Update(t.Context(), d)).To(Succeed())
+	rs := w.replicaSet(d, 1)
+	first := w.hold("db-1", ownedBy(rs), withCommand, onNode(node))
+	spare := w.warmPod("db-2", ownedBy(rs), withCommand)
+	w.Eventually(w.budget).ShouldNot(BeNil())
+	w.Eventually(func() string { return w.singleton().Status.Message }).Should(ContainSubstring("pod db-2 is warm"))
+
+	w.cordon(node, true)
+	w.Eventually(w.budget).Should(BeNil())
+	w.Expect(w.singleton().Status.Message).To(ContainSubstring("an eviction hands over to pod db-2, which is warm on node " + nodeName))
+	w.wantEvent(corev1.EventTypeNormal, handoff.StandbyWaits)
+	w.takeOver(first, spare)
+	w.Expect(w.replaces(d)()).To(BeEmpty(), "the spare is of this revision")
 }
 
 // Where nothing takes over in time the budget is lifted, and it is back once the node
