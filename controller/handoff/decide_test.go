@@ -389,14 +389,14 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), MakePod("db-2").Injected().Warm()).
 				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere; pod db-2 is warm, and takes over if it goes. If the node is off, run: kubectl taint node node-1",
+			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere; pod db-2 is warm and would take over. If the node is off, run: kubectl taint node node-1",
 			wantSteps:   []handoff.Step{arm("db-2")},
 		},
 		"a spare of the same revision": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Warm().Revision(2)).Holder("db-1"),
 			wantSteps:   []handoff.Step{arm("db-2")},
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "pod db-1 holds with epoch 7; pod db-2 is warm, and takes over if it goes",
+			wantMessage: "pod db-1 holds with epoch 7; pod db-2 is warm and would take over",
 		},
 		"a spare that can't be scheduled": {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Revision(2).

@@ -208,7 +208,7 @@ func (d *decision) severalHelp() string {
 // is warm, or why it is not, where it takes longer than usual.
 func (d *decision) spareInWords() string {
 	if pod := d.warm(); pod != nil {
-		return fmt.Sprintf("; pod %s is warm, and takes over if it goes", pod.Name)
+		return fmt.Sprintf("; pod %s is warm and would take over", pod.Name)
 	}
 	if len(d.standbys) == 0 {
 		return ""
