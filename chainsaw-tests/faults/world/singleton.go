@@ -53,7 +53,7 @@ type Options struct {
 	Recreate bool
 	// Plain leaves the application to Kubernetes alone: no singleton picks its pods.
 	Plain bool
-	// Replicas is how many pods there are. 0: one.
+	// Replicas is how many pods there are, on different nodes where those take pods. 0: one.
 	Replicas int32
 	// Image is the application's. Empty: $APP_IMAGE.
 	Image string
@@ -168,6 +168,13 @@ func (s *Singleton) template() corev1.PodTemplateSpec {
 	if s.options.InitTime > 0 {
 		spec.InitContainers = []corev1.Container{{
 			Name: "init", Image: container.Image, Command: []string{"/app", "wait", s.options.InitTime.String()},
+		}}
+	}
+	if s.options.Replicas > 1 {
+		honor := corev1.NodeInclusionPolicyHonor
+		spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, NodeTaintsPolicy: &honor,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: labels}, MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
 		}}
 	}
 	if s.options.Node != "" {
