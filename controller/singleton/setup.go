@@ -99,7 +99,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// The controller's own writes of status need no second look.
 		For(&v1.StatefulSingleton{}, builder.WithPredicates(specOrAnnotations)).
 		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(comesOrGoes())).
-		WatchesMetadata(podMetadata(), handler.EnqueueRequestsFromMapFunc(singletonOfPod)).
+		WatchesMetadata(podMetadata(), r.podEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(drainChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{
@@ -142,12 +142,6 @@ func watchPolicies(mgr ctrl.Manager, c controller.Controller) error {
 	}
 	return c.Watch(source.Kind[client.Object](served, policyMetadata(""),
 		handler.EnqueueRequestsFromMapFunc(singletonOfPolicy), predicate.GenerationChangedPredicate{}))
-}
-
-// singletonOfPod names the singleton that a pod belongs to.
-func singletonOfPod(_ context.Context, pod client.Object) []reconcile.Request {
-	name := pod.GetLabels()[v1.SingletonLabel]
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: pod.GetNamespace(), Name: name}}}
 }
 
 // neighbours names the other singletons of the namespace: one that comes or goes
