@@ -243,6 +243,9 @@ func (d *decision) withHolder() {
 	}
 	if Going(d.holder) {
 		d.protect(d.holder)
+		if node := d.Nodes[d.holder.Spec.NodeName]; node != nil && nodeReady(node) && !terminal(d.holder) {
+			d.usual = d.left(usuallyStops, askedToStop(d.holder))
+		}
 		d.found(HolderStopping, "pod %s stops%s", d.holder.Name, d.stoppingHelp(d.holder, d.now))
 		return
 	}
@@ -528,6 +531,9 @@ const (
 	// usuallySeen is how long the kubelet takes from the signal to the report that a
 	// container is beyond its barrier.
 	usuallySeen = 2 * time.Second
+	// usuallyStops is how long it takes from the request for deletion, which is dated in
+	// whole seconds, to the kubelet's report of the end.
+	usuallyStops = 4 * time.Second
 	// usuallyReady is how long a holder takes from its signal to Ready.
 	usuallyReady = 5 * time.Second
 )

@@ -102,9 +102,16 @@ func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
 		"a standby that never warms": {
 			MakeSnapshot(holder(), MakePod("db-2").Barrier().Injected().Revision(2).Created(now), copies).Holder("db-1"), handoff.StandbyNotWarm, false, 5 * time.Second,
 		},
-		"just asked to stop":         {MakeSnapshot(holder(), standby(time.Hour).Warm()).Holder("db-1"), handoff.Retiring, true, time.Second},
-		"asked to stop, and is not":  {retired, handoff.Retiring, false, 5 * time.Second},
-		"stops":                      {MakeSnapshot(holder().Deleting(), standby(time.Second).Warm()).Holder("db-1"), handoff.HolderStopping, false, 5 * time.Second},
+		"just asked to stop":        {MakeSnapshot(holder(), standby(time.Hour).Warm()).Holder("db-1"), handoff.Retiring, true, time.Second},
+		"asked to stop, and is not": {retired, handoff.Retiring, false, 5 * time.Second},
+		"stops":                     {MakeSnapshot(holder().AskedToStop(time.Second), standby(time.Hour).Warm()).Holder("db-1"), handoff.HolderStopping, true, 3 * time.Second},
+		"takes longer to stop":      {MakeSnapshot(holder().AskedToStop(4*time.Second), standby(time.Hour).Warm()).Holder("db-1"), handoff.HolderStopping, false, 5 * time.Second},
+		"stops on a lost node": {
+			MakeSnapshot(holder().AskedToStop(time.Second)).Holder("db-1").Node("node-1", corev1.ConditionUnknown), handoff.HolderStopping, false, 5 * time.Second,
+		},
+		"has ended, and nothing proves it": {
+			MakeSnapshot(rejected(holder().AskedToStop(time.Second))).Holder("db-1"), handoff.HolderStopping, false, 5 * time.Second,
+		},
 		"just released":              {starting(time.Second), handoff.Starting, true, 4 * time.Second},
 		"takes longer to start":      {starting(5 * time.Second), handoff.Starting, false, 5 * time.Second},
 		"started, not Ready yet":     {started(), handoff.Starting, false, 5 * time.Second},
@@ -132,15 +139,21 @@ func TestDecideTellsOfAnEpoch(t *testing.T) {
 	}
 }
 
-// A handoff of which no status told yet began when the new pod was created.
+// A handoff of which no status told yet began when the new pod was created, or the holder
+// was asked to stop.
 func TestDecideDatesTheBeginning(t *testing.T) {
-	for name, tc := range map[string]struct{ age, wantAgo time.Duration }{
-		"just now":       {0, 0},
-		"untold so far":  {20 * time.Second, 20 * time.Second},
-		"waits for long": {time.Minute, 0},
+	const long = time.Minute
+	for name, tc := range map[string]struct{ created, asked, wantAgo time.Duration }{
+		"just now":                       {0, 0, 0},
+		"untold so far":                  {20 * time.Second, 2 * time.Second, 20 * time.Second},
+		"waits for long":                 {long, 0, 0},
+		"asked to stop while one waits":  {long, 2 * time.Second, 2 * time.Second},
+		"asked to stop before one comes": {0, 2 * time.Second, 2 * time.Second},
+		"asked to stop long ago":         {long, long, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(1).Deleting(), MakePod("db-2").Injected().Revision(2).Warm().Created(now.Add(-tc.age))).Holder("db-1")
+			holder := MakePod("db-1").Injected().Holding().Revision(1).AskedToStop(tc.asked)
+			s := MakeSnapshot(holder, MakePod("db-2").Injected().Revision(2).Warm().Created(now.Add(-tc.created))).Holder("db-1")
 			plan := handoff.Decide(s.Snapshot, now)
 			if ago := now.Sub(plan.Status.TransitionTimestamp.Time); ago != tc.wantAgo {
 				t.Errorf("it began %s ago, want %s", ago, tc.wantAgo)

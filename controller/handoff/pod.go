@@ -269,6 +269,15 @@ func terminal(pod *corev1.Pod) bool {
 // Going tells whether the pod was asked to stop or has ended.
 func Going(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || terminal(pod) }
 
+// askedToStop is when the pod's deletion was asked for, in whole seconds; the zero time if
+// nobody did.
+func askedToStop(pod *corev1.Pod) time.Time {
+	if pod.DeletionTimestamp == nil {
+		return time.Time{}
+	}
+	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
+}
+
 // released tells whether the pod bears anything that the controller writes with
 // its signal, or after it: whoever takes the signal off by hand does not take back
 // the start.

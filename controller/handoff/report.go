@@ -28,22 +28,28 @@ func (o Outcome) settled() bool {
 }
 
 // longestUntold is how far back a handoff may have begun of which no status tells yet.
-const longestUntold = usuallyWarm + longestPause + usuallyAsked
+const longestUntold = usuallyWarm + longestPause + usuallyAsked + usuallyStops
 
 // begun is when the handoff that is under way began: now, if none was, or when the pod
-// was created that the holder makes room for.
+// was created that the holder makes room for, or the holder was asked to stop.
 func (d *decision) begun() *metav1.MicroTime {
 	was := &d.Singleton.Status
 	if was.TransitionTimestamp != nil && (was.Phase == v1.PhaseTransitioning || was.Phase == v1.PhaseFailed) {
 		return was.TransitionTimestamp.DeepCopy()
 	}
-	began := metav1.NewMicroTime(d.now)
+	began := d.now
 	if d.holder != nil {
-		if next := d.newest(); next != nil && d.left(longestUntold, next.pod.CreationTimestamp.Time) > 0 {
-			began = metav1.NewMicroTime(next.pod.CreationTimestamp.Time)
+		moments := []time.Time{askedToStop(d.holder)}
+		if next := d.newest(); next != nil {
+			moments = append(moments, next.pod.CreationTimestamp.Time)
+		}
+		for _, moment := range moments {
+			if d.left(longestUntold, moment) > 0 && moment.Before(began) {
+				began = moment
+			}
 		}
 	}
-	return &began
+	return new(metav1.NewMicroTime(began))
 }
 
 // report turns the outcome into the rest of the status.

@@ -288,6 +288,14 @@ func (p *PodWrapper) Deleting() *PodWrapper {
 	return p
 }
 
+// AskedToStop is the pod whose deletion was asked for so long ago, with a grace period of
+// half a minute.
+func (p *PodWrapper) AskedToStop(ago time.Duration) *PodWrapper {
+	p.DeletionTimestamp = new(metav1.NewTime(now.Add(30*time.Second - ago)))
+	p.DeletionGracePeriodSeconds = new(int64(30))
+	return p
+}
+
 // Ended is the kubelet's last report of a pod that it has ended.
 func (p *PodWrapper) Ended() *PodWrapper {
 	p.Phase(corev1.PodFailed).Condition(corev1.PodReady, corev1.ConditionFalse, "PodFailed", "").
