@@ -393,8 +393,7 @@ func (d *decision) adopt(pod *corev1.Pod) {
 func (d *decision) alive() {
 	containers := held(d.holder, d.Singleton)
 	given, hasSignal := signalled(d.holder)
-	holds := slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.open })
-	if holds && !hasSignal {
+	if awaitsSignal(d.holder, containers) {
 		if !d.blocked() {
 			d.signalHolder(d.holder)
 			d.found(Released, "pod %s is released with epoch %d", d.holder.Name, d.status.Epoch)

@@ -1,6 +1,7 @@
 package handoff_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,8 +52,20 @@ func (tc decideCase) run(t *testing.T) {
 	if !strings.Contains(plan.Status.Message, tc.wantMessage) {
 		t.Errorf("message %q, want %q in it", plan.Status.Message, tc.wantMessage)
 	}
+	if tc.snapshot.HolderStays() {
+		wantNoRelease(t, tc.snapshot.Snapshot, plan)
+	}
 	if diff := cmp.Diff(before, tc.snapshot.Singleton); diff != "" {
 		t.Errorf("the snapshot was changed (-before +after):\n%s", diff)
+	}
+}
+
+// wantNoRelease wants a plan that signals no pod, and leaves the holder as it is.
+func wantNoRelease(t *testing.T, s handoff.Snapshot, plan handoff.Plan) {
+	t.Helper()
+	signals := slices.ContainsFunc(plan.Steps, func(step handoff.Step) bool { _, is := step.(handoff.Signal); return is })
+	if signals || plan.Status.ActivePodUID != s.Singleton.Status.ActivePodUID {
+		t.Errorf("%s: pod %s holds, and the steps are %v, though the holder stays", plan.Outcome, plan.Status.ActivePod, plan.Steps)
 	}
 }
 

@@ -89,6 +89,9 @@ func FuzzDecide(f *testing.F) {
 
 		plan := handoff.Decide(s.Snapshot, now)
 		wantStorable(t, plan.Status)
+		if s.HolderStays() {
+			wantNoRelease(t, s.Snapshot, plan)
+		}
 		if believed := word == uid && (is(vanished) && is(recorded) || is(deleting) && is(nodeLost)); !believed {
 			wantNothingFor(t, plan, "db-2")
 		}

@@ -269,6 +269,12 @@ func terminal(pod *corev1.Pod) bool {
 // Going tells whether the pod was asked to stop or has ended.
 func Going(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || terminal(pod) }
 
+// awaitsSignal tells whether the pod has to be signalled before it runs, and was not.
+func awaitsSignal(pod *corev1.Pod, containers []heldContainer) bool {
+	_, hasSignal := signalled(pod)
+	return !hasSignal && slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.open })
+}
+
 // askedToStop is when the pod's deletion was asked for, in whole seconds; the zero time if
 // nobody did.
 func askedToStop(pod *corev1.Pod) time.Time {

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,10 +19,12 @@ type Snapshot struct {
 	// Singleton as read before the pods, so that a record which moved since then
 	// fails the compare-and-swap.
 	Singleton *v1.StatefulSingleton
-	// Others are the other singletons of the namespace.
+	// Others are the other singletons of the namespace. They may come from a cache while
+	// the holder stays.
 	Others []v1.StatefulSingleton
 	// Pods are those that the selector picks, those that bear the singleton's
-	// label, and the recorded holder if it exists.
+	// label, and the recorded holder if it exists. While the holder stays, one that only
+	// bears the label may be missing as long as no cache has it.
 	Pods []corev1.Pod
 	// ReplicaSets, Deployments and StatefulSets own some of the pods, by uid. One that is missing
 	// counts as not existing.
@@ -38,6 +41,13 @@ type Snapshot struct {
 	Claims map[string]*corev1.PersistentVolumeClaim
 	// Budgets are the PodDisruptionBudgets of the namespace, as a cache has them.
 	Budgets []policyv1.PodDisruptionBudget
+}
+
+// HolderStays tells whether the recorded holder is there, was released, and nobody asked
+// it to stop. Then no pod is released or recorded, whatever else there is.
+func (s Snapshot) HolderStays() bool {
+	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == s.Singleton.Status.ActivePodUID })
+	return i >= 0 && !Going(&s.Pods[i]) && !awaitsSignal(&s.Pods[i], held(&s.Pods[i], s.Singleton))
 }
 
 // revisionAnnotation is what the Deployment controller numbers its ReplicaSets

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,82 +24,119 @@ import (
 // meanwhile fails the compare-and-swap.
 func (r *Reconciler) observe(ctx context.Context, singleton *v1.StatefulSingleton) (handoff.Snapshot, error) {
 	s := handoff.Snapshot{Singleton: singleton}
-	reads, readContext := errgroup.WithContext(ctx)
-	reads.Go(func() (err error) {
-		if s.Pods, err = r.pods(readContext, singleton); err != nil {
-			err = fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
-		}
-		return err
-	})
-	reads.Go(func() (err error) {
-		if s.Others, err = r.others(readContext, singleton); err != nil {
-			err = fmt.Errorf("list StatefulSingletons in namespace %s: %w", singleton.Namespace, err)
-		}
-		return err
-	})
-	if err := reads.Wait(); err != nil {
-		return s, err
+	if err := r.pods(ctx, &s); err != nil {
+		return s, fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
 	}
 	var budgets policyv1.PodDisruptionBudgetList
 	if err := r.Client.List(ctx, &budgets, client.InNamespace(singleton.Namespace)); err != nil {
 		return s, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", singleton.Namespace, err)
 	}
 	s.Budgets = budgets.Items
-	if err := r.surroundings(ctx, &s); err != nil {
-		return s, fmt.Errorf("read what the pods of StatefulSingleton %s belong to: %w", client.ObjectKeyFromObject(singleton), err)
+	// The other singletons may be many, and matter where a pod may be released.
+	singletons := r.Live
+	if s.HolderStays() {
+		singletons = r.Client
 	}
-	return s, nil
+	reads, readContext := errgroup.WithContext(ctx)
+	reads.Go(func() (err error) {
+		if s.Others, err = others(readContext, singletons, singleton); err != nil {
+			err = fmt.Errorf("list StatefulSingletons in namespace %s: %w", singleton.Namespace, err)
+		}
+		return err
+	})
+	reads.Go(func() error {
+		if err := r.surroundings(readContext, &s); err != nil {
+			return fmt.Errorf("read what the pods of StatefulSingleton %s belong to: %w", client.ObjectKeyFromObject(singleton), err)
+		}
+		return nil
+	})
+	err := reads.Wait()
+	return s, err
 }
 
-// pods are those that bear the singleton's label, those that the selector picks, and
+// pods reads those that bear the singleton's label, those that the selector picks, and
 // the recorded holder.
-func (r *Reconciler) pods(ctx context.Context, singleton *v1.StatefulSingleton) ([]corev1.Pod, error) {
-	var labelled, selected corev1.PodList
-	reads, readContext := errgroup.WithContext(ctx)
-	list := func(into *corev1.PodList, match client.ListOption) {
-		reads.Go(func() error { return r.Live.List(readContext, into, client.InNamespace(singleton.Namespace), match) })
+func (r *Reconciler) pods(ctx context.Context, s *handoff.Snapshot) error {
+	singleton := s.Singleton
+	labelled := client.MatchingLabels{v1.SingletonLabel: singleton.Name}
+	selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector)
+	selected := client.MatchingLabelsSelector{Selector: selector}
+	switch {
+	case err != nil:
+		// A selector that is none picks nothing: the Injector says what is wrong with it.
+		err = r.listPods(ctx, s, labelled)
+	case !r.selectorDoes(ctx, singleton, selector):
+		err = r.listPods(ctx, s, selected, labelled)
+	default:
+		if err = r.listPods(ctx, s, selected); err == nil && !s.HolderStays() {
+			err = r.listPods(ctx, s, labelled)
+		}
 	}
-	list(&labelled, client.MatchingLabels{v1.SingletonLabel: singleton.Name})
-	// A selector that is none picks nothing: the Injector says what is wrong with it.
-	if selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector); err == nil {
-		list(&selected, client.MatchingLabelsSelector{Selector: selector})
+	holder := singleton.Status.ActivePod
+	if err != nil || holder == "" || hasPod(s, singleton.Status.ActivePodUID) {
+		return err
+	}
+	var pod corev1.Pod
+	err = r.Live.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: holder}, &pod)
+	if err == nil && pod.UID == singleton.Status.ActivePodUID {
+		s.Pods = append(s.Pods, pod)
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// selectorDoes tells whether, as the caches have it, the holder stays and the selector
+// picks every pod that bears the singleton's label.
+func (r *Reconciler) selectorDoes(ctx context.Context, singleton *v1.StatefulSingleton, selector labels.Selector) bool {
+	if !singleton.DeletionTimestamp.IsZero() || !r.seemsToStay(ctx, singleton) {
+		return false
+	}
+	labelled := &metav1.PartialObjectMetadataList{}
+	labelled.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	err := r.Client.List(ctx, labelled, client.InNamespace(singleton.Namespace), client.MatchingLabels{v1.SingletonLabel: singleton.Name})
+	return err == nil && !slices.ContainsFunc(labelled.Items, func(pod metav1.PartialObjectMetadata) bool { return !selector.Matches(labels.Set(pod.Labels)) })
+}
+
+// seemsToStay tells whether, as the cache has it, the recorded holder is there and nobody
+// asked it to stop.
+func (r *Reconciler) seemsToStay(ctx context.Context, singleton *v1.StatefulSingleton) bool {
+	holder := podMetadata()
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: singleton.Status.ActivePod}, holder)
+	return err == nil && holder.UID == singleton.Status.ActivePodUID && holder.DeletionTimestamp == nil
+}
+
+// listPods adds the pods that match, each once.
+func (r *Reconciler) listPods(ctx context.Context, s *handoff.Snapshot, matches ...client.ListOption) error {
+	lists := make([]corev1.PodList, len(matches))
+	reads, readContext := errgroup.WithContext(ctx)
+	for i := range matches {
+		reads.Go(func() error {
+			return r.Live.List(readContext, &lists[i], client.InNamespace(s.Singleton.Namespace), matches[i])
+		})
 	}
 	if err := reads.Wait(); err != nil {
-		return nil, err
+		return err
 	}
-	var pods []corev1.Pod
-	seen := map[types.UID]bool{}
-	for _, pod := range slices.Concat(labelled.Items, selected.Items) {
-		if !seen[pod.UID] {
-			seen[pod.UID] = true
-			pods = append(pods, pod)
+	for i := range lists {
+		for _, pod := range lists[i].Items {
+			if !hasPod(s, pod.UID) {
+				s.Pods = append(s.Pods, pod)
+			}
 		}
 	}
-	if holder := singleton.Status.ActivePod; holder != "" && !seen[singleton.Status.ActivePodUID] {
-		var pod corev1.Pod
-		err := r.Live.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: holder}, &pod)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, err
-		}
-		if err == nil && pod.UID == singleton.Status.ActivePodUID {
-			pods = append(pods, pod)
-		}
-	}
-	return pods, nil
+	return nil
 }
 
-func (r *Reconciler) others(ctx context.Context, singleton *v1.StatefulSingleton) ([]v1.StatefulSingleton, error) {
+func hasPod(s *handoff.Snapshot, uid types.UID) bool {
+	return slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == uid })
+}
+
+// others reads the other singletons of the namespace.
+func others(ctx context.Context, from client.Reader, singleton *v1.StatefulSingleton) ([]v1.StatefulSingleton, error) {
 	var list v1.StatefulSingletonList
-	if err := r.Live.List(ctx, &list, client.InNamespace(singleton.Namespace)); err != nil {
+	if err := from.List(ctx, &list, client.InNamespace(singleton.Namespace)); err != nil {
 		return nil, err
 	}
-	var others []v1.StatefulSingleton
-	for _, other := range list.Items {
-		if other.Name != singleton.Name {
-			others = append(others, other)
-		}
-	}
-	return others, nil
+	return slices.DeleteFunc(list.Items, func(other v1.StatefulSingleton) bool { return other.Name == singleton.Name }), nil
 }
 
 // surroundings reads the pods' owners, and their nodes and claims where they count:

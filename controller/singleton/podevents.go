@@ -46,12 +46,9 @@ func (r *Reconciler) podEvents() handler.EventHandler {
 // the holder's, and nobody asked that one to stop. A cache that lags costs no more than
 // the delay.
 func (r *Reconciler) canWait(ctx context.Context, key types.NamespacedName, pod client.Object) bool {
-	singleton, holder := &v1.StatefulSingleton{}, podMetadata()
-	if err := r.Client.Get(ctx, key, singleton); err != nil || singleton.Status.ActivePodUID == pod.GetUID() {
-		return false
-	}
-	err := r.Client.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: singleton.Status.ActivePod}, holder)
-	return err == nil && holder.UID == singleton.Status.ActivePodUID && holder.DeletionTimestamp == nil
+	singleton := &v1.StatefulSingleton{}
+	err := r.Client.Get(ctx, key, singleton)
+	return err == nil && singleton.Status.ActivePodUID != pod.GetUID() && r.seemsToStay(ctx, singleton)
 }
 
 // isBeginning tells whether nothing can come of an update before the kubelet has acted on

@@ -44,6 +44,8 @@ type world struct {
 	t         *testing.T
 	namespace string
 	clock     *skewedClock
+	// counting is nil where nobody wants to know what the manager reads.
+	counting *counting
 }
 
 func newWorld(t *testing.T) *world {
@@ -85,6 +87,9 @@ func (w *world) startManager() *prometheus.Registry {
 	})
 	w.Expect(err).NotTo(HaveOccurred())
 	live := inNamespace{mgr.GetAPIReader(), w.namespace}
+	if w.counting != nil {
+		w.counting.Reader, live.Reader = live.Reader, w.counting
+	}
 	registry := prometheus.NewRegistry()
 	reconciler := newReconciler(mgr.GetClient(), live, w.clock)
 	reconciler.Recorder = mgr.GetEventRecorder("statefulsingleton")
@@ -101,6 +106,12 @@ func (w *world) startManager() *prometheus.Registry {
 		}
 	})
 	return registry
+}
+
+// countReads has the manager count what it reads.
+func (w *world) countReads() *counting {
+	w.counting = &counting{}
+	return w.counting
 }
 
 // logger logs to the test until that ends: the manager's recorder of events ends later.
