@@ -17,7 +17,7 @@ import (
 
 // leisure is how long after an event that nobody waits for the singleton is reconciled,
 // once for all that come until then: a pod that warms up gives an event for each step.
-const leisure = time.Second
+const leisure = 2 * time.Second
 
 // podEvents has the singletons reconciled that pods belong to.
 func (r *Reconciler) podEvents() handler.EventHandler {
