@@ -47,8 +47,8 @@ type decision struct {
 	needsPerson bool
 	// usual is how much longer what is under way usually takes: until then it is not told.
 	usual time.Duration
-	// tellLater is in how long there is more to tell, if nothing changes. 0: there is not.
-	tellLater time.Duration
+	// again is in how long there is more to do or to tell, if nothing changes. 0: there is not.
+	again time.Duration
 }
 
 type standby struct {
@@ -345,6 +345,7 @@ func (d *decision) signalHolder(pod *corev1.Pod) {
 	d.do(Record{})
 	d.do(d.barriers(pod)...)
 	d.do(Signal{refOf(pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
+	d.again = nudgeAfter(held(pod, d.Singleton))
 }
 
 // protectStandby puts the finalizer on a standby that is to be signalled, and says who
@@ -404,10 +405,7 @@ func (d *decision) alive() {
 	if hasSignal && !IsTrue(d.holder, v1.ReadyCondition) {
 		d.do(MarkReady{refOf(d.holder)})
 	}
-	if slices.ContainsFunc(containers, heldContainer.atBarrier) && d.left(usuallySeen, given.Time) == 0 {
-		d.do(d.barriers(d.holder)...)
-		d.do(Nudge{refOf(d.holder), d.status.Epoch})
-	}
+	d.nudge(containers, given)
 	d.followStart(containers, given)
 	if d.blocked() {
 		return
@@ -424,6 +422,36 @@ func (d *decision) alive() {
 	if !d.replace() {
 		d.serving(containers)
 	}
+}
+
+// nudge has the kubelet look again at a holder that starts, once, where it usually would
+// have seen by now what it looks for.
+func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
+	t := d.status.LastTransition
+	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !IsTrue(d.holder, corev1.PodReady)
+	atBarrier := slices.ContainsFunc(containers, heldContainer.atBarrier)
+	after := nudgeAfter(containers)
+	if after == 0 || !starts && !atBarrier || d.holder.Annotations[v1.NudgeAnnotation] == fmt.Sprint(given.Epoch) {
+		return
+	}
+	if d.again = d.left(after, given.Time); d.again > 0 {
+		return
+	}
+	if atBarrier {
+		d.do(d.barriers(d.holder)...)
+	}
+	d.do(Nudge{refOf(d.holder), given.Epoch})
+}
+
+// nudgeAfter is how long after the signal the kubelet is made to look again. 0: it is not.
+func nudgeAfter(containers []heldContainer) time.Duration {
+	switch {
+	case slices.ContainsFunc(containers, func(h heldContainer) bool { return h.configMap != "" }):
+		return usuallySeen
+	case !startReported(containers):
+		return usuallyStarted
+	}
+	return 0
 }
 
 // followStart writes down what the kubelet reported of the new holder's start.
@@ -456,13 +484,11 @@ func (d *decision) serving(containers []heldContainer) {
 		d.found(HolderReady, "pod %s holds with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.strangerHelp())
 	case t != nil && t.To == d.holder.Name && t.Ready == nil:
 		why := notReady(d.holder)
-		usually := usuallyReady
 		if slices.ContainsFunc(containers, heldContainer.atBarrier) {
 			why = "the kubelet has not noticed yet that its barrier is open"
-			usually = usuallySeen
 		}
 		if d.Singleton.Status.LastTransition.GapMilliseconds != nil || t.GapMilliseconds == nil {
-			d.usual = cmp.Or(d.left(usually, t.Signalled.Time), d.left(usuallyReady, t.Signalled.Time))
+			d.usual = d.left(usuallyReady, t.Signalled.Time)
 		}
 		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
 	case d.lostNode(d.holder) != nil:
@@ -530,6 +556,11 @@ const (
 	// usuallySeen is how long the kubelet takes from the signal to the report that a
 	// container is beyond its barrier.
 	usuallySeen = 2 * time.Second
+	// usuallyStarted is how long a wrapper takes from the signal to the start of the main
+	// process. With the signal the kubelet runs the readiness probe, too early, and then not
+	// before a whole period has passed (pkg/kubelet/prober: worker.run), unless it looks at
+	// the pod again.
+	usuallyStarted = 300 * time.Millisecond
 	// usuallyStops is how long it takes from the request for deletion, which is dated in
 	// whole seconds, to the kubelet's report of the end.
 	usuallyStops = 4 * time.Second

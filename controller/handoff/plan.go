@@ -122,7 +122,8 @@ type (
 		Signal  signal.Signal
 	}
 
-	// Nudge makes the kubelet look again whether the ConfigMap exists.
+	// Nudge makes the kubelet look again at a pod that was signalled: whether the ConfigMap
+	// exists, and whether the pod is ready.
 	Nudge struct {
 		Pod   PodRef
 		Epoch int64

@@ -78,8 +78,8 @@ func (d *decision) report() {
 	if d.drained != "" && !d.drainTimedOut() {
 		d.plan.Requeue = min(d.plan.Requeue, d.drainDeadline().Sub(d.now))
 	}
-	if d.tellLater > 0 {
-		d.plan.Requeue = min(d.plan.Requeue, d.tellLater)
+	if d.again > 0 {
+		d.plan.Requeue = min(d.plan.Requeue, d.again)
 	}
 	if outcome == HolderEnded {
 		d.plan.Requeue = time.Millisecond // the record just moved: decide on the rest at once
@@ -220,7 +220,7 @@ func (d *decision) spareInWords() string {
 		return ""
 	}
 	spare := &d.standbys[0]
-	if d.tellLater = d.left(usuallyWarm, spare.pod.CreationTimestamp.Time); d.tellLater > 0 {
+	if d.again = d.left(usuallyWarm, spare.pod.CreationTimestamp.Time); d.again > 0 {
 		return ""
 	}
 	return fmt.Sprintf("; no standby is warm: pod %s %s", spare.pod.Name, spare.waitsFor)

@@ -21,9 +21,6 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// nudgeAnnotation makes the kubelet look at a pod at once.
-const nudgeAnnotation = "apps.statefulsingleton.com/barrier-opened"
-
 // execution is one plan on its way into the API server.
 type execution struct {
 	*Reconciler
@@ -67,7 +64,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 		return e.signal(ctx, step)
 	case handoff.Nudge:
 		return e.patchPod(ctx, step.Pod, "", object{
-			"annotations": object{nudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
+			"annotations": object{v1.NudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
 		})
 	case handoff.LetGo:
 		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, object{

@@ -28,6 +28,10 @@ const (
 	// barrier. Only the controller sets it, with the finalizer, where a barrier waits.
 	ChosenByAnnotation = "apps.statefulsingleton.com/chosen-by"
 
+	// NudgeAnnotation has the kubelet look again at a pod that was signalled with the epoch
+	// that is its value.
+	NudgeAnnotation = "apps.statefulsingleton.com/nudged"
+
 	// PolicyFinalizer keeps a singleton's object until its ClusterPolicy is gone:
 	// a cluster-scoped object can't be owned by a namespaced one.
 	PolicyFinalizer = "apps.statefulsingleton.com/policy"
