@@ -22,7 +22,7 @@ func TestParse(t *testing.T) {
 		want    string // systems, causes, conditions
 		wantErr string
 	}{
-		"all": {nil, "wrapper barrier recreate statefulset rollingupdate; rollout delete drain; cached pull pull-unlimited init slow-stop", ""},
+		"all": {nil, "wrapper barrier recreate statefulset rollingupdate wrapper-spare; rollout delete drain; cached pull pull-unlimited init slow-stop", ""},
 		"some, in the order of all": {[]string{"-systems", "recreate, wrapper", "-causes=drain", "--conditions", "init"},
 			"wrapper recreate; drain; init", ""},
 		"unknown":   {[]string{"-causes", "rollout,earthquake"}, "", `"earthquake" is unknown: choose among rollout, delete, drain`},
@@ -55,7 +55,7 @@ func TestEachRoundHasEveryWorkloadOnce(t *testing.T) {
 			seen[w]++
 		}
 		// but not a spare whose image is pulled
-		if len(seen) != len(allSystems)*len(allConditions)-2 || len(p.workloads(round)) != len(seen) {
+		if len(seen) != len(allSystems)*len(allConditions)-2 || p.combinations() != 5*(4*3+1)+3*2 || len(p.workloads(round)) != len(seen) {
 			t.Errorf("round %d: %v", round, seen)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 )
@@ -17,7 +16,8 @@ import (
 const usage = `bench hands applications over, again and again, and measures how long nobody runs and nobody answers.
 It runs by make bench, on the local cluster, with nothing else going on: each figure is of one handoff at a time.
 
-Each round does one handoff of every combination of a system, a cause and a condition, before the next round begins.
+Each round does one handoff of every combination of a system, a cause and a condition that tells something new, before the
+next round begins.
 Ctrl-C ends the run and writes what there is. The exit code is 1 where a handoff failed (see "failed" in the file) or two
 pods of a singleton ran at once.
 
@@ -61,8 +61,7 @@ func main() {
 func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	asked := slices.DeleteFunc(names(allSystems), func(name string) bool { return name == spare })
-	systems := flags.String("systems", strings.Join(asked, ","), "what hands over, comma-separated")
+	systems := flags.String("systems", strings.Join(names(allSystems), ","), "what hands over, comma-separated")
 	causes := flags.String("causes", strings.Join(names(allCauses), ","), "what begins a handoff, comma-separated")
 	conditions := flags.String("conditions", strings.Join(names(allConditions), ","), "what makes it long, comma-separated")
 	flags.IntVar(&o.rounds, "n", 15, "how many handoffs of each combination")

@@ -17,6 +17,8 @@ type system struct {
 	figures.Term
 	// apply makes of an application one of this system.
 	apply func(*world.Options)
+	// causes are those by which it is measured, all where that is nil.
+	causes []string
 }
 
 // cause begins a handoff.
@@ -29,6 +31,8 @@ type cause struct {
 type condition struct {
 	figures.Term
 	apply func(*world.Options)
+	// causes are those by which it is measured, all where that is nil.
+	causes []string
 	// pull: the node that takes the next pod lacks the image, and the registry serves
 	// rate bytes a second, as many as it can where that is 0.
 	pull bool
@@ -44,16 +48,15 @@ const (
 )
 
 var allSystems = []system{
-	{term("wrapper", "StatefulSingleton with a Deployment of one, held by the wrapper"), func(*world.Options) {}},
-	{term("barrier", "StatefulSingleton with a Deployment of one, held by the barrier"), func(o *world.Options) { o.Barrier = true }},
-	{term(figures.Recreate, "a Deployment of one with strategy Recreate"), func(o *world.Options) { o.Plain, o.Recreate = true, true }},
-	{term("statefulset", "a StatefulSet of one"), func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
-	{term("rollingupdate", "a Deployment of one with strategy RollingUpdate, which runs two at once"), func(o *world.Options) { o.Plain = true }},
-	{term(spare, "StatefulSingleton with a Deployment of two, held by the wrapper: one is always warm"), func(o *world.Options) { o.Replicas = 2 }},
+	{Term: term("wrapper", "StatefulSingleton with a Deployment of one, held by the wrapper"), apply: func(*world.Options) {}},
+	{Term: term("barrier", "StatefulSingleton with a Deployment of one, held by the barrier"), apply: func(o *world.Options) { o.Barrier = true }},
+	{Term: term(figures.Recreate, "a Deployment of one with strategy Recreate"), apply: func(o *world.Options) { o.Plain, o.Recreate = true, true }},
+	{Term: term("statefulset", "a StatefulSet of one"), apply: func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
+	{Term: term("rollingupdate", "a Deployment of one with strategy RollingUpdate, which runs two at once"), apply: func(o *world.Options) { o.Plain = true }},
+	// By a rollout it is handed over like one without a spare.
+	{Term: term("wrapper-spare", "StatefulSingleton with a Deployment of two, held by the wrapper: one is always warm"),
+		apply: func(o *world.Options) { o.Replicas = 2 }, causes: []string{"delete", "drain"}},
 }
-
-// spare is measured where it is asked for.
-const spare = "wrapper-spare"
 
 var allCauses = []cause{
 	{term("rollout", "an annotation of the pod template is changed"), func(t *turn, _ *handoff) error { return t.Roll(t.ctx) }},
@@ -64,7 +67,8 @@ var allCauses = []cause{
 var allConditions = []condition{
 	{Term: term("cached", "the image is on the node"), apply: func(*world.Options) {}},
 	{Term: term("pull", "an image of 300 MB is pulled at 30 MB/s, as from a registry across a network"), apply: pulled, pull: true, rate: slow},
-	{Term: term("pull-unlimited", "an image of 300 MB is pulled from a registry on the same machine, as fast as it goes"), apply: pulled, pull: true},
+	{Term: term("pull-unlimited", "an image of 300 MB is pulled from a registry on the same machine, as fast as it goes"), apply: pulled, pull: true,
+		causes: []string{"rollout"}},
 	{Term: term("init", "an init container takes 5 s"), apply: func(o *world.Options) { o.InitTime = initTime }},
 	{Term: term("slow-stop", "the application takes 3 s to stop"), apply: func(o *world.Options) {
 		o.Env["STOP_SECONDS"] = fmt.Sprint(stopTime.Seconds())
@@ -82,7 +86,23 @@ type plan struct {
 	conditions []condition
 }
 
-func (p plan) combinations() int { return len(p.workloads(0)) * len(p.causes) }
+func (p plan) combinations() (n int) {
+	for _, w := range p.workloads(0) {
+		n += len(p.causesOf(w))
+	}
+	return n
+}
+
+// causesOf are those by which the application is handed over.
+func (p plan) causesOf(w workload) (causes []cause) {
+	measured := func(only []string, c cause) bool { return only == nil || slices.Contains(only, c.Name) }
+	for _, c := range p.causes {
+		if measured(find(p.systems, w.system).causes, c) && measured(find(p.conditions, w.condition).causes, c) {
+			causes = append(causes, c)
+		}
+	}
+	return causes
+}
 
 // workloads are the applications of one round, in an order of its own: what the
 // machine does over time shall meet no system more than another.
@@ -90,10 +110,11 @@ func (p plan) workloads(round int) []workload {
 	var all []workload
 	for _, c := range p.conditions {
 		for _, s := range p.systems {
-			if s.Name == spare && c.pull {
-				continue // what is warm has its image
+			w := workload{s.Name, c.Name}
+			pullsNothing := c.pull && p.options(w).Replicas > 1 // what is warm has its image
+			if len(p.causesOf(w)) > 0 && !pullsNothing {
+				all = append(all, w)
 			}
-			all = append(all, workload{s.Name, c.Name})
 		}
 	}
 	rand.New(rand.NewPCG(0, uint64(round))).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })

@@ -112,7 +112,7 @@ func (r *run) turn(ctx context.Context, w workload, round int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of its watches
 	t, err := r.begin(ctx, w)
-	for _, c := range r.plan.causes {
+	for _, c := range r.plan.causesOf(w) {
 		if ctx.Err() != nil {
 			return
 		}
