@@ -448,8 +448,8 @@ func nudgeAfter(containers []heldContainer) time.Duration {
 	switch {
 	case slices.ContainsFunc(containers, func(h heldContainer) bool { return h.configMap != "" }):
 		return usuallySeen
-	case !startReported(containers):
-		return usuallyStarted
+	case slices.ContainsFunc(containers, func(h heldContainer) bool { return h.seldomProbed }):
+		return kubeletLook
 	}
 	return 0
 }
@@ -556,11 +556,10 @@ const (
 	// usuallySeen is how long the kubelet takes from the signal to the report that a
 	// container is beyond its barrier.
 	usuallySeen = 2 * time.Second
-	// usuallyStarted is how long a wrapper takes from the signal to the start of the main
-	// process. With the signal the kubelet runs the readiness probe, too early, and then not
-	// before a whole period has passed (pkg/kubelet/prober: worker.run), unless it looks at
-	// the pod again.
-	usuallyStarted = 300 * time.Millisecond
+	// kubeletLook is how long after the signal the kubelet can look at a pod again at once.
+	// With the signal it runs the readiness probe, too early, and then not before a whole
+	// period has passed (pkg/kubelet/prober: worker.run), unless it looks at the pod again.
+	kubeletLook = time.Second
 	// usuallyStops is how long it takes from the request for deletion, which is dated in
 	// whole seconds, to the kubelet's report of the end.
 	usuallyStops = 4 * time.Second

@@ -388,17 +388,22 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantMessage: "pod db-1 was released and is not Ready yet: container app runs",
 		},
 		"main process started, its readiness is not looked at before a period has passed": {
-			snapshot:    MakeSnapshot(MakePod("db-1").Injected().SignalledAt(7, now.Add(-300*time.Millisecond)).Running()).Chosen("db-1"),
+			snapshot:    MakeSnapshot(MakePod("db-1").Readiness(10).Injected().SignalledAt(7, now.Add(-time.Second)).Running()).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7}},
 		},
 		"main process started a moment ago": {
-			snapshot:    MakeSnapshot(MakePod("db-1").Injected().SignalledAt(7, now.Add(-299*time.Millisecond)).Running()).Chosen("db-1"),
+			snapshot:    MakeSnapshot(MakePod("db-1").Readiness(10).Injected().SignalledAt(7, now.Add(-999*time.Millisecond)).Running()).Chosen("db-1"),
+			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
+		},
+		"its readiness is looked at in a second anyway": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Readiness(1).Injected().Signalled(7).Running()).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
 		},
 		"nudged already": {
-			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Running()).Chosen("db-1"),
+			snapshot:    MakeSnapshot(MakePod("db-1").Readiness(10).Injected().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Running()).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
 		},
@@ -406,7 +411,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot: MakeSnapshot(MakePod("db-1").GateProbe().Container(corev1.Container{Name: "helper"}).Injected().
 				Signalled(7).Running().State("helper", waiting("ContainerCreating", ""))).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7}},
+			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
 		},
 		"not Ready any more": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "no answer")).Holder("db-1"),

@@ -115,7 +115,7 @@ func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
 		"just released":              {starting(time.Second), handoff.Starting, true, 4 * time.Second},
 		"takes longer to start":      {starting(5 * time.Second), handoff.Starting, false, 5 * time.Second},
 		"started, not Ready yet":     {started(), handoff.Starting, false, 5 * time.Second},
-		"the record has to be moved": {MakeSnapshot(standby(time.Second).Warm()), handoff.Released, false, 300 * time.Millisecond},
+		"the record has to be moved": {MakeSnapshot(standby(time.Second).Warm()), handoff.Released, false, 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// What drains wait for was told before.

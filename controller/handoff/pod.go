@@ -25,8 +25,11 @@ type heldContainer struct {
 	// gateProbe is whether the kubelet tells the start of the main process by the
 	// gate's startup probe.
 	gateProbe bool
-	init      bool
-	status    *corev1.ContainerStatus
+	// seldomProbed is whether the kubelet takes longer to run the readiness probe again
+	// than it takes to look at the pod again.
+	seldomProbed bool
+	init         bool
+	status       *corev1.ContainerStatus
 }
 
 // injectedFor tells whether the singleton's policy injected the pod.
@@ -75,6 +78,7 @@ func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContain
 	h = heldContainer{name: c.Name, status: statusOf(statuses, c.Name)}
 	if len(c.Command) > 1 && c.Command[0] == signal.GatePath && c.Command[1] == "wrap" {
 		probe := c.StartupProbe
+		h.seldomProbed = probe == nil && c.ReadinessProbe != nil && c.ReadinessProbe.PeriodSeconds > 2
 		h.gateProbe = probe != nil && probe.Exec != nil && len(probe.Exec.Command) > 0 && probe.Exec.Command[0] == signal.GatePath
 		return h, true
 	}

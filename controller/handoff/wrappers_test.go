@@ -123,6 +123,12 @@ func (p *PodWrapper) CopiedFrom(other string) *PodWrapper {
 	return p
 }
 
+// Readiness has the kubelet run a readiness probe of app every so many seconds.
+func (p *PodWrapper) Readiness(periodSeconds int32) *PodWrapper {
+	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: periodSeconds}
+	return p
+}
+
 // GateProbe has the kubelet ask the gate whether the main process of app was started.
 func (p *PodWrapper) GateProbe() *PodWrapper {
 	p.Spec.Containers[0].StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
