@@ -1,69 +1,21 @@
 package main
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"runtime"
-	"strings"
 	"text/tabwriter"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/machine"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
 )
 
 // describe tells what the run is of, and on what.
 func describe(ctx context.Context, w *world.World) (*figures.Results, error) {
-	var list corev1.NodeList
-	if err := w.List(ctx, &list); err != nil {
-		return nil, err
-	}
-	kyverno := &appsv1.Deployment{}
-	if err := w.Get(ctx, types.NamespacedName{Namespace: "kyverno", Name: "kyverno-admission-controller"}, kyverno); err != nil {
-		return nil, err
-	}
-	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
-	if err != nil {
-		commit = []byte("unknown, no git checkout")
-	}
-	info := list.Items[0].Status.NodeInfo
-	_, kyvernoVersion, _ := strings.Cut(kyverno.Spec.Template.Spec.Containers[0].Image, ":")
-	memory := list.Items[0].Status.Capacity[corev1.ResourceMemory]
-	return &figures.Results{
-		Date: time.Now().UTC().Truncate(time.Second),
-		Machine: figures.Machine{
-			CPU: processor(), CPUs: runtime.NumCPU(), MemoryGiB: int(memory.Value() >> 30),
-			Kernel: info.KernelVersion, System: info.OSImage, Nodes: len(list.Items),
-		},
-		Versions: map[string]string{
-			"statefulsingleton": strings.TrimSpace(string(commit)), "kubernetes": info.KubeletVersion,
-			"containerd": strings.TrimPrefix(info.ContainerRuntimeVersion, "containerd://"), "kyverno": kyvernoVersion, "go": runtime.Version(),
-		},
-	}, nil
-}
-
-// processor is the name that the kernel tells.
-func processor() string {
-	file, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	defer func() { _ = file.Close() }()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if key, value, _ := strings.Cut(lines.Text(), ":"); strings.TrimSpace(key) == "model name" {
-			return cmp.Or(strings.TrimSpace(value), runtime.GOARCH)
-		}
-	}
-	return runtime.GOARCH
+	on, versions, err := machine.Describe(ctx, w)
+	return &figures.Results{Date: time.Now().UTC().Truncate(time.Second), Machine: on, Versions: versions}, err
 }
 
 // print shows the figures on the terminal.

@@ -39,6 +39,7 @@ var toolModules = []toolModule{
 	{name: "helm", main: "helm.sh/helm/v4"},
 	{name: "chainsaw", main: "github.com/kyverno/chainsaw"},
 	{name: "controller-gen", main: "sigs.k8s.io/controller-tools"},
+	{name: "kwok", main: "sigs.k8s.io/kwok"},
 	{name: "pause", own: true, finish: pauseImage},
 }
 
