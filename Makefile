@@ -66,6 +66,13 @@ bench: own-cluster install ## How long an application is down, by ours and by wh
 bench-report: ## Table, page and picture of what make bench measured last
 	go run ./chainsaw-tests/bench -report -out docs/benchmarks/gap.json -readme README.md
 
+# What make bench-scale measures: flags of chainsaw-tests/bench-scale.
+SCALE ?=
+.PHONY: bench-scale
+bench-scale: own-cluster install ## What a thousand singletons cost; an hour or so
+	$(in_cluster) go run ./chainsaw-tests/bench-scale $(SCALE)
+	go run ./chainsaw-tests/bench-scale -report
+
 .PHONY: e2e
 e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the README
 ifneq ($(CLUSTER),current)

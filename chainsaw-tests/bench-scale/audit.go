@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench-scale/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// event is what counts here of an audit.k8s.io/v1 Event.
+type event struct {
+	Verb       string    `json:"verb"`
+	RequestURI string    `json:"requestURI"`
+	Received   time.Time `json:"requestReceivedTimestamp"`
+	User       struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	ObjectRef *struct {
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+	} `json:"objectRef"`
+}
+
+// auditLog is where the local cluster's API server writes down the controller's requests.
+func auditLog() (string, error) {
+	state := os.Getenv("STATEFULSINGLETON_CLUSTER")
+	if state == "" {
+		return "", errors.New("this is not the local cluster: run it by `bin/cluster exec --`")
+	}
+	return filepath.Join(state, "logs/control-audit.log"), nil
+}
+
+// countRequests counts what the controller asked of the API server about the singletons. What is
+// of no namespace and no singleton's policy, as a node, counts too.
+func countRequests(h *results.Handoffs, all []singleton, begin, end time.Time) error {
+	file, err := auditLog()
+	if err != nil {
+		return err
+	}
+	log, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	namespaces, clusterPolicies := map[string]bool{}, map[string]bool{}
+	for _, s := range all {
+		namespaces[s.Namespace], clusterPolicies[policies.Name(s)] = true, true
+	}
+	h.Requests = map[string]float64{}
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+		if e.Received.Before(begin) || e.Received.After(end) || e.User.Username != world.ControllerUser || e.ObjectRef == nil || e.Verb == "watch" {
+			continue
+		}
+		o := e.ObjectRef
+		if o.Namespace != "" && !namespaces[o.Namespace] || o.Resource == "clusterpolicies" && !clusterPolicies[o.Name] {
+			continue
+		}
+		count(h, &e, 1/float64(len(all)))
+	}
+	return lines.Err()
+}
+
+func count(h *results.Handoffs, e *event, share float64) {
+	name := e.Verb + " " + e.ObjectRef.Resource
+	if e.ObjectRef.Subresource != "" {
+		name += "/" + e.ObjectRef.Subresource
+	}
+	switch {
+	case strings.Contains(e.RequestURI, "dryRun=All"):
+		name += " (dry-run)"
+		h.DryRuns += share
+	case e.Verb == "get" || e.Verb == "list":
+		h.Reads += share
+	default:
+		h.Writes += share
+	}
+	h.Requests[name] += share
+}

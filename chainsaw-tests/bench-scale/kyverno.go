@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench-scale/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
+)
+
+const (
+	kyvernoNamespace = "kyverno"
+	kyvernoWebhooks  = "kyverno-resource-mutating-webhook-cfg"
+	// samples is how many pods are created to tell how long that takes.
+	samples = 50
+)
+
+// measureKyverno measures what all the policies cost.
+func (r *run) measureKyverno(ctx context.Context, step *results.Step) error {
+	k := &step.Kyverno
+	pod, err := r.kyvernoPod(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := scrape(ctx, pod, kyvernoPort)
+	if err != nil {
+		return err
+	}
+	k.MiB = m.memory()
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(policies.GVK.GroupVersion().WithKind(policies.GVK.Kind + "List"))
+	if err := r.List(ctx, list); err != nil {
+		return err
+	}
+	k.Policies = len(list.Items)
+	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := r.Get(ctx, types.NamespacedName{Name: kyvernoWebhooks}, configuration); err != nil {
+		return err
+	}
+	k.Webhooks, k.WebhookBytes = len(configuration.Webhooks), configuration.Size()
+	if k.Error, err = r.kyvernoError(ctx, pod); err != nil {
+		return err
+	}
+	if len(r.served) == 0 {
+		return errors.New("no policy works")
+	}
+	of := r.served[len(r.served)-1]
+	if k.SelectedMS, err = r.createPods(ctx, of.Namespace, labelsOf(of)); err != nil {
+		return err
+	}
+	k.OtherMS, err = r.createPods(ctx, of.Namespace, nil)
+	return err
+}
+
+func (r *run) kyvernoPod(ctx context.Context) (*corev1.Pod, error) {
+	var pods corev1.PodList
+	err := r.List(ctx, &pods, client.InNamespace(kyvernoNamespace), client.MatchingLabels{"app.kubernetes.io/component": "admission-controller"})
+	if err == nil && len(pods.Items) != 1 {
+		err = fmt.Errorf("Kyverno has %d pods, want one", len(pods.Items))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &pods.Items[0], nil
+}
+
+// kyvernoError is the last that Kyverno logged about a webhook configuration that it could not write.
+func (r *run) kyvernoError(ctx context.Context, pod *corev1.Pod) (last string, err error) {
+	clients, err := kubernetes.NewForConfig(r.Config)
+	if err != nil {
+		return "", err
+	}
+	log, err := clients.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: "kyverno"}).Stream(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = log.Close() }()
+	text, err := io.ReadAll(log)
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "ERR") && strings.Contains(line, "webhook-controller") && strings.Contains(line, "large") {
+			last = strings.TrimSpace(line)
+		}
+	}
+	return last, err
+}
+
+// createPods measures the creation of pods in a server-side dry-run.
+func (r *run) createPods(ctx context.Context, namespace string, labels map[string]string) (figures.Distribution, error) {
+	var took []int64
+	for range samples {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "dry-run-", Labels: labels}, Spec: podSpec()}
+		begin := time.Now()
+		if err := r.Create(ctx, pod, client.DryRunAll); err != nil {
+			return figures.Distribution{}, err
+		}
+		took = append(took, time.Since(begin).Milliseconds())
+	}
+	return figures.Distribute(took), nil
+}
