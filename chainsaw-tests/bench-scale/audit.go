@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,12 +73,22 @@ func countRequests(h *results.Handoffs, all []singleton, begin, end time.Time) e
 		if o.Namespace != "" && !namespaces[o.Namespace] || o.Resource == "clusterpolicies" && !clusterPolicies[o.Name] {
 			continue
 		}
-		count(h, &e, 1/float64(len(all)))
+		count(h, &e)
 	}
+	share(h, len(all))
 	return lines.Err()
 }
 
-func count(h *results.Handoffs, e *event, share float64) {
+// share makes, of what all took, what one took, to a hundredth.
+func share(h *results.Handoffs, among int) {
+	one := func(all float64) float64 { return math.Round(all/float64(among)*100) / 100 }
+	h.Writes, h.DryRuns, h.Reads = one(h.Writes), one(h.DryRuns), one(h.Reads)
+	for name, all := range h.Requests {
+		h.Requests[name] = one(all)
+	}
+}
+
+func count(h *results.Handoffs, e *event) {
 	name := e.Verb + " " + e.ObjectRef.Resource
 	if e.ObjectRef.Subresource != "" {
 		name += "/" + e.ObjectRef.Subresource
@@ -85,11 +96,11 @@ func count(h *results.Handoffs, e *event, share float64) {
 	switch {
 	case strings.Contains(e.RequestURI, "dryRun=All"):
 		name += " (dry-run)"
-		h.DryRuns += share
+		h.DryRuns++
 	case e.Verb == "get" || e.Verb == "list":
-		h.Reads += share
+		h.Reads++
 	default:
-		h.Writes += share
+		h.Writes++
 	}
-	h.Requests[name] += share
+	h.Requests[name]++
 }

@@ -81,14 +81,25 @@ func (r *run) grow(ctx context.Context, step *results.Step) error {
 }
 
 func (r *run) create(ctx context.Context, s singleton) error {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace, Labels: ours}}
-	if err := r.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := r.createNamespace(ctx, s); err != nil {
 		return err
 	}
-	return r.Create(ctx, &v1.StatefulSingleton{
+	return r.Create(ctx, statefulSingleton(s))
+}
+
+func (r *run) createNamespace(ctx context.Context, s singleton) error {
+	err := r.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace, Labels: ours}})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+func statefulSingleton(s singleton) *v1.StatefulSingleton {
+	return &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
 		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: labelsOf(s)}},
-	})
+	}
 }
 
 func labelsOf(s singleton) map[string]string { return map[string]string{"app": s.Name} }

@@ -30,7 +30,14 @@ const (
 
 // measureKyverno measures what all the policies cost.
 func (r *run) measureKyverno(ctx context.Context, step *results.Step) error {
-	k := &step.Kyverno
+	if len(r.served) == 0 {
+		return errors.New("no policy works")
+	}
+	return r.measureAdmission(ctx, &step.Kyverno, r.served[len(r.served)-1])
+}
+
+// measureAdmission creates pods that the singleton selects, and others.
+func (r *run) measureAdmission(ctx context.Context, k *results.Kyverno, of singleton) error {
 	pod, err := r.kyvernoPod(ctx)
 	if err != nil {
 		return err
@@ -54,10 +61,6 @@ func (r *run) measureKyverno(ctx context.Context, step *results.Step) error {
 	if k.Error, err = r.kyvernoError(ctx, pod); err != nil {
 		return err
 	}
-	if len(r.served) == 0 {
-		return errors.New("no policy works")
-	}
-	of := r.served[len(r.served)-1]
 	if k.SelectedMS, err = r.createPods(ctx, of.Namespace, labelsOf(of)); err != nil {
 		return err
 	}
@@ -101,7 +104,7 @@ func (r *run) kyvernoError(ctx context.Context, pod *corev1.Pod) (last string, e
 func (r *run) createPods(ctx context.Context, namespace string, labels map[string]string) (figures.Distribution, error) {
 	var took []int64
 	for range samples {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "dry-run-", Labels: labels}, Spec: podSpec()}
+		pod := dryRunPod(namespace, labels)
 		begin := time.Now()
 		if err := r.Create(ctx, pod, client.DryRunAll); err != nil {
 			return figures.Distribution{}, err
@@ -109,4 +112,8 @@ func (r *run) createPods(ctx context.Context, namespace string, labels map[strin
 		took = append(took, time.Since(begin).Milliseconds())
 	}
 	return figures.Distribute(took), nil
+}
+
+func dryRunPod(namespace string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "dry-run-", Labels: labels}, Spec: podSpec()}
 }

@@ -69,6 +69,9 @@ func measure(ctx context.Context, o options) (err error) {
 	if r.observer, err = observe(ctx, w); err != nil {
 		return err
 	}
+	if err := r.measureForms(ctx); err != nil {
+		return err
+	}
 	for _, n := range o.singletons {
 		if err := r.step(ctx, n); err != nil {
 			return fmt.Errorf("with %d singletons: %w", n, err)
@@ -111,6 +114,9 @@ func (r *run) tell(format string, args ...any) {
 
 // clean removes everything that this run made, or another one that was killed.
 func (r *run) clean(ctx context.Context) error {
+	if err := r.removePolicies(ctx); err != nil {
+		return err
+	}
 	var namespaces corev1.NamespaceList
 	if err := r.List(ctx, &namespaces, client.MatchingLabels(ours)); err != nil {
 		return err

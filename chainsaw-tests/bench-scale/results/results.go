@@ -28,6 +28,20 @@ type Results struct {
 	// IdleSeconds is how long nothing happened while what is idle was measured.
 	IdleSeconds int    `json:"idle_seconds"`
 	Steps       []Step `json:"steps"`
+	// Forms are what the policies of the last step could look like.
+	Forms []Form `json:"forms"`
+}
+
+// Form is what was measured of one form of the policies.
+type Form struct {
+	Name string `json:"name"`
+	// WrittenSeconds is how long it took to write all policies, one after the other, and
+	// ServedSeconds until the last one worked too; 0: it never did.
+	WrittenSeconds float64 `json:"written_seconds"`
+	ServedSeconds  float64 `json:"served_seconds"`
+	// Refused is what became of a pod of the last singleton. Empty: it was injected.
+	Refused string  `json:"refused,omitempty"`
+	Kyverno Kyverno `json:"kyverno"`
 }
 
 // Step is what was measured with that many singletons.

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench-scale/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// form is one that the policies of all singletons could have.
+type form struct {
+	name string
+	of   func([]singleton) ([]*unstructured.Unstructured, error)
+}
+
+var forms = []form{
+	{"one policy each, with a webhook of its own that fails closed", func(all []singleton) ([]*unstructured.Unstructured, error) { return renderAll(all) }},
+	{"one policy each, all with one webhook that fails open", shared},
+	{"one policy for each namespace, with a webhook of its own that fails closed", byNamespace},
+}
+
+func renderAll(all []singleton) (rendered []*unstructured.Unstructured, err error) {
+	for _, s := range all {
+		policy, err := policies.Render(statefulSingleton(s), policies.Options{SidecarImage: "gate"})
+		if err != nil {
+			return nil, err
+		}
+		policy.SetLabels(ours) // the controller's label would have it look
+		rendered = append(rendered, policy)
+	}
+	return rendered, nil
+}
+
+// shared leaves out what gives a policy a webhook of its own.
+func shared(all []singleton) ([]*unstructured.Unstructured, error) {
+	rendered, err := renderAll(all)
+	for _, policy := range rendered {
+		unstructured.RemoveNestedField(policy.Object, "spec", "webhookConfiguration", "matchConditions")
+		if err := unstructured.SetNestedField(policy.Object, "Ignore", "spec", "webhookConfiguration", "failurePolicy"); err != nil {
+			return nil, err
+		}
+	}
+	return rendered, err
+}
+
+// byNamespace joins the rules of each namespace, and has its webhook called where one of the selectors matches.
+func byNamespace(all []singleton) ([]*unstructured.Unstructured, error) {
+	rendered, err := renderAll(all)
+	if err != nil {
+		return nil, err
+	}
+	joined, selectors := map[string]*unstructured.Unstructured{}, map[string][]string{}
+	for i, s := range all {
+		rules, _, _ := unstructured.NestedSlice(rendered[i].Object, "spec", "rules")
+		conditions, _, _ := unstructured.NestedSlice(rendered[i].Object, "spec", "webhookConfiguration", "matchConditions")
+		for _, rule := range rules {
+			rule := rule.(map[string]any)
+			rule["name"] = s.Name + "-" + rule["name"].(string)
+		}
+		if first := joined[s.Namespace]; first != nil {
+			before, _, _ := unstructured.NestedSlice(first.Object, "spec", "rules")
+			rules = append(before, rules...)
+		} else {
+			rendered[i].SetName(s.Namespace)
+			joined[s.Namespace] = rendered[i]
+		}
+		for _, condition := range conditions {
+			if condition := condition.(map[string]any); condition["name"] == "selector" {
+				selectors[s.Namespace] = append(selectors[s.Namespace], "("+condition["expression"].(string)+")")
+			} else if condition["name"] == "namespace" {
+				condition["expression"] = fmt.Sprintf("request.namespace == %q", s.Namespace)
+			}
+		}
+		for _, condition := range conditions {
+			if condition := condition.(map[string]any); condition["name"] == "selector" {
+				condition["expression"] = strings.Join(selectors[s.Namespace], " || ")
+			}
+		}
+		err := errors.Join(unstructured.SetNestedSlice(joined[s.Namespace].Object, rules, "spec", "rules"),
+			unstructured.SetNestedSlice(joined[s.Namespace].Object, conditions, "spec", "webhookConfiguration", "matchConditions"))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return slices.Collect(maps.Values(joined)), nil
+}
+
+// measureForms measures what each form costs Kyverno, without singletons, and with as many policies as the
+// last step has singletons.
+func (r *run) measureForms(ctx context.Context) error {
+	var all []singleton
+	for i := range r.singletons[len(r.singletons)-1] {
+		all = append(all, r.nth(i))
+	}
+	for _, s := range all[:min(r.namespaces, len(all))] {
+		if err := r.createNamespace(ctx, s); err != nil {
+			return err
+		}
+	}
+	for _, f := range forms {
+		r.tell("%s", f.name)
+		measured, err := r.measureForm(ctx, f, all)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		r.results.Forms = append(r.results.Forms, measured)
+		if err := r.results.Write(r.out); err != nil {
+			return err
+		}
+	}
+	return r.restartKyverno(ctx)
+}
+
+func (r *run) measureForm(ctx context.Context, f form, all []singleton) (results.Form, error) {
+	measured := results.Form{Name: f.name}
+	if err := r.restartKyverno(ctx); err != nil {
+		return measured, err
+	}
+	rendered, err := f.of(all)
+	if err != nil {
+		return measured, err
+	}
+	begin := time.Now()
+	for _, policy := range rendered {
+		if err := r.Create(ctx, policy); err != nil {
+			return measured, err
+		}
+	}
+	measured.WrittenSeconds = time.Since(begin).Seconds()
+	last := all[len(all)-1]
+	err = world.AwaitFor(ctx, standstill, "an injected pod", func(ctx context.Context) error {
+		pod := dryRunPod(last.Namespace, labelsOf(last))
+		if err := r.Create(ctx, pod, client.DryRunAll); err != nil {
+			return err
+		}
+		if pod.Annotations[v1.InjectedAnnotation] == "" {
+			return errors.New("a pod that the last policy is for is not injected")
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return measured, err
+	}
+	if err != nil {
+		measured.Refused = err.Error()
+	} else {
+		measured.ServedSeconds = time.Since(begin).Seconds()
+	}
+	if err := r.measureAdmission(ctx, &measured.Kyverno, last); err != nil {
+		return measured, err
+	}
+	return measured, errors.Join(r.removePolicies(ctx), r.awaitNoWebhooks(ctx))
+}
+
+// removePolicies removes those that this run made without a singleton.
+func (r *run) removePolicies(ctx context.Context) error {
+	policy := &metav1.PartialObjectMetadata{}
+	policy.SetGroupVersionKind(policies.GVK)
+	return r.DeleteAllOf(ctx, policy, client.MatchingLabels(ours))
+}
+
+// awaitNoWebhooks waits until Kyverno has taken its webhooks back.
+func (r *run) awaitNoWebhooks(ctx context.Context) error {
+	return world.Await(ctx, "the end of the webhooks", func(ctx context.Context) error {
+		configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
+		err := r.Get(ctx, types.NamespacedName{Name: kyvernoWebhooks}, configuration)
+		if client.IgnoreNotFound(err) == nil && len(configuration.Webhooks) > 0 {
+			err = fmt.Errorf("%d are there", len(configuration.Webhooks))
+		}
+		return client.IgnoreNotFound(err)
+	})
+}
+
+func (r *run) restartKyverno(ctx context.Context) error {
+	pod, err := r.kyvernoPod(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.Delete(ctx, pod); err != nil {
+		return err
+	}
+	err = world.Await(ctx, "another Kyverno", func(ctx context.Context) error {
+		now, err := r.kyvernoPod(ctx)
+		if err == nil && (now.UID == pod.UID || !world.IsTrue(now, corev1.PodReady)) {
+			err = errors.New("it is not Ready")
+		}
+		return err
+	})
+	return errors.Join(err, r.AwaitWhole(ctx))
+}
