@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench-scale/results"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
 )
 
@@ -89,6 +90,31 @@ func TestFiguresAreTheMeasuredOnes(t *testing.T) {
 		if diff := cmp.Diff(want, tc.got); diff != "" {
 			t.Errorf("%s is not what benchmarks/gap.json gives, run make bench-report (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// So are those of many singletons.
+func TestScaleIsTheMeasuredOne(t *testing.T) {
+	got, err := figures.Between(read(t, "scale.md"))
+	if err != nil {
+		t.Fatalf("scale.md: %v", err)
+	}
+	measured, err := results.Read("benchmarks/scale.json")
+	if errors.Is(err, fs.ErrNotExist) {
+		if got != "" {
+			t.Errorf("scale.md has figures, and no benchmarks/scale.json: %s", got)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := measured.Tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("scale.md is not what benchmarks/scale.json gives, run go run ./chainsaw-tests/bench-scale -report (-want +got):\n%s", diff)
 	}
 }
 

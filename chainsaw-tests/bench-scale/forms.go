@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -137,10 +138,13 @@ func (r *run) measureForm(ctx context.Context, f form, all []singleton) (results
 		return measured, err
 	}
 	begin := time.Now()
+	group, groupContext := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
 	for _, policy := range rendered {
-		if err := r.Create(ctx, policy); err != nil {
-			return measured, err
-		}
+		group.Go(func() error { return r.Create(groupContext, policy) })
+	}
+	if err := group.Wait(); err != nil {
+		return measured, err
 	}
 	measured.WrittenSeconds = time.Since(begin).Seconds()
 	last := all[len(all)-1]

@@ -35,8 +35,8 @@ type Results struct {
 // Form is what was measured of one form of the policies.
 type Form struct {
 	Name string `json:"name"`
-	// WrittenSeconds is how long it took to write all policies, one after the other, and
-	// ServedSeconds until the last one worked too; 0: it never did.
+	// WrittenSeconds is how long it took to write all policies, and ServedSeconds until
+	// the last one worked too; 0: it never did.
 	WrittenSeconds float64 `json:"written_seconds"`
 	ServedSeconds  float64 `json:"served_seconds"`
 	// Refused is what became of a pod of the last singleton. Empty: it was injected.
