@@ -69,7 +69,7 @@ bench-report: ## Table, page and picture of what make bench measured last
 # What make bench-scale measures: flags of chainsaw-tests/bench-scale.
 SCALE ?=
 .PHONY: bench-scale
-bench-scale: own-cluster install ## What a thousand singletons cost; an hour or so
+bench-scale: own-cluster install ## What a thousand singletons cost; two hours or so
 	$(in_cluster) go run ./chainsaw-tests/bench-scale $(SCALE)
 	go run ./chainsaw-tests/bench-scale -report
 

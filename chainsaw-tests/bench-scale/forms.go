@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -66,6 +64,7 @@ func byNamespace(all []singleton) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
+	var each []*unstructured.Unstructured
 	joined, selectors := map[string]*unstructured.Unstructured{}, map[string][]string{}
 	for i, s := range all {
 		rules, _, _ := unstructured.NestedSlice(rendered[i].Object, "spec", "rules")
@@ -80,6 +79,7 @@ func byNamespace(all []singleton) ([]*unstructured.Unstructured, error) {
 		} else {
 			rendered[i].SetName(s.Namespace)
 			joined[s.Namespace] = rendered[i]
+			each = append(each, rendered[i])
 		}
 		for _, condition := range conditions {
 			if condition := condition.(map[string]any); condition["name"] == "selector" {
@@ -99,7 +99,7 @@ func byNamespace(all []singleton) ([]*unstructured.Unstructured, error) {
 			return nil, err
 		}
 	}
-	return slices.Collect(maps.Values(joined)), nil
+	return each, nil
 }
 
 // measureForms measures what each form costs Kyverno, without singletons, and with as many policies as the

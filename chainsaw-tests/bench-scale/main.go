@@ -64,7 +64,7 @@ func parse(args []string) (options, error) {
 	singletons := flags.String("singletons", "1,100,300,500,1000", "how many there are at each step, comma-separated, growing")
 	flags.IntVar(&o.namespaces, "namespaces", 50, "how many namespaces they are spread over")
 	flags.IntVar(&o.handoffs, "handoffs", 100, "how many are handed over at once; at steps of fewer, all")
-	flags.DurationVar(&o.idle, "idle", time.Minute, "how long to measure while nothing happens")
+	flags.DurationVar(&o.idle, "idle", 5*time.Minute, "how long to measure while nothing happens; in five minutes the controller looks once at each singleton")
 	flags.StringVar(&o.out, "out", "docs/benchmarks/scale.json", "the file of the results")
 	flags.StringVar(&o.page, "page", "docs/scale.md", "with -report: the page whose tables between <!-- bench --> markers are written anew")
 	flags.BoolVar(&o.report, "report", false, "write the tables from the file, without a run")
