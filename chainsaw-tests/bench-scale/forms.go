@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,6 +33,7 @@ var forms = []form{
 	{"one policy each, with a webhook of its own that fails closed", func(all []singleton) ([]*unstructured.Unstructured, error) { return renderAll(all) }},
 	{"one policy each, all with one webhook that fails open", shared},
 	{"one policy for each namespace, with a webhook of its own that fails closed", byNamespace},
+	{"one MutatingPolicy each, those of a namespace with one webhook that fails closed", mutating},
 }
 
 func renderAll(all []singleton) (rendered []*unstructured.Unstructured, err error) {
@@ -98,6 +100,32 @@ func byNamespace(all []singleton) ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, err
 		}
+	}
+	return each, nil
+}
+
+var mutatingPolicy = schema.GroupVersionKind{Group: "policies.kyverno.io", Version: "v1", Kind: "MutatingPolicy"}
+
+// mutating are of the kind that is to follow ClusterPolicy. They only mark a pod: it is the way to them that
+// is measured.
+func mutating(all []singleton) (each []*unstructured.Unstructured, err error) {
+	for _, s := range all {
+		policy := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+			"failurePolicy": "Fail",
+			"matchConstraints": map[string]any{
+				"namespaceSelector": map[string]any{"matchLabels": map[string]any{corev1.LabelMetadataName: s.Namespace}},
+				"resourceRules": []any{map[string]any{
+					"apiGroups": []any{""}, "apiVersions": []any{"v1"}, "resources": []any{"pods"}, "operations": []any{"CREATE"},
+				}},
+			},
+			"mutations": []any{map[string]any{"patchType": "JSONPatch", "jsonPatch": map[string]any{"expression": fmt.Sprintf(
+				`object.metadata.?labels.?app.orValue("") == %q && !has(object.metadata.annotations) ?
+				[JSONPatch{op: "add", path: "/metadata/annotations", value: {%q: "%s"}}] : []`, s.Name, v1.InjectedAnnotation, s)}}},
+		}}}
+		policy.SetGroupVersionKind(mutatingPolicy)
+		policy.SetName(policies.Name(s))
+		policy.SetLabels(ours)
+		each = append(each, policy)
 	}
 	return each, nil
 }
@@ -174,9 +202,14 @@ func (r *run) measureForm(ctx context.Context, f form, all []singleton) (results
 
 // removePolicies removes those that this run made without a singleton.
 func (r *run) removePolicies(ctx context.Context) error {
-	policy := &metav1.PartialObjectMetadata{}
-	policy.SetGroupVersionKind(policies.GVK)
-	return r.DeleteAllOf(ctx, policy, client.MatchingLabels(ours))
+	for _, kind := range []schema.GroupVersionKind{policies.GVK, mutatingPolicy} {
+		policy := &metav1.PartialObjectMetadata{}
+		policy.SetGroupVersionKind(kind)
+		if err := r.DeleteAllOf(ctx, policy, client.MatchingLabels(ours)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitNoWebhooks waits until Kyverno has taken its webhooks back.

@@ -24,6 +24,7 @@ func TestForms(t *testing.T) {
 			{`request.namespace == "b"`, "(" + selects("two") + ")"},
 		},
 	}
+	// the last form has rules of another kind
 	for i, want := range tests {
 		t.Run(forms[i].name, func(t *testing.T) {
 			rendered, err := forms[i].of(all)

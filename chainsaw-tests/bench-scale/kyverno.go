@@ -11,6 +11,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,12 +48,14 @@ func (r *run) measureAdmission(ctx context.Context, k *results.Kyverno, of singl
 		return err
 	}
 	k.MiB = m.memory()
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(policies.GVK.GroupVersion().WithKind(policies.GVK.Kind + "List"))
-	if err := r.List(ctx, list); err != nil {
-		return err
+	for _, kind := range []schema.GroupVersionKind{policies.GVK, mutatingPolicy} {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := r.List(ctx, list); err != nil {
+			return err
+		}
+		k.Policies += len(list.Items)
 	}
-	k.Policies = len(list.Items)
 	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	if err := r.Get(ctx, types.NamespacedName{Name: kyvernoWebhooks}, configuration); err != nil {
 		return err

@@ -77,7 +77,7 @@ type Controller struct {
 // Kyverno is about its admission controller.
 type Kyverno struct {
 	MiB float64 `json:"mib"`
-	// Policies is how many ClusterPolicies there are, Webhooks how many webhooks they
+	// Policies is how many policies of any kind there are, Webhooks how many webhooks they
 	// have in its MutatingWebhookConfiguration.
 	Policies int `json:"policies"`
 	Webhooks int `json:"webhooks"`
