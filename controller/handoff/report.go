@@ -22,8 +22,8 @@ const (
 	settledPoll = 5 * time.Minute
 )
 
-// settled tells whether no handoff is under way.
-func (o Outcome) settled() bool {
+// Settled tells whether no handoff is under way.
+func (o Outcome) Settled() bool {
 	return o == NoPods || o == HolderReady || o == HolderNotReady || o == AwaitingHandover
 }
 
@@ -60,7 +60,7 @@ func (d *decision) report() {
 	if outcome == NoPods {
 		phase = ""
 	}
-	if !outcome.settled() {
+	if !outcome.Settled() {
 		d.status.TransitionTimestamp = d.begun()
 		phase, d.plan.Requeue = v1.PhaseTransitioning, transitionPoll
 		patience := time.Duration(d.Singleton.Spec.MaxTransitionTime) * time.Second

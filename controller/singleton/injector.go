@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +30,12 @@ const (
 	installPatience = 15 * time.Second
 	// provenPoll is how often to prove an injection again that was proven.
 	provenPoll = 5 * time.Minute
+	// provenAtOnce is how many are proven again at a time: the API server asks each
+	// policy's webhook whether it is meant, and where many are, all workers would wait
+	// for that, and handoffs behind them.
+	provenAtOnce = 4
+	// postponedPoll is how often to try again what came too soon for that.
+	postponedPoll = time.Second
 	// fieldOwner owns what the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
 )
@@ -59,6 +66,9 @@ type Injector struct {
 	// is called once Kyverno's kinds are known to be served.
 	Watch func() error
 
+	// provenAgain counts those that are being proven again.
+	provenAgain atomic.Int32
+
 	mu       sync.Mutex
 	watching bool
 	applied  map[types.NamespacedName]applied
@@ -80,8 +90,9 @@ type installation struct {
 }
 
 // Ensure writes the singleton's policy if it is missing or changed, proves the
-// injection by the dry-run of a pod, and reports condition PolicyInstalled.
-func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton) installation {
+// injection by the dry-run of a pod, and reports condition PolicyInstalled. While a
+// handoff is under way nothing is proven again, for as long again as a proof lasts.
+func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, handingOver bool) installation {
 	key := client.ObjectKeyFromObject(singleton)
 	policy, err := policies.Render(singleton, i.Options)
 	if err != nil {
@@ -104,21 +115,34 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton) 
 	case err != nil:
 		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s can't be written, and is tried again every %s: %v", policy.GetName(), installPoll, err))
 	}
-	if i.Clock.Since(last.proven) >= provenPoll {
-		if reason, err := i.prove(ctx, singleton); err != nil {
-			i.remember(key, last)
-			if i.Clock.Since(last.written) < installPatience {
-				return notInstalled(singleton, reasonInstalling, fmt.Sprintf("ClusterPolicy %s was written, and Kyverno does not serve it yet", policy.GetName()))
-			}
-			return notInstalled(singleton, reason, err.Error())
-		}
-		last.proven = i.Clock.Now()
-		i.remember(key, last)
+	age := i.Clock.Since(last.proven)
+	if age < provenPoll || handingOver && age < 2*provenPoll {
+		return proven(singleton, policy.GetName(), provenPoll)
 	}
+	if !last.proven.IsZero() {
+		defer i.provenAgain.Add(-1)
+		if i.provenAgain.Add(1) > provenAtOnce {
+			return proven(singleton, policy.GetName(), postponedPoll)
+		}
+	}
+	if reason, err := i.prove(ctx, singleton); err != nil {
+		last.proven = time.Time{}
+		i.remember(key, last)
+		if i.Clock.Since(last.written) < installPatience {
+			return notInstalled(singleton, reasonInstalling, fmt.Sprintf("ClusterPolicy %s was written, and Kyverno does not serve it yet", policy.GetName()))
+		}
+		return notInstalled(singleton, reason, err.Error())
+	}
+	last.proven = i.Clock.Now()
+	i.remember(key, last)
+	return proven(singleton, policy.GetName(), provenPoll)
+}
+
+func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {
 	return installation{
 		condition: installedCondition(singleton, metav1.ConditionTrue, reasonInjected,
-			fmt.Sprintf("a dry-run shows that ClusterPolicy %s injects new pods", policy.GetName())),
-		recheck: provenPoll,
+			fmt.Sprintf("a dry-run shows that ClusterPolicy %s injects new pods", policy)),
+		recheck: recheck,
 	}
 }
 

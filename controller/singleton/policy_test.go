@@ -233,6 +233,32 @@ func TestInjectionLost(t *testing.T) {
 	w.Eventually(recorder.Events).Should(Receive(HavePrefix("Warning NotInjected pods created now are not held")))
 }
 
+// A handoff does not wait for the proof of what was proven not long ago, and no handoff
+// puts it off for ever.
+func TestHandoffPutsProofOff(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	pod := w.warmPod("db-1", withCommand)
+	w.reconcile(r)
+	w.report(pod, ready)
+	w.Eventually(func() string {
+		w.reconcile(r)
+		return w.reason(v1.ConditionPolicyInstalled)()
+	}).Should(Equal("Injected"))
+
+	w.kyverno(isDown)
+	w.Expect(c.Delete(t.Context(), pod)).To(Succeed())
+	w.clock.advance(6 * time.Minute)
+	w.reconcile(r)
+	w.Expect(w.singleton().Status.Phase).NotTo(Equal(v1.PhaseRunning), "a handoff is under way")
+	w.installed("Injected")
+	w.clock.advance(5 * time.Minute)
+	w.reconcile(r)
+	w.installed("NotInjected")
+}
+
 // wantEvent waits for one event about the singleton.
 func (w *world) wantEvent(kind, reason string) eventsv1.Event {
 	w.t.Helper()

@@ -81,7 +81,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	if !plan.Untold {
 		singleton.Status = plan.Status
 	}
-	installed := r.Injector.Ensure(ctx, singleton)
+	installed := r.Injector.Ensure(ctx, singleton, !plan.Outcome.Settled())
 	report(&singleton.Status, installed.condition)
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
 		return ctrl.Result{}, err
