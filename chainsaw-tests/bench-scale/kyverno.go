@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 
@@ -28,6 +29,9 @@ const (
 	// samples is how many pods are created to tell how long that takes.
 	samples = 50
 )
+
+// colour is what Kyverno's log has among its words.
+var colour = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 // measureKyverno measures what all the policies cost.
 func (r *run) measureKyverno(ctx context.Context, step *results.Step) error {
@@ -97,7 +101,7 @@ func (r *run) kyvernoError(ctx context.Context, pod *corev1.Pod) (last string, e
 	text, err := io.ReadAll(log)
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(line, "ERR") && strings.Contains(line, "webhook-controller") && strings.Contains(line, "large") {
-			last = strings.TrimSpace(line)
+			last = strings.TrimSpace(colour.ReplaceAllString(line, ""))
 		}
 	}
 	return last, err
