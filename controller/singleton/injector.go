@@ -62,24 +62,43 @@ type Injector struct {
 	Live    client.Reader
 	Clock   clock.PassiveClock
 	Options policies.Options
-	// Watch has the singletons reconciled whose policies are changed or deleted. It
-	// is called once Kyverno's kinds are known to be served.
-	Watch func() error
+	// Watch has the singletons reconciled whose policies are changed or deleted, and
+	// returns what it knows of these. It is called once Kyverno's kinds are known to be
+	// served.
+	Watch func() (Watched, error)
 
 	// provenAgain counts those that are being proven again.
 	provenAgain atomic.Int32
 
 	mu       sync.Mutex
 	watching bool
+	watched  Watched
 	applied  map[types.NamespacedName]applied
+}
+
+// Watched is what a watch knows. It lags, and it knows all there was when it began once
+// HasSynced says so.
+type Watched struct {
+	client.Reader
+	HasSynced func() bool
 }
 
 // applied is what was last written and proven for a singleton.
 type applied struct {
-	hash       string
+	hash    string
+	version version
+	written time.Time
+	proven  time.Time
+}
+
+// version tells the specs apart that a policy has had.
+type version struct {
+	uid        types.UID
 	generation int64
-	written    time.Time
-	proven     time.Time
+}
+
+func versionOf(policy client.Object) version {
+	return version{policy.GetUID(), policy.GetGeneration()}
 }
 
 // installation is the state of a singleton's injection.
@@ -99,11 +118,13 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 		return notInstalled(singleton, reasonInvalidSingleton, err.Error())
 	}
 	last := i.last(key)
-	current, err := i.isCurrent(ctx, policy, last)
+	age := i.Clock.Since(last.proven)
+	due := age >= provenPoll && !(handingOver && age < 2*provenPoll)
+	current, err := i.isCurrent(ctx, policy, last, !due)
 	if err == nil && !current {
 		last = applied{hash: policy.GetAnnotations()[policies.SpecHashAnnotation], written: i.Clock.Now()}
 		err = i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
-		last.generation = policy.GetGeneration()
+		last.version, due = versionOf(policy), true
 	}
 	if err == nil {
 		err = i.watch()
@@ -115,8 +136,7 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 	case err != nil:
 		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s can't be written, and is tried again every %s: %v", policy.GetName(), installPoll, err))
 	}
-	age := i.Clock.Since(last.proven)
-	if age < provenPoll || handingOver && age < 2*provenPoll {
+	if !due {
 		return proven(singleton, policy.GetName(), provenPoll)
 	}
 	if !last.proven.IsZero() {
@@ -147,17 +167,24 @@ func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duratio
 }
 
 // isCurrent tells whether the policy is as it was last written. Its spec can't be
-// compared, since Kyverno's CRD fills in defaults; its generation can.
-func (i *Injector) isCurrent(ctx context.Context, policy *unstructured.Unstructured, last applied) (bool, error) {
+// compared, since Kyverno's CRD fills in defaults; its version can. The word of the
+// watch will do if it is said to, and if that knows of nothing else.
+func (i *Injector) isCurrent(ctx context.Context, policy *unstructured.Unstructured, last applied, watchWillDo bool) (bool, error) {
 	if last.hash != policy.GetAnnotations()[policies.SpecHashAnnotation] {
 		return false, nil
 	}
 	found := policyMetadata(policy.GetName())
+	if watched := i.known(); watchWillDo && watched.Reader != nil {
+		err := watched.Get(ctx, client.ObjectKeyFromObject(found), found)
+		if err == nil && versionOf(found) == last.version {
+			return true, nil
+		}
+	}
 	err := i.Live.Get(ctx, client.ObjectKeyFromObject(found), found)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil && found.Generation == last.generation, err
+	return err == nil && versionOf(found) == last.version, err
 }
 
 // policyMetadata is the metadata of a policy, to be read.
@@ -197,17 +224,27 @@ func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) 
 }
 
 // watch begins to watch the policies, once.
-func (i *Injector) watch() error {
+func (i *Injector) watch() (err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.watching {
 		return nil
 	}
-	if err := i.Watch(); err != nil {
+	if i.watched, err = i.Watch(); err != nil {
 		return fmt.Errorf("watch ClusterPolicies: %w", err)
 	}
 	i.watching = true
 	return nil
+}
+
+// known is what the watch knows, or nothing while that is not all there is.
+func (i *Injector) known() Watched {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.watched.Reader == nil || !i.watched.HasSynced() {
+		return Watched{}
+	}
+	return i.watched
 }
 
 func (i *Injector) last(key types.NamespacedName) applied {

@@ -119,6 +119,26 @@ func TestPolicy(t *testing.T) {
 	w.installed("Injected")
 }
 
+// A handoff takes many turns, and the watch tells at each that the policy is as it was.
+func TestHandoffReadsNoPolicy(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.startManager()
+	w.createSingleton()
+	w.installed("Injected")
+	w.edit(w.ruleNames()) // so the watch is there
+	w.installed("Injected")
+	first := w.hold("db-1", withCommand)
+
+	before := w.policyReads.Load()
+	w.warmPod("db-2", withCommand)
+	w.ask(first)
+	w.report(first, ended)
+	w.Eventually(w.holder).Should(Equal("db-2"))
+	w.serve(w.pod("db-2"))
+	w.Expect(w.policyReads.Load() - before).To(BeZero())
+}
+
 // Deleting the singleton deletes its policy and lets go of every pod. The holder
 // goes on.
 func TestDeletion(t *testing.T) {

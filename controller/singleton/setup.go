@@ -118,7 +118,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
 	}
-	r.Injector.Watch = func() error { return watchPolicies(mgr, c) }
+	r.Injector.Watch = func() (Watched, error) { return watchPolicies(mgr, c) }
 	return nil
 }
 
@@ -126,7 +126,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 // deleted. Kyverno may be installed after the controller, and a manager whose
 // cache knows of a kind that is not served does not start: so the policies have a
 // cache of their own, once they are served.
-func watchPolicies(mgr ctrl.Manager, c controller.Controller) error {
+func watchPolicies(mgr ctrl.Manager, c controller.Controller) (Watched, error) {
 	served, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient:           mgr.GetHTTPClient(),
 		Scheme:               mgr.GetScheme(),
@@ -135,12 +135,16 @@ func watchPolicies(mgr ctrl.Manager, c controller.Controller) error {
 		DefaultTransform:     cache.TransformStripManagedFields(),
 	})
 	if err != nil {
-		return err
+		return Watched{}, err
 	}
 	if err := mgr.Add(served); err != nil {
-		return err
+		return Watched{}, err
 	}
-	return c.Watch(source.Kind[client.Object](served, policyMetadata(""),
+	informer, err := served.GetInformer(context.Background(), policyMetadata(""), cache.BlockUntilSynced(false))
+	if err != nil {
+		return Watched{}, err
+	}
+	return Watched{served, informer.HasSynced}, c.Watch(source.Kind[client.Object](served, policyMetadata(""),
 		handler.EnqueueRequestsFromMapFunc(singletonOfPolicy), predicate.GenerationChangedPredicate{}))
 }
 

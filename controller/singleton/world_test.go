@@ -46,6 +46,8 @@ type world struct {
 	clock     *skewedClock
 	// counting is nil where nobody wants to know what the manager reads.
 	counting *counting
+	// policyReads counts what the managers read of policies from the API server.
+	policyReads atomic.Int32
 }
 
 func newWorld(t *testing.T) *world {
@@ -86,7 +88,7 @@ func (w *world) startManager() *prometheus.Registry {
 		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 	})
 	w.Expect(err).NotTo(HaveOccurred())
-	live := inNamespace{mgr.GetAPIReader(), w.namespace}
+	live := inNamespace{mgr.GetAPIReader(), w.namespace, &w.policyReads}
 	if w.counting != nil {
 		w.counting.Reader, live.Reader = live.Reader, w.counting
 	}
@@ -132,15 +134,19 @@ func logger(t *testing.T) logr.Logger {
 	}, funcr.Options{})
 }
 
-// inNamespace finds nothing in other namespaces.
+// inNamespace finds nothing in other namespaces, and counts the reads of policies.
 type inNamespace struct {
 	client.Reader
-	namespace string
+	namespace   string
+	policyReads *atomic.Int32
 }
 
 func (r inNamespace) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 	if key.Namespace != "" && key.Namespace != r.namespace {
 		return apierrors.NewNotFound(schema.GroupResource{}, key.String())
+	}
+	if o.GetObjectKind().GroupVersionKind() == policies.GVK {
+		r.policyReads.Add(1)
 	}
 	return r.Reader.Get(ctx, key, o, options...)
 }
@@ -154,7 +160,7 @@ func newReconciler(writes client.Client, live client.Reader, clock clock.Passive
 		Injector: &singleton.Injector{
 			Client: writes, Live: live, Clock: clock,
 			Options: policies.Options{SidecarImage: "gate"},
-			Watch:   func() error { return nil },
+			Watch:   func() (singleton.Watched, error) { return singleton.Watched{}, nil },
 		},
 	}
 }
