@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,12 +29,10 @@ const (
 	installPatience = 15 * time.Second
 	// provenPoll is how often to prove an injection again that was proven.
 	provenPoll = 5 * time.Minute
-	// provenAtOnce is how many are proven again at a time: the API server asks each
-	// policy's webhook whether it is meant, and where many are, all workers would wait
-	// for that, and handoffs behind them.
-	provenAtOnce = 4
-	// postponedPoll is how often to try again what came too soon for that.
-	postponedPoll = time.Second
+	// firstAtOnce is how many that were never proven are at a time, and againAtOnce how
+	// many of the others: the API server asks each policy's webhook whether it is meant,
+	// and where many are, all workers would wait for that, and handoffs behind them.
+	firstAtOnce, againAtOnce = workers / 2, workers / 4
 	// fieldOwner owns what the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
 )
@@ -67,8 +64,8 @@ type Injector struct {
 	// served.
 	Watch func() (Watched, error)
 
-	// provenAgain counts those that are being proven again.
-	provenAgain atomic.Int32
+	// first and again have those take turns that were never proven, and the others.
+	first, again turns
 
 	mu       sync.Mutex
 	watching bool
@@ -112,20 +109,11 @@ type installation struct {
 // injection by the dry-run of a pod, and reports condition PolicyInstalled. While a
 // handoff is under way nothing is proven again, for as long again as a proof lasts.
 func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, handingOver bool) installation {
-	key := client.ObjectKeyFromObject(singleton)
 	policy, err := policies.Render(singleton, i.Options)
 	if err != nil {
 		return notInstalled(singleton, reasonInvalidSingleton, err.Error())
 	}
-	last := i.last(key)
-	age := i.Clock.Since(last.proven)
-	due := age >= provenPoll && !(handingOver && age < 2*provenPoll)
-	current, err := i.isCurrent(ctx, policy, last, !due)
-	if err == nil && !current {
-		last = applied{hash: policy.GetAnnotations()[policies.SpecHashAnnotation], written: i.Clock.Now()}
-		err = i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
-		last.version, due = versionOf(policy), true
-	}
+	last, err := i.write(ctx, singleton, policy, handingOver)
 	if err == nil {
 		err = i.watch()
 	}
@@ -135,27 +123,69 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 			"the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19")
 	case err != nil:
 		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s can't be written, and is tried again every %s: %v", policy.GetName(), installPoll, err))
+	case !i.due(last, handingOver):
+		return proven(singleton, policy.GetName(), max(time.Second, provenPoll-i.Clock.Since(last.proven)))
 	}
-	if !due {
-		return proven(singleton, policy.GetName(), provenPoll)
+	return i.proveInTurn(ctx, singleton, policy.GetName(), last)
+}
+
+// due tells whether the injection has to be proven now.
+func (i *Injector) due(last applied, handingOver bool) bool {
+	age := i.Clock.Since(last.proven)
+	return age >= provenPoll && !(handingOver && age < 2*provenPoll)
+}
+
+// write writes the policy unless it is as it was last written.
+func (i *Injector) write(ctx context.Context, singleton *v1.StatefulSingleton, policy *unstructured.Unstructured, handingOver bool) (applied, error) {
+	key := client.ObjectKeyFromObject(singleton)
+	last := i.last(key)
+	if current, err := i.isCurrent(ctx, policy, last, !i.due(last, handingOver)); current || err != nil {
+		return last, err
 	}
-	if !last.proven.IsZero() {
-		defer i.provenAgain.Add(-1)
-		if i.provenAgain.Add(1) > provenAtOnce {
-			return proven(singleton, policy.GetName(), postponedPoll)
-		}
+	before := policyMetadata(policy.GetName())
+	if err := i.Live.Get(ctx, client.ObjectKeyFromObject(before), before); client.IgnoreNotFound(err) != nil {
+		return last, err
 	}
+	now := applied{hash: policy.GetAnnotations()[policies.SpecHashAnnotation], written: i.Clock.Now()}
+	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
+		return now, err
+	}
+	now.version = versionOf(policy)
+	if last.hash == "" && now.version == versionOf(before) && saysProven(singleton, policy.GetName()) {
+		// Another controller, which ran before, has proven it, and nothing changed since.
+		now.proven = i.Clock.Now().Add(-provenPoll)
+	}
+	i.remember(key, now)
+	return now, nil
+}
+
+// proveInTurn proves the injection if it is the singleton's turn. Until then all is said
+// to be as it was.
+func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingleton, policy string, last applied) installation {
+	key := client.ObjectKeyFromObject(singleton)
+	line, atOnce := &i.again, againAtOnce
+	if last.proven.IsZero() {
+		line, atOnce = &i.first, firstAtOnce
+	}
+	wait, done := line.take(key, atOnce)
+	switch {
+	case done == nil && !last.proven.IsZero():
+		return proven(singleton, policy, wait)
+	case done == nil:
+		return unproven(singleton, policy, wait)
+	}
+	defer done()
 	if reason, err := i.prove(ctx, singleton); err != nil {
 		last.proven = time.Time{}
 		i.remember(key, last)
 		if i.Clock.Since(last.written) < installPatience {
-			return notInstalled(singleton, reasonInstalling, fmt.Sprintf("ClusterPolicy %s was written, and Kyverno does not serve it yet", policy.GetName()))
+			return unproven(singleton, policy, installingPoll)
 		}
 		return notInstalled(singleton, reason, err.Error())
 	}
 	last.proven = i.Clock.Now()
 	i.remember(key, last)
-	return proven(singleton, policy.GetName(), provenPoll)
+	return proven(singleton, policy, provenPoll)
 }
 
 func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {
@@ -164,6 +194,27 @@ func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duratio
 			fmt.Sprintf("a dry-run shows that ClusterPolicy %s injects new pods", policy)),
 		recheck: recheck,
 	}
+}
+
+// unproven is how it stands before the first proof, unless it was told already that
+// something else is amiss.
+func unproven(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {
+	told := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
+	if told != nil && told.ObservedGeneration == singleton.Generation && (told.Reason == reasonNotInjected || told.Reason == reasonProbeRefused) {
+		return installation{condition: *told, recheck: recheck}
+	}
+	return installation{
+		condition: installedCondition(singleton, metav1.ConditionFalse, reasonInstalling,
+			fmt.Sprintf("ClusterPolicy %s was written, and Kyverno does not serve it yet", policy)),
+		recheck: recheck,
+	}
+}
+
+// saysProven tells whether the singleton, as it is now, reports the injection as proven.
+func saysProven(singleton *v1.StatefulSingleton, policy string) bool {
+	told := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
+	want := proven(singleton, policy, 0).condition
+	return told != nil && told.Status == want.Status && told.Message == want.Message && told.ObservedGeneration == want.ObservedGeneration
 }
 
 // isCurrent tells whether the policy is as it was last written. Its spec can't be
@@ -217,6 +268,8 @@ func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) 
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		return fmt.Errorf("delete the ClusterPolicy of StatefulSingleton %s: %w", key, err)
 	}
+	i.first.forget(key)
+	i.again.forget(key)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	delete(i.applied, key)
@@ -263,11 +316,7 @@ func (i *Injector) remember(key types.NamespacedName, a applied) {
 }
 
 func notInstalled(singleton *v1.StatefulSingleton, reason, message string) installation {
-	recheck := installPoll
-	if reason == reasonInstalling {
-		recheck = installingPoll
-	}
-	return installation{condition: installedCondition(singleton, metav1.ConditionFalse, reason, message), recheck: recheck}
+	return installation{condition: installedCondition(singleton, metav1.ConditionFalse, reason, message), recheck: installPoll}
 }
 
 func installedCondition(singleton *v1.StatefulSingleton, status metav1.ConditionStatus, reason, message string) metav1.Condition {

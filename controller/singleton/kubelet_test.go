@@ -8,18 +8,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // inject makes of a pod with one container what the policy makes of it.
-func inject(pod *corev1.Pod, namespace string) *corev1.Pod {
+func inject(pod *corev1.Pod, singleton client.ObjectKey) *corev1.Pod {
 	if pod.Annotations[v1.InjectedAnnotation] != "" {
 		return pod
 	}
-	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1.InjectedAnnotation, namespace+"/"+singletonName)
-	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.SingletonLabel, singletonName)
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1.InjectedAnnotation, singleton.String())
+	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.SingletonLabel, singleton.Name)
 	spec := &pod.Spec
 	spec.ReadinessGates = append(spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: v1.ReadyCondition})
 	spec.Volumes = append(spec.Volumes,

@@ -9,13 +9,14 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -66,15 +67,25 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 	if namespace.Labels[kyvernoLabel] == "refuses" {
 		return admission.Denied("\n\nresource Pod was blocked due to the following policies\n\nsome-policy:\n  some-rule: 'not on my watch'\n")
 	}
-	name := policies.Name(types.NamespacedName{Namespace: request.Namespace, Name: singletonName})
-	if err := c.Get(ctx, client.ObjectKey{Name: name}, policyMetadata()); err != nil {
-		return admission.Allowed("")
-	}
 	var pod corev1.Pod
 	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decode the pod: %w", err))
 	}
-	injected, err := json.Marshal(inject(&pod, request.Namespace))
+	var singletons v1.StatefulSingletonList
+	if err := c.List(ctx, &singletons, client.InNamespace(request.Namespace)); err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
+	for i := range singletons.Items {
+		key := client.ObjectKeyFromObject(&singletons.Items[i])
+		selector, err := metav1.LabelSelectorAsSelector(&singletons.Items[i].Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if err := c.Get(ctx, client.ObjectKey{Name: policies.Name(key)}, policyMetadata()); err == nil {
+			inject(&pod, key)
+		}
+	}
+	injected, err := json.Marshal(&pod)
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}

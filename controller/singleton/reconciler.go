@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -81,7 +82,8 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	if !plan.Untold {
 		singleton.Status = plan.Status
 	}
-	installed := r.Injector.Ensure(ctx, singleton, !plan.Outcome.Settled())
+	handingOver := !plan.Outcome.Settled()
+	installed := r.Injector.Ensure(ctx, singleton, handingOver)
 	report(&singleton.Status, installed.condition)
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
 		return ctrl.Result{}, err
@@ -89,7 +91,11 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	if err := r.ensureBudget(ctx, singleton, snapshot.Budget(), plan.Budget); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: min(plan.Requeue, installed.recheck)}, nil
+	result := ctrl.Result{RequeueAfter: min(plan.Requeue, installed.recheck), Priority: new(0)}
+	if !handingOver && installed.condition.Status == metav1.ConditionTrue {
+		result.Priority = new(handler.LowPriority) // another look can wait behind what happens
+	}
+	return result, nil
 }
 
 func (r *Reconciler) addFinalizer(ctx context.Context, singleton *v1.StatefulSingleton) error {

@@ -31,6 +31,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
+// workers is how many singletons are reconciled at once.
+const workers = 16
+
 // nodeIndex finds the singletons whose holder is on a node.
 const nodeIndex = "status.activeNode"
 
@@ -103,7 +106,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(drainChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 16,
+			MaxConcurrentReconciles: workers,
 			LogConstructor: func(request *reconcile.Request) logr.Logger {
 				if request == nil {
 					return mgr.GetLogger()

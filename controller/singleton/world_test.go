@@ -291,7 +291,7 @@ func (w *world) bare(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 // createPod creates an injected pod.
 func (w *world) createPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
-	pod := inject(w.bare(name, changes...), w.namespace)
+	pod := inject(w.bare(name, changes...), w.key(singletonName))
 	w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
 	return pod
 }

@@ -1,0 +1,126 @@
+package singleton_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
+)
+
+// slowProbes has each dry-run last until the test lets it end, but for those of pods of
+// the app that is new.
+type slowProbes struct {
+	client.Client
+	running atomic.Int32
+	end     chan struct{}
+}
+
+func newSlowProbes() *slowProbes {
+	s := &slowProbes{end: make(chan struct{})}
+	s.Client = interceptor.NewClient(controllerClient, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			if _, isPod := o.(*corev1.Pod); isPod && o.GetLabels()["app"] != "new" {
+				s.running.Add(1)
+				<-s.end
+			}
+			return c.Create(ctx, o, options...)
+		},
+	})
+	return s
+}
+
+// However many have to be proven, some workers are left for handoffs. What was proven
+// before waits for its turn, after a restart too, and lets those go first that never were.
+func TestProofsTakeTurns(t *testing.T) {
+	const workers, wantFirst, wantAgain = 16, 8, 4
+	w := newWorld(t)
+	w.kyverno(serves)
+	var keys []client.ObjectKey
+	for n := range workers {
+		keys = append(keys, w.key(w.createNamed(fmt.Sprintf("s%d", n)).Name))
+	}
+
+	slow := newSlowProbes()
+	r := newReconciler(slow, controllerClient, w.clock)
+	end := w.reconcileAll(r, slow, keys)
+	w.Expect(slow.running.Load()).To(BeEquivalentTo(wantFirst), "first proofs at once")
+	end()
+	for _, key := range keys {
+		w.Eventually(func() bool { w.reconcileOne(r, key); return w.isInstalled(key) }).Should(BeTrue())
+	}
+
+	tests := map[string]func() (*singleton.Reconciler, *slowProbes){
+		"later": func() (*singleton.Reconciler, *slowProbes) { slow.reset(); return r, slow },
+		"after a restart": func() (*singleton.Reconciler, *slowProbes) {
+			s := newSlowProbes()
+			return newReconciler(s, controllerClient, w.clock), s
+		},
+	}
+	for name, begin := range tests {
+		w.clock.advance(6 * time.Minute)
+		r, slow := begin()
+		end := w.reconcileAll(r, slow, keys)
+		w.Expect(slow.running.Load()).To(BeEquivalentTo(wantAgain), "proofs at once, %s", name)
+		for _, key := range keys {
+			w.Expect(w.isInstalled(key)).To(BeTrue(), "%s, %s, before its turn", key, name)
+		}
+		fresh := client.ObjectKeyFromObject(w.createNamed("new"))
+		w.reconcileOne(r, fresh)
+		w.Expect(w.isInstalled(fresh)).To(BeTrue(), "one that is new, %s", name)
+		end()
+		w.Expect(c.DeleteAllOf(t.Context(), &v1.StatefulSingleton{}, client.InNamespace(w.namespace), client.MatchingFields{"metadata.name": "new"})).To(Succeed())
+		w.reconcileOne(r, fresh)
+	}
+}
+
+func (s *slowProbes) reset() {
+	s.running.Store(0)
+	s.end = make(chan struct{})
+}
+
+// createNamed creates a singleton of another name, which picks the pods of that app.
+func (w *world) createNamed(name string) *v1.StatefulSingleton {
+	w.t.Helper()
+	return w.createSingleton(func(s *v1.StatefulSingleton) {
+		s.Name, s.Spec.Selector.MatchLabels = name, map[string]string{"app": name}
+	})
+}
+
+func (w *world) isInstalled(key client.ObjectKey) bool {
+	w.t.Helper()
+	s := &v1.StatefulSingleton{}
+	w.Expect(c.Get(w.t.Context(), key, s)).To(Succeed())
+	return meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionPolicyInstalled)
+}
+
+func (w *world) reconcileOne(r *singleton.Reconciler, key client.ObjectKey) ctrl.Result {
+	w.t.Helper()
+	result, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key})
+	w.Expect(err).NotTo(HaveOccurred())
+	return result
+}
+
+// reconcileAll reconciles all at once, and returns when each is through or at its probe.
+// What it returns has the probes end.
+func (w *world) reconcileAll(r *singleton.Reconciler, slow *slowProbes, keys []client.ObjectKey) (end func()) {
+	w.t.Helper()
+	var through atomic.Int32
+	var all sync.WaitGroup
+	for _, key := range keys {
+		all.Go(func() { w.reconcileOne(r, key); through.Add(1) })
+	}
+	w.Eventually(func() int32 { return through.Load() + slow.running.Load() }).Should(BeEquivalentTo(len(keys)))
+	return func() { close(slow.end); all.Wait() }
+}
