@@ -42,9 +42,9 @@ var wrapper = []string{signal.GatePath, "wrap", "--"}
 // barrierName is a Kyverno variable: the name of the ConfigMap for this request.
 const barrierName = barrierPrefix + "{{request.uid}}"
 
-// injectionRules are the rules of the policy of s, in the order in which Kyverno
-// applies them.
-func injectionRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
+// injectionRules are the rules for s of the policy of that name, in the order in which
+// Kyverno applies them.
+func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyvernov1.Rule {
 	match := kyvernov1.MatchResources{All: kyvernov1.ResourceFilters{{
 		ResourceDescription: kyvernov1.ResourceDescription{
 			Kinds:      []string{"Pod"},
@@ -78,12 +78,20 @@ func injectionRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
 		kyvernov1.Rule{
 			Name:     "mark",
 			Mutation: &kyvernov1.Mutation{PatchesJSON6902: patch(markOps(s)...)},
+		},
+		kyvernov1.Rule{
+			Name:                "answer-probe",
+			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(isProbe)},
+			Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(add("/metadata/annotations/"+pointer(answer(policy)), "true"))},
 		})
 	for i := range rules {
 		rules[i].MatchResources = *match.DeepCopy()
 	}
 	return rules
 }
+
+// isProbe is the condition that a pod is what ProbePod returns.
+var isProbe = fmt.Sprintf("request.object.metadata.annotations.%q == 'true'", probeAnnotation)
 
 // Conditions over one container, the element of a foreach. JMESPath finds a
 // missing key an error, except in a comparison or beside "||".

@@ -1,5 +1,9 @@
-// Package policies renders the Kyverno ClusterPolicy that makes a singleton's
+// Package policies renders the Kyverno ClusterPolicies that make singletons'
 // pods wait, and tells whether a pod was really made to wait.
+//
+// There is one for each singleton, or one for each namespace, with the rules of all
+// its singletons. Both do the same to a pod, and a pod that goes through both is as one
+// that went through one.
 //
 // It alone knows Kyverno: what leaves it is unstructured. The pods' own strings
 // are never part of a patch, and the singleton's are escaped, so that nothing a
@@ -12,6 +16,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kyverno/kyverno/api/kyverno"
@@ -39,6 +44,8 @@ const (
 	ManagedBy = "statefulsingleton"
 	// SingletonAnnotation names a policy's singleton, as <namespace>/<name>.
 	SingletonAnnotation = "apps.statefulsingleton.com/singleton"
+	// NamespaceAnnotation names the namespace of the singletons that share a policy.
+	NamespaceAnnotation = "apps.statefulsingleton.com/namespace"
 	// SpecHashAnnotation tells whether a policy is up to date. Its spec can't be
 	// compared with Render's: Kyverno's CRD fills in defaults.
 	SpecHashAnnotation = "apps.statefulsingleton.com/spec-hash"
@@ -47,6 +54,17 @@ const (
 // webhookTimeoutSeconds is how long the API server waits for Kyverno before it
 // refuses the pod.
 const webhookTimeoutSeconds = 10
+
+// Per is what has a policy of its own.
+type Per string
+
+const (
+	// PerSingleton is the default.
+	PerSingleton Per = "singleton"
+	// PerNamespace is for more singletons than webhooks fit into Kyverno's
+	// configuration, or into the time that the creation of any pod may take.
+	PerNamespace Per = "namespace"
+)
 
 // Options are what a policy takes from the installation, not from the singleton.
 type Options struct {
@@ -59,9 +77,21 @@ type Options struct {
 // Name is the name of a singleton's policy: of 63 characters at most, as Kyverno
 // demands, and never the same for two singletons.
 func Name(singleton types.NamespacedName) string {
+	return shorten("stfs-"+singleton.Namespace+"-"+singleton.Name, singleton.String())
+}
+
+// NamespaceName is the name of the policy that the singletons of a namespace share.
+// No singleton's has it.
+func NamespaceName(namespace string) string {
+	return shorten("stfs-"+namespace, namespace+"/")
+}
+
+// shorten makes a DNS label of what is readable, which nothing else has that is not
+// of the same identity.
+func shorten(readable, identity string) string {
 	const hashLength, maxLength = 16, 63
-	sum := sha256.Sum256([]byte(singleton.String()))
-	readable := strings.ReplaceAll("stfs-"+singleton.Namespace+"-"+singleton.Name, ".", "-")
+	sum := sha256.Sum256([]byte(identity))
+	readable = strings.ReplaceAll(readable, ".", "-")
 	readable = readable[:min(len(readable), maxLength-hashLength-1)]
 	return strings.TrimRight(readable, "-") + "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
@@ -74,16 +104,52 @@ func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, err
 	if err != nil {
 		return nil, fmt.Errorf("render the ClusterPolicy of StatefulSingleton %s: %w", key, err)
 	}
-	policy := &kyvernov1.ClusterPolicy{
+	policy := clusterPolicy(Name(key), s.Namespace, selected)
+	policy.Labels[v1.SingletonLabel] = s.Name
+	policy.Annotations[SingletonAnnotation] = key.String()
+	policy.Spec.Rules = injectionRules(s, o, policy.Name)
+	return toUnstructured(policy)
+}
+
+// RenderNamespace returns the ClusterPolicy that injects the pods of all these
+// singletons, which are of the namespace, in whatever order they come. One whose
+// selector is none that Kubernetes accepts is left out; where that leaves none, there
+// is no policy.
+func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
+	var selectors []string
+	var rules []kyvernov1.Rule
+	for _, s := range slices.SortedFunc(slices.Values(singletons), byName) {
+		selected, err := selectorCEL(&s.Spec.Selector)
+		if err != nil {
+			continue
+		}
+		selectors = append(selectors, "("+selected+")")
+		for _, rule := range injectionRules(&s, o, NamespaceName(namespace)) {
+			rule.Name = shorten(rule.Name+"-"+s.Name, s.Name)
+			rules = append(rules, rule)
+		}
+	}
+	if len(selectors) == 0 {
+		return nil, nil
+	}
+	policy := clusterPolicy(NamespaceName(namespace), namespace, strings.Join(selectors, " || "))
+	policy.Annotations[NamespaceAnnotation] = namespace
+	policy.Spec.Rules = rules
+	return toUnstructured(policy)
+}
+
+func byName(a, b v1.StatefulSingleton) int { return strings.Compare(a.Name, b.Name) }
+
+// clusterPolicy is one without rules yet, for the pods of the namespace that the CEL
+// expression selects.
+func clusterPolicy(name, namespace, selected string) *kyvernov1.ClusterPolicy {
+	return &kyvernov1.ClusterPolicy{
 		TypeMeta: metav1.TypeMeta{APIVersion: GVK.GroupVersion().String(), Kind: GVK.Kind},
 		ObjectMeta: metav1.ObjectMeta{
-			Name:   Name(key),
-			Labels: map[string]string{ManagedByLabel: ManagedBy, v1.SingletonLabel: s.Name},
-			Annotations: map[string]string{
-				// Or Kyverno would rewrite the Deployments that own such pods too.
-				kyverno.AnnotationAutogenControllers: "none",
-				SingletonAnnotation:                  key.String(),
-			},
+			Name:   name,
+			Labels: map[string]string{ManagedByLabel: ManagedBy},
+			// Or Kyverno would rewrite the Deployments that own such pods too.
+			Annotations: map[string]string{kyverno.AnnotationAutogenControllers: "none"},
 		},
 		Spec: kyvernov1.Spec{
 			Background: ptr.To(false),
@@ -93,15 +159,13 @@ func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, err
 				FailurePolicy:  ptr.To(kyvernov1.Fail),
 				TimeoutSeconds: ptr.To(int32(webhookTimeoutSeconds)),
 				MatchConditions: []admissionregistrationv1.MatchCondition{
-					{Name: "namespace", Expression: "request.namespace == " + celString(s.Namespace)},
+					{Name: "namespace", Expression: "request.namespace == " + celString(namespace)},
 					{Name: "selector", Expression: selected},
 					{Name: "not-a-mirror-pod", Expression: notMirrorCEL},
 				},
 			},
-			Rules: injectionRules(s, o),
 		},
 	}
-	return toUnstructured(policy)
 }
 
 func toUnstructured(policy *kyvernov1.ClusterPolicy) (*unstructured.Unstructured, error) {

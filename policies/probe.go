@@ -16,6 +16,17 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
+const (
+	// probeAnnotation is "true" on a probe pod.
+	probeAnnotation = "apps.statefulsingleton.com/probe"
+	// answerPrefix begins the annotations by which policies answer.
+	answerPrefix = "policy.statefulsingleton.com/"
+)
+
+// answer is the annotation by which the rules of the policy of that name tell that
+// a probe pod went through them.
+func answer(policy string) string { return answerPrefix + policy }
+
 // ProbePod returns a pod that s selects, to be created in a server-side dry-run
 // alone: what comes back shows whether pods of s are injected now. It meets Pod
 // Security "restricted" and its image is never pulled. It fails where the
@@ -32,8 +43,11 @@ func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
 	// A quota may refuse pods that ask for nothing.
 	resources := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")}
 	return &corev1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, GenerateName: "statefulsingleton-probe-", Labels: labels},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Namespace, GenerateName: "statefulsingleton-probe-", Labels: labels,
+			Annotations: map[string]string{probeAnnotation: "true"},
+		},
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: ptr.To(false),
 			SecurityContext: &corev1.PodSecurityContext{
@@ -52,6 +66,15 @@ func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
 			}},
 		},
 	}, nil
+}
+
+// CheckProbe returns nil where a probe pod of s is held, and the policy of that name
+// had its part in it: another one may hold the pod, and be about to go.
+func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy string) error {
+	if pod.Annotations[answer(policy)] != "true" {
+		return fmt.Errorf("pod went through no rule of ClusterPolicy %s for StatefulSingleton %s/%s", policy, s.Namespace, s.Name)
+	}
+	return CheckInjected(pod, s)
 }
 
 // barrierConfigMap is the form of the name of a barrier's ConfigMap.

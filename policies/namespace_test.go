@@ -1,0 +1,170 @@
+package policies_test
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// named is the singleton of that file, of another name and with another value of the
+// label that it selects by.
+func named(t *testing.T, file, name string) v1.StatefulSingleton {
+	t.Helper()
+	s := readSingleton(t, file)
+	s.Name, s.Spec.Selector = name, metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+	return *s
+}
+
+func renderNamespace(t *testing.T, singletons ...v1.StatefulSingleton) *unstructured.Unstructured {
+	t.Helper()
+	policy, err := policies.RenderNamespace("shop", singletons, options)
+	if err != nil || policy == nil {
+		t.Fatalf("RenderNamespace: %v, error %v", policy, err)
+	}
+	return policy
+}
+
+func TestRenderNamespace(t *testing.T) {
+	singletons := []v1.StatefulSingleton{named(t, "default", "db"), named(t, "own-grace-period", "queue")}
+	policy := renderNamespace(t, singletons...)
+	golden(t, filepath.Join("testdata", "policies", "namespace.yaml"), policy.Object)
+
+	slices.Reverse(singletons)
+	if diff := cmp.Diff(policy.Object, renderNamespace(t, singletons...).Object); diff != "" {
+		t.Errorf("the order of the singletons matters (-first +second):\n%s", diff)
+	}
+	broken := named(t, "default", "broken")
+	broken.Spec.Selector.MatchLabels["app"] = "my database"
+	if diff := cmp.Diff(policy.Object, renderNamespace(t, append(singletons, broken)...).Object); diff != "" {
+		t.Errorf("one with a selector that is none changes what the others get (-without +with):\n%s", diff)
+	}
+	if policy, err := policies.RenderNamespace("shop", []v1.StatefulSingleton{broken}, options); policy != nil || err != nil {
+		t.Errorf("for none there is policy %v, error %v", policy, err)
+	}
+}
+
+// By Kyverno's limits, and by what it refuses: two rules of one name.
+func TestNamesInNamespace(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	names := []string{"db", "db.a", "db-a", "a-db", long, long[:62] + "b"}
+	var singletons []v1.StatefulSingleton
+	for _, name := range names {
+		singletons = append(singletons, named(t, "hold-init-containers", name))
+	}
+	rules, _, err := unstructured.NestedSlice(renderNamespace(t, singletons...).Object, "spec", "rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, rule := range rules {
+		name := rule.(map[string]any)["name"].(string)
+		if seen[name] || !regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,61}[a-z0-9]$`).MatchString(name) {
+			t.Errorf("rule %q is there twice, or no DNS label of 63 characters at most", name)
+		}
+		seen[name] = true
+	}
+	for _, name := range names {
+		if policies.NamespaceName("shop") == policies.Name(inShop(name)) {
+			t.Errorf("the policy of the namespace has the name of singleton %q's", name)
+		}
+	}
+	if policies.NamespaceName("a-b") == policies.Name(inShop("b")) || len(policies.NamespaceName(long)) > 63 {
+		t.Error("names of namespaces' policies are taken, or too long")
+	}
+}
+
+// By Kyverno's own engine: each pod is made what a policy of its singleton's own makes of
+// it, and one that went through both forms, in either order, is as one that went through
+// one.
+func TestFormsDoTheSame(t *testing.T) {
+	files := []string{"default", "named-containers", "hold-init-containers", "own-grace-period"}
+	var singletons []v1.StatefulSingleton
+	for n, file := range files {
+		singletons = append(singletons, named(t, file, fmt.Sprintf("db%d", n)))
+	}
+	shared := newKyverno(t, renderNamespace(t, singletons...))
+	for n, file := range files {
+		for _, pod := range []string{"scratch", "init-containers", "weird-strings"} {
+			t.Run(file+"/"+pod, func(t *testing.T) {
+				t.Parallel()
+				s := singletons[n]
+				object := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", pod+".yaml")))
+				object.Labels["app"] = s.Name
+				object.Spec.Containers[0].Name = "db" // the one that named-containers names
+				original, own := encode(t, object), newKyverno(t, render(t, &s))
+
+				want := own.mutate(t, original, firstRequest)
+				wantSame(t, "by the namespace's policy", want, shared.mutate(t, original, firstRequest))
+				wantSame(t, "by the singleton's, then by the namespace's", want, shared.mutate(t, want, secondRequest))
+				wantSame(t, "by the namespace's, then by the singleton's", want, own.mutate(t, shared.mutate(t, original, firstRequest), secondRequest))
+			})
+		}
+	}
+	t.Run("nobody's", func(t *testing.T) {
+		pod := readFile(t, "testdata/pods/shell.yaml")
+		wantSame(t, "of no singleton", pod, shared.mutate(t, pod, firstRequest))
+	})
+}
+
+// wantSame demands the same pod, but for the uid of the request.
+func wantSame(t *testing.T, what string, want, got []byte) {
+	t.Helper()
+	got = bytes.ReplaceAll(got, []byte(secondRequest), []byte(firstRequest))
+	if diff := cmp.Diff(decoded[map[string]any](t, want), decoded[map[string]any](t, got)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// A probe tells which policy it went through: the other form's may go once this one answers.
+func TestProbeAnswers(t *testing.T) {
+	s := named(t, "default", "db")
+	own, shared := policies.Name(inShop("db")), policies.NamespaceName("shop")
+	tests := map[string]struct {
+		through    []*unstructured.Unstructured
+		wantOwn    bool
+		wantShared bool
+	}{
+		"own":                       {[]*unstructured.Unstructured{render(t, &s)}, true, false},
+		"shared":                    {[]*unstructured.Unstructured{renderNamespace(t, s)}, false, true},
+		"both":                      {[]*unstructured.Unstructured{render(t, &s), renderNamespace(t, s)}, true, true},
+		"shared without its rules":  {[]*unstructured.Unstructured{renderNamespace(t, named(t, "default", "queue"))}, false, false},
+		"own and shared without it": {[]*unstructured.Unstructured{render(t, &s), renderNamespace(t, named(t, "default", "queue"))}, true, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			probe, err := policies.ProbePod(&s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			data := encode(t, probe)
+			for _, policy := range test.through {
+				data = newKyverno(t, policy).mutate(t, data, firstRequest)
+			}
+			pod := decoded[corev1.Pod](t, data)
+			if err := policies.CheckProbe(&pod, &s, own); (err == nil) != test.wantOwn {
+				t.Errorf("CheckProbe of the singleton's policy: %v, want it to pass: %t", err, test.wantOwn)
+			}
+			if err := policies.CheckProbe(&pod, &s, shared); (err == nil) != test.wantShared {
+				t.Errorf("CheckProbe of the namespace's policy: %v, want it to pass: %t", err, test.wantShared)
+			}
+		})
+	}
+}
+
+func inShop(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "shop", Name: name}
+}
