@@ -97,6 +97,7 @@ func values(t *testing.T) map[string]valueCase {
 			got:  flag("gate-image-pull-policy"),
 			want: "Never",
 		},
+		"policyPer": {set: []string{"policyPer=namespace"}, got: flag("policy-per"), want: "namespace"},
 		"imagePullSecrets": {
 			set:  []string{"imagePullSecrets[0].name=mirror"},
 			got:  func(o []client.Object) any { return spec(o).ImagePullSecrets },
@@ -223,6 +224,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"no repository":           {[]string{"--set", "image.gate.repository="}, "at '/image/gate/repository': minLength: got 0, want 1"},
 		"half a digest":           {[]string{"--set", "image.manager.digest=sha256:12"}, "at '/image/manager/digest': 'sha256:12' does not match pattern"},
 		"unknown pull policy":     {[]string{"--set", "image.gate.pullPolicy=Often"}, "at '/image/gate/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"},
+		"policy for each pod":     {[]string{"--set", "policyPer=pod"}, "at '/policyPer': value must be one of 'singleton', 'namespace'"},
 		"unknown log level":       {[]string{"--set", "logLevel=loud"}, "at '/logLevel': value must be one of 'debug', 'info', 'error'"},
 		"unknown log format":      {[]string{"--set", "logFormat=xml"}, "at '/logFormat': value must be one of 'json', 'console'"},
 		"number for a label":      {[]string{"--set", "podLabels.tier=1"}, "at '/podLabels/tier': got number, want string"},

@@ -10,9 +10,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/keymutex"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -54,11 +55,15 @@ const unprovenHelp = "Look whether Kyverno runs: kubectl get pods -A -l app.kube
 // Injector keeps the ClusterPolicy of each singleton as it should be, and proves
 // by a dry-run that it works.
 type Injector struct {
+	// Client writes, and reads what may lag.
 	Client client.Client
 	// Live reads from the API server.
 	Live    client.Reader
 	Clock   clock.PassiveClock
 	Options policies.Options
+	// Per is what has a policy of its own. Policies of the other form go once these
+	// are proven.
+	Per policies.Per
 	// Watch has the singletons reconciled whose policies are changed or deleted, and
 	// returns what it knows of these. It is called once Kyverno's kinds are known to be
 	// served.
@@ -70,7 +75,9 @@ type Injector struct {
 	mu       sync.Mutex
 	watching bool
 	watched  Watched
-	applied  map[types.NamespacedName]applied
+	writing  keymutex.KeyMutex
+	written  map[string]written
+	proofs   map[types.NamespacedName]proof
 }
 
 // Watched is what a watch knows. It lags, and it knows all there was when it began once
@@ -80,22 +87,14 @@ type Watched struct {
 	HasSynced func() bool
 }
 
-// applied is what was last written and proven for a singleton.
-type applied struct {
-	hash    string
-	version version
-	written time.Time
-	proven  time.Time
-}
-
-// version tells the specs apart that a policy has had.
-type version struct {
-	uid        types.UID
-	generation int64
-}
-
-func versionOf(policy client.Object) version {
-	return version{policy.GetUID(), policy.GetGeneration()}
+// proof is when the injection of a singleton's pods was last proven.
+type proof struct {
+	// hash is that of the rules that were proven.
+	hash string
+	// at is zero where it was not, the last time.
+	at time.Time
+	// hearsay is what another controller has told in the singleton's status.
+	hearsay bool
 }
 
 // installation is the state of a singleton's injection.
@@ -109,11 +108,16 @@ type installation struct {
 // injection by the dry-run of a pod, and reports condition PolicyInstalled. While a
 // handoff is under way nothing is proven again, for as long again as a proof lasts.
 func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, handingOver bool) installation {
-	policy, err := policies.Render(singleton, i.Options)
+	own, err := policies.Render(singleton, i.Options)
 	if err != nil {
 		return notInstalled(singleton, reasonInvalidSingleton, err.Error())
 	}
-	last, err := i.write(ctx, singleton, policy, handingOver)
+	policy, hash := i.policyOf(singleton), own.GetAnnotations()[policies.SpecHashAnnotation]
+	last, known := i.lastProof(singleton)
+	if last.hash != hash {
+		last = proof{hash: hash}
+	}
+	now, err := i.install(ctx, singleton, own, !i.due(last, handingOver))
 	if err == nil {
 		err = i.watch()
 	}
@@ -122,70 +126,65 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 		return notInstalled(singleton, reasonKyvernoMissing,
 			"the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19")
 	case err != nil:
-		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s can't be written, and is tried again every %s: %v", policy.GetName(), installPoll, err))
-	case !i.due(last, handingOver):
-		return proven(singleton, policy.GetName(), max(time.Second, provenPoll-i.Clock.Since(last.proven)))
+		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s can't be written, and is tried again every %s: %v", policy, installPoll, err))
 	}
-	return i.proveInTurn(ctx, singleton, policy.GetName(), last)
+	if !known && now.whole.IsZero() && saysProven(singleton, policy) {
+		last.at, last.hearsay = i.Clock.Now().Add(-provenPoll), true
+		i.remember(singleton, last)
+	}
+	if last.at.Before(now.whole) {
+		last.at = time.Time{}
+	}
+	if i.due(last, handingOver) {
+		return i.proveInTurn(ctx, singleton, policy, last, now.at)
+	}
+	return i.settled(ctx, singleton, policy, last)
 }
 
 // due tells whether the injection has to be proven now.
-func (i *Injector) due(last applied, handingOver bool) bool {
-	age := i.Clock.Since(last.proven)
+func (i *Injector) due(last proof, handingOver bool) bool {
+	age := i.Clock.Since(last.at)
 	return age >= provenPoll && !(handingOver && age < 2*provenPoll)
 }
 
-// write writes the policy unless it is as it was last written.
-func (i *Injector) write(ctx context.Context, singleton *v1.StatefulSingleton, policy *unstructured.Unstructured, handingOver bool) (applied, error) {
-	key := client.ObjectKeyFromObject(singleton)
-	last := i.last(key)
-	if current, err := i.isCurrent(ctx, policy, last, !i.due(last, handingOver)); current || err != nil {
-		return last, err
+// settled is how it stands while a proof lasts.
+func (i *Injector) settled(ctx context.Context, singleton *v1.StatefulSingleton, policy string, last proof) installation {
+	state := proven(singleton, policy, max(time.Second, provenPoll-i.Clock.Since(last.at)%provenPoll))
+	if last.hearsay {
+		return state
 	}
-	before := policyMetadata(policy.GetName())
-	if err := i.Live.Get(ctx, client.ObjectKeyFromObject(before), before); client.IgnoreNotFound(err) != nil {
-		return last, err
+	if err := i.retireOtherForm(ctx, singleton); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Remove a policy that another one took the place of; it does no harm, and is tried again", "every", installPoll.String())
+		state.recheck = installPoll
 	}
-	now := applied{hash: policy.GetAnnotations()[policies.SpecHashAnnotation], written: i.Clock.Now()}
-	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
-		return now, err
-	}
-	now.version = versionOf(policy)
-	if last.hash == "" && now.version == versionOf(before) && saysProven(singleton, policy.GetName()) {
-		// Another controller, which ran before, has proven it, and nothing changed since.
-		now.proven = i.Clock.Now().Add(-provenPoll)
-	}
-	i.remember(key, now)
-	return now, nil
+	return state
 }
 
 // proveInTurn proves the injection if it is the singleton's turn. Until then all is said
 // to be as it was.
-func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingleton, policy string, last applied) installation {
-	key := client.ObjectKeyFromObject(singleton)
+func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingleton, policy string, last proof, written time.Time) installation {
 	line, atOnce := &i.again, againAtOnce
-	if last.proven.IsZero() {
+	if last.at.IsZero() {
 		line, atOnce = &i.first, firstAtOnce
 	}
-	wait, done := line.take(key, atOnce)
+	wait, done := line.take(client.ObjectKeyFromObject(singleton), atOnce)
 	switch {
-	case done == nil && !last.proven.IsZero():
+	case done == nil && !last.at.IsZero():
 		return proven(singleton, policy, wait)
 	case done == nil:
 		return unproven(singleton, policy, wait)
 	}
 	defer done()
-	if reason, err := i.prove(ctx, singleton); err != nil {
-		last.proven = time.Time{}
-		i.remember(key, last)
-		if i.Clock.Since(last.written) < installPatience {
+	if reason, err := i.prove(ctx, singleton, policy); err != nil {
+		i.remember(singleton, proof{hash: last.hash})
+		if i.Clock.Since(written) < installPatience {
 			return unproven(singleton, policy, installingPoll)
 		}
 		return notInstalled(singleton, reason, err.Error())
 	}
-	last.proven = i.Clock.Now()
-	i.remember(key, last)
-	return proven(singleton, policy, provenPoll)
+	last = proof{hash: last.hash, at: i.Clock.Now()}
+	i.remember(singleton, last)
+	return i.settled(ctx, singleton, policy, last)
 }
 
 func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {
@@ -217,37 +216,9 @@ func saysProven(singleton *v1.StatefulSingleton, policy string) bool {
 	return told != nil && told.Status == want.Status && told.Message == want.Message && told.ObservedGeneration == want.ObservedGeneration
 }
 
-// isCurrent tells whether the policy is as it was last written. Its spec can't be
-// compared, since Kyverno's CRD fills in defaults; its version can. The word of the
-// watch will do if it is said to, and if that knows of nothing else.
-func (i *Injector) isCurrent(ctx context.Context, policy *unstructured.Unstructured, last applied, watchWillDo bool) (bool, error) {
-	if last.hash != policy.GetAnnotations()[policies.SpecHashAnnotation] {
-		return false, nil
-	}
-	found := policyMetadata(policy.GetName())
-	if watched := i.known(); watchWillDo && watched.Reader != nil {
-		err := watched.Get(ctx, client.ObjectKeyFromObject(found), found)
-		if err == nil && versionOf(found) == last.version {
-			return true, nil
-		}
-	}
-	err := i.Live.Get(ctx, client.ObjectKeyFromObject(found), found)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	return err == nil && versionOf(found) == last.version, err
-}
-
-// policyMetadata is the metadata of a policy, to be read.
-func policyMetadata(name string) *metav1.PartialObjectMetadata {
-	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	m.SetGroupVersionKind(policies.GVK)
-	return m
-}
-
 // prove asks the API server what a new pod of the singleton would look like.
 // Kyverno calls a policy Ready before each of its replicas serves it.
-func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton) (reason string, err error) {
+func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton, policy string) (reason string, err error) {
 	pod, err := policies.ProbePod(singleton)
 	if err != nil {
 		return reasonInvalidSingleton, err
@@ -255,25 +226,10 @@ func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton) (
 	if err := i.Client.Create(ctx, pod, client.DryRunAll); err != nil {
 		return reasonProbeRefused, fmt.Errorf("pods created now are refused, as the dry-run of one shows: %s. %s", oneLine(err.Error()), unprovenHelp)
 	}
-	if err := policies.CheckInjected(pod, singleton); err != nil {
+	if err := policies.CheckProbe(pod, singleton, policy); err != nil {
 		return reasonNotInjected, fmt.Errorf("pods created now are not held, as the dry-run of one shows: %s. %s", oneLine(err.Error()), unprovenHelp)
 	}
 	return "", nil
-}
-
-// Remove deletes the singleton's policy.
-func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) error {
-	key := client.ObjectKeyFromObject(singleton)
-	err := i.Client.Delete(ctx, policyMetadata(policies.Name(key)))
-	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		return fmt.Errorf("delete the ClusterPolicy of StatefulSingleton %s: %w", key, err)
-	}
-	i.first.forget(key)
-	i.again.forget(key)
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	delete(i.applied, key)
-	return nil
 }
 
 // watch begins to watch the policies, once.
@@ -290,29 +246,28 @@ func (i *Injector) watch() (err error) {
 	return nil
 }
 
-// known is what the watch knows, or nothing while that is not all there is.
-func (i *Injector) known() Watched {
+func (i *Injector) lastProof(singleton *v1.StatefulSingleton) (last proof, known bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.watched.Reader == nil || !i.watched.HasSynced() {
-		return Watched{}
-	}
-	return i.watched
+	last, known = i.proofs[client.ObjectKeyFromObject(singleton)]
+	return last, known
 }
 
-func (i *Injector) last(key types.NamespacedName) applied {
+func (i *Injector) remember(singleton *v1.StatefulSingleton, p proof) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.applied[key]
+	if i.proofs == nil {
+		i.proofs = map[types.NamespacedName]proof{}
+	}
+	i.proofs[client.ObjectKeyFromObject(singleton)] = p
 }
 
-func (i *Injector) remember(key types.NamespacedName, a applied) {
+func (i *Injector) forget(singleton types.NamespacedName) {
+	i.first.forget(singleton)
+	i.again.forget(singleton)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.applied == nil {
-		i.applied = map[types.NamespacedName]applied{}
-	}
-	i.applied[key] = a
+	delete(i.proofs, singleton)
 }
 
 func notInstalled(singleton *v1.StatefulSingleton, reason, message string) installation {

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,8 +22,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// kyvernoLabel is "serves" on a namespace where a webhook stands in for Kyverno,
-// and "refuses" where it refuses every pod. Elsewhere Kyverno is down.
+// kyvernoLabel is "serves" on a namespace where a webhook stands in for Kyverno, the
+// name of a form where it has seen the policies of no other yet, and "refuses" where it
+// refuses every pod. Elsewhere Kyverno is down.
 const kyvernoLabel = "test/kyverno"
 
 const kyvernoPath = "/mutate"
@@ -81,8 +84,10 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		if err := c.Get(ctx, client.ObjectKey{Name: policies.Name(key)}, policyMetadata()); err == nil {
-			inject(&pod, key)
+		for form, name := range map[string]string{"singleton": policies.Name(key), "namespace": policies.NamespaceName(key.Namespace)} {
+			if served := namespace.Labels[kyvernoLabel]; (served == "serves" || served == form) && hasRules(ctx, name, key) {
+				answer(inject(&pod, key), name)
+			}
 		}
 	}
 	injected, err := json.Marshal(&pod)
@@ -90,6 +95,24 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	return admission.PatchResponseFromRaw(request.Object.Raw, injected)
+}
+
+// hasRules tells whether the policy is there, and marks pods as the singleton's.
+func hasRules(ctx context.Context, name string, singleton client.ObjectKey) bool {
+	policy := &unstructured.Unstructured{}
+	policy.SetGroupVersionKind(policies.GVK)
+	if err := c.Get(ctx, client.ObjectKey{Name: name}, policy); err != nil {
+		return false
+	}
+	rules, _, _ := unstructured.NestedSlice(policy.Object, "spec", "rules")
+	return strings.Contains(fmt.Sprint(rules), fmt.Sprintf(`"value":"%s"`, singleton))
+}
+
+// answer has a probe tell that it went through the policy.
+func answer(pod *corev1.Pod, policy string) {
+	if pod.Annotations["apps.statefulsingleton.com/probe"] == "true" {
+		pod.Annotations["policy.statefulsingleton.com/"+policy] = "true"
+	}
 }
 
 func policyMetadata() *metav1.PartialObjectMetadata {

@@ -36,12 +36,21 @@ const (
 	isDown  = `null`
 )
 
-// policy reads the singleton's policy; nil if it does not exist.
+// policy reads the singleton's policy, or else the one of its namespace; nil if there is
+// none.
 func (w *world) policy() *unstructured.Unstructured {
+	w.t.Helper()
+	if own := w.policyNamed(policies.Name(w.key(singletonName))); own != nil {
+		return own
+	}
+	return w.policyNamed(policies.NamespaceName(w.namespace))
+}
+
+func (w *world) policyNamed(name string) *unstructured.Unstructured {
 	w.t.Helper()
 	policy := &unstructured.Unstructured{}
 	policy.SetGroupVersionKind(policies.GVK)
-	err := c.Get(w.t.Context(), client.ObjectKey{Name: policies.Name(w.key(singletonName))}, policy)
+	err := c.Get(w.t.Context(), client.ObjectKey{Name: name}, policy)
 	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
 	if err != nil {
 		return nil

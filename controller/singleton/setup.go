@@ -121,7 +121,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
 	}
-	r.Injector.Watch = func() (Watched, error) { return watchPolicies(mgr, c) }
+	r.Injector.Watch = func() (Watched, error) { return r.watchPolicies(mgr, c) }
 	return nil
 }
 
@@ -129,7 +129,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 // deleted. Kyverno may be installed after the controller, and a manager whose
 // cache knows of a kind that is not served does not start: so the policies have a
 // cache of their own, once they are served.
-func watchPolicies(mgr ctrl.Manager, c controller.Controller) (Watched, error) {
+func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (Watched, error) {
 	served, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient:           mgr.GetHTTPClient(),
 		Scheme:               mgr.GetScheme(),
@@ -148,7 +148,7 @@ func watchPolicies(mgr ctrl.Manager, c controller.Controller) (Watched, error) {
 		return Watched{}, err
 	}
 	return Watched{served, informer.HasSynced}, c.Watch(source.Kind[client.Object](served, policyMetadata(""),
-		handler.EnqueueRequestsFromMapFunc(singletonOfPolicy), predicate.GenerationChangedPredicate{}))
+		handler.EnqueueRequestsFromMapFunc(r.singletonsOfPolicy), predicate.GenerationChangedPredicate{}))
 }
 
 // neighbours names the other singletons of the namespace: one that comes or goes
@@ -207,9 +207,13 @@ func comesOrGoes() predicate.Predicate {
 	}
 }
 
-// singletonOfPolicy names the singleton that a policy injects.
-func singletonOfPolicy(_ context.Context, policy client.Object) []reconcile.Request {
-	namespace, name, ok := strings.Cut(policy.GetAnnotations()[policies.SingletonAnnotation], "/")
+// singletonsOfPolicy names those that a policy injects.
+func (r *Reconciler) singletonsOfPolicy(ctx context.Context, policy client.Object) []reconcile.Request {
+	annotations := policy.GetAnnotations()
+	if namespace := annotations[policies.NamespaceAnnotation]; namespace != "" {
+		return r.singletons(ctx, client.InNamespace(namespace))
+	}
+	namespace, name, ok := strings.Cut(annotations[policies.SingletonAnnotation], "/")
 	if !ok {
 		return nil
 	}

@@ -73,10 +73,19 @@ func (s *skewedClock) Now() time.Time                  { return time.Now().Add(t
 func (s *skewedClock) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 func (s *skewedClock) advance(by time.Duration)        { s.ahead.Add(int64(by)) }
 
-// startManager runs the real manager with the real watches, and returns where it
-// counts. It reconciles the singletons of this namespace alone: policies, which
-// it watches, are of no namespace.
+// startManager runs the real manager until the end of the test, and returns where it
+// counts.
 func (w *world) startManager() *prometheus.Registry {
+	w.t.Helper()
+	registry, stop := w.runManager(policies.PerSingleton)
+	w.t.Cleanup(stop)
+	return registry
+}
+
+// runManager runs the real manager with the real watches, and returns where it counts,
+// and what stops it. It reconciles the singletons of this namespace alone: policies,
+// which it watches, are of no namespace.
+func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, stop func()) {
 	w.t.Helper()
 	options := singleton.CacheOptions()
 	options.DefaultNamespaces = map[string]cache.Config{w.namespace: {}}
@@ -92,8 +101,9 @@ func (w *world) startManager() *prometheus.Registry {
 	if w.counting != nil {
 		w.counting.Reader, live.Reader = live.Reader, w.counting
 	}
-	registry := prometheus.NewRegistry()
+	registry = prometheus.NewRegistry()
 	reconciler := newReconciler(mgr.GetClient(), live, w.clock)
+	reconciler.Injector.Per = per
 	reconciler.Recorder = mgr.GetEventRecorder("statefulsingleton")
 	reconciler.Metrics = singleton.NewMetrics(registry, mgr.GetClient())
 	w.Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
@@ -101,13 +111,12 @@ func (w *world) startManager() *prometheus.Registry {
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan error)
 	go func() { stopped <- mgr.Start(ctx) }()
-	w.t.Cleanup(func() {
+	return registry, func() {
 		cancel()
 		if err := <-stopped; err != nil {
 			w.t.Errorf("the manager stopped with: %v", err)
 		}
-	})
-	return registry
+	}
 }
 
 // countReads has the manager count what it reads.
@@ -184,9 +193,11 @@ func (w *world) createSingleton(changes ...func(*v1.StatefulSingleton)) *v1.Stat
 	w.Expect(c.Create(w.t.Context(), s)).To(Succeed())
 	// Policies outlive their namespace.
 	w.t.Cleanup(func() {
-		policy := policyMetadata()
-		policy.Name = policies.Name(client.ObjectKeyFromObject(s))
-		_ = c.Delete(context.Background(), policy)
+		for _, name := range []string{policies.Name(client.ObjectKeyFromObject(s)), policies.NamespaceName(s.Namespace)} {
+			policy := policyMetadata()
+			policy.Name = name
+			_ = c.Delete(context.Background(), policy)
+		}
 	})
 	return s
 }

@@ -42,6 +42,7 @@ func TestFlags(t *testing.T) {
 		"no image":         {runCommand(), nil, "--gate-image is missing: name the image of the gate, as ghcr.io/statefulsingleton/gate:v0.1.0"},
 		"empty image":      {runCommand(), []string{"--gate-image="}, "--gate-image is missing"},
 		"pull policy":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-policy=Sometimes"}, `--gate-image-pull-policy is "Sometimes": give Always, IfNotPresent or Never`},
+		"policy per":       {runCommand(), []string{"--gate-image=gate", "--policy-per=pod"}, `--policy-per is "pod": give singleton or namespace`},
 		"log level":        {runCommand(), []string{"--gate-image=gate", "--log-level=loud"}, `--log-level is "loud": give debug, info or error`},
 		"log format":       {runCommand(), []string{"--gate-image=gate", "--log-format=xml"}, `--log-format is "xml": give json or console`},
 		"unknown flag":     {runCommand(), []string{"--gate"}, "unknown flag: --gate"},

@@ -27,6 +27,7 @@ import (
 type runOptions struct {
 	gateImage         string
 	gatePullPolicy    string
+	policyPer         string
 	leaderElect       bool
 	metricsAddress    string
 	probeAddress      string
@@ -38,6 +39,7 @@ type runOptions struct {
 func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the policies put into every held pod (required)")
 	flags.StringVar(&o.gatePullPolicy, "gate-image-pull-policy", string(corev1.PullIfNotPresent), "pull policy of the gate's image: Always, IfNotPresent or Never")
+	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "what has a ClusterPolicy of its own: singleton, or namespace where there are hundreds of singletons")
 	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while leader, so that several replicas share no work; off, two at once are safe too")
 	flags.StringVar(&o.electionNamespace, "leader-election-namespace", "", "namespace of the leader's Lease (default: the manager's own)")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of the metrics endpoint; 0 turns it off")
@@ -49,6 +51,11 @@ func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 func (o *runOptions) validate() error {
 	if o.gateImage == "" {
 		return errors.New("--gate-image is missing: name the image of the gate, as ghcr.io/statefulsingleton/gate:v0.1.0")
+	}
+	switch policies.Per(o.policyPer) {
+	case policies.PerSingleton, policies.PerNamespace:
+	default:
+		return fmt.Errorf("--policy-per is %q: give singleton or namespace", o.policyPer)
 	}
 	switch corev1.PullPolicy(o.gatePullPolicy) {
 	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
@@ -117,6 +124,7 @@ func run(ctx context.Context, o runOptions) error {
 		Injector: &singleton.Injector{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
 			Options: policies.Options{SidecarImage: o.gateImage, SidecarPullPolicy: corev1.PullPolicy(o.gatePullPolicy)},
+			Per:     policies.Per(o.policyPer),
 		},
 	}
 	if err := reconciler.SetupWithManager(mgr); err != nil {

@@ -1,0 +1,279 @@
+package singleton
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/keymutex"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// written is a policy as it was last written.
+type written struct {
+	// content tells apart what policies are rendered of.
+	content string
+	version version
+	// at is when that was.
+	at time.Time
+	// whole is when it was last put right: before, somebody had changed or deleted it.
+	// Zero: not since the controller has known it.
+	whole time.Time
+}
+
+// version tells the specs apart that a policy has had.
+type version struct {
+	uid        types.UID
+	generation int64
+}
+
+func versionOf(policy client.Object) version {
+	return version{policy.GetUID(), policy.GetGeneration()}
+}
+
+// rendering is what a policy is to be, and what of; no policy where there is to be none.
+type rendering func(ctx context.Context, exists bool) (policy *unstructured.Unstructured, content string, err error)
+
+// policyOf is the name of the policy that injects the singleton's pods.
+func (i *Injector) policyOf(singleton *v1.StatefulSingleton) string {
+	if i.Per == policies.PerNamespace {
+		return policies.NamespaceName(singleton.Namespace)
+	}
+	return policies.Name(client.ObjectKeyFromObject(singleton))
+}
+
+// install writes the policy that injects the singleton's pods, unless it is as it was
+// last written. Its spec can't be compared, since Kyverno's CRD fills in defaults; its
+// version can. The word of the watch will do if it is said to, and if that knows of
+// nothing else.
+func (i *Injector) install(ctx context.Context, singleton *v1.StatefulSingleton, own *unstructured.Unstructured, watchWillDo bool) (written, error) {
+	name, content := i.policyOf(singleton), own.GetAnnotations()[policies.SpecHashAnnotation]
+	render := func(context.Context, bool) (*unstructured.Unstructured, string, error) { return own, content, nil }
+	if i.Per == policies.PerNamespace {
+		all, err := living(ctx, i.Client, singleton.Namespace)
+		if err != nil {
+			return written{}, err
+		}
+		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return s.Name == singleton.Name })
+		content = contentOf(append(all, *singleton)) // which was read live
+		render = i.shared(singleton.Namespace)
+	}
+	if last := i.lastWritten(name); watchWillDo && last.content == content {
+		if found := i.watchedPolicy(ctx, name); found != nil && versionOf(found) == last.version {
+			return last, nil
+		}
+	}
+	return i.write(ctx, name, render)
+}
+
+// shared renders the policy of the namespace. It is not made where each singleton has
+// its own, but kept as it should be until it goes.
+func (i *Injector) shared(namespace string) rendering {
+	return func(ctx context.Context, exists bool) (*unstructured.Unstructured, string, error) {
+		if !exists && i.Per != policies.PerNamespace {
+			return nil, "", nil
+		}
+		all, err := living(ctx, i.Live, namespace)
+		if err != nil {
+			return nil, "", err
+		}
+		policy, err := policies.RenderNamespace(namespace, all, i.Options)
+		return policy, contentOf(all), err
+	}
+}
+
+// living are the singletons of the namespace that are not being deleted.
+func living(ctx context.Context, reader client.Reader, namespace string) ([]v1.StatefulSingleton, error) {
+	var list v1.StatefulSingletonList
+	if err := reader.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list the StatefulSingletons of namespace %s: %w", namespace, err)
+	}
+	return slices.DeleteFunc(list.Items, func(s v1.StatefulSingleton) bool { return !s.DeletionTimestamp.IsZero() }), nil
+}
+
+// contentOf tells apart what a policy of these singletons is rendered of, in whatever
+// order they come.
+func contentOf(singletons []v1.StatefulSingleton) string {
+	var all []string
+	for _, s := range singletons {
+		all = append(all, fmt.Sprintf("%s %s %d", s.Name, s.UID, s.Generation))
+	}
+	slices.Sort(all)
+	sum := sha256.Sum256([]byte(strings.Join(all, "\n")))
+	return hex.EncodeToString(sum[:])
+}
+
+// write writes a policy, or deletes it where there is to be none, unless it is as it was
+// last written. Whoever writes it meanwhile, of more than we knew, is not overwritten:
+// then it is rendered anew.
+func (i *Injector) write(ctx context.Context, name string, render rendering) (now written, err error) {
+	defer i.lock(name)()
+	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	err = retry.OnError(retry.DefaultRetry, overtaken, func() (err error) {
+		now, err = i.writeOnce(ctx, name, render)
+		return err
+	})
+	if err == nil {
+		i.wrote(name, now)
+	}
+	return now, err
+}
+
+func (i *Injector) writeOnce(ctx context.Context, name string, render rendering) (written, error) {
+	last, found := i.lastWritten(name), policyMetadata(name)
+	err := i.Live.Get(ctx, client.ObjectKeyFromObject(found), found)
+	exists := err == nil
+	if client.IgnoreNotFound(err) != nil {
+		return last, err
+	}
+	policy, content, err := render(ctx, exists)
+	if err != nil {
+		return last, err
+	}
+	asWritten := exists && last.version == versionOf(found)
+	now := written{content: content, at: i.Clock.Now(), whole: last.whole}
+	switch {
+	case policy == nil && exists:
+		return written{}, i.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
+	case policy == nil:
+		return written{}, nil
+	case asWritten && last.content == content:
+		return last, nil
+	case exists:
+		policy.SetResourceVersion(found.ResourceVersion)
+		err = i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
+	default:
+		err = i.Client.Create(ctx, policy, fieldOwner)
+	}
+	now.version = versionOf(policy)
+	asFound := last.content == "" && now.version == versionOf(found)
+	if !asWritten && !asFound {
+		now.whole = now.at
+	}
+	return now, err
+}
+
+// retireOtherForm removes what injected the singleton's pods before, once its policy
+// was proven to. A policy of a namespace is kept until each of its singletons has one
+// that was.
+func (i *Injector) retireOtherForm(ctx context.Context, singleton *v1.StatefulSingleton) error {
+	if i.Per == policies.PerNamespace {
+		old := policies.Name(client.ObjectKeyFromObject(singleton))
+		if i.watchedPolicy(ctx, old) == nil {
+			return nil
+		}
+		return i.remove(ctx, old)
+	}
+	old := policies.NamespaceName(singleton.Namespace)
+	if i.watchedPolicy(ctx, old) == nil {
+		return nil
+	}
+	all, err := living(ctx, i.Client, singleton.Namespace)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(all, i.awaitsProof) {
+		_, err = i.write(ctx, old, i.shared(singleton.Namespace))
+		return err
+	}
+	return i.remove(ctx, old)
+}
+
+// awaitsProof tells whether a policy is to inject the singleton's pods, and was not
+// proven to.
+func (i *Injector) awaitsProof(singleton v1.StatefulSingleton) bool {
+	last, _ := i.lastProof(&singleton)
+	if !last.at.IsZero() && !last.hearsay {
+		return false
+	}
+	_, err := policies.Render(&singleton, i.Options)
+	return err == nil
+}
+
+// Remove deletes the singleton's policy, and its part in the one of its namespace.
+func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) error {
+	key := client.ObjectKeyFromObject(singleton)
+	if err := i.remove(ctx, policies.Name(key)); err != nil {
+		return fmt.Errorf("delete the ClusterPolicy of StatefulSingleton %s: %w", key, err)
+	}
+	_, err := i.write(ctx, policies.NamespaceName(key.Namespace), i.shared(key.Namespace))
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return fmt.Errorf("take StatefulSingleton %s out of the ClusterPolicy of its namespace: %w", key, err)
+	}
+	i.forget(key)
+	return nil
+}
+
+func (i *Injector) remove(ctx context.Context, policy string) error {
+	err := i.Client.Delete(ctx, policyMetadata(policy))
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return err
+	}
+	i.wrote(policy, written{})
+	return nil
+}
+
+// watchedPolicy is the policy as the watch knows it; nil where it knows of none, or not
+// of all yet.
+func (i *Injector) watchedPolicy(ctx context.Context, name string) *metav1.PartialObjectMetadata {
+	i.mu.Lock()
+	watched := i.watched
+	i.mu.Unlock()
+	if watched.Reader == nil || !watched.HasSynced() {
+		return nil
+	}
+	found := policyMetadata(name)
+	if err := watched.Get(ctx, client.ObjectKeyFromObject(found), found); err != nil {
+		return nil
+	}
+	return found
+}
+
+// policyMetadata is the metadata of a policy, to be read.
+func policyMetadata(name string) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	m.SetGroupVersionKind(policies.GVK)
+	return m
+}
+
+// lock has nobody else write the policy until it is unlocked.
+func (i *Injector) lock(policy string) (unlock func()) {
+	i.mu.Lock()
+	if i.writing == nil {
+		i.writing = keymutex.NewHashed(256)
+	}
+	i.mu.Unlock()
+	i.writing.LockKey(policy)
+	return func() { _ = i.writing.UnlockKey(policy) } // it fails for none
+}
+
+func (i *Injector) lastWritten(policy string) written {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.written[policy]
+}
+
+// wrote keeps what was written; nothing, of a policy that was deleted.
+func (i *Injector) wrote(policy string, now written) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.written == nil {
+		i.written = map[string]written{}
+	}
+	if i.written[policy] = now; now.content == "" {
+		delete(i.written, policy)
+	}
+}
