@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -13,9 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -116,35 +121,55 @@ func (w *world) installedReason(name string) string {
 	return ""
 }
 
-// Two controllers write the policy of a namespace into which singletons come in numbers.
-// Neither takes out of it what the other has put there.
-func TestSharedPolicyOnlyGrows(t *testing.T) {
-	const singletons = 12
-	w := newWorld(t)
-	w.kyverno(serves)
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(policies.GVK)
-	changes, err := c.Watch(t.Context(), list, client.MatchingFields{"metadata.name": policies.NamespaceName(w.namespace)})
-	w.Expect(err).NotTo(HaveOccurred())
-	w.run(policies.PerNamespace)
-	w.run(policies.PerNamespace)
-	var names []string
-	for n := range singletons {
-		names = append(names, w.createNamed(fmt.Sprintf("s%d", n)).Name)
+// A controller that listed the singletons of a namespace, and was overtaken before it
+// wrote their policy, takes nobody's rules out of it.
+func TestStaleWriterOfSharedPolicy(t *testing.T) {
+	tests := map[string]struct{ thereBefore []string }{
+		"the policy is there": {[]string{"a"}},
+		"both make it":        {},
 	}
-	w.allInstalled(names...)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.kyverno(serves)
+			perNamespace := func(c client.Client) *singleton.Reconciler {
+				r := newReconciler(c, controllerClient, w.clock)
+				r.Injector.Per = policies.PerNamespace
+				return r
+			}
+			for _, name := range test.thereBefore {
+				w.createNamed(name)
+				w.reconcileOne(perNamespace(controllerClient), w.key(name))
+			}
+			writes, proceed := make(chan struct{}), make(chan struct{})
+			once := sync.OnceFunc(func() { close(writes); <-proceed })
+			slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
+				Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+					once()
+					return c.Apply(ctx, o, options...)
+				},
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+					once()
+					return c.Create(ctx, o, options...)
+				},
+			})
+			w.createNamed("b")
+			done := make(chan error)
+			go func() {
+				_, err := perNamespace(slow).Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("b")})
+				done <- err
+			}()
+			<-writes // it knows of b, and not of c
 
-	var last []string
-	for len(last) < singletons {
-		event := <-changes.ResultChan()
-		now := w.injects(event.Object.(*unstructured.Unstructured))
-		for _, name := range last {
-			w.Expect(now).To(ContainElement(name), "%s of the policy", event.Type)
-		}
-		last = now
+			w.createNamed("c")
+			w.reconcileOne(perNamespace(controllerClient), w.key("c"))
+			want := map[string][]string{policies.NamespaceName(w.namespace): append(test.thereBefore, "b", "c")}
+			w.Expect(w.forms()).To(Equal(want))
+			close(proceed)
+			w.Expect(<-done).NotTo(HaveOccurred())
+			w.Expect(w.forms()).To(Equal(want))
+		})
 	}
-	changes.Stop()
-	w.Expect(w.forms()[policies.NamespaceName(w.namespace)]).To(HaveLen(singletons))
 }
 
 // A controller that is told of the other form writes that, and proves it, before what was
