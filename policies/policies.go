@@ -168,6 +168,19 @@ func clusterPolicy(name, namespace, selected string) *kyvernov1.ClusterPolicy {
 	}
 }
 
+// Disarm has no pod go through the policy any more, once Kyverno has seen it.
+func Disarm(policy *unstructured.Unstructured) error {
+	path := []string{"spec", "webhookConfiguration", "matchConditions"}
+	conditions, _, err := unstructured.NestedSlice(policy.Object, path...)
+	if err != nil {
+		return fmt.Errorf("disarm ClusterPolicy %s: %w", policy.GetName(), err)
+	}
+	for _, condition := range conditions {
+		condition.(map[string]any)["expression"] = "false"
+	}
+	return unstructured.SetNestedSlice(policy.Object, conditions, path...)
+}
+
 func toUnstructured(policy *kyvernov1.ClusterPolicy) (*unstructured.Unstructured, error) {
 	spec, err := json.Marshal(policy.Spec)
 	if err != nil {

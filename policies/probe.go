@@ -71,10 +71,15 @@ func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
 // CheckProbe returns nil where a probe pod of s is held, and the policy of that name
 // had its part in it: another one may hold the pod, and be about to go.
 func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy string) error {
-	if pod.Annotations[answer(policy)] != "true" {
+	if !Answered(pod, policy) {
 		return fmt.Errorf("pod went through no rule of ClusterPolicy %s for StatefulSingleton %s/%s", policy, s.Namespace, s.Name)
 	}
 	return CheckInjected(pod, s)
+}
+
+// Answered tells whether a probe pod went through rules of the policy of that name.
+func Answered(pod *corev1.Pod, policy string) bool {
+	return pod.Annotations[answer(policy)] == "true"
 }
 
 // barrierConfigMap is the form of the name of a barrier's ConfigMap.

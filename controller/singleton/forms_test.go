@@ -173,7 +173,7 @@ func TestStaleWriterOfSharedPolicy(t *testing.T) {
 }
 
 // A controller that is told of the other form writes that, and proves it, before what was
-// there goes. At no moment is a pod created that is not injected.
+// there goes. At no moment is a pod created that is not injected, or refused.
 func TestSwitchForm(t *testing.T) {
 	perSingleton := func(w *world) map[string][]string {
 		return map[string][]string{

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/keymutex"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -77,6 +76,7 @@ type Injector struct {
 	watched  Watched
 	writing  keymutex.KeyMutex
 	written  map[string]written
+	retired  map[string]bool
 	proofs   map[types.NamespacedName]proof
 }
 
@@ -138,26 +138,17 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 	if i.due(last, handingOver) {
 		return i.proveInTurn(ctx, singleton, policy, last, now.at)
 	}
-	return i.settled(ctx, singleton, policy, last)
+	state := proven(singleton, policy, max(time.Second, provenPoll-i.Clock.Since(last.at)%provenPoll))
+	if old := i.otherForm(ctx, singleton); old != "" && !last.hearsay && !handingOver {
+		state.recheck = i.retireInTurn(ctx, singleton, old)
+	}
+	return state
 }
 
 // due tells whether the injection has to be proven now.
 func (i *Injector) due(last proof, handingOver bool) bool {
 	age := i.Clock.Since(last.at)
 	return age >= provenPoll && !(handingOver && age < 2*provenPoll)
-}
-
-// settled is how it stands while a proof lasts.
-func (i *Injector) settled(ctx context.Context, singleton *v1.StatefulSingleton, policy string, last proof) installation {
-	state := proven(singleton, policy, max(time.Second, provenPoll-i.Clock.Since(last.at)%provenPoll))
-	if last.hearsay {
-		return state
-	}
-	if err := i.retireOtherForm(ctx, singleton); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Remove a policy that another one took the place of; it does no harm, and is tried again", "every", installPoll.String())
-		state.recheck = installPoll
-	}
-	return state
 }
 
 // proveInTurn proves the injection if it is the singleton's turn. Until then all is said
@@ -182,9 +173,11 @@ func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingle
 		}
 		return notInstalled(singleton, reason, err.Error())
 	}
-	last = proof{hash: last.hash, at: i.Clock.Now()}
-	i.remember(singleton, last)
-	return i.settled(ctx, singleton, policy, last)
+	i.remember(singleton, proof{hash: last.hash, at: i.Clock.Now()})
+	if i.otherForm(ctx, singleton) != "" {
+		return proven(singleton, policy, installingPoll)
+	}
+	return proven(singleton, policy, provenPoll)
 }
 
 func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {

@@ -166,43 +166,6 @@ func (i *Injector) writeOnce(ctx context.Context, name string, render rendering)
 	return now, err
 }
 
-// retireOtherForm removes what injected the singleton's pods before, once its policy
-// was proven to. A policy of a namespace is kept until each of its singletons has one
-// that was.
-func (i *Injector) retireOtherForm(ctx context.Context, singleton *v1.StatefulSingleton) error {
-	if i.Per == policies.PerNamespace {
-		old := policies.Name(client.ObjectKeyFromObject(singleton))
-		if i.watchedPolicy(ctx, old) == nil {
-			return nil
-		}
-		return i.remove(ctx, old)
-	}
-	old := policies.NamespaceName(singleton.Namespace)
-	if i.watchedPolicy(ctx, old) == nil {
-		return nil
-	}
-	all, err := living(ctx, i.Client, singleton.Namespace)
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(all, i.awaitsProof) {
-		_, err = i.write(ctx, old, i.shared(singleton.Namespace))
-		return err
-	}
-	return i.remove(ctx, old)
-}
-
-// awaitsProof tells whether a policy is to inject the singleton's pods, and was not
-// proven to.
-func (i *Injector) awaitsProof(singleton v1.StatefulSingleton) bool {
-	last, _ := i.lastProof(&singleton)
-	if !last.at.IsZero() && !last.hearsay {
-		return false
-	}
-	_, err := policies.Render(&singleton, i.Options)
-	return err == nil
-}
-
 // Remove deletes the singleton's policy, and its part in the one of its namespace.
 func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) error {
 	key := client.ObjectKeyFromObject(singleton)
@@ -223,6 +186,7 @@ func (i *Injector) remove(ctx context.Context, policy string) error {
 		return err
 	}
 	i.wrote(policy, written{})
+	i.setRetired(policy, false)
 	return nil
 }
 

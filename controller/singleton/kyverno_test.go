@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -78,6 +79,8 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 	if err := c.List(ctx, &singletons, client.InNamespace(request.Namespace)); err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
+	webhooksMu.Lock()
+	defer webhooksMu.Unlock()
 	for i := range singletons.Items {
 		key := client.ObjectKeyFromObject(&singletons.Items[i])
 		selector, err := metav1.LabelSelectorAsSelector(&singletons.Items[i].Spec.Selector)
@@ -85,8 +88,15 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 			continue
 		}
 		for form, name := range map[string]string{"singleton": policies.Name(key), "namespace": policies.NamespaceName(key.Namespace)} {
-			if served := namespace.Labels[kyvernoLabel]; (served == "serves" || served == form) && hasRules(ctx, name, key) {
+			if served := namespace.Labels[kyvernoLabel]; served != "serves" && served != form {
+				continue
+			}
+			switch exists, injects := rulesOf(ctx, name, key); {
+			case injects:
 				answer(inject(&pod, key), name)
+			case !exists && webhooks[name]:
+				webhooks[name] = false
+				return admission.Denied("failed to fetch policy with key: " + name)
 			}
 		}
 	}
@@ -97,15 +107,23 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 	return admission.PatchResponseFromRaw(request.Object.Raw, injected)
 }
 
-// hasRules tells whether the policy is there, and marks pods as the singleton's.
-func hasRules(ctx context.Context, name string, singleton client.ObjectKey) bool {
+// webhooks are those policies that a pod went through last time. Kyverno takes a moment to
+// take back the webhook of one that is deleted, and refuses the pods that come meanwhile.
+var (
+	webhooksMu sync.Mutex
+	webhooks   = map[string]bool{}
+)
+
+// rulesOf tells whether the policy is there, and whether it marks pods as the singleton's.
+func rulesOf(ctx context.Context, name string, singleton client.ObjectKey) (exists, injects bool) {
 	policy := &unstructured.Unstructured{}
 	policy.SetGroupVersionKind(policies.GVK)
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, policy); err != nil {
-		return false
+		return false, false
 	}
+	webhooks[name] = !strings.Contains(fmt.Sprint(policy.Object["spec"]), "expression:false")
 	rules, _, _ := unstructured.NestedSlice(policy.Object, "spec", "rules")
-	return strings.Contains(fmt.Sprint(rules), fmt.Sprintf(`"value":"%s"`, singleton))
+	return true, webhooks[name] && strings.Contains(fmt.Sprint(rules), fmt.Sprintf(`"value":"%s"`, singleton))
 }
 
 // answer has a probe tell that it went through the policy.
