@@ -78,7 +78,7 @@ e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the READ
 ifneq ($(CLUSTER),current)
 	go test -count=1 -tags cluster ./chainsaw-tests/cluster
 endif
-	$(in_cluster) go test -count=1 -tags cluster -run '^(TestOnCluster)$$' ./policies
+	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
 	$(in_cluster) chainsaw test chainsaw-tests --config chainsaw-tests/.chainsaw.yaml --no-color \
 		--set image=$(REGISTRY)/app:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw
 ifneq ($(CLUSTER),current)

@@ -74,6 +74,76 @@ func TestOnCluster(t *testing.T) {
 	}
 }
 
+// The pods of several singletons that share a policy, through a real Kyverno; first
+// through that policy alone, then through each singleton's own too, as while one form
+// takes the place of the other. No StatefulSingleton is there, so no controller meddles.
+func TestSharedOnCluster(t *testing.T) {
+	config, err := clientconfig.GetConfig()
+	if err != nil {
+		t.Fatalf("find the cluster, as `cluster exec -- go test -tags cluster ./policies` does: %v", err)
+	}
+	c := newClient(t, config)
+	plain, namespace := clusterNamespace(t, c, "policies-plain"), clusterNamespace(t, c, "policies-shared")
+	var singletons []v1.StatefulSingleton
+	for _, file := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period"} {
+		s := named(t, file, file)
+		s.Namespace = namespace
+		singletons = append(singletons, s)
+	}
+	shared, err := policies.RenderNamespace(namespace, singletons, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed := []*unstructured.Unstructured{shared}
+	for _, s := range singletons {
+		installed = append(installed, render(t, &s))
+	}
+	for n, policy := range installed {
+		policy.SetLabels(nil) // the controller would look after it
+		create(t, c, policy)
+		deleteAtEnd(t, c, policy)
+		if n == 0 {
+			awaitAnswers(t, c, singletons, shared.GetName())
+			wantOwnWebhook(t, c, shared)
+			t.Run("alone", func(t *testing.T) { checkAll(t, c, singletons, plain) })
+		}
+	}
+	for _, s := range singletons {
+		awaitAnswers(t, c, []v1.StatefulSingleton{s}, policies.Name(client.ObjectKeyFromObject(&s)))
+	}
+	t.Run("beside each singleton's own", func(t *testing.T) { checkAll(t, c, singletons, plain) })
+}
+
+// awaitAnswers waits until probes of all of them go through the policy.
+func awaitAnswers(t *testing.T, c client.Client, singletons []v1.StatefulSingleton, policy string) {
+	t.Helper()
+	for _, s := range singletons {
+		eventually(t, "inject the probe pod of "+s.Name, func(ctx context.Context) error {
+			probe, err := policies.ProbePod(&s)
+			if err != nil {
+				return err
+			}
+			if err := c.Create(ctx, probe, client.DryRunAll); err != nil {
+				return err
+			}
+			return policies.CheckProbe(probe, &s, policy)
+		})
+	}
+}
+
+func checkAll(t *testing.T, c client.Client, singletons []v1.StatefulSingleton, plain string) {
+	for _, s := range singletons {
+		for _, name := range []string{"shell", "scratch", "init-containers", "weird-strings", "existing-fields"} {
+			t.Run(s.Name+"/"+name, func(t *testing.T) {
+				pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", name+".yaml")))
+				pod.Labels["app"], pod.Spec.Containers[0].Name = s.Name, "db"
+				pod.Spec.AutomountServiceAccountToken = ptr.To(false)
+				checkInjection(t, c, &pod, &s, plain)
+			})
+		}
+	}
+}
+
 func checkInjection(t *testing.T, c client.Client, pod *corev1.Pod, s *v1.StatefulSingleton, plain string) {
 	t.Helper()
 	want := dryRun(t, c, pod, plain)

@@ -56,7 +56,8 @@ func countRequests(h *results.Handoffs, all []singleton, begin, end time.Time) e
 	defer func() { _ = log.Close() }()
 	namespaces, clusterPolicies := map[string]bool{}, map[string]bool{}
 	for _, s := range all {
-		namespaces[s.Namespace], clusterPolicies[policies.Name(s)] = true, true
+		namespaces[s.Namespace] = true
+		clusterPolicies[policies.Name(s)], clusterPolicies[policies.NamespaceName(s.Namespace)] = true, true
 	}
 	h.Requests = map[string]float64{}
 	lines := bufio.NewScanner(log)

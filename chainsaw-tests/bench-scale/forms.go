@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -60,48 +61,21 @@ func shared(all []singleton) ([]*unstructured.Unstructured, error) {
 	return rendered, err
 }
 
-// byNamespace joins the rules of each namespace, and has its webhook called where one of the selectors matches.
-func byNamespace(all []singleton) ([]*unstructured.Unstructured, error) {
-	rendered, err := renderAll(all)
-	if err != nil {
-		return nil, err
+// byNamespace is what policyPer: namespace makes.
+func byNamespace(all []singleton) (rendered []*unstructured.Unstructured, err error) {
+	of := map[string][]v1.StatefulSingleton{}
+	for _, s := range all {
+		of[s.Namespace] = append(of[s.Namespace], *statefulSingleton(s))
 	}
-	var each []*unstructured.Unstructured
-	joined, selectors := map[string]*unstructured.Unstructured{}, map[string][]string{}
-	for i, s := range all {
-		rules, _, _ := unstructured.NestedSlice(rendered[i].Object, "spec", "rules")
-		conditions, _, _ := unstructured.NestedSlice(rendered[i].Object, "spec", "webhookConfiguration", "matchConditions")
-		for _, rule := range rules {
-			rule := rule.(map[string]any)
-			rule["name"] = s.Name + "-" + rule["name"].(string)
-		}
-		if first := joined[s.Namespace]; first != nil {
-			before, _, _ := unstructured.NestedSlice(first.Object, "spec", "rules")
-			rules = append(before, rules...)
-		} else {
-			rendered[i].SetName(s.Namespace)
-			joined[s.Namespace] = rendered[i]
-			each = append(each, rendered[i])
-		}
-		for _, condition := range conditions {
-			if condition := condition.(map[string]any); condition["name"] == "selector" {
-				selectors[s.Namespace] = append(selectors[s.Namespace], "("+condition["expression"].(string)+")")
-			} else if condition["name"] == "namespace" {
-				condition["expression"] = fmt.Sprintf("request.namespace == %q", s.Namespace)
-			}
-		}
-		for _, condition := range conditions {
-			if condition := condition.(map[string]any); condition["name"] == "selector" {
-				condition["expression"] = strings.Join(selectors[s.Namespace], " || ")
-			}
-		}
-		err := errors.Join(unstructured.SetNestedSlice(joined[s.Namespace].Object, rules, "spec", "rules"),
-			unstructured.SetNestedSlice(joined[s.Namespace].Object, conditions, "spec", "webhookConfiguration", "matchConditions"))
+	for _, namespace := range slices.Sorted(maps.Keys(of)) {
+		policy, err := policies.RenderNamespace(namespace, of[namespace], policies.Options{SidecarImage: "gate"})
 		if err != nil {
 			return nil, err
 		}
+		policy.SetLabels(ours)
+		rendered = append(rendered, policy)
 	}
-	return each, nil
+	return rendered, nil
 }
 
 var mutatingPolicy = schema.GroupVersionKind{Group: "policies.kyverno.io", Version: "v1", Kind: "MutatingPolicy"}
