@@ -46,9 +46,6 @@ const (
 	SingletonAnnotation = "apps.statefulsingleton.com/singleton"
 	// NamespaceAnnotation names the namespace of the singletons that share a policy.
 	NamespaceAnnotation = "apps.statefulsingleton.com/namespace"
-	// SpecHashAnnotation tells whether a policy is up to date. Its spec can't be
-	// compared with Render's: Kyverno's CRD fills in defaults.
-	SpecHashAnnotation = "apps.statefulsingleton.com/spec-hash"
 )
 
 // webhookTimeoutSeconds is how long the API server waits for Kyverno before it
@@ -96,6 +93,14 @@ func shorten(readable, identity string) string {
 	return strings.TrimRight(readable, "-") + "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
 
+// Validate fails where the selector is none that Kubernetes accepts.
+func Validate(s *v1.StatefulSingleton) error {
+	if _, err := selectorCEL(&s.Spec.Selector); err != nil {
+		return fmt.Errorf("no ClusterPolicy injects the pods of StatefulSingleton %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	return nil
+}
+
 // Render returns the ClusterPolicy that injects the pods of s. It fails where
 // the selector is none that Kubernetes accepts.
 func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
@@ -112,25 +117,21 @@ func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, err
 }
 
 // RenderNamespace returns the ClusterPolicy that injects the pods of all these
-// singletons, which are of the namespace, in whatever order they come. One whose
-// selector is none that Kubernetes accepts is left out; where that leaves none, there
-// is no policy.
+// singletons, which are of the namespace, in whatever order they come. It fails where
+// Render would.
 func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
 	var selectors []string
 	var rules []kyvernov1.Rule
 	for _, s := range slices.SortedFunc(slices.Values(singletons), byName) {
 		selected, err := selectorCEL(&s.Spec.Selector)
 		if err != nil {
-			continue
+			return nil, fmt.Errorf("render the ClusterPolicy of namespace %s, for StatefulSingleton %s: %w", namespace, s.Name, err)
 		}
 		selectors = append(selectors, "("+selected+")")
 		for _, rule := range injectionRules(&s, o, NamespaceName(namespace)) {
 			rule.Name = shorten(rule.Name+"-"+s.Name, s.Name)
 			rules = append(rules, rule)
 		}
-	}
-	if len(selectors) == 0 {
-		return nil, nil
 	}
 	policy := clusterPolicy(NamespaceName(namespace), namespace, strings.Join(selectors, " || "))
 	policy.Annotations[NamespaceAnnotation] = namespace
@@ -182,13 +183,6 @@ func Disarm(policy *unstructured.Unstructured) error {
 }
 
 func toUnstructured(policy *kyvernov1.ClusterPolicy) (*unstructured.Unstructured, error) {
-	spec, err := json.Marshal(policy.Spec)
-	if err != nil {
-		return nil, fmt.Errorf("encode the spec of ClusterPolicy %s: %w", policy.Name, err)
-	}
-	sum := sha256.Sum256(spec)
-	policy.Annotations[SpecHashAnnotation] = hex.EncodeToString(sum[:])
-
 	data, err := json.Marshal(policy)
 	if err != nil {
 		return nil, fmt.Errorf("encode ClusterPolicy %s: %w", policy.Name, err)

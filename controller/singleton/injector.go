@@ -89,8 +89,8 @@ type Watched struct {
 
 // proof is when the injection of a singleton's pods was last proven.
 type proof struct {
-	// hash is that of the rules that were proven.
-	hash string
+	// content tells what the rules were rendered of that were proven.
+	content string
 	// at is zero where it was not, the last time.
 	at time.Time
 	// hearsay is what another controller has told in the singleton's status.
@@ -108,16 +108,15 @@ type installation struct {
 // injection by the dry-run of a pod, and reports condition PolicyInstalled. While a
 // handoff is under way nothing is proven again, for as long again as a proof lasts.
 func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, handingOver bool) installation {
-	own, err := policies.Render(singleton, i.Options)
-	if err != nil {
+	if err := policies.Validate(singleton); err != nil {
 		return notInstalled(singleton, reasonInvalidSingleton, err.Error())
 	}
-	policy, hash := i.policyOf(singleton), own.GetAnnotations()[policies.SpecHashAnnotation]
+	policy, content := i.policyOf(singleton), contentOf(*singleton)
 	last, known := i.lastProof(singleton)
-	if last.hash != hash {
-		last = proof{hash: hash}
+	if last.content != content {
+		last = proof{content: content}
 	}
-	now, err := i.install(ctx, singleton, own, !i.due(last, handingOver))
+	now, err := i.install(ctx, singleton, !i.due(last, handingOver))
 	if err == nil {
 		err = i.watch()
 	}
@@ -167,13 +166,13 @@ func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingle
 	}
 	defer done()
 	if reason, err := i.prove(ctx, singleton, policy); err != nil {
-		i.remember(singleton, proof{hash: last.hash})
+		i.remember(singleton, proof{content: last.content})
 		if i.Clock.Since(written) < installPatience {
 			return unproven(singleton, policy, installingPoll)
 		}
 		return notInstalled(singleton, reason, err.Error())
 	}
-	i.remember(singleton, proof{hash: last.hash, at: i.Clock.Now()})
+	i.remember(singleton, proof{content: last.content, at: i.Clock.Now()})
 	if i.otherForm(ctx, singleton) != "" {
 		return proven(singleton, policy, installingPoll)
 	}

@@ -44,8 +44,9 @@ func versionOf(policy client.Object) version {
 	return version{policy.GetUID(), policy.GetGeneration()}
 }
 
-// rendering is what a policy is to be, and what of; no policy where there is to be none.
-type rendering func(ctx context.Context, exists bool) (policy *unstructured.Unstructured, content string, err error)
+// rendering is what a policy is to be rendered of, and how, or nil where there is to be
+// none.
+type rendering func(ctx context.Context, exists bool) (content string, render func() (*unstructured.Unstructured, error), err error)
 
 // policyOf is the name of the policy that injects the singleton's pods.
 func (i *Injector) policyOf(singleton *v1.StatefulSingleton) string {
@@ -59,39 +60,45 @@ func (i *Injector) policyOf(singleton *v1.StatefulSingleton) string {
 // last written. Its spec can't be compared, since Kyverno's CRD fills in defaults; its
 // version can. The word of the watch will do if it is said to, and if that knows of
 // nothing else.
-func (i *Injector) install(ctx context.Context, singleton *v1.StatefulSingleton, own *unstructured.Unstructured, watchWillDo bool) (written, error) {
-	name, content := i.policyOf(singleton), own.GetAnnotations()[policies.SpecHashAnnotation]
-	render := func(context.Context, bool) (*unstructured.Unstructured, string, error) { return own, content, nil }
+func (i *Injector) install(ctx context.Context, singleton *v1.StatefulSingleton, watchWillDo bool) (written, error) {
+	name, content, of := i.policyOf(singleton), contentOf(*singleton), i.own(singleton)
 	if i.Per == policies.PerNamespace {
 		all, err := living(ctx, i.Client, singleton.Namespace)
 		if err != nil {
 			return written{}, err
 		}
-		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return s.Name == singleton.Name })
-		content = contentOf(append(all, *singleton)) // which was read live
-		render = i.shared(singleton.Namespace)
+		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return s.Name == singleton.Name || policies.Validate(&s) != nil })
+		content = contentOf(append(all, *singleton)...) // which was read live
+		of = i.shared(singleton.Namespace)
 	}
 	if last := i.lastWritten(name); watchWillDo && last.content == content {
 		if found := i.watchedPolicy(ctx, name); found != nil && versionOf(found) == last.version {
 			return last, nil
 		}
 	}
-	return i.write(ctx, name, render)
+	return i.write(ctx, name, of)
+}
+
+// own renders the policy of one singleton.
+func (i *Injector) own(singleton *v1.StatefulSingleton) rendering {
+	return func(context.Context, bool) (string, func() (*unstructured.Unstructured, error), error) {
+		return contentOf(*singleton), func() (*unstructured.Unstructured, error) { return policies.Render(singleton, i.Options) }, nil
+	}
 }
 
 // shared renders the policy of the namespace. It is not made where each singleton has
 // its own, but kept as it should be until it goes.
 func (i *Injector) shared(namespace string) rendering {
-	return func(ctx context.Context, exists bool) (*unstructured.Unstructured, string, error) {
+	return func(ctx context.Context, exists bool) (string, func() (*unstructured.Unstructured, error), error) {
 		if !exists && i.Per != policies.PerNamespace {
-			return nil, "", nil
+			return "", nil, nil
 		}
 		all, err := living(ctx, i.Live, namespace)
-		if err != nil {
-			return nil, "", err
+		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return policies.Validate(&s) != nil })
+		if err != nil || len(all) == 0 {
+			return "", nil, err
 		}
-		policy, err := policies.RenderNamespace(namespace, all, i.Options)
-		return policy, contentOf(all), err
+		return contentOf(all...), func() (*unstructured.Unstructured, error) { return policies.RenderNamespace(namespace, all, i.Options) }, nil
 	}
 }
 
@@ -106,7 +113,7 @@ func living(ctx context.Context, reader client.Reader, namespace string) ([]v1.S
 
 // contentOf tells apart what a policy of these singletons is rendered of, in whatever
 // order they come.
-func contentOf(singletons []v1.StatefulSingleton) string {
+func contentOf(singletons ...v1.StatefulSingleton) string {
 	var all []string
 	for _, s := range singletons {
 		all = append(all, fmt.Sprintf("%s %s %d", s.Name, s.UID, s.Generation))
@@ -119,11 +126,11 @@ func contentOf(singletons []v1.StatefulSingleton) string {
 // write writes a policy, or deletes it where there is to be none, unless it is as it was
 // last written. Whoever writes it meanwhile, of more than we knew, is not overwritten:
 // then it is rendered anew.
-func (i *Injector) write(ctx context.Context, name string, render rendering) (now written, err error) {
+func (i *Injector) write(ctx context.Context, name string, of rendering) (now written, err error) {
 	defer i.lock(name)()
 	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 	err = retry.OnError(retry.DefaultRetry, overtaken, func() (err error) {
-		now, err = i.writeOnce(ctx, name, render)
+		now, err = i.writeOnce(ctx, name, of)
 		return err
 	})
 	if err == nil {
@@ -132,30 +139,32 @@ func (i *Injector) write(ctx context.Context, name string, render rendering) (no
 	return now, err
 }
 
-func (i *Injector) writeOnce(ctx context.Context, name string, render rendering) (written, error) {
+func (i *Injector) writeOnce(ctx context.Context, name string, of rendering) (written, error) {
 	last, found := i.lastWritten(name), policyMetadata(name)
 	err := i.Live.Get(ctx, client.ObjectKeyFromObject(found), found)
 	exists := err == nil
 	if client.IgnoreNotFound(err) != nil {
 		return last, err
 	}
-	policy, content, err := render(ctx, exists)
+	content, render, err := of(ctx, exists)
+	asWritten := exists && last.version == versionOf(found)
+	switch {
+	case err != nil || asWritten && last.content == content:
+		return last, err
+	case render == nil && exists:
+		return written{}, i.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
+	case render == nil:
+		return written{}, nil
+	}
+	policy, err := render()
 	if err != nil {
 		return last, err
 	}
-	asWritten := exists && last.version == versionOf(found)
 	now := written{content: content, at: i.Clock.Now(), whole: last.whole}
-	switch {
-	case policy == nil && exists:
-		return written{}, i.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
-	case policy == nil:
-		return written{}, nil
-	case asWritten && last.content == content:
-		return last, nil
-	case exists:
+	if exists {
 		policy.SetResourceVersion(found.ResourceVersion)
 		err = i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
-	default:
+	} else {
 		err = i.Client.Create(ctx, policy, fieldOwner)
 	}
 	now.version = versionOf(policy)

@@ -89,8 +89,11 @@ func (i *Injector) renderOther(ctx context.Context, singleton *v1.StatefulSingle
 	if i.Per == policies.PerNamespace {
 		return policies.Render(singleton, i.Options)
 	}
-	policy, _, err := i.shared(singleton.Namespace)(ctx, true)
-	return policy, err
+	_, render, err := i.shared(singleton.Namespace)(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	return render() // of one at least: the singleton that asks
 }
 
 // awaitsProof tells whether a policy is to inject the singleton's pods, and was not
@@ -100,8 +103,7 @@ func (i *Injector) awaitsProof(singleton v1.StatefulSingleton) bool {
 	if !last.at.IsZero() && !last.hearsay {
 		return false
 	}
-	_, err := policies.Render(&singleton, i.Options)
-	return err == nil
+	return policies.Validate(&singleton) == nil
 }
 
 func (i *Injector) isRetired(policy string) bool {
