@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench-scale/results"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
@@ -47,9 +49,15 @@ func forAll(ctx context.Context, all []singleton, do func(context.Context, singl
 	return group.Wait()
 }
 
-// grow adds singletons up to the step's number, and waits until each holds whose policy works.
+// grow adds singletons up to the step's number, has them share policies where the step is
+// about that, and waits until each holds whose policy works.
 func (r *run) grow(ctx context.Context, step *results.Step) error {
 	begin := time.Now()
+	if step.PolicyPer == policies.PerNamespace {
+		if err := setPolicyPer(ctx, step.PolicyPer); err != nil {
+			return err
+		}
+	}
 	var added []singleton
 	for i := len(r.made); i < step.Singletons; i++ {
 		added = append(added, r.nth(i))
@@ -63,13 +71,16 @@ func (r *run) grow(ctx context.Context, step *results.Step) error {
 		return err
 	}
 	step.InstallSeconds = last.Sub(begin).Seconds()
+	if err := r.awaitOneForm(ctx, step); err != nil {
+		return err
+	}
 	var fresh []singleton
 	known := map[singleton]bool{}
 	for _, s := range r.served {
 		known[s] = true
 	}
 	for _, s := range r.made {
-		if r.observer.injected(s) && !known[s] {
+		if r.observer.injected(s, policyOf(s, step.PolicyPer)) && !known[s] {
 			fresh = append(fresh, s)
 		}
 	}
@@ -133,7 +144,7 @@ func (r *run) awaitPolicies(ctx context.Context, step *results.Step) (last time.
 		}
 		injected := 0
 		for _, s := range r.made {
-			if r.observer.injected(s) {
+			if r.observer.injected(s, policyOf(s, step.PolicyPer)) {
 				injected++
 			}
 		}
@@ -146,6 +157,44 @@ func (r *run) awaitPolicies(ctx context.Context, step *results.Step) (last time.
 		r.tell("%d of %d policies work: %s", step.Injected, len(r.made), step.Refused)
 	}
 	return last, nil
+}
+
+func policyOf(s singleton, per policies.Per) string {
+	if per == policies.PerNamespace {
+		return policies.NamespaceName(s.Namespace)
+	}
+	return policies.Name(s)
+}
+
+// setPolicyPer changes the chart's value of that name.
+func setPolicyPer(ctx context.Context, per policies.Per) error {
+	out, err := exec.CommandContext(ctx, "helm", "upgrade", "statefulsingleton", "charts/statefulsingleton",
+		"--namespace", world.ControllerNamespace, "--reuse-values", "--set", "policyPer="+string(per), "--wait", "--timeout", "3m").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("set policyPer to %s by helm: %w: %s", per, err, out)
+	}
+	return nil
+}
+
+// awaitOneForm waits until no policy is left of the form that was before.
+func (r *run) awaitOneForm(ctx context.Context, step *results.Step) error {
+	wanted := map[string]bool{}
+	for _, s := range r.made {
+		wanted[policyOf(s, step.PolicyPer)] = true
+	}
+	return world.AwaitFor(ctx, 10*time.Minute, "policies of one form", func(ctx context.Context) error {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(policies.GVK)
+		if err := r.List(ctx, list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if !wanted[list.Items[i].Name] {
+				return fmt.Errorf("there is %s among %d policies", list.Items[i].Name, len(list.Items))
+			}
+		}
+		return nil
+	})
 }
 
 func pause(ctx context.Context, d time.Duration) error {

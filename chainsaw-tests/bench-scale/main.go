@@ -17,7 +17,8 @@ import (
 )
 
 const usage = `bench-scale makes ever more singletons, each with a Deployment of one, and measures at each number
-what the controller and Kyverno take, and how 100 handoffs at once go. It runs by make bench-scale, on the local cluster,
+what the controller and Kyverno take, and how 100 handoffs at once go; at the last number also with
+policies that the singletons of a namespace share. It runs by make bench-scale, on the local cluster,
 with nothing else going on. The end of it, by Ctrl-C too, removes what it made.
 
 Examples:

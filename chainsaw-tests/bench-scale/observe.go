@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
@@ -120,12 +122,16 @@ func (o *observer) lose(object any) {
 	}
 }
 
-// injected tells whether the singleton's policy works.
-func (o *observer) injected(s singleton) bool {
+// injected tells whether the policy of that name works for the singleton, by its condition.
+func (o *observer) injected(s singleton, policy string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	object := o.singletons[s]
-	return object != nil && meta.IsStatusConditionTrue(object.Status.Conditions, v1.ConditionPolicyInstalled)
+	if object == nil {
+		return false
+	}
+	c := meta.FindStatusCondition(object.Status.Conditions, v1.ConditionPolicyInstalled)
+	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, policy)
 }
 
 // refusal is why one of them has no policy that works.

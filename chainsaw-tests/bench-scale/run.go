@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench-scale/results"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/machine"
@@ -52,7 +54,8 @@ func measure(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, r.clean(context.WithoutCancel(ctx)))
+		ctx := context.WithoutCancel(ctx)
+		err = errors.Join(err, r.clean(ctx), setPolicyPer(ctx, policies.PerSingleton))
 		stop()
 		if err != nil {
 			err = fmt.Errorf("%w\nkwok's log: %s", err, filepath.Join(scratch, "kwok.log"))
@@ -73,16 +76,19 @@ func measure(ctx context.Context, o options) (err error) {
 		return err
 	}
 	for _, n := range o.singletons {
-		if err := r.step(ctx, n); err != nil {
+		if err := r.step(ctx, n, policies.PerSingleton); err != nil {
 			return fmt.Errorf("with %d singletons: %w", n, err)
 		}
+	}
+	if err := r.step(ctx, len(r.made), policies.PerNamespace); err != nil {
+		return fmt.Errorf("with %d singletons that share policies: %w", len(r.made), err)
 	}
 	return nil
 }
 
 // step measures with that many singletons, and writes down what it found as soon as it did.
-func (r *run) step(ctx context.Context, n int) error {
-	r.results.Steps = append(r.results.Steps, results.Step{Singletons: n})
+func (r *run) step(ctx context.Context, n int, per policies.Per) error {
+	r.results.Steps = append(r.results.Steps, results.Step{Singletons: n, PolicyPer: per})
 	s := &r.results.Steps[len(r.results.Steps)-1]
 	memory := r.watchMemory(ctx)
 	for _, part := range []struct {
@@ -96,7 +102,7 @@ func (r *run) step(ctx context.Context, n int) error {
 		{"handoffs by deletion", func(ctx context.Context, s *results.Step) error { return r.handOver(ctx, s, deletion) }},
 		{"restart", r.measureRestart},
 	} {
-		r.tell("%d: %s", n, part.name)
+		r.tell("%d, a policy per %s: %s", n, per, part.name)
 		if err := part.do(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}

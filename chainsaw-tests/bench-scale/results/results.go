@@ -10,9 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
 )
@@ -47,11 +50,14 @@ type Form struct {
 // Step is what was measured with that many singletons.
 type Step struct {
 	Singletons int `json:"singletons"`
+	// PolicyPer is what had a policy of its own: singleton or namespace.
+	PolicyPer policies.Per `json:"policy_per"`
 	// Injected of them have a policy that works, by their condition PolicyInstalled.
 	Injected int `json:"injected"`
 	// Refused is why the others have not, by the condition of one of them.
 	Refused string `json:"refused,omitempty"`
-	// InstallSeconds is the time from the first new StatefulSingleton to the last policy that works.
+	// InstallSeconds is the time from the first new StatefulSingleton, or from when the
+	// controller is told to share policies, to the last policy that works.
 	InstallSeconds float64    `json:"install_seconds"`
 	Controller     Controller `json:"controller"`
 	Kyverno        Kyverno    `json:"kyverno"`
@@ -151,6 +157,12 @@ var tables string
 
 var parsed = template.Must(template.New("").Funcs(template.FuncMap{
 	"triple": func(d figures.Distribution) string { return fmt.Sprintf("%d / %d / %d", d.P50, d.P95, d.Max) },
+	"number": func(s Step) string {
+		if s.PolicyPer == policies.PerNamespace {
+			return fmt.Sprintf("%d, sharing policies", s.Singletons)
+		}
+		return strconv.Itoa(s.Singletons)
+	},
 	"sorted": func(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) },
 	"requests": func(m map[string]float64) string {
 		var all []string

@@ -38,6 +38,7 @@ func results() *Results {
 					Requests: map[string]float64{"patch pods": 2, "get nodes": 1.25},
 				}},
 			},
+			{Singletons: 1000, PolicyPer: "namespace", Injected: 1000, InstallSeconds: 30, Kyverno: Kyverno{MiB: 200, Policies: 50, Webhooks: 50}},
 		},
 		Forms: []Form{
 			{Name: "each its own", WrittenSeconds: 50, Refused: "not injected", Kyverno: Kyverno{MiB: 300, Policies: 1000, Webhooks: 500}},
