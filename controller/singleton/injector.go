@@ -33,6 +33,9 @@ const (
 	// many of the others: the API server asks each policy's webhook whether it is meant,
 	// and where many are, all workers would wait for that, and handoffs behind them.
 	firstAtOnce, againAtOnce = workers / 2, workers / 4
+	// linePoll is how often those in line for that look by themselves whether it is
+	// their turn.
+	linePoll = 15 * time.Second
 	// fieldOwner owns what the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
 )
@@ -67,6 +70,9 @@ type Injector struct {
 	// returns what it knows of these. It is called once Kyverno's kinds are known to be
 	// served.
 	Watch func() (Watched, error)
+	// Wake has a singleton reconciled whose turn it is. Without it that happens in a
+	// while.
+	Wake func(types.NamespacedName)
 
 	// first and again have those take turns that were never proven, and the others.
 	first, again turns
@@ -157,12 +163,12 @@ func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingle
 	if last.at.IsZero() {
 		line, atOnce = &i.first, firstAtOnce
 	}
-	wait, done := line.take(client.ObjectKeyFromObject(singleton), atOnce)
+	done := line.take(client.ObjectKeyFromObject(singleton), atOnce, i.Wake)
 	switch {
 	case done == nil && !last.at.IsZero():
-		return proven(singleton, policy, wait)
+		return proven(singleton, policy, linePoll)
 	case done == nil:
-		return unproven(singleton, policy, wait)
+		return unproven(singleton, policy, linePoll)
 	}
 	defer done()
 	if reason, err := i.prove(ctx, singleton, policy); err != nil {

@@ -135,6 +135,7 @@ func (i *Injector) write(ctx context.Context, name string, of rendering) (now wr
 	})
 	if err == nil {
 		i.wrote(name, now)
+		i.setRetired(name, false)
 	}
 	return now, err
 }

@@ -30,9 +30,9 @@ func (i *Injector) otherForm(ctx context.Context, singleton *v1.StatefulSingleto
 // retireInTurn does what is next on the way to have the policy of the other form gone,
 // and returns when to look again.
 func (i *Injector) retireInTurn(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration) {
-	wait, done := i.again.take(client.ObjectKeyFromObject(singleton), againAtOnce)
+	done := i.again.take(client.ObjectKeyFromObject(singleton), againAtOnce, i.Wake)
 	if done == nil {
-		return wait
+		return linePoll
 	}
 	defer done()
 	if err := i.retire(ctx, singleton, old); err != nil {

@@ -97,6 +97,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("index the StatefulSingletons by node: %w", err)
 	}
+	turns := make(chan event.GenericEvent, 1024)
 	c, err := ctrl.NewControllerManagedBy(mgr).
 		Named("statefulsingleton").
 		// The controller's own writes of status need no second look.
@@ -105,6 +106,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesMetadata(podMetadata(), r.podEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(drainChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Channel(turns, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			LogConstructor: func(request *reconcile.Request) logr.Logger {
@@ -120,6 +122,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Build(r)
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
+	}
+	r.Injector.Wake = func(key types.NamespacedName) {
+		singleton := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		select {
+		case turns <- event.GenericEvent{Object: singleton}:
+		default: // it looks by itself
+		}
 	}
 	r.Injector.Watch = func() (Watched, error) { return r.watchPolicies(mgr, c) }
 	return nil

@@ -1,51 +1,57 @@
 package singleton
 
 import (
+	"slices"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// leastWait is how soon one may ask for its turn again, and mostWait how late.
-const leastWait, mostWait = installingPoll, time.Minute
-
 // turns let a few singletons at a time do what takes long. Nobody waits in a worker: who
-// has no turn is told when to ask again.
+// has no turn stands in line, and is woken when one ends.
 type turns struct {
-	mu      sync.Mutex
-	taken   int
-	waiting map[types.NamespacedName]bool
-	// took is how long a turn was, the last time.
-	took time.Duration
+	mu    sync.Mutex
+	taken int
+	line  []types.NamespacedName
 }
 
-// take returns what ends the singleton's turn, or, while atOnce others have theirs, nil and
-// when to ask again. That is later the more wait, so that they don't keep asking.
-func (t *turns) take(key types.NamespacedName, atOnce int) (wait time.Duration, done func()) {
+// take returns what ends the singleton's turn; nil while atOnce others have theirs.
+func (t *turns) take(key types.NamespacedName, atOnce int, wake func(types.NamespacedName)) (done func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	at := slices.Index(t.line, key)
 	if t.taken >= atOnce {
-		if t.waiting == nil {
-			t.waiting = map[types.NamespacedName]bool{}
+		if at < 0 {
+			t.line = append(t.line, key)
 		}
-		t.waiting[key] = true
-		return min(max(leastWait, t.took*time.Duration(len(t.waiting))/time.Duration(atOnce)), mostWait), nil
+		return nil
 	}
-	delete(t.waiting, key)
+	if at >= 0 {
+		t.line = slices.Delete(t.line, at, at+1)
+	}
 	t.taken++
-	begin := time.Now()
-	return 0, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.taken--
-		t.took = time.Since(begin)
+	return func() {
+		if next, ok := t.end(); ok && wake != nil {
+			wake(next)
+		}
 	}
+}
+
+// end ends a turn, and takes the next one out of the line.
+func (t *turns) end() (next types.NamespacedName, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taken--
+	if len(t.line) == 0 {
+		return next, false
+	}
+	next, t.line = t.line[0], t.line[1:]
+	return next, true
 }
 
 // forget takes the singleton out of the line.
 func (t *turns) forget(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.waiting, key)
+	t.line = slices.DeleteFunc(t.line, func(other types.NamespacedName) bool { return other == key })
 }

@@ -24,6 +24,7 @@ import (
 type slowProbes struct {
 	client.Client
 	running atomic.Int32
+	probed  sync.Map
 	end     chan struct{}
 }
 
@@ -32,6 +33,7 @@ func newSlowProbes() *slowProbes {
 	s.Client = interceptor.NewClient(controllerClient, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			if _, isPod := o.(*corev1.Pod); isPod && o.GetLabels()["app"] != "new" {
+				s.probed.Store(o.GetLabels()["app"], true)
 				s.running.Add(1)
 				<-s.end
 			}
@@ -54,9 +56,22 @@ func TestProofsTakeTurns(t *testing.T) {
 
 	slow := newSlowProbes()
 	r := newReconciler(slow, controllerClient, w.clock)
+	woken := make(chan client.ObjectKey, 100)
+	r.Injector.Wake = func(key client.ObjectKey) { woken <- key }
 	end := w.reconcileAll(r, slow, keys)
 	w.Expect(slow.running.Load()).To(BeEquivalentTo(wantFirst), "first proofs at once")
+	var waiting []any
+	for _, key := range keys {
+		if !slow.probes(key) {
+			waiting = append(waiting, key)
+		}
+	}
 	end()
+	var next []client.ObjectKey
+	for len(woken) > 0 {
+		next = append(next, <-woken)
+	}
+	w.Expect(next).To(ConsistOf(waiting...), "those in line, once the others had their turn")
 	for _, key := range keys {
 		w.Eventually(func() bool { w.reconcileOne(r, key); return w.isInstalled(key) }).Should(BeTrue())
 	}
@@ -83,6 +98,11 @@ func TestProofsTakeTurns(t *testing.T) {
 		w.Expect(c.DeleteAllOf(t.Context(), &v1.StatefulSingleton{}, client.InNamespace(w.namespace), client.MatchingFields{"metadata.name": "new"})).To(Succeed())
 		w.reconcileOne(r, fresh)
 	}
+}
+
+func (s *slowProbes) probes(key client.ObjectKey) bool {
+	_, is := s.probed.Load(key.Name)
+	return is
 }
 
 func (s *slowProbes) reset() {
