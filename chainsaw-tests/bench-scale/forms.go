@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,55 +22,30 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
 )
 
-// form is one that the policies of all singletons could have.
+// form is one that the policies of all singletons could have. Those that can be chosen
+// are measured with singletons.
 type form struct {
 	name string
 	of   func([]singleton) ([]*unstructured.Unstructured, error)
 }
 
 var forms = []form{
-	{"one policy each, with a webhook of its own that fails closed", func(all []singleton) ([]*unstructured.Unstructured, error) { return renderAll(all) }},
 	{"one policy each, all with one webhook that fails open", shared},
-	{"one policy for each namespace, with a webhook of its own that fails closed", byNamespace},
 	{"one MutatingPolicy each, those of a namespace with one webhook that fails closed", mutating},
 }
 
-func renderAll(all []singleton) (rendered []*unstructured.Unstructured, err error) {
+// shared leaves out what gives a policy a webhook of its own.
+func shared(all []singleton) (rendered []*unstructured.Unstructured, err error) {
 	for _, s := range all {
 		policy, err := policies.Render(statefulSingleton(s), policies.Options{SidecarImage: "gate"})
 		if err != nil {
 			return nil, err
 		}
 		policy.SetLabels(ours) // the controller's label would have it look
-		rendered = append(rendered, policy)
-	}
-	return rendered, nil
-}
-
-// shared leaves out what gives a policy a webhook of its own.
-func shared(all []singleton) ([]*unstructured.Unstructured, error) {
-	rendered, err := renderAll(all)
-	for _, policy := range rendered {
 		unstructured.RemoveNestedField(policy.Object, "spec", "webhookConfiguration", "matchConditions")
 		if err := unstructured.SetNestedField(policy.Object, "Ignore", "spec", "webhookConfiguration", "failurePolicy"); err != nil {
 			return nil, err
 		}
-	}
-	return rendered, err
-}
-
-// byNamespace is what policyPer: namespace makes.
-func byNamespace(all []singleton) (rendered []*unstructured.Unstructured, err error) {
-	of := map[string][]v1.StatefulSingleton{}
-	for _, s := range all {
-		of[s.Namespace] = append(of[s.Namespace], *statefulSingleton(s))
-	}
-	for _, namespace := range slices.Sorted(maps.Keys(of)) {
-		policy, err := policies.RenderNamespace(namespace, of[namespace], policies.Options{SidecarImage: "gate"})
-		if err != nil {
-			return nil, err
-		}
-		policy.SetLabels(ours)
 		rendered = append(rendered, policy)
 	}
 	return rendered, nil
