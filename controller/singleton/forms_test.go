@@ -222,6 +222,41 @@ func TestSwitchForm(t *testing.T) {
 	}
 }
 
+// While one singleton's own policy can't be proven, the one of its namespace stays, and
+// follows what becomes of the others. It goes once nobody needs it.
+func TestSwitchFormWaitsForAll(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	_, stop := w.runManager(policies.PerNamespace)
+	db := w.createSingleton()
+	queue := w.createNamed("queue")
+	w.allInstalled(singletonName, "queue")
+	stop()
+
+	shared := policies.NamespaceName(w.namespace)
+	w.label(refusedLabel, `"queue"`)
+	w.run(policies.PerSingleton)
+	w.Eventually(func() string { return w.installedMessage(singletonName) }).Should(ContainSubstring(policies.Name(w.key(singletonName))))
+	w.Eventually(func() string { return w.installedReason("queue") }).ShouldNot(Equal("Injected"))
+	w.createNamed("late")
+	w.Eventually(w.forms).Should(HaveKeyWithValue(shared, []string{singletonName, "late", "queue"}))
+	w.Expect(c.Delete(t.Context(), db)).To(Succeed())
+	w.Eventually(w.forms).Should(HaveKeyWithValue(shared, []string{"late", "queue"}))
+
+	w.Expect(c.Delete(t.Context(), queue)).To(Succeed())
+	w.Eventually(w.forms).Should(Equal(map[string][]string{policies.Name(w.key("late")): {"late"}}))
+}
+
+func (w *world) installedMessage(name string) string {
+	w.t.Helper()
+	s := &v1.StatefulSingleton{}
+	w.Expect(c.Get(w.t.Context(), w.key(name), s)).To(Succeed())
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionPolicyInstalled); c != nil && c.Status == metav1.ConditionTrue {
+		return c.Message
+	}
+	return ""
+}
+
 // keepCreatingPods creates pods, in dry-runs, and returns what ends that and demands that
 // each was injected.
 func (w *world) keepCreatingPods() (injected func()) {

@@ -28,6 +28,9 @@ import (
 // refuses every pod. Elsewhere Kyverno is down.
 const kyvernoLabel = "test/kyverno"
 
+// refusedLabel is, on a namespace, the app whose pods that webhook refuses.
+const refusedLabel = "test/refused"
+
 const kyvernoPath = "/mutate"
 
 func kyvernoWebhooks() []*admissionregistrationv1.MutatingWebhookConfiguration {
@@ -74,6 +77,9 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 	var pod corev1.Pod
 	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decode the pod: %w", err))
+	}
+	if app := namespace.Labels[refusedLabel]; app != "" && pod.Labels["app"] == app {
+		return admission.Denied("not this one")
 	}
 	var singletons v1.StatefulSingletonList
 	if err := c.List(ctx, &singletons, client.InNamespace(request.Namespace)); err != nil {

@@ -25,8 +25,14 @@ import (
 // kyverno sets what stands in for Kyverno in the test's namespace.
 func (w *world) kyverno(does string) {
 	w.t.Helper()
+	w.label(kyvernoLabel, does)
+}
+
+// label sets a label of the test's namespace to a JSON value.
+func (w *world) label(label, value string) {
+	w.t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
-	patch := `{"metadata":{"labels":{"` + kyvernoLabel + `":` + does + `}}}`
+	patch := `{"metadata":{"labels":{"` + label + `":` + value + `}}}`
 	w.Expect(c.Patch(w.t.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
 }
 
