@@ -27,6 +27,7 @@ Conditions:  %s
 
 Examples:
   make bench                                                   the default, and the report in docs/benchmarks
+  make bench BENCH=-continue                                   the rest of a run that was ended with Ctrl-C
   make bench BENCH="-systems wrapper,wrapper-spare,recreate -causes delete -n 5"
   bin/cluster exec -- go run ./chainsaw-tests/bench -systems wrapper,recreate -causes rollout -conditions cached -n 5
   go run ./chainsaw-tests/bench -report -out dist/bench/gap.json    the report once more, without a run
@@ -37,6 +38,7 @@ Flags:
 type options struct {
 	plan   plan
 	rounds int
+	more   bool
 	out    string
 	readme string
 	report bool
@@ -65,6 +67,7 @@ func parse(args []string) (options, error) {
 	causes := flags.String("causes", strings.Join(names(allCauses), ","), "what begins a handoff, comma-separated")
 	conditions := flags.String("conditions", strings.Join(names(allConditions), ","), "what makes it long, comma-separated")
 	flags.IntVar(&o.rounds, "n", 15, "how many handoffs of each combination")
+	flags.BoolVar(&o.more, "continue", false, "go on with the run that the file of the results holds, up to -n handoffs of each combination")
 	flags.StringVar(&o.out, "out", "dist/bench/gap.json", "the file of the results; the report is written beside it")
 	flags.BoolVar(&o.report, "report", false, "make the report from the file, without a run")
 	flags.StringVar(&o.readme, "readme", "", "with -report: the page whose table between <!-- bench --> markers is written anew")

@@ -23,6 +23,8 @@ type run struct {
 	registry     *registry
 	results      *figures.Results
 	start        time.Time
+	// first is the round to begin with, where an earlier run did those before.
+	first int
 	// done counts the handoffs so far, failed among them.
 	done, failed int
 }
@@ -48,11 +50,21 @@ func measure(ctx context.Context, o options) error {
 		return err
 	}
 	r.results.Systems, r.results.Causes, r.results.Conditions = terms(o.plan.systems), terms(o.plan.causes), terms(o.plan.conditions)
+	if o.more {
+		earlier, err := figures.Read(o.out)
+		if err == nil {
+			err = r.results.Continue(earlier)
+		}
+		if err != nil {
+			return fmt.Errorf("go on with %s: %w", o.out, err)
+		}
+		r.first = r.results.Fewest(o.plan.combinations())
+	}
 	if r.registry, err = serveImage(ctx, scratch, w.App, slices.ContainsFunc(o.plan.conditions, func(c condition) bool { return c.pull })); err != nil {
 		return err
 	}
 	defer r.registry.close()
-	fmt.Printf("bench: %d combinations, %d handoffs of each\n", o.plan.combinations(), o.rounds)
+	fmt.Printf("bench: %d combinations, %d handoffs of each, %d done before\n", o.plan.combinations(), o.rounds, r.first)
 	err = r.rounds(ctx)
 	err = errors.Join(err, r.clean(context.WithoutCancel(ctx)))
 	r.print(os.Stdout)
@@ -93,7 +105,7 @@ func findNodes(ctx context.Context, w *world.World) (*nodes, error) {
 // rounds are the whole run. What fails in it is written down; the context's end alone
 // ends it.
 func (r *run) rounds(ctx context.Context) error {
-	for round := range r.options.rounds {
+	for round := r.first; round < r.options.rounds; round++ {
 		for _, w := range r.plan.workloads(round) {
 			r.turn(ctx, w, round)
 			if err := r.save(); err != nil {
@@ -160,7 +172,7 @@ func (r *run) count(w workload, c cause, round int, s figures.Sample, err error)
 	} else {
 		row.Samples = append(row.Samples, s)
 	}
-	all := r.plan.combinations() * r.options.rounds
+	all := r.plan.combinations() * (r.options.rounds - r.first)
 	spent := time.Since(r.start)
 	left := time.Duration(float64(spent) / float64(r.done) * float64(all-r.done))
 	fmt.Printf("bench: round %d/%d, %d/%d, %s left: %s %s %s: %s\n", round+1, r.options.rounds, r.done, all,

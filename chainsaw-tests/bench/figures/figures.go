@@ -6,8 +6,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"time"
 )
@@ -152,6 +155,37 @@ type Machine struct {
 	Kernel    string `json:"kernel"`
 	System    string `json:"system"`
 	Nodes     int    `json:"nodes"`
+}
+
+// Continue takes over what an earlier run has measured. It fails where that was of
+// anything else: then the figures of the two are not those of one run.
+func (r *Results) Continue(earlier *Results) error {
+	subject := func(r *Results) []any {
+		versions := maps.Clone(r.Versions)
+		delete(versions, "statefulsingleton") // the commit, which may be of a page alone
+		return []any{r.Machine, versions, r.Systems, r.Causes, r.Conditions}
+	}
+	was, is := subject(earlier), subject(r)
+	for i := range is {
+		if !reflect.DeepEqual(was[i], is[i]) {
+			return fmt.Errorf("it was of something else, so begin anew: %v, now %v", was[i], is[i])
+		}
+	}
+	r.Rows = earlier.Rows
+	return nil
+}
+
+// Fewest is how many handoffs there were of the combination that had fewest, of so many
+// combinations.
+func (r *Results) Fewest(combinations int) int {
+	if len(r.Rows) < combinations {
+		return 0
+	}
+	fewest := math.MaxInt
+	for _, row := range r.Rows {
+		fewest = min(fewest, len(row.Samples)+len(row.Failed))
+	}
+	return fewest
 }
 
 // Compute fills in what follows from the samples.

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,6 +108,47 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
+	}
+}
+
+func TestContinue(t *testing.T) {
+	tests := map[string]struct {
+		change  func(*Results)
+		wantErr string
+	}{
+		"the same":          {func(*Results) {}, ""},
+		"another commit":    {func(r *Results) { r.Versions["statefulsingleton"] = "def5678" }, ""},
+		"another version":   {func(r *Results) { r.Versions["kubernetes"] = "v1.37.0" }, "v1.36.3"},
+		"another machine":   {func(r *Results) { r.Machine.CPUs = 64 }, "begin anew"},
+		"fewer systems":     {func(r *Results) { r.Systems = r.Systems[1:] }, "begin anew"},
+		"another condition": {func(r *Results) { r.Conditions[0].About = "the image is not" }, "begin anew"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			earlier, now := results(), results()
+			now.Rows = nil
+			tc.change(now)
+			err := now.Continue(earlier)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) || now.Rows != nil {
+					t.Errorf("error %v, %d rows, want %q", err, len(now.Rows), tc.wantErr)
+				}
+				return
+			}
+			if err != nil || len(now.Rows) != len(earlier.Rows) {
+				t.Errorf("error %v, %d rows, want %d", err, len(now.Rows), len(earlier.Rows))
+			}
+		})
+	}
+}
+
+func TestFewest(t *testing.T) {
+	r := results()
+	if got := r.Fewest(len(r.Rows)); got != 1 {
+		t.Errorf("%d handoffs of each at least, want 1", got)
+	}
+	if got := r.Fewest(len(r.Rows) + 1); got != 0 {
+		t.Errorf("%d handoffs of each at least, want 0: one combination was never measured", got)
 	}
 }
 

@@ -29,10 +29,6 @@ func Describe(ctx context.Context, w *world.World) (figures.Machine, map[string]
 	if err := w.Get(ctx, types.NamespacedName{Namespace: "kyverno", Name: "kyverno-admission-controller"}, kyverno); err != nil {
 		return figures.Machine{}, nil, err
 	}
-	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
-	if err != nil {
-		commit = []byte("unknown, no git checkout")
-	}
 	info := list.Items[0].Status.NodeInfo
 	_, kyvernoVersion, _ := strings.Cut(kyverno.Spec.Template.Spec.Containers[0].Image, ":")
 	memory := list.Items[0].Status.Capacity[corev1.ResourceMemory]
@@ -40,9 +36,19 @@ func Describe(ctx context.Context, w *world.World) (figures.Machine, map[string]
 			CPU: processor(), CPUs: runtime.NumCPU(), MemoryGiB: int(memory.Value() >> 30),
 			Kernel: info.KernelVersion, System: info.OSImage, Nodes: len(list.Items),
 		}, map[string]string{
-			"statefulsingleton": strings.TrimSpace(string(commit)), "kubernetes": info.KubeletVersion,
+			"statefulsingleton": git(ctx, "describe", "--always", "--dirty"), "kubernetes": info.KubeletVersion,
+			"controller": git(ctx, "rev-parse", "--short", "HEAD:controller"), "policies": git(ctx, "rev-parse", "--short", "HEAD:policies"),
 			"containerd": strings.TrimPrefix(info.ContainerRuntimeVersion, "containerd://"), "kyverno": kyvernoVersion, "go": runtime.Version(),
 		}, nil
+}
+
+// git tells of the checkout that is run.
+func git(ctx context.Context, args ...string) string {
+	out, err := exec.CommandContext(ctx, "git", args...).Output()
+	if err != nil {
+		return "unknown, no git checkout"
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // processor is the name that the kernel tells.
