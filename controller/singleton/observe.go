@@ -24,34 +24,42 @@ import (
 // meanwhile fails the compare-and-swap.
 func (r *Reconciler) observe(ctx context.Context, singleton *v1.StatefulSingleton) (handoff.Snapshot, error) {
 	s := handoff.Snapshot{Singleton: singleton}
-	if err := r.pods(ctx, &s); err != nil {
-		return s, fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
+	if err := r.othersAndPods(ctx, &s); err != nil {
+		return s, err
 	}
 	var budgets policyv1.PodDisruptionBudgetList
 	if err := r.Client.List(ctx, &budgets, client.InNamespace(singleton.Namespace)); err != nil {
 		return s, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", singleton.Namespace, err)
 	}
 	s.Budgets = budgets.Items
-	// The other singletons may be many, and matter where a pod may be released.
-	singletons := r.Live
-	if s.HolderStays() {
-		singletons = r.Client
+	if err := r.surroundings(ctx, &s); err != nil {
+		return s, fmt.Errorf("read what the pods of StatefulSingleton %s belong to: %w", client.ObjectKeyFromObject(singleton), err)
 	}
-	reads, readContext := errgroup.WithContext(ctx)
-	reads.Go(func() (err error) {
-		if s.Others, err = others(readContext, singletons, singleton); err != nil {
-			err = fmt.Errorf("list StatefulSingletons in namespace %s: %w", singleton.Namespace, err)
+	return s, nil
+}
+
+// othersAndPods reads the other singletons of the namespace, and then the pods. One that
+// is not among the others is gone, and what it has done to the pods is seen; or it comes
+// later, and sees what this one does. They may be many, and matter where a pod may be
+// released: else those in the cache will do.
+func (r *Reconciler) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err error) {
+	singletons := []client.Reader{r.Live}
+	if r.seemsToStay(ctx, s.Singleton) {
+		singletons = []client.Reader{r.Client, r.Live}
+	}
+	for i, from := range singletons {
+		if s.Others, err = others(ctx, from, s.Singleton); err != nil {
+			return fmt.Errorf("list StatefulSingletons in namespace %s: %w", s.Singleton.Namespace, err)
 		}
-		return err
-	})
-	reads.Go(func() error {
-		if err := r.surroundings(readContext, &s); err != nil {
-			return fmt.Errorf("read what the pods of StatefulSingleton %s belong to: %w", client.ObjectKeyFromObject(singleton), err)
+		s.Pods = nil
+		if err := r.pods(ctx, s); err != nil {
+			return fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(s.Singleton), err)
 		}
-		return nil
-	})
-	err := reads.Wait()
-	return s, err
+		if i == 0 && s.HolderStays() {
+			break
+		}
+	}
+	return nil
 }
 
 // pods reads those that bear the singleton's label, those that the selector picks, and
