@@ -431,7 +431,8 @@ func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !IsTrue(d.holder, corev1.PodReady)
 	atBarrier := slices.ContainsFunc(containers, heldContainer.atBarrier)
 	after := nudgeAfter(containers)
-	if after == 0 || !starts && !atBarrier || d.holder.Annotations[v1.NudgeAnnotation] == fmt.Sprint(given.Epoch) {
+	nudged := d.holder.Annotations[v1.NudgeAnnotation] == fmt.Sprint(given.Epoch)
+	if after == 0 || !atBarrier && (!starts || nudged) {
 		return
 	}
 	if d.again = d.left(after, given.Time); d.again > 0 {
@@ -440,7 +441,9 @@ func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	if atBarrier {
 		d.do(d.barriers(d.holder)...)
 	}
-	d.do(Nudge{refOf(d.holder), given.Epoch})
+	if !nudged {
+		d.do(Nudge{refOf(d.holder), given.Epoch})
+	}
 }
 
 // nudgeAfter is how long after the signal the kubelet is made to look again. 0: it is not.

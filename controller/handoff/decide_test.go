@@ -347,6 +347,13 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
 		},
+		"nudged once, and somebody shut the barrier later": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Warm()).Holder("db-1"),
+			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantSteps: []handoff.Step{
+				handoff.MarkReady{Pod: ref("db-1")}, handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7},
+			},
+		},
 		"signalled, and somebody shut the barrier": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Signalled(7).Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
