@@ -74,15 +74,18 @@ func (r *Reconciler) tellStopping(ctx context.Context, singleton *v1.StatefulSin
 }
 
 // ReleaseFinalizer takes one finalizer off an object, and annotations along with it. One
-// that does not bear it is left as it is; one that is gone, or was written since it was
+// that bears none of them is left as it is; one that is gone, or was written since it was
 // read, is an error.
 func ReleaseFinalizer(ctx context.Context, c client.Client, o client.Object, finalizer string, annotations ...string) error {
 	before := o.DeepCopyObject().(client.Object)
-	if !controllerutil.RemoveFinalizer(o, finalizer) {
-		return nil
-	}
+	changed := controllerutil.RemoveFinalizer(o, finalizer)
 	for _, annotation := range annotations {
+		_, has := o.GetAnnotations()[annotation]
 		delete(o.GetAnnotations(), annotation)
+		changed = changed || has
+	}
+	if !changed {
+		return nil
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := c.Patch(ctx, o, patch); err != nil {
