@@ -48,9 +48,9 @@ const (
 	NamespaceAnnotation = "apps.statefulsingleton.com/namespace"
 )
 
-// webhookTimeoutSeconds is how long the API server waits for Kyverno before it
+// WebhookTimeoutSeconds is how long the API server waits for Kyverno before it
 // refuses the pod.
-const webhookTimeoutSeconds = 10
+const WebhookTimeoutSeconds = 10
 
 // Per is what has a policy of its own.
 type Per string
@@ -158,7 +158,7 @@ func clusterPolicy(name, namespace, selected string) *kyvernov1.ClusterPolicy {
 			// them every pod of the cluster would depend on Kyverno.
 			WebhookConfiguration: &kyvernov1.WebhookConfiguration{
 				FailurePolicy:  ptr.To(kyvernov1.Fail),
-				TimeoutSeconds: ptr.To(int32(webhookTimeoutSeconds)),
+				TimeoutSeconds: ptr.To(int32(WebhookTimeoutSeconds)),
 				MatchConditions: []admissionregistrationv1.MatchCondition{
 					{Name: "namespace", Expression: "request.namespace == " + celString(namespace)},
 					{Name: "selector", Expression: selected},

@@ -82,7 +82,7 @@ type Injector struct {
 	watched  Watched
 	writing  keymutex.KeyMutex
 	written  map[string]written
-	retired  map[string]bool
+	retiring map[string]time.Time
 	proofs   map[types.NamespacedName]proof
 }
 

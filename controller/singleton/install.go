@@ -135,7 +135,7 @@ func (i *Injector) write(ctx context.Context, name string, of rendering) (now wr
 	})
 	if err == nil {
 		i.wrote(name, now)
-		i.setRetired(name, false)
+		i.keep(name)
 	}
 	return now, err
 }
@@ -196,7 +196,7 @@ func (i *Injector) remove(ctx context.Context, policy string) error {
 		return err
 	}
 	i.wrote(policy, written{})
-	i.setRetired(policy, false)
+	i.keep(policy)
 	return nil
 }
 

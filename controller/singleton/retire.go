@@ -35,53 +35,76 @@ func (i *Injector) retireInTurn(ctx context.Context, singleton *v1.StatefulSingl
 		return linePoll
 	}
 	defer done()
-	if err := i.retire(ctx, singleton, old); err != nil {
+	recheck, err := i.retire(ctx, singleton, old)
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Remove a policy that others took the place of; it does no harm, and is tried again", "policy", old, "every", installPoll.String())
 		return installPoll
 	}
-	return installingPoll
+	return recheck
 }
 
+// inFlight is how long after a probe went past a policy the API server may still ask it
+// for a pod: it settles which webhooks there are when a request begins, and waits so long
+// for each of them.
+const inFlight = policies.WebhookTimeoutSeconds * time.Second
+
 // retire removes the policy of the other form. It is first made to pick no pod, and
-// deleted once a probe goes past it: while Kyverno has a webhook for a policy that is
+// deleted some time after a probe went past it: while Kyverno is asked for a policy that is
 // gone, it refuses the pods. The policy of a namespace is kept as it should be until
-// each of its singletons has one that was proven.
-func (i *Injector) retire(ctx context.Context, singleton *v1.StatefulSingleton, old string) error {
+// each of its singletons has one that was proven. It returns when to go on.
+func (i *Injector) retire(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
 	if i.Per != policies.PerNamespace {
 		all, err := living(ctx, i.Client, singleton.Namespace)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if slices.ContainsFunc(all, i.awaitsProof) {
 			_, err := i.write(ctx, old, i.shared(singleton.Namespace))
-			return err
+			return installingPoll, err
 		}
 	}
-	if !i.isRetired(old) {
-		policy, err := i.renderOther(ctx, singleton)
-		if err != nil {
-			return err
-		}
-		if err := policies.Disarm(policy); err != nil {
-			return err
-		}
-		if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
-			return err
-		}
-		i.setRetired(old, true)
-		return nil
+	past, disarmed := i.passed(old)
+	switch {
+	case !disarmed:
+		return installingPoll, i.disarm(ctx, singleton, old)
+	case past.IsZero():
+		return i.goPast(ctx, singleton, old)
+	case i.Clock.Since(past) < inFlight:
+		return inFlight - i.Clock.Since(past), nil
 	}
-	pod, err := policies.ProbePod(singleton)
+	return installingPoll, i.remove(ctx, old)
+}
+
+// disarm has the policy of the other form pick no pod.
+func (i *Injector) disarm(ctx context.Context, singleton *v1.StatefulSingleton, old string) error {
+	policy, err := i.renderOther(ctx, singleton)
 	if err != nil {
 		return err
 	}
+	if err := policies.Disarm(policy); err != nil {
+		return err
+	}
+	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
+		return err
+	}
+	i.pass(old, time.Time{})
+	return nil
+}
+
+// goPast finds out whether pods go past the policy that was disarmed.
+func (i *Injector) goPast(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
+	pod, err := policies.ProbePod(singleton)
+	if err != nil {
+		return 0, err
+	}
 	if err := i.Client.Create(ctx, pod, client.DryRunAll); err != nil {
-		return fmt.Errorf("create a pod in a dry-run: %w", err)
+		return 0, fmt.Errorf("create a pod in a dry-run: %w", err)
 	}
 	if policies.Answered(pod, old) {
-		return nil
+		return installingPoll, nil
 	}
-	return i.remove(ctx, old)
+	i.pass(old, i.Clock.Now())
+	return inFlight, nil
 }
 
 // renderOther renders the policy of the other form.
@@ -106,19 +129,26 @@ func (i *Injector) awaitsProof(singleton v1.StatefulSingleton) bool {
 	return policies.Validate(&singleton) == nil
 }
 
-func (i *Injector) isRetired(policy string) bool {
+// passed tells whether a policy was disarmed, and since when pods go past it: zero, not yet.
+func (i *Injector) passed(policy string) (since time.Time, disarmed bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.retired[policy]
+	since, disarmed = i.retiring[policy]
+	return since, disarmed
 }
 
-func (i *Injector) setRetired(policy string, retired bool) {
+func (i *Injector) pass(policy string, since time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.retired == nil {
-		i.retired = map[string]bool{}
+	if i.retiring == nil {
+		i.retiring = map[string]time.Time{}
 	}
-	if i.retired[policy] = retired; !retired {
-		delete(i.retired, policy)
-	}
+	i.retiring[policy] = since
+}
+
+// keep has a policy retire no longer.
+func (i *Injector) keep(policy string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.retiring, policy)
 }
