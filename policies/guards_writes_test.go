@@ -224,6 +224,10 @@ func testMarks(t *testing.T, config *rest.Config) {
 		finalizerRefused = "finalizer apps.statefulsingleton.com/handoff is the StatefulSingleton controller's to set"
 		readyRefused     = "condition apps.statefulsingleton.com/singleton-ready of this pod is the StatefulSingleton controller's"
 
+		chosenRefused = "annotation apps.statefulsingleton.com/chosen-by of this pod is the StatefulSingleton controller's"
+
+		setChosen   = `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":"me"}}}`
+		setUnchosen = `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":null}}}`
 		setSignal   = `{"metadata":{"annotations":{"apps.statefulsingleton.com/start-signal":"{}"}}}`
 		setRole     = `{"metadata":{"labels":{"apps.statefulsingleton.com/role":"active"}}}`
 		setUnready  = `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","status":"False"}]}}`
@@ -266,7 +270,9 @@ func testMarks(t *testing.T, config *rest.Config) {
 		"not injected":                           {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":null}}}`}, injectedRefused},
 		"injected on any pod":                    {plain, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":"marks/db"}}}`}, injectedRefused},
 		"finalizer":                              {standby, patch{personUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
-		"who chose it":                           {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":"me"}}}`}, "annotation apps.statefulsingleton.com/chosen-by of this pod is the StatefulSingleton controller's"},
+		"who chose it":                           {standby, patch{personUser, "", merge, setChosen}, chosenRefused},
+		"nobody chose it":                        {holder, patch{personUser, "", merge, setUnchosen}, chosenRefused},
+		"who chose it, by the uninstaller":       {standby, patch{uninstallUser, "", merge, setChosen}, chosenRefused},
 		"finalizer on any pod":                   {plain, patch{personUser, "", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
 		"finalizer, as status":                   {standby, patch{personUser, "status", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
 		"condition":                              {standby, patch{personUser, "status", strategic, readyPod}, readyRefused},
@@ -282,6 +288,7 @@ func testMarks(t *testing.T, config *rest.Config) {
 		"passes: the controller marks":           {pod: plain, patch: patch{controllerUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],"labels":{"apps.statefulsingleton.com/singleton":"db"}}}`}},
 		"passes: the controller readies":         {pod: standby, patch: patch{controllerUser, "status", strategic, readyPod}},
 		"passes: the controller lets go":         {pod: holder, patch: patch{controllerUser, "", strategic, letGo}},
+		"passes: the uninstaller lets go":        {pod: holder, patch: patch{uninstallUser, "", merge, setUnchosen}},
 		"passes: the kubelet reports":            {pod: holder, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
 		"passes: the kubelet reports of any pod": {pod: plain, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
 		"passes: a label":                        {pod: holder, patch: patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data","role":"active"}}}`}},
@@ -328,7 +335,8 @@ func testMarks(t *testing.T, config *rest.Config) {
 // What the controller writes on a pod that it releases, and on one that is proven dead.
 const (
 	releasePod = `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],
-		"labels":{"apps.statefulsingleton.com/role":"active"},"annotations":{"apps.statefulsingleton.com/start-signal":"{\"epoch\":1}"}}}`
+		"labels":{"apps.statefulsingleton.com/role":"active"},"annotations":{
+		"apps.statefulsingleton.com/chosen-by":"2f1c4f5e-0000-4000-8000-000000000001","apps.statefulsingleton.com/start-signal":"{\"epoch\":1}"}}}`
 	readyPod = `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","status":"True"}]}}`
 	letGo    = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["apps.statefulsingleton.com/handoff"],
 		"labels":{"apps.statefulsingleton.com/role":null},"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`

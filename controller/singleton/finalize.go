@@ -41,13 +41,8 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 		if slices.ContainsFunc(keep, func(ref handoff.PodRef) bool { return ref.UID == pod.UID }) {
 			continue
 		}
-		var annotations []string
-		if pod.UID != singleton.Status.ActivePodUID && pod.Annotations[v1.ChosenByAnnotation] == string(singleton.UID) {
-			// Nobody opens its barrier any more: no record of it comes through.
-			annotations = []string{v1.ChosenByAnnotation}
-		}
 		// One that is gone since it was read has to be looked at again: it may be lost.
-		if err := ReleaseFinalizer(ctx, r.Client, pod, v1.HandoffFinalizer, annotations...); apierrors.IsNotFound(err) {
+		if err := ReleasePod(ctx, r.Client, singleton, pod); apierrors.IsNotFound(err) {
 			return ctrl.Result{RequeueAfter: conflictDelay}, nil
 		} else if err != nil {
 			return ctrl.Result{}, err
@@ -71,6 +66,17 @@ func (r *Reconciler) tellStopping(ctx context.Context, singleton *v1.StatefulSin
 	}
 	r.tell(ctx, singleton, corev1.EventTypeNormal, "Delete", "StillStopping", message)
 	return nil
+}
+
+// ReleasePod lets go of a pod, as the singleton's controller does once nothing of what it
+// decided before can come through any more: what is not recorded now never will be, and
+// then nobody opens its barrier. One that is gone, or was written since it was read, is an error.
+func ReleasePod(ctx context.Context, c client.Client, singleton *v1.StatefulSingleton, pod *corev1.Pod) error {
+	var annotations []string
+	if pod.UID != singleton.Status.ActivePodUID && pod.Annotations[v1.ChosenByAnnotation] == string(singleton.UID) {
+		annotations = []string{v1.ChosenByAnnotation}
+	}
+	return ReleaseFinalizer(ctx, c, pod, v1.HandoffFinalizer, annotations...)
 }
 
 // ReleaseFinalizer takes one finalizer off an object, and annotations along with it. One

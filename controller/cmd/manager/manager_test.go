@@ -121,9 +121,16 @@ func TestUninstall(t *testing.T) {
 	deployment := createDeployment(t, "controller")
 	controller := createPod(t, "controller", map[string]string{"app": "controller"})
 	holder := createPod(t, "holder", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer, "example.com/theirs")
+	standby := createPod(t, "standby", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer)
 	stuck := createPod(t, "stuck", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer)
 	g.Expect(c.Delete(t.Context(), stuck)).To(Succeed())
 	kept, going := createSingleton(t, "kept"), createSingleton(t, "going")
+	for _, pod := range []*corev1.Pod{holder, standby} {
+		pod.Annotations = map[string]string{v1.ChosenByAnnotation: string(kept.UID)}
+		g.Expect(c.Update(t.Context(), pod)).To(Succeed())
+	}
+	kept.Status.ActivePod, kept.Status.ActivePodUID = holder.Name, holder.UID
+	g.Expect(c.Status().Update(t.Context(), kept)).To(Succeed())
 	g.Expect(c.Delete(t.Context(), going)).To(Succeed())
 	ours, theirs := createPolicy(t, "ours", policies.ManagedBy), createPolicy(t, "theirs", "somebody")
 	guard := createBudget(t, "guard", map[string]string{policies.ManagedByLabel: policies.ManagedBy, v1.SingletonLabel: "kept"})
@@ -145,11 +152,14 @@ func TestUninstall(t *testing.T) {
 	for _, gone := range []client.Object{ours, guard, stuck, going} {
 		wantGone(g, t, gone)
 	}
-	for _, left := range []client.Object{theirs, budget, holder, kept} {
+	for _, left := range []client.Object{theirs, budget, holder, standby, kept} {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(left), left)).To(Succeed())
 		g.Expect(left.GetDeletionTimestamp()).To(BeNil())
 	}
 	g.Expect(holder.Finalizers).To(Equal([]string{"example.com/theirs"}))
+	g.Expect(holder.Annotations).To(HaveKey(v1.ChosenByAnnotation), "the record names it")
+	g.Expect(standby.Finalizers).To(BeEmpty())
+	g.Expect(standby.Annotations).To(BeEmpty(), "its barrier is opened by nobody")
 	g.Expect(kept.Finalizers).To(BeEmpty())
 
 	// Once more, with nothing left to do.
@@ -228,7 +238,7 @@ func create[T client.Object](t *testing.T, o T) T {
 func createSingleton(t *testing.T, name string) *v1.StatefulSingleton {
 	t.Helper()
 	return create(t, &v1.StatefulSingleton{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Finalizers: []string{v1.PolicyFinalizer}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: release, Name: name, Finalizers: []string{v1.PolicyFinalizer}},
 		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -144,8 +145,18 @@ func releasePods(ctx context.Context, c client.Client) error {
 	if err := c.List(ctx, &pods, client.HasLabels{v1.SingletonLabel}); err != nil {
 		return err
 	}
+	singletons, err := listSingletons(ctx, c)
+	if err != nil {
+		return err
+	}
+	byName := map[types.NamespacedName]*v1.StatefulSingleton{}
+	for i := range singletons {
+		byName[client.ObjectKeyFromObject(&singletons[i])] = &singletons[i]
+	}
 	for i := range pods.Items {
-		if err := singleton.ReleaseFinalizer(ctx, c, &pods.Items[i], v1.HandoffFinalizer); client.IgnoreNotFound(err) != nil {
+		pod := &pods.Items[i]
+		its := cmp.Or(byName[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1.SingletonLabel]}], &v1.StatefulSingleton{})
+		if err := singleton.ReleasePod(ctx, c, its, pod); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
@@ -153,18 +164,22 @@ func releasePods(ctx context.Context, c client.Client) error {
 }
 
 func releaseSingletons(ctx context.Context, c client.Client) error {
-	var list v1.StatefulSingletonList
-	err := c.List(ctx, &list)
-	if meta.IsNoMatchError(err) {
-		return nil // the CRD is gone, and all of them with it
-	}
+	singletons, err := listSingletons(ctx, c)
 	if err != nil {
 		return err
 	}
-	for i := range list.Items {
-		if err := singleton.ReleaseFinalizer(ctx, c, &list.Items[i], v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
+	for i := range singletons {
+		if err := singleton.ReleaseFinalizer(ctx, c, &singletons[i], v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func listSingletons(ctx context.Context, c client.Client) ([]v1.StatefulSingleton, error) {
+	var list v1.StatefulSingletonList
+	if err := c.List(ctx, &list); err != nil && !meta.IsNoMatchError(err) { // else the CRD is gone, and all of them with it
+		return nil, err
+	}
+	return list.Items, nil
 }
