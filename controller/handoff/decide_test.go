@@ -255,7 +255,7 @@ func TestDecideAdoption(t *testing.T) {
 		"chosen by a singleton that is gone, besides the holder": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Barrier().Injected().ChosenBy("gone").Warm()).Holder("db-1"),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
-			wantMessage: "pod db-2 is not held",
+			wantMessage: "Pod db-2 may have been released by a StatefulSingleton that is gone. Delete what is too much, as in: kubectl delete -n prod pod db-2",
 		},
 		"signalled, with an epoch before the record's": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Signalled(3).Ready()).Ended(v1.CauseDeletion),

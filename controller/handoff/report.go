@@ -207,7 +207,12 @@ func (d *decision) severalHelp() string {
 			return fmt.Sprintf("Pod %s stops%s", pod.Name, d.stoppingHelp(pod, d.now))
 		}
 	}
-	return fmt.Sprintf("Delete what is too much, as in: kubectl delete -n %s pod %s", d.Singleton.Namespace, d.runners[len(d.runners)-1].Name)
+	tooMuch, why := d.runners[len(d.runners)-1], ""
+	if i := slices.IndexFunc(d.runners, d.chosenElsewhere); i >= 0 {
+		tooMuch = d.runners[i]
+		why = fmt.Sprintf("Pod %s may have been released by a StatefulSingleton that is gone. ", tooMuch.Name)
+	}
+	return fmt.Sprintf("%sDelete what is too much, as in: kubectl delete -n %s pod %s", why, d.Singleton.Namespace, tooMuch.Name)
 }
 
 // spareInWords tells of the standby of a holder that nothing is about to replace: that it
