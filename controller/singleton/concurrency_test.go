@@ -1,18 +1,23 @@
 package singleton_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
@@ -128,6 +133,64 @@ func TestLateSignal(t *testing.T) {
 			w.Expect(journal.wantOneAtATime()).To(Equal(1))
 		})
 	}
+}
+
+// between calls what is to happen between the lists of one kind and those of the next.
+type between struct {
+	client.Reader
+	meanwhile func()
+
+	mu    sync.Mutex
+	first string
+}
+
+func (r *between) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	kind := fmt.Sprintf("%T", list)
+	r.mu.Lock()
+	r.first = cmp.Or(r.first, kind)
+	if kind != r.first {
+		r.meanwhile()
+	}
+	r.mu.Unlock()
+	return r.Reader.List(ctx, list, options...)
+}
+
+// Another singleton picks the same pods, has decided before this one came, writes late, and
+// is deleted while this one reads: what it released is seen, or it is itself.
+func TestOtherGoesMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	other := w.createSingleton(func(s *v1.StatefulSingleton) { s.Name = "other" })
+	theirs := inject(w.bare("theirs", withCommand), w.key("other"))
+	w.Expect(c.Create(t.Context(), theirs)).To(Succeed())
+	w.report(theirs, held)
+	writes, proceed, written := make(chan struct{}), make(chan struct{}), make(chan error)
+	once := sync.OnceFunc(func() { close(writes); <-proceed })
+	slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if _, ok := o.(*corev1.Pod); ok {
+				once()
+			}
+			return c.Patch(ctx, o, patch, options...)
+		},
+	})
+	go func() {
+		_, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("other")})
+		written <- err
+	}()
+	<-writes // about to choose its pod
+
+	w.createSingleton()
+	w.warmPod("ours", withCommand)
+	live := &between{Reader: controllerClient, meanwhile: sync.OnceFunc(func() {
+		close(proceed)
+		w.Expect(<-written).NotTo(HaveOccurred())
+		w.Expect(c.Delete(t.Context(), other)).To(Succeed())
+		w.reconcileOne(newReconciler(controllerClient, controllerClient, w.clock), w.key("other"))
+	})}
+	w.reconcile(newReconciler(controllerClient, live, w.clock))
+	w.Expect(apierrors.IsNotFound(c.Get(t.Context(), w.key("other"), other))).To(BeTrue())
+	w.Expect(signalled(w.pod("theirs"))).To(BeTrue())
+	w.Expect(signalled(w.pod("ours"))).To(BeFalse())
 }
 
 // removeSingleton takes the singleton away as by hand, without anything being let go.
