@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -245,6 +246,34 @@ func TestSwitchFormWaitsForAll(t *testing.T) {
 
 	w.Expect(c.Delete(t.Context(), queue)).To(Succeed())
 	w.Eventually(w.forms).Should(Equal(map[string][]string{policies.Name(w.key("late")): {"late"}}))
+}
+
+// A policy of the other form that somebody writes meanwhile is made to pick no pod again
+// before it goes: never is one deleted that Kyverno is still asked for.
+func TestSwitchFormAgainstAnotherWriter(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	_, stop := w.runManager(policies.PerSingleton)
+	w.createSingleton()
+	w.installed("Injected")
+	stop()
+	armed := w.policy()
+	path := []string{"spec", "webhookConfiguration", "matchConditions"}
+	conditions, _, err := unstructured.NestedSlice(armed.Object, path...)
+	w.Expect(err).NotTo(HaveOccurred())
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(policies.GVK)
+	changes, err := c.Watch(t.Context(), list, client.MatchingFields{"metadata.name": armed.GetName()})
+	w.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(changes.Stop)
+
+	w.run(policies.PerNamespace)
+	picksNone := HaveField("Object", WithTransform(func(o runtime.Object) string { return fmt.Sprint(o) }, ContainSubstring("expression:false")))
+	w.Eventually(changes.ResultChan()).Should(Receive(picksNone))
+	disarmed := w.policyNamed(armed.GetName())
+	w.Expect(unstructured.SetNestedSlice(disarmed.Object, conditions, path...)).To(Succeed())
+	w.Expect(c.Update(t.Context(), disarmed)).To(Succeed())
+	w.Eventually(changes.ResultChan()).Should(Receive(And(HaveField("Type", watch.Deleted), picksNone)))
 }
 
 func (w *world) installedMessage(name string) string {

@@ -82,7 +82,7 @@ type Injector struct {
 	watched  Watched
 	writing  keymutex.KeyMutex
 	written  map[string]written
-	retiring map[string]time.Time
+	retiring map[string]disarmed
 	proofs   map[types.NamespacedName]proof
 }
 

@@ -153,7 +153,7 @@ func (i *Injector) writeOnce(ctx context.Context, name string, of rendering) (wr
 	case err != nil || asWritten && last.content == content:
 		return last, err
 	case render == nil && exists:
-		return written{}, i.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
+		return written{}, i.deleteAsFound(ctx, found)
 	case render == nil:
 		return written{}, nil
 	}
@@ -190,14 +190,27 @@ func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) 
 	return nil
 }
 
+// deleteAsFound deletes a policy unless somebody wrote it since it was read.
+func (i *Injector) deleteAsFound(ctx context.Context, found *metav1.PartialObjectMetadata) error {
+	err := i.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
+	if err == nil {
+		i.deleted(found.Name)
+	}
+	return err
+}
+
 func (i *Injector) remove(ctx context.Context, policy string) error {
 	err := i.Client.Delete(ctx, policyMetadata(policy))
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		return err
 	}
+	i.deleted(policy)
+	return nil
+}
+
+func (i *Injector) deleted(policy string) {
 	i.wrote(policy, written{})
 	i.keep(policy)
-	return nil
 }
 
 // watchedPolicy is the policy as the watch knows it; nil where it knows of none, or not

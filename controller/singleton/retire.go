@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -63,20 +64,24 @@ func (i *Injector) retire(ctx context.Context, singleton *v1.StatefulSingleton, 
 			return installingPoll, err
 		}
 	}
-	past, disarmed := i.passed(old)
-	switch {
-	case !disarmed:
-		return installingPoll, i.disarm(ctx, singleton, old)
-	case past.IsZero():
-		return i.goPast(ctx, singleton, old)
-	case i.Clock.Since(past) < inFlight:
-		return inFlight - i.Clock.Since(past), nil
+	found := policyMetadata(old)
+	if err := i.Live.Get(ctx, client.ObjectKeyFromObject(found), found); err != nil {
+		return installingPoll, client.IgnoreNotFound(err)
 	}
-	return installingPoll, i.remove(ctx, old)
+	last := i.disarmedLast(old)
+	switch {
+	case last.version != versionOf(found):
+		return installingPoll, i.disarm(ctx, singleton, found)
+	case last.past.IsZero():
+		return i.goPast(ctx, singleton, old)
+	case i.Clock.Since(last.past) < inFlight:
+		return inFlight - i.Clock.Since(last.past), nil
+	}
+	return installingPoll, i.deleteAsFound(ctx, found)
 }
 
-// disarm has the policy of the other form pick no pod.
-func (i *Injector) disarm(ctx context.Context, singleton *v1.StatefulSingleton, old string) error {
+// disarm has the policy of the other form pick no pod, unless somebody writes it meanwhile.
+func (i *Injector) disarm(ctx context.Context, singleton *v1.StatefulSingleton, found *metav1.PartialObjectMetadata) error {
 	policy, err := i.renderOther(ctx, singleton)
 	if err != nil {
 		return err
@@ -84,10 +89,11 @@ func (i *Injector) disarm(ctx context.Context, singleton *v1.StatefulSingleton, 
 	if err := policies.Disarm(policy); err != nil {
 		return err
 	}
+	policy.SetResourceVersion(found.ResourceVersion)
 	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
 		return err
 	}
-	i.pass(old, time.Time{})
+	i.wasDisarmed(found.Name, disarmed{version: versionOf(policy)})
 	return nil
 }
 
@@ -103,7 +109,9 @@ func (i *Injector) goPast(ctx context.Context, singleton *v1.StatefulSingleton, 
 	if policies.Answered(pod, old) {
 		return installingPoll, nil
 	}
-	i.pass(old, i.Clock.Now())
+	last := i.disarmedLast(old)
+	last.past = i.Clock.Now()
+	i.wasDisarmed(old, last)
 	return inFlight, nil
 }
 
@@ -129,21 +137,26 @@ func (i *Injector) awaitsProof(singleton v1.StatefulSingleton) bool {
 	return policies.Validate(&singleton) == nil
 }
 
-// passed tells whether a policy was disarmed, and since when pods go past it: zero, not yet.
-func (i *Injector) passed(policy string) (since time.Time, disarmed bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	since, disarmed = i.retiring[policy]
-	return since, disarmed
+// disarmed is a policy that picks no pod.
+type disarmed struct {
+	version version
+	// past is since when pods go past it. Zero: they do not yet.
+	past time.Time
 }
 
-func (i *Injector) pass(policy string, since time.Time) {
+func (i *Injector) disarmedLast(policy string) disarmed {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.retiring[policy]
+}
+
+func (i *Injector) wasDisarmed(policy string, now disarmed) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.retiring == nil {
-		i.retiring = map[string]time.Time{}
+		i.retiring = map[string]disarmed{}
 	}
-	i.retiring[policy] = since
+	i.retiring[policy] = now
 }
 
 // keep has a policy retire no longer.
