@@ -32,7 +32,7 @@ const (
 	// firstAtOnce is how many that were never proven are at a time, and againAtOnce how
 	// many of the others: the API server asks each policy's webhook whether it is meant,
 	// and where many are, all workers would wait for that, and handoffs behind them.
-	firstAtOnce, againAtOnce = workers / 2, workers / 4
+	firstAtOnce, againAtOnce = 8, 4
 	// linePoll is how often those in line for that look by themselves whether it is
 	// their turn.
 	linePoll = 15 * time.Second

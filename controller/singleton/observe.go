@@ -98,10 +98,16 @@ func (r *Reconciler) selectorDoes(ctx context.Context, singleton *v1.StatefulSin
 	if !singleton.DeletionTimestamp.IsZero() || !r.seemsToStay(ctx, singleton) {
 		return false
 	}
-	labelled := &metav1.PartialObjectMetadataList{}
-	labelled.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	err := r.Client.List(ctx, labelled, client.InNamespace(singleton.Namespace), client.MatchingLabels{v1.SingletonLabel: singleton.Name})
-	return err == nil && !slices.ContainsFunc(labelled.Items, func(pod metav1.PartialObjectMetadata) bool { return !selector.Matches(labels.Set(pod.Labels)) })
+	pods, err := r.labelled(ctx, singleton)
+	return err == nil && !slices.ContainsFunc(pods, func(pod metav1.PartialObjectMetadata) bool { return !selector.Matches(labels.Set(pod.Labels)) })
+}
+
+// labelled are the pods that bear the singleton's label, as the cache has them.
+func (r *Reconciler) labelled(ctx context.Context, singleton *v1.StatefulSingleton) ([]metav1.PartialObjectMetadata, error) {
+	pods := &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	err := r.Client.List(ctx, pods, client.InNamespace(singleton.Namespace), client.MatchingLabels{v1.SingletonLabel: singleton.Name})
+	return pods.Items, err
 }
 
 // seemsToStay tells whether, as the cache has it, the recorded holder is there and nobody

@@ -2,11 +2,14 @@ package singleton
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -15,52 +18,100 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// leisure is how long after an event that nobody waits for the singleton is reconciled,
-// once for all that come until then: a pod that warms up gives an event for each step.
-const leisure = 2 * time.Second
+const (
+	// leisure is how long after an event that nobody waits for the singleton is reconciled,
+	// once for all that come until then: a pod that warms up gives an event for each step.
+	leisure = 2 * time.Second
+	// stopping is the same where all that is to come is the holder's end: as long as a
+	// holder usually takes to stop.
+	stopping = 4 * time.Second
+	// decisive is the priority of a singleton whose holder may have ended: nothing of it runs.
+	decisive = 1
+)
+
+type podQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // podEvents has the singletons reconciled that pods belong to.
 func (r *Reconciler) podEvents() handler.EventHandler {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	enqueue := func(ctx context.Context, q queue, pod client.Object, later bool) {
-		request := singletonOfPod(pod)
-		if later || r.canWait(ctx, request.NamespacedName, pod) {
-			q.AddAfter(request, leisure)
-		} else {
-			q.Add(request)
-		}
-	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object, false) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			enqueue(ctx, q, e.ObjectNew, isBeginning(e))
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q podQueue) { r.enqueue(ctx, q, e.Object, 0) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q podQueue) {
+			r.enqueue(ctx, q, e.ObjectNew, quiet(e))
 			if singletonOfPod(e.ObjectOld) != singletonOfPod(e.ObjectNew) {
-				enqueue(ctx, q, e.ObjectOld, false)
+				r.enqueue(ctx, q, e.ObjectOld, 0)
 			}
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object, false) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q podQueue) {
+			after := leisure // it was let go of, or else is lost
+			if isProtected(e.Object) {
+				after = 0
+			}
+			r.enqueue(ctx, q, e.Object, after)
+		},
 	}
 }
 
-// canWait tells whether nothing can come of an event of the pod that is urgent: it is not
-// the holder's, and nobody asked that one to stop. A cache that lags costs no more than
-// the delay.
-func (r *Reconciler) canWait(ctx context.Context, key types.NamespacedName, pod client.Object) bool {
+// enqueue has the pod's singleton reconciled in its turn, and not before some time has passed.
+func (r *Reconciler) enqueue(ctx context.Context, q podQueue, pod client.Object, after time.Duration) {
+	request := singletonOfPod(pod)
+	turn := r.turnFor(ctx, request.NamespacedName, pod)
+	if after > 0 {
+		turn = priorityqueue.AddOpts{After: after}
+	}
+	q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(turn, request)
+}
+
+// turnFor tells how urgent is what may come of an event of the pod. Nothing is where it is
+// not the holder's, and that one stays, or has only to end for a standby that is warm. The
+// cache may lag, and that costs no more than the delay.
+func (r *Reconciler) turnFor(ctx context.Context, key types.NamespacedName, pod client.Object) priorityqueue.AddOpts {
 	singleton := &v1.StatefulSingleton{}
-	err := r.Client.Get(ctx, key, singleton)
-	return err == nil && singleton.Status.ActivePodUID != pod.GetUID() && r.seemsToStay(ctx, singleton)
+	if err := r.Client.Get(ctx, key, singleton); err != nil {
+		return priorityqueue.AddOpts{}
+	}
+	itsHolder, stays := singleton.Status.ActivePodUID == pod.GetUID(), r.seemsToStay(ctx, singleton)
+	switch {
+	case itsHolder && stays:
+		return priorityqueue.AddOpts{}
+	case itsHolder:
+		return priorityqueue.AddOpts{Priority: new(decisive)}
+	case stays:
+		return priorityqueue.AddOpts{After: leisure}
+	case singleton.Status.ActivePodUID != "" && r.anotherIsArmed(ctx, singleton, pod):
+		return priorityqueue.AddOpts{After: stopping}
+	}
+	return priorityqueue.AddOpts{Priority: new(decisive)}
 }
 
-// isBeginning tells whether nothing can come of an update before the kubelet has acted on
-// it, which gives an event of its own: the pod was released, or asked to stop. In that
-// moment a reconcile would only compete with the kubelet.
-func isBeginning(e event.UpdateEvent) bool {
+// anotherIsArmed tells whether, as the cache has it, a standby besides the pod is warm, or
+// was: it was given the finalizer.
+func (r *Reconciler) anotherIsArmed(ctx context.Context, singleton *v1.StatefulSingleton, pod client.Object) bool {
+	pods, err := r.labelled(ctx, singleton)
+	return err == nil && slices.ContainsFunc(pods, func(other metav1.PartialObjectMetadata) bool {
+		return other.UID != pod.GetUID() && other.UID != singleton.Status.ActivePodUID &&
+			other.DeletionTimestamp == nil && isProtected(&other)
+	})
+}
+
+// quiet is how long nothing can come of an update before another one comes: the kubelet
+// has to act on it first, or the controller wrote it last. In that moment a reconcile would
+// only compete with the kubelet, and with those of others. 0: there is no telling.
+func quiet(e event.UpdateEvent) time.Duration {
 	before, after := e.ObjectOld, e.ObjectNew
-	if after.GetDeletionTimestamp() != nil {
-		return before.GetDeletionTimestamp() == nil
-	}
 	given := after.GetAnnotations()[signal.Annotation]
-	return given != "" && given != before.GetAnnotations()[signal.Annotation]
+	switch {
+	case isProtected(before) && !isProtected(after):
+		return leisure // let go
+	case after.GetDeletionTimestamp() != nil && before.GetDeletionTimestamp() == nil:
+		return stopping
+	case after.GetDeletionTimestamp() == nil && given != "" && given != before.GetAnnotations()[signal.Annotation]:
+		return leisure // released
+	}
+	return 0
+}
+
+func isProtected(pod client.Object) bool {
+	return slices.Contains(pod.GetFinalizers(), v1.HandoffFinalizer)
 }
 
 // singletonOfPod names the singleton that a pod belongs to.

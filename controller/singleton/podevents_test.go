@@ -2,15 +2,15 @@ package singleton
 
 import (
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -18,17 +18,37 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// delays is a queue that tells what was put off.
-type delays struct {
-	workqueue.TypedRateLimitingInterface[reconcile.Request]
-	of map[string]time.Duration
+// turn is when a singleton's turn is.
+type turn string
+
+const (
+	first turn = "first"
+	now   turn = "now"
+	later turn = "later"
+)
+
+// order is a queue that tells whose turn is when.
+type order struct {
+	priorityqueue.PriorityQueue[reconcile.Request]
+	of map[string]turn
 }
 
-func (d delays) Add(r reconcile.Request)                           { d.of[r.Name] = 0 }
-func (d delays) AddAfter(r reconcile.Request, after time.Duration) { d.of[r.Name] = after }
+func (o order) AddWithOpts(options priorityqueue.AddOpts, requests ...reconcile.Request) {
+	for _, request := range requests {
+		switch {
+		case options.After > 0:
+			o.of[request.Name] = later
+		case ptr.Deref(options.Priority, 0) > 0:
+			o.of[request.Name] = first
+		default:
+			o.of[request.Name] = now
+		}
+	}
+}
 
-// What the kubelet reports of a pod can wait while another one holds and stays. Whatever
-// may end the holder, or comes while none is there, can't.
+// What the kubelet reports of a pod can wait while another one holds and stays, or a
+// standby is warm. Whatever may be the holder's end, or comes while nothing is there that
+// runs or could, goes before all that others wait for.
 func TestPodEvents(t *testing.T) {
 	pod := func(name string, changes ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
 		m := podMetadata()
@@ -42,6 +62,8 @@ func TestPodEvents(t *testing.T) {
 	going := func(m *metav1.PartialObjectMetadata) {
 		m.DeletionTimestamp, m.Finalizers = new(metav1.Now()), []string{v1.HandoffFinalizer}
 	}
+	free := func(m *metav1.PartialObjectMetadata) { m.DeletionTimestamp = new(metav1.Now()) }
+	protected := func(m *metav1.PartialObjectMetadata) { m.Finalizers = []string{v1.HandoffFinalizer} }
 	released := func(m *metav1.PartialObjectMetadata) { m.Annotations = map[string]string{signal.Annotation: "{}"} }
 	another := func(m *metav1.PartialObjectMetadata) { m.UID = "another-uid" }
 	other := func(m *metav1.PartialObjectMetadata) { m.Labels = map[string]string{v1.SingletonLabel: "other"} }
@@ -52,25 +74,32 @@ func TestPodEvents(t *testing.T) {
 		// holder is nil if its object is gone.
 		holder *metav1.PartialObjectMetadata
 		// noRecord: nobody holds.
-		noRecord  bool
-		event     any
-		wantLater bool
+		noRecord bool
+		// armed is another standby, which bears the finalizer.
+		armed bool
+		event any
+		want  turn
 	}{
-		"a standby comes":                         {holder: pod("db-1"), event: created(pod("db-2")), wantLater: true},
-		"a standby changes":                       {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), wantLater: true},
-		"a standby goes":                          {holder: pod("db-1"), event: updated(pod("db-2", going), pod("db-2", going)), wantLater: true},
-		"a standby is gone":                       {holder: pod("db-1"), event: deleted(pod("db-2", going)), wantLater: true},
-		"a standby changes while the holder goes": {holder: pod("db-1", going), event: updated(pod("db-2"), pod("db-2"))},
-		"a standby changes after the holder":      {event: updated(pod("db-2"), pod("db-2"))},
-		"another pod has the holder's name":       {holder: pod("db-1", another), event: updated(pod("db-2"), pod("db-2"))},
-		"nobody holds":                            {noRecord: true, event: updated(pod("db-2"), pod("db-2"))},
-		"the holder changes":                      {holder: pod("db-1"), event: updated(pod("db-1"), pod("db-1"))},
-		"the holder was just released":            {holder: pod("db-1", released), event: updated(pod("db-1"), pod("db-1", released)), wantLater: true},
-		"the holder changes after its release":    {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released))},
-		"the holder was just asked to stop":       {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), wantLater: true},
-		"the holder goes":                         {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", going))},
-		"the holder is gone":                      {event: deleted(pod("db-1", going))},
-		"a pod of a singleton that is not there":  {holder: pod("db-1"), event: created(pod("db-2", other))},
+		"a standby comes":                         {holder: pod("db-1"), event: created(pod("db-2")), want: later},
+		"a standby changes":                       {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), want: later},
+		"a standby goes":                          {holder: pod("db-1"), event: updated(pod("db-2", going), pod("db-2", going)), want: later},
+		"a standby is gone":                       {holder: pod("db-1"), event: deleted(pod("db-2", going)), want: later},
+		"a standby changes while the holder goes": {holder: pod("db-1", going), event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby changes after the holder":      {event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby comes while one is warm":       {holder: pod("db-1", going), armed: true, event: created(pod("db-2")), want: later},
+		"the warm standby changes itself":         {holder: pod("db-1", going), event: updated(pod("db-2", protected), pod("db-2", protected)), want: first},
+		"another pod has the holder's name":       {holder: pod("db-1", another), event: updated(pod("db-2"), pod("db-2")), want: first},
+		"nobody holds":                            {noRecord: true, event: updated(pod("db-2"), pod("db-2")), want: first},
+		"nobody holds, and one was armed":         {noRecord: true, armed: true, event: updated(pod("db-2"), pod("db-2")), want: first},
+		"the holder changes":                      {holder: pod("db-1"), event: updated(pod("db-1"), pod("db-1")), want: now},
+		"the holder was just released":            {holder: pod("db-1", released), event: updated(pod("db-1"), pod("db-1", released)), want: later},
+		"the holder changes after its release":    {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released)), want: now},
+		"the holder was just asked to stop":       {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), want: later},
+		"the holder goes":                         {holder: pod("db-1", going), armed: true, event: updated(pod("db-1", going), pod("db-1", going)), want: first},
+		"the holder is gone":                      {armed: true, event: deleted(pod("db-1", going)), want: first},
+		"the holder is let go of":                 {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},
+		"the holder is gone, as it was let go of": {event: deleted(pod("db-1", free)), want: later},
+		"a pod of a singleton that is not there":  {holder: pod("db-1"), event: created(pod("db-2", other)), want: now},
 	} {
 		t.Run(name, func(t *testing.T) {
 			singleton := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db"}}
@@ -81,6 +110,9 @@ func TestPodEvents(t *testing.T) {
 			if tc.holder != nil {
 				objects = append(objects, &corev1.Pod{ObjectMeta: tc.holder.ObjectMeta})
 			}
+			if tc.armed {
+				objects = append(objects, &corev1.Pod{ObjectMeta: pod("db-3", protected).ObjectMeta})
+			}
 			scheme := runtime.NewScheme()
 			if err := v1.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
@@ -89,7 +121,7 @@ func TestPodEvents(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
-			queue := delays{of: map[string]time.Duration{}}
+			queue := order{of: map[string]turn{}}
 			switch e := tc.event.(type) {
 			case event.CreateEvent:
 				r.podEvents().Create(t.Context(), e, queue)
@@ -101,9 +133,9 @@ func TestPodEvents(t *testing.T) {
 			if len(queue.of) != 1 {
 				t.Fatalf("enqueued %v, want one", queue.of)
 			}
-			for _, after := range queue.of {
-				if later := after > 0; later != tc.wantLater {
-					t.Errorf("enqueued after %s, want it later: %t", after, tc.wantLater)
+			for _, got := range queue.of {
+				if got != tc.want {
+					t.Errorf("its turn is %s, want %s", got, tc.want)
 				}
 			}
 		})

@@ -31,8 +31,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// workers is how many singletons are reconciled at once.
-const workers = 16
+// workers is how many singletons are reconciled at once: each waits for the API server
+// nearly all the time.
+const workers = 32
 
 // nodeIndex finds the singletons whose holder is on a node.
 const nodeIndex = "status.activeNode"
@@ -109,6 +110,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Channel(turns, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
+			UsePriorityQueue:        new(true),
 			LogConstructor: func(request *reconcile.Request) logr.Logger {
 				if request == nil {
 					return mgr.GetLogger()
