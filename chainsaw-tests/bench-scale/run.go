@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench-scale/results"
@@ -64,6 +65,9 @@ func measure(ctx context.Context, o options) (err error) {
 		}
 	}()
 	if err := r.clean(ctx); err != nil { // of a run that was killed
+		return err
+	}
+	if err := r.refuseOthers(ctx); err != nil {
 		return err
 	}
 	if err := r.addNodes(ctx); err != nil {
@@ -140,6 +144,17 @@ func (r *run) clean(ctx context.Context) error {
 		return err
 	})
 	return errors.Join(err, r.DeleteAllOf(ctx, &corev1.Node{}, client.MatchingLabels(ours)))
+}
+
+// refuseOthers: whatever else there is would be measured along.
+func (r *run) refuseOthers(ctx context.Context) error {
+	var others v1.StatefulSingletonList
+	if err := r.List(ctx, &others); err != nil || len(others.Items) == 0 {
+		return err
+	}
+	s := &others.Items[0]
+	return fmt.Errorf("StatefulSingleton %s would be measured along: run `%s` and this again",
+		client.ObjectKeyFromObject(s), "kubectl delete stfs --all --all-namespaces")
 }
 
 func report(file, page string) error {
