@@ -47,6 +47,26 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// Each round brings every combination to as many handoffs, whatever failed or was done
+// amid a round before.
+func TestDue(t *testing.T) {
+	samples := func(n int) []figures.Sample { return make([]figures.Sample, n) }
+	r := &run{options: options{plan: plan{allSystems, allCauses, allConditions}}, results: &figures.Results{Rows: []figures.Row{
+		{System: "wrapper", Cause: "rollout", Condition: "cached", Samples: samples(2)},
+		{System: "wrapper", Cause: "delete", Condition: "cached", Samples: samples(3)},
+		{System: "wrapper", Cause: "drain", Condition: "cached", Samples: samples(1), Failed: []string{"the node fell over"}},
+		{System: "barrier", Cause: "drain", Condition: "cached", Samples: samples(3)},
+	}}}
+	for round, want := range [][]string{nil, {"drain"}, {"rollout", "drain"}, {"rollout", "delete", "drain"}} {
+		if diff := cmp.Diff(want, names(r.due(workload{"wrapper", "cached"}, round))); diff != "" {
+			t.Errorf("due in round %d (-want +got):\n%s", round, diff)
+		}
+	}
+	if got := names(r.due(workload{"barrier", "cached"}, 0)); !slices.Equal(got, []string{"rollout", "delete"}) {
+		t.Errorf("due are %v, want what was never measured", got)
+	}
+}
+
 func TestEachRoundHasEveryWorkloadOnce(t *testing.T) {
 	p := plan{allSystems, allCauses, allConditions}
 	for round := range 3 {

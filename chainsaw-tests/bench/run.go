@@ -23,8 +23,9 @@ type run struct {
 	registry     *registry
 	results      *figures.Results
 	start        time.Time
-	// first is the round to begin with, where an earlier run did those before.
-	first int
+	// first is the round to begin with, where an earlier run did those before; earlier is
+	// how many handoffs that measured.
+	first, earlier int
 	// done counts the handoffs so far, failed among them.
 	done, failed int
 }
@@ -59,12 +60,15 @@ func measure(ctx context.Context, o options) error {
 			return fmt.Errorf("go on with %s: %w", o.out, err)
 		}
 		r.first = r.results.Fewest(o.plan.combinations())
+		for _, row := range r.results.Rows {
+			r.earlier += len(row.Samples)
+		}
 	}
 	if r.registry, err = serveImage(ctx, scratch, w.App, slices.ContainsFunc(o.plan.conditions, func(c condition) bool { return c.pull })); err != nil {
 		return err
 	}
 	defer r.registry.close()
-	fmt.Printf("bench: %d combinations, %d handoffs of each, %d done before\n", o.plan.combinations(), o.rounds, r.first)
+	fmt.Printf("bench: %d combinations, %d handoffs of each, %d measured before\n", o.plan.combinations(), o.rounds, r.earlier)
 	err = r.rounds(ctx)
 	err = errors.Join(err, r.clean(context.WithoutCancel(ctx)))
 	r.print(os.Stdout)
@@ -119,12 +123,25 @@ func (r *run) rounds(ctx context.Context) error {
 	return nil
 }
 
-// turn has one handoff of the application by each cause.
+// due are the causes by which the application was handed over no more often than in the
+// rounds before: one more often was so in a run that was ended amid a round.
+func (r *run) due(w workload, round int) []cause {
+	return slices.DeleteFunc(r.plan.causesOf(w), func(c cause) bool {
+		row := r.results.Row(w.system, c.Name, w.condition)
+		return row != nil && len(row.Samples) > round
+	})
+}
+
+// turn has one handoff of the application by each cause that is due.
 func (r *run) turn(ctx context.Context, w workload, round int) {
+	causes := r.due(w, round)
+	if len(causes) == 0 {
+		return
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of its watches
 	t, err := r.begin(ctx, w)
-	for _, c := range r.plan.causesOf(w) {
+	for _, c := range causes {
 		if ctx.Err() != nil {
 			return
 		}
@@ -172,7 +189,7 @@ func (r *run) count(w workload, c cause, round int, s figures.Sample, err error)
 	} else {
 		row.Samples = append(row.Samples, s)
 	}
-	all := r.plan.combinations() * (r.options.rounds - r.first)
+	all := r.plan.combinations()*r.options.rounds - r.earlier
 	spent := time.Since(r.start)
 	left := time.Duration(float64(spent) / float64(r.done) * float64(all-r.done))
 	fmt.Printf("bench: round %d/%d, %d/%d, %s left: %s %s %s: %s\n", round+1, r.options.rounds, r.done, all,

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
@@ -53,7 +54,8 @@ func (c cluster) importInto(ctx context.Context, n int, archive string) error {
 	return nil
 }
 
-// unload takes an image from a node, under all the names that it has there, and frees what no container uses.
+// unload takes an image from a node, under all the names that it has there, once no container uses it: what one
+// uses stays, and would not be pulled again.
 func (c cluster) unload(ctx context.Context, image string, n int) error {
 	pid, err := c.machinePID(nodeName(n))
 	if err != nil {
@@ -62,18 +64,40 @@ func (c cluster) unload(ctx context.Context, image string, n int) error {
 	if pid == 0 {
 		return fmt.Errorf("%s does not run: run `cluster node heal %d`", nodeName(n), n)
 	}
-	images := func(args ...string) (string, error) {
-		argv := []string{filepath.Join(c.tools().bin(), "ctr"), "--address", containerdSocket, "--namespace", "k8s.io", "images"}
+	ctr := func(args ...string) (string, error) {
+		argv := []string{filepath.Join(c.tools().bin(), "ctr"), "--address", containerdSocket, "--namespace", "k8s.io"}
 		return output(insideMachine(ctx, pid, append(argv, args...)...))
 	}
-	list, err := images("list")
+	list, err := ctr("images", "list")
 	if err != nil {
 		return err
 	}
-	if names := sameImage(list, image); len(names) > 0 {
-		_, err = images(append([]string{"remove", "--sync"}, names...)...)
+	names := sameImage(list, image)
+	if len(names) == 0 {
+		return nil
 	}
+	err = poll(ctx, time.Minute, 100*time.Millisecond, func() error {
+		containers, err := ctr("containers", "list")
+		if err == nil {
+			err = unused(containers, names)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("take %s from %s: %w", image, nodeName(n), err)
+	}
+	_, err = ctr(append([]string{"images", "remove", "--sync"}, names...)...)
 	return err
+}
+
+// unused wants that, of what `ctr containers list` prints, no container is of an image of these names.
+func unused(list string, names []string) error {
+	for line := range strings.Lines(list) {
+		if fields := strings.Fields(line); len(fields) > 1 && slices.Contains(names, fields[1]) {
+			return fmt.Errorf("container %s uses it, and is not removed within a minute", fields[0])
+		}
+	}
+	return nil
 }
 
 // sameImage finds, in what `ctr images list` prints, all names of the image that has this one.

@@ -99,6 +99,19 @@ func TestArchiveName(t *testing.T) {
 	}
 }
 
+func TestUnused(t *testing.T) {
+	const list = `CONTAINER    IMAGE                   RUNTIME
+4f5a         registry.local/app:1    io.containerd.runc.v2
+9b1c         registry.local/pause:1  io.containerd.runc.v2
+`
+	if err := unused(list, []string{"registry.local/app:2", "sha256:aaa"}); err != nil {
+		t.Errorf("an image that no container uses: %v", err)
+	}
+	if err := unused(list, []string{"sha256:bbb", "registry.local/app:1"}); err == nil || !strings.Contains(err.Error(), "container 4f5a") {
+		t.Errorf("an image that a container uses: %v, want its name", err)
+	}
+}
+
 func TestSameImage(t *testing.T) {
 	const list = `REF TYPE DIGEST SIZE PLATFORMS LABELS
 registry.local/app:1 application/vnd.docker.distribution.manifest.v2+json sha256:aaa 300.0 MiB linux/amd64 io.cri-containerd.image=managed

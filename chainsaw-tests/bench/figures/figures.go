@@ -175,15 +175,15 @@ func (r *Results) Continue(earlier *Results) error {
 	return nil
 }
 
-// Fewest is how many handoffs there were of the combination that had fewest, of so many
-// combinations.
+// Fewest is how many handoffs were measured of the combination that has fewest, of so
+// many combinations.
 func (r *Results) Fewest(combinations int) int {
 	if len(r.Rows) < combinations {
 		return 0
 	}
 	fewest := math.MaxInt
 	for _, row := range r.Rows {
-		fewest = min(fewest, len(row.Samples)+len(row.Failed))
+		fewest = min(fewest, len(row.Samples))
 	}
 	return fewest
 }

@@ -144,6 +144,11 @@ func TestContinue(t *testing.T) {
 
 func TestFewest(t *testing.T) {
 	r := results()
+	if got := r.Fewest(len(r.Rows)); got != 0 {
+		t.Errorf("%d handoffs of each at least, want 0: one combination has failed each time", got)
+	}
+	failed := r.Row("wrapper", "delete", "cached")
+	failed.Samples = append(failed.Samples, Sample{})
 	if got := r.Fewest(len(r.Rows)); got != 1 {
 		t.Errorf("%d handoffs of each at least, want 1", got)
 	}
