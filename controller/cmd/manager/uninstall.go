@@ -66,8 +66,7 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 		{"stop the controller", func(ctx context.Context, c client.Client) error { return stopController(ctx, c, deployment) }},
 		{"delete the ClusterPolicies", deletePolicies},
 		{"delete the PodDisruptionBudgets", deleteBudgets},
-		{"take the finalizers off pods", releasePods},
-		{"take the finalizers off StatefulSingletons", releaseSingletons},
+		{"take the finalizers off StatefulSingletons and pods", letGo},
 	} {
 		start := time.Now()
 		err := step.do(ctx, c)
@@ -140,18 +139,24 @@ func deleteBudgets(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-func releasePods(ctx context.Context, c client.Client) error {
-	var pods corev1.PodList
-	if err := c.List(ctx, &pods, client.HasLabels{v1.SingletonLabel}); err != nil {
-		return err
-	}
-	singletons, err := listSingletons(ctx, c)
-	if err != nil {
+// letGo takes the finalizers off, of the StatefulSingletons first: once one was written,
+// whatever a controller that is cut off has decided about it before is refused.
+func letGo(ctx context.Context, c client.Client) error {
+	var singletons v1.StatefulSingletonList
+	if err := c.List(ctx, &singletons); err != nil && !meta.IsNoMatchError(err) { // else the CRD is gone, and all of them with it
 		return err
 	}
 	byName := map[types.NamespacedName]*v1.StatefulSingleton{}
-	for i := range singletons {
-		byName[client.ObjectKeyFromObject(&singletons[i])] = &singletons[i]
+	for i := range singletons.Items {
+		s := &singletons.Items[i]
+		if err := singleton.ReleaseFinalizer(ctx, c, s, v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		byName[client.ObjectKeyFromObject(s)] = s
+	}
+	var pods corev1.PodList
+	if err := c.List(ctx, &pods, client.HasLabels{v1.SingletonLabel}); err != nil {
+		return err
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -161,25 +166,4 @@ func releasePods(ctx context.Context, c client.Client) error {
 		}
 	}
 	return nil
-}
-
-func releaseSingletons(ctx context.Context, c client.Client) error {
-	singletons, err := listSingletons(ctx, c)
-	if err != nil {
-		return err
-	}
-	for i := range singletons {
-		if err := singleton.ReleaseFinalizer(ctx, c, &singletons[i], v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func listSingletons(ctx context.Context, c client.Client) ([]v1.StatefulSingleton, error) {
-	var list v1.StatefulSingletonList
-	if err := c.List(ctx, &list); err != nil && !meta.IsNoMatchError(err) { // else the CRD is gone, and all of them with it
-		return nil, err
-	}
-	return list.Items, nil
 }
