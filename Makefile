@@ -79,8 +79,10 @@ ifneq ($(CLUSTER),current)
 	go test -count=1 -tags cluster ./chainsaw-tests/cluster
 endif
 	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
+	@mkdir -p dist
 	$(in_cluster) chainsaw test chainsaw-tests --config chainsaw-tests/.chainsaw.yaml --no-color \
-		--set image=$(REGISTRY)/app:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw
+		--set image=$(REGISTRY)/app:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw | tee dist/chainsaw.log \
+		|| { awk -f chainsaw-tests/errors.awk dist/chainsaw.log; exit 1; }
 ifneq ($(CLUSTER),current)
 	$(MAKE) faults
 	$(MAKE) soak SEED=1 HANDOFFS=20
