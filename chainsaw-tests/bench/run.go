@@ -26,6 +26,8 @@ type run struct {
 	// first is the round to begin with, where an earlier run did those before; earlier is
 	// how many handoffs that measured.
 	first, earlier int
+	// leaving is the turn before, whose pod is going.
+	leaving *turn
 	// done counts the handoffs so far, failed among them.
 	done, failed int
 }
@@ -119,6 +121,7 @@ func (r *run) rounds(ctx context.Context) error {
 				return errors.New("interrupted")
 			}
 		}
+		r.depart(ctx) // the next round may begin with the same one
 	}
 	return nil
 }
@@ -138,9 +141,8 @@ func (r *run) turn(ctx context.Context, w workload, round int) {
 	if len(causes) == 0 {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // of its watches
 	t, err := r.begin(ctx, w)
+	r.depart(ctx)
 	for _, c := range causes {
 		if ctx.Err() != nil {
 			return
@@ -158,15 +160,31 @@ func (r *run) turn(ctx context.Context, w workload, round int) {
 		r.count(w, c, round, s, err)
 		if err != nil {
 			r.drop(ctx, w)
+			if t != nil {
+				t.cancel()
+			}
 			t, err = nil, nil
 		}
 	}
 	if t == nil {
 		return
 	}
+	if err := t.Scale(ctx, 0); err != nil {
+		fmt.Printf("bench: %s %s keeps its pod: %v\n", w.system, w.condition, err) // and does not end
+	}
+	r.leaving = t
+}
+
+// depart waits until the turn before is over: its pod goes while the next one's comes.
+func (r *run) depart(ctx context.Context) {
+	t := r.leaving
+	if t == nil {
+		return
+	}
+	r.leaving = nil
 	if err := t.end(); err != nil && ctx.Err() == nil {
-		fmt.Printf("bench: %s %s does not end, its next turn is another one's: %v\n", w.system, w.condition, err)
-		r.drop(ctx, w)
+		fmt.Printf("bench: %s %s does not end, its next turn is another one's: %v\n", t.of.system, t.of.condition, err)
+		r.drop(ctx, t.of)
 	}
 }
 

@@ -52,8 +52,11 @@ func (r *run) newApplication(ctx context.Context, w workload) (*application, err
 // turn is an application that has a pod, one handoff after the other.
 type turn struct {
 	*application
-	run      *run
+	of  workload
+	run *run
+	// ctx is that of the watches, which cancel ends.
 	ctx      context.Context
+	cancel   context.CancelFunc
 	observer *observer
 	holder   *corev1.Pod
 }
@@ -84,22 +87,22 @@ func (r *run) begin(ctx context.Context, w workload) (*turn, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &turn{application: app, run: r, ctx: ctx}
-	if t.observer, err = observe(ctx, app.Singleton, app.options); err != nil {
-		return nil, err
+	t := &turn{application: app, of: w, run: r}
+	t.ctx, t.cancel = context.WithCancel(ctx)
+	if t.observer, err = observe(t.ctx, app.Singleton, app.options); err == nil {
+		t.holder, err = t.observer.await(t.ctx, "its first pod is Ready", t.observer.settled)
 	}
-	if t.holder, err = t.observer.await(ctx, "its first pod is Ready", t.observer.settled); err != nil {
+	if err != nil {
+		t.cancel()
 		return nil, err
 	}
 	r.nodes.home = t.holder.Spec.NodeName
 	return t, nil
 }
 
-// end leaves the application without a pod.
+// end waits until the application, which was scaled to none, has no pod.
 func (t *turn) end() error {
-	if err := t.Scale(t.ctx, 0); err != nil {
-		return err
-	}
+	defer t.cancel()
 	_, err := t.observer.await(t.ctx, "its pod is gone", t.observer.empty)
 	return err
 }
