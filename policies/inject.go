@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	kyvernov1 "github.com/kyverno/kyverno/api/kyverno/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +35,9 @@ const (
 	// forever is the failureThreshold of a startup probe that waits as long as
 	// it takes.
 	forever = 1<<31 - 1
+	// startedPatience is how long one run of a startup probe waits for the release. The
+	// next one follows at once.
+	startedPatience = 20 * time.Second
 )
 
 // wrapper is what stands in front of a wrapped container's own command.
@@ -148,11 +152,12 @@ func startupProbeNeeded(list string) string {
 	return "element.livenessProbe != `null` || element.readinessProbe == `null`"
 }
 
+// startedProbe tells the kubelet that the main process started, as soon as it did.
 func startedProbe() corev1.Probe {
 	return corev1.Probe{
-		ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started"}}},
+		ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started", startedPatience.String()}}},
 		PeriodSeconds:    1,
-		TimeoutSeconds:   5,
+		TimeoutSeconds:   int32((startedPatience + 10*time.Second).Seconds()),
 		FailureThreshold: forever,
 	}
 }

@@ -233,7 +233,7 @@ func release(c *corev1.Container) {
 	if len(c.Command) > 3 && slices.Equal(c.Command[:3], []string{"/var/run/signal/gate", "wrap", "--"}) {
 		c.Command = c.Command[3:]
 	}
-	if p := c.StartupProbe; p != nil && p.Exec != nil && slices.Equal(p.Exec.Command, []string{"/var/run/signal/gate", "started"}) {
+	if p := c.StartupProbe; p != nil && p.Exec != nil && slices.Equal(p.Exec.Command, []string{"/var/run/signal/gate", "started", "20s"}) {
 		c.StartupProbe = nil
 	}
 	if last := len(c.Env) - 1; last >= 0 && cmp.Equal(c.Env[last], barrier(firstRequest)) {

@@ -43,6 +43,23 @@ func (v Volume) ring() {
 	}
 }
 
+// AwaitRelease returns once the signal file holds a signal, and fails when ctx ends
+// before: with fs.ErrNotExist while the pod is held.
+func (v Volume) AwaitRelease(ctx context.Context) error {
+	rung := v.rung(ctx, slog.New(slog.DiscardHandler))
+	for {
+		_, err := v.Signal()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-rung:
+		}
+	}
+}
+
 // rung reports that the signal file may have changed: when the bell rings, and from
 // time to time besides; where there is no bell, every wrapPoll. The first report comes
 // at once. Reports end with ctx.

@@ -132,7 +132,7 @@ func (p *PodWrapper) Readiness(periodSeconds int32) *PodWrapper {
 // GateProbe has the kubelet ask the gate whether the main process of app was started.
 func (p *PodWrapper) GateProbe() *PodWrapper {
 	p.Spec.Containers[0].StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
-		Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started"}},
+		Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started", "20s"}},
 	}}
 	return p
 }

@@ -198,9 +198,12 @@ func (p *pod) container(argv ...string) container {
 	}
 }
 
+// hangBell hangs the bell, as the sidecar does.
+func (p *pod) hangBell() { _ = syscall.Mkfifo(p.volume+"/bell", 0o644) } // it may hang there already
+
 // wrapped is a held container. The sidecar has hung the bell for it.
 func (p *pod) wrapped(argv ...string) container {
-	_ = syscall.Mkfifo(p.volume+"/bell", 0o644) // it may hang there already
+	p.hangBell()
 	return p.container(append([]string{"/gate", "wrap", "--"}, argv...)...)
 }
 

@@ -24,7 +24,7 @@ Usage:
   gate sidecar               deliver this program and, when it comes, the signal to the held containers
   gate delivered             wait up to 20 seconds until the sidecar has delivered the program
   gate wrap -- COMMAND...    wait for the signal, then become COMMAND, with its epoch in STATEFULSINGLETON_EPOCH
-  gate started               exit 0 once the pod is released, 1 before
+  gate started [PATIENCE]    exit 0 once the pod is released, 1 before; wait as long as that for it, as 20s
   gate version               print the version
 
 The policies of StatefulSingletons put these into pods; nobody else needs to call them.
@@ -85,10 +85,12 @@ func run(args []string) error {
 		}
 		return gate.Wrap(signal.Dir, rest[1:], newLog())
 	}
+	if command == "started" {
+		return started(rest)
+	}
 	do, known := map[string]func() error{
 		"sidecar":   sidecar,
 		"delivered": delivered,
-		"started":   started,
 		"version":   printVersion,
 		"--help":    printUsage,
 		"-h":        printUsage,
@@ -146,8 +148,17 @@ func delivered() error {
 	return gate.Volume(signal.Dir).AwaitDelivery(ctx)
 }
 
-func started() error {
-	if _, err := gate.Volume(signal.Dir).Signal(); err != nil {
+func started(args []string) error {
+	patience := time.Duration(0)
+	if len(args) > 0 {
+		var err error
+		if patience, err = time.ParseDuration(args[0]); err != nil || len(args) > 1 {
+			return misused("started takes at most one argument, a duration as 20s")
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := gate.Volume(signal.Dir).AwaitRelease(ctx); err != nil {
 		return fmt.Errorf("held, the main process is not started: %w", err)
 	}
 	return nil

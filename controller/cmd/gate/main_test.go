@@ -61,6 +61,8 @@ func TestUsage(t *testing.T) {
 		"wrap without a command": {args: []string{"wrap", "--"}, wantCode: 64, want: `gate: wrap needs a command after "--";`},
 		"sidecar with arguments": {args: []string{"sidecar", "s3cret"}, wantCode: 64, want: "gate: sidecar takes no arguments;"},
 		"started while held":     {args: []string{"started"}, wantCode: 1, want: "gate: held, the main process is not started: open /var/run/signal/start-signal:"},
+		"started, for what long": {args: []string{"started", "s3cret"}, wantCode: 64, want: "gate: started takes at most one argument, a duration as 20s;"},
+		"started, still held":    {args: []string{"started", "1ms"}, wantCode: 1, want: "gate: held, the main process is not started: open /var/run/signal/start-signal:"},
 		"help":                   {args: []string{"--help"}, want: "Usage:"},
 		"version":                {args: []string{"version"}, want: "gate 1.2.3 linux/"},
 	}
@@ -329,6 +331,22 @@ func TestStarted(t *testing.T) {
 	p.release(t)
 	if code, stdout, stderr := runToEnd(t, p.container("/gate", "started")); code != 0 || stdout+stderr != "" {
 		t.Errorf("exit code %d, said %q, want 0 and nothing", code, stdout+stderr)
+	}
+}
+
+// The kubelet hears of the start when the probe ends.
+func TestStartedWaitsForTheRelease(t *testing.T) {
+	p := newPod(t)
+	p.hangBell()
+	probe := start(t, p.container("/gate", "started", "1m"))
+	waits(t, probe)
+	released := time.Now()
+	p.release(t)
+	if code := probe.exit(t); code != 0 || read(t, probe.stdout)+read(t, probe.stderr) != "" {
+		t.Errorf("exit code %d, said %q, want 0 and nothing", code, read(t, probe.stdout)+read(t, probe.stderr))
+	}
+	if took := time.Since(released); took > 10*time.Second {
+		t.Errorf("it ended %s after the release", took)
 	}
 }
 
