@@ -60,6 +60,21 @@ func TestPodsMeetRestricted(t *testing.T) {
 	}
 }
 
+// TestTokens: who reaches the API server is said in the chart, and not left to a default.
+func TestTokens(t *testing.T) {
+	objects := render(t)
+	for _, account := range all[*corev1.ServiceAccount](objects) {
+		if mounts := account.AutomountServiceAccountToken; mounts == nil || *mounts {
+			t.Errorf("ServiceAccount %s gives its token to any pod that bears its name", account.Name)
+		}
+	}
+	for owner, template := range podTemplates(objects) {
+		if mounts := template.Spec.AutomountServiceAccountToken; mounts == nil || !*mounts {
+			t.Errorf("the pods of %s do not ask for their token", owner)
+		}
+	}
+}
+
 // TestRights names every right there is, so that one more is a decision.
 func TestRights(t *testing.T) {
 	got := rights(render(t))
