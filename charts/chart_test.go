@@ -18,6 +18,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	psaapi "k8s.io/pod-security-admission/api"
 	psapolicy "k8s.io/pod-security-admission/policy"
 	"sigs.k8s.io/yaml"
@@ -176,6 +177,19 @@ func TestSelectors(t *testing.T) {
 				t.Errorf("%s picks the hook's pods, which bear %s", s, hook)
 			}
 		})
+	}
+}
+
+// TestBudget: a drain leaves a controller, and waits for none that does not work.
+func TestBudget(t *testing.T) {
+	want := policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable:             new(intstr.FromInt32(1)),
+		UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
+	}
+	got := only[*policyv1.PodDisruptionBudget](t, render(t)).Spec
+	got.Selector = nil // TestSelectors
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("budget of the controller's pods (-want +got):\n%s", diff)
 	}
 }
 
