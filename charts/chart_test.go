@@ -154,7 +154,8 @@ func TestGuards(t *testing.T) {
 
 // TestSelectors: what picks the controller's pods must not pick the hook's, which waits until they are gone.
 func TestSelectors(t *testing.T) {
-	objects := render(t, "--set", "podLabels.app\\.kubernetes\\.io/component=other", "--set", "podLabels.team=data")
+	objects := render(t, "--set", "podLabels.app\\.kubernetes\\.io/component=other", "--set", "podLabels.team=data",
+		"--set", "commonLabels.app\\.kubernetes\\.io/component=other", "--set", "commonLabels.app\\.kubernetes\\.io/name=other")
 	templates := podTemplates(objects)
 	controller := labels.Set(templates["Deployment "+name].Labels)
 	hook := labels.Set(templates["Job "+name+"-uninstall"].Labels)

@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -51,11 +52,31 @@ func values(t *testing.T) map[string]valueCase {
 	both := func(image string) any {
 		return map[string]string{"Deployment " + name: image, "Job " + name + "-uninstall": image}
 	}
+	// the objects and the pods that do not bear a label
+	without := func(o []client.Object, label string) []string {
+		var bare []string
+		for _, object := range o {
+			if _, ok := object.GetLabels()[label]; !ok {
+				bare = append(bare, fmt.Sprintf("%T %s", object, object.GetName()))
+			}
+		}
+		for owner, template := range podTemplates(o) {
+			if _, ok := template.Labels[label]; !ok {
+				bare = append(bare, "pods of "+owner)
+			}
+		}
+		return bare
+	}
 	return map[string]valueCase{
 		"fullnameOverride": {
 			set:  []string{"fullnameOverride=stfs"},
 			got:  func(o []client.Object) any { return only[*appsv1.Deployment](t, o).Name },
 			want: "stfs",
+		},
+		"commonLabels": {
+			set:  []string{"commonLabels.team=data"},
+			got:  func(o []client.Object) any { return without(o, "team") },
+			want: []string(nil),
 		},
 		"image.manager.repository": {
 			set:  []string{"image.manager.repository=mirror.example/m"},
@@ -227,6 +248,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"policy for each pod":     {[]string{"--set", "policyPer=pod"}, "at '/policyPer': value must be one of 'singleton', 'namespace'"},
 		"unknown log level":       {[]string{"--set", "logLevel=loud"}, "at '/logLevel': value must be one of 'debug', 'info', 'error'"},
 		"unknown log format":      {[]string{"--set", "logFormat=xml"}, "at '/logFormat': value must be one of 'json', 'console'"},
+		"number for a common one": {[]string{"--set", "commonLabels.tier=1"}, "at '/commonLabels/tier': got number, want string"},
 		"number for a label":      {[]string{"--set", "podLabels.tier=1"}, "at '/podLabels/tier': got number, want string"},
 		"secret without name":     {[]string{"--set", "imagePullSecrets[0].secret=x"}, "at '/imagePullSecrets/0': missing property 'name'"},
 		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod of the cluster refused"},

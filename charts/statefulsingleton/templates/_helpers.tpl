@@ -19,12 +19,16 @@
 {{- include "statefulsingleton.fullname" . }}-uninstall
 {{- end -}}
 
+{{/* labels are those of every object. The chart's own can't be replaced, nor the component, which each object says itself. */}}
 {{- define "statefulsingleton.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- $own := dict
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")
+  "app.kubernetes.io/name" .Chart.Name
+  "app.kubernetes.io/instance" .Release.Name
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+-}}
+{{- omit .Values.commonLabels "app.kubernetes.io/component" | merge $own | toYaml -}}
 {{- end -}}
 
 {{/* selectorLabels pick the controller's pods, and not the hook's. */}}
