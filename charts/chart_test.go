@@ -2,7 +2,6 @@
 package charts
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -196,17 +195,11 @@ func TestBudget(t *testing.T) {
 
 // TestHook: what helm uninstall runs, and its rights, exist only while it runs.
 func TestHook(t *testing.T) {
-	hooks := map[string]string{}
-	for _, o := range render(t) {
-		if hook, ok := o.GetAnnotations()["helm.sh/hook"]; ok {
-			hooks[fmt.Sprintf("%T %s", o, o.GetName())] = hook + ": " + o.GetAnnotations()["helm.sh/hook-delete-policy"]
-		}
-	}
 	want := map[string]string{}
 	for _, kind := range []string{"v1.ServiceAccount", "v1.ClusterRole", "v1.ClusterRoleBinding", "v1.Role", "v1.RoleBinding", "v1.Job"} {
 		want["*"+kind+" "+name+"-uninstall"] = "pre-delete: before-hook-creation,hook-succeeded"
 	}
-	if diff := cmp.Diff(want, hooks); diff != "" {
+	if diff := cmp.Diff(want, hooks(render(t))); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
 	}
 }
@@ -246,6 +239,10 @@ func TestNotes(t *testing.T) {
 		"guards off": {
 			args: []string{"--set", "guards.enabled=false"},
 			want: []string{"WARNING: guards.enabled is false"},
+		},
+		"no hook": {
+			args: []string{"--set", "uninstallHook.enabled=false"},
+			want: []string{"uninstallHook.enabled is false: before that let go of the pods by hand"},
 		},
 	}
 	for what, tc := range cases {

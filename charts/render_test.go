@@ -122,6 +122,17 @@ func podTemplates(objects []client.Object) map[string]corev1.PodTemplateSpec {
 	return templates
 }
 
+// hooks returns when Helm creates and deletes what is a hook, by type and name.
+func hooks(objects []client.Object) map[string]string {
+	found := map[string]string{}
+	for _, o := range objects {
+		if hook, ok := o.GetAnnotations()["helm.sh/hook"]; ok {
+			found[fmt.Sprintf("%T %s", o, o.GetName())] = hook + ": " + o.GetAnnotations()["helm.sh/hook-delete-policy"]
+		}
+	}
+	return found
+}
+
 // rights returns the verbs of each service account, by where and on what: "everywhere deployments.apps/name".
 func rights(objects []client.Object) map[string]map[string]string {
 	rules := map[string][]rbacv1.PolicyRule{}

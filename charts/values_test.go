@@ -178,6 +178,11 @@ func values(t *testing.T) map[string]valueCase {
 			got:  func(o []client.Object) any { return len(all[*admissionregistrationv1.ValidatingAdmissionPolicy](o)) },
 			want: 0,
 		},
+		"uninstallHook.enabled": {
+			set:  []string{"uninstallHook.enabled=false"},
+			got:  func(o []client.Object) any { return hooks(o) },
+			want: map[string]string{},
+		},
 	}
 }
 
@@ -240,6 +245,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown affinity":        {[]string{"--set", "affinity.antiAffinity.x=1"}, "at '/affinity': additional properties 'antiAffinity' not allowed"},
 		"text for a number":       {[]string{"--set-string", "replicas=2"}, "at '/replicas': got string, want integer"},
 		"no replica":              {[]string{"--set", "replicas=0"}, "at '/replicas': minimum: got 0, want 1"},
+		"unknown hook":            {[]string{"--set", "uninstallHook.enable=true"}, "at '/uninstallHook': additional properties 'enable' not allowed"},
 		"text for a switch":       {[]string{"--set", "crds.install=yes"}, "at '/crds/install': got string, want boolean"},
 		"number for a tag":        {[]string{"--set", "image.manager.tag=13"}, "at '/image/manager/tag': got number, want string"},
 		"no repository":           {[]string{"--set", "image.gate.repository="}, "at '/image/gate/repository': minLength: got 0, want 1"},
