@@ -119,6 +119,17 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// TestRightsOfPeople names what each of Kubernetes' own ClusterRoles is given.
+func TestRightsOfPeople(t *testing.T) {
+	want := map[string]string{
+		"view statefulsingletons.apps.statefulsingleton.com": "get list watch",
+		"edit statefulsingletons.apps.statefulsingleton.com": "create delete deletecollection patch update",
+	}
+	if diff := cmp.Diff(want, aggregated(render(t))); diff != "" {
+		t.Errorf("rights of people (-want +got):\n%s", diff)
+	}
+}
+
 // TestGuards: a guard without its binding guards nothing, and one that fails open guards little.
 func TestGuards(t *testing.T) {
 	objects := render(t)

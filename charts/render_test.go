@@ -166,6 +166,25 @@ func rights(objects []client.Object) map[string]map[string]string {
 	return rights
 }
 
+// aggregated returns the verbs that Kubernetes adds to its own ClusterRoles, by role and on what: "edit deployments.apps".
+func aggregated(objects []client.Object) map[string]string {
+	added := map[string]string{}
+	for _, role := range all[*rbacv1.ClusterRole](objects) {
+		for label := range role.Labels {
+			to, ok := strings.CutPrefix(label, "rbac.authorization.k8s.io/aggregate-to-")
+			if !ok {
+				continue
+			}
+			for _, rule := range role.Rules {
+				for _, what := range resources(rule) {
+					added[to+" "+what] = strings.Join(slices.Sorted(slices.Values(rule.Verbs)), " ")
+				}
+			}
+		}
+	}
+	return added
+}
+
 // resources lists what a rule is about.
 func resources(rule rbacv1.PolicyRule) []string {
 	found := slices.Clone(rule.NonResourceURLs)

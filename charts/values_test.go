@@ -168,6 +168,11 @@ func values(t *testing.T) map[string]valueCase {
 		},
 		"logLevel":  {set: []string{"logLevel=debug"}, got: flag("log-level"), want: "debug"},
 		"logFormat": {set: []string{"logFormat=console"}, got: flag("log-format"), want: "console"},
+		"rbac.aggregateClusterRoles": {
+			set:  []string{"rbac.aggregateClusterRoles=false"},
+			got:  func(o []client.Object) any { return aggregated(o) },
+			want: map[string]string{},
+		},
 		"crds.install": {
 			set:  []string{"crds.install=false", "guards.enabled=false"},
 			got:  func(o []client.Object) any { return len(all[*apiextensionsv1.CustomResourceDefinition](o)) },
@@ -242,6 +247,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown in an image":     {[]string{"--set", "image.gate.name=g"}, "at '/image/gate': additional properties 'name' not allowed"},
 		"unknown image":           {[]string{"--set", "image.sidecar.tag=v1"}, "at '/image': additional properties 'sidecar' not allowed"},
 		"unknown guard":           {[]string{"--set", "guards.enable=true"}, "at '/guards': additional properties 'enable' not allowed"},
+		"unknown right":           {[]string{"--set", "rbac.create=false"}, "at '/rbac': additional properties 'create' not allowed"},
 		"unknown affinity":        {[]string{"--set", "affinity.antiAffinity.x=1"}, "at '/affinity': additional properties 'antiAffinity' not allowed"},
 		"text for a number":       {[]string{"--set-string", "replicas=2"}, "at '/replicas': got string, want integer"},
 		"no replica":              {[]string{"--set", "replicas=0"}, "at '/replicas': minimum: got 0, want 1"},
