@@ -16,7 +16,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	psaapi "k8s.io/pod-security-admission/api"
 	psapolicy "k8s.io/pod-security-admission/policy"
@@ -188,6 +190,36 @@ func TestSelectors(t *testing.T) {
 				t.Errorf("%s picks the hook's pods, which bear %s", s, hook)
 			}
 		})
+	}
+}
+
+// TestScraped: the ServiceMonitor picks the Service, and names a port of it.
+func TestScraped(t *testing.T) {
+	objects := render(t, "--set", "serviceMonitor.enabled=true")
+	service := only[*corev1.Service](t, objects)
+	var monitor struct {
+		Spec struct {
+			Selector  metav1.LabelSelector `json:"selector"`
+			Endpoints []struct {
+				Port string `json:"port"`
+			} `json:"endpoints"`
+		} `json:"spec"`
+	}
+	object := only[*unstructured.Unstructured](t, objects).Object
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, &monitor); err != nil {
+		t.Fatal(err)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !selector.Matches(labels.Set(service.Labels)) {
+		t.Errorf("%s does not pick Service %s, which bears %v", selector, service.Name, service.Labels)
+	}
+	for _, endpoint := range monitor.Spec.Endpoints {
+		if !slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == endpoint.Port }) {
+			t.Errorf("Service %s has no port %s", service.Name, endpoint.Port)
+		}
 	}
 }
 

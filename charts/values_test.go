@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
@@ -51,6 +52,18 @@ func values(t *testing.T) map[string]valueCase {
 	}
 	both := func(image string) any {
 		return map[string]string{"Deployment " + name: image, "Job " + name + "-uninstall": image}
+	}
+	// a field of the ServiceMonitor, if there is one
+	scrape := func(o []client.Object, field ...string) any {
+		monitors := all[*unstructured.Unstructured](o)
+		if len(monitors) == 0 {
+			return nil
+		}
+		value, _, err := unstructured.NestedFieldNoCopy(monitors[0].Object, field...)
+		if err != nil {
+			t.Error(err)
+		}
+		return value
 	}
 	// the objects and the pods that do not bear a label
 	without := func(o []client.Object, label string) []string {
@@ -168,6 +181,33 @@ func values(t *testing.T) map[string]valueCase {
 		},
 		"logLevel":  {set: []string{"logLevel=debug"}, got: flag("log-level"), want: "debug"},
 		"logFormat": {set: []string{"logFormat=console"}, got: flag("log-format"), want: "console"},
+		"serviceMonitor.enabled": {
+			set: []string{"serviceMonitor.enabled=true"},
+			got: func(o []client.Object) any { return scrape(o, "spec") },
+			want: map[string]any{
+				"selector": map[string]any{"matchLabels": map[string]any{
+					"app.kubernetes.io/name":      "statefulsingleton",
+					"app.kubernetes.io/instance":  release,
+					"app.kubernetes.io/component": "metrics",
+				}},
+				"endpoints": []any{map[string]any{"port": "metrics"}},
+			},
+		},
+		"serviceMonitor.labels": {
+			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.labels.release=prometheus"},
+			got:  func(o []client.Object) any { return scrape(o, "metadata", "labels", "release") },
+			want: "prometheus",
+		},
+		"serviceMonitor.interval": {
+			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.interval=15s"},
+			got:  func(o []client.Object) any { return scrape(o, "spec", "endpoints") },
+			want: []any{map[string]any{"port": "metrics", "interval": "15s"}},
+		},
+		"serviceMonitor.scrapeTimeout": {
+			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.scrapeTimeout=5s"},
+			got:  func(o []client.Object) any { return scrape(o, "spec", "endpoints") },
+			want: []any{map[string]any{"port": "metrics", "scrapeTimeout": "5s"}},
+		},
 		"rbac.aggregateClusterRoles": {
 			set:  []string{"rbac.aggregateClusterRoles=false"},
 			got:  func(o []client.Object) any { return aggregated(o) },
@@ -262,6 +302,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown log format":      {[]string{"--set", "logFormat=xml"}, "at '/logFormat': value must be one of 'json', 'console'"},
 		"number for a common one": {[]string{"--set", "commonLabels.tier=1"}, "at '/commonLabels/tier': got number, want string"},
 		"number for a label":      {[]string{"--set", "podLabels.tier=1"}, "at '/podLabels/tier': got number, want string"},
+		"interval without unit":   {[]string{"--set-string", "serviceMonitor.interval=30"}, "at '/serviceMonitor/interval': '30' does not match pattern"},
+		"number for an interval":  {[]string{"--set", "serviceMonitor.scrapeTimeout=30"}, "at '/serviceMonitor/scrapeTimeout': got number, want string"},
 		"secret without name":     {[]string{"--set", "imagePullSecrets[0].secret=x"}, "at '/imagePullSecrets/0': missing property 'name'"},
 		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod of the cluster refused"},
 		"Kubernetes is too old":   {[]string{"--kube-version", "1.32.9"}, "chart requires kubeVersion: >=1.33.0-0"},
