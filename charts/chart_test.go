@@ -13,6 +13,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -233,6 +234,32 @@ func TestBudget(t *testing.T) {
 	got.Selector = nil // TestSelectors
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("budget of the controller's pods (-want +got):\n%s", diff)
+	}
+}
+
+// TestNetworkPolicy: where a namespace lets out nothing else, the hook needs the API server as the controller does.
+func TestNetworkPolicy(t *testing.T) {
+	objects := render(t, "--set", "networkPolicy.enabled=true")
+	policy := only[*networkingv1.NetworkPolicy](t, objects)
+	selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for owner, template := range podTemplates(objects) {
+		if !selector.Matches(labels.Set(template.Labels)) {
+			t.Errorf("%s does not pick the pods of %s, which bear %v", selector, owner, template.Labels)
+		}
+	}
+	var named []string
+	for _, port := range only[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0].Ports {
+		named = append(named, port.Name)
+	}
+	for _, rule := range policy.Spec.Ingress {
+		for _, port := range rule.Ports {
+			if !slices.Contains(named, port.Port.StrVal) {
+				t.Errorf("the controller has no port %s, but %v", port.Port, named)
+			}
+		}
 	}
 }
 

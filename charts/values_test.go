@@ -13,9 +13,12 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
@@ -53,6 +56,12 @@ func values(t *testing.T) map[string]valueCase {
 	both := func(image string) any {
 		return map[string]string{"Deployment " + name: image, "Job " + name + "-uninstall": image}
 	}
+	dns := []networkingv1.NetworkPolicyPort{
+		{Port: new(intstr.FromInt32(53)), Protocol: new(corev1.ProtocolUDP)},
+		{Port: new(intstr.FromInt32(53)), Protocol: new(corev1.ProtocolTCP)},
+		{Port: new(intstr.FromInt32(5353)), Protocol: new(corev1.ProtocolUDP)},
+		{Port: new(intstr.FromInt32(5353)), Protocol: new(corev1.ProtocolTCP)},
+	}
 	// a field of the ServiceMonitor, if there is one
 	scrape := func(o []client.Object, field ...string) any {
 		monitors := all[*unstructured.Unstructured](o)
@@ -64,21 +73,6 @@ func values(t *testing.T) map[string]valueCase {
 			t.Error(err)
 		}
 		return value
-	}
-	// the objects and the pods that do not bear a label
-	without := func(o []client.Object, label string) []string {
-		var bare []string
-		for _, object := range o {
-			if _, ok := object.GetLabels()[label]; !ok {
-				bare = append(bare, fmt.Sprintf("%T %s", object, object.GetName()))
-			}
-		}
-		for owner, template := range podTemplates(o) {
-			if _, ok := template.Labels[label]; !ok {
-				bare = append(bare, "pods of "+owner)
-			}
-		}
-		return bare
 	}
 	return map[string]valueCase{
 		"fullnameOverride": {
@@ -208,6 +202,45 @@ func values(t *testing.T) map[string]valueCase {
 			got:  func(o []client.Object) any { return scrape(o, "spec", "endpoints") },
 			want: []any{map[string]any{"port": "metrics", "scrapeTimeout": "5s"}},
 		},
+		"networkPolicy.enabled": {
+			set: []string{"networkPolicy.enabled=true"},
+			got: func(o []client.Object) any { return network(o) },
+			want: networkingv1.NetworkPolicySpec{
+				PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{
+					"app.kubernetes.io/name":     "statefulsingleton",
+					"app.kubernetes.io/instance": release,
+				}},
+				PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
+				Ingress:     []networkingv1.NetworkPolicyIngressRule{{Ports: ports("metrics")}, {Ports: ports("health")}},
+				Egress:      []networkingv1.NetworkPolicyEgressRule{{Ports: ports("443", "6443")}, {Ports: dns}},
+			},
+		},
+		"networkPolicy.metricsFrom": {
+			set: []string{"networkPolicy.enabled=true", "networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus"},
+			got: func(o []client.Object) any { return network(o).Ingress },
+			want: []networkingv1.NetworkPolicyIngressRule{
+				{Ports: ports("metrics"), From: []networkingv1.NetworkPolicyPeer{
+					{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "prometheus"}}},
+				}},
+				{Ports: ports("health")},
+			},
+		},
+		"networkPolicy.apiServer.cidrs": {
+			set: []string{"networkPolicy.enabled=true", "networkPolicy.apiServer.cidrs={192.0.2.10/32,2001:db8::10/128}"},
+			got: func(o []client.Object) any { return network(o).Egress },
+			want: []networkingv1.NetworkPolicyEgressRule{
+				{Ports: ports("443", "6443"), To: []networkingv1.NetworkPolicyPeer{
+					{IPBlock: &networkingv1.IPBlock{CIDR: "192.0.2.10/32"}},
+					{IPBlock: &networkingv1.IPBlock{CIDR: "2001:db8::10/128"}},
+				}},
+				{Ports: dns},
+			},
+		},
+		"networkPolicy.apiServer.ports": {
+			set:  []string{"networkPolicy.enabled=true", "networkPolicy.apiServer.ports={16443}"},
+			got:  func(o []client.Object) any { return network(o).Egress },
+			want: []networkingv1.NetworkPolicyEgressRule{{Ports: ports("16443")}, {Ports: dns}},
+		},
 		"rbac.aggregateClusterRoles": {
 			set:  []string{"rbac.aggregateClusterRoles=false"},
 			got:  func(o []client.Object) any { return aggregated(o) },
@@ -229,6 +262,40 @@ func values(t *testing.T) map[string]valueCase {
 			want: map[string]string{},
 		},
 	}
+}
+
+// without returns the objects and the pods that do not bear a label.
+func without(o []client.Object, label string) []string {
+	var bare []string
+	for _, object := range o {
+		if _, ok := object.GetLabels()[label]; !ok {
+			bare = append(bare, fmt.Sprintf("%T %s", object, object.GetName()))
+		}
+	}
+	for owner, template := range podTemplates(o) {
+		if _, ok := template.Labels[label]; !ok {
+			bare = append(bare, "pods of "+owner)
+		}
+	}
+	return bare
+}
+
+// network returns what the NetworkPolicy says, if there is one.
+func network(o []client.Object) networkingv1.NetworkPolicySpec {
+	policies := all[*networkingv1.NetworkPolicy](o)
+	if len(policies) == 0 {
+		return networkingv1.NetworkPolicySpec{}
+	}
+	return policies[0].Spec
+}
+
+// ports are those of a NetworkPolicy's rule, by name or number.
+func ports(names ...string) []networkingv1.NetworkPolicyPort {
+	var found []networkingv1.NetworkPolicyPort
+	for _, name := range names {
+		found = append(found, networkingv1.NetworkPolicyPort{Port: new(intstr.Parse(name))})
+	}
+	return found
 }
 
 func TestEachValueDoesSomething(t *testing.T) {
@@ -287,6 +354,9 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown in an image":     {[]string{"--set", "image.gate.name=g"}, "at '/image/gate': additional properties 'name' not allowed"},
 		"unknown image":           {[]string{"--set", "image.sidecar.tag=v1"}, "at '/image': additional properties 'sidecar' not allowed"},
 		"unknown guard":           {[]string{"--set", "guards.enable=true"}, "at '/guards': additional properties 'enable' not allowed"},
+		"no port":                 {[]string{"--set-json", "networkPolicy.apiServer.ports=[]"}, "at '/networkPolicy/apiServer/ports': minItems: got 0, want 1"},
+		"text for a port":         {[]string{"--set-string", "networkPolicy.apiServer.ports={https}"}, "at '/networkPolicy/apiServer/ports/0': got string, want integer"},
+		"unknown kind of rule":    {[]string{"--set", "networkPolicy.egress[0].x=1"}, "at '/networkPolicy': additional properties 'egress' not allowed"},
 		"unknown right":           {[]string{"--set", "rbac.create=false"}, "at '/rbac': additional properties 'create' not allowed"},
 		"unknown affinity":        {[]string{"--set", "affinity.antiAffinity.x=1"}, "at '/affinity': additional properties 'antiAffinity' not allowed"},
 		"text for a number":       {[]string{"--set-string", "replicas=2"}, "at '/replicas': got string, want integer"},
