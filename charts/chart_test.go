@@ -2,6 +2,8 @@
 package charts
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -274,8 +276,8 @@ func TestHook(t *testing.T) {
 	}
 }
 
+// TestCustomResourceDefinition: the definition is the generated one, an upgrade brings it along, and it outlives the release.
 func TestCustomResourceDefinition(t *testing.T) {
-	got := only[*apiextensionsv1.CustomResourceDefinition](t, render(t))
 	source, err := os.ReadFile(filepath.Join(chart, "files/crds/apps.statefulsingleton.com_statefulsingletons.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -284,11 +286,19 @@ func TestCustomResourceDefinition(t *testing.T) {
 	if err := yaml.UnmarshalStrict(source, &want); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
-		t.Errorf("the definition is not the generated one (-want +got):\n%s", diff)
+	for what, args := range map[string][]string{"install": nil, "upgrade": {"--is-upgrade"}} {
+		t.Run(what, func(t *testing.T) {
+			got := only[*apiextensionsv1.CustomResourceDefinition](t, render(t, args...))
+			if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
+				t.Errorf("the definition is not the generated one (-want +got):\n%s", diff)
+			}
+			if got.Annotations["helm.sh/resource-policy"] != "keep" {
+				t.Errorf("helm uninstall would delete the definition and every StatefulSingleton: annotations are %v", got.Annotations)
+			}
+		})
 	}
-	if got.Annotations["helm.sh/resource-policy"] != "keep" {
-		t.Errorf("helm uninstall would delete the definition and every StatefulSingleton: annotations are %v", got.Annotations)
+	if _, err := os.Stat(filepath.Join(chart, "crds")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Helm would install what is in the chart's folder crds, and never upgrade it: %v", err)
 	}
 }
 
