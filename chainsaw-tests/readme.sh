@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs the commands of the README as they are written, in the cluster that the
-# chart is installed in. The make commands are run by whoever runs this.
+# Runs the commands of the README, and of the chart's, as they are written, in the
+# cluster that the chart is installed in. The make commands are run by whoever runs this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +23,7 @@ if [ -n "$left" ]; then
 fi
 kubectl delete namespace demo --ignore-not-found --timeout=60s
 
-echo "== The README's commands"
-awk '/^```sh$/ {on = 1; next} /^```$/ {on = 0} on' README.md | grep -v '^make ' >/tmp/readme-commands.$$
+echo "== The commands of the README and of the chart's"
+awk '/^```sh$/ {on = 1; next} /^```$/ {on = 0} on' README.md charts/statefulsingleton/README.md | grep -v '^make ' >/tmp/readme-commands.$$
 trap 'rm -f /tmp/readme-commands.$$' EXIT
 bash -eux -o pipefail /tmp/readme-commands.$$

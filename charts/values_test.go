@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -345,6 +346,22 @@ func TestEachValueIsTested(t *testing.T) {
 	}
 }
 
+// TestReadmeNamesEachValue finds a README that was not generated anew.
+func TestReadmeNamesEachValue(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(chart, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, heading := range regexp.MustCompile(`(?m)^#### \*\*(.+)\*\* ~ `).FindAllSubmatch(readme, -1) {
+		got = append(got, string(heading[1]))
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(values(t))), got); diff != "" {
+		t.Errorf("run make generate: values that are tested, and values in README.md (-tested +there):\n%s", diff)
+	}
+}
+
 func TestWrongValuesAreRefused(t *testing.T) {
 	cases := map[string]struct {
 		args []string
@@ -374,6 +391,9 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"number for a label":      {[]string{"--set", "podLabels.tier=1"}, "at '/podLabels/tier': got number, want string"},
 		"interval without unit":   {[]string{"--set-string", "serviceMonitor.interval=30"}, "at '/serviceMonitor/interval': '30' does not match pattern"},
 		"number for an interval":  {[]string{"--set", "serviceMonitor.scrapeTimeout=30"}, "at '/serviceMonitor/scrapeTimeout': got number, want string"},
+		"unknown toleration":      {[]string{"--set", "tolerations[0].operater=Exists"}, "at '/tolerations/0': additional properties 'operater' not allowed"},
+		"unknown peer":            {[]string{"--set", "networkPolicy.metricsFrom[0].podselector.x=1"}, "at '/networkPolicy/metricsFrom/0': additional properties 'podselector' not allowed"},
+		"switch for a quantity":   {[]string{"--set", "resources.limits.memory=true"}, "at '/resources/limits/memory': got boolean, want number or string"},
 		"secret without name":     {[]string{"--set", "imagePullSecrets[0].secret=x"}, "at '/imagePullSecrets/0': missing property 'name'"},
 		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod of the cluster refused"},
 		"Kubernetes is too old":   {[]string{"--kube-version", "1.32.9"}, "chart requires kubeVersion: >=1.33.0-0"},

@@ -31,7 +31,7 @@ func TestWhatPagesNameExists(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("pages: %v, %v", pages, err)
 	}
-	for _, page := range append(pages, "../README.md") {
+	for _, page := range append(pages, "../README.md", "../charts/statefulsingleton/README.md") {
 		text := read(t, page)
 		for _, name := range testName.FindAllStringSubmatch(text, -1) {
 			if !tests[name[1]] {
