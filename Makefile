@@ -100,9 +100,15 @@ release-images: ## Build the release images for amd64 and arm64, and push them t
 	KO_DOCKER_REPO=$(REGISTRY) VERSION=$(VERSION) go run github.com/google/ko@v0.19.1 build \
 		--base-import-paths --tags $(VERSION) ./controller/cmd/manager ./controller/cmd/gate
 
+# The generators run in their folder: give them absolute paths.
+generator := go -C chainsaw-tests/tools/generate tool
+chart := $(CURDIR)/charts/statefulsingleton
 .PHONY: generate
-generate: $(cluster) ## Write what is generated from the API types: deep copies and the CRD
+generate: $(cluster) ## Write what is generated: deep copies and the CRD from the API types, the chart's schema and README from its values
 	tools=$(tools) && "$$tools/controller-gen" object paths=./controller/api/... crd output:crd:dir=charts/statefulsingleton/files/crds
+	$(generator) helm-values-schema-json --values $(chart)/values.yaml --output $(chart)/values.schema.json --indent 2 --no-additional-properties
+	$(generator) helm-tool inject --values $(chart)/values.yaml --output $(chart)/README.md --template markdown-plain \
+		--header-search '^<!-- values -->' --footer-search '^<!-- /values -->'
 
 ##@ Run it in the cluster
 
