@@ -74,7 +74,7 @@ bench-scale: own-cluster install ## What a thousand singletons cost; two hours o
 	go run ./chainsaw-tests/bench-scale -report
 
 .PHONY: e2e
-e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the README
+e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the pages, the README
 ifneq ($(CLUSTER),current)
 	go test -count=1 -tags cluster ./chainsaw-tests/cluster
 endif
@@ -87,7 +87,12 @@ ifneq ($(CLUSTER),current)
 	$(MAKE) faults
 	$(MAKE) soak SEED=1 HANDOFFS=20
 endif
+	$(MAKE) pages
 	$(in_cluster) chainsaw-tests/readme.sh
+
+.PHONY: pages
+pages: install ## The commands of the pages in docs, as they are written
+	$(in_cluster) chainsaw-tests/pages.sh docs/*.md
 
 ##@ Build
 

@@ -27,11 +27,7 @@ var (
 // No claim without the test that carries it: a test that a page names is there.
 func TestWhatPagesNameExists(t *testing.T) {
 	tests := testsOfTheTree(t)
-	pages, err := filepath.Glob("*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("pages: %v, %v", pages, err)
-	}
-	for _, page := range append(pages, "../README.md", "../charts/statefulsingleton/README.md") {
+	for _, page := range pages(t) {
 		text := read(t, page)
 		for _, name := range testName.FindAllStringSubmatch(text, -1) {
 			if !tests[name[1]] {

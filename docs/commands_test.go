@@ -1,0 +1,98 @@
+package docs
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	// command is a line that a reader takes for one to type in.
+	command = regexp.MustCompile(`^\s*(\$ |(kubectl|helm|make|flux|argocd|kyverno|curl) )`)
+	// notRun is how a block of commands begins that make pages leaves out.
+	notRun = regexp.MustCompile(`^shell not run: .+`)
+	// placeholder is what the reader would have to fill in.
+	placeholder = regexp.MustCompile(`<[a-z][a-z -]*>`)
+)
+
+// Every command of the pages is run as it is written, by make pages, or it says why not.
+func TestEveryCommandIsRun(t *testing.T) {
+	for _, page := range pages(t) {
+		for _, problem := range commandsNotRun(read(t, page)) {
+			t.Errorf("%s: %s", page, problem)
+		}
+	}
+}
+
+func TestCommandsNotRun(t *testing.T) {
+	tests := map[string]struct {
+		page string
+		want []string
+	}{
+		"run":             {"```sh\nkubectl get stfs\n```\n", nil},
+		"says why not":    {"```shell not run: it empties a node\nkubectl drain <node>\n```\n", nil},
+		"output":          {"```console\nnode/node-2 cordoned\n```\n", nil},
+		"inline":          {"Then `kubectl get stfs` tells.\n", nil},
+		"no reason":       {"```shell not run:\nkubectl get stfs\n```\n", []string{`"kubectl get stfs" stands in no sh block, so nobody runs it`}},
+		"prompt":          {"```console\n$ date\n```\n", []string{`"$ date" stands in no sh block, so nobody runs it`}},
+		"in another":      {"```yaml\na: b\n```\n```\nhelm list\n```\n", []string{`"helm list" stands in no sh block, so nobody runs it`}},
+		"indented":        {"1. Do\n\n   ```sh\n   kubectl get stfs\n   ```\n", []string{`"   kubectl get stfs" stands in no sh block, so nobody runs it`}},
+		"to be filled in": {"```sh\nkubectl drain <node name>\n```\n", []string{`"kubectl drain <node name>" can't be run as it is written`}},
+		"heredoc":         {"```sh\nkubectl apply -f - <<EOF\nEOF\n```\n", []string{`"kubectl apply -f - <<EOF" writes down what is applied: have it be a file of examples`}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, commandsNotRun(tc.page)); diff != "" {
+				t.Errorf("problems (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// commandsNotRun says which commands of a page chainsaw-tests/commands.awk does not print,
+// or nobody could run.
+func commandsNotRun(page string) (problems []string) {
+	info, inside := "", false
+	for line := range strings.Lines(page) {
+		line = strings.TrimSuffix(line, "\n")
+		if before, after, found := strings.Cut(line, "```"); found && strings.TrimSpace(before) == "" {
+			inside = !inside
+			info = before + after
+			continue
+		}
+		switch {
+		case !inside || notRun.MatchString(info):
+		case info != "sh" && command.MatchString(line):
+			problems = append(problems, fmt.Sprintf("%q stands in no sh block, so nobody runs it", line))
+		case info == "sh" && placeholder.MatchString(line):
+			problems = append(problems, fmt.Sprintf("%q can't be run as it is written", line))
+		case info == "sh" && strings.Contains(line, "<<"):
+			problems = append(problems, fmt.Sprintf("%q writes down what is applied: have it be a file of examples", line))
+		}
+	}
+	return problems
+}
+
+// The index leads to every page.
+func TestIndexIsComplete(t *testing.T) {
+	index := read(t, "README.md")
+	for _, page := range pages(t) {
+		if !strings.HasPrefix(page, "..") && page != "README.md" && !strings.Contains(index, "]("+page+")") {
+			t.Errorf("README.md does not lead to %s", page)
+		}
+	}
+}
+
+// pages are those of this folder, and the README.
+func pages(t *testing.T) []string {
+	t.Helper()
+	all, err := filepath.Glob("*.md")
+	if err != nil || len(all) == 0 {
+		t.Fatalf("pages: %v, %v", all, err)
+	}
+	return append(all, "../README.md", "../charts/statefulsingleton/README.md")
+}
