@@ -1,0 +1,258 @@
+package docs
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// named finds what the code of a folder calls by name, and the reference has to.
+type named func(t *testing.T, dir string) (values []string)
+
+// Whoever meets a name finds it in the reference.
+func TestReferenceIsComplete(t *testing.T) {
+	page := read(t, "reference.md")
+	tests := map[string]struct {
+		dir  string
+		find named
+	}{
+		"the API":                        {"../controller/api/v1", texts(func(name, _ string) bool { return ast.IsExported(name) })},
+		"the signal":                     {"../controller/signal", texts(func(name, _ string) bool { return ast.IsExported(name) })},
+		"outcomes, and what proofs read": {"../controller/handoff", texts(func(string, string) bool { return true })},
+		"reasons of PolicyInstalled":     {"../controller/singleton", texts(func(name, _ string) bool { return strings.HasPrefix(name, "reason") })},
+		"what policies write":            {"../policies", texts(func(_, value string) bool { return strings.Contains(value, "statefulsingleton") })},
+		"what policies are per":          {"../policies", texts(func(name, _ string) bool { return strings.HasPrefix(name, "Per") })},
+		"events that no condition tells": {"../controller/singleton", toldReasons},
+		"metrics":                        {"../controller/singleton", metricNames},
+		"exit codes of the gate":         {"../controller/gate", exitCodes},
+		"exit codes of the gate alone":   {"../controller/cmd/gate", exitCodes},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			values := tc.find(t, tc.dir)
+			if len(values) == 0 {
+				t.Fatalf("%s has none: look where they went", tc.dir)
+			}
+			for _, value := range values {
+				if !strings.Contains(page, "`"+value) {
+					t.Errorf("reference.md does not name `%s`, of %s", value, tc.dir)
+				}
+			}
+		})
+	}
+}
+
+var ourName = regexp.MustCompile(`apps\.statefulsingleton\.com/[a-z0-9-]+`)
+
+// No page names a label, an annotation or a finalizer that there is not.
+func TestNamesOnPagesExist(t *testing.T) {
+	known := []string{"apps.statefulsingleton.com/v1"}
+	for _, dir := range []string{"../controller/api/v1", "../controller/signal", "../policies"} {
+		known = append(known, texts(func(string, string) bool { return true })(t, dir)...)
+	}
+	for _, page := range pages(t) {
+		for _, name := range ourName.FindAllString(read(t, page), -1) {
+			if !slices.Contains(known, name) {
+				t.Errorf("%s names %s, which is nothing", page, name)
+			}
+		}
+	}
+}
+
+// What status says is looked up by its words: those on the page are the code's.
+func TestMessagesAreTheCodes(t *testing.T) {
+	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/singleton"), literals(t, "../policies"))
+	for _, guards := range []string{"guards.yaml", "guards-writes.yaml"} {
+		said = append(said, read(t, "../charts/statefulsingleton/templates/"+guards))
+	}
+	messages := firstCells(read(t, "troubleshooting.md"), "message")
+	if len(messages) == 0 {
+		t.Fatal("troubleshooting.md has no table of messages")
+	}
+	for _, message := range messages {
+		for fragment := range strings.SplitSeq(strings.Trim(message, "`"), "…") {
+			fragment = strings.TrimSpace(fragment)
+			if !slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, fragment) }) {
+				t.Errorf("troubleshooting.md quotes %q, of %s, and nothing says that", fragment, message)
+			}
+		}
+	}
+}
+
+func TestFirstCells(t *testing.T) {
+	page := "| message | so |\n| --- | --- |\n| `a …` | b |\n| `c` | d |\n\n| reason | so |\n| --- | --- |\n| `e` | f |\n"
+	if diff := cmp.Diff([]string{"`a …`", "`c`"}, firstCells(page, "message")); diff != "" {
+		t.Errorf("cells (-want +got):\n%s", diff)
+	}
+}
+
+// firstCells are those of the first column, of the tables whose first column is called that.
+func firstCells(page, column string) (cells []string) {
+	inside := false
+	for line := range strings.Lines(page) {
+		cell, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		switch {
+		case !strings.HasPrefix(line, "| "):
+			inside = false
+		case cell == column:
+			inside = true
+		case inside && cell != "---":
+			cells = append(cells, cell)
+		}
+	}
+	return cells
+}
+
+// texts finds the constants of a package that are text, as far as they are picked.
+// What only Kyverno fills in is none.
+func texts(pick func(name, value string) bool) named {
+	return func(t *testing.T, dir string) (values []string) {
+		t.Helper()
+		for name, c := range constantsOf(t, dir) {
+			if c.Kind() != constant.String {
+				continue
+			}
+			if value := constant.StringVal(c); pick(name, value) && !strings.Contains(value, "{{") {
+				values = append(values, value)
+			}
+		}
+		return values
+	}
+}
+
+func exitCodes(t *testing.T, dir string) (values []string) {
+	t.Helper()
+	for name, c := range constantsOf(t, dir) {
+		if strings.HasPrefix(name, "exit") {
+			values = append(values, c.ExactString())
+		}
+	}
+	return values
+}
+
+// toldReasons are the reasons of the events that are written by name.
+func toldReasons(t *testing.T, dir string) (values []string) {
+	t.Helper()
+	const reason = 4 // tell(ctx, singleton, kind, action, reason, message)
+	inspect(t, dir, func(n ast.Node) {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) <= reason {
+			return
+		}
+		if method, ok := call.Fun.(*ast.SelectorExpr); !ok || method.Sel.Name != "tell" {
+			return
+		}
+		if text, ok := textOf(call.Args[reason]); ok {
+			values = append(values, text)
+		}
+	})
+	return values
+}
+
+var metricName = regexp.MustCompile(`^statefulsingleton_[a-z_]+$`)
+
+func metricNames(t *testing.T, dir string) (values []string) {
+	t.Helper()
+	inspect(t, dir, func(n ast.Node) {
+		if text, ok := textOf(n); ok && metricName.MatchString(text) {
+			values = append(values, text)
+		}
+	})
+	return values
+}
+
+var verb = regexp.MustCompile(`%[+#]?[a-zA-Z]`)
+
+// literals are the texts of a package, with … where a value is filled in.
+func literals(t *testing.T, dir string) (values []string) {
+	t.Helper()
+	inspect(t, dir, func(n ast.Node) {
+		if text, ok := textOf(n); ok {
+			values = append(values, strings.ReplaceAll(verb.ReplaceAllString(text, "…"), "%%", "%"))
+		}
+	})
+	return values
+}
+
+// textOf is what a string literal says; ok is false where the node is none.
+func textOf(n ast.Node) (text string, ok bool) {
+	literal, ok := n.(*ast.BasicLit)
+	if !ok || literal.Kind != token.STRING {
+		return "", false
+	}
+	text, err := strconv.Unquote(literal.Value)
+	return text, err == nil
+}
+
+func inspect(t *testing.T, dir string, visit func(ast.Node)) {
+	t.Helper()
+	for _, file := range sourcesOf(t, token.NewFileSet(), dir) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			visit(n)
+			return true
+		})
+	}
+}
+
+// constantsOf are the constants of a package, by name.
+func constantsOf(t *testing.T, dir string) map[string]constant.Value {
+	t.Helper()
+	files := token.NewFileSet()
+	// What a constant is does not depend on other packages here, so none is imported,
+	// and that the rest does not fit together without them is no matter.
+	config := types.Config{Importer: importsNothing{}, IgnoreFuncBodies: true, Error: func(error) {}}
+	pkg, err := config.Check(dir, files, sourcesOf(t, files, dir), nil)
+	if pkg == nil {
+		t.Fatalf("read the constants of %s: %v", dir, err)
+	}
+	found := map[string]constant.Value{}
+	for _, name := range pkg.Scope().Names() {
+		if c, ok := pkg.Scope().Lookup(name).(*types.Const); ok {
+			found[name] = c.Val()
+		}
+	}
+	return found
+}
+
+type importsNothing struct{}
+
+func (importsNothing) Import(path string) (*types.Package, error) {
+	return nil, fmt.Errorf("import %s: %w", path, errors.ErrUnsupported)
+}
+
+// sourcesOf are the files of a package, without its tests.
+func sourcesOf(t *testing.T, files *token.FileSet, dir string) (sources []*ast.File) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("sources in %s: %v, %v", dir, paths, err)
+	}
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := parser.ParseFile(files, path, source, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources = append(sources, file)
+	}
+	return sources
+}
