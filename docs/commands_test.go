@@ -56,25 +56,46 @@ func TestCommandsNotRun(t *testing.T) {
 // commandsNotRun says which commands of a page chainsaw-tests/commands.awk does not print,
 // or nobody could run.
 func commandsNotRun(page string) (problems []string) {
-	info, inside := "", false
-	for line := range strings.Lines(page) {
-		line = strings.TrimSuffix(line, "\n")
-		if before, after, found := strings.Cut(line, "```"); found && strings.TrimSpace(before) == "" {
-			inside = !inside
-			info = before + after
-			continue
-		}
-		switch {
-		case !inside || notRun.MatchString(info):
-		case info != "sh" && command.MatchString(line):
-			problems = append(problems, fmt.Sprintf("%q stands in no sh block, so nobody runs it", line))
-		case info == "sh" && placeholder.MatchString(line):
-			problems = append(problems, fmt.Sprintf("%q can't be run as it is written", line))
-		case info == "sh" && strings.Contains(line, "<<"):
-			problems = append(problems, fmt.Sprintf("%q writes down what is applied: have it be a file of examples", line))
+	for _, b := range blocksOf(page) {
+		for _, line := range b.lines {
+			switch {
+			case notRun.MatchString(b.info):
+			case b.info != "sh" && command.MatchString(line):
+				problems = append(problems, fmt.Sprintf("%q stands in no sh block, so nobody runs it", line))
+			case b.info == "sh" && placeholder.MatchString(line):
+				problems = append(problems, fmt.Sprintf("%q can't be run as it is written", line))
+			case b.info == "sh" && strings.Contains(line, "<<"):
+				problems = append(problems, fmt.Sprintf("%q writes down what is applied: have it be a file of examples", line))
+			}
 		}
 	}
 	return problems
+}
+
+// block is a piece of a page that stands between fences.
+type block struct {
+	// info is what its first fence says it is, with the blanks before that.
+	info  string
+	lines []string
+}
+
+func blocksOf(page string) (blocks []block) {
+	inside := false
+	for line := range strings.Lines(page) {
+		line = strings.TrimSuffix(line, "\n")
+		before, after, found := strings.Cut(line, "```")
+		switch isFence := found && strings.TrimSpace(before) == ""; {
+		case isFence && inside:
+			inside = false
+		case isFence:
+			inside = true
+			blocks = append(blocks, block{info: before + after})
+		case inside:
+			last := &blocks[len(blocks)-1]
+			last.lines = append(last.lines, line)
+		}
+	}
+	return blocks
 }
 
 // The index leads to every page.

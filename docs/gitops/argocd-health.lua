@@ -1,0 +1,49 @@
+-- Argo CD's health of a StatefulSingleton. docs/gitops.md says where it goes.
+local status = obj.status or {}
+if status.observedGeneration ~= obj.metadata.generation then
+  return { status = "Progressing", message = "the controller has not looked at this spec yet" }
+end
+
+local conditions = {}
+for _, condition in ipairs(status.conditions or {}) do
+  conditions[condition.type] = condition
+end
+
+local function is(kind, value)
+  return conditions[kind] ~= nil and conditions[kind].status == value
+end
+
+local function health(code, kind)
+  return { status = code, message = conditions[kind].message }
+end
+
+-- It needs a person, or takes longer than spec.maxTransitionTime.
+if is("Stalled", "True") then
+  return health("Degraded", "Stalled")
+end
+
+-- The next pod would be refused, whatever the one that holds is doing.
+if is("PolicyInstalled", "False") then
+  if conditions.PolicyInstalled.reason == "Installing" then
+    return health("Progressing", "PolicyInstalled")
+  end
+  return health("Degraded", "PolicyInstalled")
+end
+
+if is("Reconciling", "True") then
+  return health("Progressing", "Reconciling")
+end
+
+if is("Ready", "True") then
+  if conditions.Ready.reason == "AwaitingHandover" then
+    return health("Suspended", "Ready")
+  end
+  return health("Healthy", "Ready")
+end
+
+-- The holder was Ready once, and is not now.
+if is("Ready", "False") then
+  return health("Degraded", "Ready")
+end
+
+return { status = "Progressing", message = "the controller has not reported yet" }
