@@ -22,6 +22,10 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z][A-Za-z]*)\(`)
 	caseName = regexp.MustCompile("`(chainsaw-tests/[a-z-]+)`")
 	linkTo   = regexp.MustCompile(`\]\(([^):#]+)[#)]`)
+	anchorTo = regexp.MustCompile(`\]\(([^):#]*)#([^)]+)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	// unspoken is what GitHub leaves out of a heading's anchor.
+	unspoken = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
 // No claim without the test that carries it: a test that a page names is there.
@@ -44,7 +48,24 @@ func TestWhatPagesNameExists(t *testing.T) {
 				t.Errorf("%s links to what is not there: %v", page, err)
 			}
 		}
+		for _, link := range anchorTo.FindAllStringSubmatch(text, -1) {
+			target := page
+			if link[1] != "" {
+				target = filepath.Join(filepath.Dir(page), link[1])
+			}
+			if !slices.Contains(anchorsOf(read(t, target)), link[2]) {
+				t.Errorf("%s links to heading %s of %s, which is not there", page, link[2], target)
+			}
+		}
 	}
+}
+
+// anchorsOf are those of the page's headings, as GitHub names them.
+func anchorsOf(page string) (anchors []string) {
+	for _, title := range heading.FindAllStringSubmatch(page, -1) {
+		anchors = append(anchors, strings.ReplaceAll(unspoken.ReplaceAllString(strings.ToLower(title[1]), ""), " ", "-"))
+	}
+	return anchors
 }
 
 // The figures of the pages are those of the file that the benchmark wrote. Where there
