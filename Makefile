@@ -92,7 +92,7 @@ endif
 
 .PHONY: pages
 pages: install ## The commands of the pages in docs, as they are written
-	$(in_cluster) chainsaw-tests/pages.sh docs/*.md
+	$(in_cluster) chainsaw-tests/pages.sh $$(find docs -name '*.md' | sort)
 
 ##@ Build
 

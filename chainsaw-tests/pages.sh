@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs the commands of pages as they are written, in the cluster that the chart is installed in. What the pages
 # speak of is there: StatefulSingleton db in namespace prod, which is the quickstart by another name, and its holder.
+# Some speak of it as $namespace and $name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,16 +17,17 @@ kubectl delete namespace -l "$ours" --timeout=90s
 kubectl create namespace prod
 kubectl label namespace prod "$ours"
 
+export namespace=prod name=db
 sed 's/quickstart/db/g' examples/quickstart/quickstart.yaml >"$scratch/db.yaml"
 for page; do
-  awk -f chainsaw-tests/commands.awk "$page" >"$scratch/commands"
-  [ -s "$scratch/commands" ] || continue
+  commands=$(awk -f chainsaw-tests/commands.awk "$page")
+  [ -n "$commands" ] || continue
   echo "== $page"
   kubectl apply -f "$scratch/db.yaml"
   kubectl rollout status deployment/db --timeout=2m
   kubectl wait stfs/db --for=jsonpath='{.status.phase}'=Running --timeout=1m
   before=$SECONDS
-  bash -eux -o pipefail "$scratch/commands"
+  bash -eux -o pipefail -c "$commands"
   echo "== $page: done in $((SECONDS - before)) s"
 done
 kubectl delete namespace prod --timeout=90s

@@ -24,6 +24,4 @@ fi
 kubectl delete namespace demo --ignore-not-found --timeout=60s
 
 echo "== The commands of the README and of the chart's"
-awk -f chainsaw-tests/commands.awk README.md charts/statefulsingleton/README.md | grep -v '^make ' >/tmp/readme-commands.$$
-trap 'rm -f /tmp/readme-commands.$$' EXIT
-bash -eux -o pipefail /tmp/readme-commands.$$
+bash -eux -o pipefail -c "$(awk -f chainsaw-tests/commands.awk README.md charts/statefulsingleton/README.md | grep -v '^make ')"

@@ -2,6 +2,7 @@ package docs
 
 import (
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -102,18 +103,25 @@ func blocksOf(page string) (blocks []block) {
 func TestIndexIsComplete(t *testing.T) {
 	index := read(t, "README.md")
 	for _, page := range pages(t) {
-		if !strings.HasPrefix(page, "..") && page != "README.md" && !strings.Contains(index, "]("+page+")") {
+		// A page in a folder is led to from the page that it belongs to.
+		if filepath.Dir(page) == "." && page != "README.md" && !strings.Contains(index, "]("+page+")") {
 			t.Errorf("README.md does not lead to %s", page)
 		}
 	}
 }
 
-// pages are those of this folder, and the README.
+// pages are those of this folder and the folders in it, the README and the chart's.
 func pages(t *testing.T) []string {
 	t.Helper()
-	all, err := filepath.Glob("*.md")
-	if err != nil || len(all) == 0 {
-		t.Fatalf("pages: %v, %v", all, err)
+	all := []string{"../README.md", "../charts/statefulsingleton/README.md"}
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return append(all, "../README.md", "../charts/statefulsingleton/README.md")
+	return all
 }
