@@ -340,13 +340,9 @@ func TestStartedWaitsForTheRelease(t *testing.T) {
 	p.hangBell()
 	probe := start(t, p.container("/gate", "started", "1m"))
 	waits(t, probe)
-	released := time.Now()
 	p.release(t)
 	if code := probe.exit(t); code != 0 || read(t, probe.stdout)+read(t, probe.stderr) != "" {
 		t.Errorf("exit code %d, said %q, want 0 and nothing", code, read(t, probe.stdout)+read(t, probe.stderr))
-	}
-	if took := time.Since(released); took > 10*time.Second {
-		t.Errorf("it ended %s after the release", took)
 	}
 }
 
