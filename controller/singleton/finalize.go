@@ -31,7 +31,7 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 	if err := r.Injector.Remove(ctx, singleton); err != nil {
 		return ctrl.Result{}, err
 	}
-	snapshot, err := r.observe(ctx, singleton)
+	snapshot, err := r.observer().Observe(ctx, singleton)
 	if err != nil {
 		return ctrl.Result{}, err
 	}

@@ -69,7 +69,7 @@ func (r *Reconciler) turnFor(ctx context.Context, key types.NamespacedName, pod 
 	if err := r.Client.Get(ctx, key, singleton); err != nil {
 		return priorityqueue.AddOpts{}
 	}
-	itsHolder, stays := singleton.Status.ActivePodUID == pod.GetUID(), r.seemsToStay(ctx, singleton)
+	itsHolder, stays := singleton.Status.ActivePodUID == pod.GetUID(), r.observer().SeemsToStay(ctx, singleton)
 	switch {
 	case itsHolder && stays:
 		return priorityqueue.AddOpts{}
@@ -86,7 +86,7 @@ func (r *Reconciler) turnFor(ctx context.Context, key types.NamespacedName, pod 
 // anotherIsArmed tells whether, as the cache has it, a standby besides the pod is warm, or
 // was: it was given the finalizer.
 func (r *Reconciler) anotherIsArmed(ctx context.Context, singleton *v1.StatefulSingleton, pod client.Object) bool {
-	pods, err := r.labelled(ctx, singleton)
+	pods, err := r.observer().Labelled(ctx, singleton)
 	return err == nil && slices.ContainsFunc(pods, func(other metav1.PartialObjectMetadata) bool {
 		return other.UID != pod.GetUID() && other.UID != singleton.Status.ActivePodUID &&
 			other.DeletionTimestamp == nil && isProtected(&other)

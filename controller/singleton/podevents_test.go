@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -51,7 +52,7 @@ func (o order) AddWithOpts(options priorityqueue.AddOpts, requests ...reconcile.
 // runs or could, goes before all that others wait for.
 func TestPodEvents(t *testing.T) {
 	pod := func(name string, changes ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
-		m := podMetadata()
+		m := observe.PodMetadata()
 		m.Namespace, m.Name, m.UID = "prod", name, types.UID(name+"-uid")
 		m.Labels = map[string]string{v1.SingletonLabel: "db"}
 		for _, change := range changes {

@@ -24,6 +24,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
 // conflictDelay is how long to wait before a decision that somebody else's write
@@ -44,6 +45,10 @@ type Reconciler struct {
 	Metrics *Metrics
 	// Clock tells the time.
 	Clock clock.PassiveClock
+}
+
+func (r *Reconciler) observer() observe.Observer {
+	return observe.Observer{Client: r.Client, Live: r.Live}
 }
 
 // Reconcile observes, decides, executes and reports, for one singleton.
@@ -70,7 +75,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	if err := r.addFinalizer(ctx, singleton); err != nil {
 		return ctrl.Result{}, err
 	}
-	snapshot, err := r.observe(ctx, singleton)
+	snapshot, err := r.observer().Observe(ctx, singleton)
 	if err != nil {
 		return ctrl.Result{}, err
 	}

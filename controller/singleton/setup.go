@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -50,7 +51,7 @@ func CacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			podMetadata():                   {Label: labels.NewSelector().Add(*hasLabel)},
+			observe.PodMetadata():           {Label: labels.NewSelector().Add(*hasLabel)},
 			&corev1.Node{}:                  {Transform: onlyDrains},
 			&policyv1.PodDisruptionBudget{}: {Transform: onlySpec},
 		},
@@ -83,12 +84,6 @@ func onlySpec(o any) (any, error) {
 	return o, nil
 }
 
-func podMetadata() *metav1.PartialObjectMetadata {
-	m := &metav1.PartialObjectMetadata{}
-	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-	return m
-}
-
 // SetupWithManager registers the reconciler and its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	specOrAnnotations := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
@@ -104,7 +99,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// The controller's own writes of status need no second look.
 		For(&v1.StatefulSingleton{}, builder.WithPredicates(specOrAnnotations)).
 		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(comesOrGoes())).
-		WatchesMetadata(podMetadata(), r.podEvents()).
+		WatchesMetadata(observe.PodMetadata(), r.podEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(drainChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Channel(turns, &handler.EnqueueRequestForObject{})).

@@ -1,4 +1,5 @@
-package singleton
+// Package observe reads what a decision about a singleton rests on.
+package observe
 
 import (
 	"context"
@@ -19,20 +20,28 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// observe reads everything that a decision rests on, as much at once as can be: while
+// Observer reads the world about a singleton.
+type Observer struct {
+	// Client reads what may lag. It may be Live, too.
+	Client client.Reader
+	// Live reads from the API server what a decision rests on.
+	Live client.Reader
+}
+
+// Observe reads everything that a decision rests on, as much at once as can be: while
 // it reads, nothing may run. The singleton was read before, so that a record which moves
 // meanwhile fails the compare-and-swap.
-func (r *Reconciler) observe(ctx context.Context, singleton *v1.StatefulSingleton) (handoff.Snapshot, error) {
+func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) (handoff.Snapshot, error) {
 	s := handoff.Snapshot{Singleton: singleton}
-	if err := r.othersAndPods(ctx, &s); err != nil {
+	if err := o.othersAndPods(ctx, &s); err != nil {
 		return s, err
 	}
 	var budgets policyv1.PodDisruptionBudgetList
-	if err := r.Client.List(ctx, &budgets, client.InNamespace(singleton.Namespace)); err != nil {
+	if err := o.Client.List(ctx, &budgets, client.InNamespace(singleton.Namespace)); err != nil {
 		return s, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", singleton.Namespace, err)
 	}
 	s.Budgets = budgets.Items
-	if err := r.surroundings(ctx, &s); err != nil {
+	if err := o.surroundings(ctx, &s); err != nil {
 		return s, fmt.Errorf("read what the pods of StatefulSingleton %s belong to: %w", client.ObjectKeyFromObject(singleton), err)
 	}
 	return s, nil
@@ -42,17 +51,17 @@ func (r *Reconciler) observe(ctx context.Context, singleton *v1.StatefulSingleto
 // is not among the others is gone, and what it has done to the pods is seen; or it comes
 // later, and sees what this one does. They may be many, and matter where a pod may be
 // released: else those in the cache will do.
-func (r *Reconciler) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err error) {
-	singletons := []client.Reader{r.Live}
-	if r.seemsToStay(ctx, s.Singleton) {
-		singletons = []client.Reader{r.Client, r.Live}
+func (o Observer) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err error) {
+	singletons := []client.Reader{o.Live}
+	if o.SeemsToStay(ctx, s.Singleton) {
+		singletons = []client.Reader{o.Client, o.Live}
 	}
 	for i, from := range singletons {
 		if s.Others, err = others(ctx, from, s.Singleton); err != nil {
 			return fmt.Errorf("list StatefulSingletons in namespace %s: %w", s.Singleton.Namespace, err)
 		}
 		s.Pods = nil
-		if err := r.pods(ctx, s); err != nil {
+		if err := o.pods(ctx, s); err != nil {
 			return fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(s.Singleton), err)
 		}
 		if i == 0 && s.HolderStays() {
@@ -64,7 +73,7 @@ func (r *Reconciler) othersAndPods(ctx context.Context, s *handoff.Snapshot) (er
 
 // pods reads those that bear the singleton's label, those that the selector picks, and
 // the recorded holder.
-func (r *Reconciler) pods(ctx context.Context, s *handoff.Snapshot) error {
+func (o Observer) pods(ctx context.Context, s *handoff.Snapshot) error {
 	singleton := s.Singleton
 	labelled := client.MatchingLabels{v1.SingletonLabel: singleton.Name}
 	selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector)
@@ -72,12 +81,12 @@ func (r *Reconciler) pods(ctx context.Context, s *handoff.Snapshot) error {
 	switch {
 	case err != nil:
 		// A selector that is none picks nothing: the Injector says what is wrong with it.
-		err = r.listPods(ctx, s, labelled)
-	case !r.selectorDoes(ctx, singleton, selector):
-		err = r.listPods(ctx, s, selected, labelled)
+		err = o.listPods(ctx, s, labelled)
+	case !o.selectorDoes(ctx, singleton, selector):
+		err = o.listPods(ctx, s, selected, labelled)
 	default:
-		if err = r.listPods(ctx, s, selected); err == nil && !s.HolderStays() {
-			err = r.listPods(ctx, s, labelled)
+		if err = o.listPods(ctx, s, selected); err == nil && !s.HolderStays() {
+			err = o.listPods(ctx, s, labelled)
 		}
 	}
 	holder := singleton.Status.ActivePod
@@ -85,7 +94,7 @@ func (r *Reconciler) pods(ctx context.Context, s *handoff.Snapshot) error {
 		return err
 	}
 	var pod corev1.Pod
-	err = r.Live.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: holder}, &pod)
+	err = o.Live.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: holder}, &pod)
 	if err == nil && pod.UID == singleton.Status.ActivePodUID {
 		s.Pods = append(s.Pods, pod)
 	}
@@ -94,37 +103,44 @@ func (r *Reconciler) pods(ctx context.Context, s *handoff.Snapshot) error {
 
 // selectorDoes tells whether, as the caches have it, the holder stays and the selector
 // picks every pod that bears the singleton's label.
-func (r *Reconciler) selectorDoes(ctx context.Context, singleton *v1.StatefulSingleton, selector labels.Selector) bool {
-	if !singleton.DeletionTimestamp.IsZero() || !r.seemsToStay(ctx, singleton) {
+func (o Observer) selectorDoes(ctx context.Context, singleton *v1.StatefulSingleton, selector labels.Selector) bool {
+	if !singleton.DeletionTimestamp.IsZero() || !o.SeemsToStay(ctx, singleton) {
 		return false
 	}
-	pods, err := r.labelled(ctx, singleton)
+	pods, err := o.Labelled(ctx, singleton)
 	return err == nil && !slices.ContainsFunc(pods, func(pod metav1.PartialObjectMetadata) bool { return !selector.Matches(labels.Set(pod.Labels)) })
 }
 
-// labelled are the pods that bear the singleton's label, as the cache has them.
-func (r *Reconciler) labelled(ctx context.Context, singleton *v1.StatefulSingleton) ([]metav1.PartialObjectMetadata, error) {
+// Labelled are the pods that bear the singleton's label, as the cache has them.
+func (o Observer) Labelled(ctx context.Context, singleton *v1.StatefulSingleton) ([]metav1.PartialObjectMetadata, error) {
 	pods := &metav1.PartialObjectMetadataList{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	err := r.Client.List(ctx, pods, client.InNamespace(singleton.Namespace), client.MatchingLabels{v1.SingletonLabel: singleton.Name})
+	err := o.Client.List(ctx, pods, client.InNamespace(singleton.Namespace), client.MatchingLabels{v1.SingletonLabel: singleton.Name})
 	return pods.Items, err
 }
 
-// seemsToStay tells whether, as the cache has it, the recorded holder is there and nobody
+// SeemsToStay tells whether, as the cache has it, the recorded holder is there and nobody
 // asked it to stop.
-func (r *Reconciler) seemsToStay(ctx context.Context, singleton *v1.StatefulSingleton) bool {
-	holder := podMetadata()
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: singleton.Status.ActivePod}, holder)
+func (o Observer) SeemsToStay(ctx context.Context, singleton *v1.StatefulSingleton) bool {
+	holder := PodMetadata()
+	err := o.Client.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: singleton.Status.ActivePod}, holder)
 	return err == nil && holder.UID == singleton.Status.ActivePodUID && holder.DeletionTimestamp == nil
 }
 
+// PodMetadata is a pod of which the metadata alone is read, as the cache has it.
+func PodMetadata() *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	return m
+}
+
 // listPods adds the pods that match, each once.
-func (r *Reconciler) listPods(ctx context.Context, s *handoff.Snapshot, matches ...client.ListOption) error {
+func (o Observer) listPods(ctx context.Context, s *handoff.Snapshot, matches ...client.ListOption) error {
 	lists := make([]corev1.PodList, len(matches))
 	reads, readContext := errgroup.WithContext(ctx)
 	for i := range matches {
 		reads.Go(func() error {
-			return r.Live.List(readContext, &lists[i], client.InNamespace(s.Singleton.Namespace), matches[i])
+			return o.Live.List(readContext, &lists[i], client.InNamespace(s.Singleton.Namespace), matches[i])
 		})
 	}
 	if err := reads.Wait(); err != nil {
@@ -155,7 +171,7 @@ func others(ctx context.Context, from client.Reader, singleton *v1.StatefulSingl
 
 // surroundings reads the pods' owners, and their nodes and claims where they count:
 // during a handoff, and where the holder's node may be lost.
-func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot) error {
+func (o Observer) surroundings(ctx context.Context, s *handoff.Snapshot) error {
 	namespace := s.Singleton.Namespace
 	replicaSets, statefulSets, nodes, cachedNodes, claims := names{}, names{}, names{}, names{}, names{}
 	for i := range s.Pods {
@@ -182,25 +198,25 @@ func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot) erro
 	}
 	reads, readContext := errgroup.WithContext(ctx)
 	reads.Go(func() (err error) {
-		s.Nodes, err = named[corev1.Node](readContext, r.Live, "", nodes)
+		s.Nodes, err = named[corev1.Node](readContext, o.Live, "", nodes)
 		return err
 	})
 	reads.Go(func() (err error) {
 		// Nothing is proven by these, and they cost no request.
-		s.CachedNodes, err = named[corev1.Node](readContext, r.Client, "", cachedNodes)
+		s.CachedNodes, err = named[corev1.Node](readContext, o.Client, "", cachedNodes)
 		return err
 	})
 	reads.Go(func() (err error) {
-		s.Claims, err = named[corev1.PersistentVolumeClaim](readContext, r.Live, namespace, claims)
+		s.Claims, err = named[corev1.PersistentVolumeClaim](readContext, o.Live, namespace, claims)
 		return err
 	})
 	reads.Go(func() error {
-		found, err := named[appsv1.StatefulSet](readContext, r.Live, namespace, statefulSets)
+		found, err := named[appsv1.StatefulSet](readContext, o.Live, namespace, statefulSets)
 		s.StatefulSets = byUID(found)
 		return err
 	})
 	reads.Go(func() error {
-		found, err := named[appsv1.ReplicaSet](readContext, r.Live, namespace, replicaSets)
+		found, err := named[appsv1.ReplicaSet](readContext, o.Live, namespace, replicaSets)
 		if err != nil {
 			return err
 		}
@@ -209,7 +225,7 @@ func (r *Reconciler) surroundings(ctx context.Context, s *handoff.Snapshot) erro
 		for _, rs := range found {
 			deployments.add(ownerName(rs, "Deployment"))
 		}
-		owners, err := named[appsv1.Deployment](readContext, r.Live, namespace, deployments)
+		owners, err := named[appsv1.Deployment](readContext, o.Live, namespace, deployments)
 		s.Deployments = byUID(owners)
 		return err
 	})
