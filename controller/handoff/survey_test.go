@@ -1,0 +1,53 @@
+package handoff_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+func TestSurvey(t *testing.T) {
+	s := MakeSnapshot(
+		MakePod("ended").Injected().Running().Ended().Signalled(6),
+		MakePod("theirs").InjectedFor("cache").Warm(),
+		MakePod("cold").Injected().Revision(3).On(node1),
+		MakePod("warm").Injected().Revision(2).Warm(),
+		MakePod("stray").Running(),
+		MakePod("holder").Injected().Revision(1).Holding(),
+	).Holder("holder")
+	type found struct{ Pod, Part, WaitsFor string }
+	var got []found
+	for _, one := range handoff.Survey(s.Snapshot) {
+		got = append(got, found{one.Pod.Name, string(one.Part), one.WaitsFor})
+	}
+	want := []found{
+		{"holder", "Holder", ""},
+		{"stray", "Runner", ""},
+		{"cold", "Standby", "init container status-sidecar has not started"},
+		{"warm", "Standby", ""},
+		{"theirs", "Stranger", ""},
+		{"ended", "Ended", ""},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestHolds(t *testing.T) {
+	pod := MakePod("db-1").Barrier().InitContainer(corev1.Container{Name: "migrate", Env: barrier("", "statefulsingleton-db-1").Env}).
+		Container(corev1.Container{Name: "side", Command: []string{"/bin/side"}}).Injected().
+		Container(corev1.Container{Name: "late"})
+	got := handoff.Holds(pod.Obj(), MakeSnapshot().Singleton)
+	want := []handoff.Hold{
+		{Container: "migrate", Init: true, By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
+		{Container: "app", By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
+		{Container: "side", By: handoff.ByWrapper},
+		{Container: "late", By: handoff.ByNothing},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
