@@ -1,6 +1,7 @@
 package singleton
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -11,8 +12,12 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-var singletonsDesc = prometheus.NewDesc("statefulsingleton_singletons",
-	"StatefulSingletons by phase (Idle: no pod is there and none is expected).", []string{"phase"}, nil)
+var (
+	singletonsDesc = prometheus.NewDesc("statefulsingleton_singletons",
+		"StatefulSingletons by phase (Idle: no pod is there and none is expected).", []string{"phase"}, nil)
+	conditionsDesc = prometheus.NewDesc("statefulsingleton_conditions",
+		"StatefulSingletons of a namespace by each of their conditions.", []string{"namespace", "type", "status", "reason"}, nil)
+)
 
 // Metrics are what the controller counts.
 type Metrics struct {
@@ -21,10 +26,10 @@ type Metrics struct {
 	seconds  prometheus.Histogram
 }
 
-// NewMetrics registers the controller's metrics. The singletons are counted, at
-// each scrape, as the reader has them.
+// NewMetrics registers the controller's metrics. The singletons and their
+// conditions are counted, at each scrape, as the reader has them.
 func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
-	registry.MustRegister(phases{reader})
+	registry.MustRegister(states{reader})
 	metrics := promauto.With(registry)
 	return &Metrics{
 		handoffs: metrics.NewCounterVec(prometheus.CounterOpts{
@@ -59,28 +64,37 @@ func (m *Metrics) completed(t *v1.Transition) {
 	}
 }
 
-// phases counts the singletons in the cache whenever it is scraped.
-type phases struct{ reader client.Reader }
+// states counts the singletons in the cache whenever it is scraped.
+type states struct{ reader client.Reader }
 
-func (p phases) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- singletonsDesc }
+func (s states) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- singletonsDesc
+	descriptions <- conditionsDesc
+}
 
-func (p phases) Collect(collected chan<- prometheus.Metric) {
+func (s states) Collect(collected chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	var list v1.StatefulSingletonList
-	if err := p.reader.List(ctx, &list); err != nil {
+	if err := s.reader.List(ctx, &list); err != nil {
 		collected <- prometheus.NewInvalidMetric(singletonsDesc, err)
 		return
 	}
-	counts := map[v1.Phase]int{"Idle": 0, v1.PhaseRunning: 0, v1.PhaseTransitioning: 0, v1.PhaseFailed: 0}
+	// A phase is a series at 0, too: there are few, and an alert may wait for one to rise.
+	phases := map[string]int{"Idle": 0, string(v1.PhaseRunning): 0, string(v1.PhaseTransitioning): 0, string(v1.PhaseFailed): 0}
+	type condition struct{ namespace, kind, status, reason string }
+	conditions := map[condition]int{}
 	for i := range list.Items {
-		phase := list.Items[i].Status.Phase
-		if phase == "" {
-			phase = "Idle"
+		one := &list.Items[i]
+		phases[cmp.Or(string(one.Status.Phase), "Idle")]++
+		for _, c := range one.Status.Conditions {
+			conditions[condition{one.Namespace, c.Type, string(c.Status), c.Reason}]++
 		}
-		counts[phase]++
 	}
-	for phase, count := range counts {
-		collected <- prometheus.MustNewConstMetric(singletonsDesc, prometheus.GaugeValue, float64(count), string(phase))
+	for phase, count := range phases {
+		collected <- prometheus.MustNewConstMetric(singletonsDesc, prometheus.GaugeValue, float64(count), phase)
+	}
+	for c, count := range conditions {
+		collected <- prometheus.MustNewConstMetric(conditionsDesc, prometheus.GaugeValue, float64(count), c.namespace, c.kind, c.status, c.reason)
 	}
 }
