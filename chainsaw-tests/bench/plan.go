@@ -52,7 +52,9 @@ var allSystems = []system{
 	{Term: term("barrier", "StatefulSingleton with a Deployment of one, held by the barrier"), apply: func(o *world.Options) { o.Barrier = true }},
 	{Term: term(figures.Recreate, "a Deployment of one with strategy Recreate"), apply: func(o *world.Options) { o.Plain, o.Recreate = true, true }},
 	{Term: term("statefulset", "a StatefulSet of one"), apply: func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
-	{Term: term("rollingupdate", "a Deployment of one with strategy RollingUpdate, which runs two at once"), apply: func(o *world.Options) { o.Plain = true }},
+	// The strategy is one of rollouts. Else it is the ReplicaSet that replaces the pod, here as there.
+	{Term: term("rollingupdate", "a Deployment of one with strategy RollingUpdate, which runs two at once; by a delete or a drain it does as with Recreate"),
+		apply: func(o *world.Options) { o.Plain = true }, causes: []string{"rollout"}},
 	// By a rollout it is handed over like one without a spare.
 	{Term: term("wrapper-spare", "StatefulSingleton with a Deployment of two, held by the wrapper: one is always warm"),
 		apply: func(o *world.Options) { o.Replicas = 2 }, causes: []string{"delete", "drain"}},
