@@ -168,12 +168,12 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 	}))
 	switch {
 	case err == nil:
-		e.tell(ctx, e.singleton, corev1.EventTypeNormal, "Roll", "Rolled",
+		e.tell(ctx, e.singleton, corev1.EventTypeNormal, "Roll", eventRolled,
 			fmt.Sprintf("Deployment %s is rolled, so that a pod comes that takes over from pod %s", step.Deployment, step.Replaces.Name))
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("roll Deployment %s/%s: %w", deployment.Namespace, step.Deployment, err)
 	default:
-		e.tell(ctx, e.singleton, corev1.EventTypeWarning, "Roll", "RollRefused",
+		e.tell(ctx, e.singleton, corev1.EventTypeWarning, "Roll", eventRollRefused,
 			fmt.Sprintf("Deployment %s can't be rolled, and pod %s is not replaced: %s", step.Deployment, step.Replaces.Name, oneLine(err.Error())))
 	}
 	return nil
@@ -219,7 +219,7 @@ func (e *execution) takeAttestation(ctx context.Context, step handoff.TakeAttest
 		return fmt.Errorf("take annotation %s off StatefulSingleton %s: %w", v1.AttestAnnotation, client.ObjectKeyFromObject(s), err)
 	}
 	if step.Refused != "" {
-		e.tell(ctx, s, corev1.EventTypeWarning, "Attest", "AttestationRefused",
+		e.tell(ctx, s, corev1.EventTypeWarning, "Attest", eventAttestationRefused,
 			fmt.Sprintf("annotation %s=%s is not believed: %s", v1.AttestAnnotation, step.UID, step.Refused))
 	}
 	return nil

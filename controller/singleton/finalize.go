@@ -64,7 +64,7 @@ func (r *Reconciler) tellStopping(ctx context.Context, singleton *v1.StatefulSin
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
 		return err
 	}
-	r.tell(ctx, singleton, corev1.EventTypeNormal, "Delete", "StillStopping", message)
+	r.tell(ctx, singleton, corev1.EventTypeNormal, "Delete", eventStillStopping, message)
 	return nil
 }
 

@@ -161,7 +161,7 @@ func TestRollout(t *testing.T) {
 	if released := journal.wantOneAtATime(); released != 2 {
 		t.Errorf("%d pods were released, want 2", released)
 	}
-	wantEvents(w, "Installing", "Released", "HolderReady", "StandbyNotWarm", "Retiring", "HolderStopping")
+	wantEvents(w, "Installing", "HandoffStarted", "HandoffCompleted", "StandbyNotWarm", "Retiring", "HolderStopping")
 	wantMetrics(t, registry)
 }
 
