@@ -102,7 +102,7 @@ func begins(before, after *v1.StatefulSingletonStatus) bool {
 		return true
 	}
 	// The last one ended without its holder having been Ready.
-	return was != nil && was.To != "" && was.Ready == nil && was.To != is.To
+	return was != nil && is != nil && was.To != "" && was.Ready == nil && was.To != is.To
 }
 
 // completes tells whether the last transition's holder is Ready, and was not before.
