@@ -159,6 +159,21 @@ func values(t *testing.T) map[string]valueCase {
 				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: "zone"}},
 			}},
 		},
+		"topologySpreadConstraints": {
+			set: []string{
+				"topologySpreadConstraints[0].maxSkew=2", "topologySpreadConstraints[0].topologyKey=zone",
+				"topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule",
+			},
+			got: func(o []client.Object) any { return spec(o).TopologySpreadConstraints },
+			want: []corev1.TopologySpreadConstraint{{
+				MaxSkew: 2, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, MatchLabelKeys: []string{"pod-template-hash"},
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
+					"app.kubernetes.io/name":      "statefulsingleton",
+					"app.kubernetes.io/instance":  release,
+					"app.kubernetes.io/component": "controller",
+				}},
+			}},
+		},
 		"podAnnotations": {
 			set:  []string{"podAnnotations.example\\.com/scrape=yes"},
 			got:  func(o []client.Object) any { return only[*appsv1.Deployment](t, o).Spec.Template.Annotations },
@@ -391,6 +406,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"number for a label":      {[]string{"--set", "podLabels.tier=1"}, "at '/podLabels/tier': got number, want string"},
 		"interval without unit":   {[]string{"--set-string", "serviceMonitor.interval=30"}, "at '/serviceMonitor/interval': '30' does not match pattern"},
 		"number for an interval":  {[]string{"--set", "serviceMonitor.scrapeTimeout=30"}, "at '/serviceMonitor/scrapeTimeout': got number, want string"},
+		"others' pods counted":    {[]string{"--set", "topologySpreadConstraints[0].labelSelector.x=1"}, "at '/topologySpreadConstraints/0': additional properties 'labelSelector' not allowed"},
 		"unknown toleration":      {[]string{"--set", "tolerations[0].operater=Exists"}, "at '/tolerations/0': additional properties 'operater' not allowed"},
 		"unknown peer":            {[]string{"--set", "networkPolicy.metricsFrom[0].podselector.x=1"}, "at '/networkPolicy/metricsFrom/0': additional properties 'podselector' not allowed"},
 		"switch for a quantity":   {[]string{"--set", "resources.limits.memory=true"}, "at '/resources/limits/memory': got boolean, want number or string"},
