@@ -1,0 +1,28 @@
+package handoff_test
+
+import (
+	"testing"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+// An administrator may raise the epoch, as after a restore: it goes on from there.
+func TestDecideGoesOnFromARaisedEpoch(t *testing.T) {
+	const raised = 1041
+	for name, tc := range map[string]struct {
+		snapshot *SnapshotWrapper
+		want     int64
+	}{
+		"nobody has held":    {MakeSnapshot(next(node2)), raised + 1},
+		"a pod runs already": {MakeSnapshot(MakePod("db-1").Revision(1).Running()), raised + 1},
+		"a pod holds":        {MakeSnapshot(holding()).Holder("db-1"), raised},
+		"a holder has ended": {MakeSnapshot(holding().Deleting().Ended(), next(node2)).Holder("db-1"), raised + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.snapshot.Singleton.Status.Epoch = raised
+			if got := handoff.Decide(tc.snapshot.Snapshot, now).Status.Epoch; got != tc.want {
+				t.Errorf("epoch %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
