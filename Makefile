@@ -100,11 +100,6 @@ pages: install ## The commands of the pages in docs, as they are written
 images: ## Build the images into dist/images, without Docker
 	go run ./chainsaw-tests/images -registry $(REGISTRY) -version $(VERSION)
 
-.PHONY: release-images
-release-images: ## Build the release images for amd64 and arm64, and push them to $(REGISTRY)
-	KO_DOCKER_REPO=$(REGISTRY) VERSION=$(VERSION) go run github.com/google/ko@v0.19.1 build \
-		--base-import-paths --tags $(VERSION) ./controller/cmd/manager ./controller/cmd/gate
-
 # The generators run in their folder: give them absolute paths.
 generator := go -C chainsaw-tests/tools/generate tool
 chart := $(CURDIR)/charts/statefulsingleton
@@ -114,6 +109,56 @@ generate: $(cluster) ## Write what is generated: deep copies and the CRD from th
 	$(generator) helm-values-schema-json --values $(chart)/values.yaml --output $(chart)/values.schema.json --indent 2 --no-additional-properties
 	$(generator) helm-tool inject --values $(chart)/values.yaml --output $(chart)/README.md --template markdown-plain \
 		--header-search '^<!-- values -->' --footer-search '^<!-- /values -->'
+
+##@ Release
+
+# What a release consists of is gathered there.
+release := dist/release
+helm := go -C $(CURDIR)/chainsaw-tests/tools/helm tool helm
+
+.PHONY: release-check
+release-check: ## Fail unless TAG, the chart and CHANGELOG.md mean one release
+	@awk -v version=$(VERSION) '/^(version|appVersion):/ && $$2 != version {print "charts/statefulsingleton/Chart.yaml: " $$1 " " $$2 ", want " version; bad = 1} END {exit bad}' \
+		charts/statefulsingleton/Chart.yaml >&2
+	@[ "$(TAG)" = "v$(VERSION)" ] || { echo "TAG is '$(TAG)', want v$(VERSION), by the chart's appVersion" >&2; exit 1; }
+	@grep -qE '^## \[$(VERSION)\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$$' CHANGELOG.md || \
+		{ echo "CHANGELOG.md: no line '## [$(VERSION)] - ' and the day of the release" >&2; exit 1; }
+
+.PHONY: release-notes
+release-notes: ## Print what CHANGELOG.md says of the version
+	@notes=$$(awk -v version='[$(VERSION)]' '/^## / {on = $$2 == version; next} /^\[.*\]: / {next} on' CHANGELOG.md); \
+	[ -n "$$notes" ] || { echo "CHANGELOG.md says nothing of $(VERSION)" >&2; exit 1; }; \
+	echo "$$notes"
+
+.PHONY: release-images
+release-images: ## Build the images for amd64 and arm64 with their SBOMs, and push them to $(REGISTRY)
+	@mkdir -p $(release)
+	KO_DOCKER_REPO=$(REGISTRY) VERSION=$(VERSION) go run github.com/google/ko@v0.19.1 build --base-import-paths --tags $(VERSION) \
+		--sbom-dir $(release)/sbom ./controller/cmd/manager ./controller/cmd/gate | tee $(release)/images
+
+crane := go run github.com/google/go-containerregistry/cmd/crane@v0.22.1
+.PHONY: release-app
+release-app: ## Build the examples' application as the tests run it, for amd64 and arm64, and push it to $(REGISTRY)
+	for arch in amd64 arm64; do \
+		go run ./chainsaw-tests/images -registry $(REGISTRY) -version $(VERSION) -arch $$arch -out $(release)/$$arch && \
+		$(crane) push $(release)/$$arch/app.tar $(REGISTRY)/app:$(VERSION)-$$arch || exit 1; \
+	done
+	$(crane) index append -t $(REGISTRY)/app:$(VERSION) -m $(REGISTRY)/app:$(VERSION)-amd64 -m $(REGISTRY)/app:$(VERSION)-arm64
+
+.PHONY: release-chart
+release-chart: ## Package the chart, and push it to oci://$(REGISTRY)/charts
+	@mkdir -p $(release)
+	$(helm) package $(chart) --version $(VERSION) --app-version $(VERSION) --destination $(CURDIR)/$(release)
+	$(helm) push $(CURDIR)/$(release)/statefulsingleton-$(VERSION).tgz oci://$(REGISTRY)/charts 2>&1 | tee $(release)/push.log
+	sed -n 's|^Digest: |$(REGISTRY)/charts/statefulsingleton@|p' $(release)/push.log | grep . >$(release)/chart
+
+.PHONY: release-plugin
+release-plugin: ## Build kubectl stfs for each platform of .krew.yaml: archives, sums, and Krew's manifest
+	chainsaw-tests/release-plugin.sh $(VERSION) $(release)
+
+.PHONY: release-sign
+release-sign: ## Sign what release-images and release-chart have pushed, as whoever is signed in
+	go run github.com/sigstore/cosign/v3/cmd/cosign@v3.1.2 sign --yes $$(cat $(release)/images $(release)/chart)
 
 ##@ Run it in the cluster
 

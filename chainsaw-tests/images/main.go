@@ -30,13 +30,14 @@ const user = "65532:65532"
 func main() {
 	registry := flag.String("registry", "ghcr.io/statefulsingleton", "what the images' names begin with")
 	version := flag.String("version", "0.1.0", "the images' tag")
+	arch := flag.String("arch", runtime.GOARCH, "processors that the images are for, as Go calls them")
 	out := flag.String("out", "dist/images", "directory of the archives")
 	flag.Parse()
 	for _, p := range programs {
 		start := time.Now()
 		archive := filepath.Join(*out, p.name+".tar")
 		ref := fmt.Sprintf("%s/%s:%s", *registry, p.name, *version)
-		if err := p.build(archive, ref, *version); err != nil {
+		if err := p.build(archive, ref, *version, *arch); err != nil {
 			fmt.Fprintf(os.Stderr, "images: build %s: %v\n", ref, err)
 			os.Exit(1)
 		}
@@ -44,18 +45,18 @@ func main() {
 	}
 }
 
-// build compiles the program and writes its image, which is called ref, into the
-// archive. The same code gives the same image, whatever the commit.
-func (p program) build(archive, ref, version string) error {
+// build compiles the program for arch and writes its image, which is called ref, into
+// the archive. The same code gives the same image, whatever the commit.
+func (p program) build(archive, ref, version, arch string) error {
 	binary := filepath.Join(filepath.Dir(archive), "bin", p.name)
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version="+version, "-o", binary, p.pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("go build %s: %w", p.pkg, err)
 	}
 	return image.Write(archive, image.Spec{
-		Ref: ref, Arch: runtime.GOARCH, User: user,
+		Ref: ref, Arch: arch, User: user,
 		Files: map[string]string{p.path: binary}, Entrypoint: []string{p.path},
 	})
 }

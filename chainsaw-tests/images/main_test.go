@@ -73,7 +73,7 @@ func TestBuild(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			archive := filepath.Join(t.TempDir(), name+".tar")
 			p := find(t, name)
-			if err := p.build(archive, "registry.example.com/"+name+":1.2.3", "1.2.3"); err != nil {
+			if err := p.build(archive, "registry.example.com/"+name+":1.2.3", "1.2.3", runtime.GOARCH); err != nil {
 				t.Fatal(err)
 			}
 			img, file, path := unpack(t, archive)
@@ -121,7 +121,7 @@ func TestBuildErrors(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			archive := filepath.Join(t.TempDir(), "x.tar")
-			err := tc.program.build(archive, tc.ref, "1.2.3")
+			err := tc.program.build(archive, tc.ref, "1.2.3", runtime.GOARCH)
 			if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)
 			}
