@@ -31,7 +31,7 @@ var (
 // No claim without the test that carries it: a test that a page names is there.
 func TestWhatPagesNameExists(t *testing.T) {
 	tests := testsOfTheTree(t)
-	for _, page := range pages(t) {
+	for _, page := range markdown(t) {
 		text := read(t, page)
 		for _, name := range testName.FindAllStringSubmatch(text, -1) {
 			if !tests[name[1]] {

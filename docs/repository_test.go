@@ -1,0 +1,144 @@
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+// Whoever installs the chart finds out what it brings.
+func TestChangelogTellsOfTheVersion(t *testing.T) {
+	chart := read(t, "../charts/statefulsingleton/Chart.yaml")
+	version := regexp.MustCompile(`(?m)^appVersion: (\S+)$`).FindStringSubmatch(chart)
+	if version == nil {
+		t.Fatalf("the chart has no appVersion:\n%s", chart)
+	}
+	section := regexp.MustCompile(`(?m)^## \[` + regexp.QuoteMeta(version[1]) + `\] - (unreleased|\d{4}-\d{2}-\d{2})$`)
+	if !section.MatchString(read(t, "../CHANGELOG.md")) {
+		t.Errorf("CHANGELOG.md has no section of the chart's appVersion, as %q", "## ["+version[1]+"] - unreleased")
+	}
+}
+
+// The versions that are said to be tested are those that the tests build.
+func TestSupportNamesWhatIsTested(t *testing.T) {
+	page := read(t, "support.md")
+	tests := map[string]string{
+		"kubernetes": "k8s.io/kubernetes",
+		"kyverno":    "github.com/kyverno/kyverno",
+		"containerd": "github.com/containerd/containerd/v2",
+		"helm":       "helm.sh/helm/v4",
+	}
+	for name, module := range tests {
+		t.Run(name, func(t *testing.T) {
+			requires := regexp.MustCompile(`(?m)^(?:require |\t)` + regexp.QuoteMeta(module) + ` v(\S+)`)
+			version := requires.FindStringSubmatch(read(t, filepath.Join("../chainsaw-tests/tools", name, "go.mod")))
+			if version == nil {
+				t.Fatalf("go.mod does not require %s", module)
+			}
+			if want := "tested with " + version[1] + ")"; !strings.Contains(page, want) {
+				t.Errorf("support.md does not say %q", want)
+			}
+		})
+	}
+}
+
+var (
+	action   = regexp.MustCompile(`uses: (.+)`)
+	pinned   = regexp.MustCompile(`^[^@ ]+@[0-9a-f]{40} # v[0-9.]+$`)
+	runsMake = regexp.MustCompile(`\bmake ((?:[a-z-]+ ?)+)`)
+)
+
+// What a workflow runs is what anybody can run, and what others wrote is pinned.
+func TestWorkflows(t *testing.T) {
+	workflows, err := filepath.Glob("../.github/workflows/*")
+	if err != nil || len(workflows) == 0 {
+		t.Fatalf("workflows: %v, %v", workflows, err)
+	}
+	makefile := read(t, "../Makefile")
+	for _, workflow := range workflows {
+		t.Run(filepath.Base(workflow), func(t *testing.T) {
+			text := read(t, workflow)
+			if err := yaml.UnmarshalStrict([]byte(text), new(any)); err != nil {
+				t.Error(err)
+			}
+			for _, used := range action.FindAllStringSubmatch(text, -1) {
+				if !pinned.MatchString(used[1]) {
+					t.Errorf("%s is not pinned to a commit, with its version beside it", used[1])
+				}
+			}
+			for _, run := range runsMake.FindAllStringSubmatch(text, -1) {
+				for _, target := range strings.Fields(run[1]) {
+					if !strings.Contains(makefile, "\n"+target+":") {
+						t.Errorf("the Makefile has no target %s", target)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Krew finds, for each platform, the archive that chainsaw-tests/release-plugin.sh builds.
+func TestKrewManifest(t *testing.T) {
+	type platform struct{ URI, SHA256, Bin string }
+	want := map[string]platform{}
+	for _, system := range []string{"linux", "darwin", "windows"} {
+		for _, arch := range []string{"amd64", "arm64"} {
+			archive := fmt.Sprintf("kubectl-stfs-%s-%s.tar.gz", system, arch)
+			p := platform{
+				URI:    "https://github.com/statefulsingleton/statefulsingleton/releases/download/v{{version}}/" + archive,
+				SHA256: "{{" + archive + "}}",
+				Bin:    "kubectl-stfs",
+			}
+			if system == "windows" {
+				p.Bin += ".exe"
+			}
+			want[system+"/"+arch] = p
+		}
+	}
+	var manifest struct {
+		Spec struct {
+			Platforms []struct {
+				Selector         struct{ MatchLabels struct{ OS, Arch string } }
+				URI, SHA256, Bin string
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../.krew.yaml")), &manifest); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]platform{}
+	for _, p := range manifest.Spec.Platforms {
+		got[p.Selector.MatchLabels.OS+"/"+p.Selector.MatchLabels.Arch] = platform{p.URI, p.SHA256, p.Bin}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("platforms of .krew.yaml (-want +got):\n%s", diff)
+	}
+}
+
+// markdown are the pages of the whole tree, as seen from here, but for what is built or generated.
+func markdown(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{".git", "bin", "dist", "testdata"}, entry.Name()):
+			return fs.SkipDir
+		case filepath.Ext(path) == ".md":
+			all = append(all, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
