@@ -100,6 +100,11 @@ pages: install ## The commands of the pages in docs, as they are written
 images: ## Build the images into dist/images, without Docker
 	go run ./chainsaw-tests/images -registry $(REGISTRY) -version $(VERSION)
 
+.PHONY: plugin
+plugin: ## Build kubectl stfs and its completion into bin
+	go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/kubectl-stfs ./controller/cmd/kubectl-stfs
+	install controller/cmd/kubectl-stfs/kubectl_complete-stfs bin
+
 # The generators run in their folder: give them absolute paths.
 generator := go -C chainsaw-tests/tools/generate tool
 chart := $(CURDIR)/charts/statefulsingleton

@@ -1,0 +1,28 @@
+// Command kubectl-stfs is a plugin of kubectl: see `kubectl stfs --help`.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // whatever a kubeconfig may ask for, as in kubectl
+
+	"github.com/statefulsingleton/statefulsingleton/controller/plugin"
+)
+
+// version is set when the plugin is built.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	if err := plugin.NewCommand(version, streams).ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}

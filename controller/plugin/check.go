@@ -1,0 +1,269 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// oldestKubernetes is the first that has native sidecars and ValidatingAdmissionPolicies
+// for good.
+const oldestKubernetes = "1.33"
+
+// kyvernoVersions are those that this version writes policies for.
+var kyvernoVersions = []string{"1.18", "1.19"}
+
+// guards are the ValidatingAdmissionPolicies of the chart, by the ends of their names.
+var guards = []string{
+	"attestation", "barrier", "bindings", "copied", "dry-run", "finalizer", "held", "marks", "record", "roll", "unreleased",
+}
+
+// ofTheChart are the labels of what the chart installs.
+var ofTheChart = client.MatchingLabels{"app.kubernetes.io/name": "statefulsingleton"}
+
+// check is one of `kubectl stfs check`.
+type check struct {
+	name string
+	// run says what it found. An error says what is wrong and what to do; one that is
+	// Forbidden says that the user may not see it.
+	run func(ctx context.Context, in *cluster) (found string, err error)
+}
+
+func (c commands) checkCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Check the cluster, Kyverno, the guards, the controller and your own rights",
+		Long: `check says of everything that StatefulSingletons rest on whether it is as it should be, and else what to do.
+Your rights are those in the namespace. What you may not see is called unknown, and is no failure.
+
+The exit code is 1 if anything failed.`,
+		Example: `  kubectl stfs check -n prod`,
+		Args:    takes(0, 0),
+		RunE: c.in(func(ctx context.Context, in *cluster, _ []string) error {
+			return c.check(ctx, in)
+		}),
+	}
+}
+
+func (c commands) check(ctx context.Context, in *cluster) error {
+	checks := []check{
+		{"Kubernetes", checkKubernetes},
+		{"definition", checkDefinition},
+		{"Kyverno", checkKyverno},
+		{"guards", checkGuards},
+		{"controller", c.checkController},
+	}
+	for _, r := range rights {
+		checks = append(checks, check{"rights: " + r.commands, r.check})
+	}
+	failed := 0
+	text := columns(func(row func(cells ...string)) {
+		for _, is := range checks {
+			found, err := is.run(ctx, in)
+			state := "ok"
+			switch {
+			case apierrors.IsForbidden(err):
+				state, found = "unknown", "you may not see it: "+err.Error()
+			case err != nil:
+				failed++
+				state, found = "FAILED", err.Error()
+			}
+			row(state, is.name, found)
+		}
+	})
+	if err := c.print("%s", text); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d checks failed", failed, len(checks))
+	}
+	return nil
+}
+
+func checkKubernetes(_ context.Context, in *cluster) (string, error) {
+	info, err := in.serverVersion()
+	if err != nil {
+		return "", fmt.Errorf("the API server does not answer: %w", err)
+	}
+	is, err := version.ParseGeneric(info.GitVersion)
+	if err != nil {
+		return "", fmt.Errorf("its version %q can't be read: %w", info.GitVersion, err)
+	}
+	if !is.AtLeast(version.MustParseGeneric(oldestKubernetes)) {
+		return "", fmt.Errorf("it is %s: upgrade to %s or later, which has native sidecars and ValidatingAdmissionPolicies", info.GitVersion, oldestKubernetes)
+	}
+	return info.GitVersion, nil
+}
+
+func checkDefinition(_ context.Context, in *cluster) (string, error) {
+	_, err := in.RESTMapper().RESTMapping(schema.GroupKind{Group: v1.GroupVersion.Group, Kind: "StatefulSingleton"}, v1.GroupVersion.Version)
+	if meta.IsNoMatchError(err) {
+		return "", fmt.Errorf("%s StatefulSingleton is not served: install the chart", v1.GroupVersion)
+	}
+	return fmt.Sprintf("%s StatefulSingleton is served", v1.GroupVersion), err
+}
+
+// imageVersion is the version in the tag of an image, without the digest that may follow.
+var imageVersion = regexp.MustCompile(`:v?(\d+\.\d+)(\.\d+)?[^:/@]*(@|$)`)
+
+func checkKyverno(ctx context.Context, in *cluster) (string, error) {
+	_, err := in.RESTMapper().RESTMapping(schema.GroupKind{Group: "kyverno.io", Kind: "ClusterPolicy"}, "v1")
+	if meta.IsNoMatchError(err) {
+		return "", fmt.Errorf("kyverno.io/v1 ClusterPolicy is not served: install Kyverno %s", strings.Join(kyvernoVersions, " or "))
+	}
+	if err != nil {
+		return "", err
+	}
+	var deployments appsv1.DeploymentList
+	if err := in.List(ctx, &deployments, client.MatchingLabels{"app.kubernetes.io/component": "admission-controller"}); err != nil {
+		return "", err
+	}
+	for i := range deployments.Items {
+		d := &deployments.Items[i]
+		containers := d.Spec.Template.Spec.Containers
+		at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == "kyverno" })
+		if at < 0 {
+			continue
+		}
+		return kyvernoFound(d, containers[at].Image)
+	}
+	return "", errors.New("no Deployment of its admission controller is there: install it anew, or its policies change no pod")
+}
+
+func kyvernoFound(d *appsv1.Deployment, image string) (string, error) {
+	tag := imageVersion.FindStringSubmatch(image)
+	switch {
+	case d.Status.AvailableReplicas == 0:
+		return "", fmt.Errorf("Deployment %s has no pod that is available, so that no pod of a StatefulSingleton can be created: see `kubectl describe -n %s deployment %s`", fullName(d), d.Namespace, d.Name)
+	case tag == nil:
+		return "", fmt.Errorf("the version of image %s can't be read: make sure that it is %s", image, strings.Join(kyvernoVersions, " or "))
+	case !slices.Contains(kyvernoVersions, tag[1]):
+		return "", fmt.Errorf("%s is not supported: install %s", image, strings.Join(kyvernoVersions, " or "))
+	}
+	return fmt.Sprintf("%s, %d available", image, d.Status.AvailableReplicas), nil
+}
+
+func checkGuards(ctx context.Context, in *cluster) (string, error) {
+	var policies admissionv1.ValidatingAdmissionPolicyList
+	if err := in.List(ctx, &policies, ofTheChart); err != nil {
+		return "", err
+	}
+	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
+	if err := in.List(ctx, &bindings, ofTheChart); err != nil {
+		return "", err
+	}
+	var missing []string
+	for _, guard := range guards {
+		i := slices.IndexFunc(policies.Items, func(p admissionv1.ValidatingAdmissionPolicy) bool {
+			return strings.HasSuffix(p.Name, "-"+guard)
+		})
+		if i < 0 || !denies(bindings.Items, policies.Items[i].Name) {
+			missing = append(missing, guard)
+		}
+	}
+	if len(missing) > 0 {
+		return "", fmt.Errorf("missing, or not bound: %s. Upgrade the chart with guards.enabled=true: where Kyverno or a person slips, nothing else refuses a second pod", strings.Join(missing, ", "))
+	}
+	return fmt.Sprintf("all %d are bound", len(guards)), nil
+}
+
+// denies tells whether a policy is bound, so that what violates it is refused.
+func denies(bindings []admissionv1.ValidatingAdmissionPolicyBinding, policy string) bool {
+	return slices.ContainsFunc(bindings, func(b admissionv1.ValidatingAdmissionPolicyBinding) bool {
+		return b.Spec.PolicyName == policy && slices.Contains(b.Spec.ValidationActions, admissionv1.Deny)
+	})
+}
+
+func (c commands) checkController(ctx context.Context, in *cluster) (string, error) {
+	var deployments appsv1.DeploymentList
+	if err := in.List(ctx, &deployments, ofTheChart, client.MatchingLabels{"app.kubernetes.io/component": "controller"}); err != nil {
+		return "", err
+	}
+	if len(deployments.Items) == 0 {
+		return "", errors.New("its Deployment is not there: install the chart")
+	}
+	var found []string
+	for i := range deployments.Items {
+		d := &deployments.Items[i]
+		if d.Status.AvailableReplicas == 0 {
+			return "", fmt.Errorf("Deployment %s has no pod that is available, so that nothing hands over: see `kubectl describe -n %s deployment %s`", fullName(d), d.Namespace, d.Name)
+		}
+		found = append(found, fmt.Sprintf("Deployment %s, version %s, %d available", fullName(d), d.Labels["app.kubernetes.io/version"], d.Status.AvailableReplicas))
+	}
+	return fmt.Sprintf("%s; this plugin is version %s", strings.Join(found, "; "), c.version), nil
+}
+
+// right is what commands need to do with a resource.
+type right struct {
+	group, resource string
+	verbs           []string
+}
+
+// scope is the namespace that the right is needed in. Nodes are in none.
+func (r right) scope(namespace string) string {
+	if r.resource == "nodes" {
+		return ""
+	}
+	return namespace
+}
+
+// rights are those that commands need.
+var rights = []commandRights{
+	{"status, explain", []right{
+		{v1.GroupVersion.Group, "statefulsingletons", []string{"get", "list", "watch"}},
+		{"", "pods", []string{"get", "list", "watch"}},
+		{"", "persistentvolumeclaims", []string{"get"}},
+		{"apps", "deployments", []string{"get"}},
+		{"apps", "replicasets", []string{"get"}},
+		{"apps", "statefulsets", []string{"get"}},
+		{"policy", "poddisruptionbudgets", []string{"list"}},
+	}},
+	{"plan", []right{{"", "nodes", []string{"get"}}}},
+	{"inject", []right{{"", "pods", []string{"create"}}}},
+	{"handover, attest", []right{{v1.GroupVersion.Group, "statefulsingletons", []string{"patch"}}}},
+}
+
+type commandRights struct {
+	commands string
+	needs    []right
+}
+
+// check asks the API server for each of them.
+func (r commandRights) check(ctx context.Context, in *cluster) (string, error) {
+	var missing []string
+	for _, need := range r.needs {
+		for _, verb := range need.verbs {
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: need.scope(in.namespace), Group: need.group, Resource: need.resource, Verb: verb,
+				},
+			}}
+			if err := in.Create(ctx, review); err != nil {
+				return "", fmt.Errorf("ask for the right to %s %s: %w", verb, need.resource, err)
+			}
+			if !review.Status.Allowed {
+				missing = append(missing, verb+" "+need.resource)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return "", fmt.Errorf("in namespace %s you may not %s: ask an administrator for it", in.namespace, strings.Join(missing, ", "))
+	}
+	return "you have them in namespace " + in.namespace, nil
+}

@@ -1,0 +1,153 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/discovery"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+)
+
+// cluster is the one that the commands are about, as its user sees it.
+type cluster struct {
+	client.WithWatch
+	// namespace is that of --namespace, or the context's.
+	namespace string
+	// named is whether it is that of --namespace.
+	named bool
+	// serverVersion asks which Kubernetes it runs.
+	serverVersion func() (*version.Info, error)
+}
+
+func connect(flags *genericclioptions.ConfigFlags, warnings io.Writer) (*cluster, error) {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the cluster: %w", err)
+	}
+	namespace, named, err := flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("find the namespace: %w", err)
+	}
+	config.QPS = -1 // the API server's priority and fairness decides who waits
+	config.WarningHandler = rest.NewWarningWriter(warnings, rest.WarningWriterOptions{Deduplicate: true})
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster: %w", err)
+	}
+	served, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster: %w", err)
+	}
+	return &cluster{WithWatch: c, namespace: namespace, named: named, serverVersion: served.ServerVersion}, nil
+}
+
+// newScheme knows the kinds that the commands read and write.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("make a scheme of the kinds: %w", err)
+	}
+	return scheme, nil
+}
+
+// helpful has an error of the API server say what to do.
+func helpful(err error) error {
+	switch {
+	case meta.IsNoMatchError(err):
+		return fmt.Errorf("the cluster knows no StatefulSingleton: install the chart there, or name another cluster with --context. `kubectl stfs check` says what else is missing: %w", err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w. `kubectl stfs check` says whether your rights suffice", err)
+	}
+	return err
+}
+
+// find reads a singleton of the namespace. Where there is none of that name, the error
+// names those there are.
+func (c *cluster) find(ctx context.Context, name string) (*v1.StatefulSingleton, error) {
+	singleton := &v1.StatefulSingleton{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, singleton)
+	if !apierrors.IsNotFound(err) {
+		return singleton, err
+	}
+	there, err := c.list(ctx, c.namespace)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(there))
+	for i := range there {
+		names[i] = there[i].Name
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("there is no StatefulSingleton %s: namespace %s has none at all. Name another with -n; `kubectl stfs status -A` shows those of all", name, c.namespace)
+	}
+	return nil, fmt.Errorf("there is no StatefulSingleton %s in namespace %s, which has: %s", name, c.namespace, strings.Join(names, ", "))
+}
+
+// list reads the singletons of a namespace, or of all.
+func (c *cluster) list(ctx context.Context, namespace string) ([]v1.StatefulSingleton, error) {
+	var singletons v1.StatefulSingletonList
+	err := c.List(ctx, &singletons, client.InNamespace(namespace))
+	return singletons.Items, err
+}
+
+// sight is a singleton with what is about it, as the controller would see it.
+type sight struct {
+	handoff.Snapshot
+	// nodesHidden: the user may not read nodes. Then they look as if they did not exist,
+	// and a decision or a message that rests on them may be another one than the controller's.
+	nodesHidden bool
+}
+
+func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (sight, error) {
+	reader := &hidingNodes{Reader: c}
+	snapshot, err := observe.Observer{Client: reader, Live: reader}.Observe(ctx, singleton)
+	return sight{snapshot, reader.hidden.Load()}, err
+}
+
+// lookAt is look at the singleton of that name.
+func (c *cluster) lookAt(ctx context.Context, name string) (sight, error) {
+	singleton, err := c.find(ctx, name)
+	if err != nil {
+		return sight{}, err
+	}
+	return c.look(ctx, singleton)
+}
+
+// hidingNodes reads nodes only if the user may: whoever works in one namespace mostly may not.
+type hidingNodes struct {
+	client.Reader
+	hidden atomic.Bool
+}
+
+func (r *hidingNodes) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	err := r.Reader.Get(ctx, key, object, options...)
+	if _, isNode := object.(*corev1.Node); isNode && apierrors.IsForbidden(err) {
+		r.hidden.Store(true)
+		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+	}
+	return err
+}
+
+// fullName is an object as the texts name it.
+func fullName(object metav1.Object) string { return object.GetNamespace() + "/" + object.GetName() }

@@ -1,0 +1,212 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+func (c commands) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain NAME",
+		Short: "Say why a StatefulSingleton is not Ready, and which command helps",
+		Long: `explain says why a StatefulSingleton is not Ready, or why its next pod would not be held, and gives the
+commands that show more or help. It looks at the cluster itself, so it also answers while the controller
+is down.`,
+		Example: `  kubectl stfs explain db -n prod`,
+		Args:    takes(1, 1), ValidArgsFunction: c.completeName,
+		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
+			s, err := in.lookAt(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return c.print("%s", explain(s, c.clock.Now()))
+		}),
+	}
+}
+
+// help is a command for a person, and what it is good for.
+type help struct{ to, command string }
+
+// explanation is how a singleton stands, and what helps.
+type explanation struct {
+	headline string
+	says     []string
+	helps    []help
+}
+
+// explain says how the singleton stands at the time now.
+func explain(s sight, now time.Time) string {
+	e := s.explanation(now)
+	installed := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionPolicyInstalled)
+	if s.Singleton.DeletionTimestamp.IsZero() && (installed == nil || installed.Status != metav1.ConditionTrue) {
+		e.says = append(e.says, "Pods that are created now are not known to be held: "+policyMessage(installed))
+		e.helps = append(e.helps, s.check())
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "StatefulSingleton %s %s\n", fullName(s.Singleton), e.headline)
+	for _, sentence := range e.says {
+		fmt.Fprintf(&b, "\n%s\n", sentence)
+	}
+	if len(e.helps) > 0 {
+		b.WriteString("\nWhat helps:\n")
+	}
+	for _, h := range slices.Compact(e.helps) {
+		fmt.Fprintf(&b, "  to %s:\n      %s\n", h.to, h.command)
+	}
+	return b.String()
+}
+
+func policyMessage(c *metav1.Condition) string {
+	if c == nil {
+		return "the controller has not said anything about it yet"
+	}
+	return c.Message
+}
+
+func (s sight) explanation(now time.Time) explanation {
+	if !s.Singleton.DeletionTimestamp.IsZero() {
+		return s.farewell(now)
+	}
+	told := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionReady)
+	status, stale := s.Singleton.Status, told == nil
+	if !s.nodesHidden {
+		plan := handoff.Decide(s.Snapshot, now)
+		status = plan.Status
+		stale = told == nil || !plan.Untold && told.Reason != string(plan.Outcome) && !aboutPolicy(s.Singleton, told)
+	}
+	e := explanation{headline: "is not Ready"}
+	if is := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); is != nil {
+		outcome := handoff.Outcome(is.Reason)
+		proven := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionPolicyInstalled)
+		ready := is.Status == metav1.ConditionTrue && (proven || outcome != handoff.NoPods) // the first pod has to be held
+		if ready {
+			e.headline = "is Ready"
+		}
+		e.headline += ": " + is.Reason
+		e.says = append(e.says, status.Message)
+		if !ready || outcome == handoff.AwaitingHandover {
+			e.helps = s.helps(outcome, status.Phase == v1.PhaseFailed)
+		}
+	}
+	if stale {
+		e.says = append(e.says, staleMessage)
+		e.helps = append(e.helps, s.check())
+	}
+	return e
+}
+
+const staleMessage = "The status does not say so. If that lasts longer than a few seconds, the controller does not run."
+
+// aboutPolicy tells whether condition Ready says what PolicyInstalled does, as it may
+// before the first pod comes.
+func aboutPolicy(singleton *v1.StatefulSingleton, ready *metav1.Condition) bool {
+	installed := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
+	return installed != nil && installed.Reason == ready.Reason
+}
+
+func (s sight) farewell(now time.Time) explanation {
+	e := explanation{headline: "is being deleted"}
+	if s.nodesHidden {
+		e.says = []string{"What it waits for, if anything, its events tell: you may not read nodes, on which that hangs."}
+		e.helps = []help{{"read them", s.kubectl("describe stfs %s", s.Singleton.Name)}}
+		return e
+	}
+	_, message := handoff.Farewell(s.Snapshot, now)
+	if message == "" {
+		message = "Nothing keeps it: it goes as soon as the controller sees it. If that lasts longer than a few seconds, the controller does not run."
+		e.helps = []help{s.check()}
+	}
+	e.says = []string{message}
+	return e
+}
+
+// kubectl is a command in the singleton's namespace.
+func (s sight) kubectl(format string, args ...any) string {
+	return fmt.Sprintf("kubectl "+format+" -n "+s.Singleton.Namespace, args...)
+}
+
+// helps are the commands that show more about an outcome, or help. Stuck: it may not go on
+// without a person.
+func (s sight) helps(outcome handoff.Outcome, stuck bool) []help {
+	name := s.Singleton.Name
+	follow := help{"follow it", s.kubectl("stfs status %s -w", name)}
+	switch outcome {
+	case handoff.Released, handoff.Retiring, handoff.RetiringCold, handoff.Adopted, handoff.HolderEnded:
+		return []help{follow}
+	case handoff.AwaitingPod:
+		return []help{{"see why none comes", s.kubectl("get events --field-selector reason=FailedCreate")}}
+	case handoff.WarmingUp, handoff.StandbyNotWarm:
+		return s.aboutPods(handoff.Standby, "see what it waits for", "describe pod %s")
+	case handoff.Starting, handoff.HolderNotReady:
+		return slices.Concat(s.aboutPods(handoff.Holder, "read what it logs", "logs %s --all-containers --tail=50"),
+			s.aboutPods(handoff.Holder, "see what the kubelet says", "describe pod %s"))
+	case handoff.Rolling:
+		return s.aboutDeployments()
+	case handoff.AwaitingHandover:
+		return []help{{"have it take over", s.kubectl("stfs handover %s", name)}}
+	case handoff.HolderStopping, handoff.HolderLost:
+		if stuck {
+			return []help{s.attest(s.Singleton.Status.ActivePodUID)}
+		}
+		return []help{follow}
+	case handoff.SeveralRun:
+		return s.aboutRunners()
+	case handoff.Overlapping:
+		return []help{{"see which selectors pick the same pods", s.kubectl("get stfs -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.selector")}}
+	}
+	return nil
+}
+
+func (s sight) check() help { return help{"see what is missing", s.kubectl("stfs check")} }
+
+func (s sight) attest(uid types.UID) help {
+	return help{"vouch that it has stopped, once you have made sure", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
+}
+
+// aboutRunners are the commands that leave only one of the pods that run.
+func (s sight) aboutRunners() (helps []help) {
+	for _, is := range handoff.Survey(s.Snapshot) {
+		switch {
+		case is.Part != handoff.Runner:
+		case handoff.Going(is.Pod):
+			helps = append(helps, s.attest(is.Pod.UID))
+		default:
+			helps = append(helps, help{"stop it, if it is too much", s.kubectl("delete pod %s", is.Pod.Name)})
+		}
+	}
+	return helps
+}
+
+// aboutPods is a command for each of the pods that have that part.
+func (s sight) aboutPods(part handoff.Part, to, command string) (helps []help) {
+	for _, is := range handoff.Survey(s.Snapshot) {
+		if is.Part == part && (part != handoff.Standby || is.WaitsFor != "") {
+			helps = append(helps, help{to, s.kubectl(command, is.Pod.Name)})
+		}
+	}
+	return helps
+}
+
+// aboutDeployments is a command for each Deployment that pods of the singleton belong to.
+func (s sight) aboutDeployments() (helps []help) {
+	names := map[string]bool{}
+	for _, deployment := range s.Deployments {
+		names[deployment.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		helps = append(helps, help{"see why the pod does not come", s.kubectl("describe deployment %s", name)})
+	}
+	return helps
+}

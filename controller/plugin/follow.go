@@ -1,0 +1,72 @@
+package plugin
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// calm is how long to wait for what changes along with a change, so that it is shown once.
+const calm = 100 * time.Millisecond
+
+// follow shows the singletons of a namespace, and again whenever they or their pods have
+// changed, until it is told to stop.
+func (c *cluster) follow(ctx context.Context, namespace string, show func() error) error {
+	for ctx.Err() == nil {
+		if err := c.followOnce(ctx, namespace, show); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// followOnce is follow until the API server ends a watch, as it does now and then.
+func (c *cluster) followOnce(ctx context.Context, namespace string, show func() error) error {
+	singletons, err := c.Watch(ctx, &v1.StatefulSingletonList{}, client.InNamespace(namespace))
+	if err != nil {
+		return err
+	}
+	defer singletons.Stop()
+	pods, err := c.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), client.HasLabels{v1.SingletonLabel})
+	if err != nil {
+		return err
+	}
+	defer pods.Stop()
+	for {
+		if err := show(); err != nil {
+			return err
+		}
+		if !change(ctx, singletons.ResultChan(), pods.ResultChan()) {
+			return nil
+		}
+	}
+}
+
+// change waits for a change, and for those that come along with it. It returns false where
+// none will come any more.
+func change(ctx context.Context, singletons, pods <-chan watch.Event) bool {
+	var settled <-chan time.Time
+	for {
+		var event watch.Event
+		open := true
+		select {
+		case <-ctx.Done():
+			return false
+		case <-settled:
+			return true
+		case event, open = <-singletons:
+		case event, open = <-pods:
+		}
+		if !open || event.Type == watch.Error {
+			return false
+		}
+		if settled == nil {
+			settled = time.After(calm)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+func (c commands) handoverCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "handover NAME",
+		Short: "Have another pod take over from the holder, warm",
+		Long: `handover asks the controller to replace the holder, once. A pod that waits for that word, since
+spec.handoff is Manual, takes over; else the owning Deployment is rolled. The holder stops only once
+the next pod is warm.
+
+It does not wait. Where no pod can be warm beside the holder, as of a StatefulSet, it asks nothing and
+says why.`,
+		Example: `  kubectl stfs handover db -n prod
+  kubectl stfs status db -n prod -w`,
+		Args: takes(1, 1), ValidArgsFunction: c.completeName,
+		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
+			s, err := in.lookAt(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return c.handover(ctx, in, s)
+		}),
+	}
+}
+
+func (c commands) handover(ctx context.Context, in *cluster, s sight) error {
+	if s.Singleton.Status.ActivePodUID == "" {
+		return fmt.Errorf("nobody holds StatefulSingleton %s, so there is nothing to hand over", fullName(s.Singleton))
+	}
+	now := c.clock.Now()
+	asked := s.Singleton.DeepCopy()
+	annotate(asked, v1.HandoverAnnotation, now.UTC().Format(time.RFC3339Nano))
+	if done := s.decide(asked, now).Status.Handover; done != nil && done.Value == asked.Annotations[v1.HandoverAnnotation] && done.Refused != "" {
+		return errors.New(done.Refused)
+	}
+	if err := in.Patch(ctx, asked, client.MergeFrom(s.Singleton)); err != nil {
+		return fmt.Errorf("annotate StatefulSingleton %s: %w", fullName(s.Singleton), err)
+	}
+	return c.print("StatefulSingleton %s: pod %s is to be replaced once another one is warm. To follow it: %s\n",
+		fullName(s.Singleton), s.Singleton.Status.ActivePod, s.kubectl("stfs status %s -w", s.Singleton.Name))
+}
+
+// decide is what the controller would make of it if the singleton were as given.
+func (s sight) decide(singleton *v1.StatefulSingleton, now time.Time) handoff.Plan {
+	snapshot := s.Snapshot
+	snapshot.Singleton = singleton
+	return handoff.Decide(snapshot, now)
+}
+
+func annotate(singleton *v1.StatefulSingleton, key, value string) {
+	if singleton.Annotations == nil {
+		singleton.Annotations = map[string]string{}
+	}
+	singleton.Annotations[key] = value
+}

@@ -1,0 +1,274 @@
+package plugin
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+func (c commands) injectCommand() *cobra.Command {
+	var file, output string
+	cmd := &cobra.Command{
+		Use:   "inject -f FILE",
+		Short: "Show what becomes of a pod that is created, and what would hold each container",
+		Long: `inject asks the API server, and so Kyverno and the guards, what they would make of a pod, in a dry-run that
+creates nothing. FILE holds a Pod, or what has a pod template: a Deployment, StatefulSet, ReplicaSet, Job.
+It shows what would hold each container, or with -o yaml the pod as it would be stored.
+
+The exit code is 1 where the pod would not be held; it says why that may be.`,
+		Example: `  kubectl stfs inject -f deployment.yaml -n prod
+
+  # All that would be changed
+  kubectl stfs inject -f pod.yaml -o yaml
+
+  # Of what runs already
+  kubectl get deployment db -o yaml | kubectl stfs inject -f -`,
+		Args: takes(0, 0),
+		RunE: c.in(func(ctx context.Context, in *cluster, _ []string) error {
+			return c.inject(ctx, in, file, output)
+		}),
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifest; - is standard input (required)")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or yaml")
+	if err := cmd.MarkFlagRequired("filename"); err != nil {
+		panic(err) // it exists
+	}
+	completeOutput(cmd, "text", "yaml")
+	return cmd
+}
+
+func (c commands) inject(ctx context.Context, in *cluster, file, output string) error {
+	if output != "text" && output != "yaml" {
+		return fmt.Errorf("--output is %q: give text or yaml", output)
+	}
+	manifest, err := c.read(file)
+	if err != nil {
+		return err
+	}
+	candidates, err := candidatesIn(manifest)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	if len(candidates) == 0 {
+		return fmt.Errorf("%s has neither a Pod nor anything with a pod template, as a Deployment has it", file)
+	}
+	var failed []error
+	for i, candidate := range candidates {
+		if i > 0 {
+			fmt.Fprint(c.Out, separator(output))
+		}
+		if err := c.injectOne(ctx, in, candidate, output); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", candidate.from, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (c commands) read(file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(c.In)
+	}
+	return os.ReadFile(file)
+}
+
+// candidate is a pod that might be created.
+type candidate struct {
+	// from is what it was made from, as "Deployment db".
+	from string
+	pod  *corev1.Pod
+}
+
+// candidatesIn are the pods that the documents of a manifest would have created.
+func candidatesIn(manifest []byte) (all []candidate, err error) {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		pod, from, err := podIn(document)
+		if err != nil {
+			return nil, err
+		}
+		if pod != nil {
+			all = append(all, candidate{from, pod})
+		}
+	}
+}
+
+// podIn makes a new pod of a Pod, or of the template of anything that has one; nil of
+// anything else.
+func podIn(document []byte) (pod *corev1.Pod, from string, err error) {
+	var object struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              struct {
+			Template *corev1.PodTemplateSpec `json:"template"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(document, &object); err != nil {
+		return nil, "", err
+	}
+	pod = &corev1.Pod{}
+	switch template := object.Spec.Template; {
+	case object.Kind == "Pod":
+		if err := yaml.UnmarshalStrict(document, pod); err != nil {
+			return nil, "", err
+		}
+	case template != nil && len(template.Spec.Containers) > 0:
+		pod.ObjectMeta, pod.Spec = template.ObjectMeta, template.Spec
+	default:
+		return nil, "", nil
+	}
+	name := cmp.Or(object.Name, strings.TrimSuffix(object.GenerateName, "-"), "pod")
+	pod.ObjectMeta = metav1.ObjectMeta{
+		Namespace: object.Namespace, GenerateName: name + "-", // one of that name may be there
+		Labels: pod.Labels, Annotations: pod.Annotations, Finalizers: pod.Finalizers,
+	}
+	return pod, object.Kind + " " + name, nil
+}
+
+func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, output string) error {
+	if in.named && is.pod.Namespace != "" && is.pod.Namespace != in.namespace {
+		return fmt.Errorf("it is in namespace %s, and -n names %s: leave one of them out", is.pod.Namespace, in.namespace)
+	}
+	is.pod.Namespace = cmp.Or(is.pod.Namespace, in.namespace)
+	singletons, err := in.list(ctx, is.pod.Namespace)
+	if err != nil {
+		return err
+	}
+	picking := slices.DeleteFunc(slices.Clone(singletons), func(s v1.StatefulSingleton) bool { return !picks(&s, is.pod) })
+	if err := in.Create(ctx, is.pod, client.DryRunAll); err != nil {
+		return fmt.Errorf("a pod of it would be refused: %v.%s", err, policyHint(picking))
+	}
+	if output == "yaml" {
+		is.pod.ManagedFields = nil
+		is.pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		data, err := yaml.Marshal(is.pod)
+		if err != nil {
+			return err
+		}
+		if err := c.print("%s", data); err != nil {
+			return err
+		}
+	}
+	i := slices.IndexFunc(singletons, func(s v1.StatefulSingleton) bool {
+		return is.pod.Annotations[v1.InjectedAnnotation] == fullName(&s)
+	})
+	if i < 0 {
+		return notInjected(is.pod, singletons, picking)
+	}
+	holds := handoff.Holds(is.pod, &singletons[i])
+	if output == "text" {
+		if err := c.print("A pod of %s in namespace %s would be injected for StatefulSingleton %s:\n\n%s",
+			is.from, is.pod.Namespace, singletons[i].Name, containersInWords(is.pod, holds)); err != nil {
+			return err
+		}
+	}
+	if len(picking) > 1 {
+		return fmt.Errorf("it is picked by several StatefulSingletons, of which none releases it: %s", namesOf(picking))
+	}
+	if slices.ContainsFunc(holds, func(h handoff.Hold) bool { return h.By == handoff.ByNothing }) {
+		return errors.New("not every container of it would be held that is to be")
+	}
+	return nil
+}
+
+func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
+	selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector)
+	return err == nil && selector.Matches(labels.Set(pod.Labels))
+}
+
+// notInjected says why that may be.
+func notInjected(pod *corev1.Pod, singletons, picking []v1.StatefulSingleton) error {
+	if len(picking) > 0 {
+		return fmt.Errorf("nothing would hold a pod of it, though StatefulSingleton %s picks it: Kyverno did not change it.%s", namesOf(picking), policyHint(picking))
+	}
+	text := fmt.Sprintf("nothing would hold a pod of it: no StatefulSingleton of namespace %s picks the labels %s", pod.Namespace, labels.FormatLabels(pod.Labels))
+	if len(singletons) == 0 {
+		return errors.New(text + "; the namespace has none")
+	}
+	var selectors []string
+	for i := range singletons {
+		selectors = append(selectors, fmt.Sprintf("%s picks %s", singletons[i].Name, metav1.FormatLabelSelector(&singletons[i].Spec.Selector)))
+	}
+	return errors.New(text + ": " + strings.Join(selectors, "; "))
+}
+
+// policyHint tells what the controller knows of the policies.
+func policyHint(picking []v1.StatefulSingleton) (hint string) {
+	for i := range picking {
+		if c := meta.FindStatusCondition(picking[i].Status.Conditions, v1.ConditionPolicyInstalled); c != nil {
+			hint += fmt.Sprintf(" Condition %s of %s is %s: %s.", c.Type, picking[i].Name, c.Status, c.Message)
+		}
+	}
+	if len(picking) > 0 {
+		hint += " `kubectl stfs check` says whether Kyverno and the guards are there"
+	}
+	return hint
+}
+
+func namesOf(singletons []v1.StatefulSingleton) string {
+	names := make([]string, len(singletons))
+	for i := range singletons {
+		names[i] = singletons[i].Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// containersInWords says of each container what holds it.
+func containersInWords(pod *corev1.Pod, holds []handoff.Hold) string {
+	return columns(func(row func(cells ...string)) {
+		row("CONTAINER", "KIND", "HELD BY", "STARTS")
+		for i := range pod.Spec.InitContainers {
+			container := &pod.Spec.InitContainers[i]
+			kind := "init"
+			if container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+				kind = "sidecar"
+			}
+			by, starts := holdInWords(container.Name, true, holds)
+			row(container.Name, kind, by, starts)
+		}
+		for i := range pod.Spec.Containers {
+			by, starts := holdInWords(pod.Spec.Containers[i].Name, false, holds)
+			row(pod.Spec.Containers[i].Name, "regular", by, starts)
+		}
+	})
+}
+
+func holdInWords(container string, isInit bool, holds []handoff.Hold) (by, starts string) {
+	i := slices.IndexFunc(holds, func(h handoff.Hold) bool { return h.Container == container && h.Init == isInit })
+	switch {
+	case container == v1.SidecarName && isInit:
+		return "-", "at once: it is the gate, which brings the signal"
+	case i < 0:
+		return "-", "at once, in a standby too"
+	case holds[i].By == handoff.ByWrapper:
+		return "wrapper", "once the pod is signalled"
+	case holds[i].By == handoff.ByBarrier:
+		return "barrier", "once ConfigMap " + holds[i].ConfigMap + " exists, as named anew for each pod"
+	}
+	return "NOTHING", "at once, though it is to be held"
+}

@@ -1,0 +1,98 @@
+// Package plugin is `kubectl stfs`. It shows what becomes of singletons and writes a
+// person's word on them, with the rights of whoever calls it. It has no rules of its own:
+// what it tells comes from the status, or from package handoff, by which the controller
+// decides.
+package plugin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/utils/clock"
+)
+
+// NewCommand is `kubectl stfs` of that version. Its commands fail with errors that say
+// what to do.
+func NewCommand(version string, streams genericiooptions.IOStreams) *cobra.Command {
+	flags := genericclioptions.NewConfigFlags(true)
+	flags.CacheDir = nil // nothing is cached
+	root := commands{
+		IOStreams: streams,
+		version:   version,
+		clock:     clock.RealClock{},
+		asks:      func() bool { return printers.IsTerminal(streams.In) },
+		connect:   func() (*cluster, error) { return connect(flags, streams.ErrOut) },
+	}.root()
+	flags.AddFlags(root.PersistentFlags())
+	return root
+}
+
+// commands is what all of them share.
+type commands struct {
+	genericiooptions.IOStreams
+	version string
+	clock   clock.PassiveClock
+	// asks tells whether somebody is there to be asked.
+	asks func() bool
+	// connect reaches the cluster that the flags and the kubeconfig name.
+	connect func() (*cluster, error)
+}
+
+func (c commands) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kubectl-stfs",
+		Short: "See who holds a StatefulSingleton, why it is not Ready, and what comes next",
+		Long: `kubectl stfs shows of each StatefulSingleton who holds it, what its standbys wait for and why it is not
+Ready, what the controller would do now, and what would become of a pod that is created. It can hand
+over, and attest that a pod has stopped.`,
+		Example: `  # All StatefulSingletons of the namespace
+  kubectl stfs status
+
+  # Why one is not Ready, and what helps
+  kubectl stfs explain db -n prod
+
+  # Whether cluster, Kyverno, guards, controller and your own rights are as they should be
+  kubectl stfs check`,
+		Version:       c.version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl stfs"},
+	}
+	root.SetIn(c.In)
+	root.SetOut(c.Out)
+	root.SetErr(c.ErrOut)
+	root.AddCommand(c.statusCommand(), c.explainCommand(), c.planCommand(), c.injectCommand(),
+		c.handoverCommand(), c.attestCommand(), c.checkCommand())
+	return root
+}
+
+// in has a command run in the cluster.
+func (c commands) in(run func(ctx context.Context, in *cluster, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		in, err := c.connect()
+		if err != nil {
+			return err
+		}
+		return helpful(run(cmd.Context(), in, args))
+	}
+}
+
+// takes is how many arguments a command takes.
+func takes(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return fmt.Errorf("the command is: %s; %s --help has examples", cmd.UseLine(), cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// print writes text of which the cluster may have said parts, so that it does nothing to
+// a terminal.
+func (c commands) print(format string, args ...any) error {
+	return printers.WriteEscaped(c.Out, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,344 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// kyverno holds the containers of a pod: those with a command by the wrapper, the others
+// by a barrier.
+func kyverno(pod *corev1.Pod) error {
+	pod.Annotations = map[string]string{v1.InjectedAnnotation: "prod/db"}
+	sidecar := corev1.Container{Name: v1.SidecarName, RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), Command: []string{"/ko-app/gate"}}
+	pod.Spec.InitContainers = append([]corev1.Container{sidecar}, pod.Spec.InitContainers...)
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		if len(c.Command) > 0 {
+			c.Command = append([]string{signal.GatePath, "wrap", "--"}, c.Command...)
+			continue
+		}
+		c.Env = append(c.Env, corev1.EnvVar{Name: signal.EpochEnv, ValueFrom: &corev1.EnvVarSource{
+			ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "statefulsingleton-22222222-0000-4000-8000-000000000002"},
+				Key:                  signal.EpochKey,
+			},
+		}})
+	}
+	return nil
+}
+
+// careless is kyverno that overlooks the containers without a command.
+func careless(pod *corev1.Pod) error {
+	barred := slices.DeleteFunc(slices.Clone(pod.Spec.Containers), func(c corev1.Container) bool { return len(c.Command) > 0 })
+	pod.Spec.Containers = slices.DeleteFunc(pod.Spec.Containers, func(c corev1.Container) bool { return len(c.Command) == 0 })
+	err := kyverno(pod)
+	pod.Spec.Containers = append(pod.Spec.Containers, barred...)
+	return err
+}
+
+func refuse(*corev1.Pod) error { return errors.New("admission webhook denied the request") }
+
+// What the commands write, of worlds that stand still. An error comes last, as main has it.
+func TestOutput(t *testing.T) {
+	nodes := answers{forbidden: []string{"get nodes"}}
+	tests := map[string]struct {
+		world, line string
+		answers     answers
+	}{
+		"status-of-one":             {"running", "status db", answers{}},
+		"status-of-one-json":        {"running", "status db -o json", answers{}},
+		"status-of-one-yaml":        {"rollout", "status db -o yaml", answers{}},
+		"status-of-several":         {"several", "status", answers{}},
+		"status-of-all":             {"several", "status -A", answers{}},
+		"status-of-several-yaml":    {"several", "status -o yaml", answers{}},
+		"status-of-none":            {"cluster", "status", answers{}},
+		"status-not-warm":           {"rollout", "status db", answers{}},
+		"status-lost-node":          {"lost-node", "status db", answers{}},
+		"status-holder-gone":        {"several", "status db", answers{}},
+		"status-deleting":           {"deleting", "status db", answers{}},
+		"status-nodes-hidden":       {"deleting", "status db", nodes},
+		"status-all-and-name":       {"running", "status db -A", answers{}},
+		"status-unknown-output":     {"running", "status -o wide", answers{}},
+		"unknown-name":              {"several", "status web", answers{}},
+		"unknown-name-of-none":      {"cluster", "explain web", answers{}},
+		"not-installed":             {"cluster", "status", answers{unserved: []string{"StatefulSingleton"}}},
+		"forbidden":                 {"running", "status", answers{forbidden: []string{"list statefulsingletons"}}},
+		"no-name":                   {"running", "explain", answers{}},
+		"explain-ready":             {"running", "explain db", answers{}},
+		"explain-not-warm":          {"rollout", "explain db", answers{}},
+		"explain-lost-node":         {"lost-node", "explain db", answers{}},
+		"explain-holder-gone":       {"several", "explain db", answers{}},
+		"explain-no-kyverno":        {"several", "explain cache", answers{}},
+		"explain-controller-absent": {"first", "explain db", answers{}},
+		"explain-deleting":          {"deleting", "explain db", answers{}},
+		"explain-nodes-hidden":      {"lost-node", "explain db", nodes},
+		"plan-nothing":              {"running", "plan db", answers{}},
+		"plan-release":              {"first", "plan db", answers{}},
+		"plan-deleting":             {"deleting", "plan db", answers{}},
+		"plan-nodes-hidden":         {"lost-node", "plan db", nodes},
+		"inject":                    {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: kyverno}},
+		"inject-yaml":               {"running", "inject -f testdata/manifests/deployment.yaml -o yaml", answers{admit: kyverno}},
+		"inject-not-picked":         {"running", "inject -f testdata/manifests/pod.yaml", answers{}},
+		"inject-kyverno-away":       {"running", "inject -f testdata/manifests/deployment.yaml", answers{}},
+		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: careless}},
+		"inject-refused":            {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: refuse}},
+		"inject-no-pod":             {"running", "inject -f testdata/manifests/service.yaml", answers{}},
+		"check":                     {"cluster", "check", answers{}},
+		"check-broken":              {"broken-cluster", "check", answers{kubernetes: "v1.32.4", forbidden: []string{"patch statefulsingletons", "watch pods"}}},
+		"check-bare":                {"running", "check", answers{unserved: []string{"StatefulSingleton", "ClusterPolicy"}}},
+		"check-hidden":              {"cluster", "check", answers{forbidden: []string{"list deployments", "list validatingadmissionpolicies", "get nodes"}}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, tc.world, tc.answers)
+			if err := s.run(t.Context(), tc.line); err != nil {
+				s.out.WriteString("error: " + err.Error() + "\n")
+			}
+			golden(t, name, s.out.String())
+		})
+	}
+}
+
+// A person's word is written only where the controller would follow it, and where the
+// person is sure.
+func TestWord(t *testing.T) {
+	const (
+		old    = "aaaaaaaa-0000-4000-8000-000000000001"
+		holder = "aaaaaaaa-0000-4000-8000-000000000002"
+		other  = "aaaaaaaa-0000-4000-8000-00000000000f"
+	)
+	tests := map[string]struct {
+		world, line string
+		// typed is what a person answers. Empty: nobody is there.
+		typed string
+		// wantWord is the value of the annotation afterwards.
+		wantWord, wantErr string
+	}{
+		"handover":                    {"running", "handover db", "", "2026-01-02T03:04:05Z", ""},
+		"handover of nobody":          {"first", "handover db", "", "", "nobody holds StatefulSingleton prod/db"},
+		"handover without surge":      {"bare", "handover db", "", "", "annotation apps.statefulsingleton.com/handover=2026-01-02T03:04:05Z is not followed: pod db-5c9f-h2qpb belongs to no Deployment"},
+		"attest":                      {"lost-node", "attest db " + old + " --yes", "", old, ""},
+		"attest by hand":              {"lost-node", "attest db " + old, "db-5c9f-h2qpb\n", old, ""},
+		"attest without a line end":   {"lost-node", "attest db " + old, "db-5c9f-h2qpb", old, ""},
+		"attest one that is gone":     {"several", "attest db " + old + " -y", "", old, ""},
+		"attest after second thought": {"lost-node", "attest db " + old, "no\n", "", "that is not its name: nothing was done"},
+		"attest with nobody there":    {"lost-node", "attest db " + old, "", "", "attest asks before it does it, and there is no terminal to ask on"},
+		"attest one that holds":       {"running", "attest db " + holder + " -y", "", "", "nobody asked for the deletion of pod db-7d4b-x8v2n"},
+		"attest one before":           {"running", "attest db " + old + " -y", "", "", "the pod with uid " + old + " is proven dead already"},
+		"attest a stranger":           {"running", "attest db " + other + " -y", "", "", "no pod of this StatefulSingleton has the uid"},
+		"attest without a uid":        {"running", "attest db -y", "", "", "the command is: kubectl stfs attest NAME POD-UID [flags]"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, tc.world, answers{})
+			s.commands.asks = func() bool { return tc.typed != "" }
+			s.in.WriteString(tc.typed)
+			err := s.run(t.Context(), tc.line)
+			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.wantErr)) {
+				t.Errorf("error %v, want %q", err, tc.wantErr)
+			}
+			annotations := s.singleton(t, "db").Annotations
+			if got := annotations[v1.HandoverAnnotation] + annotations[v1.AttestAnnotation]; got != tc.wantWord {
+				t.Errorf("the word is %q, want %q", got, tc.wantWord)
+			}
+		})
+	}
+}
+
+// With -w a change is shown, and what has not changed is not shown again.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		s := newStage(t, "running", answers{})
+		ended := make(chan error)
+		go func() { ended <- s.run(ctx, "status db -w") }()
+		change := func(change func(*v1.StatefulSingleton)) string {
+			t.Helper()
+			synctest.Wait()
+			s.out.Reset()
+			singleton := s.singleton(t, "db")
+			change(singleton)
+			if err := s.Update(ctx, singleton); err != nil {
+				t.Fatal(err)
+			}
+			// Later than whatever was waited for, in the bubble's time.
+			<-time.After(2 * calm)
+			synctest.Wait()
+			return s.out.String()
+		}
+		if got := change(func(s *v1.StatefulSingleton) { s.Labels = map[string]string{"a": "b"} }); got != "" {
+			t.Errorf("nothing has changed, and it shows:\n%s", got)
+		}
+		got := change(func(s *v1.StatefulSingleton) { s.Status.Message = "something else" })
+		if want := "\nStatefulSingleton prod/db: Running, epoch 2\n  something else\n"; !strings.HasPrefix(got, want) {
+			t.Errorf("it shows, want %q first:\n%s", want, got)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("told to stop, it fails: %v", err)
+		}
+	})
+}
+
+func TestTimelineWithoutMoments(t *testing.T) {
+	t.Parallel()
+	got := timeline(&v1.Transition{To: "db-1", Cause: v1.CauseAdopted})
+	if diff := cmp.Diff("Last handoff: Adopted, to db-1\n", got); diff != "" {
+		t.Errorf("timeline (-want +got):\n%s", diff)
+	}
+}
+
+func TestComplete(t *testing.T) {
+	tests := map[string]struct {
+		world, line string
+		want        string
+	}{
+		"names":          {"several", "status ", "cache\ndb\tFailed\n:4\n"},
+		"only one":       {"several", "explain d", "db\tFailed\n:4\n"},
+		"no second name": {"several", "plan db ", ":4\n"},
+		"uid":            {"several", "attest db ", "aaaaaaaa-0000-4000-8000-000000000001\tpod db-5c9f-h2qpb\n:4\n"},
+		"output":         {"several", "status -o ", "text\njson\nyaml\n:4\n"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, tc.world, answers{})
+			root := s.commands.root()
+			root.SetArgs(append([]string{"__complete"}, strings.Split(tc.line, " ")...))
+			if err := root.ExecuteContext(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, s.out.String()); diff != "" {
+				t.Errorf("completions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Every command says how it is used.
+func TestHelp(t *testing.T) {
+	root := NewCommand("0.1.0", genericiooptions.NewTestIOStreamsDiscard())
+	if len(root.Commands()) == 0 {
+		t.Fatal("no commands")
+	}
+	for _, cmd := range root.Commands() {
+		if cmd.Short == "" || cmd.Long == "" || !strings.Contains(cmd.Example, "kubectl stfs "+cmd.Name()) {
+			t.Errorf("%s has no Short, no Long, or no Example of itself", cmd.CommandPath())
+		}
+	}
+	for _, flag := range []string{"context", "namespace", "kubeconfig", "as", "server"} {
+		if root.PersistentFlags().Lookup(flag) == nil {
+			t.Errorf("no flag --%s, which kubectl has", flag)
+		}
+	}
+}
+
+// Every step that a plan may have is told in words.
+func TestStepsInWords(t *testing.T) {
+	pod := handoff.PodRef{Name: "db-1"}
+	plan := handoff.Plan{Status: v1.StatefulSingletonStatus{ActivePod: "db-1", ActivePodUID: "1", Epoch: 3}}
+	steps := []handoff.Step{
+		handoff.Protect{Pod: pod}, handoff.Record{}, handoff.OpenBarrier{Pod: pod, ConfigMap: "c", Epoch: 3}, handoff.Signal{Pod: pod},
+		handoff.Nudge{Pod: pod}, handoff.LetGo{Pod: pod}, handoff.Retire{ReplicaSet: "db"}, handoff.Roll{Deployment: "db", Replaces: pod},
+		handoff.MarkReady{Pod: pod}, handoff.TakeAttestation{UID: "1"},
+	}
+	if got, want := len(steps), strings.Count(read(t, "../handoff/plan.go"), ") isStep() "); got != want {
+		t.Errorf("%d steps, and package handoff has %d", got, want)
+	}
+	var b strings.Builder
+	for _, step := range append(steps, handoff.TakeAttestation{UID: "1", Refused: "why"}) {
+		b.WriteString(stepInWords(step, plan) + "\n")
+	}
+	b.WriteString(stepInWords(handoff.Record{}, handoff.Plan{}) + "\n")
+	golden(t, "steps", b.String())
+}
+
+var boundGuard = regexp.MustCompile(`guardBinding" \(dict "root" \$ "guard" "([a-z-]+)"`)
+
+// What check knows is what the chart and the pages say.
+func TestCheckKnowsTheChart(t *testing.T) {
+	var named []string
+	for _, file := range []string{"guards.yaml", "guards-writes.yaml"} {
+		text := read(t, "../../charts/statefulsingleton/templates/"+file)
+		for _, match := range boundGuard.FindAllStringSubmatch(text, -1) {
+			named = append(named, match[1])
+		}
+	}
+	slices.Sort(named)
+	if diff := cmp.Diff(named, guards); diff != "" {
+		t.Errorf("guards (-chart +check):\n%s", diff)
+	}
+	if text := read(t, "../../charts/statefulsingleton/Chart.yaml"); !strings.Contains(text, `kubeVersion: ">=`+oldestKubernetes+`.0-0"`) {
+		t.Errorf("Chart.yaml asks for another Kubernetes than %s", oldestKubernetes)
+	}
+	if text := read(t, "../../docs/upgrading-kyverno.md"); !strings.Contains(text, "| "+strings.Join(kyvernoVersions, ", ")+" | supported.") {
+		t.Errorf("upgrading-kyverno.md supports others than %v", kyvernoVersions)
+	}
+}
+
+func TestImageVersion(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ image, want string }{
+		"tag":           {"reg.kyverno.io/kyverno/kyverno:v1.19.1", "1.19"},
+		"digest":        {"ghcr.io/kyverno/kyverno:v1.18.0-rc.1@sha256:abc", "1.18"},
+		"port":          {"registry.example:5000/kyverno:1.19", "1.19"},
+		"no tag":        {"registry.example:5000/kyverno", ""},
+		"digest alone":  {"ghcr.io/kyverno/kyverno@sha256:abc", ""},
+		"another's tag": {"ghcr.io/kyverno/kyverno:latest", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if match := imageVersion.FindStringSubmatch(tc.image); match != nil {
+				got = match[1]
+			}
+			if got != tc.want {
+				t.Errorf("version %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// What -o json writes can be read back.
+func TestStatusRoundTrip(t *testing.T) {
+	s := newStage(t, "rollout", answers{})
+	if err := s.run(t.Context(), "status -o json"); err != nil {
+		t.Fatal(err)
+	}
+	var list StatusList
+	decoder := json.NewDecoder(bytes.NewReader(s.out.Bytes()))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 1 || len(list.Items[0].Pods) != 2 {
+		t.Errorf("%d singletons, want 1 with two pods: %+v", len(list.Items), list)
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

@@ -1,0 +1,221 @@
+package plugin
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// now is when the commands look.
+var now = time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC)
+
+// answers are what the API server says, besides what is in its store.
+type answers struct {
+	// forbidden are what the user may not do, as "get nodes".
+	forbidden []string
+	// admit is what becomes of a pod that is created. Nil: nothing.
+	admit func(*corev1.Pod) error
+	// kubernetes is its version. Empty: a supported one.
+	kubernetes string
+	// unserved are kinds that it does not serve.
+	unserved []string
+}
+
+func (a answers) allows(verb, resource string) error {
+	if slices.Contains(a.forbidden, verb+" "+resource) {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("you may not"))
+	}
+	return nil
+}
+
+// stage is a cluster and a terminal for the commands.
+type stage struct {
+	client.WithWatch
+	commands commands
+	in, out  *bytes.Buffer
+}
+
+// newStage has the objects of a file of testdata/worlds in the cluster; the context's
+// namespace is prod.
+func newStage(t *testing.T, world string, a answers) *stage {
+	t.Helper()
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := serializer.NewCodecFactory(scheme).UniversalDeserializer()
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(a.mapper()).WithInterceptorFuncs(a.funcs())
+	for _, document := range documents(t, filepath.Join("testdata", "worlds", world+".yaml")) {
+		object, _, err := decoder.Decode(document, nil, nil)
+		if err != nil {
+			t.Fatalf("world %s: %v", world, err)
+		}
+		builder.WithObjects(object.(client.Object))
+	}
+	s := &stage{WithWatch: builder.Build()}
+	streams, in, out, _ := genericiooptions.NewTestIOStreams()
+	s.in, s.out = in, out
+	kubernetes := a.kubernetes
+	if kubernetes == "" {
+		kubernetes = "v1.36.3"
+	}
+	s.commands = commands{
+		IOStreams: streams,
+		version:   "0.1.0",
+		clock:     clocktesting.NewFakePassiveClock(now),
+		asks:      func() bool { return false },
+		connect: func() (*cluster, error) {
+			return &cluster{WithWatch: s.WithWatch, namespace: "prod", serverVersion: func() (*version.Info, error) {
+				return &version.Info{GitVersion: kubernetes}, nil
+			}}, nil
+		},
+	}
+	return s
+}
+
+// run runs a command line, without its `kubectl stfs`.
+func (s *stage) run(ctx context.Context, line string) error {
+	root := s.commands.root()
+	root.SetArgs(strings.Fields(line))
+	return root.ExecuteContext(ctx)
+}
+
+func (s *stage) singleton(t *testing.T, name string) *v1.StatefulSingleton {
+	t.Helper()
+	singleton := &v1.StatefulSingleton{}
+	if err := s.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: name}, singleton); err != nil {
+		t.Fatal(err)
+	}
+	return singleton
+}
+
+func documents(t *testing.T, file string) (all [][]byte) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		all = append(all, document)
+	}
+}
+
+func (a answers) mapper() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []schema.GroupVersionKind{
+		v1.GroupVersion.WithKind("StatefulSingleton"),
+		{Group: "kyverno.io", Version: "v1", Kind: "ClusterPolicy"},
+	} {
+		if a.serves(kind.Kind) {
+			mapper.Add(kind, meta.RESTScopeNamespace)
+		}
+	}
+	return mapper
+}
+
+func (a answers) serves(kind string) bool { return !slices.Contains(a.unserved, kind) }
+
+// funcs have the fake API server answer.
+func (a answers) funcs() interceptor.Funcs {
+	return interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			kind, err := c.GroupVersionKindFor(object)
+			if err != nil {
+				return err
+			}
+			if err := a.reads("get", kind); err != nil {
+				return err
+			}
+			return c.Get(ctx, key, object, options...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			kind, err := c.GroupVersionKindFor(list)
+			if err != nil {
+				return err
+			}
+			kind.Kind = strings.TrimSuffix(kind.Kind, "List")
+			if err := a.reads("list", kind); err != nil {
+				return err
+			}
+			return c.List(ctx, list, options...)
+		},
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+			switch object := object.(type) {
+			case *authorizationv1.SelfSubjectAccessReview:
+				asked := object.Spec.ResourceAttributes
+				object.Status.Allowed = a.allows(asked.Verb, asked.Resource) == nil
+				return nil
+			case *corev1.Pod:
+				if a.admit != nil {
+					if err := a.admit(object); err != nil {
+						return err
+					}
+				}
+			}
+			return c.Create(ctx, object, options...)
+		},
+	}
+}
+
+// reads says whether what is read is served, and the user may read it.
+func (a answers) reads(verb string, kind schema.GroupVersionKind) error {
+	if !a.serves(kind.Kind) {
+		return &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
+	}
+	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	return a.allows(verb, resource.Resource)
+}
+
+// golden compares what a command wrote with the golden file, or writes that with -update.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "golden", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s is not what comes out now (-want +got); where that is right, run `go test ./controller/plugin -update`:\n%s", file, diff)
+	}
+}

@@ -1,0 +1,245 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+// Status is what `kubectl stfs status -o json` writes of one StatefulSingleton; of several
+// it writes a StatusList. New fields may come. Those that are there stay, by name and
+// meaning.
+type Status struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Phase is status.phase: empty while no pod is there and none is expected.
+	Phase v1.Phase `json:"phase"`
+	// Epoch is that of the holder, or of the last one.
+	Epoch int64 `json:"epoch"`
+	// Message says what goes on and, where a person is needed, what to do.
+	Message string `json:"message"`
+	// Deleting: the StatefulSingleton itself is being deleted.
+	Deleting bool `json:"deleting,omitempty"`
+	// Pods are those of the singleton: the holder first, then what may run besides it, the
+	// standbys in the order in which they would be released, and the rest.
+	Pods []Pod `json:"pods"`
+	// LastTransition is status.lastTransition.
+	LastTransition *v1.Transition `json:"lastTransition,omitempty"`
+	// Handover is status.handover.
+	Handover *v1.Handover `json:"handover,omitempty"`
+	// Conditions are status.conditions.
+	Conditions []metav1.Condition `json:"conditions"`
+}
+
+// StatusList is what `kubectl stfs status -o json` writes of several StatefulSingletons.
+type StatusList struct {
+	Items []Status `json:"items"`
+}
+
+// Pod is one of a singleton's pods.
+type Pod struct {
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
+	// Part is what the pod is to the singleton, as package handoff names it.
+	Part handoff.Part `json:"part"`
+	// Node is empty until the pod is bound to one.
+	Node string `json:"node,omitempty"`
+	// Phase is Kubernetes' own: Pending, Running, Succeeded, Failed.
+	Phase corev1.PodPhase `json:"phase,omitempty"`
+	Ready bool            `json:"ready"`
+	// Stopping: its deletion was asked for.
+	Stopping bool `json:"stopping,omitempty"`
+	// Gone: the record names it, and it does not exist.
+	Gone bool `json:"gone,omitempty"`
+	// WaitsFor is what keeps a standby from being warm. Empty: it is warm.
+	WaitsFor string `json:"waitsFor,omitempty"`
+}
+
+// statusRequest is what the command line asks for.
+type statusRequest struct {
+	// name is empty where all of the namespace are meant.
+	name   string
+	all    bool
+	watch  bool
+	output string
+}
+
+func (c commands) statusCommand() *cobra.Command {
+	var r statusRequest
+	cmd := &cobra.Command{
+		Use:   "status [NAME]",
+		Short: "Show who holds, what each standby waits for, and the last handoff",
+		Long: `status shows of a StatefulSingleton its holder, its standbys and what each of them waits for, the
+conditions, and the last handoff drawn to scale. Without NAME it shows a line of each in the namespace.
+
+-o json and -o yaml write the same in a structure that only grows, for scripts.`,
+		Example: `  # One, in full
+  kubectl stfs status db
+
+  # All of the cluster, a line each
+  kubectl stfs status -A
+
+  # Follow a rollout
+  kubectl stfs status db -w
+
+  # The names of the standbys that are warm
+  kubectl stfs status db -o json | jq -r '.pods[] | select(.part == "Standby" and .waitsFor == null) | .name'`,
+		Args:              takes(0, 1),
+		ValidArgsFunction: c.completeName,
+		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
+			if len(args) > 0 {
+				r.name = args[0]
+			}
+			return c.status(ctx, in, r)
+		}),
+	}
+	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "those of all namespaces")
+	cmd.Flags().BoolVarP(&r.watch, "watch", "w", false, "go on, and show it anew whenever it has changed")
+	cmd.Flags().StringVarP(&r.output, "output", "o", "text", "text, json or yaml")
+	completeOutput(cmd, "text", "json", "yaml")
+	return cmd
+}
+
+func (c commands) status(ctx context.Context, in *cluster, r statusRequest) error {
+	switch {
+	case r.all && r.name != "":
+		return errors.New("-A shows those of all namespaces: leave the name out, or give its namespace with -n")
+	case r.output != "text" && r.output != "json" && r.output != "yaml":
+		return fmt.Errorf("--output is %q: give text, json or yaml", r.output)
+	}
+	namespace := in.namespace
+	if r.all {
+		namespace = metav1.NamespaceAll
+	}
+	last := ""
+	show := func() error {
+		statuses, err := c.statuses(ctx, in, namespace, r.name)
+		if err != nil {
+			return err
+		}
+		text, err := r.format(statuses, namespace)
+		if err != nil || text == last {
+			return err
+		}
+		before := ""
+		if last != "" {
+			before = separator(r.output)
+		}
+		last = text
+		return c.print("%s%s", before, text)
+	}
+	if !r.watch {
+		return show()
+	}
+	return in.follow(ctx, namespace, show)
+}
+
+// statuses reads the singleton of that name, or all of the namespace.
+func (c commands) statuses(ctx context.Context, in *cluster, namespace, name string) ([]Status, error) {
+	var singletons []v1.StatefulSingleton
+	if name != "" {
+		singleton, err := in.find(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		singletons = []v1.StatefulSingleton{*singleton}
+	} else {
+		var err error
+		if singletons, err = in.list(ctx, namespace); err != nil {
+			return nil, err
+		}
+	}
+	const atOnce = 8
+	statuses := make([]Status, len(singletons))
+	reads, readContext := errgroup.WithContext(ctx)
+	reads.SetLimit(atOnce)
+	for i := range singletons {
+		reads.Go(func() error {
+			s, err := in.look(readContext, &singletons[i])
+			if err != nil {
+				return err
+			}
+			statuses[i] = c.statusOf(s)
+			return nil
+		})
+	}
+	return statuses, reads.Wait()
+}
+
+func (c commands) statusOf(s sight) Status {
+	singleton := s.Singleton
+	status := Status{
+		Namespace: singleton.Namespace, Name: singleton.Name,
+		Phase: singleton.Status.Phase, Epoch: singleton.Status.Epoch, Message: singleton.Status.Message,
+		Deleting: !singleton.DeletionTimestamp.IsZero(), Pods: podsOf(s.Snapshot),
+		LastTransition: singleton.Status.LastTransition, Handover: singleton.Status.Handover,
+		Conditions: append([]metav1.Condition{}, singleton.Status.Conditions...),
+	}
+	if status.Deleting && !s.nodesHidden {
+		_, farewell := handoff.Farewell(s.Snapshot, c.clock.Now())
+		status.Message = cmp.Or(farewell, status.Message)
+	}
+	return status
+}
+
+// podsOf are the pods of the singleton, the recorded holder among them though its object
+// may be gone.
+func podsOf(s handoff.Snapshot) []Pod {
+	pods := []Pod{}
+	record := &s.Singleton.Status
+	surveyed := handoff.Survey(s)
+	if record.ActivePodUID != "" && (len(surveyed) == 0 || surveyed[0].Pod.UID != record.ActivePodUID) {
+		pods = append(pods, Pod{Name: record.ActivePod, UID: record.ActivePodUID, Part: handoff.Holder, Node: record.ActiveNode, Gone: true})
+	}
+	for _, is := range surveyed {
+		pods = append(pods, Pod{
+			Name: is.Pod.Name, UID: is.Pod.UID, Part: is.Part, Node: is.Pod.Spec.NodeName, Phase: is.Pod.Status.Phase,
+			Ready:    handoff.IsTrue(is.Pod, corev1.PodReady),
+			Stopping: is.Pod.DeletionTimestamp != nil,
+			WaitsFor: is.WaitsFor,
+		})
+	}
+	return pods
+}
+
+// format writes the statuses as asked for: the one of a name, or all of a namespace.
+func (r statusRequest) format(statuses []Status, namespace string) (string, error) {
+	var object any = StatusList{Items: statuses}
+	if r.name != "" {
+		object = statuses[0]
+	}
+	switch {
+	case r.output == "json":
+		data, err := json.MarshalIndent(object, "", "  ")
+		return string(data) + "\n", err
+	case r.output == "yaml":
+		data, err := yaml.Marshal(object)
+		return string(data), err
+	case r.name != "":
+		return statuses[0].text(), nil
+	}
+	return table(statuses, namespace), nil
+}
+
+// separator stands before what is shown anew.
+func separator(output string) string {
+	switch output {
+	case "json":
+		return ""
+	case "yaml":
+		return "---\n"
+	}
+	return "\n"
+}

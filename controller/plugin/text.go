@@ -1,0 +1,159 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+// idle stands for a phase that is empty.
+const idle v1.Phase = "Idle"
+
+// shownConditions are those that say more than phase and message do.
+var shownConditions = []string{v1.ConditionReady, v1.ConditionPolicyInstalled, v1.ConditionGuarded, v1.ConditionDraining}
+
+// text is the status of one singleton for people.
+func (s *Status) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "StatefulSingleton %s/%s: %s, epoch %d\n", s.Namespace, s.Name, cmp.Or(s.Phase, idle), s.Epoch)
+	if s.Deleting {
+		fmt.Fprintln(&b, "It is being deleted.")
+	}
+	if s.Message != "" {
+		fmt.Fprintf(&b, "  %s\n", s.Message)
+	}
+	b.WriteString("\nPods\n")
+	if len(s.Pods) == 0 {
+		b.WriteString("  none\n")
+	}
+	b.WriteString(columns(func(row func(cells ...string)) {
+		for _, pod := range s.Pods {
+			row("  "+pod.Name, strings.ToLower(string(pod.Part)), cmp.Or(pod.Node, "-"), pod.state())
+		}
+	}))
+	b.WriteString("\nConditions\n")
+	b.WriteString(columns(func(row func(cells ...string)) {
+		for _, kind := range shownConditions {
+			c := meta.FindStatusCondition(s.Conditions, kind)
+			if c == nil {
+				continue
+			}
+			message := c.Message
+			if kind == v1.ConditionReady || message == s.Message {
+				message = "" // it stands above
+			}
+			row("  "+c.Type, string(c.Status), c.Reason, "since "+c.LastTransitionTime.UTC().Format(time.RFC3339), message)
+		}
+	}))
+	if s.LastTransition != nil {
+		b.WriteString("\n" + timeline(s.LastTransition))
+	}
+	return b.String()
+}
+
+// state says in short how a pod does.
+func (p Pod) state() string {
+	switch {
+	case p.Gone:
+		return "gone, without proof that it has ended"
+	case p.Phase == corev1.PodSucceeded || p.Phase == corev1.PodFailed:
+		return "ended: " + string(p.Phase)
+	case p.Stopping:
+		return "stops"
+	case p.Part == handoff.Standby && p.WaitsFor == "":
+		return "warm"
+	case p.Part == handoff.Standby:
+		return "not warm: " + p.WaitsFor
+	case p.Part == handoff.Stranger:
+		return "held for another StatefulSingleton"
+	case p.Ready:
+		return "Ready"
+	}
+	return "not Ready"
+}
+
+// table is a line of each, and a column of namespaces where they are several.
+func table(statuses []Status, namespace string) string {
+	if len(statuses) == 0 && namespace == "" {
+		return "There is no StatefulSingleton.\n"
+	}
+	if len(statuses) == 0 {
+		return fmt.Sprintf("There is no StatefulSingleton in namespace %s; -A shows those of all namespaces.\n", namespace)
+	}
+	return columns(func(row func(cells ...string)) {
+		in := func(namespace string, cells ...string) {
+			cells = append([]string{namespace}, cells...)
+			row(cells...)
+		}
+		if namespace != "" {
+			in = func(_ string, cells ...string) { row(cells...) }
+		}
+		in("NAMESPACE", "NAME", "PHASE", "HOLDER", "EPOCH", "STANDBYS", "POLICY", "LAST HANDOFF", "MESSAGE")
+		for i := range statuses {
+			s := &statuses[i]
+			in(s.Namespace, s.Name, string(cmp.Or(s.Phase, idle)), s.holder(), fmt.Sprint(s.Epoch), s.standbys(), s.policy(), s.lastHandoff(), s.Message)
+		}
+	})
+}
+
+func (s *Status) holder() string {
+	if len(s.Pods) == 0 || s.Pods[0].Part != handoff.Holder {
+		return "-"
+	}
+	holder := &s.Pods[0]
+	if state := holder.state(); state != "Ready" {
+		return holder.Name + " (" + state + ")"
+	}
+	return holder.Name
+}
+
+func (s *Status) standbys() string {
+	all, warm := 0, 0
+	for _, pod := range s.Pods {
+		if pod.Part != handoff.Standby {
+			continue
+		}
+		all++
+		if pod.state() == "warm" {
+			warm++
+		}
+	}
+	if all == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d of %d warm", warm, all)
+}
+
+func (s *Status) policy() string {
+	if c := meta.FindStatusCondition(s.Conditions, v1.ConditionPolicyInstalled); c != nil {
+		return c.Reason
+	}
+	return "-"
+}
+
+func (s *Status) lastHandoff() string {
+	if s.LastTransition == nil {
+		return "-"
+	}
+	return string(s.LastTransition.Cause) + gap(s.LastTransition)
+}
+
+// columns lines cells up.
+func columns(write func(row func(cells ...string))) string {
+	var aligned, trimmed strings.Builder
+	w := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
+	write(func(cells ...string) { fmt.Fprintln(w, strings.Join(cells, "\t")) })
+	w.Flush() // into memory
+	for line := range strings.Lines(aligned.String()) {
+		fmt.Fprintln(&trimmed, strings.TrimRight(line, " \n"))
+	}
+	return trimmed.String()
+}

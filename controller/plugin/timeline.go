@@ -1,0 +1,86 @@
+package plugin
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// timelineWidth is how many characters the whole of a handoff takes.
+const timelineWidth = 40
+
+// timeline draws a handoff to scale, each of its moments in a line, from the one before it.
+func timeline(t *v1.Transition) string {
+	type moment struct {
+		name string
+		at   time.Time
+	}
+	var moments []moment
+	add := func(name string, at *metav1.MicroTime) {
+		if at != nil {
+			moments = append(moments, moment{name, at.UTC()})
+		}
+	}
+	add("started", t.Started)
+	add("terminated", t.Terminated)
+	add("signalled", t.Signalled)
+	add("ready", t.Ready)
+
+	var b strings.Builder
+	fmt.Fprintf(&b, "Last handoff: %s%s\n", inWords(t), gap(t))
+	if len(moments) == 0 {
+		return b.String()
+	}
+	first := moments[0].at
+	whole := moments[len(moments)-1].at.Sub(first)
+	before, from := first, 0
+	for i, m := range moments {
+		to := from
+		if whole > 0 {
+			share := float64(m.at.Sub(first)) / float64(whole)
+			to = min(max(from, int(math.Round(share*(timelineWidth-1)))), timelineWidth-1)
+		}
+		bar := strings.Repeat(" ", from) + "●"
+		if to > from {
+			bar += strings.Repeat("━", to-from-1) + "●"
+		}
+		if i == 0 {
+			fmt.Fprintf(&b, "  %s  %-10s  %s\n", first.Format("2006-01-02 15:04:05.000"), m.name, bar)
+		} else {
+			fmt.Fprintf(&b, "  %11s%s  %-10s  %s%s  +%s\n", "", m.at.Format("15:04:05.000"), m.name,
+				bar, strings.Repeat(" ", timelineWidth-1-to), m.at.Sub(before).Round(time.Millisecond))
+		}
+		before, from = m.at, to
+	}
+	return b.String()
+}
+
+// inWords says who handed over to whom, why, and by which proof.
+func inWords(t *v1.Transition) string {
+	words := string(t.Cause)
+	switch {
+	case t.From != "" && t.To != "":
+		words += fmt.Sprintf(", %s to %s", t.From, t.To)
+	case t.From != "":
+		words += fmt.Sprintf(", from %s, to nobody yet", t.From)
+	case t.To != "":
+		words += ", to " + t.To
+	}
+	if t.Proof != "" {
+		words += ", proof " + string(t.Proof)
+	}
+	return words
+}
+
+// gap says how long nobody ran, where that is known.
+func gap(t *v1.Transition) string {
+	if t.GapMilliseconds == nil {
+		return ""
+	}
+	return fmt.Sprintf(", gap %s", time.Duration(*t.GapMilliseconds)*time.Millisecond)
+}
