@@ -4,6 +4,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# Where kubectl finds its plugin.
+export PATH := $(CURDIR)/bin:$(PATH)
+
 # CLUSTER=current uses the cluster of the current kubeconfig instead of the local one.
 export CLUSTER
 # Where the cluster pulls the project's images from, and their tag. The local
@@ -74,7 +77,7 @@ bench-scale: own-cluster install ## What a thousand singletons cost; two hours o
 	go run ./chainsaw-tests/bench-scale -report
 
 .PHONY: e2e
-e2e: demo ## End-to-end tests on the real cluster: the demo, each case, the pages, the README
+e2e: demo plugin ## End-to-end tests on the real cluster: the demo, each case, the pages, the README
 ifneq ($(CLUSTER),current)
 	go test -count=1 -tags cluster ./chainsaw-tests/cluster
 endif
