@@ -94,7 +94,7 @@ endif
 	$(in_cluster) chainsaw-tests/readme.sh
 
 .PHONY: pages
-pages: install ## The commands of the pages in docs, as they are written
+pages: install plugin ## The commands of the pages in docs, as they are written
 	$(in_cluster) chainsaw-tests/pages.sh $$(find docs -name '*.md' | sort)
 
 ##@ Build

@@ -1,0 +1,20 @@
+package plugin
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// Scripts read the page: each field of -o json is explained there.
+func TestFieldsAreDocumented(t *testing.T) {
+	page := read(t, "../../docs/kubectl-stfs.md")
+	for _, kind := range []reflect.Type{reflect.TypeFor[StatusList](), reflect.TypeFor[Status](), reflect.TypeFor[Pod]()} {
+		for i := range kind.NumField() {
+			name, _, _ := strings.Cut(kind.Field(i).Tag.Get("json"), ",")
+			if !strings.Contains(page, "`"+name+"`") {
+				t.Errorf("kubectl-stfs.md does not explain `%s` of %s", name, kind.Name())
+			}
+		}
+	}
+}
