@@ -34,8 +34,17 @@ type Spec struct {
 	Files map[string]string
 	// Dirs maps a directory in the image to its mode, fs.ModeSticky included ("/tmp": 0o777|fs.ModeSticky).
 	Dirs map[string]fs.FileMode
+	// Root is a directory of this machine that the image holds as its own root: directories, regular files and
+	// symbolic links, their owner root. Files and Dirs come on top. None if empty.
+	Root string
 	// Entrypoint is the command in exec form.
 	Entrypoint []string
+	// Cmd are the arguments of Entrypoint that a pod's args replace.
+	Cmd []string
+	// Env are the environment's variables, each "NAME=value".
+	Env []string
+	// StopSignal is what asks the main process to end, "SIGINT"; SIGTERM if empty.
+	StopSignal string
 	// User is "uid" or "uid:gid"; root if empty.
 	User string
 	// Arch is the GOARCH of the files; this machine's if empty.
@@ -62,7 +71,8 @@ func Build(s Spec) (v1.Image, error) {
 	if s.Arch == "" {
 		config.Architecture = runtime.GOARCH
 	}
-	config.Config.Entrypoint, config.Config.User = s.Entrypoint, s.User
+	config.Config.Entrypoint, config.Config.Cmd, config.Config.User = s.Entrypoint, s.Cmd, s.User
+	config.Config.Env, config.Config.StopSignal = s.Env, s.StopSignal
 	return mutate.ConfigFile(img, config)
 }
 
@@ -91,36 +101,91 @@ func Write(tarPath string, s Spec) error {
 	return os.Rename(partial.Name(), tarPath)
 }
 
-// layer packs directories before files, both in order of their names, without times and owners.
-func layer(s Spec) ([]byte, error) {
-	dirs := map[string]fs.FileMode{}
-	for p := range s.Files {
-		for dir := path.Dir(inside(p)); dir != "."; dir = path.Dir(dir) {
-			dirs[dir] = 0o755
+// tree is what a layer holds, by the paths in its archive.
+type tree struct {
+	dirs map[string]fs.FileMode
+	// files and links lead to files of this machine, and to the links' targets.
+	files, links map[string]string
+}
+
+func treeOf(s Spec) (tree, error) {
+	t := tree{map[string]fs.FileMode{}, map[string]string{}, map[string]string{}}
+	if s.Root != "" {
+		if err := t.addRoot(s.Root); err != nil {
+			return tree{}, err
 		}
 	}
+	for p, source := range s.Files {
+		t.addParents(inside(p))
+		t.files[inside(p)] = source
+	}
 	for p, mode := range s.Dirs {
-		for dir := path.Dir(inside(p)); dir != "."; dir = path.Dir(dir) {
-			if _, ok := dirs[dir]; !ok {
-				dirs[dir] = 0o755
-			}
+		t.addParents(inside(p))
+		t.dirs[inside(p)] = mode
+	}
+	return t, nil
+}
+
+func (t tree) addRoot(root string) error {
+	return filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || p == root {
+			return err
 		}
-		dirs[inside(p)] = mode
+		name, err := filepath.Rel(root, p)
+		if err != nil {
+			return err
+		}
+		switch d.Type() {
+		case fs.ModeDir:
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			t.dirs[name] = info.Mode()
+		case fs.ModeSymlink:
+			t.links[name], err = os.Readlink(p)
+		default:
+			t.files[name] = p
+		}
+		return err
+	})
+}
+
+// addParents leaves directories that are known as they are.
+func (t tree) addParents(p string) {
+	for dir := path.Dir(p); dir != "."; dir = path.Dir(dir) {
+		if _, ok := t.dirs[dir]; !ok {
+			t.dirs[dir] = 0o755
+		}
+	}
+}
+
+// layer packs directories before files before links, each in order of their names, without times and owners.
+func layer(s Spec) ([]byte, error) {
+	t, err := treeOf(s)
+	if err != nil {
+		return nil, err
 	}
 	var out bytes.Buffer
 	archive := tar.NewWriter(&out)
-	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
-		header := &tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: unixMode(dirs[dir])}
+	for _, dir := range slices.Sorted(maps.Keys(t.dirs)) {
+		header := &tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: unixMode(t.dirs[dir])}
 		if err := archive.WriteHeader(header); err != nil {
 			return nil, err
 		}
 	}
-	for _, p := range slices.Sorted(maps.Keys(s.Files)) {
-		if err := addFile(archive, inside(p), s.Files[p]); err != nil {
+	for _, p := range slices.Sorted(maps.Keys(t.files)) {
+		if err := addFile(archive, p, t.files[p]); err != nil {
 			return nil, err
 		}
 	}
-	err := archive.Close()
+	for _, p := range slices.Sorted(maps.Keys(t.links)) {
+		header := &tar.Header{Typeflag: tar.TypeSymlink, Name: p, Linkname: t.links[p], Mode: 0o777}
+		if err := archive.WriteHeader(header); err != nil {
+			return nil, err
+		}
+	}
+	err = archive.Close()
 	return out.Bytes(), err
 }
 

@@ -71,6 +71,52 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// A whole directory becomes the image's root; what Files and Dirs name lies on top.
+func TestWriteOfADirectory(t *testing.T) {
+	spec, root := testSpec(t), t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "usr"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "usr", "tool"), []byte("#!tool"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("usr/tool", filepath.Join(root, "tool")); err != nil {
+		t.Fatal(err)
+	}
+	spec.Root, spec.Dirs = root, nil
+	spec.Files = map[string]string{"/usr/app": spec.Files["/app"]}
+	spec.Cmd, spec.Env, spec.StopSignal = []string{"serve"}, []string{"LANG=C"}, "SIGINT"
+	img, err := Build(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gotConfig := []string{strings.Join(config.Config.Cmd, " "), strings.Join(config.Config.Env, " "), config.Config.StopSignal}
+	if diff := cmp.Diff([]string{"serve", "LANG=C", "SIGINT"}, gotConfig); diff != "" {
+		t.Errorf("config (-want +got):\n%s", diff)
+	}
+	content := mutate.Extract(img)
+	defer content.Close()
+	want := map[string]string{"usr": "drwx------", "usr/tool": "-rwxr-x---", "usr/app": "-rwxr-xr-x", "tool": "Lrwxrwxrwx usr/tool"}
+	got := map[string]string{}
+	for files := tar.NewReader(content); ; {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[h.Name] = strings.TrimSpace(h.FileInfo().Mode().String() + " " + h.Linkname)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
 func TestWriteIsDeterministic(t *testing.T) {
 	spec, dir := testSpec(t), t.TempDir()
 	var archives [2][]byte
@@ -97,6 +143,7 @@ func TestWriteErrors(t *testing.T) {
 		"reference without a tag": {func(s *Spec) { s.Ref = "docker.io/statefulsingleton/app" }, "needs registry, repository and tag"},
 		"missing file":            {func(s *Spec) { s.Files["/x"] = "/does/not/exist" }, "no such file"},
 		"a directory as file":     {func(s *Spec) { s.Files["/x"] = "/" }, "not a regular file"},
+		"missing root":            {func(s *Spec) { s.Root = "/does/not/exist" }, "no such file"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
