@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// keyring is where Debian keeps the keys of its releases, those to come among them.
+const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+// download brings packages of the release, and all that they depend on but for without, into the directory. It
+// returns the files, in order of their names.
+func download(dir string, packages, without []string) ([]string, error) {
+	mirror, err := findMirror()
+	if err != nil {
+		return nil, err
+	}
+	a, err := newAPT(filepath.Join(dir, "apt"), mirror)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.get("update"); err != nil {
+		return nil, err
+	}
+	uris, err := a.get(append([]string{"--print-uris", "--yes", "--no-install-recommends", "install"}, packages...)...)
+	if err != nil {
+		return nil, err
+	}
+	names := slices.DeleteFunc(packageNames(uris), func(name string) bool { return slices.Contains(without, name) })
+	if len(names) == 0 {
+		return nil, fmt.Errorf("apt would download nothing for %s: %s", strings.Join(packages, ", "), uris)
+	}
+	if _, err := a.get(append([]string{"download"}, names...)...); err != nil {
+		return nil, err
+	}
+	return filepath.Glob(filepath.Join(a.dir, "*.deb"))
+}
+
+// apt is a package manager whose state is in a directory of its own: it knows one release of Debian, and no package
+// is installed. All else is as this machine's is set up, proxies for one.
+type apt struct {
+	dir     string
+	options []string
+}
+
+func newAPT(dir, mirror string) (apt, error) {
+	sources, status := filepath.Join(dir, "sources.list"), filepath.Join(dir, "state/status")
+	for _, d := range []string{"state/lists/partial", "cache/archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return apt{}, err
+		}
+	}
+	if err := os.WriteFile(status, nil, 0o644); err != nil {
+		return apt{}, err
+	}
+	line := fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring, mirror, release)
+	if err := os.WriteFile(sources, []byte(line), 0o644); err != nil {
+		return apt{}, err
+	}
+	return apt{dir, []string{
+		"--quiet=2",
+		"--option=Dir::State=" + filepath.Join(dir, "state"),
+		"--option=Dir::State::status=" + status,
+		"--option=Dir::Cache=" + filepath.Join(dir, "cache"),
+		"--option=Dir::Etc::sourcelist=" + sources,
+		"--option=Dir::Etc::sourceparts=/dev/null",
+		"--option=Dir::Etc::preferencesparts=/dev/null",
+		// the user _apt may not write there
+		"--option=APT::Sandbox::User=root",
+	}}, nil
+}
+
+func (a apt) get(args ...string) (string, error) {
+	return aptGet(a.dir, append(slices.Clone(a.options), args...)...)
+}
+
+// findMirror is the mirror that this machine's own apt takes Debian's packages from.
+func findMirror() (string, error) {
+	find := func() (string, error) {
+		return aptGet("/", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian")
+	}
+	mirrors, err := find()
+	if err == nil && mirrors == "" {
+		// what label a mirror bears is known once its lists are there
+		if _, err = aptGet("/", "--quiet=2", "update"); err == nil {
+			mirrors, err = find()
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	if mirrors == "" {
+		return "", errors.New("apt knows no mirror of Debian: name one in /etc/apt/sources.list.d, then try again")
+	}
+	first, _, _ := strings.Cut(mirrors, "\n")
+	return first, nil
+}
+
+func aptGet(dir string, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command("apt-get", args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", cmd, err, stderr.String())
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
+
+// packageNames reads what apt-get --print-uris prints: a line for each file, 'URI' NAME_VERSION_ARCH.deb SIZE HASH.
+func packageNames(uris string) []string {
+	var names []string
+	for line := range strings.Lines(uris) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || !strings.HasSuffix(fields[1], ".deb") {
+			continue
+		}
+		name, _, _ := strings.Cut(fields[1], "_")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,23 @@
+#!/bin/sh
+# What the official image's entrypoint does, as far as the examples need it: the first start makes the database, and
+# every start has the server take this process's place.
+set -eu
+
+case ${1-} in -*) set -- postgres "$@" ;; esac
+
+if [ "${1-}" = postgres ]; then
+	mkdir -p "$PGDATA"
+	# A volume that is given to a group may have opened it to that, and the server refuses such a directory.
+	chmod 00700 "$PGDATA"
+	if [ ! -s "$PGDATA/PG_VERSION" ]; then
+		if [ -z "${POSTGRES_PASSWORD-}" ]; then
+			echo "POSTGRES_PASSWORD is not set, and the superuser of a new database needs one: set it" >&2
+			exit 1
+		fi
+		printf '%s\n' "$POSTGRES_PASSWORD" | initdb --pgdata="$PGDATA" --username="${POSTGRES_USER:-postgres}" \
+			--pwfile=/dev/stdin --auth-local=trust --auth-host=scram-sha-256 --encoding=UTF8 --locale=C
+		echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
+		echo "listen_addresses = '*'" >>"$PGDATA/postgresql.conf"
+	fi
+fi
+exec "$@"

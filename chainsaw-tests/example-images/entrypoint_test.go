@@ -1,0 +1,61 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The programs that the entrypoint runs, as far as it sees them.
+var stubs = map[string]string{
+	"initdb":   "#!/bin/sh\necho \"initdb for $(cat)\"\necho 17 >\"$PGDATA/PG_VERSION\"\n",
+	"postgres": "#!/bin/sh\necho \"postgres $*\"\n",
+}
+
+func TestEntrypoint(t *testing.T) {
+	const made = "initdb for secret\n"
+	tests := map[string]struct {
+		starts   [][]string // one after the other, on the same volume
+		password string
+		want     string
+		wantErr  string
+	}{
+		"the first start makes the database": {starts: [][]string{{"postgres"}}, password: "secret", want: made + "postgres \n"},
+		"the second finds it":                {starts: [][]string{{"postgres"}, {"postgres"}}, password: "secret", want: made + "postgres \npostgres \n"},
+		"options are the server's":           {starts: [][]string{{"-c", "work_mem=8MB"}}, password: "secret", want: made + "postgres -c work_mem=8MB\n"},
+		"any other command":                  {starts: [][]string{{"echo", "hello"}}, want: "hello\n"},
+		"no password":                        {starts: [][]string{{"postgres"}}, wantErr: "POSTGRES_PASSWORD is not set"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for program, text := range stubs {
+				if err := writeText(filepath.Join(dir, "bin", program), text); err != nil {
+					t.Fatal(err)
+				}
+			}
+			data := filepath.Join(dir, "volume/pgdata")
+			var out, problems strings.Builder
+			var err error
+			for _, args := range tc.starts {
+				cmd := exec.Command("sh", append([]string{"docker-entrypoint.sh"}, args...)...)
+				cmd.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "PGDATA=" + data, "POSTGRES_PASSWORD=" + tc.password}
+				cmd.Stdout, cmd.Stderr = &out, &problems
+				err = cmd.Run()
+			}
+			if (err != nil) != (tc.wantErr != "") || !strings.Contains(problems.String(), tc.wantErr) {
+				t.Errorf("error %v, %q, want %q", err, problems.String(), tc.wantErr)
+			}
+			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+			if info, err := os.Stat(data); err == nil && info.Mode().Perm() != 0o700 {
+				t.Errorf("the data directory has mode %v, and the server refuses what others may read", info.Mode())
+			}
+		})
+	}
+}

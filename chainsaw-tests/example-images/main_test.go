@@ -1,0 +1,94 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPackageNames(t *testing.T) {
+	tests := map[string]struct {
+		uris string
+		want []string
+	}{
+		"nothing": {"", nil},
+		"in order of their names": {
+			"'http://mirror.example.com/pool/main/g/glibc/libc6_2.41-12_amd64.deb' libc6_2.41-12_amd64.deb 2848996 SHA256:1f\n" +
+				"'http://mirror.example.com/pool/main/d/dash/dash_0.5.12-12_amd64.deb' dash_0.5.12-12_amd64.deb 98000 SHA256:2e\n",
+			[]string{"dash", "libc6"},
+		},
+		"among other lines": {"Reading package lists...\n'x' tzdata_2025b-4_all.deb 1 MD5Sum:0\n", []string{"tzdata"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, packageNames(tc.uris)); diff != "" {
+				t.Errorf("names (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What is laid out without any package: the recipe's own files, and a merged /usr.
+func TestLayOut(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root")
+	r := recipe{
+		texts: map[string]string{"etc/passwd": "root:x:0:0\n", "usr/local/bin/start": "#!/bin/sh\n"},
+		links: map[string]string{"var/run": "../run"},
+	}
+	if err := r.layOut(root, nil); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"etc/passwd": "-rw-r--r--", "usr/local/bin/start": "-rwxr-xr-x",
+		"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin", "var/run": "../run",
+	}
+	got := map[string]string{}
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(root, p)
+		if err != nil {
+			return err
+		}
+		if d.Type() == fs.ModeSymlink {
+			got[name], err = os.Readlink(p)
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			got[name] = info.Mode().String()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// Whatever decides what an image holds gives it another place in the cache.
+func TestKeyOf(t *testing.T) {
+	keys := map[string]string{}
+	for name, files := range map[string]fstest.MapFS{
+		"one":             {"a.go": {Data: []byte("x")}},
+		"another content": {"a.go": {Data: []byte("y")}},
+		"another name":    {"b.go": {Data: []byte("x")}},
+		"two files":       {"a.go": {Data: []byte("x")}, "b.go": {Data: []byte("x")}},
+	} {
+		key, err := keyOf(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if same, ok := keys[key]; ok {
+			t.Errorf("%s and %s have the same key %s", name, same, key)
+		}
+		keys[key] = name
+	}
+}
