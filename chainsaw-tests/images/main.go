@@ -22,6 +22,7 @@ var programs = []program{
 	{"gate", "./controller/cmd/gate", "/ko-app/gate"},
 	{"manager", "./controller/cmd/manager", "/ko-app/manager"},
 	{"app", "./chainsaw-tests/app", "/app"},
+	{"writer", "./chainsaw-tests/writer", "/writer"},
 }
 
 // user is distroless's nonroot, as in the release images.

@@ -1,0 +1,95 @@
+// Command writer is a client of a PostgreSQL that is handed over, and holds it to what it acknowledged: see
+// `writer --help`.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+)
+
+const (
+	// interval is the time from one row to the next, and from one try to connect to the next.
+	interval = 10 * time.Millisecond
+	// reading is how long the table may take to be read in the end.
+	reading = 30 * time.Second
+)
+
+func main() {
+	root := &cobra.Command{
+		Use:   "writer",
+		Short: "Write numbered rows to PostgreSQL, and tell whether one is lost that was acknowledged",
+		Long: `writer writes numbered rows, one every 10 ms and each in a transaction of its own, to the PostgreSQL that its
+environment names as libpq reads it (PGHOST, PGUSER, PGPASSWORD), and connects again whenever that fails.
+
+At SIGTERM it stops, compares the table with what was acknowledged, and prints a line of JSON: the runs of the server
+that answered, how long none did before each, the longest pause, and the rows that are lost. The exit code is 1 if one
+is, or if a server answered again after another one had.`,
+		Example: `  PGHOST=127.0.0.1 PGUSER=postgres PGPASSWORD=example writer
+  kubectl exec writer -- /writer stop`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return write(cmd.Context()) },
+	}
+	root.AddCommand(&cobra.Command{
+		Use:     "stop",
+		Short:   "Send SIGTERM to the writer that is the main process of this container",
+		Example: "  kubectl exec writer -- /writer stop",
+		Args:    cobra.NoArgs,
+		RunE:    func(*cobra.Command, []string) error { return syscall.Kill(1, syscall.SIGTERM) },
+	})
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "writer:", err)
+		os.Exit(1)
+	}
+}
+
+// write returns once ctx is done and what was written has been compared.
+func write(ctx context.Context) error {
+	config, err := pgx.ParseConfig("")
+	if err != nil {
+		return fmt.Errorf("read which server to write to from PGHOST and the like: %w", err)
+	}
+	c := client{config: config}
+	first, err := c.prepare(ctx)
+	if err != nil {
+		return fmt.Errorf("make the table at %s: %w", config.Host, err)
+	}
+	var r record
+	for n := first; ctx.Err() == nil; n++ {
+		// A row that failed is written or not, who knows: the next one has a number of its own.
+		if server, err := c.insert(ctx, n); err == nil {
+			r.acknowledge(n, server, time.Now())
+		}
+		pause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reading)
+	defer cancel()
+	table, err := c.rows(ctx, first)
+	if err != nil {
+		return fmt.Errorf("read the table at %s within %s: %w", config.Host, reading, err)
+	}
+	found := r.compare(table)
+	if err := json.NewEncoder(os.Stdout).Encode(found); err != nil {
+		return err
+	}
+	return found.problem()
+}
+
+// pause ends early when ctx is done.
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(interval):
+	}
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// record is what the client was told.
+type record struct {
+	// acknowledged are the rows' numbers, in order.
+	acknowledged []int64
+	servers      []server
+	last         time.Time
+	longest      time.Duration
+}
+
+// server is a run of the server, from its first acknowledgement until another one's.
+type server struct {
+	Started time.Time `json:"started"`
+	Rows    int       `json:"rows"`
+	// PauseMilliseconds is the time from the last acknowledgement of the one before to the first one of this.
+	PauseMilliseconds int64 `json:"pauseMilliseconds"`
+}
+
+// acknowledge writes down that the server that was started then has committed row n.
+func (r *record) acknowledge(n int64, started, now time.Time) {
+	var pause time.Duration
+	if !r.last.IsZero() {
+		pause = now.Sub(r.last)
+	}
+	r.last, r.longest = now, max(r.longest, pause)
+	if len(r.servers) == 0 || !r.servers[len(r.servers)-1].Started.Equal(started) {
+		r.servers = append(r.servers, server{Started: started, PauseMilliseconds: pause.Milliseconds()})
+	}
+	r.servers[len(r.servers)-1].Rows++
+	r.acknowledged = append(r.acknowledged, n)
+}
+
+// comparison is what the client was told beside what the table holds.
+type comparison struct {
+	// Acknowledged is the number of rows that were.
+	Acknowledged int `json:"acknowledged"`
+	// Unacknowledged rows are in the table, and their answer did not reach the client. They are no fault.
+	Unacknowledged int `json:"unacknowledged"`
+	// Lost are the numbers of rows that were acknowledged and are not in the table.
+	Lost []int64 `json:"lost"`
+	// Returned are the servers that answered again after another one had: two ran at once.
+	Returned []time.Time `json:"returned"`
+	// LongestPauseMilliseconds is the longest time from one acknowledgement to the next.
+	LongestPauseMilliseconds int64    `json:"longestPauseMilliseconds"`
+	Servers                  []server `json:"servers"`
+}
+
+// compare takes the numbers in the table in order.
+func (r *record) compare(table []int64) comparison {
+	c := comparison{
+		Acknowledged: len(r.acknowledged), Lost: []int64{}, Returned: []time.Time{},
+		LongestPauseMilliseconds: r.longest.Milliseconds(), Servers: r.servers,
+	}
+	for _, n := range r.acknowledged {
+		if _, there := slices.BinarySearch(table, n); !there {
+			c.Lost = append(c.Lost, n)
+		}
+	}
+	c.Unacknowledged = len(table) - (c.Acknowledged - len(c.Lost))
+	for i, s := range r.servers {
+		if slices.ContainsFunc(r.servers[:i], func(before server) bool { return before.Started.Equal(s.Started) }) {
+			c.Returned = append(c.Returned, s.Started)
+		}
+	}
+	return c
+}
+
+// problem says what is at fault, if anything is.
+func (c comparison) problem() error {
+	switch {
+	case c.Acknowledged == 0:
+		return errors.New("no row was acknowledged, so nothing is shown: see what the server said above")
+	case len(c.Lost) > 0:
+		return fmt.Errorf("%d of %d acknowledged rows are not in the table, the first of them %d", len(c.Lost), c.Acknowledged, c.Lost[0])
+	case len(c.Returned) > 0:
+		return fmt.Errorf("the server that was started at %s answered again after another one had: two ran at once", c.Returned[0])
+	}
+	return nil
+}
