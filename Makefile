@@ -77,14 +77,14 @@ bench-scale: own-cluster install ## What a thousand singletons cost; two hours o
 	go run ./chainsaw-tests/bench-scale -report
 
 .PHONY: e2e
-e2e: demo plugin ## End-to-end tests on the real cluster: the demo, each case, the pages, the README
+e2e: demo plugin example-images ## End-to-end tests on the real cluster: the demo, each case, the pages, the README
 ifneq ($(CLUSTER),current)
 	go test -count=1 -tags cluster ./chainsaw-tests/cluster
 endif
 	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
 	@mkdir -p dist
 	$(in_cluster) chainsaw test chainsaw-tests --config chainsaw-tests/.chainsaw.yaml --no-color \
-		--set image=$(REGISTRY)/app:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw | tee dist/chainsaw.log \
+		--set image=$(REGISTRY)/app:$(VERSION) --set writer=$(REGISTRY)/writer:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw | tee dist/chainsaw.log \
 		|| { awk -f chainsaw-tests/errors.awk dist/chainsaw.log; exit 1; }
 ifneq ($(CLUSTER),current)
 	$(MAKE) faults
@@ -185,6 +185,12 @@ endif
 		--set image.gate.repository=$(REGISTRY)/gate --set image.gate.tag=$(VERSION) \
 		--set-string podAnnotations.built=$$(sha256sum dist/images/manager.tar | cut -c1-16)
 
+.PHONY: example-images
+example-images: up ## Give the local cluster the public images that the examples name, made of Debian's packages
+ifneq ($(CLUSTER),current)
+	archives=$$(go run ./chainsaw-tests/example-images) && for archive in $$archives; do $(cluster) load "$$archive"; done
+endif
+
 .PHONY: deps
 deps: $(cluster) ## Install the Debian packages that the local cluster lacks
 ifneq ($(CLUSTER),current)
@@ -198,4 +204,4 @@ $(cluster):
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
