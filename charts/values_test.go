@@ -200,7 +200,7 @@ func values(t *testing.T) map[string]valueCase {
 					"app.kubernetes.io/instance":  release,
 					"app.kubernetes.io/component": "metrics",
 				}},
-				"endpoints": []any{map[string]any{"port": "metrics"}},
+				"endpoints": []any{map[string]any{"port": "metrics", "honorLabels": true}},
 			},
 		},
 		"serviceMonitor.labels": {
@@ -211,12 +211,12 @@ func values(t *testing.T) map[string]valueCase {
 		"serviceMonitor.interval": {
 			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.interval=15s"},
 			got:  func(o []client.Object) any { return scrape(o, "spec", "endpoints") },
-			want: []any{map[string]any{"port": "metrics", "interval": "15s"}},
+			want: []any{map[string]any{"port": "metrics", "honorLabels": true, "interval": "15s"}},
 		},
 		"serviceMonitor.scrapeTimeout": {
 			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.scrapeTimeout=5s"},
 			got:  func(o []client.Object) any { return scrape(o, "spec", "endpoints") },
-			want: []any{map[string]any{"port": "metrics", "scrapeTimeout": "5s"}},
+			want: []any{map[string]any{"port": "metrics", "honorLabels": true, "scrapeTimeout": "5s"}},
 		},
 		"networkPolicy.enabled": {
 			set: []string{"networkPolicy.enabled=true"},
