@@ -63,17 +63,24 @@ func values(t *testing.T) map[string]valueCase {
 		{Port: new(intstr.FromInt32(5353)), Protocol: new(corev1.ProtocolUDP)},
 		{Port: new(intstr.FromInt32(5353)), Protocol: new(corev1.ProtocolTCP)},
 	}
-	// a field of the ServiceMonitor, if there is one
-	scrape := func(o []client.Object, field ...string) any {
-		monitors := all[*unstructured.Unstructured](o)
-		if len(monitors) == 0 {
+	// a field of what is of the Prometheus Operator's kinds, if there is one
+	monitoring := func(o []client.Object, field ...string) any {
+		objects := all[*unstructured.Unstructured](o)
+		if len(objects) == 0 {
 			return nil
 		}
-		value, _, err := unstructured.NestedFieldNoCopy(monitors[0].Object, field...)
+		value, _, err := unstructured.NestedFieldNoCopy(objects[0].Object, field...)
 		if err != nil {
 			t.Error(err)
 		}
 		return value
+	}
+	// the runbook of the first alert, if there is one
+	runbook := func(o []client.Object) any {
+		if len(all[*unstructured.Unstructured](o)) == 0 {
+			return nil
+		}
+		return rulesOf(t, o).Groups[0].Rules[0].Annotations["runbook_url"]
 	}
 	return map[string]valueCase{
 		"fullnameOverride": {
@@ -193,7 +200,7 @@ func values(t *testing.T) map[string]valueCase {
 		"logFormat": {set: []string{"logFormat=console"}, got: flag("log-format"), want: "console"},
 		"serviceMonitor.enabled": {
 			set: []string{"serviceMonitor.enabled=true"},
-			got: func(o []client.Object) any { return scrape(o, "spec") },
+			got: func(o []client.Object) any { return monitoring(o, "spec") },
 			want: map[string]any{
 				"selector": map[string]any{"matchLabels": map[string]any{
 					"app.kubernetes.io/name":      "statefulsingleton",
@@ -205,18 +212,33 @@ func values(t *testing.T) map[string]valueCase {
 		},
 		"serviceMonitor.labels": {
 			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.labels.release=prometheus"},
-			got:  func(o []client.Object) any { return scrape(o, "metadata", "labels", "release") },
+			got:  func(o []client.Object) any { return monitoring(o, "metadata", "labels", "release") },
 			want: "prometheus",
 		},
 		"serviceMonitor.interval": {
 			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.interval=15s"},
-			got:  func(o []client.Object) any { return scrape(o, "spec", "endpoints") },
+			got:  func(o []client.Object) any { return monitoring(o, "spec", "endpoints") },
 			want: []any{map[string]any{"port": "metrics", "honorLabels": true, "interval": "15s"}},
 		},
 		"serviceMonitor.scrapeTimeout": {
 			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.scrapeTimeout=5s"},
-			got:  func(o []client.Object) any { return scrape(o, "spec", "endpoints") },
+			got:  func(o []client.Object) any { return monitoring(o, "spec", "endpoints") },
 			want: []any{map[string]any{"port": "metrics", "honorLabels": true, "scrapeTimeout": "5s"}},
+		},
+		"prometheusRule.enabled": {
+			set:  []string{"prometheusRule.enabled=true"},
+			got:  func(o []client.Object) any { return monitoring(o, "kind") },
+			want: "PrometheusRule",
+		},
+		"prometheusRule.labels": {
+			set:  []string{"prometheusRule.enabled=true", "prometheusRule.labels.release=prometheus"},
+			got:  func(o []client.Object) any { return monitoring(o, "metadata", "labels", "release") },
+			want: "prometheus",
+		},
+		"prometheusRule.runbookURL": {
+			set:  []string{"prometheusRule.enabled=true", "prometheusRule.runbookURL=https://wiki.example/stfs"},
+			got:  runbook,
+			want: "https://wiki.example/stfs#statefulsingletonseveralrun",
 		},
 		"networkPolicy.enabled": {
 			set: []string{"networkPolicy.enabled=true"},
@@ -407,6 +429,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"interval without unit":   {[]string{"--set-string", "serviceMonitor.interval=30"}, "at '/serviceMonitor/interval': '30' does not match pattern"},
 		"number for an interval":  {[]string{"--set", "serviceMonitor.scrapeTimeout=30"}, "at '/serviceMonitor/scrapeTimeout': got number, want string"},
 		"others' pods counted":    {[]string{"--set", "topologySpreadConstraints[0].labelSelector.x=1"}, "at '/topologySpreadConstraints/0': additional properties 'labelSelector' not allowed"},
+		"number on a rule":        {[]string{"--set", "prometheusRule.labels.tier=1"}, "at '/prometheusRule/labels/tier': got number, want string"},
+		"no runbooks":             {[]string{"--set", "prometheusRule.runbookURL="}, "at '/prometheusRule/runbookURL': minLength: got 0, want 1"},
 		"unknown toleration":      {[]string{"--set", "tolerations[0].operater=Exists"}, "at '/tolerations/0': additional properties 'operater' not allowed"},
 		"unknown peer":            {[]string{"--set", "networkPolicy.metricsFrom[0].podselector.x=1"}, "at '/networkPolicy/metricsFrom/0': additional properties 'podselector' not allowed"},
 		"switch for a quantity":   {[]string{"--set", "resources.limits.memory=true"}, "at '/resources/limits/memory': got boolean, want number or string"},

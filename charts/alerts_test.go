@@ -1,0 +1,114 @@
+package charts
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// rules are a file of Prometheus' rules, and a PrometheusRule's spec.
+type rules struct {
+	Groups []struct {
+		Name  string  `json:"name"`
+		Rules []alert `json:"rules"`
+	} `json:"groups"`
+}
+
+type alert struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+var alertsFile = filepath.Join(chart, "files/alerts.yaml")
+
+func readAlerts(t *testing.T) rules {
+	t.Helper()
+	data, err := os.ReadFile(alertsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found rules
+	if err := yaml.UnmarshalStrict(data, &found); err != nil {
+		t.Fatal(err)
+	}
+	if len(found.Groups) == 0 || len(found.Groups[0].Rules) == 0 {
+		t.Fatalf("%s has no rules", alertsFile)
+	}
+	return found
+}
+
+// rulesOf returns what the one object of the Prometheus Operator's kinds says, a PrometheusRule.
+func rulesOf(t *testing.T, objects []client.Object) rules {
+	t.Helper()
+	var rule struct {
+		Spec rules `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(only[*unstructured.Unstructured](t, objects).Object, &rule); err != nil {
+		t.Fatal(err)
+	}
+	return rule.Spec
+}
+
+// TestPrometheusRule: the rules are the file's, and each leads to its runbook.
+func TestPrometheusRule(t *testing.T) {
+	want := readAlerts(t)
+	for _, group := range want.Groups {
+		for _, rule := range group.Rules {
+			rule.Annotations["runbook_url"] = "https://github.com/statefulsingleton/statefulsingleton/blob/main/docs/runbooks.md#" + strings.ToLower(rule.Alert)
+		}
+	}
+	got := rulesOf(t, render(t, "--set", "prometheusRule.enabled=true"))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}
+
+var (
+	usedLabel   = regexp.MustCompile(`\$labels\.(\w+)`)
+	groupLabels = regexp.MustCompile(`by \(([\w, ]+)\)`)
+)
+
+// TestAlertsSayWhatToDo: an alert tells how bad it is, what is wrong, where, and what to do. A label that the
+// expression leaves out would be a hole in the sentence.
+func TestAlertsSayWhatToDo(t *testing.T) {
+	for _, group := range readAlerts(t).Groups {
+		for _, rule := range group.Rules {
+			t.Run(rule.Alert, func(t *testing.T) {
+				if severity := rule.Labels["severity"]; severity != "critical" && severity != "warning" {
+					t.Errorf("its severity is %q, want critical or warning", severity)
+				}
+				if rule.For == "" || rule.Annotations["summary"] == "" {
+					t.Errorf("it has no `for`, or no summary: %+v", rule)
+				}
+				description := rule.Annotations["description"]
+				if !strings.Contains(description, "kubectl ") {
+					t.Errorf("its description has nothing to look at: %s", description)
+				}
+				var kept []string
+				if by := groupLabels.FindStringSubmatch(rule.Expr); by != nil {
+					kept = strings.Split(by[1], ", ")
+				}
+				var used []string
+				for _, label := range usedLabel.FindAllStringSubmatch(description, -1) {
+					used = append(used, label[1])
+				}
+				slices.Sort(used)
+				if diff := cmp.Diff(kept, slices.Compact(used)); diff != "" {
+					t.Errorf("labels that the expression keeps, and that the description has (-kept +used):\n%s", diff)
+				}
+			})
+		}
+	}
+}
