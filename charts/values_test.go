@@ -240,6 +240,11 @@ func values(t *testing.T) map[string]valueCase {
 			got:  runbook,
 			want: "https://wiki.example/stfs#statefulsingletonseveralrun",
 		},
+		"dashboard.enabled": {
+			set:  []string{"dashboard.enabled=true"},
+			got:  func(o []client.Object) any { return len(all[*corev1.ConfigMap](o)) },
+			want: 1,
+		},
 		"networkPolicy.enabled": {
 			set: []string{"networkPolicy.enabled=true"},
 			got: func(o []client.Object) any { return network(o) },
