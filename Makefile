@@ -17,6 +17,7 @@ RELEASE ?= statefulsingleton
 export APP_IMAGE := $(REGISTRY)/app:$(VERSION)
 
 cluster := bin/cluster
+promtool := bin/promtool
 in_cluster = $(cluster) exec --
 tools = $$($(cluster) tools)
 
@@ -40,8 +41,8 @@ search: ## Visit every state of small worlds in search of two that run; DEEP=1 v
 	go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/handoff $(if $(DEEP),-deep) | grep -v '^=== '
 
 .PHONY: unit
-unit: $(cluster) search ## Tests beside the code, Kyverno's engine and a real API server among them
-	tools=$(tools) && PATH="$$tools:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
+unit: $(cluster) $(promtool) search ## Tests beside the code, Kyverno's engine and a real API server among them
+	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
 
 .PHONY: own-cluster
 own-cluster:
@@ -201,6 +202,11 @@ endif
 .PHONY: $(cluster)
 $(cluster):
 	go build -o $@ ./chainsaw-tests/cluster
+
+# Without what finds Prometheus' targets in clouds, which is most of it and not needed to test rules.
+.PHONY: $(promtool)
+$(promtool):
+	CGO_ENABLED=0 go -C chainsaw-tests/tools/promtool build -tags remove_all_sd -o $(CURDIR)/$@ github.com/prometheus/prometheus/cmd/promtool
 
 .PHONY: help
 help: ## Show this list

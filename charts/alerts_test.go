@@ -1,7 +1,9 @@
 package charts
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -109,6 +111,31 @@ func TestAlertsSayWhatToDo(t *testing.T) {
 					t.Errorf("labels that the expression keeps, and that the description has (-kept +used):\n%s", diff)
 				}
 			})
+		}
+	}
+}
+
+// TestAlertsFire: each alert fires in the case that it is for, alone, and none does in a usual handoff.
+func TestAlertsFire(t *testing.T) {
+	const cases = "testdata/alerts.yaml"
+	data, err := os.ReadFile(cases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range readAlerts(t).Groups {
+		for _, rule := range group.Rules {
+			if !strings.Contains(string(data), `alertname="`+rule.Alert+`"`) {
+				t.Errorf("%s has no case in which %s fires", cases, rule.Alert)
+			}
+		}
+	}
+	for _, args := range [][]string{{"check", "rules", alertsFile}, {"test", "rules", cases}} {
+		out, err := exec.Command("promtool", args...).CombinedOutput()
+		if errors.Is(err, exec.ErrNotFound) {
+			t.Fatal("promtool is not in PATH: run the tests by `make test`, which builds it, or put that of Prometheus 3 there")
+		}
+		if err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
 }
