@@ -192,15 +192,24 @@ func inspect(t *testing.T, dir string, visit func(ast.Node)) {
 // constantsOf are the constants of a package, by name.
 func constantsOf(t *testing.T, dir string) map[string]constant.Value {
 	t.Helper()
+	found := map[string]constant.Value{}
+	for _, c := range typedConstantsOf(t, dir) {
+		found[c.Name()] = c.Val()
+	}
+	return found
+}
+
+// typedConstantsOf are the same with their types.
+func typedConstantsOf(t *testing.T, dir string) (found []*types.Const) {
+	t.Helper()
 	files := token.NewFileSet()
 	// What a constant is does not depend on other packages here, so none is imported,
 	// and that the rest does not fit together without them is no matter.
 	config := types.Config{Importer: importsNothing{}, IgnoreFuncBodies: true, Error: func(error) {}}
 	pkg, _ := config.Check(dir, files, sourcesOf(t, files, dir), nil)
-	found := map[string]constant.Value{}
 	for _, name := range pkg.Scope().Names() {
 		if c, ok := pkg.Scope().Lookup(name).(*types.Const); ok {
-			found[name] = c.Val()
+			found = append(found, c)
 		}
 	}
 	return found
