@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -158,11 +159,17 @@ type Machine struct {
 }
 
 // Continue takes over what an earlier run has measured. It fails where that was of
-// anything else: then the figures of the two are not those of one run.
+// another machine, another cluster or other applications: then the figures of the two are
+// not those of one run. Where the code has changed since, the results name both: each
+// round measures every system by the same code, so what is compared is alike.
 func (r *Results) Continue(earlier *Results) error {
+	const and = " and "
+	ours := []string{"statefulsingleton", "code"}
 	subject := func(r *Results) []any {
 		versions := maps.Clone(r.Versions)
-		delete(versions, "statefulsingleton") // the commit, which may be of a page alone
+		for _, key := range ours {
+			delete(versions, key)
+		}
 		return []any{r.Machine, versions, r.Systems, r.Causes, r.Conditions}
 	}
 	was, is := subject(earlier), subject(r)
@@ -172,6 +179,13 @@ func (r *Results) Continue(earlier *Results) error {
 		}
 	}
 	r.Rows = earlier.Rows
+	for _, key := range ours {
+		all := strings.Split(earlier.Versions[key], and)
+		if !slices.Contains(all, r.Versions[key]) {
+			all = append(all, r.Versions[key])
+		}
+		r.Versions[key] = strings.Join(all, and)
+	}
 	return nil
 }
 

@@ -113,15 +113,16 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 
 func TestContinue(t *testing.T) {
 	tests := map[string]struct {
-		change  func(*Results)
-		wantErr string
+		change    func(*Results)
+		wantErr   string
+		wantCodes string
 	}{
-		"the same":          {func(*Results) {}, ""},
-		"another commit":    {func(r *Results) { r.Versions["statefulsingleton"] = "def5678" }, ""},
-		"another version":   {func(r *Results) { r.Versions["kubernetes"] = "v1.37.0" }, "v1.36.3"},
-		"another machine":   {func(r *Results) { r.Machine.CPUs = 64 }, "begin anew"},
-		"fewer systems":     {func(r *Results) { r.Systems = r.Systems[1:] }, "begin anew"},
-		"another condition": {func(r *Results) { r.Conditions[0].About = "the image is not" }, "begin anew"},
+		"the same":          {func(*Results) {}, "", "abc1234"},
+		"other code":        {func(r *Results) { r.Versions["statefulsingleton"] = "def5678" }, "", "abc1234 and def5678"},
+		"another version":   {func(r *Results) { r.Versions["kubernetes"] = "v1.37.0" }, "v1.36.3", ""},
+		"another machine":   {func(r *Results) { r.Machine.CPUs = 64 }, "begin anew", ""},
+		"fewer systems":     {func(r *Results) { r.Systems = r.Systems[1:] }, "begin anew", ""},
+		"another condition": {func(r *Results) { r.Conditions[0].About = "the image is not" }, "begin anew", ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -135,8 +136,8 @@ func TestContinue(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || len(now.Rows) != len(earlier.Rows) {
-				t.Errorf("error %v, %d rows, want %d", err, len(now.Rows), len(earlier.Rows))
+			if codes := now.Versions["statefulsingleton"]; err != nil || len(now.Rows) != len(earlier.Rows) || codes != tc.wantCodes {
+				t.Errorf("error %v, %d rows of %s, want %d of %s", err, len(now.Rows), codes, len(earlier.Rows), tc.wantCodes)
 			}
 		})
 	}
