@@ -109,12 +109,14 @@ plugin: ## Build kubectl stfs and its completion into bin
 	go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/kubectl-stfs ./controller/cmd/kubectl-stfs
 	install controller/cmd/kubectl-stfs/kubectl_complete-stfs bin
 
-# The generators run in their folder: give them absolute paths.
+# The generators run in their folder: give them absolute paths to what is not in it.
 generator := go -C chainsaw-tests/tools/generate tool
 chart := $(CURDIR)/charts/statefulsingleton
 .PHONY: generate
-generate: $(cluster) ## Write what is generated: deep copies and the CRD from the API types, the chart's schema and README from its values
+generate: $(cluster) ## Write what is generated: deep copies, the CRD and docs/api.md from the API types, the chart's schema and README from its values
 	tools=$(tools) && "$$tools/controller-gen" object paths=./controller/api/... crd output:crd:dir=charts/statefulsingleton/files/crds
+	$(generator) crd-ref-docs --source-path $(CURDIR)/controller/api --config api/config.yaml --templates-dir api --renderer markdown \
+		--output-path $(CURDIR)/docs/api.md --log-level ERROR
 	$(generator) helm-values-schema-json --values $(chart)/values.yaml --output $(chart)/values.schema.json --indent 2 --no-additional-properties
 	$(generator) helm-tool inject --values $(chart)/values.yaml --output $(chart)/README.md --template markdown-plain \
 		--header-search '^<!-- values -->' --footer-search '^<!-- /values -->'

@@ -4,6 +4,7 @@ go 1.26.0
 
 tool (
 	github.com/cert-manager/helm-tool
+	github.com/elastic/crd-ref-docs
 	github.com/losisin/helm-values-schema-json/v2
 )
 
