@@ -96,9 +96,10 @@ type StatefulSingletonSpec struct {
 	// handoff is that of a rollout. If none is warm there within maxTransitionTime,
 	// the budget is lifted and the drain goes on. Where the owner can bring up no pod
 	// beside the holder (a StatefulSet, strategy Recreate, maxSurge 0, a Deployment
-	// that is paused), and where another budget covers the holder, there is none.
-	// The condition Guarded tells which. A taint with effect NoExecute has Kubernetes
-	// delete the pod without asking any budget, once its tolerationSeconds are over.
+	// that is paused), and where another budget covers the holder, there is no such
+	// budget: the condition Guarded tells which. A taint with effect NoExecute has
+	// Kubernetes delete the pod without asking any budget, once its tolerationSeconds
+	// are over.
 	//
 	// Evict lets an eviction stop the holder at once.
 	//
@@ -107,9 +108,10 @@ type StatefulSingletonSpec struct {
 	Drain DrainPolicy `json:"drain,omitempty"`
 
 	// Handoff is when a rollout's pod takes over: Automatic (default), as soon as it
-	// is warm, or Manual: it waits, warm, until a person sets HandoverAnnotation to a
-	// new value. Where the holder goes anyway, since it was deleted or evicted, or
-	// its node is drained and drain is Surge, nobody is waited for.
+	// is warm, or Manual: it waits, warm, until a person gives the annotation
+	// `apps.statefulsingleton.com/handover` a new value. Where the holder goes anyway,
+	// since it was deleted or evicted, or its node is drained and drain is Surge,
+	// nobody is waited for.
 	//
 	// While a pod waits, `kubectl rollout status` waits too, and after the
 	// Deployment's progressDeadlineSeconds it reports that the deadline is exceeded.
@@ -173,10 +175,10 @@ const (
 	// reported every held container as terminated, or never created.
 	ProofKubeletReported Proof = "KubeletReported"
 	// ProofNodeOutOfService: the pod's node does not answer and bears the taint
-	// node.kubernetes.io/out-of-service, by which a person vouches that it is off.
+	// `node.kubernetes.io/out-of-service`, by which a person vouches that it is off.
 	ProofNodeOutOfService Proof = "NodeOutOfService"
-	// ProofAttested: a person vouched for it with AttestAnnotation, and the kubelet
-	// could not be asked.
+	// ProofAttested: a person vouched for it with the annotation
+	// `apps.statefulsingleton.com/attest-terminated`, and the kubelet could not be asked.
 	ProofAttested Proof = "Attested"
 )
 
@@ -195,7 +197,8 @@ const (
 	// CauseDrain: the holder's node was drained, and the holder replaced before it
 	// was evicted.
 	CauseDrain Cause = "Drain"
-	// CauseHandover: a person asked for it with HandoverAnnotation.
+	// CauseHandover: a person asked for it with the annotation
+	// `apps.statefulsingleton.com/handover`.
 	CauseHandover Cause = "Handover"
 	// CauseEviction: the holder was evicted, preempted, or removed by a taint.
 	CauseEviction Cause = "Eviction"
@@ -267,7 +270,7 @@ const (
 
 // Handover is a person's word that the holder be replaced.
 type Handover struct {
-	// Value is that of HandoverAnnotation.
+	// Value is that of the annotation `apps.statefulsingleton.com/handover`.
 	Value string `json:"value"`
 	// Refused is why nothing was done. Empty: the holder was replaced.
 	// +optional
@@ -311,7 +314,8 @@ type StatefulSingletonStatus struct {
 	// LastTransition is the last change of holder.
 	// +optional
 	LastTransition *Transition `json:"lastTransition,omitempty"`
-	// Handover is the last value of HandoverAnnotation that is done with: it acts once.
+	// Handover is the last value of the annotation `apps.statefulsingleton.com/handover`
+	// that is done with: it acts once.
 	// +optional
 	Handover *Handover `json:"handover,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, Guarded, Draining.
