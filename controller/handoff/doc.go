@@ -25,7 +25,8 @@
 //     Where there is a holder, it comes as soon as the standby is warm, while nobody waits.
 //     A pod with a barrier is told who may open it, too.
 //  2. Record, a compare-and-swap of the status that was read: of two controllers
-//     one fails and stops here. It is repeated where a signal is repeated.
+//     one fails and stops here. It is repeated where a signal is repeated. It fails, too,
+//     where the API server would store a part of it only.
 //  3. OpenBarrier, where a barrier waits. The ConfigMap alone starts the container, and
 //     no version of the pod stops a controller that comes late with it. So a pod that is
 //     recorded and told who may open its barrier may run, whether signalled or not, until

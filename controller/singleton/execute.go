@@ -45,9 +45,7 @@ func (r *Reconciler) execute(ctx context.Context, singleton *v1.StatefulSingleto
 func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	switch step := step.(type) {
 	case handoff.Record:
-		stored := e.singleton.DeepCopy()
-		e.singleton.Status = *e.plan.Status.DeepCopy()
-		return e.record(ctx, stored, e.singleton)
+		return e.recordWhole(ctx)
 	case handoff.Protect:
 		labels := object{v1.SingletonLabel: e.singleton.Name}
 		if step.Holder {
@@ -83,6 +81,18 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	default:
 		panic(fmt.Sprintf("no such step: %T", step))
 	}
+}
+
+// recordWhole writes the status of the plan, all of it or nothing: what the API server
+// drops of it, since its CustomResourceDefinition is an older one, nobody would read back.
+func (e *execution) recordWhole(ctx context.Context) error {
+	stored := e.singleton.DeepCopy()
+	e.singleton.Status = *e.plan.Status.DeepCopy()
+	err := e.record(ctx, stored, e.singleton, client.FieldValidation(metav1.FieldValidationStrict))
+	if apierrors.IsBadRequest(err) {
+		return fmt.Errorf("%w. The CustomResourceDefinition is older than the controller: apply the one of the controller's chart, or set crds.install", err)
+	}
+	return err
 }
 
 // object is a piece of a patch.

@@ -142,9 +142,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, stored, singleton *v1.Stat
 
 // record is writeStatus that also writes what is stored already: the
 // compare-and-swap is what counts.
-func (r *Reconciler) record(ctx context.Context, stored, singleton *v1.StatefulSingleton) error {
+func (r *Reconciler) record(ctx context.Context, stored, singleton *v1.StatefulSingleton, options ...client.SubResourceUpdateOption) error {
 	status := singleton.Status.DeepCopy()
-	if err := r.Client.Status().Update(ctx, singleton); err != nil {
+	if err := r.Client.Status().Update(ctx, singleton, options...); err != nil {
 		return fmt.Errorf("write the status of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
 	}
 	singleton.Status = *status // as decided, not as rounded on the way

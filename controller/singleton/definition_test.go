@@ -1,0 +1,69 @@
+package singleton_test
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// ownCRDs are those of the chart.
+var ownCRDs = envtest.CRDInstallOptions{Paths: []string{"../../charts/statefulsingleton/files/crds"}, ErrorIfPathMissing: true}
+
+// A controller whose record the API server would store in part, since the CRD is that of
+// an older release, does nothing that rests on it, and goes on once the CRD is the right one.
+// Not parallel: it takes a field of the CRD away from every test.
+func TestOlderDefinition(t *testing.T) {
+	w := newLonelyWorld(t)
+	w.createSingleton()
+	pod := w.warmPod("db-1")
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	install := func() {
+		_, err := envtest.InstallCRDs(config, ownCRDs)
+		w.Expect(err).NotTo(HaveOccurred())
+	}
+	t.Cleanup(install)
+	w.dropActivePodUID()
+	w.Eventually(w.writeActivePodUID).Should(MatchError(apierrors.IsBadRequest, "bad request"))
+
+	_, err := r.Reconcile(t.Context(), w.request())
+	w.Expect(err).To(MatchError(And(ContainSubstring(`unknown field "status.activePodUID"`), ContainSubstring("older than the controller"))))
+	w.Expect(w.holder()).To(BeEmpty())
+	w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
+	opened := func() error { return c.Get(t.Context(), w.key(barrierOf(pod)), &corev1.ConfigMap{}) }
+	w.Expect(opened()).To(MatchError(apierrors.IsNotFound, "not found"))
+
+	install()
+	w.Eventually(w.writeActivePodUID).Should(Succeed())
+	w.reconcile(r)
+	w.Expect(w.singleton().Status.ActivePodUID).To(Equal(pod.UID))
+	w.Expect(signalled(w.pod("db-1"))).To(BeTrue())
+	w.Expect(opened()).To(Succeed())
+}
+
+// dropActivePodUID makes the CRD one that does not know of that field.
+func (w *world) dropActivePodUID() {
+	w.t.Helper()
+	crd := &unstructured.Unstructured{}
+	crd.SetAPIVersion("apiextensions.k8s.io/v1")
+	crd.SetKind("CustomResourceDefinition")
+	crd.SetName("statefulsingletons." + v1.GroupVersion.Group)
+	patch := `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/activePodUID"}]`
+	w.Expect(c.Patch(w.t.Context(), crd, client.RawPatch(types.JSONPatchType, []byte(patch)))).To(Succeed())
+}
+
+// writeActivePodUID tells, in a dry-run, what the API server has to say of that field.
+func (w *world) writeActivePodUID() error {
+	s := w.singleton()
+	s.Status.ActivePodUID = "some"
+	return c.Status().Update(context.Background(), s, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))
+}
