@@ -30,7 +30,8 @@ type execution struct {
 	written map[types.UID]handoff.Version
 }
 
-// execute writes the steps of the plan in their order, up to the first that fails.
+// execute writes the steps of the plan in their order, up to the first that fails. The
+// singleton's status is then what the last Record wrote, or else what was read.
 func (r *Reconciler) execute(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan) error {
 	e := &execution{r, singleton, plan, map[types.UID]handoff.Version{}}
 	for _, step := range plan.Steps {
@@ -89,6 +90,9 @@ func (e *execution) recordWhole(ctx context.Context) error {
 	stored := e.singleton.DeepCopy()
 	e.singleton.Status = *e.plan.Status.DeepCopy()
 	err := e.record(ctx, stored, e.singleton, client.FieldValidation(metav1.FieldValidationStrict))
+	if err != nil {
+		e.singleton.Status = stored.Status
+	}
 	if apierrors.IsBadRequest(err) {
 		return fmt.Errorf("%w. The CustomResourceDefinition is older than the controller: apply the one of the controller's chart, or set crds.install", err)
 	}

@@ -2,6 +2,7 @@ package singleton
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,6 +29,14 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 	if !controllerutil.ContainsFinalizer(singleton, v1.PolicyFinalizer) {
 		return ctrl.Result{}, nil
 	}
+	result, err := r.letGoOfAll(ctx, singleton)
+	if mayLast(ctx, err) {
+		err = errors.Join(err, r.tellStopping(ctx, singleton, "the StatefulSingleton can't go yet: can't "+oneLine(err.Error())))
+	}
+	return result, err
+}
+
+func (r *Reconciler) letGoOfAll(ctx context.Context, singleton *v1.StatefulSingleton) (ctrl.Result, error) {
 	if err := r.Injector.Remove(ctx, singleton); err != nil {
 		return ctrl.Result{}, err
 	}

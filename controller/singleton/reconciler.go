@@ -5,6 +5,7 @@ package singleton
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -79,7 +80,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	}
 	plan := handoff.Decide(snapshot, r.Clock.Now())
 	if err := r.execute(ctx, singleton, plan); err != nil {
-		return ctrl.Result{}, err
+		return ctrl.Result{}, errors.Join(err, r.tellStuck(ctx, singleton, plan, err))
 	}
 	stored := singleton.DeepCopy()
 	if !plan.Untold {
@@ -99,6 +100,35 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		result.Priority = new(handler.LowPriority) // another look can wait behind what happens
 	}
 	return result, nil
+}
+
+// tellStuck has the status say what keeps the plan from being executed: else the log
+// alone would. It tells of the plan, and leaves the record as it was written last.
+func (r *Reconciler) tellStuck(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan, err error) error {
+	if !mayLast(ctx, err) {
+		return nil
+	}
+	stored := singleton.DeepCopy()
+	status, decided := &singleton.Status, &plan.Status
+	status.Phase, status.TransitionTimestamp = decided.Phase, decided.TransitionTimestamp
+	status.StandbyPods, status.ObservedGeneration = decided.StandbyPods, decided.ObservedGeneration
+	status.Message = fmt.Sprintf("%s; can't %s", decided.Message, oneLine(err.Error()))
+	for _, c := range decided.Conditions {
+		if c.Message == decided.Message {
+			c.Message = status.Message
+		}
+		if c.Type == v1.ConditionReady && plan.Outcome == handoff.NoPods {
+			c.Status = metav1.ConditionFalse // nobody has looked whether the first pod would be held
+		}
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	return r.writeStatus(ctx, stored, singleton)
+}
+
+// mayLast tells whether what failed may fail for ever, so that somebody has to be told:
+// another write that came first does not, nor does what is gone since it was read.
+func mayLast(ctx context.Context, err error) bool {
+	return err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err)
 }
 
 func (r *Reconciler) addFinalizer(ctx context.Context, singleton *v1.StatefulSingleton) error {
