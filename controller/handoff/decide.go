@@ -102,6 +102,13 @@ func (d *decision) found(outcome Outcome, format string, args ...any) {
 	d.message = fmt.Sprintf(format, args...)
 }
 
+// picks tells whether the singleton's selector picks the pod. The CRD lets one in that is
+// none: it picks nothing.
+func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
+	selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector)
+	return err == nil && selector.Matches(labels.Set(pod.Labels))
+}
+
 // sort finds out what each pod is to the singleton.
 func (d *decision) sort() {
 	selector, err := metav1.LabelSelectorAsSelector(&d.Singleton.Spec.Selector)
@@ -187,9 +194,7 @@ func (d *decision) sharing(pod *corev1.Pod, containers []heldContainer, which fu
 
 func (d *decision) findOverlap(pod *corev1.Pod) {
 	for i := range d.Others {
-		other := &d.Others[i]
-		selector, err := metav1.LabelSelectorAsSelector(&other.Spec.Selector)
-		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+		if other := &d.Others[i]; picks(other, pod) {
 			d.overlap = fmt.Sprintf("StatefulSingleton %s picks pod %s too", other.Name, pod.Name)
 			return
 		}

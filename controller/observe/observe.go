@@ -50,10 +50,10 @@ func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) 
 // othersAndPods reads the other singletons of the namespace, and then the pods. One that
 // is not among the others is gone, and what it has done to the pods is seen; or it comes
 // later, and sees what this one does. They may be many, and matter where a pod may be
-// released: else those in the cache will do.
+// released, or let go of: else those in the cache will do.
 func (o Observer) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err error) {
 	singletons := []client.Reader{o.Live}
-	if o.SeemsToStay(ctx, s.Singleton) {
+	if s.Singleton.DeletionTimestamp.IsZero() && o.SeemsToStay(ctx, s.Singleton) {
 		singletons = []client.Reader{o.Client, o.Live}
 	}
 	for i, from := range singletons {

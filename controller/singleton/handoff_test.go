@@ -358,3 +358,25 @@ func TestOverlap(t *testing.T) {
 	w.Eventually(w.holder).Should(Equal("db-1"))
 	w.serve(pod)
 }
+
+// Of two singletons that pick the same pod the one that holds it is deleted: the pod is at
+// no time without the finalizer, and then it is the other one's.
+func TestOverlapGoes(t *testing.T) {
+	w := newWorld(t)
+	journal := w.keepJournal()
+	w.startManager()
+	holding := w.createSingleton()
+	pod := w.hold("db-1", withCommand)
+	other := w.createSingleton(func(s *v1.StatefulSingleton) { s.Name = "other" })
+	status := func() v1.StatefulSingletonStatus {
+		w.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
+		return other.Status
+	}
+	w.Eventually(func() string { return status().Message }).Should(ContainSubstring("StatefulSingleton db picks pod db-1 too"))
+
+	w.Expect(c.Delete(t.Context(), holding)).To(Succeed())
+	w.Eventually(func() string { return string(status().ActivePodUID) }).Should(Equal(string(pod.UID)))
+	journal.wantOrder(moment{"db-1 is the other's", podIs("db-1", func(p *corev1.Pod) bool { return p.Labels[v1.SingletonLabel] == "other" })})
+	journal.wantKept("db-1")
+	w.Expect(journal.wantOneAtATime()).To(Equal(1))
+}

@@ -134,6 +134,25 @@ func (j *journal) wantOneAtATime() (released int) {
 	return len(podOfEpoch)
 }
 
+// wantKept checks that the pod was at no time without the finalizer, since it has it.
+func (j *journal) wantKept(name string) {
+	j.w.t.Helper()
+	kept := false
+	for _, e := range j.sorted() {
+		pod, ok := e.object.(*corev1.Pod)
+		if !ok || pod.Name != name {
+			continue
+		}
+		if kept && !hasFinalizer(pod) {
+			j.w.t.Errorf("pod %s is without the finalizer at resourceVersion %d", name, e.version)
+		}
+		kept = kept || hasFinalizer(pod)
+	}
+	if !kept {
+		j.w.t.Errorf("pod %s never had the finalizer", name)
+	}
+}
+
 func podIs(name string, is func(*corev1.Pod) bool) func(entry) bool {
 	return func(e entry) bool {
 		pod, ok := e.object.(*corev1.Pod)
