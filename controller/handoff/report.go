@@ -187,6 +187,20 @@ func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
 	return keep, message
 }
 
+// Orphans are the pods that may go, of a singleton that is gone: proven dead, and none that
+// another one picks, which lets go of them itself.
+func Orphans(s Snapshot) (dead []*corev1.Pod) {
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		_, proven := s.proveDead(pod)
+		picked := slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool { return picks(&other, pod) })
+		if proven && protected(pod) && !picked {
+			dead = append(dead, pod)
+		}
+	}
+	return dead
+}
+
 // runsForAnother tells whether a pod that is not going runs, and another singleton, which
 // stays, picks it. What is held may be about to be signalled for this one, and is no such pod.
 func (s Snapshot) runsForAnother(pod *corev1.Pod) bool {

@@ -135,6 +135,64 @@ func TestLateSignal(t *testing.T) {
 	}
 }
 
+// A controller is held up before it puts the finalizer on a pod, until the singleton is
+// gone: once the pod is dead it can go all the same, and not before.
+func TestLateProtect(t *testing.T) {
+	tests := map[string]struct {
+		pod func(*world) *corev1.Pod
+		// wantAtOnce: it is dead as soon as its deletion is asked for.
+		wantAtOnce bool
+	}{
+		"held": {pod: func(w *world) *corev1.Pod { return w.warmPod("db-1", withCommand) }, wantAtOnce: true},
+		"runs": {pod: func(w *world) *corev1.Pod {
+			pod := w.bare("db-1")
+			w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
+			w.report(pod, ready)
+			return pod
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.createSingleton()
+			pod := test.pod(w)
+			protects, proceed := make(chan struct{}), make(chan struct{})
+			once := sync.OnceFunc(func() { close(protects); <-proceed })
+			slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if _, ok := o.(*corev1.Pod); ok {
+						once()
+					}
+					return c.Patch(ctx, o, patch, options...)
+				},
+			})
+			done := make(chan error)
+			go func() {
+				_, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), w.request())
+				done <- err
+			}()
+			<-protects
+
+			fresh := newReconciler(controllerClient, controllerClient, w.clock)
+			w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
+			w.reconcile(fresh)
+			w.Expect(c.Get(t.Context(), w.key(singletonName), &v1.StatefulSingleton{})).To(MatchError(apierrors.IsNotFound, "not found"))
+			close(proceed)
+			w.Expect(<-done).To(MatchError(apierrors.IsNotFound, "not found"))
+			w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
+
+			w.ask(pod)
+			w.reconcile(fresh)
+			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(!test.wantAtOnce))
+			if !test.wantAtOnce {
+				w.report(pod, ended)
+				w.reconcile(fresh)
+				w.Expect(hasFinalizer(w.pod("db-1"))).To(BeFalse())
+			}
+		})
+	}
+}
+
 // between calls what is to happen between the lists of one kind and those of the next.
 type between struct {
 	client.Reader

@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -61,6 +63,39 @@ func (r *Reconciler) letGoOfAll(ctx context.Context, singleton *v1.StatefulSingl
 		return ctrl.Result{RequeueAfter: stoppingPoll}, r.tellStopping(ctx, singleton, message)
 	}
 	return ctrl.Result{}, client.IgnoreNotFound(ReleaseFinalizer(ctx, r.Client, singleton, v1.PolicyFinalizer))
+}
+
+// letGoOfOrphans lets go of the dead pods of a singleton that is gone: a controller that
+// decided before may have put the finalizer on after.
+func (r *Reconciler) letGoOfOrphans(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
+	gone := &v1.StatefulSingleton{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{v1.SingletonLabel: key.Name}}},
+	}
+	cached, err := r.observer().Labelled(ctx, gone)
+	if err != nil || !slices.ContainsFunc(cached, isStuck) {
+		return ctrl.Result{}, err
+	}
+	snapshot, err := r.observer().Observe(ctx, gone)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	// One that was made anew meanwhile may have recorded a pod. One that comes later finds
+	// what is dead, and records none of it.
+	if err := r.Live.Get(ctx, key, &v1.StatefulSingleton{}); !apierrors.IsNotFound(err) {
+		return ctrl.Result{RequeueAfter: conflictDelay}, err
+	}
+	for _, pod := range handoff.Orphans(snapshot) {
+		if err := ReleaseFinalizer(ctx, r.Client, pod, v1.HandoffFinalizer); client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	return ctrl.Result{RequeueAfter: stoppingPoll}, nil
+}
+
+// isStuck tells whether the pod would be gone but for finalizers.
+func isStuck(pod metav1.PartialObjectMetadata) bool {
+	return pod.DeletionTimestamp != nil && isProtected(&pod)
 }
 
 // tellStopping says, once, what the deletion waits for.

@@ -65,8 +65,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	singleton := &v1.StatefulSingleton{}
-	if err := r.Live.Get(ctx, key, singleton); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	if err := r.Live.Get(ctx, key, singleton); apierrors.IsNotFound(err) {
+		return r.letGoOfOrphans(ctx, key)
+	} else if err != nil {
+		return ctrl.Result{}, err
 	}
 	if !singleton.DeletionTimestamp.IsZero() {
 		return r.finalize(ctx, singleton)
