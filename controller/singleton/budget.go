@@ -8,6 +8,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,21 +42,43 @@ func budgetOf(singleton *v1.StatefulSingleton) *policyv1.PodDisruptionBudget {
 	}
 }
 
-// ensureBudget has the singleton's PodDisruptionBudget be there or not. One that
-// somebody changed is deleted: that is seen, and it is created anew.
-func (r *Reconciler) ensureBudget(ctx context.Context, singleton *v1.StatefulSingleton, found *policyv1.PodDisruptionBudget, wanted bool) error {
+// createBudget has the singleton's PodDisruptionBudget be there where it is wanted.
+func (r *Reconciler) createBudget(ctx context.Context, singleton *v1.StatefulSingleton, found *policyv1.PodDisruptionBudget, wanted bool) error {
+	if found != nil || !wanted {
+		return nil
+	}
 	budget := budgetOf(singleton)
-	key := client.ObjectKeyFromObject(budget)
-	switch {
-	case found == nil && wanted:
-		err := r.Client.Create(ctx, budget)
-		if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return fmt.Errorf("create PodDisruptionBudget %s, which has evictions of the holder wait: %w", key, err)
-		}
-	case found != nil && !(wanted && equality.Semantic.DeepEqual(found.Spec, budget.Spec)):
-		if err := r.Client.Delete(ctx, budget, client.Preconditions{UID: &found.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete PodDisruptionBudget %s, so that evictions of the holder wait no longer: %w", key, err)
-		}
+	err := r.Client.Create(ctx, budget)
+	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	return fmt.Errorf("create PodDisruptionBudget %s, which has evictions of the holder wait: %w", client.ObjectKeyFromObject(budget), err)
+}
+
+// deleteBudget has it not be there where it is not wanted. One that somebody changed is
+// deleted: that is seen, and it is created anew.
+func (r *Reconciler) deleteBudget(ctx context.Context, singleton *v1.StatefulSingleton, found *policyv1.PodDisruptionBudget, wanted bool) error {
+	budget := budgetOf(singleton)
+	if found == nil || wanted && equality.Semantic.DeepEqual(found.Spec, budget.Spec) {
+		return nil
+	}
+	if err := r.Client.Delete(ctx, budget, client.Preconditions{UID: &found.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete PodDisruptionBudget %s, so that evictions of the holder wait no longer: %w", client.ObjectKeyFromObject(budget), err)
 	}
 	return nil
+}
+
+// reasonBudgetRefused is the reason of condition Guarded where the budget can't be created.
+const reasonBudgetRefused = "BudgetRefused"
+
+// reportUnguarded has condition Guarded say why the budget can't be created.
+func reportUnguarded(stored, singleton *v1.StatefulSingleton, err error) {
+	c := metav1.Condition{
+		Type: v1.ConditionGuarded, Status: metav1.ConditionFalse, Reason: reasonBudgetRefused, ObservedGeneration: singleton.Generation,
+		Message: "an eviction stops the holder at once: can't " + oneLine(err.Error()),
+	}
+	if was := meta.FindStatusCondition(stored.Status.Conditions, v1.ConditionGuarded); was != nil && was.Status == c.Status {
+		c.LastTransitionTime = was.LastTransitionTime // whatever the plan hoped for
+	}
+	meta.SetStatusCondition(&singleton.Status.Conditions, c)
 }

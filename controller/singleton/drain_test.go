@@ -281,6 +281,37 @@ func TestHandoverIsRefused(t *testing.T) {
 	w.Expect(w.budget()).To(BeNil())
 }
 
+// A budget that can't be created has nobody wait, and the condition says so.
+func TestBudgetIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	refusing := newReconciler(refusingClient(func(o client.Object, _ string) bool {
+		_, ok := o.(*policyv1.PodDisruptionBudget)
+		return ok
+	}), controllerClient, w.clock)
+	pod := w.warmPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
+	w.reconcile(refusing)
+	w.report(pod, ready)
+
+	var versions []string
+	for range 2 {
+		_, err := refusing.Reconcile(t.Context(), w.request())
+		w.Expect(err).To(MatchError(apierrors.IsForbidden, "forbidden"), "it is tried again")
+		s := w.singleton()
+		versions = append(versions, s.ResourceVersion)
+		guarded := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionGuarded)
+		w.Expect(guarded.Status).To(Equal(metav1.ConditionFalse))
+		w.Expect(guarded.Reason).To(Equal("BudgetRefused"))
+		w.Expect(guarded.Message).To(And(ContainSubstring("can't create PodDisruptionBudget "), HaveSuffix(notOnMyWatch)))
+		w.Expect(w.reason(v1.ConditionReady)()).To(Equal("HolderReady"))
+	}
+	w.Expect(versions[1]).To(Equal(versions[0]), "what was said is not written again")
+
+	w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+	w.Expect(w.reason(v1.ConditionGuarded)()).To(Equal("Guarded"))
+	w.Expect(w.budget()).NotTo(BeNil())
+}
+
 // A namespace that goes takes no new budget, and nobody is to be told of that.
 func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
 	w := newWorld(t)

@@ -91,10 +91,14 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	handingOver := !plan.Outcome.Settled()
 	installed := r.Injector.Ensure(ctx, singleton, handingOver)
 	report(&singleton.Status, installed.condition)
+	unguarded := r.createBudget(ctx, singleton, snapshot.Budget(), plan.Budget)
+	if mayLast(ctx, unguarded) {
+		reportUnguarded(stored, singleton, unguarded)
+	}
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.ensureBudget(ctx, singleton, snapshot.Budget(), plan.Budget); err != nil {
+	if err := errors.Join(unguarded, r.deleteBudget(ctx, singleton, snapshot.Budget(), plan.Budget)); err != nil {
 		return ctrl.Result{}, err
 	}
 	result := ctrl.Result{RequeueAfter: min(plan.Requeue, installed.recheck), Priority: new(0)}

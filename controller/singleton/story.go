@@ -185,7 +185,7 @@ func (r *Reconciler) announceDrain(ctx context.Context, before, after *v1.Statef
 	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionGuarded)
 	if is != nil && is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason) {
 		kind := corev1.EventTypeNormal
-		if was != nil && drained != nil && is.Reason != handoff.StandbyWaits {
+		if was != nil && drained != nil && is.Reason != handoff.StandbyWaits || is.Reason == reasonBudgetRefused {
 			kind = corev1.EventTypeWarning // what was waited for does not come
 		}
 		r.tell(ctx, after, kind, "Guard", is.Reason, is.Message)
