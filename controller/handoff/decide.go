@@ -263,13 +263,13 @@ func (d *decision) withHolder() {
 
 func (d *decision) withoutHolder() {
 	switch {
-	case d.overlap != "", len(d.runners) > 1:
+	case d.overlap != "", len(d.runners) > 1 && d.vanishing() == nil:
 		d.letGoOthers(nil)
 		d.protect(d.runners...)
 		d.blocked()
-	case len(d.runners) == 1:
+	case len(d.runners) > 0:
 		d.letGoOthers(nil)
-		d.adopt(d.runners[0])
+		d.adopt(cmp.Or(d.vanishing(), d.runners[0]))
 	case len(d.standbys) > 0 && d.warm() == nil:
 		d.needsPerson = d.standbys[0].needsPerson
 		d.found(WarmingUp, "pod %s %s", d.standbys[0].pod.Name, d.standbys[0].waitsFor)
@@ -281,6 +281,16 @@ func (d *decision) withoutHolder() {
 	default:
 		d.found(NoPods, "no pod matches the selector; the first that comes is held until it may run%s", d.strangerHelp())
 	}
+}
+
+// vanishing is a pod that may run, and whose object may go unseen: its deletion was asked
+// for before it bore the finalizer, and it takes none any more. Nil: there is none.
+func (d *decision) vanishing() *corev1.Pod {
+	i := slices.IndexFunc(d.runners, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil && !protected(pod) })
+	if i < 0 {
+		return nil
+	}
+	return d.runners[i]
 }
 
 // warm is the standby to release next, nil if none is warm.
@@ -378,11 +388,11 @@ func (d *decision) barriers(pod *corev1.Pod) (steps []Step) {
 
 // adopt records as the holder a pod that runs already: one that ran before the
 // singleton existed, or one that was signalled and then forgotten. One that is
-// being deleted is recorded too, though it takes no finalizer any more: if it
-// vanishes, that proves nothing.
+// being deleted is recorded too, and before any other that runs, though it takes no
+// finalizer any more: if it vanishes, that proves nothing.
 func (d *decision) adopt(pod *corev1.Pod) {
 	now := metav1.NewMicroTime(d.now)
-	d.protect(pod)
+	d.protect(d.runners...)
 	d.status.ActivePod, d.status.ActivePodUID = pod.Name, pod.UID
 	d.status.LastTransition = &v1.Transition{To: pod.Name, Cause: v1.CauseAdopted, Started: d.begun(), Signalled: &now}
 	if _, ok := signalled(pod); !ok {

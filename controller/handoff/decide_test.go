@@ -216,6 +216,22 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{protect("db-1", false)},
 		},
+		"two that ran before, one is going and takes no finalizer": {
+			snapshot:    MakeSnapshot(plain("db-0"), plain("db-1").Deleting(), standby),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps:   []handoff.Step{protect("db-0", false), handoff.Record{}},
+			wantMessage: "pod db-1 runs already and holds",
+		},
+		"two that ran before, both are going, and one takes no finalizer": {
+			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting(), plain("db-1").Deleting(), standby),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}},
+		},
+		"two that ran before, one takes no finalizer, and another singleton picks it": {
+			snapshot:    MakeSnapshot(plain("db-0"), plain("db-1").Deleting()).Other("db2", "db"),
+			wantOutcome: handoff.Overlapping, wantPhase: v1.PhaseFailed,
+			wantSteps: []handoff.Step{protect("db-0", false)},
+		},
 		"two that ran before, one has ended": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting().Ended(), plain("db-1"), standby),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
@@ -305,6 +321,19 @@ func TestDecideAdoption(t *testing.T) {
 			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 		},
 	})
+}
+
+// One of two that run takes no finalizer any more. Once it is gone nobody knows that it has
+// ended, and the other one is not taken for the only one.
+func TestDecideMissesWhatVanished(t *testing.T) {
+	other, standby := MakePod("db-0").Ready().Protected(), MakePod("db-2").Injected().Warm()
+	adopted := handoff.Decide(MakeSnapshot(other, MakePod("db-1").Ready().Deleting(), standby).Snapshot, now)
+	gone := MakeSnapshot(other, standby)
+	gone.Singleton.Status = adopted.Status
+	decideCase{
+		snapshot: gone, wantOutcome: handoff.HolderLost, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseFailed,
+		wantMessage: "pod db-1 is gone and nothing proves that its processes have ended",
+	}.run(t)
 }
 
 // overruled is a pod whose barrier holds nothing, since the last variable of a name wins.
@@ -641,7 +670,7 @@ func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
 		"the holder is lost": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Warm()).Holder("db-1"),
 			wantOutcome: handoff.HolderLost, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
-			wantMessage: "nothing proves that its processes have ended: somebody took its finalizer off. Make sure that they have, then run: " + attest,
+			wantMessage: "nothing proves that its processes have ended: somebody took its finalizer off, or it never bore one. Make sure that they have, then run: " + attest,
 		},
 		"the node does not answer": stopping(
 			MakeSnapshot(holder().Deleting()).Node(node1, corev1.ConditionUnknown),

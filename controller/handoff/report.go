@@ -213,7 +213,7 @@ func (s Snapshot) runsForAnother(pod *corev1.Pod) bool {
 
 // lostHelp says what to do about a holder whose object is gone.
 func (s Snapshot) lostHelp() string {
-	return fmt.Sprintf("pod %s is gone and nothing proves that its processes have ended: somebody took its finalizer off. Make sure that they have, then run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
+	return fmt.Sprintf("pod %s is gone and nothing proves that its processes have ended: somebody took its finalizer off, or it never bore one. Make sure that they have, then run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
 		s.Singleton.Status.ActivePod, s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, s.Singleton.Status.ActivePodUID)
 }
 
