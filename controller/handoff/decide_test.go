@@ -310,6 +310,25 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
+		"an init container is to be held, and ran before": {
+			snapshot:    MakeSnapshot(openInit("db-1")).HoldInit(),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+		},
+		"an init container is to be held, and ran before, besides the holder": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), openInit("db-2")).Holder("db-1").HoldInit(),
+			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantSteps: []handoff.Step{protect("db-2", false)},
+			wantMessage: "Nothing holds container seed of pod db-2, which was created before spec.holdInitContainers asked for it. " +
+				"Delete what is too much, as in: kubectl delete -n prod pod db-2",
+		},
+		"a container is to be held, and ran before, besides the holder": {
+			snapshot:    MakeSnapshot(openHelper("db-2"), MakePod("db-1").Injected().Holding(), plain("db-3").Protected()).Holder("db-1"),
+			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantSteps: []handoff.Step{protect("db-2", false)},
+			wantMessage: "Nothing holds container helper of pod db-2, which was created before spec.containers asked for it. " +
+				"Delete what is too much, as in: kubectl delete -n prod pod db-2",
+		},
 		"one besides a standby that may have been chosen in a record that is lost": {
 			snapshot:    MakeSnapshot(plain("db-1"), MakePod("db-2").Injected().Warm().Protected()),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
@@ -466,6 +485,17 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantSteps:   []handoff.Step{arm("db-2")},
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantMessage: "pod db-1 holds with epoch 7; pod db-2 is warm and would take over",
+		},
+		"init containers are held since": {
+			snapshot:    MakeSnapshot(openInit("db-1").Holding()).Holder("db-1").HoldInit(),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+		},
+		"a spare whose init container is held": {
+			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding(),
+				heldInit("db-2").Warm().State("migrate", running()).State("app", waiting("PodInitializing", ""))).Holder("db-1").HoldInit(),
+			wantSteps:   []handoff.Step{arm("db-2")},
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "pod db-2 is warm and would take over",
 		},
 		"a spare that can't be scheduled": {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Revision(2).

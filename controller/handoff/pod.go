@@ -38,24 +38,28 @@ func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
 }
 
 // held lists the containers that the law speaks of: those that bear the wrapper
-// or the barrier, and those that the spec names though they bear neither.
+// or the barrier, and those that the spec asks for though they bear neither.
 func held(pod *corev1.Pod, singleton *v1.StatefulSingleton) []heldContainer {
-	var all []heldContainer
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		if h, ok := hold(c, pod.Status.InitContainerStatuses); ok {
-			h.init = true
-			all = append(all, h)
-		}
+	all := heldOf(pod.Spec.InitContainers, pod.Status.InitContainerStatuses, func(name string) bool {
+		return singleton.Spec.HoldInitContainers && name != v1.SidecarName
+	})
+	for i := range all {
+		all[i].init = true
 	}
-	for i := range pod.Spec.Containers {
-		c := &pod.Spec.Containers[i]
-		h, ok := hold(c, pod.Status.ContainerStatuses)
-		if !ok && named(c.Name, singleton) {
-			h, ok = heldContainer{name: c.Name, open: true, status: statusOf(pod.Status.ContainerStatuses, c.Name)}, true
-		}
-		if ok {
+	return append(all, heldOf(pod.Spec.Containers, pod.Status.ContainerStatuses, func(name string) bool {
+		return named(name, singleton)
+	})...)
+}
+
+// heldOf lists those containers that something holds, and those that are asked to be
+// held though nothing does.
+func heldOf(containers []corev1.Container, statuses []corev1.ContainerStatus, asked func(name string) bool) (all []heldContainer) {
+	for i := range containers {
+		c := &containers[i]
+		if h, ok := hold(c, statuses); ok {
 			all = append(all, h)
+		} else if asked(c.Name) {
+			all = append(all, heldContainer{name: c.Name, open: true, status: statusOf(statuses, c.Name)})
 		}
 	}
 	return all

@@ -61,6 +61,9 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"Failed with both ended":                 {with(two().Deleting().Ended()), v1.ProofKubeletReported},
 		"Failed with a container unreported":     {with(rejected(holder().Deleting())), ""},
 		"Failed with a held init container left": {with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().State("migrate", running())), ""},
+		"Failed with an init container done that was to be held since": {
+			with(openInit("db-1").Holding().Deleting().Ended()).HoldInit(), v1.ProofKubeletReported,
+		},
 		"Failed with a container left that is not held": {
 			with(two().Deleting().Ended().State("helper", running())).Containers("app"), "", // it bears the wrapper
 		},
@@ -139,6 +142,9 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"chosen, deleted, with a strange signal":  {unsignalled(chosen().Annotation(signal.Annotation, "go!").Deleting()), ""},
 		"chosen, deleted, not held":               {unsignalled(MakePod("db-1").Running().Deleting()), ""},
 		"chosen, deleted, one container not held": {unsignalled(openHelper("db-1").Deleting()), ""},
+		"chosen, deleted, its init container was to be held since": {
+			unsignalled(openInit("db-1").Protected().Deleting()).HoldInit(), "",
+		},
 
 		"chosen, deleted, past its barrier": {unsignalled(MakePod("db-1").Barrier().Injected().Protected().Running().Deleting()), ""},
 
@@ -208,6 +214,11 @@ func rejected(p *PodWrapper) *PodWrapper {
 // heldInit is an injected pod whose init container migrate is held by the wrapper.
 func heldInit(name string) *PodWrapper {
 	return MakePod(name).InitContainer(corev1.Container{Name: "migrate", Command: []string{signal.GatePath, "wrap", "--", "/migrate"}}).Injected()
+}
+
+// openInit is an injected pod, warm, whose init container seed nothing holds.
+func openInit(name string) *PodWrapper {
+	return MakePod(name).InitContainer(corev1.Container{Name: "seed"}).Injected().Warm()
 }
 
 // openHelper is an injected pod with a container that nothing holds.

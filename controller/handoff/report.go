@@ -237,11 +237,31 @@ func (d *decision) severalHelp() string {
 		}
 	}
 	tooMuch, why := d.runners[len(d.runners)-1], ""
-	if i := slices.IndexFunc(d.runners, d.chosenElsewhere); i >= 0 {
-		tooMuch = d.runners[i]
-		why = fmt.Sprintf("Pod %s may have been released by a StatefulSingleton that is gone. ", tooMuch.Name)
+	for _, pod := range d.runners {
+		if why = d.whyInjectedRuns(pod); why != "" {
+			tooMuch = pod
+			break
+		}
 	}
 	return fmt.Sprintf("%sDelete what is too much, as in: kubectl delete -n %s pod %s", why, d.Singleton.Namespace, tooMuch.Name)
+}
+
+// whyInjectedRuns says why a pod may run though it was injected, where the pod itself
+// does not show it; empty if it does.
+func (d *decision) whyInjectedRuns(pod *corev1.Pod) string {
+	if d.chosenElsewhere(pod) {
+		return fmt.Sprintf("Pod %s may have been released by a StatefulSingleton that is gone. ", pod.Name)
+	}
+	containers := held(pod, d.Singleton)
+	i := slices.IndexFunc(containers, func(h heldContainer) bool { return h.open })
+	if i < 0 || pod.Annotations[v1.InjectedAnnotation] == "" {
+		return ""
+	}
+	field, name := "spec.containers", containers[i].name
+	if containers[i].init && !slices.Contains(d.Singleton.Spec.Containers, name) {
+		field = "spec.holdInitContainers"
+	}
+	return fmt.Sprintf("Nothing holds container %s of pod %s, which was created before %s asked for it. ", name, pod.Name, field)
 }
 
 // spareInWords tells of the standby of a holder that nothing is about to replace: that it

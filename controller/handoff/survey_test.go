@@ -38,11 +38,13 @@ func TestSurvey(t *testing.T) {
 
 func TestHolds(t *testing.T) {
 	pod := MakePod("db-1").Barrier().InitContainer(corev1.Container{Name: "migrate", Env: barrier("", "statefulsingleton-db-1").Env}).
+		InitContainer(corev1.Container{Name: "seed"}).
 		Container(corev1.Container{Name: "side", Command: []string{"/bin/side"}}).Injected().
 		Container(corev1.Container{Name: "late"})
-	got := handoff.Holds(pod.Obj(), MakeSnapshot().Singleton)
+	got := handoff.Holds(pod.Obj(), MakeSnapshot().HoldInit().Singleton)
 	want := []handoff.Hold{
 		{Container: "migrate", Init: true, By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
+		{Container: "seed", Init: true, By: handoff.ByNothing},
 		{Container: "app", By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
 		{Container: "side", By: handoff.ByWrapper},
 		{Container: "late", By: handoff.ByNothing},

@@ -414,6 +414,12 @@ func (s *SnapshotWrapper) Containers(names ...string) *SnapshotWrapper {
 	return s
 }
 
+// HoldInit has init containers held, too.
+func (s *SnapshotWrapper) HoldInit() *SnapshotWrapper {
+	s.Singleton.Spec.HoldInitContainers = true
+	return s
+}
+
 // Other is a second singleton of the namespace, that picks the pods with app=<app>.
 func (s *SnapshotWrapper) Other(name, app string) *SnapshotWrapper {
 	s.Others = append(s.Others, v1.StatefulSingleton{
