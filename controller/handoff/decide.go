@@ -496,9 +496,9 @@ func (d *decision) followStart(containers []heldContainer, given signal.Signal) 
 
 // serving reports a holder that nothing is about to replace.
 func (d *decision) serving(containers []heldContainer) {
-	t := d.status.LastTransition
+	t, next := d.status.LastTransition, d.successor()
 	switch {
-	case IsTrue(d.holder, corev1.PodReady):
+	case next == nil && IsTrue(d.holder, corev1.PodReady):
 		d.found(HolderReady, "pod %s holds with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.strangerHelp())
 	case t != nil && t.To == d.holder.Name && t.Ready == nil:
 		why := notReady(d.holder)
@@ -512,9 +512,23 @@ func (d *decision) serving(containers []heldContainer) {
 	case d.lostNode(d.holder) != nil:
 		d.found(HolderNotReady, "pod %s holds, and its node %s does not answer: it may run on there, so nothing starts elsewhere%s. If the node is off, run: %s",
 			d.holder.Name, d.holder.Spec.NodeName, d.spareInWords(), taintCommand(d.lostNode(d.holder)))
+	case next != nil:
+		d.found(AwaitingHandover, "pod %s is warm and of a newer revision than pod %s, and their StatefulSet goes on only once pod %s is Ready. To have it take over, run: kubectl delete -n %s pod %s",
+			next.Name, d.holder.Name, next.Name, d.Singleton.Namespace, d.holder.Name)
 	default:
 		d.found(HolderNotReady, "pod %s holds and is not Ready: %s", d.holder.Name, notReady(d.holder))
 	}
+}
+
+// successor is a warm standby of the newest revision of the holder's StatefulSet, where
+// the holder is of an older one; nil if there is none. The StatefulSet stops the holder
+// only once the pod that it made before is Ready, which a standby never is.
+func (d *decision) successor() *corev1.Pod {
+	set, next := d.statefulSet(d.holder), d.warm()
+	if set == nil || next == nil || d.statefulSet(next) != set || !d.outdated(d.holder) || d.outdated(next) {
+		return nil
+	}
+	return next
 }
 
 // newest is the first standby that is of a newer revision than the holder.

@@ -595,6 +595,9 @@ func TestDecideStatefulSet(t *testing.T) {
 	pod := func(uid, revision string) *PodWrapper {
 		return MakePod("db-0").UID(uidOf(uid)).OwnedBy("StatefulSet", "db").Label("controller-revision-hash", revision).Injected()
 	}
+	spare := func(name, revision string) *PodWrapper {
+		return MakePod(name).OwnedBy("StatefulSet", "db").Label("controller-revision-hash", revision).Injected()
+	}
 	holder := pod("db-0", "v1").Holding()
 	reborn := pod("reborn", "v2").Warm()
 	rebornRef := handoff.PodRef{Name: "db-0", UID: uidOf("reborn")}
@@ -616,6 +619,47 @@ func TestDecideStatefulSet(t *testing.T) {
 		"the next pod of the same name, and no proof of the first's death": {
 			snapshot:    MakeSnapshot(reborn).Holder("db-0").StatefulSet("db", 1, "v2"),
 			wantOutcome: handoff.HolderLost, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+		},
+		"a spare of the newer revision waits to take over": {
+			snapshot:    MakeSnapshot(pod("db-0", "v1").Holding(), spare("db-1", "v2").Warm()).Holder("db-0").StatefulSet("db", 2, "v2"),
+			wantOutcome: handoff.AwaitingHandover, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantSteps: []handoff.Step{arm("db-1")},
+			wantMessage: "pod db-1 is warm and of a newer revision than pod db-0, and their StatefulSet goes on only once pod db-1 is Ready. " +
+				"To have it take over, run: kubectl delete -n prod pod db-0",
+		},
+		"a spare of the newer revision, and the holder fails": {
+			snapshot: MakeSnapshot(pod("db-0", "v1").Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), spare("db-1", "v2").Warm()).
+				Holder("db-0").StatefulSet("db", 2, "v2"),
+			wantOutcome: handoff.AwaitingHandover, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantSteps: []handoff.Step{arm("db-1")},
+		},
+		"a spare of the newer revision, and the holder's node does not answer": {
+			snapshot: MakeSnapshot(pod("db-0", "v1").Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), spare("db-1", "v2").Warm()).
+				Holder("db-0").StatefulSet("db", 2, "v2").Node(node1, corev1.ConditionUnknown),
+			wantOutcome: handoff.HolderNotReady, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantSteps:   []handoff.Step{arm("db-1")},
+			wantMessage: "its node node-1 does not answer",
+		},
+		"a spare of the newer revision that is not warm": {
+			snapshot:    MakeSnapshot(pod("db-0", "v1").Holding(), spare("db-1", "v2")).Holder("db-0").StatefulSet("db", 2, "v2"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "no standby is warm: pod db-1 is not scheduled yet",
+		},
+		"a spare of the same revision": {
+			snapshot:    MakeSnapshot(pod("db-0", "v2").Holding(), spare("db-1", "v2").Warm()).Holder("db-0").StatefulSet("db", 2, "v2"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantSteps: []handoff.Step{arm("db-1")},
+		},
+		"a spare of another StatefulSet": {
+			snapshot: MakeSnapshot(pod("db-0", "v1").Holding(), spare("db-1", "v2").OwnedBy("StatefulSet", "other").Warm()).Holder("db-0").
+				StatefulSet("db", 1, "v2").StatefulSet("other", 1, "v2"),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantSteps: []handoff.Step{arm("db-1")},
+		},
+		"of two spares the one of the newer revision, though it is younger": {
+			snapshot:    MakeSnapshot(spare("db-1", "v1").Warm(), spare("db-2", "v2").Warm().Created(now)).Ended(v1.CauseDeletion).StatefulSet("db", 3, "v2"),
+			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8)},
 		},
 		"the next pod has not come": {
 			snapshot:    MakeSnapshot().Ended(v1.CauseRollout).StatefulSet("db", 1, "v2"),

@@ -76,8 +76,21 @@ func (s Snapshot) deployment(pod *corev1.Pod) *appsv1.Deployment {
 	return s.Deployments[owner.UID]
 }
 
-// revision is the number of the pod's revision in its Deployment, 0 if it has none.
+// statefulSet is the StatefulSet that controls the pod, nil if none does.
+func (s Snapshot) statefulSet(pod *corev1.Pod) *appsv1.StatefulSet {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil
+	}
+	return s.StatefulSets[owner.UID]
+}
+
+// revision is the number of the pod's revision in its Deployment. A StatefulSet numbers
+// none: 1 for its newest. 0 for any other.
 func (s Snapshot) revision(pod *corev1.Pod) int64 {
+	if s.statefulSet(pod) != nil && !s.outdated(pod) {
+		return 1
+	}
 	rs := s.replicaSet(pod)
 	if rs == nil {
 		return 0
@@ -124,10 +137,8 @@ func (s Snapshot) unwanted(pod *corev1.Pod) bool {
 
 // outdated tells whether the pod's owner replaces it by one of a newer revision.
 func (s Snapshot) outdated(pod *corev1.Pod) bool {
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		if set := s.StatefulSets[owner.UID]; set != nil {
-			return set.Status.UpdateRevision != pod.Labels[appsv1.StatefulSetRevisionLabel]
-		}
+	if set := s.statefulSet(pod); set != nil {
+		return set.Status.UpdateRevision != pod.Labels[appsv1.StatefulSetRevisionLabel]
 	}
 	rs := s.replicaSet(pod)
 	return rs != nil && s.deployment(pod) != nil && isZero(rs.Spec.Replicas)
