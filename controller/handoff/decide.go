@@ -307,19 +307,27 @@ func (d *decision) warm() *corev1.Pod {
 func (d *decision) succeed(proof v1.Proof) {
 	now := metav1.NewMicroTime(d.now)
 	t := &v1.Transition{From: d.status.ActivePod, FromUID: d.status.ActivePodUID, Cause: d.cause(), Proof: proof, Started: d.begun(), Terminated: &now}
-	next := d.warm()
-	if !d.blocked() && next != nil {
+	switch next := d.warm(); {
+	case d.overlap == "" && len(d.runners) == 1:
+		d.vacate(t) // that one is adopted next
+		d.found(HolderEnded, "pod %s has ended, and pod %s runs already", t.From, d.runners[0].Name)
+	case d.blocked():
+		d.vacate(t)
+	case next == nil:
+		d.vacate(t)
+		d.found(HolderEnded, "pod %s has ended, and no standby is warm yet", t.From)
+	default:
 		d.release(next, t)
-	} else {
-		d.status.ActivePod, d.status.ActivePodUID, d.status.LastTransition = "", "", t
-		d.do(Record{})
-		if d.plan.Outcome == "" {
-			d.found(HolderEnded, "pod %s has ended, and no standby is warm yet", t.From)
-		}
 	}
 	if d.holder != nil && protected(d.holder) {
 		d.do(LetGo{Pod: refOf(d.holder)})
 	}
+}
+
+// vacate records that nobody holds.
+func (d *decision) vacate(t *v1.Transition) {
+	d.status.ActivePod, d.status.ActivePodUID, d.status.LastTransition = "", "", t
+	d.do(Record{})
 }
 
 // letGoOthers lets go of every pod but next that may be about to be signalled. Where

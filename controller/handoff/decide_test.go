@@ -255,8 +255,25 @@ func TestDecideAdoption(t *testing.T) {
 		},
 		"one besides a holder that has ended": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), plain("db-0"), standby).Holder("db-1"),
+			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps:   []handoff.Step{protect("db-0", false), handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			wantMessage: "pod db-1 has ended, and pod db-0 runs already",
+		},
+		"one besides a holder that is lost and attested": {
+			snapshot:    MakeSnapshot(plain("db-0").Protected(), standby).Holder("db-1").Attest("db-1-uid"),
+			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps:   []handoff.Step{handoff.Record{}},
+			wantMessage: "pod db-1 has ended, and pod db-0 runs already",
+		},
+		"one besides a holder that has ended, and another singleton picks it": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), plain("db-0").Protected()).Holder("db-1").Other("db2", "db"),
+			wantOutcome: handoff.Overlapping, wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+		},
+		"two besides a holder that has ended": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), plain("db-0").Protected(), plain("db-3").Protected(), standby).Holder("db-1"),
 			wantOutcome: handoff.SeveralRun, wantEpoch: 7, wantPhase: v1.PhaseFailed,
-			wantSteps: []handoff.Step{protect("db-0", false), handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
 		},
 		"signalled, but forgotten": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Signalled(40).Ready(), standby),
