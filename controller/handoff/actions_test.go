@@ -194,7 +194,7 @@ func (m *model) nextOfPod(w *world, i int, then func(actionKind, uint8, uint8)) 
 
 func (m *model) nextOfKubelet(w *world, i int, then func(actionKind, uint8, uint8)) {
 	p, id, n := &w.pods[i], uint8(i), &w.nodes[w.pods[i].node-1]
-	if n.deleted && p.exists() && (p.phase == livePhase || !p.noGrace) && (p.finalizer || !p.mayRun()) {
+	if n.deleted && p.exists() && (p.phase == livePhase || !p.noGrace) && p.missed() {
 		then(collectAction, id, 0)
 	}
 	if n.connected() && p.runs != endedProcess && p.news() {
@@ -275,9 +275,11 @@ func (w *world) suffer(kind actionKind, i int) {
 		w.excused = true
 	case deleteSingletonAction:
 		w.singleton.deleting, w.excused = true, true
+		w.forgetNotes()
 		w.wroteSingleton(-1)
 	case eraseSingletonAction:
 		w.singleton, w.excused = singletonState{}, true
+		w.forgetNotes()
 		w.wroteSingleton(-1)
 	case stripAction:
 		p.finalizer, w.excused = false, true

@@ -17,6 +17,7 @@ func (m *model) canonical(w *world) {
 			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.configMap, p.mayOpen = false, false, false, false, false, false
 		}
 		p.configMap = p.configMap && p.kind == barrierPod
+		p.noted = p.noted && p.vanishing() && p.runs != endedProcess
 	}
 	for i := range m.controllers {
 		m.forget(&w.controllers[i])
@@ -45,12 +46,12 @@ func (m *model) forget(c *controllerState) {
 		cas = cas || s.do == recordStep || s.do == takeAttestationStep || s.do == finishStep || s.do == letGoStep
 	}
 	c.stalePods &= asked
-	c.staleSingleton = c.staleSingleton && cas
+	c.staleSingleton = c.staleSingleton && (cas || c.notes > 0)
 }
 
 func compareControllers(a, b controllerState) int {
 	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(a.plan, b.plan), cmp.Compare(a.done, b.done),
-		cmp.Compare(a.stalePods, b.stalePods), compareBools(a.staleSingleton, b.staleSingleton), cmp.Compare(a.cached, b.cached),
+		cmp.Compare(a.stalePods, b.stalePods), compareBools(a.staleSingleton, b.staleSingleton), cmp.Compare(a.cached, b.cached), cmp.Compare(a.notes, b.notes),
 		cmp.Compare(a.read.holder, b.read.holder), compareBools(a.read.signalled, b.read.signalled))
 }
 

@@ -104,6 +104,8 @@ type podState struct {
 	chosenBy uint8
 	// unmarked: an eviction overwrote the garbage collector's mark.
 	unmarked bool
+	// noted: a controller of this singleton knows that it goes and takes no finalizer.
+	noted    bool
 	reported process
 	epoch    uint8
 
@@ -114,6 +116,11 @@ type podState struct {
 
 func (p *podState) exists() bool { return p.kind > overPod && !p.gone }
 func (p *podState) going() bool  { return p.deleting || p.phase != livePhase }
+
+// vanishing tells whether the object goes unseen though the pod ran before the singleton.
+func (p *podState) vanishing() bool {
+	return p.exists() && p.kind == barePod && p.deleting && !p.finalizer
+}
 
 // mayRun tells whether a main process of the pod runs or may yet be started.
 func (p *podState) mayRun() bool {
@@ -151,6 +158,8 @@ type controllerState struct {
 	cached uint32
 	plan   uint32
 	done   uint8
+	// notes is the pod that it found vanishing, from 1.
+	notes uint8
 }
 
 // step is one of the plan's, as the model executes it.
@@ -306,9 +315,11 @@ func (w *world) delete(pod int, force bool) {
 	w.wrote(pod, -1)
 }
 
-// forcible: a pod that may run and bears no finalizer would be gone unseen. The
-// promise does not cover that.
-func (p *podState) forcible() bool { return p.exists() && !p.noGrace && (p.finalizer || !p.mayRun()) }
+// missed: a pod that may run, and whose object goes by force, would be gone unseen
+// otherwise. The promise does not cover that.
+func (p *podState) missed() bool { return p.finalizer || p.noted || !p.mayRun() }
+
+func (p *podState) forcible() bool { return p.exists() && !p.noGrace && p.missed() }
 
 // attestable: the person speaks the truth about a pod that never starts again.
 func (w *world) attestable(pod int) bool {
@@ -430,7 +441,7 @@ func (m *model) advance(w *world, c int) {
 		}
 	case readStage:
 		v := m.look(w, s)
-		*s = controllerState{stage: planStage, staleSingleton: s.staleSingleton && s.cached == 0, stalePods: s.stalePods, plan: m.decide(v)}
+		*s = controllerState{stage: planStage, staleSingleton: s.staleSingleton && s.cached == 0, stalePods: s.stalePods, plan: m.decide(v), notes: w.vanishing()}
 		m.finish(w, c)
 	case planStage:
 		next := m.plans[s.plan].steps[s.done]
@@ -447,7 +458,34 @@ func (m *model) advance(w *world, c int) {
 func (m *model) finish(w *world, c int) {
 	s := &w.controllers[c]
 	if int(s.done) == len(m.plans[s.plan].steps) || m.plans[s.plan].steps[s.done].do == noStep {
+		if s.notes > 0 && !s.staleSingleton {
+			w.pods[s.notes-1].noted = true
+		}
 		*s = controllerState{}
+	}
+}
+
+// vanishing is the one pod that is, from 1. 0: none is, or one more than can be recorded.
+func (w *world) vanishing() (pod uint8) {
+	for i := range w.pods {
+		switch {
+		case !w.pods[i].vanishing():
+		case pod > 0:
+			return 0
+		default:
+			pod = uint8(i + 1)
+		}
+	}
+	if s := &w.singleton; !s.exists || s.deleting || s.holder > 0 && s.holder != pod {
+		return 0
+	}
+	return pod
+}
+
+// forgetNotes: a singleton that is made anew knows nothing of what the last one knew.
+func (w *world) forgetNotes() {
+	for i := range w.pods {
+		w.pods[i].noted = false
 	}
 }
 
@@ -471,7 +509,7 @@ func (m *model) look(w *world, s *controllerState) view {
 func visible(w *world) (pods [maxPods]podState) {
 	for i, p := range w.pods {
 		if p.exists() {
-			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.runs, p.noGrace, p.configMap, p.mayOpen = false, false, false, false, 0, false, false, false
+			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.runs, p.noGrace, p.configMap, p.mayOpen, p.noted = false, false, false, false, 0, false, false, false, false
 			pods[i] = p
 		}
 	}

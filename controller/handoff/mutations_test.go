@@ -14,9 +14,9 @@ const (
 // mutations are ways to get the protocol wrong, and what the search says of each.
 var mutations = map[string]struct {
 	mutation
-	pods                []podKind
-	controllers, faults int
-	wantBroken          string
+	pods                         []podKind
+	created, controllers, faults int
+	wantBroken                   string
 }{
 	// What the operator that came before does.
 	"a crash-looping holder counts as dead": {
@@ -35,6 +35,11 @@ var mutations = map[string]struct {
 				v.singleton.word = h
 			}
 		}}, faults: 2, wantBroken: twoRun,
+	},
+
+	"of two that ran before, the one that takes no finalizer is not recorded": {
+		mutation: mutation{see: eachPod(func(p *podState) { p.finalizer = p.finalizer || p.deleting })},
+		pods:     []podKind{barePod, barePod, wrapperPod}, created: 2, faults: 2, wantBroken: twoRun,
 	},
 
 	// Words that are no proof.
@@ -164,7 +169,7 @@ func TestSearchFindsMutations(t *testing.T) {
 			}
 			m := newModel(tc.pods, 1, max(1, tc.controllers))
 			m.mutation = tc.mutation
-			s := &search{model: m, start: m.start(1, tc.faults)}
+			s := &search{model: m, start: m.start(max(1, tc.created), tc.faults)}
 			check := newSettler(m).check
 			if tc.wantBroken == twoRun {
 				check = func(world) string { return "" } // each start is looked at anyway
