@@ -218,7 +218,7 @@ func TestSidecarRuns(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
-	if err := s.Volume.AwaitDelivery(t.Context()); err != nil {
+	if err := s.Volume.AwaitDelivery(t.Context(), uid); err != nil {
 		t.Fatal(err)
 	}
 	if got := readFile(t, s.Volume.gateFile()); got != "the program" {
@@ -307,12 +307,51 @@ func TestServe(t *testing.T) {
 	}
 }
 
-func TestAwaitDeliveryGivesUp(t *testing.T) {
-	s, _ := newSidecar(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := s.Volume.AwaitDelivery(ctx); err == nil || !strings.Contains(err.Error(), "see the sidecar's log") {
-		t.Errorf("error %v, want one that says where to look", err)
+// What a backup tool restored is in the volume before the sidecar begins: the gate, and
+// the signal of the pod that was saved.
+func TestAwaitDelivery(t *testing.T) {
+	tests := map[string]struct {
+		gate, signal string
+		// wantWaits is what it waits for. Empty: it does not wait.
+		wantWaits string
+	}{
+		"nothing is there":      {wantWaits: "gate: no such file or directory"},
+		"the gate":              {gate: "a program"},
+		"and the pod's signal":  {gate: "a program", signal: signalOf(uid, 1)},
+		"and another pod's":     {gate: "a program", signal: signalOf("another", 9), wantWaits: `was written for another pod, with uid "another"`},
+		"and half a signal":     {gate: "a program", signal: `{"uid":`, wantWaits: "parse signal: unexpected end of JSON input"},
+		"another pod's, alone":  {signal: signalOf("another", 9), wantWaits: "gate: no such file or directory"},
+		"the pod's own, alone":  {signal: signalOf(uid, 1), wantWaits: "gate: no such file or directory"},
+		"and one without a uid": {gate: "a program", signal: `{"epoch":1}`, wantWaits: "uid is empty"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newSidecar(t)
+			writeFile(t, filepath.Join(s.Podinfo, "start-signal"), "")
+			for path, content := range map[string]string{s.Volume.gateFile(): tc.gate, s.Volume.signalFile(): tc.signal} {
+				if content != "" {
+					writeFile(t, path, content)
+				}
+			}
+			once, cancel := context.WithCancel(t.Context())
+			cancel()
+
+			err := s.Volume.AwaitDelivery(once, uid)
+
+			if tc.wantWaits == "" && err != nil {
+				t.Errorf("it waits: %v", err)
+			}
+			if tc.wantWaits != "" && (err == nil || !strings.Contains(err.Error(), tc.wantWaits+"; see the sidecar's log")) {
+				t.Errorf("error %v, want it to wait for %q", err, tc.wantWaits)
+			}
+			if err := s.Volume.deliver(s.Program); err != nil {
+				t.Fatal(err)
+			}
+			s.follow()
+			if err := s.Volume.AwaitDelivery(once, uid); err != nil {
+				t.Errorf("it waits on, though the sidecar did what it is there for: %v", err)
+			}
+		})
 	}
 }
 

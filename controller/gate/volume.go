@@ -60,21 +60,42 @@ func readSignal(path string) ([]byte, error) {
 // deliveryPoll is how often AwaitDelivery looks. It has to for some milliseconds only.
 const deliveryPoll = 5 * time.Millisecond
 
-// AwaitDelivery returns once the gate's binary is there for the held containers to
-// run, and fails when ctx ends before.
-func (v Volume) AwaitDelivery(ctx context.Context) error {
+// AwaitDelivery returns once the held containers of the pod with that uid may be
+// created, and fails when ctx ends before: the gate's binary is there for them to run,
+// and no signal is that was written for another pod. A backup tool that restored the
+// volume has put both there before the sidecar began.
+func (v Volume) AwaitDelivery(ctx context.Context, uid string) error {
 	ticker := time.NewTicker(deliveryPoll)
 	defer ticker.Stop()
 	for {
-		if _, err := os.Stat(v.gateFile()); err == nil {
+		err := v.delivered(uid)
+		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the sidecar did not deliver the gate to %s in time, and no held container can start without it: see the sidecar's log", v.gateFile())
+			return fmt.Errorf("the sidecar did not make the signal volume ready in time, and no held container starts before: %w; see the sidecar's log", err)
 		case <-ticker.C:
 		}
 	}
+}
+
+// delivered tells why held containers must not be created yet. It returns nil where
+// they may.
+func (v Volume) delivered(uid string) error {
+	if _, err := os.Stat(v.gateFile()); err != nil {
+		return err
+	}
+	s, err := v.Signal()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case s.UID != uid:
+		return fmt.Errorf("%s was written for another pod, with uid %q", v.signalFile(), s.UID)
+	}
+	return nil
 }
 
 // deliver copies the program at source into the volume.

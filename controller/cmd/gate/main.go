@@ -22,7 +22,7 @@ const usage = `gate holds the main processes of a StatefulSingleton's pod until 
 
 Usage:
   gate sidecar               deliver this program and, when it comes, the signal to the held containers
-  gate delivered             wait up to 20 seconds until the sidecar has delivered the program
+  gate delivered             wait up to 20 seconds until the sidecar has delivered the program, and removed another pod's signal
   gate wrap -- COMMAND...    wait for the signal, then become COMMAND, with its epoch in STATEFULSINGLETON_EPOCH
   gate started [PATIENCE]    exit 0 once the pod is released, 1 before; wait as long as that for it, as 20s
   gate version               print the version
@@ -46,7 +46,7 @@ const (
 	podinfo = "/etc/statefulsingleton"
 	// statusPort serves /healthz and /status on the pod's address.
 	statusPort = "9909"
-	// deliveryPatience is how long the sidecar may take to deliver the program.
+	// deliveryPatience is how long the sidecar may take to make the volume ready.
 	deliveryPatience = 20 * time.Second
 	// fewestFiles is how many open files the gate needs, generously: Go's runtime
 	// crashes where it gets none.
@@ -145,7 +145,7 @@ func serve(ctx context.Context, s *gate.Sidecar, podIP string, log *slog.Logger)
 func delivered() error {
 	ctx, cancel := context.WithTimeout(context.Background(), deliveryPatience)
 	defer cancel()
-	return gate.Volume(signal.Dir).AwaitDelivery(ctx)
+	return gate.Volume(signal.Dir).AwaitDelivery(ctx, os.Getenv("POD_UID"))
 }
 
 func started(args []string) error {

@@ -371,7 +371,9 @@ func TestHandoff(t *testing.T) {
 	c := p.sidecar("POD_IP=" + podIP)
 	c.Umask = 0o077
 	sidecar := start(t, c)
-	if code, _, stderr := runToEnd(t, p.container("/gate", "delivered")); code != 0 {
+	hook := c
+	hook.Argv = []string{"/gate", "delivered"}
+	if code, _, stderr := runToEnd(t, hook); code != 0 {
 		t.Fatalf("gate delivered: exit code %d: %s", code, stderr)
 	}
 	delivered, err := os.Stat(p.volume + "/gate")
@@ -418,6 +420,9 @@ func TestHandoff(t *testing.T) {
 	}
 	sidecar = start(t, c)
 	sidecar.says(t, "Released")
+	if code, _, stderr := runToEnd(t, hook); code != 0 {
+		t.Errorf("gate delivered, of the sidecar that was restarted: exit code %d: %s", code, stderr)
+	}
 
 	// Another pod's signal in its place takes it back.
 	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: "another", Epoch: 4}.String(), 0o644)
