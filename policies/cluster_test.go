@@ -47,10 +47,11 @@ func TestOnCluster(t *testing.T) {
 	tests := map[string][]string{
 		"default": {"shell", "scratch", "args-without-command", "weird-strings", "empty-lists", "several-containers",
 			"init-containers", "probes", "hooks", "restricted", "run-as-user", "run-as-root", "existing-fields", "generate-name"},
-		"named-containers":     {"several-containers"},
-		"hold-init-containers": {"init-containers", "restricted"},
-		"own-grace-period":     {"existing-fields"},
-		"match-expressions":    {"match-expressions"},
+		"named-containers":      {"several-containers"},
+		"named-init-containers": {"init-containers"},
+		"hold-init-containers":  {"init-containers", "restricted"},
+		"own-grace-period":      {"existing-fields"},
+		"match-expressions":     {"match-expressions"},
 	}
 	for singleton, pods := range tests {
 		t.Run(singleton, func(t *testing.T) {

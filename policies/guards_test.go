@@ -73,7 +73,7 @@ func TestOnAPIServer(t *testing.T) {
 
 func testHeld(t *testing.T, c client.Client) {
 	singletons := map[string]*v1.StatefulSingleton{}
-	files := []string{"default", "named-containers", "hold-init-containers", "match-expressions"}
+	files := []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "match-expressions"}
 	for _, file := range files {
 		singletons[file] = createSingleton(t, c, "held-"+file, readSingleton(t, file))
 	}
@@ -87,7 +87,7 @@ func testHeld(t *testing.T, c client.Client) {
 	const (
 		sidecarGone  = "the status sidecar or one of its volumes is missing or changed"
 		nothingHolds = "but nothing holds container db"
-		namesNone    = "names none of its containers"
+		namesNone    = "names none of its regular containers"
 	)
 	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { change(&p.Spec.Containers[0]) }
@@ -116,6 +116,7 @@ func testHeld(t *testing.T, c client.Client) {
 		"named containers":         {singleton: "named-containers", pod: "several-containers-one-held"},
 		"init containers":          {singleton: "default", pod: "init-containers"},
 		"init containers held":     {singleton: "hold-init-containers", pod: "init-containers-held"},
+		"init containers named":    {singleton: "named-init-containers", pod: "init-containers-named"},
 		"match expressions":        {singleton: "match-expressions", pod: "match-expressions"},
 		"as large as a pod can be": {singleton: "default", pod: "scratch", change: enlarge},
 
@@ -146,7 +147,11 @@ func testHeld(t *testing.T, c client.Client) {
 		"a container was added": {singleton: "default", pod: "shell", wantRefused: "but nothing holds container late", change: func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "late", Image: "debian"})
 		}},
-		"init containers not held": {singleton: "hold-init-containers", pod: "init-containers", wantRefused: "but nothing holds container migrate, proxy, agent, logs, chown"},
+		"init containers not held":       {singleton: "hold-init-containers", pod: "init-containers", wantRefused: "but nothing holds container migrate, proxy, agent, logs, chown"},
+		"named init containers not held": {singleton: "named-init-containers", pod: "init-containers", wantRefused: "but nothing holds container proxy, chown of it"},
+		"none but named init containers": {singleton: "named-init-containers", pod: "init-containers-named", wantRefused: namesNone, change: func(p *corev1.Pod) {
+			p.Spec.Containers[0].Name = "database"
+		}},
 		"none of the named containers": {singleton: "named-containers", pod: "several-containers-one-held", wantRefused: namesNone, change: func(p *corev1.Pod) {
 			p.Spec.Containers[0].Name = "database"
 		}},

@@ -61,11 +61,14 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyverno
 		Name:     "hold-containers",
 		Mutation: &kyvernov1.Mutation{ForEachMutation: hold("containers", namedOnly(s.Spec.Containers)...)},
 	}}
-	if s.Spec.HoldInitContainers {
-		notSidecar := fmt.Sprintf("element.name != '%s'", v1.SidecarName)
+	if s.Spec.HoldInitContainers || len(s.Spec.Containers) > 0 {
+		which := []string{fmt.Sprintf("element.name != '%s'", v1.SidecarName)}
+		if !s.Spec.HoldInitContainers {
+			which = append(which, namedOnly(s.Spec.Containers)...)
+		}
 		rules = append(rules, kyvernov1.Rule{
 			Name:     "hold-init-containers",
-			Mutation: &kyvernov1.Mutation{ForEachMutation: hold("initContainers", notSidecar)},
+			Mutation: &kyvernov1.Mutation{ForEachMutation: hold("initContainers", which...)},
 		})
 	}
 	noSidecar := fmt.Sprintf("length(request.object.spec.initContainers[?name == '%s'] || `[]`) == `0`", v1.SidecarName)

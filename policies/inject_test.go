@@ -33,6 +33,7 @@ func TestInjection(t *testing.T) {
 		"several-containers-one-held": {pod: "several-containers", singleton: "named-containers"},
 		"init-containers":             {pod: "init-containers", singleton: "default"},
 		"init-containers-held":        {pod: "init-containers", singleton: "hold-init-containers"},
+		"init-containers-named":       {pod: "init-containers", singleton: "named-init-containers"},
 		"probes":                      {pod: "probes", singleton: "default"},
 		"hooks":                       {pod: "hooks", singleton: "default"},
 		"restricted":                  {pod: "restricted", singleton: "default", restricted: true},

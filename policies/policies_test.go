@@ -115,7 +115,7 @@ func TestProbePod(t *testing.T) {
 }
 
 func TestProbePodIsInjected(t *testing.T) {
-	for _, name := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "match-expressions"} {
+	for _, name := range []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "own-grace-period", "match-expressions"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := readSingleton(t, name)

@@ -102,7 +102,7 @@ func CheckInjected(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	require(slices.ContainsFunc(pod.Spec.InitContainers, isSidecar), "no native sidecar %s", v1.SidecarName)
 
 	held := heldContainers(pod, s)
-	require(len(held) > 0, "no container to hold: spec.containers names %s", strings.Join(s.Spec.Containers, ", "))
+	require(len(held) > 0, "no regular container to hold: spec.containers names %s", strings.Join(s.Spec.Containers, ", "))
 	for _, c := range held {
 		require(isHeld(c), "container %s is not held", c.Name)
 	}
@@ -112,20 +112,21 @@ func CheckInjected(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	return nil
 }
 
-// heldContainers are the containers of pod that s wants held. None: it names
-// none of them.
+// heldContainers are the containers of pod that s wants held. None: it names no
+// regular one.
 func heldContainers(pod *corev1.Pod, s *v1.StatefulSingleton) []corev1.Container {
+	named := func(c corev1.Container) bool { return slices.Contains(s.Spec.Containers, c.Name) }
 	var held []corev1.Container
 	for _, c := range pod.Spec.Containers {
-		if len(s.Spec.Containers) == 0 || slices.Contains(s.Spec.Containers, c.Name) {
+		if len(s.Spec.Containers) == 0 || named(c) {
 			held = append(held, c)
 		}
 	}
-	if len(held) == 0 || !s.Spec.HoldInitContainers {
-		return held
+	if len(held) == 0 {
+		return nil
 	}
 	for _, c := range pod.Spec.InitContainers {
-		if c.Name != v1.SidecarName {
+		if c.Name != v1.SidecarName && (s.Spec.HoldInitContainers || named(c)) {
 			held = append(held, c)
 		}
 	}

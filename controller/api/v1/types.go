@@ -66,8 +66,11 @@ type StatefulSingletonSpec struct {
 	// +default=true
 	RespectPodGracePeriod *bool `json:"respectPodGracePeriod,omitempty"`
 
-	// Containers names the containers to hold. Default: every regular container
-	// of the pod. A container that is not named runs in the standby too.
+	// Containers names the containers to hold, one regular container at least.
+	// Default: every regular container of the pod. A container that is not named
+	// runs in the standby too. An init container that is named is held: a native
+	// sidecar that writes to the data, say. What comes after it in the pod is then
+	// pulled and started after the release.
 	//
 	// +optional
 	// +listType=atomic
@@ -77,9 +80,9 @@ type StatefulSingletonSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(name, self.exists_one(other, other == name))",message="spec.containers names a container twice: name each once"
 	Containers []string `json:"containers,omitempty"`
 
-	// HoldInitContainers holds the user's init containers too. By default they
-	// are not held: they run in the standby while the old pod still runs, so that
-	// the standby is warm. Set it where an init container touches the data (a
+	// HoldInitContainers holds all of the user's init containers. By default those
+	// that containers does not name run in the standby while the old pod still runs,
+	// so that the standby is warm. Set it where an init container touches the data (a
 	// migration, a chown); the handoff then takes as long as they do.
 	//
 	// +optional
