@@ -313,6 +313,22 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseFailed,
 			wantMessage: "pod db-1 waits for the same ConfigMap as pod db-2, which would start along with it",
 		},
+		"injected, but a native sidecar that is named is not held": {
+			snapshot:    MakeSnapshot(openSidecar("db-1"), standby).Containers("app", "proxy"),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+		},
+		"a native sidecar that is named is not held, besides the holder": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), openSidecar("db-2")).Holder("db-1").Containers("app", "proxy"),
+			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			wantSteps:   []handoff.Step{protect("db-2", false)},
+			wantMessage: "pod db-2 is not held",
+		},
+		"the native sidecar that is not held is not named": {
+			snapshot:    MakeSnapshot(openSidecar("db-1")).Containers("app"),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
+		},
 		"two were signalled": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(3).Ready(), MakePod("db-1").Injected().Signalled(4).Ready(), standby),
 			wantOutcome: handoff.SeveralRun, wantEpoch: 4, wantPhase: v1.PhaseFailed,

@@ -41,7 +41,7 @@ func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
 // or the barrier, and those that the spec asks for though they bear neither.
 func held(pod *corev1.Pod, singleton *v1.StatefulSingleton) []heldContainer {
 	all := heldOf(pod.Spec.InitContainers, pod.Status.InitContainerStatuses, func(name string) bool {
-		return singleton.Spec.HoldInitContainers && name != v1.SidecarName
+		return name != v1.SidecarName && (singleton.Spec.HoldInitContainers || slices.Contains(singleton.Spec.Containers, name))
 	})
 	for i := range all {
 		all[i].init = true

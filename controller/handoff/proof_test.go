@@ -71,6 +71,9 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			with(MakePod("db-1").Container(corev1.Container{Name: "helper"}).Protected().Running().Deleting().Ended().State("helper", running())).Containers("app"),
 			v1.ProofKubeletReported,
 		},
+		"Failed with an un-injected native sidecar left that is named": {
+			with(MakePod("db-1").InitContainer(nativeSidecar("proxy")).Protected().Running().Deleting().Ended().State("proxy", running())).Containers("app", "proxy"), "",
+		},
 		"Failed in a held init container, the others never created": {
 			with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().State("app", waiting("PodInitializing", ""))), v1.ProofKubeletReported,
 		},
@@ -225,6 +228,11 @@ func openInit(name string) *PodWrapper {
 func openHelper(name string) *PodWrapper {
 	p := MakePod(name).Injected().Container(corev1.Container{Name: "helper"})
 	return p.Running()
+}
+
+// openSidecar is an injected pod with a native sidecar that nothing holds.
+func openSidecar(name string) *PodWrapper {
+	return MakePod(name).InitContainer(nativeSidecar("proxy")).Injected().Running()
 }
 
 // TestDecideLeavesWhatIsNotProvenDead has a pod besides the holder that may run:
