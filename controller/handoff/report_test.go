@@ -173,6 +173,7 @@ func TestDecideNamesTheCause(t *testing.T) {
 		"Deployment scaled to zero": {MakeSnapshot(dead().Revision(1)).ReplicaSet("db-v1", 0).Deployment(0), v1.CauseScaleDown},
 		"ReplicaSet scaled to zero": {MakeSnapshot(dead().Revision(1)).BareReplicaSet("db-v1", 0), v1.CauseScaleDown},
 		"bare ReplicaSet's pod":     {MakeSnapshot(dead().Revision(1)).BareReplicaSet("db-v1", 1), v1.CauseDeletion},
+		"another owner's pod":       {MakeSnapshot(dead().Revision(1)).OwnedReplicaSet("Rollout", "db-v1", 1), v1.CauseDeletion},
 		"ReplicaSet deleted":        {orphan("ReplicaSet"), v1.CauseScaleDown},
 		"StatefulSet deleted":       {orphan("StatefulSet"), v1.CauseScaleDown},
 		"its DaemonSet's pod":       {orphan("DaemonSet"), v1.CauseDeletion},

@@ -128,7 +128,7 @@ func (s Snapshot) unwanted(pod *corev1.Pod) bool {
 	if rs == nil || rs.DeletionTimestamp != nil {
 		return owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet"
 	}
-	if metav1.GetControllerOf(rs) == nil {
+	if owner := metav1.GetControllerOf(rs); owner == nil || owner.Kind != "Deployment" {
 		return isZero(rs.Spec.Replicas)
 	}
 	d := s.deployment(pod)

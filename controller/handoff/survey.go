@@ -20,7 +20,7 @@ const (
 	Runner Part = "Runner"
 	// Stranger: held for a singleton of another name, and stays held.
 	Stranger Part = "Stranger"
-	// Ended: it runs no main process, and never will again.
+	// Ended: it has ended, or is held and nothing releases it as it is.
 	Ended Part = "Ended"
 )
 

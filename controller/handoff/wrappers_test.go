@@ -441,10 +441,17 @@ func (s *SnapshotWrapper) ReplicaSet(name string, replicas int32) *SnapshotWrapp
 	return s
 }
 
-// BareReplicaSet is one that no Deployment owns.
+// BareReplicaSet is one that nobody owns.
 func (s *SnapshotWrapper) BareReplicaSet(name string, replicas int32) *SnapshotWrapper {
 	s.ReplicaSet(name, replicas)
 	s.ReplicaSets[uidOf(name)].OwnerReferences = nil
+	return s
+}
+
+// OwnedReplicaSet is one that an owner of that kind has, which is no Deployment.
+func (s *SnapshotWrapper) OwnedReplicaSet(kind, name string, replicas int32) *SnapshotWrapper {
+	s.ReplicaSet(name, replicas)
+	s.ReplicaSets[uidOf(name)].OwnerReferences = controlledBy(kind, "db")
 	return s
 }
 
