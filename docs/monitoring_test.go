@@ -163,7 +163,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 
 // An alert waits for no reason that there is not, and no reason is forgotten.
 func TestEachReasonIsWatched(t *testing.T) {
-	needNobody := []string{"NoPods", "HolderReady", "AwaitingHandover", "Adopted"}
+	needNobody := []string{"NoPods", "HolderReady", "Adopted"}
 	all := outcomes(t)
 	injection := texts(func(name, _ string) bool { return strings.HasPrefix(name, "reason") })(t, "../controller/singleton")
 	var watched []string
