@@ -258,7 +258,11 @@ func (r commandRights) check(ctx context.Context, in *cluster) (string, error) {
 				return "", fmt.Errorf("ask for the right to %s %s: %w", verb, need.resource, err)
 			}
 			if !review.Status.Allowed {
-				missing = append(missing, verb+" "+need.resource)
+				text := verb + " " + need.resource
+				if need.scope(in.namespace) == "" {
+					text += " (a right in the whole cluster)"
+				}
+				missing = append(missing, text)
 			}
 		}
 	}

@@ -95,7 +95,11 @@ func (s sight) explanation(now time.Time) explanation {
 			e.headline = "is Ready"
 		}
 		e.headline += ": " + is.Reason
-		e.says = append(e.says, status.Message)
+		said := status.Message
+		if told := s.Singleton.Status.Message; strings.HasPrefix(told, said+"; can't ") {
+			said = told // a write of the controller's is refused
+		}
+		e.says = append(e.says, said)
 		if !ready || outcome == handoff.AwaitingHandover {
 			e.helps = s.helps(outcome, status.Phase == v1.PhaseFailed)
 		}
@@ -124,6 +128,9 @@ func (s sight) farewell(now time.Time) explanation {
 		return e
 	}
 	_, message := handoff.Farewell(s.Snapshot, now)
+	if told := s.Singleton.Status.Message; message == "" && strings.HasPrefix(told, "the StatefulSingleton can't go yet: ") {
+		message = told
+	}
 	if message == "" {
 		message = "Nothing keeps it: it goes as soon as the controller sees it. If that lasts longer than a few seconds, the controller does not run."
 		e.helps = []help{s.check()}
@@ -155,9 +162,12 @@ func (s sight) helps(outcome handoff.Outcome, stuck bool) []help {
 	case handoff.Rolling:
 		return s.aboutDeployments()
 	case handoff.AwaitingHandover:
+		if len(s.StatefulSets) > 0 { // that goes on only once the holder was deleted
+			return s.aboutPods(handoff.Holder, "have the warm one take over", "delete pod %s")
+		}
 		return []help{{"have it take over", s.kubectl("stfs handover %s", name)}}
 	case handoff.HolderStopping, handoff.HolderLost:
-		if stuck {
+		if stuck && s.believed(s.Singleton.Status.ActivePodUID) {
 			return []help{s.attest(s.Singleton.Status.ActivePodUID)}
 		}
 		return []help{follow}
@@ -175,13 +185,26 @@ func (s sight) attest(uid types.UID) help {
 	return help{"vouch that it has stopped, once you have made sure", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
 }
 
+// believed tells whether the controller would take a person's word for the pod with that
+// uid, rather than refuse it.
+func (s sight) believed(uid types.UID) bool {
+	attested := s.Singleton.DeepCopy()
+	annotate(attested, v1.AttestAnnotation, string(uid))
+	return !slices.ContainsFunc(s.decide(attested, time.Time{}).Steps, func(step handoff.Step) bool {
+		taken, is := step.(handoff.TakeAttestation)
+		return is && taken.Refused != ""
+	})
+}
+
 // aboutRunners are the commands that leave only one of the pods that run.
 func (s sight) aboutRunners() (helps []help) {
 	for _, is := range handoff.Survey(s.Snapshot) {
 		switch {
 		case is.Part != handoff.Runner:
 		case handoff.Going(is.Pod):
-			helps = append(helps, s.attest(is.Pod.UID))
+			if s.believed(is.Pod.UID) {
+				helps = append(helps, s.attest(is.Pod.UID))
+			}
 		default:
 			helps = append(helps, help{"stop it, if it is too much", s.kubectl("delete pod %s", is.Pod.Name)})
 		}

@@ -21,6 +21,10 @@ func (c *cluster) follow(ctx context.Context, namespace string, show func() erro
 		if err := c.followOnce(ctx, namespace, show); err != nil && ctx.Err() == nil {
 			return err
 		}
+		select { // lest one that ends each watch at once be asked without end
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
 	}
 	return nil
 }

@@ -37,7 +37,10 @@ says why.`,
 }
 
 func (c commands) handover(ctx context.Context, in *cluster, s sight) error {
-	if s.Singleton.Status.ActivePodUID == "" {
+	switch {
+	case !s.Singleton.DeletionTimestamp.IsZero():
+		return fmt.Errorf("StatefulSingleton %s is being deleted, and hands nothing over any more", fullName(s.Singleton))
+	case s.Singleton.Status.ActivePodUID == "":
 		return fmt.Errorf("nobody holds StatefulSingleton %s, so there is nothing to hand over", fullName(s.Singleton))
 	}
 	now := c.clock.Now()

@@ -64,12 +64,12 @@ func planInWords(s sight, now time.Time) string {
 }
 
 func farewellInWords(keep []handoff.PodRef, message string) string {
-	if message == "" {
-		return "It is being deleted, and nothing keeps it: its pods are let go of, and it goes.\n"
+	text := "It is being deleted, and nothing keeps it: it goes, and lets go of its pods.\n"
+	if message != "" {
+		text = "It is being deleted: " + message + "\n"
 	}
-	text := "It is being deleted: " + message + "\n"
 	for _, pod := range keep {
-		text += fmt.Sprintf("Until then pod %s is not let go of.\n", pod.Name)
+		text += fmt.Sprintf("Pod %s is not let go of: it stops, or another StatefulSingleton picks it.\n", pod.Name)
 	}
 	return text
 }

@@ -88,6 +88,7 @@ func TestOutput(t *testing.T) {
 		"explain-holder-gone":       {"several", "explain db", answers{}},
 		"explain-no-kyverno":        {"several", "explain cache", answers{}},
 		"explain-controller-absent": {"first", "explain db", answers{}},
+		"explain-refused-write":     {"refused", "explain db", answers{}},
 		"explain-deleting":          {"deleting", "explain db", answers{}},
 		"explain-nodes-hidden":      {"lost-node", "explain db", nodes},
 		"plan-nothing":              {"running", "plan db", answers{}},
