@@ -110,6 +110,9 @@ func TestProbePod(t *testing.T) {
 			if !isRestricted(t, *pod) {
 				t.Error("the probe pod is not restricted")
 			}
+			if pod.Name == "" || pod.GenerateName != "" {
+				t.Error("the API server names the probe pod, another way each time: the message of each refusal is a new one, and the status is written for it")
+			}
 		})
 	}
 }

@@ -17,6 +17,9 @@ import (
 )
 
 const (
+	// probeName is every probe pod's: a refusal names the pod, and would be news each
+	// time if that were another one. A dry-run stores nothing, so none is in its way.
+	probeName = "statefulsingleton-probe"
 	// probeAnnotation is "true" on a probe pod.
 	probeAnnotation = "apps.statefulsingleton.com/probe"
 	// answerPrefix begins the annotations by which policies answer.
@@ -45,7 +48,7 @@ func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
 	return &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.Namespace, GenerateName: "statefulsingleton-probe-", Labels: labels,
+			Namespace: s.Namespace, Name: probeName, Labels: labels,
 			Annotations: map[string]string{probeAnnotation: "true"},
 		},
 		Spec: corev1.PodSpec{
@@ -56,7 +59,7 @@ func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
 			},
 			Containers: []corev1.Container{{
 				Name:      name,
-				Image:     "statefulsingleton-probe",
+				Image:     probeName,
 				Command:   []string{"/probe"},
 				Resources: corev1.ResourceRequirements{Requests: resources, Limits: resources},
 				SecurityContext: &corev1.SecurityContext{
