@@ -222,13 +222,16 @@ func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton, p
 		return reasonInvalidSingleton, err
 	}
 	if err := i.Client.Create(ctx, pod, client.DryRunAll); err != nil {
-		return reasonProbeRefused, fmt.Errorf("pods created now are refused, as the dry-run of one shows: %s. %s", oneLine(err.Error()), unprovenHelp)
+		return reasonProbeRefused, fmt.Errorf("pods created now are refused, as the dry-run of one shows: %s. %s", sentence(err), unprovenHelp)
 	}
 	if err := policies.CheckProbe(pod, singleton, policy); err != nil {
-		return reasonNotInjected, fmt.Errorf("pods created now are not held, as the dry-run of one shows: %s. %s", oneLine(err.Error()), unprovenHelp)
+		return reasonNotInjected, fmt.Errorf("pods created now are not held, as the dry-run of one shows: %s. %s", sentence(err), unprovenHelp)
 	}
 	return "", nil
 }
+
+// sentence is what an error says, for another one to follow: a guard ends its own.
+func sentence(err error) string { return strings.TrimSuffix(oneLine(err.Error()), ".") }
 
 // watch begins to watch the policies, once.
 func (i *Injector) watch() (err error) {

@@ -72,7 +72,7 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	if namespace.Labels[kyvernoLabel] == "refuses" {
-		return admission.Denied("\n\nresource Pod was blocked due to the following policies\n\nsome-policy:\n  some-rule: 'not on my watch'\n")
+		return admission.Denied("\n\nresource Pod was blocked due to the following policies\n\nsome-policy:\n  some-rule: not on my watch.\n")
 	}
 	var pod corev1.Pod
 	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {

@@ -213,7 +213,7 @@ func TestKyvernoDown(t *testing.T) {
 		wantMessage string
 	}{
 		"does not inject": {kyverno: isDown, wantReason: "NotInjected", wantMessage: "pods created now are not held"},
-		"refuses":         {kyverno: refuses, wantReason: "ProbeRefused", wantMessage: `denied the request: resource Pod was blocked due to the following policies; some-policy: some-rule: 'not on my watch'. Look whether Kyverno runs: kubectl get pods -A`},
+		"refuses":         {kyverno: refuses, wantReason: "ProbeRefused", wantMessage: `denied the request: resource Pod was blocked due to the following policies; some-policy: some-rule: not on my watch. Look whether Kyverno runs: kubectl get pods -A`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
