@@ -295,6 +295,9 @@ func TestCustomResourceDefinition(t *testing.T) {
 			if got.Annotations["helm.sh/resource-policy"] != "keep" {
 				t.Errorf("helm uninstall would delete the definition and every StatefulSingleton: annotations are %v", got.Annotations)
 			}
+			if got.Annotations["argocd.argoproj.io/sync-options"] != "Prune=false" {
+				t.Errorf("Argo CD would prune the definition once crds.install is false, and every StatefulSingleton with it: annotations are %v", got.Annotations)
+			}
 		})
 	}
 	if _, err := os.Stat(filepath.Join(chart, "crds")); !errors.Is(err, fs.ErrNotExist) {
