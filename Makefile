@@ -52,6 +52,10 @@ own-cluster:
 faults: own-cluster install ## What fails in real clusters, done to the local one: nodes, kubelets, API server, Kyverno, controller
 	$(in_cluster) go test -count=1 -timeout 45m -tags cluster ./chainsaw-tests/faults
 
+.PHONY: gitops-fixtures
+gitops-fixtures: own-cluster install ## Record what the health check of Argo CD is tested with, docs/gitops/testdata, as the local cluster gives it
+	$(in_cluster) go test -count=1 -tags cluster -run '^TestGitOps' ./chainsaw-tests/faults -record
+
 # Which faults come, in which order, is derived from SEED; 0 takes one at random.
 SEED ?= 0
 HANDOFFS ?= 200
@@ -212,4 +216,4 @@ $(promtool):
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

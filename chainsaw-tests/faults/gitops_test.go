@@ -1,0 +1,241 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+const gitops = "../../docs/gitops"
+
+var record = flag.Bool("record", false, "write the StatefulSingletons of docs/gitops/testdata as the cluster gives them, instead of comparing them")
+
+// The StatefulSingletons that the health check of Argo CD is tested with are those that a
+// cluster gives: here of one without pods, and then of one with a holder.
+func TestGitOpsSettled(t *testing.T) {
+	t.Parallel()
+	empty := emptyNamespace(t)
+	wantState(t, "new", create(t, empty))
+	awaitState(t, "no-pods", empty, stands("NoPods"))
+
+	s := singleton(t, world.Options{})
+	awaitState(t, "holds", s, stands("HolderReady"))
+	wantState(t, "changed", change(t, s, `{"spec":{"maxTransitionTime":600}}`))
+	must(t, s.Await(t.Context(), "the controller has seen the change", stands("HolderReady")))
+	rival := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "rival"}, Spec: spec()}
+	must(t, w.Create(t.Context(), rival))
+	awaitState(t, "failed", s, stands("Overlapping"))
+	must(t, w.Delete(t.Context(), rival))
+}
+
+// So is that of a handoff.
+func TestGitOpsHandoff(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "15"}})
+	must(t, s.Roll(t.Context()))
+	awaitState(t, "hands-over", s, stands("HolderStopping"))
+}
+
+// And those of a holder that is not Ready, and of one that waits for a person's word.
+func TestGitOpsNotReady(t *testing.T) {
+	t.Parallel()
+	// A crash leaves it so for that long.
+	s := singleton(t, world.Options{Env: map[string]string{"START_SECONDS": "8"}})
+	must(t, s.KillApp(t.Context()))
+	awaitState(t, "not-ready", s, func(got *v1.StatefulSingleton) bool {
+		return stands("HolderNotReady")(got) && strings.HasSuffix(got.Status.Message, "container app runs")
+	})
+	must(t, s.AwaitHolder(t.Context(), 1))
+
+	ready := func(got *v1.StatefulSingleton) bool {
+		return meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionReady)
+	}
+	waits := stands("AwaitingHandover")
+	change(t, s, `{"spec":{"handoff":"Manual"}}`)
+	must(t, s.Roll(t.Context()))
+	awaitState(t, "awaits-handover", s, func(got *v1.StatefulSingleton) bool { return waits(got) && ready(got) })
+	must(t, s.KillApp(t.Context()))
+	awaitState(t, "awaits-handover-not-ready", s, func(got *v1.StatefulSingleton) bool { return waits(got) && !ready(got) })
+}
+
+// And those of a cluster whose Kyverno is scaled to zero, which then does not even serve
+// its kind.
+func TestGitOpsWithoutKyverno(t *testing.T) {
+	alone(t)
+	empty, s := emptyNamespace(t), singleton(t, world.Options{})
+	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), 1)) })
+	must(t, w.ScaleKyverno(t.Context(), 0))
+	must(t, world.Await(t.Context(), "the end of Kyverno", w.KyvernoGone))
+
+	create(t, empty)
+	awaitState(t, "installing", empty, injection("Installing"))
+	change(t, s, `{"spec":{"maxTransitionTime":600}}`) // or nobody would look again for minutes
+	awaitState(t, "kyverno-down", s, injection("ProbeRefused"))
+
+	t.Cleanup(func() { must(t, serveClusterPolicies(context.Background(), true)) })
+	must(t, serveClusterPolicies(t.Context(), false))
+	awaitState(t, "no-kyverno", empty, injection("KyvernoMissing"))
+
+	// Singletons that went now would leave their policies behind.
+	must(t, serveClusterPolicies(t.Context(), true))
+	must(t, w.ScaleKyverno(t.Context(), 1))
+	must(t, w.AwaitWhole(t.Context()))
+	must(t, empty.Await(t.Context(), "pods are held again", injection("Injected")))
+	must(t, s.Await(t.Context(), "pods are held again", injection("Injected")))
+}
+
+// emptyNamespace is for a singleton that is not there yet, without pods.
+func emptyNamespace(t *testing.T) *world.Singleton {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "faults-"}}
+	must(t, w.Create(t.Context(), namespace))
+	s := &world.Singleton{World: w, Namespace: namespace.Name}
+	t.Cleanup(func() { must(t, s.Remove(context.Background())) })
+	return s
+}
+
+func spec() v1.StatefulSingletonSpec {
+	return v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: world.Labels()}}
+}
+
+// create makes the singleton and returns it as the API server stored it.
+func create(t *testing.T, s *world.Singleton) *v1.StatefulSingleton {
+	t.Helper()
+	object := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "db"}, Spec: spec()}
+	must(t, w.Create(t.Context(), object))
+	return object
+}
+
+// change merges the patch into the singleton and returns it as the API server stored it:
+// its status is that of the spec before.
+func change(t *testing.T, s *world.Singleton, patch string) *v1.StatefulSingleton {
+	t.Helper()
+	object := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "db"}}
+	must(t, w.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch))))
+	return object
+}
+
+// stands wants the reason of the condition Ready to be that, and new pods to be held.
+func stands(wanted string) func(*v1.StatefulSingleton) bool {
+	return func(got *v1.StatefulSingleton) bool {
+		return told(got, v1.ConditionReady, wanted) && told(got, v1.ConditionPolicyInstalled, "Injected")
+	}
+}
+
+// injection wants the reason of the condition PolicyInstalled to be that.
+func injection(wanted string) func(*v1.StatefulSingleton) bool {
+	return func(got *v1.StatefulSingleton) bool { return told(got, v1.ConditionPolicyInstalled, wanted) }
+}
+
+// told tells whether a condition has that reason, of the spec as it is.
+func told(s *v1.StatefulSingleton, kind, wanted string) bool {
+	c := meta.FindStatusCondition(s.Status.Conditions, kind)
+	return c != nil && c.Reason == wanted && c.ObservedGeneration == s.Generation
+}
+
+// serveClusterPolicies has the API server serve Kyverno's kind, or say that it knows none.
+func serveClusterPolicies(ctx context.Context, served bool) error {
+	definition := &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
+		ObjectMeta: metav1.ObjectMeta{Name: "clusterpolicies.kyverno.io"},
+	}
+	patch := fmt.Appendf(nil, `[{"op":"test","path":"/spec/versions/0/name","value":"v1"},{"op":"replace","path":"/spec/versions/0/served","value":%t}]`, served)
+	return w.Patch(ctx, definition, client.RawPatch(types.JSONPatchType, patch))
+}
+
+// awaitState is wantState once the singleton is so.
+func awaitState(t *testing.T, name string, s *world.Singleton, so func(*v1.StatefulSingleton) bool) {
+	t.Helper()
+	var last *v1.StatefulSingleton
+	must(t, s.Await(t.Context(), name, func(got *v1.StatefulSingleton) bool {
+		last = got
+		return so(got)
+	}))
+	wantState(t, name, last)
+}
+
+// wantState wants the singleton to be the recorded one of that name, or records it.
+func wantState(t *testing.T, name string, s *v1.StatefulSingleton) {
+	t.Helper()
+	file := filepath.Join(gitops, "testdata", name+".yaml")
+	recorded := recordOf(t, s)
+	if *record {
+		must(t, os.WriteFile(file, recorded, 0o644))
+		return
+	}
+	text, err := os.ReadFile(file)
+	must(t, err)
+	var want, got any
+	must(t, yaml.Unmarshal(text, &want))
+	must(t, yaml.Unmarshal(recorded, &got))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s is not what the cluster gives. If that is meant, run make gitops-fixtures, and then the tests of docs (-recorded +got):\n%s", file, diff)
+	}
+}
+
+// recordOf is what the health check may read of the singleton, under names and a time that
+// are the same at each run.
+func recordOf(t *testing.T, s *v1.StatefulSingleton) []byte {
+	t.Helper()
+	script, err := os.ReadFile(filepath.Join(gitops, "argocd-health.lua"))
+	must(t, err)
+	kept := map[string]any{
+		"apiVersion": v1.GroupVersion.String(),
+		"kind":       "StatefulSingleton",
+		"metadata":   map[string]any{"namespace": s.Namespace, "name": s.Name, "generation": s.Generation},
+		"spec":       s.Spec,
+	}
+	if s.Status.ObservedGeneration > 0 { // or it has no status
+		conditions := slices.DeleteFunc(slices.Clone(s.Status.Conditions), func(c metav1.Condition) bool {
+			return !strings.Contains(string(script), strconv.Quote(c.Type))
+		})
+		for i := range conditions {
+			conditions[i].LastTransitionTime = metav1.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC)
+		}
+		kept["status"] = v1.StatefulSingletonStatus{ObservedGeneration: s.Status.ObservedGeneration, Phase: s.Status.Phase, Conditions: conditions}
+	}
+	text, err := json.Marshal(kept)
+	must(t, err)
+	text, err = yaml.JSONToYAML([]byte(sameNames(s).Replace(string(text))))
+	must(t, err)
+	return text
+}
+
+// sameNames gives namespace, policy and pods names that are the same at each run.
+func sameNames(s *v1.StatefulSingleton) *strings.Replacer {
+	const namespace = "prod"
+	policyIn := func(namespace string) string {
+		return policies.Name(types.NamespacedName{Namespace: namespace, Name: s.Name})
+	}
+	names := []string{policyIn(s.Namespace), policyIn(namespace), s.Namespace, namespace}
+	if s.Status.ActivePod != "" {
+		names = append(names, s.Status.ActivePod, s.Name+"-holder")
+	}
+	for _, pod := range s.Status.StandbyPods {
+		names = append(names, pod, s.Name+"-standby")
+	}
+	return strings.NewReplacer(names...)
+}
