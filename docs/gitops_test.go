@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/cel-go/cel"
 	"github.com/google/go-cmp/cmp"
 	lua "github.com/yuin/gopher-lua"
 	"sigs.k8s.io/yaml"
@@ -15,22 +16,32 @@ import (
 // health is what Argo CD makes of an object.
 type health struct{ Status, Message string }
 
-func TestArgoCDHealth(t *testing.T) {
-	tests := map[string]health{
-		"new":                       {"Progressing", "the controller has not looked at this spec yet"},
-		"changed":                   {"Progressing", "the controller has not looked at this spec yet"},
-		"installing":                {"Progressing", "ClusterPolicy stfs-prod-db-0123456789abcdef was written, and Kyverno does not serve it yet"},
-		"no-kyverno":                {"Degraded", "the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19"},
-		"no-pods":                   {"Healthy", "no pod matches the selector; the first that comes is held until it may run"},
-		"holds":                     {"Healthy", "pod db-6d9f-x2 holds with epoch 4"},
-		"hands-over":                {"Progressing", "pod db-6d9f-x2 stops; the next pod is released once the kubelet reports that it has ended"},
-		"failed":                    {"Degraded", "pod db-6d9f-x2 is gone and nothing proves that its processes have ended: somebody took its finalizer off."},
-		"awaits-handover":           {"Suspended", "pod db-7f8c-k7 is warm, and takes over from pod db-6d9f-x2 when you say so, since spec.handoff is Manual."},
-		"awaits-handover-not-ready": {"Degraded", "pod db-7f8c-k7 is warm, and takes over from pod db-6d9f-x2 when you say so, since spec.handoff is Manual."},
-		"not-ready":                 {"Degraded", "pod db-6d9f-x2 holds and is not Ready: container app waits: CrashLoopBackOff"},
-		"kyverno-down":              {"Degraded", "pods created now are refused, as the dry-run of one shows: no answer."},
+// What the tools make of a StatefulSingleton, in each state that a cluster was recorded
+// in: make gitops-fixtures.
+func TestHealth(t *testing.T) {
+	const missing = "the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19"
+	const refused = "pods created now are refused, as the dry-run of one shows: pods \"statefulsingleton-probe\" is forbidden: ValidatingAdmissionPolicy 'statefulsingleton-held' with binding 'statefulsingleton-held' denied request: " +
+		"StatefulSingleton prod/db selects this pod, but Kyverno has not injected it. Is Kyverno running (kubectl get pods -n kyverno), and is the policy there (kubectl get clusterpolicy -l app.kubernetes.io/managed-by=statefulsingleton)? " +
+		"The StatefulSingleton's condition PolicyInstalled says more. Look whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
+	const waits = "pod db-standby is warm, and takes over from pod db-holder when you say so, since spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover=\"$(date +%s)\" --overwrite"
+	tests := map[string]struct {
+		argoCD health
+		flux   string
+	}{
+		"new":                       {health{"Progressing", "the controller has not looked at this spec yet"}, "Unknown"},
+		"changed":                   {health{"Progressing", "the controller has not looked at this spec yet"}, "InProgress"},
+		"installing":                {health{"Progressing", "ClusterPolicy stfs-prod-db-96e5a54a41f06ebb was written, and Kyverno does not serve it yet"}, "InProgress"},
+		"no-kyverno":                {health{"Degraded", missing}, "Failed"},
+		"no-pods":                   {health{"Healthy", "no pod matches the selector; the first that comes is held until it may run"}, "Current"},
+		"holds":                     {health{"Healthy", "pod db-holder holds with epoch 1"}, "Current"},
+		"hands-over":                {health{"Progressing", "pod db-holder stops; the next pod is released once the kubelet reports that it has ended"}, "InProgress"},
+		"failed":                    {health{"Degraded", "StatefulSingleton rival picks pod db-holder too: no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons"}, "Failed"},
+		"awaits-handover":           {health{"Suspended", waits}, "Current"},
+		"awaits-handover-not-ready": {health{"Degraded", waits}, "InProgress"},
+		"not-ready":                 {health{"Degraded", "pod db-holder holds and is not Ready: container app runs"}, "InProgress"},
+		"kyverno-down":              {health{"Degraded", refused}, "Failed"},
 	}
-	script := read(t, "gitops/argocd-health.lua")
+	script, asked := read(t, "gitops/argocd-health.lua"), fluxHealthCheck(t)
 	fixtures, err := filepath.Glob("gitops/testdata/*.yaml")
 	if err != nil || len(fixtures) != len(tests) {
 		t.Errorf("%d fixtures, %v, want %d", len(fixtures), err, len(tests))
@@ -45,8 +56,11 @@ func TestArgoCDHealth(t *testing.T) {
 			if err := yaml.Unmarshal(fixture, &object); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, healthOf(t, script, object)); diff != "" {
-				t.Errorf("health (-want +got):\n%s", diff)
+			if diff := cmp.Diff(want.argoCD, healthOf(t, script, object)); diff != "" {
+				t.Errorf("health in Argo CD (-want +got):\n%s", diff)
+			}
+			if got := asked.statusOf(t, object); got != want.flux {
+				t.Errorf("Flux finds it %s, want %s", got, want.flux)
 			}
 		})
 	}
@@ -101,6 +115,77 @@ func inLua(state *lua.LState, value any) lua.LValue {
 		return table
 	}
 	return lua.LNil
+}
+
+// healthCheck has Flux ask expressions of CEL of an object.
+type healthCheck struct{ Kind, InProgress, Failed, Current string }
+
+// fluxHealthCheck is the one of the page.
+func fluxHealthCheck(t *testing.T) healthCheck {
+	t.Helper()
+	for _, b := range blocksOf(read(t, "gitops.md")) {
+		var kustomization struct {
+			Spec struct{ HealthCheckExprs []healthCheck }
+		}
+		if b.info != "yaml" {
+			continue
+		}
+		if err := yaml.Unmarshal([]byte(strings.Join(b.lines, "\n")), &kustomization); err != nil {
+			t.Fatal(err)
+		}
+		for _, check := range kustomization.Spec.HealthCheckExprs {
+			if check.Kind == "StatefulSingleton" {
+				return check
+			}
+		}
+	}
+	t.Fatal("gitops.md has Flux ask nothing of a StatefulSingleton")
+	return healthCheck{}
+}
+
+// statusOf asks in the order in which Flux does (fluxcd/pkg: runtime/cel). Unknown, it
+// asks again.
+func (c healthCheck) statusOf(t *testing.T, object map[string]any) string {
+	t.Helper()
+	status, _ := object["status"].(map[string]any)
+	if observed, ok := status["observedGeneration"]; ok && observed != object["metadata"].(map[string]any)["generation"] {
+		return "InProgress"
+	}
+	for _, ask := range []struct{ expression, status string }{{c.InProgress, "InProgress"}, {c.Failed, "Failed"}, {c.Current, "Current"}} {
+		if ask.expression == "" {
+			continue
+		}
+		answer, err := evaluate(t, ask.expression, object)
+		if err != nil {
+			return "Unknown"
+		}
+		if answer == true {
+			return ask.status
+		}
+	}
+	return "InProgress"
+}
+
+// evaluate fails where the expression asks for a field that is not there.
+func evaluate(t *testing.T, expression string, object map[string]any) (any, error) {
+	t.Helper()
+	env, err := cel.NewEnv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast, issues := env.Parse(expression)
+	if issues.Err() != nil {
+		t.Fatalf("parse %s: %v", expression, issues.Err())
+	}
+	program, err := env.Program(ast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value, _, err := program.Eval(object)
+	if err != nil {
+		return nil, err
+	}
+	return value.Value(), nil
 }
 
 // What a page has somebody write into a file can be read.
