@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -43,7 +44,7 @@ func selectorCEL(selector *metav1.LabelSelector) (string, error) {
 		}
 	}
 	if len(terms) == 0 {
-		return "", fmt.Errorf("spec.selector is empty and would pick every pod of the namespace")
+		return "", errors.New("spec.selector is empty and would pick every pod of the namespace")
 	}
 	return strings.Join(terms, " && "), nil
 }

@@ -37,9 +37,9 @@ func writeFrom(path string, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(partial.Name())
+	defer func() { _ = os.Remove(partial.Name()) }()
 	if _, err := io.Copy(partial, content); err != nil {
-		partial.Close()
+		_ = partial.Close()
 		return err
 	}
 	if err := partial.Close(); err != nil {
@@ -118,10 +118,10 @@ func lock(ctx context.Context, path, reason string) (unlock func(), err error) {
 		err = poll(ctx, lockTimeout, 100*time.Millisecond, take)
 	}
 	if err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
 
 // strikeDependencies removes charts from the dependencies of a Chart.yaml.

@@ -104,7 +104,7 @@ func (r *reaper) start(argv []string, output *os.File) (<-chan syscall.WaitStatu
 	if err != nil {
 		return nil, err
 	}
-	defer null.Close()
+	defer func() { _ = null.Close() }()
 	done := make(chan syscall.WaitStatus, 1)
 	// held while starting, lest a process that ends at once be reaped before it is known
 	r.mu.Lock()
@@ -169,7 +169,7 @@ func runOnce(children *reaper, argv []string, logFile string) error {
 	if err != nil {
 		return err
 	}
-	defer output.Close()
+	defer func() { _ = output.Close() }()
 	done, err := children.start(argv, output)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", argv[0], err)

@@ -147,6 +147,6 @@ func copyFile(to, from string) error {
 	if err != nil {
 		return err
 	}
-	defer source.Close()
+	defer func() { _ = source.Close() }()
 	return writeFrom(to, source)
 }

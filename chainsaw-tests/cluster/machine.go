@@ -104,7 +104,7 @@ func (c cluster) startMachine(name string) (pid int, release func() error, err e
 	if err != nil {
 		return 0, nil, err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	cmd := exec.Command(self, machineCommand, c.specFile(name))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	cmd.Env = []string{"PATH=" + spec.Path, "HOME=/root"}
@@ -171,7 +171,7 @@ func killAndWait(ctx context.Context, pid int) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(process)
+	defer func() { _ = unix.Close(process) }()
 	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
@@ -303,7 +303,7 @@ func get(url string) error {
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: %s", url, response.Status)
 	}

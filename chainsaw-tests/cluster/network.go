@@ -19,7 +19,7 @@ func in(pid int) (handle *netlink.Handle, ns netns.NsHandle, err error) {
 	}
 	handle, err = netlink.NewHandleAt(ns)
 	if err != nil {
-		ns.Close()
+		_ = ns.Close()
 	}
 	return handle, ns, err
 }
@@ -31,7 +31,7 @@ func makeBridge(control int) error {
 	if err != nil {
 		return err
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	defer h.Close()
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
 	if err := h.LinkAdd(bridge); err != nil {
@@ -50,13 +50,13 @@ func connectNode(control, node, n int) error {
 	if err != nil {
 		return err
 	}
-	defer ctlNS.Close()
+	defer func() { _ = ctlNS.Close() }()
 	defer ctl.Close()
 	own, ownNS, err := in(node)
 	if err != nil {
 		return err
 	}
-	defer ownNS.Close()
+	defer func() { _ = ownNS.Close() }()
 	defer own.Close()
 	if err := makeCable(ctl, own, ctlNS, ownNS, n); err != nil {
 		return fmt.Errorf("connect %s: %w", nodeName(n), err)
@@ -130,7 +130,7 @@ func cutNode(control, n int) error {
 	if err != nil {
 		return err
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	defer h.Close()
 	port, err := h.LinkByName(controlLinkName(n))
 	if err != nil {
@@ -145,7 +145,7 @@ func nodeConnected(control, n int) bool {
 	if err != nil {
 		return false
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	defer h.Close()
 	port, err := h.LinkByName(controlLinkName(n))
 	return err == nil && port.Attrs().Flags&net.FlagUp != 0

@@ -108,7 +108,7 @@ func ensureTools(ctx context.Context, source string) (tools, error) {
 	if err != nil {
 		return tools{}, err
 	}
-	defer os.RemoveAll(partial)
+	defer func() { _ = os.RemoveAll(partial) }()
 	whole := filepath.Join(partial, "out")
 	for _, m := range toolModules {
 		dir, err := m.ensure(ctx, source, root)
@@ -168,7 +168,7 @@ func (m toolModule) ensure(ctx context.Context, source, root string) (string, er
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(partial)
+	defer func() { _ = os.RemoveAll(partial) }()
 	b := &build{source: filepath.Join(source, m.name), work: partial, out: filepath.Join(partial, "out")}
 	err = step("build "+m.name, func() error { return m.build(ctx, b) })
 	if err != nil {

@@ -89,7 +89,7 @@ func (r recipe) ensure(archive string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(work)
+	defer func() { _ = os.RemoveAll(work) }()
 	packages, err := download(work, r.packages, slices.Concat(setUp, r.without))
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func runOnCluster(m *testing.M) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	if w, err = world.Connect(context.Background(), dir); err != nil {
 		return 0, err
 	}

@@ -90,9 +90,9 @@ func Write(tarPath string, s Spec) error {
 	if err != nil {
 		return fmt.Errorf("write image %s: %w", s.Ref, err)
 	}
-	defer os.Remove(partial.Name())
+	defer func() { _ = os.Remove(partial.Name()) }()
 	if err := tarball.Write(ref, img, partial); err != nil {
-		partial.Close()
+		_ = partial.Close()
 		return fmt.Errorf("write image %s to %s: %w", s.Ref, tarPath, err)
 	}
 	if err := partial.Close(); err != nil {
@@ -194,7 +194,7 @@ func addFile(archive *tar.Writer, name, source string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func TestWrite(t *testing.T) {
 		t.Errorf("config (-want +got):\n%s", diff)
 	}
 	content := mutate.Extract(img)
-	defer content.Close()
+	defer func() { _ = content.Close() }()
 	wantModes := map[string]fs.FileMode{
 		"app": 0o755, "bin": 0o755 | fs.ModeDir, "bin/app": 0o755, "tmp": 0o777 | fs.ModeSticky | fs.ModeDir,
 	}
@@ -99,7 +99,7 @@ func TestWriteOfADirectory(t *testing.T) {
 		t.Errorf("config (-want +got):\n%s", diff)
 	}
 	content := mutate.Extract(img)
-	defer content.Close()
+	defer func() { _ = content.Close() }()
 	want := map[string]string{"usr": "drwx------", "usr/tool": "-rwxr-x---", "usr/app": "-rwxr-xr-x", "tool": "Lrwxrwxrwx usr/tool"}
 	got := map[string]string{}
 	for files := tar.NewReader(content); ; {

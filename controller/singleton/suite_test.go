@@ -68,7 +68,7 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 		ErrorIfCRDPathMissing: true,
 	}
 	environment.WebhookInstallOptions.MutatingWebhooks = kyvernoWebhooks()
-	defer environment.Stop() // also what was half started
+	defer func() { _ = environment.Stop() }() // also what was half started
 	if config, err = environment.Start(); err != nil {
 		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
 	}

@@ -1,6 +1,7 @@
 package v1_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -31,13 +32,13 @@ func TestMain(m *testing.M) {
 
 func runWithAPIServer(m *testing.M) (code int, err error) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return 0, fmt.Errorf("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `go run ./chainsaw-tests/cluster tools` prints")
+		return 0, errors.New("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `go run ./chainsaw-tests/cluster tools` prints")
 	}
 	environment := &envtest.Environment{
 		CRDDirectoryPaths:     []string{"../../../charts/statefulsingleton/files/crds"},
 		ErrorIfCRDPathMissing: true,
 	}
-	defer environment.Stop() // also what was half started
+	defer func() { _ = environment.Stop() }() // also what was half started
 	if config, err = environment.Start(); err != nil {
 		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
 	}

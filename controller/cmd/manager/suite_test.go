@@ -54,7 +54,7 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 	}
 	crds.Paths = append(crds.Paths, filepath.Join(strings.TrimSpace(string(kyverno)), "config/crds/kyverno/kyverno.io_clusterpolicies.yaml"))
 	environment := &envtest.Environment{}
-	defer environment.Stop() // also what was half started
+	defer func() { _ = environment.Stop() }() // also what was half started
 	if config, err = environment.Start(); err != nil {
 		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
 	}
