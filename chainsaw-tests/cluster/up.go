@@ -32,8 +32,7 @@ func (c cluster) up(ctx context.Context, t tools) error {
 		progress("the cluster %s needs repair:\n  %s", c.name, strings.Join(faults, "\n  "))
 	}
 	err := c.bringUp(ctx)
-	var dead *deadControlError
-	if had && errors.As(err, &dead) && ctx.Err() == nil {
+	if _, dead := errors.AsType[*deadControlError](err); had && dead && ctx.Err() == nil {
 		progress("the control plane does not come back (%v): making the cluster anew", err)
 		err = c.rebuild(ctx)
 	}

@@ -3,6 +3,7 @@ package gate
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"io/fs"
 	"log"
@@ -123,7 +124,7 @@ func FuzzServe(f *testing.F) {
 		_, _ = connection.Write(request) // it may hang up before it has read all
 		_ = connection.(*net.TCPConn).CloseWrite()
 		answer, err := io.ReadAll(connection)
-		if err, ok := err.(net.Error); ok && err.Timeout() {
+		if err, ok := errors.AsType[net.Error](err); ok && err.Timeout() {
 			t.Fatalf("not answered, and not sent away")
 		}
 		if most := 1024 * (1 + len(request)/16); len(answer) > most {

@@ -161,7 +161,7 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 	}
 	picking := slices.DeleteFunc(slices.Clone(singletons), func(s v1.StatefulSingleton) bool { return !picks(&s, is.pod) })
 	if err := in.Create(ctx, is.pod, client.DryRunAll); err != nil {
-		return fmt.Errorf("a pod of it would be refused: %v.%s", err, policyHint(picking))
+		return fmt.Errorf("a pod of it would be refused: %w.%s", err, policyHint(picking))
 	}
 	if output == "yaml" {
 		is.pod.ManagedFields = nil
