@@ -24,7 +24,7 @@ func (s *Sidecar) Serve(ctx context.Context, address string) error {
 		IdleTimeout:    30 * time.Second,
 		MaxHeaderBytes: 4 << 10,
 	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,10 @@ type ExitError struct {
 	Err  error
 }
 
+// Error is what the gate writes to stderr.
 func (e ExitError) Error() string { return e.Err.Error() }
+
+// Unwrap is why the gate ends.
 func (e ExitError) Unwrap() error { return e.Err }
 
 // Wrap waits until the pod is released and then becomes argv: the main process is
