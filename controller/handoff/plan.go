@@ -75,7 +75,9 @@ type Plan struct {
 	Requeue time.Duration
 }
 
-// Step is one write to the API server.
+// Step is one write to the API server: one of those below, and no other.
+//
+//sumtype:decl
 type Step interface{ isStep() }
 
 // PodRef names one pod for good.

@@ -175,6 +175,7 @@ func (s sight) helps(outcome handoff.Outcome, stuck bool) []help {
 		return s.aboutRunners()
 	case handoff.Overlapping:
 		return []help{{"see which selectors pick the same pods", s.kubectl("get stfs -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.selector")}}
+	case handoff.NoPods, handoff.HolderReady: // nothing to help with
 	}
 	return nil
 }

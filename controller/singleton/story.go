@@ -86,6 +86,8 @@ func usual(before, after *v1.StatefulSingletonStatus) bool {
 	case handoff.Starting: // written early, for the gap
 		was, is := before.LastTransition, after.LastTransition
 		return is != nil && is.GapMilliseconds != nil && (was == nil || was.GapMilliseconds == nil)
+	case handoff.NoPods, handoff.WarmingUp, handoff.HolderNotReady, handoff.AwaitingHandover, handoff.StandbyNotWarm, handoff.Retiring,
+		handoff.RetiringCold, handoff.HolderStopping, handoff.HolderLost, handoff.SeveralRun, handoff.Overlapping: // news
 	}
 	return false
 }
@@ -171,6 +173,7 @@ func (r *Reconciler) announceProof(ctx context.Context, before, after *v1.Statef
 	case v1.ProofNodeOutOfService:
 		r.tell(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
 			fmt.Sprintf("pod %s counts as dead: its node does not answer and bears the taint %s, by which a person vouches that it is off", is.From, corev1.TaintNodeOutOfService))
+	case v1.ProofKubeletReported, v1.ProofNeverSignalled: // nobody has to be believed
 	}
 }
 
