@@ -16,7 +16,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	registrationv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -142,16 +142,16 @@ func delaySignal(t *testing.T, s *world.Singleton) *delayed {
 	d := &delayed{known: make(chan struct{}), arrived: make(chan struct{}), goOn: make(chan struct{}), gone: make(chan struct{})}
 	server := httptest.NewTLSServer(d)
 	t.Cleanup(server.Close)
-	webhook := &registrationv1.ValidatingWebhookConfiguration{
+	webhook := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace + "-late"},
-		Webhooks: []registrationv1.ValidatingWebhook{{
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 			Name: "late.faults.test",
-			ClientConfig: registrationv1.WebhookClientConfig{
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
 				URL:      new(server.URL),
 				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 			},
-			Rules: []registrationv1.RuleWithOperations{rule(registrationv1.Update, "pods/status"), rule(registrationv1.Create, "configmaps")},
-			MatchConditions: []registrationv1.MatchCondition{{
+			Rules: []admissionregistrationv1.RuleWithOperations{rule(admissionregistrationv1.Update, "pods/status"), rule(admissionregistrationv1.Create, "configmaps")},
+			MatchConditions: []admissionregistrationv1.MatchCondition{{
 				Name: "signal-or-probe",
 				Expression: fmt.Sprintf(`request.namespace == '%s' && (request.name == '%s' || request.userInfo.username == '%s' &&
 					has(object.metadata.annotations) && '%s' in object.metadata.annotations &&
@@ -159,9 +159,9 @@ func delaySignal(t *testing.T, s *world.Singleton) *delayed {
 					s.Namespace, probe, world.ControllerUser, signal.Annotation, signal.Annotation),
 			}},
 			AdmissionReviewVersions: []string{"v1"},
-			SideEffects:             new(registrationv1.SideEffectClassNone),
+			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
 			TimeoutSeconds:          new(int32(30)), // the longest that there is
-			FailurePolicy:           new(registrationv1.Ignore),
+			FailurePolicy:           new(admissionregistrationv1.Ignore),
 		}},
 	}
 	t.Cleanup(func() { must(t, w.Delete(context.Background(), webhook)) })
@@ -181,9 +181,9 @@ func delaySignal(t *testing.T, s *world.Singleton) *delayed {
 	return d
 }
 
-func rule(operation registrationv1.OperationType, resource string) registrationv1.RuleWithOperations {
-	return registrationv1.RuleWithOperations{
-		Operations: []registrationv1.OperationType{operation},
-		Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{resource}},
+func rule(operation admissionregistrationv1.OperationType, resource string) admissionregistrationv1.RuleWithOperations {
+	return admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{operation},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{resource}},
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,42 +50,42 @@ type refusal struct {
 func refuse(t *testing.T, s *world.Singleton, step string) refusal {
 	t.Helper()
 	r := refusal{s, s.Namespace + "-" + strings.ToLower(step)}
-	rule := func(group, version string, resources ...string) admissionv1.NamedRuleWithOperations {
-		return admissionv1.NamedRuleWithOperations{RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
-			Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources},
+	rule := func(group, version string, resources ...string) admissionregistrationv1.NamedRuleWithOperations {
+		return admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources},
 		}}
 	}
-	policy := &admissionv1.ValidatingAdmissionPolicy{
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: r.name},
-		Spec: admissionv1.ValidatingAdmissionPolicySpec{
-			FailurePolicy: new(admissionv1.Fail),
-			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: new(admissionregistrationv1.Fail),
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
 				rule("", "v1", "pods", "pods/status", "configmaps"),
 				rule("apps", "v1", "replicasets/scale"),
 				rule(v1.GroupVersion.Group, v1.GroupVersion.Version, "statefulsingletons/status"),
 			}},
-			MatchConditions: []admissionv1.MatchCondition{
+			MatchConditions: []admissionregistrationv1.MatchCondition{
 				{Name: "here", Expression: fmt.Sprintf("request.namespace == '%s'", s.Namespace)},
 				{Name: "controller-or-probe", Expression: fmt.Sprintf("request.userInfo.username == '%s' || request.name == '%s'", world.ControllerUser, probe)},
 			},
-			Variables: []admissionv1.Variable{
+			Variables: []admissionregistrationv1.Variable{
 				{Name: "pod", Expression: "request.resource.resource == 'pods' && request.operation == 'UPDATE'"},
 				{Name: "finalizers", Expression: "has(object.metadata.finalizers) ? object.metadata.finalizers : []"},
 				{Name: "oldFinalizers", Expression: "oldObject != null && has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : []"},
 				{Name: "annotations", Expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"},
 				{Name: "oldAnnotations", Expression: "oldObject != null && has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"},
 			},
-			Validations: []admissionv1.Validation{{
+			Validations: []admissionregistrationv1.Validation{{
 				Expression: fmt.Sprintf("request.name != '%s' && !(%s)", probe, writes[step]),
 				Message:    "the test refuses the controller's " + step,
 			}},
 		},
 	}
-	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: r.name},
-		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: r.name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: r.name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
 		},
 	}
 	t.Cleanup(func() { must(t, r.remove(context.Background())) })
@@ -158,7 +158,7 @@ func (r refusal) lift(t *testing.T) {
 func (r refusal) remove(ctx context.Context) error {
 	object := metav1.ObjectMeta{Name: r.name}
 	return errors.Join(
-		client.IgnoreNotFound(w.Delete(ctx, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: object})),
-		client.IgnoreNotFound(w.Delete(ctx, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: object})),
+		client.IgnoreNotFound(w.Delete(ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: object})),
+		client.IgnoreNotFound(w.Delete(ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: object})),
 	)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -160,17 +160,17 @@ func kyvernoFound(d *appsv1.Deployment, image string) (string, error) {
 }
 
 func checkGuards(ctx context.Context, in *cluster) (string, error) {
-	var policies admissionv1.ValidatingAdmissionPolicyList
+	var policies admissionregistrationv1.ValidatingAdmissionPolicyList
 	if err := in.List(ctx, &policies, ofTheChart); err != nil {
 		return "", err
 	}
-	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
+	var bindings admissionregistrationv1.ValidatingAdmissionPolicyBindingList
 	if err := in.List(ctx, &bindings, ofTheChart); err != nil {
 		return "", err
 	}
 	var missing []string
 	for _, guard := range guards {
-		i := slices.IndexFunc(policies.Items, func(p admissionv1.ValidatingAdmissionPolicy) bool {
+		i := slices.IndexFunc(policies.Items, func(p admissionregistrationv1.ValidatingAdmissionPolicy) bool {
 			return strings.HasSuffix(p.Name, "-"+guard)
 		})
 		if i < 0 || !denies(bindings.Items, policies.Items[i].Name) {
@@ -184,9 +184,9 @@ func checkGuards(ctx context.Context, in *cluster) (string, error) {
 }
 
 // denies tells whether a policy is bound, so that what violates it is refused.
-func denies(bindings []admissionv1.ValidatingAdmissionPolicyBinding, policy string) bool {
-	return slices.ContainsFunc(bindings, func(b admissionv1.ValidatingAdmissionPolicyBinding) bool {
-		return b.Spec.PolicyName == policy && slices.Contains(b.Spec.ValidationActions, admissionv1.Deny)
+func denies(bindings []admissionregistrationv1.ValidatingAdmissionPolicyBinding, policy string) bool {
+	return slices.ContainsFunc(bindings, func(b admissionregistrationv1.ValidatingAdmissionPolicyBinding) bool {
+		return b.Spec.PolicyName == policy && slices.Contains(b.Spec.ValidationActions, admissionregistrationv1.Deny)
 	})
 }
 
