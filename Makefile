@@ -18,6 +18,7 @@ export APP_IMAGE := $(REGISTRY)/app:$(VERSION)
 
 cluster := bin/cluster
 promtool := bin/promtool
+golangci := bin/golangci-lint
 in_cluster = $(cluster) exec --
 tools = $$($(cluster) tools)
 
@@ -34,7 +35,21 @@ down: $(cluster) ## Remove the local cluster and everything that it started
 ##@ Test
 
 .PHONY: test
-test: unit e2e ## Every test there is
+test: lint verify unit e2e ## Every test there is, what fails soonest first
+
+.PHONY: lint
+lint: $(golangci) ## What .golangci.yml asks of the code: bugs, who may import what, comments, format
+	$(golangci) config verify
+	$(golangci) run
+
+# In a copy, so that what somebody has not committed yet is left alone.
+.PHONY: verify
+verify: ## Fail where a file is not what make generate writes; changes nothing
+	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
+	tar -c --exclude=./.git --exclude=./bin --exclude=./dist . | tar -x -C "$$copy"; \
+	$(MAKE) -C "$$copy" generate; \
+	diff -ruN -x .git -x bin -x dist . "$$copy" || \
+		{ echo "The files above are not what make generate writes: run it, and commit what it changes." >&2; exit 1; }
 
 .PHONY: search
 search: ## Visit every state of small worlds in search of two that run; DEEP=1 visits larger ones
@@ -208,6 +223,10 @@ endif
 .PHONY: $(cluster)
 $(cluster):
 	go build -o $@ ./chainsaw-tests/cluster
+
+.PHONY: $(golangci)
+$(golangci):
+	CGO_ENABLED=0 go -C chainsaw-tests/tools/lint build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 # Without what finds Prometheus' targets in clouds, which is most of it and not needed to test rules.
 .PHONY: $(promtool)
