@@ -388,7 +388,7 @@ func TestEachValueIsTested(t *testing.T) {
 	}
 }
 
-// TestReadmeNamesEachValue finds a README that was not generated anew.
+// TestReadmeNamesEachValue finds a value that no comment of values.yaml documents: the README is made of those.
 func TestReadmeNamesEachValue(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(chart, "README.md"))
 	if err != nil {
@@ -400,7 +400,7 @@ func TestReadmeNamesEachValue(t *testing.T) {
 	}
 	slices.Sort(got)
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(values(t))), got); diff != "" {
-		t.Errorf("run make generate: values that are tested, and values in README.md (-tested +there):\n%s", diff)
+		t.Errorf("values that are tested, and values that README.md has by the comments of values.yaml (-tested +there):\n%s", diff)
 	}
 }
 
