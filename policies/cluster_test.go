@@ -60,14 +60,14 @@ func TestOnCluster(t *testing.T) {
 				pod := bare("", s)
 				strs := randomStrings("\n", "\t", "\u2028", "\u007f", "\ufeff", "<&>")
 				pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args = strs, strs
-				pod.Spec.AutomountServiceAccountToken = ptr.To(false)
+				pod.Spec.AutomountServiceAccountToken = new(false)
 				checkInjection(t, c, pod, s, plain)
 			})
 			for _, name := range pods {
 				t.Run(name, func(t *testing.T) {
 					pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", name+".yaml")))
 					// The token's volume has another name each time.
-					pod.Spec.AutomountServiceAccountToken = ptr.To(false)
+					pod.Spec.AutomountServiceAccountToken = new(false)
 					checkInjection(t, c, &pod, s, plain)
 				})
 			}
@@ -138,7 +138,7 @@ func checkAll(t *testing.T, c client.Client, singletons []v1.StatefulSingleton, 
 			t.Run(s.Name+"/"+name, func(t *testing.T) {
 				pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", name+".yaml")))
 				pod.Labels["app"], pod.Spec.Containers[0].Name = s.Name, "db"
-				pod.Spec.AutomountServiceAccountToken = ptr.To(false)
+				pod.Spec.AutomountServiceAccountToken = new(false)
 				checkInjection(t, c, &pod, &s, plain)
 			})
 		}

@@ -27,7 +27,6 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -141,7 +140,7 @@ func testHeld(t *testing.T, c client.Client) {
 		"wrapper without its volume": {singleton: "default", pod: "shell", change: container(func(c *corev1.Container) { c.VolumeMounts = nil }), wantRefused: nothingHolds},
 		"no barrier":                 {singleton: "default", pod: "scratch", change: container(func(c *corev1.Container) { c.Env = nil }), wantRefused: nothingHolds},
 		"epoch in clear":             {singleton: "default", pod: "scratch", change: container(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "STATEFULSINGLETON_EPOCH", Value: "1"}} }), wantRefused: nothingHolds},
-		"optional barrier":           {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Optional = ptr.To(true) }), wantRefused: nothingHolds},
+		"optional barrier":           {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Optional = new(true) }), wantRefused: nothingHolds},
 		"barrier of another form":    {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Name = "statefulsingleton-mine" }), wantRefused: nothingHolds},
 		"barrier of another key":     {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Key = "mine" }), wantRefused: nothingHolds},
 		"a container was added": {singleton: "default", pod: "shell", wantRefused: "but nothing holds container late", change: func(p *corev1.Pod) {

@@ -28,7 +28,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
@@ -153,12 +152,12 @@ func clusterPolicy(name, namespace, selected string) *kyvernov1.ClusterPolicy {
 			Annotations: map[string]string{kyverno.AnnotationAutogenControllers: "none"},
 		},
 		Spec: kyvernov1.Spec{
-			Background: ptr.To(false),
+			Background: new(false),
 			// The matchConditions give the policy a webhook of its own: without
 			// them every pod of the cluster would depend on Kyverno.
 			WebhookConfiguration: &kyvernov1.WebhookConfiguration{
-				FailurePolicy:  ptr.To(kyvernov1.Fail),
-				TimeoutSeconds: ptr.To(int32(WebhookTimeoutSeconds)),
+				FailurePolicy:  new(kyvernov1.Fail),
+				TimeoutSeconds: new(int32(WebhookTimeoutSeconds)),
 				MatchConditions: []admissionregistrationv1.MatchCondition{
 					{Name: "namespace", Expression: "request.namespace == " + celString(namespace)},
 					{Name: "selector", Expression: selected},

@@ -52,9 +52,9 @@ func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
 			Annotations: map[string]string{probeAnnotation: "true"},
 		},
 		Spec: corev1.PodSpec{
-			AutomountServiceAccountToken: ptr.To(false),
+			AutomountServiceAccountToken: new(false),
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot:   ptr.To(true),
+				RunAsNonRoot:   new(true),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
@@ -63,7 +63,7 @@ func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
 				Command:   []string{"/probe"},
 				Resources: corev1.ResourceRequirements{Requests: resources, Limits: resources},
 				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: ptr.To(false),
+					AllowPrivilegeEscalation: new(false),
 					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				},
 			}},

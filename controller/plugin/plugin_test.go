@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -27,7 +26,7 @@ import (
 // by a barrier.
 func kyverno(pod *corev1.Pod) error {
 	pod.Annotations = map[string]string{v1.InjectedAnnotation: "prod/db"}
-	sidecar := corev1.Container{Name: v1.SidecarName, RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), Command: []string{"/ko-app/gate"}}
+	sidecar := corev1.Container{Name: v1.SidecarName, RestartPolicy: new(corev1.ContainerRestartPolicyAlways), Command: []string{"/ko-app/gate"}}
 	pod.Spec.InitContainers = append([]corev1.Container{sidecar}, pod.Spec.InitContainers...)
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]

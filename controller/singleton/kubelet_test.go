@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -32,7 +31,7 @@ func inject(pod *corev1.Pod, singleton client.ObjectKey) *corev1.Pod {
 		}})
 	spec.InitContainers = slices.Insert(spec.InitContainers, 0, corev1.Container{
 		Name: v1.SidecarName, Image: "gate", Command: []string{"/ko-app/gate"}, Args: []string{"sidecar"},
-		RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways),
+		RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: "statefulsingleton-signal", MountPath: signal.Dir},
 			{Name: "statefulsingleton-podinfo", MountPath: "/etc/statefulsingleton", ReadOnly: true},
@@ -115,7 +114,7 @@ func reported(pod *corev1.Pod, phase corev1.PodPhase, state corev1.ContainerStat
 	pod.Status.Phase = phase
 	setCondition(pod, corev1.PodScheduled, corev1.ConditionTrue, "")
 	for _, sidecar := range pod.Spec.InitContainers {
-		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: sidecar.Name, State: isRunning(), Started: ptr.To(true), Ready: true, ImageID: "gate"}}
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: sidecar.Name, State: isRunning(), Started: new(true), Ready: true, ImageID: "gate"}}
 	}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: state, Started: &started, ImageID: "db"}}
 }

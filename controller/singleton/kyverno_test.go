@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -39,7 +38,7 @@ func kyvernoWebhooks() []*admissionregistrationv1.MutatingWebhookConfiguration {
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name: "mutate.kyverno.svc",
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				Service: &admissionregistrationv1.ServiceReference{Namespace: "kyverno", Name: "kyverno-svc", Path: ptr.To(kyvernoPath)},
+				Service: &admissionregistrationv1.ServiceReference{Namespace: "kyverno", Name: "kyverno-svc", Path: new(kyvernoPath)},
 			},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
@@ -48,7 +47,7 @@ func kyvernoWebhooks() []*admissionregistrationv1.MutatingWebhookConfiguration {
 			NamespaceSelector: &metav1.LabelSelector{
 				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: kyvernoLabel, Operator: metav1.LabelSelectorOpExists}},
 			},
-			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
 			AdmissionReviewVersions: []string{"v1"},
 		}},
 	}}

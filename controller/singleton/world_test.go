@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -94,7 +93,7 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 		Logger:     logger(w.t),
 		Cache:      options,
 		Metrics:    server.Options{BindAddress: "0"},
-		Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	w.Expect(err).NotTo(HaveOccurred())
 	live := inNamespace{mgr.GetAPIReader(), w.namespace, &w.policyReads}
@@ -263,7 +262,7 @@ func (w *world) replicaSet(d *appsv1.Deployment, revision int) *appsv1.ReplicaSe
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
 		},
 		Spec: appsv1.ReplicaSetSpec{
-			Replicas: ptr.To(int32(1)),
+			Replicas: new(int32(1)),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 			Template: podTemplate(),
 		},

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -42,8 +41,8 @@ func TestDefaults(t *testing.T) {
 	asDefault := v1.StatefulSingletonSpec{
 		Selector:               metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 		MaxTransitionTime:      300,
-		TerminationGracePeriod: ptr.To(int32(30)),
-		RespectPodGracePeriod:  ptr.To(true),
+		TerminationGracePeriod: new(int32(30)),
+		RespectPodGracePeriod:  new(true),
 		Drain:                  v1.DrainSurge,
 		Handoff:                v1.HandoffAutomatic,
 	}
@@ -60,7 +59,7 @@ func TestDefaults(t *testing.T) {
 		"zero and false are kept": {
 			spec: selector + "terminationGracePeriod: 0\nrespectPodGracePeriod: false",
 			want: with(func(s *v1.StatefulSingletonSpec) {
-				s.TerminationGracePeriod, s.RespectPodGracePeriod = ptr.To(int32(0)), ptr.To(false)
+				s.TerminationGracePeriod, s.RespectPodGracePeriod = new(int32(0)), new(false)
 			}),
 		},
 		"lowest numbers": {
@@ -70,7 +69,7 @@ func TestDefaults(t *testing.T) {
 		"highest numbers": {
 			spec: selector + "maxTransitionTime: 3600\nterminationGracePeriod: 3600",
 			want: with(func(s *v1.StatefulSingletonSpec) {
-				s.MaxTransitionTime, s.TerminationGracePeriod = 3600, ptr.To(int32(3600))
+				s.MaxTransitionTime, s.TerminationGracePeriod = 3600, new(int32(3600))
 			}),
 		},
 		"containers": {
@@ -261,7 +260,7 @@ func TestTable(t *testing.T) {
 	o := create(t, "table")
 	o.Status = v1.StatefulSingletonStatus{
 		ActivePod: "db-1", Epoch: 3, Phase: v1.PhaseTransitioning, StandbyPods: []string{"db-2", "db-3"},
-		LastTransition: &v1.Transition{Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, GapMilliseconds: ptr.To(int64(248))},
+		LastTransition: &v1.Transition{Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, GapMilliseconds: new(int64(248))},
 		Message:        "pod db-1 stops",
 	}
 	if err := c.Status().Update(t.Context(), o); err != nil {
