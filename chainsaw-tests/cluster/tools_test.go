@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,14 +132,7 @@ func TestMissingPackages(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := missingPackages(func(program string) bool {
-				for _, m := range tt.missing {
-					if m == program {
-						return false
-					}
-				}
-				return true
-			})
+			got := missingPackages(func(program string) bool { return !slices.Contains(tt.missing, program) })
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("packages (-want +got):\n%s", diff)
 			}

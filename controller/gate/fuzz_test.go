@@ -141,6 +141,7 @@ func FuzzServe(f *testing.F) {
 		if err != nil {
 			t.Fatalf("answer %q: %v", answer, err)
 		}
+		defer func() { _ = response.Body.Close() }()
 		switch code := response.StatusCode; {
 		case code == http.StatusOK:
 			if !bytes.Contains(request, []byte("/status")) && !bytes.Contains(request, []byte("/healthz")) && !bytes.Contains(request, []byte("OPTIONS *")) {

@@ -10,8 +10,8 @@ import (
 func TestFieldsAreDocumented(t *testing.T) {
 	page := read(t, "../../docs/kubectl-stfs.md")
 	for _, kind := range []reflect.Type{reflect.TypeFor[StatusList](), reflect.TypeFor[Status](), reflect.TypeFor[Pod]()} {
-		for i := range kind.NumField() {
-			name, _, _ := strings.Cut(kind.Field(i).Tag.Get("json"), ",")
+		for field := range kind.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if !strings.Contains(page, "`"+name+"`") {
 				t.Errorf("kubectl-stfs.md does not explain `%s` of %s", name, kind.Name())
 			}
