@@ -5,12 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scratch=$(mktemp -d)
-trap 'rm -r "$scratch"' EXIT
-kubectl config view --raw --minify --flatten >"$scratch/config"
-export KUBECONFIG=$scratch/config
-kubectl config set-context --current --namespace=prod >/dev/null
-
 # A run that was ended may have left its namespace. One of that name that is somebody else's is left alone.
 ours=app.kubernetes.io/part-of=statefulsingleton-pages
 kubectl delete namespace -l "$ours" --timeout=90s
@@ -18,16 +12,11 @@ kubectl create namespace prod
 kubectl label namespace prod "$ours"
 
 export namespace=prod name=db
-sed 's/quickstart/db/g' examples/quickstart/quickstart.yaml >"$scratch/db.yaml"
 for page; do
-  commands=$(awk -f chainsaw-tests/commands.awk "$page")
-  [ -n "$commands" ] || continue
-  echo "== $page"
-  kubectl apply -f "$scratch/db.yaml"
-  kubectl rollout status deployment/db --timeout=2m
-  kubectl wait stfs/db --for=jsonpath='{.status.phase}'=Running --timeout=1m
-  before=$SECONDS
-  bash -eux -o pipefail -c "$commands"
-  echo "== $page: done in $((SECONDS - before)) s"
+  grep -q '^```sh$' "$page" || continue
+  sed 's/quickstart/db/g' examples/quickstart/quickstart.yaml | kubectl apply -n prod -f -
+  kubectl rollout status -n prod deployment/db --timeout=2m
+  kubectl wait -n prod stfs/db --for=jsonpath='{.status.phase}'=Running --timeout=1m
+  chainsaw-tests/commands.sh prod "$page"
 done
 kubectl delete namespace prod --timeout=90s

@@ -5,22 +5,24 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 )
 
 var (
 	// command is a line that a reader takes for one to type in.
 	command = regexp.MustCompile(`^\s*(\$ |(kubectl|helm|make|flux|argocd|kyverno|curl) )`)
-	// notRun is how a block of commands begins that make pages leaves out.
+	// notRun is how a block of commands begins that nobody runs.
 	notRun = regexp.MustCompile(`^shell not run: .+`)
 	// placeholder is what the reader would have to fill in.
 	placeholder = regexp.MustCompile(`<[a-z][a-z -]*>`)
 )
 
-// Every command of the pages is run as it is written, by make pages, or it says why not.
+// Every command of the pages is run as it is written, by make pages or make e2e, or it says why not.
 func TestEveryCommandIsRun(t *testing.T) {
 	for _, page := range pages(t) {
 		for _, problem := range commandsNotRun(read(t, page)) {
@@ -110,11 +112,53 @@ func TestIndexIsComplete(t *testing.T) {
 	}
 }
 
-// pages are those of this folder and the folders in it, the README and the chart's.
+// Each example has a README, whose commands the case chainsaw-tests/examples runs.
+func TestEachExampleIsRun(t *testing.T) {
+	examples, err := filepath.Glob("../examples/*")
+	if err != nil || len(examples) == 0 {
+		t.Fatalf("examples: %v, %v", examples, err)
+	}
+	var want []string
+	for _, example := range examples {
+		want = append(want, filepath.Base(example))
+		apply := "\nkubectl apply -f examples/" + filepath.Base(example) + "\n"
+		if !strings.Contains(read(t, filepath.Join(example, "README.md")), apply) {
+			t.Errorf("%s/README.md does not say %q", example, apply)
+		}
+	}
+	var test struct {
+		Spec struct {
+			Scenarios []struct {
+				Bindings []struct{ Name, Value string }
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../chainsaw-tests/examples/chainsaw-test.yaml")), &test); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, scenario := range test.Spec.Scenarios {
+		for _, binding := range scenario.Bindings {
+			if binding.Name == "example" {
+				got = append(got, binding.Value)
+			}
+		}
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("scenarios of chainsaw-tests/examples (-want +got):\n%s", diff)
+	}
+}
+
+// pages are those of this folder and the folders in it, the README, the chart's and the examples'.
 func pages(t *testing.T) []string {
 	t.Helper()
-	all := []string{"../README.md", "../charts/statefulsingleton/README.md"}
-	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+	all, err := filepath.Glob("../examples/*/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, "../README.md", "../charts/statefulsingleton/README.md")
+	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(path) == ".md" {
 			all = append(all, path)
 		}
