@@ -222,7 +222,7 @@ endif
 
 .PHONY: $(cluster)
 $(cluster):
-	go build -o $@ ./chainsaw-tests/cluster
+	go build -buildvcs=false -o $@ ./chainsaw-tests/cluster
 
 .PHONY: $(golangci)
 $(golangci):
