@@ -173,7 +173,7 @@ release-app: ## Build the examples' application as the tests run it, for amd64 a
 		go run ./chainsaw-tests/images -registry $(REGISTRY) -version $(VERSION) -arch $$arch -out $(release)/$$arch && \
 		$(crane) push $(release)/$$arch/app.tar $(REGISTRY)/app:$(VERSION)-$$arch || exit 1; \
 	done
-	$(crane) index append -t $(REGISTRY)/app:$(VERSION) -m $(REGISTRY)/app:$(VERSION)-amd64 -m $(REGISTRY)/app:$(VERSION)-arm64
+	$(crane) index append -t $(REGISTRY)/app:$(VERSION) -m $(REGISTRY)/app:$(VERSION)-amd64 -m $(REGISTRY)/app:$(VERSION)-arm64 | tee $(release)/app
 
 .PHONY: release-chart
 release-chart: ## Package the chart, and push it to oci://$(REGISTRY)/charts
@@ -187,8 +187,8 @@ release-plugin: ## Build kubectl stfs for each platform of .krew.yaml: archives,
 	chainsaw-tests/release-plugin.sh $(VERSION) $(release)
 
 .PHONY: release-sign
-release-sign: ## Sign what release-images and release-chart have pushed, as whoever is signed in
-	go run github.com/sigstore/cosign/v3/cmd/cosign@v3.1.2 sign --yes $$(cat $(release)/images $(release)/chart)
+release-sign: ## Sign what release-images, release-app and release-chart have pushed, as whoever is signed in
+	go run github.com/sigstore/cosign/v3/cmd/cosign@v3.1.2 sign --yes $$(cat $(release)/images $(release)/app $(release)/chart)
 
 ##@ Run it in the cluster
 
