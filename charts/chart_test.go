@@ -316,6 +316,7 @@ func TestNotes(t *testing.T) {
 				"the guards refuse each new one",
 				"kubectl --namespace " + namespace + " rollout status deployment/" + name + "\n",
 				"\nkind: StatefulSingleton\n",
+				"kubectl stfs explain my-database --namespace default\n",
 				"helm uninstall " + release + " --namespace " + namespace,
 			},
 		},
