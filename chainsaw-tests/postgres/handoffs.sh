@@ -52,12 +52,20 @@ hand_over() {
   handed_over Handover
 }
 
+# drain CAUSE
 drain() {
   local node
   node=$(status activeNode)
   kubectl drain "$node" --pod-selector=app=postgres --ignore-daemonsets --delete-emptydir-data --timeout=140s
-  handed_over Drain
+  handed_over "$1"
   kubectl uncordon "$node"
+}
+
+evict() {
+  kubectl patch -n "$NAMESPACE" stfs postgres --type=merge -p '{"spec": {"drain": "Evict"}}'
+  kubectl wait -n "$NAMESPACE" poddisruptionbudget/statefulsingleton-postgres --for=delete --timeout=60s
+  drain Eviction
+  kubectl patch -n "$NAMESPACE" stfs postgres --type=merge -p '{"spec": {"drain": "Surge"}}'
 }
 
 crash() {
@@ -83,10 +91,10 @@ roll
 delete
 crash
 hand_over
-drain
-delete
+drain Drain
+evict
 roll
 crash
 hand_over
-drain
+drain Drain
 delete
