@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 
-cp LICENSE "$scratch"
+cp LICENSE controller/cmd/kubectl-stfs/kubectl_complete-stfs "$scratch"
 # fill puts a value in place of its mark.
 manifest=$(<.krew.yaml)
 fill() { manifest=${manifest//"{{$1}}"/"$2"}; }
@@ -21,7 +21,7 @@ for archive in $archives; do
   binary=kubectl-stfs
   if [ "$os" = windows ]; then binary=kubectl-stfs.exe; fi
   CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$version" -o "$scratch/$binary" ./controller/cmd/kubectl-stfs
-  tar -C "$scratch" --mtime=@0 --owner=0 --group=0 --numeric-owner -c "$binary" LICENSE | gzip -n >"$out/$archive"
+  tar -C "$scratch" --mtime=@0 --owner=0 --group=0 --numeric-owner -c "$binary" kubectl_complete-stfs LICENSE | gzip -n >"$out/$archive"
   fill "$archive" "$(sha256sum <"$out/$archive" | cut -d' ' -f1)"
   echo "built $out/$archive"
 done
