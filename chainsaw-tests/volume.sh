@@ -1,0 +1,28 @@
+#!/bin/bash
+# Makes the volume of a claim on the local cluster, which provisions none: volume.sh NAMESPACE CLAIM
+# The nodes share the machine's /tmp, so that one directory is the volume on all of them.
+set -euo pipefail
+namespace=$1
+claim=$2
+
+parent=/tmp/statefulsingleton-tests
+mkdir -p "$parent"
+directory=$(mktemp -d "$parent/volume-XXXXXXXX")
+chmod 755 "$directory"
+kubectl create -f - <<YAML
+apiVersion: v1
+kind: PersistentVolume
+metadata:
+  generateName: $claim-
+  labels: {claim-namespace: $namespace}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  claimRef: {name: $claim, namespace: $namespace}
+  local: {path: $directory}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+      - matchExpressions:
+        - {key: kubernetes.io/hostname, operator: Exists}
+YAML
