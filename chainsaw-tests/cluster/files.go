@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,28 +45,6 @@ func writeFrom(path string, content io.Reader) error {
 		return err
 	}
 	return os.Rename(partial.Name(), path)
-}
-
-// copyTree copies a read-only tree of the module cache as files that can be written.
-func copyTree(to, from string) error {
-	return filepath.WalkDir(from, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, p)
-		if err != nil {
-			return err
-		}
-		target := filepath.Join(to, rel)
-		if d.IsDir() {
-			return os.MkdirAll(target, 0o755)
-		}
-		content, err := os.ReadFile(p)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(target, content, 0o644)
-	})
 }
 
 // linkAll puts symbolic links to what a module's cache directory holds into one directory for all modules: folders that

@@ -225,7 +225,7 @@ func patched(ctx context.Context, b *build, main string) (string, error) {
 	if err := os.CopyFS(copied, os.DirFS(b.source)); err != nil {
 		return "", err
 	}
-	if err := copyTree(filepath.Join(copied, "main"), upstream); err != nil {
+	if err := os.CopyFS(filepath.Join(copied, "main"), os.DirFS(upstream)); err != nil {
 		return "", err
 	}
 	if err := os.CopyFS(filepath.Join(copied, "main"), os.DirFS(patch)); err != nil {
@@ -277,10 +277,10 @@ func kyvernoChart(ctx context.Context, b *build) error {
 		return err
 	}
 	chart := filepath.Join(b.out, "kyverno-chart")
-	if err := copyTree(chart, filepath.Join(kyverno, "charts/kyverno")); err != nil {
+	if err := os.CopyFS(chart, os.DirFS(filepath.Join(kyverno, "charts/kyverno"))); err != nil {
 		return err
 	}
-	if err := copyTree(filepath.Join(chart, "charts/kyverno-api"), filepath.Join(api, "charts/kyverno-api")); err != nil {
+	if err := os.CopyFS(filepath.Join(chart, "charts/kyverno-api"), os.DirFS(filepath.Join(api, "charts/kyverno-api"))); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(chart, "Chart.lock")); err != nil {
