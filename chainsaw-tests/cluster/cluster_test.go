@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/procfs"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/image"
 )
@@ -227,11 +228,11 @@ func signalKubelet(t *testing.T, l lab) {
 	kubelet := l.child(t, "node2", "kubelet")
 	other := l.child(t, "node1", "kubelet")
 	l.must(t, "process", "stop", "kubelet", "--on", "2")
-	if state := statusField(kubelet, "State"); !strings.HasPrefix(state, "T") {
+	if state := stat(kubelet).State; state != "T" {
 		t.Errorf("the kubelet's state is %q, want it stopped", state)
 	}
 	l.must(t, "process", "continue", "kubelet", "--on", "2")
-	if state := statusField(kubelet, "State"); strings.HasPrefix(state, "T") {
+	if state := stat(kubelet).State; state == "T" {
 		t.Errorf("the kubelet's state is %q, want it to go on", state)
 	}
 	l.must(t, "process", "kill", "kubelet", "--on", "2")
@@ -339,8 +340,13 @@ func downLeavesNothing(t *testing.T, l lab, interfaces []string) {
 // awaitVisitor waits until exec has become the command that it runs.
 func awaitVisitor(t *testing.T, l lab, pid int) {
 	t.Helper()
-	err := poll(t.Context(), 10*time.Second, 10*time.Millisecond, func() error {
-		if args := commandLine(pid); len(args) == 0 || args[0] != "sleep" || !l.isVisitor(pid) {
+	visitor, err := procfs.NewProc(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = poll(t.Context(), 10*time.Second, 10*time.Millisecond, func() error {
+		args, _ := visitor.CmdLine() // none of one that is gone
+		if len(args) == 0 || args[0] != "sleep" || !l.isVisitor(visitor) {
 			return fmt.Errorf("process %d is %v", pid, args)
 		}
 		return nil
@@ -376,18 +382,24 @@ type runningProcess struct {
 func descendants(t *testing.T, ancestor int) []runningProcess {
 	t.Helper()
 	var found []runningProcess
-	err := eachProcess(func(pid int) {
-		for p := pid; p > 1; p = parentOf(p) {
-			if p == ancestor {
-				found = append(found, runningProcess{pid, statusField(pid, "Name"), namespaces(pid)})
-				return
+	for _, p := range allProcesses(t) {
+		for pid := p.PID; pid > 1; pid = stat(pid).PPID {
+			if pid == ancestor {
+				found = append(found, runningProcess{p.PID, stat(p.PID).Comm, namespaces(p.PID)})
+				break
 			}
 		}
-	})
+	}
+	return found
+}
+
+func allProcesses(t *testing.T) procfs.Procs {
+	t.Helper()
+	processes, err := procfs.AllProcs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return found
+	return processes
 }
 
 func namespaces(pid int) (names [3]string) {
@@ -401,29 +413,25 @@ func namespaces(pid int) (names [3]string) {
 func wantGone(t *testing.T, processes []runningProcess) {
 	t.Helper()
 	own := namespaces(os.Getpid())
-	err := eachProcess(func(pid int) {
-		if dead(pid) {
-			return
+	for _, left := range allProcesses(t) {
+		if dead(left.PID) {
+			continue
 		}
-		now := namespaces(pid)
-		for _, p := range processes {
-			for i := range now {
-				if now[i] != "" && now[i] != own[i] && now[i] == p.namespace[i] {
-					t.Errorf("process %d (%s) is left in a namespace of the cluster's", pid, statusField(pid, "Name"))
-					return
-				}
+		now := namespaces(left.PID)
+		for i := range now {
+			in := func(p runningProcess) bool { return now[i] == p.namespace[i] }
+			if now[i] != "" && now[i] != own[i] && slices.ContainsFunc(processes, in) {
+				t.Errorf("process %d (%s) is left in a namespace of the cluster's", left.PID, stat(left.PID).Comm)
+				break
 			}
 		}
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
 // dead is a process that only its parent still remembers.
 func dead(pid int) bool {
 	threads, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
-	return err != nil || len(threads) == 1 && strings.HasPrefix(statusField(pid, "State"), "Z")
+	return err != nil || len(threads) == 1 && stat(pid).State == "Z"
 }
 
 func hostInterfaces(t *testing.T) []string {

@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
+
+	"github.com/prometheus/procfs"
 )
 
 // down ends everything that this cluster's name owns, and removes it: processes, and with them mounts and network
@@ -56,19 +56,19 @@ func (c cluster) stop(ctx context.Context) error {
 // this process and those that it comes from.
 func (c cluster) killVisitors(ctx context.Context) error {
 	var spared []int
-	for pid := os.Getpid(); pid > 0; pid = parentOf(pid) {
+	for pid := os.Getpid(); pid > 0; pid = stat(pid).PPID {
 		spared = append(spared, pid)
 	}
-	var failed error
-	err := eachProcess(func(pid int) {
-		if c.isVisitor(pid) && !slices.Contains(spared, pid) {
-			failed = errors.Join(failed, killAndWait(ctx, pid))
+	processes, err := procfs.AllProcs()
+	for _, p := range processes {
+		if c.isVisitor(p) && !slices.Contains(spared, p.PID) {
+			err = errors.Join(err, killAndWait(ctx, p.PID))
 		}
-	})
-	return errors.Join(err, failed)
+	}
+	return err
 }
 
-func (c cluster) isVisitor(pid int) bool {
-	environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-	return err == nil && slices.Contains(strings.Split(string(environment), "\x00"), clusterVariable+"="+c.dir)
+func (c cluster) isVisitor(p procfs.Proc) bool {
+	environment, _ := p.Environ() // none of one that is gone
+	return slices.Contains(environment, clusterVariable+"="+c.dir)
 }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -138,13 +139,14 @@ func (c cluster) machinePID(name string) (int, error) {
 func (c cluster) machinePIDs() (map[string]int, error) {
 	prefix := c.path("machines") + "/"
 	found := map[string]int{}
-	return found, eachProcess(func(pid int) {
-		args := commandLine(pid)
-		if len(args) != 3 || args[1] != machineCommand || !strings.HasPrefix(args[2], prefix) || !isNamespaceInit(pid) {
-			return
+	processes, err := procfs.AllProcs()
+	for _, p := range processes {
+		args, _ := p.CmdLine() // none of one that is gone
+		if len(args) == 3 && args[1] == machineCommand && strings.HasPrefix(args[2], prefix) && isNamespaceInit(p) {
+			found[filepath.Base(filepath.Dir(args[2]))] = p.PID
 		}
-		found[filepath.Base(filepath.Dir(args[2]))] = pid
-	})
+	}
+	return found, err
 }
 
 // killMachine ends a machine as a power cut does, and waits until nothing of it runs.
@@ -198,11 +200,15 @@ func runningChildren(init int) (map[string]int, error) {
 	if init == 0 {
 		return children, nil
 	}
-	return children, eachProcess(func(pid int) {
-		if args := commandLine(pid); len(args) > 0 && parentOf(pid) == init {
-			children[filepath.Base(args[0])] = pid
+	processes, err := procfs.AllProcs()
+	for _, p := range processes {
+		args, _ := p.CmdLine() // none of one that is gone, or a zombie
+		s, _ := p.Stat()
+		if len(args) > 0 && s.PPID == init {
+			children[filepath.Base(args[0])] = p.PID
 		}
-	})
+	}
+	return children, err
 }
 
 // missingProcesses lists the machine's processes that are not running.
@@ -220,50 +226,21 @@ func (c cluster) missingProcesses(name string, init int) ([]string, error) {
 	return missing, nil
 }
 
-func eachProcess(visit func(pid int)) error {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			visit(pid)
-		}
-	}
-	return nil
-}
-
-// commandLine is empty for processes that are gone, zombies, and the kernel's own.
-func commandLine(pid int) []string {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || len(content) == 0 {
-		return nil
-	}
-	return strings.Split(strings.TrimRight(string(content), "\x00"), "\x00")
-}
-
 // isNamespaceInit says whether the process is the first of a process namespace of its own.
-func isNamespaceInit(pid int) bool {
-	ids := strings.Fields(statusField(pid, "NSpid"))
-	return len(ids) > 1 && ids[len(ids)-1] == "1"
+func isNamespaceInit(p procfs.Proc) bool {
+	status, _ := p.NewStatus() // none of one that is gone
+	ids := status.NSpids
+	return len(ids) > 1 && ids[len(ids)-1] == 1
 }
 
-func parentOf(pid int) int {
-	parent, _ := strconv.Atoi(statusField(pid, "PPid"))
-	return parent
-}
-
-func statusField(pid int, name string) string {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+// stat is zero of a process that is gone.
+func stat(pid int) procfs.ProcStat {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return ""
+		return procfs.ProcStat{}
 	}
-	for line := range strings.Lines(string(content)) {
-		if value, ok := strings.CutPrefix(line, name+":"); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
+	s, _ := p.Stat()
+	return s
 }
 
 // poll tries until there is no error, and returns the last error when the time is over.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -50,18 +51,19 @@ func processesOf(program string, machines map[string]int, machine string) ([]int
 		}
 	}
 	var found []int
-	err := eachProcess(func(pid int) {
-		args := commandLine(pid)
+	processes, err := procfs.AllProcs()
+	for _, p := range processes {
+		args, _ := p.CmdLine() // none of one that is gone
 		if len(args) == 0 || filepath.Base(args[0]) != program {
-			return
+			continue
 		}
-		for p := parentOf(pid); p > 1; p = parentOf(p) {
-			if inits[p] {
-				found = append(found, pid)
-				return
+		for parent := stat(p.PID).PPID; parent > 1; parent = stat(parent).PPID {
+			if inits[parent] {
+				found = append(found, p.PID)
+				break
 			}
 		}
-	})
+	}
 	return found, err
 }
 

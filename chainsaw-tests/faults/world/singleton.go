@@ -2,7 +2,6 @@ package world
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,11 +13,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -448,19 +446,15 @@ func (s *Singleton) KillApp(ctx context.Context) error {
 // Process is the id of the process of the pod that runs this command, which must have
 // the pod's uid in its environment variable POD_UID.
 func Process(pod *corev1.Pod, command ...string) (int, error) {
-	entries, err := os.ReadDir("/proc")
+	processes, err := procfs.AllProcs()
 	if err != nil {
 		return 0, err
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // it may have ended
-		environment, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if string(line) == strings.Join(command, "\x00")+"\x00" && bytes.Contains(environment, []byte("POD_UID="+string(pod.UID)+"\x00")) {
-			return pid, nil
+	for _, p := range processes {
+		line, _ := p.CmdLine() // it may have ended
+		environment, _ := p.Environ()
+		if slices.Equal(line, command) && slices.Contains(environment, "POD_UID="+string(pod.UID)) {
+			return p.PID, nil
 		}
 	}
 	return 0, fmt.Errorf("pod %s/%s runs no %v on this machine", pod.Namespace, pod.Name, command)
