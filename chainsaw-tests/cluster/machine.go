@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // machineSpec is a machine of the cluster: the control plane, or a node. It has mount, process, network, host name and
@@ -245,18 +246,15 @@ func stat(pid int) procfs.ProcStat {
 
 // poll tries until there is no error, and returns the last error when the time is over.
 func poll(ctx context.Context, timeout, interval time.Duration, try func() error) error {
-	deadline := time.Now().Add(timeout)
-	for {
-		err := try()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return errors.New("interrupted")
-		case <-time.After(interval):
-		}
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, interval, timeout, true, func(context.Context) (bool, error) {
+		last = try()
+		return last == nil, nil
+	})
+	if err != nil && ctx.Err() != nil {
+		return errors.New("interrupted")
 	}
+	return last
 }
 
 // dial tries an address of the form that process.After has.

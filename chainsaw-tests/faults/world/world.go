@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -99,24 +100,18 @@ func Await(ctx context.Context, what string, condition func(context.Context) err
 
 // AwaitFor is Await with another patience.
 func AwaitFor(ctx context.Context, patience time.Duration, what string, condition func(context.Context) error) error {
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	last := errors.New("the first look at it did not end")
-	for {
+	start, last := time.Now(), errors.New("the first look at it did not end")
+	err := wait.PollUntilContextTimeout(ctx, poll, patience, true, func(ctx context.Context) (bool, error) {
 		err := condition(ctx)
-		if err == nil {
-			return nil
-		}
 		if ctx.Err() == nil {
 			last = err // not that the time was over
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("gave up after %s: %s: %w", time.Since(start).Round(time.Second), what, last)
-		case <-time.After(poll):
-		}
+		return err == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("gave up after %s: %s: %w", time.Since(start).Round(time.Second), what, last)
 	}
+	return nil
 }
 
 // AwaitWhole waits until every node, Kyverno and all replicas of the controller are
