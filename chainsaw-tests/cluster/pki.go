@@ -8,13 +8,12 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
-	"os"
 	"time"
-)
 
-const certificateLife = 10 * 365 * 24 * time.Hour
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+)
 
 // identity is a certificate's subject and the names and addresses that it serves under.
 type identity struct {
@@ -52,13 +51,11 @@ func (c cluster) ensureAuthority() error {
 		if err != nil {
 			return err
 		}
-		template, err := certificateTemplate(pkix.Name{CommonName: "statefulsingleton-" + c.name})
+		ca, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "statefulsingleton-" + c.name, NotBefore: anHourAgo()}, key)
 		if err != nil {
 			return err
 		}
-		template.IsCA, template.BasicConstraintsValid = true, true
-		template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-		if err := writeCertificate(c.cert("ca"), template, template, key, key); err != nil {
+		if err := writeCertificate(c.cert("ca"), ca.Raw); err != nil {
 			return err
 		}
 	}
@@ -73,7 +70,7 @@ func (c cluster) ensureAuthority() error {
 	if err != nil {
 		return err
 	}
-	return writeFile(c.path("pki/sa.pub"), encodePEM("PUBLIC KEY", public))
+	return writePEM(c.path("pki/sa.pub"), keyutil.PublicKeyBlockType, public)
 }
 
 // ensureIdentity makes an identity's certificate, key and kubeconfig, unless they exist.
@@ -98,87 +95,57 @@ func (c cluster) issue(id identity) error {
 	if err != nil {
 		return err
 	}
-	template, err := certificateTemplate(pkix.Name{CommonName: id.user, Organization: id.groups})
-	if err != nil {
-		return err
+	template := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: id.user, Organization: id.groups},
+		NotBefore:   anHourAgo(),
+		NotAfter:    ca.NotAfter,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		DNSNames:    id.hosts,
 	}
-	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	template.DNSNames = id.hosts
 	for _, a := range id.addresses {
 		template.IPAddresses = append(template.IPAddresses, net.ParseIP(a))
 	}
 	if len(id.hosts)+len(id.addresses) > 0 {
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
-	return writeCertificate(c.cert(id.name), template, ca, key, caKey)
+	certificate, err := x509.CreateCertificate(rand.Reader, template, ca, key.Public(), caKey)
+	if err != nil {
+		return err
+	}
+	return writeCertificate(c.cert(id.name), certificate)
 }
 
 // authority reads what ensureAuthority wrote.
-func (c cluster) authority() (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	certificate, err := readPEM(c.cert("ca"))
+func (c cluster) authority() (*x509.Certificate, any, error) {
+	certificates, err := cert.CertsFromFile(c.cert("ca"))
 	if err != nil {
 		return nil, nil, err
 	}
-	ca, err := x509.ParseCertificate(certificate)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read %s: %w", c.cert("ca"), err)
-	}
-	private, err := readPEM(c.key("ca"))
-	if err != nil {
-		return nil, nil, err
-	}
-	key, err := x509.ParsePKCS8PrivateKey(private)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read %s: %w", c.key("ca"), err)
-	}
-	return ca, key.(*ecdsa.PrivateKey), nil
+	key, err := keyutil.PrivateKeyFromFile(c.key("ca"))
+	return certificates[0], key, err
 }
 
-// certificateTemplate is valid from an hour ago, for clocks that are set back.
-func certificateTemplate(subject pkix.Name) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	return &x509.Certificate{SerialNumber: serial, Subject: subject,
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(certificateLife)}, nil
-}
+// anHourAgo is since when certificates are valid, for clocks that are set back.
+func anHourAgo() time.Time { return time.Now().Add(-time.Hour) }
 
 func newKey(path string) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+	text, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return nil, err
 	}
 	// writeFile's temporary file, and so this one, is readable by its owner only
-	return key, writeFile(path, encodePEM("PRIVATE KEY", der))
+	return key, writeFile(path, string(text))
 }
 
-func writeCertificate(path string, template, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) error {
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
-	if err != nil {
-		return err
-	}
-	return writeFile(path, encodePEM("CERTIFICATE", der))
+func writeCertificate(path string, der []byte) error {
+	return writePEM(path, cert.CertificateBlockType, der)
 }
 
-func encodePEM(kind string, der []byte) string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
-}
-
-func readPEM(path string) ([]byte, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(content)
-	if block == nil {
-		return nil, fmt.Errorf("%s holds no PEM block", path)
-	}
-	return block.Bytes, nil
+func writePEM(path, kind string, der []byte) error {
+	return writeFile(path, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
 }
