@@ -125,8 +125,8 @@ func strikeDependencies(chart []byte, names ...string) ([]byte, error) {
 	return yaml.Marshal(content)
 }
 
-// tail is the last n lines of a text.
-func tail(text string, n int) string {
+// tail is the last lines of a text.
+func tail(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }

@@ -56,11 +56,12 @@ func (c cluster) run(ctx context.Context, argv ...string) (string, error) {
 	return output(cmd)
 }
 
+// output runs a command and returns what it printed. The error has the end of what it complained of.
 func output(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, tail(stderr.String(), 5))
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, tail(stderr.String()))
 	}
 	return strings.TrimSpace(stdout.String()), nil
 }

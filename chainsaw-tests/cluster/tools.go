@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -317,17 +316,17 @@ func writeImage(b *build, name string, spec image.Spec) error {
 
 // goOutput runs the go command in a folder, apart from the caller's workspace and flags.
 func goOutput(ctx context.Context, dir string, args ...string) (string, error) {
-	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
-	if err := cmd.Run(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) {
-			err = errors.New("the go command is not on PATH: install Go, then try again")
-		}
-		return "", fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args, " "), dir, err, tail(stderr.String(), 20))
+	out, err := output(cmd)
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", errors.New("the go command is not on PATH: install Go, then try again")
 	}
-	return strings.TrimSpace(stdout.String()), nil
+	if err != nil {
+		return "", fmt.Errorf("in %s: %w", dir, err)
+	}
+	return out, nil
 }
 
 // toolsSource finds chainsaw-tests/tools of the checkout that the working directory or this program lies in.
