@@ -36,7 +36,6 @@ const (
 	poll     = 100 * time.Millisecond
 
 	kyvernoNamespace = "kyverno"
-	kyvernoSelector  = "app.kubernetes.io/component=admission-controller"
 	// ControllerNamespace is where the chart is installed.
 	ControllerNamespace = "statefulsingleton"
 	controllerName      = "statefulsingleton"
@@ -180,7 +179,7 @@ func (w *World) KillController(ctx context.Context) error {
 	if err := w.Cluster(ctx, "process", "kill", "manager"); err != nil {
 		return err
 	}
-	return w.deletePods(ctx, ControllerNamespace, "app.kubernetes.io/name=statefulsingleton")
+	return w.deletePods(ctx, ControllerNamespace, client.MatchingLabels{"app.kubernetes.io/name": "statefulsingleton"})
 }
 
 // KillKyverno kills every Kyverno process as kill -9 does, and its pods go too.
@@ -188,19 +187,11 @@ func (w *World) KillKyverno(ctx context.Context) error {
 	if err := w.Cluster(ctx, "process", "kill", "kyverno"); err != nil {
 		return err
 	}
-	return w.deletePods(ctx, kyvernoNamespace, kyvernoSelector)
+	return w.deletePods(ctx, kyvernoNamespace, client.MatchingLabels{"app.kubernetes.io/component": "admission-controller"})
 }
 
-func (w *World) deletePods(ctx context.Context, namespace, selector string) error {
-	parsed, err := metav1.ParseToLabelSelector(selector)
-	if err != nil {
-		return err
-	}
-	s, err := metav1.LabelSelectorAsSelector(parsed)
-	if err != nil {
-		return err
-	}
-	return w.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: s}, client.GracePeriodSeconds(0))
+func (w *World) deletePods(ctx context.Context, namespace string, which client.MatchingLabels) error {
+	return w.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace), which, client.GracePeriodSeconds(0))
 }
 
 // ScaleKyverno sets how many replicas of Kyverno there shall be.
