@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -123,14 +124,8 @@ func podLines(pod *corev1.Pod) []string {
 	say(pod.Spec.NodeName != "", "%s is scheduled to "+pod.Spec.NodeName)
 	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Running != nil, "%s is warm: image, volumes and sidecar are there, the main process is held")
 	say(pod.Annotations[signal.Annotation] != "", "%s is signalled")
-	say(isTrue(pod, corev1.PodReady), "%s is Ready")
+	say(handoff.IsTrue(pod, corev1.PodReady), "%s is Ready")
 	say(pod.DeletionTimestamp != nil, "%s is asked to stop")
 	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Terminated != nil, "%s has ended, the kubelet reports")
 	return lines
-}
-
-func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == kind && c.Status == corev1.ConditionTrue
-	})
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -176,7 +177,9 @@ func TestDeletion(t *testing.T) {
 	w.Expect(hasFinalizer(holder)).To(BeFalse())
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
 	journal.wantOrder(
-		moment{"db-1 is let go", podIs("db-1", func(p *corev1.Pod) bool { return signalled(p) && isTrue(p, corev1.PodReady) && !hasFinalizer(p) })},
+		moment{"db-1 is let go", podIs("db-1", func(p *corev1.Pod) bool {
+			return signalled(p) && handoff.IsTrue(p, corev1.PodReady) && !hasFinalizer(p)
+		})},
 		moment{"the singleton is gone", func(e entry) bool { _, ok := e.object.(*v1.StatefulSingleton); return ok && e.deleted }},
 	)
 }

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
@@ -353,7 +354,7 @@ func (w *world) hold(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 func (w *world) serve(pod *corev1.Pod) {
 	w.t.Helper()
 	w.report(pod, running)
-	w.Eventually(func() bool { return isTrue(w.pod(pod.Name), v1.ReadyCondition) }).Should(BeTrue(), "readiness gate of pod %s", pod.Name)
+	w.Eventually(func() bool { return handoff.IsTrue(w.pod(pod.Name), v1.ReadyCondition) }).Should(BeTrue(), "readiness gate of pod %s", pod.Name)
 	w.report(pod, ready)
 	w.eventually("HolderReady")
 }
@@ -362,13 +363,4 @@ func (w *world) holder() string { return w.singleton().Status.ActivePod }
 
 func hasFinalizer(pod *corev1.Pod) bool {
 	return pod != nil && slices.Contains(pod.Finalizers, v1.HandoffFinalizer)
-}
-
-func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == kind {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
