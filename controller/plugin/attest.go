@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -53,7 +54,7 @@ func (c commands) attest(ctx context.Context, in *cluster, s sight, uid string, 
 		return errors.New("the uid is empty: `kubectl stfs explain` says which pod is waited for, and its uid")
 	}
 	attested := s.Singleton.DeepCopy()
-	annotate(attested, v1.AttestAnnotation, uid)
+	metav1.SetMetaDataAnnotation(&attested.ObjectMeta, v1.AttestAnnotation, uid)
 	for _, step := range s.decide(attested, c.clock.Now()).Steps {
 		if word, ok := step.(handoff.TakeAttestation); ok {
 			return errors.New(cmp.Or(word.Refused, fmt.Sprintf("the pod with uid %s is proven dead already: there is nothing to attest", uid)))

@@ -190,7 +190,7 @@ func (s sight) attest(uid types.UID) help {
 // uid, rather than refuse it.
 func (s sight) believed(uid types.UID) bool {
 	attested := s.Singleton.DeepCopy()
-	annotate(attested, v1.AttestAnnotation, string(uid))
+	metav1.SetMetaDataAnnotation(&attested.ObjectMeta, v1.AttestAnnotation, string(uid))
 	return !slices.ContainsFunc(s.decide(attested, time.Time{}).Steps, func(step handoff.Step) bool {
 		taken, is := step.(handoff.TakeAttestation)
 		return is && taken.Refused != ""

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -45,7 +46,7 @@ func (c commands) handover(ctx context.Context, in *cluster, s sight) error {
 	}
 	now := c.clock.Now()
 	asked := s.Singleton.DeepCopy()
-	annotate(asked, v1.HandoverAnnotation, now.UTC().Format(time.RFC3339Nano))
+	metav1.SetMetaDataAnnotation(&asked.ObjectMeta, v1.HandoverAnnotation, now.UTC().Format(time.RFC3339Nano))
 	if done := s.decide(asked, now).Status.Handover; done != nil && done.Value == asked.Annotations[v1.HandoverAnnotation] && done.Refused != "" {
 		return errors.New(done.Refused)
 	}
@@ -61,11 +62,4 @@ func (s sight) decide(singleton *v1.StatefulSingleton, now time.Time) handoff.Pl
 	snapshot := s.Snapshot
 	snapshot.Singleton = singleton
 	return handoff.Decide(snapshot, now)
-}
-
-func annotate(singleton *v1.StatefulSingleton, key, value string) {
-	if singleton.Annotations == nil {
-		singleton.Annotations = map[string]string{}
-	}
-	singleton.Annotations[key] = value
 }
