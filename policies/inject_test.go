@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/pod-security-admission/api"
@@ -57,7 +58,7 @@ func TestInjection(t *testing.T) {
 
 			injected := k.mutate(t, original, firstRequest)
 
-			golden(t, filepath.Join("testdata", "injected", name+".yaml"), decoded[map[string]any](t, injected))
+			golden.Assert(t, string(encode(t, decoded[map[string]any](t, injected))), "injected/"+name+".yaml")
 			before, after := decoded[corev1.Pod](t, original), decoded[corev1.Pod](t, injected)
 			if err := policies.CheckInjected(&before, s); err == nil {
 				t.Error("CheckInjected finds nothing missing before the injection")

@@ -2,14 +2,12 @@ package policies_test
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -17,8 +15,6 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 var options = policies.Options{SidecarImage: "example.com/statefulsingleton/gate:1.0", SidecarPullPolicy: corev1.PullIfNotPresent}
 
@@ -101,21 +97,6 @@ func encode(t *testing.T, object any) []byte {
 		t.Fatalf("encode %T: %v", object, err)
 	}
 	return data
-}
-
-// golden compares object with the golden file, or writes it with -update.
-func golden(t *testing.T, file string, object any) {
-	t.Helper()
-	got := encode(t, object)
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		writeFile(t, file, got)
-	}
-	if diff := cmp.Diff(string(readFile(t, file)), string(got)); diff != "" {
-		t.Errorf("%s is not what comes out now (-want +got); where that is right, run `go test ./policies -update`:\n%s", file, diff)
-	}
 }
 
 func readFile(t *testing.T, file string) []byte {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -40,7 +41,7 @@ func renderNamespace(t *testing.T, singletons ...v1.StatefulSingleton) *unstruct
 func TestRenderNamespace(t *testing.T) {
 	singletons := []v1.StatefulSingleton{named(t, "default", "db"), named(t, "own-grace-period", "queue")}
 	policy := renderNamespace(t, singletons...)
-	golden(t, filepath.Join("testdata", "policies", "namespace.yaml"), policy.Object)
+	golden.Assert(t, string(encode(t, policy.Object)), "policies/namespace.yaml")
 
 	slices.Reverse(singletons)
 	if diff := cmp.Diff(policy.Object, renderNamespace(t, singletons...).Object); diff != "" {

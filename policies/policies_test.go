@@ -1,11 +1,11 @@
 package policies_test
 
 import (
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,7 +18,7 @@ import (
 func TestRender(t *testing.T) {
 	for _, name := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "match-expressions"} {
 		t.Run(name, func(t *testing.T) {
-			golden(t, filepath.Join("testdata", "policies", name+".yaml"), render(t, readSingleton(t, name)).Object)
+			golden.Assert(t, string(encode(t, render(t, readSingleton(t, name)).Object)), "policies/"+name+".yaml")
 		})
 	}
 }

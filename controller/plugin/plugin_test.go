@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -112,7 +113,7 @@ func TestOutput(t *testing.T) {
 			if err := s.run(t.Context(), tc.line); err != nil {
 				s.out.WriteString("error: " + err.Error() + "\n")
 			}
-			golden(t, name, s.out.String())
+			golden.Assert(t, s.out.String(), "golden/"+name+".txt")
 		})
 	}
 }
@@ -268,7 +269,7 @@ func TestStepsInWords(t *testing.T) {
 		b.WriteString(stepInWords(step, plan) + "\n")
 	}
 	b.WriteString(stepInWords(handoff.Record{}, handoff.Plan{}) + "\n")
-	golden(t, "steps", b.String())
+	golden.Assert(t, b.String(), "golden/steps.txt")
 }
 
 var worksWith = regexp.MustCompile(`(?m)^\| (\S+) \| (?:supported|meant to work)`)

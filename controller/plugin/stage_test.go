@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,8 +29,6 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // now is when the commands look.
 var now = time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC)
@@ -200,22 +196,4 @@ func (a answers) reads(verb string, kind schema.GroupVersionKind) error {
 	}
 	resource, _ := meta.UnsafeGuessKindToResource(kind)
 	return a.allows(verb, resource.Resource)
-}
-
-// golden compares what a command wrote with the golden file, or writes that with -update.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", "golden", name+".txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is not what comes out now (-want +got); where that is right, run `go test ./controller/plugin -update`:\n%s", file, diff)
-	}
 }
