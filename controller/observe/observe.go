@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -169,61 +170,37 @@ func others(ctx context.Context, from client.Reader, singleton *v1.StatefulSingl
 	return slices.DeleteFunc(list.Items, func(other v1.StatefulSingleton) bool { return other.Name == singleton.Name }), nil
 }
 
-// surroundings reads the pods' owners, and their nodes and claims where they count:
-// during a handoff, and where the holder's node may be lost.
+// surroundings reads what is wanted besides the pods, all at once.
 func (o Observer) surroundings(ctx context.Context, s *handoff.Snapshot) error {
-	namespace := s.Singleton.Namespace
-	replicaSets, statefulSets, nodes, cachedNodes, claims := names{}, names{}, names{}, names{}, names{}
-	for i := range s.Pods {
-		pod := &s.Pods[i]
-		going, holds, alone := handoff.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
-		if going || holds && !handoff.IsTrue(pod, corev1.PodReady) {
-			nodes.add(pod.Spec.NodeName)
-		}
-		if !going {
-			cachedNodes.add(pod.Spec.NodeName)
-		}
-		if going || holds || !alone {
-			replicaSets.add(ownerName(pod, "ReplicaSet"))
-			statefulSets.add(ownerName(pod, "StatefulSet"))
-		}
-		if !going && alone {
-			continue
-		}
-		for _, volume := range pod.Spec.Volumes {
-			if volume.PersistentVolumeClaim != nil {
-				claims.add(volume.PersistentVolumeClaim.ClaimName)
-			}
-		}
-	}
+	namespace, want := s.Singleton.Namespace, wantedFor(s)
 	reads, readContext := errgroup.WithContext(ctx)
 	reads.Go(func() (err error) {
-		s.Nodes, err = named[corev1.Node](readContext, o.Live, "", nodes)
+		s.Nodes, err = named[corev1.Node](readContext, o.Live, "", want.nodes)
 		return err
 	})
 	reads.Go(func() (err error) {
 		// Nothing is proven by these, and they cost no request.
-		s.CachedNodes, err = named[corev1.Node](readContext, o.Client, "", cachedNodes)
+		s.CachedNodes, err = named[corev1.Node](readContext, o.Client, "", want.cachedNodes)
 		return err
 	})
 	reads.Go(func() (err error) {
-		s.Claims, err = named[corev1.PersistentVolumeClaim](readContext, o.Live, namespace, claims)
+		s.Claims, err = named[corev1.PersistentVolumeClaim](readContext, o.Live, namespace, want.claims)
 		return err
 	})
 	reads.Go(func() error {
-		found, err := named[appsv1.StatefulSet](readContext, o.Live, namespace, statefulSets)
+		found, err := named[appsv1.StatefulSet](readContext, o.Live, namespace, want.statefulSets)
 		s.StatefulSets = byUID(found)
 		return err
 	})
 	reads.Go(func() error {
-		found, err := named[appsv1.ReplicaSet](readContext, o.Live, namespace, replicaSets)
+		found, err := named[appsv1.ReplicaSet](readContext, o.Live, namespace, want.replicaSets)
 		if err != nil {
 			return err
 		}
 		s.ReplicaSets = byUID(found)
-		deployments := names{}
+		deployments := sets.New[string]()
 		for _, rs := range found {
-			deployments.add(ownerName(rs, "Deployment"))
+			deployments.Insert(ownerName(rs, "Deployment"))
 		}
 		owners, err := named[appsv1.Deployment](readContext, o.Live, namespace, deployments)
 		s.Deployments = byUID(owners)
@@ -232,13 +209,36 @@ func (o Observer) surroundings(ctx context.Context, s *handoff.Snapshot) error {
 	return reads.Wait()
 }
 
-// names are those of objects to read.
-type names map[string]struct{}
+// wanted are the names of the pods' owners, and of their nodes and claims where they
+// count: during a handoff, and where the holder's node may be lost. An empty name is
+// that of none.
+type wanted struct{ replicaSets, statefulSets, nodes, cachedNodes, claims sets.Set[string] }
 
-func (n names) add(name string) {
-	if name != "" {
-		n[name] = struct{}{}
+func wantedFor(s *handoff.Snapshot) wanted {
+	w := wanted{sets.New[string](), sets.New[string](), sets.New[string](), sets.New[string](), sets.New[string]()}
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		going, holds, alone := handoff.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
+		if going || holds && !handoff.IsTrue(pod, corev1.PodReady) {
+			w.nodes.Insert(pod.Spec.NodeName)
+		}
+		if !going {
+			w.cachedNodes.Insert(pod.Spec.NodeName)
+		}
+		if going || holds || !alone {
+			w.replicaSets.Insert(ownerName(pod, "ReplicaSet"))
+			w.statefulSets.Insert(ownerName(pod, "StatefulSet"))
+		}
+		if !going && alone {
+			continue
+		}
+		for _, volume := range pod.Spec.Volumes {
+			if volume.PersistentVolumeClaim != nil {
+				w.claims.Insert(volume.PersistentVolumeClaim.ClaimName)
+			}
+		}
 	}
+	return w
 }
 
 // ownerName is the name of the owner that controls the object, if it is of that kind.
@@ -254,11 +254,11 @@ func ownerName(object metav1.Object, kind string) string {
 func named[T any, P interface {
 	*T
 	client.Object
-}](ctx context.Context, reader client.Reader, namespace string, wanted names) (map[string]*T, error) {
+}](ctx context.Context, reader client.Reader, namespace string, names sets.Set[string]) (map[string]*T, error) {
 	var mu sync.Mutex
 	found := map[string]*T{}
 	reads, readContext := errgroup.WithContext(ctx)
-	for name := range wanted {
+	for name := range names.Delete("") {
 		reads.Go(func() error {
 			object := P(new(T))
 			err := reader.Get(readContext, client.ObjectKey{Namespace: namespace, Name: name}, object)
