@@ -1,14 +1,10 @@
 package plugin
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -16,8 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -31,8 +29,9 @@ func (c commands) injectCommand() *cobra.Command {
 		Use:   "inject -f FILE",
 		Short: "Show what becomes of a pod that is created, and what would hold each container",
 		Long: `inject asks the API server, and so Kyverno and the guards, what they would make of a pod, in a dry-run that
-creates nothing. FILE holds a Pod, or what has a pod template: a Deployment, StatefulSet, ReplicaSet, Job.
-It shows what would hold each container, or with -o yaml the pod as it would be stored.
+creates nothing. FILE is a file, a directory, a URL, or - for standard input, as kubectl apply takes it. It holds
+Pods, or what has a pod template: a Deployment, StatefulSet, ReplicaSet, Job. It shows what would hold each
+container, or with -o yaml the pod as it would be stored.
 
 The exit code is 1 where the pod would not be held; it says why that may be.`,
 		Example: `  kubectl stfs inject -f deployment.yaml -n prod
@@ -47,7 +46,7 @@ The exit code is 1 where the pod would not be held; it says why that may be.`,
 			return c.inject(ctx, in, file, output)
 		}),
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifest; - is standard input (required)")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifests: a file, a directory, a URL, or - for standard input (required)")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or yaml")
 	if err := cmd.MarkFlagRequired("filename"); err != nil {
 		panic(err) // it exists
@@ -60,11 +59,7 @@ func (c commands) inject(ctx context.Context, in *cluster, file, output string) 
 	if output != "text" && output != "yaml" {
 		return fmt.Errorf("--output is %q: give text or yaml", output)
 	}
-	manifest, err := c.read(file)
-	if err != nil {
-		return err
-	}
-	candidates, err := candidatesIn(manifest)
+	candidates, err := c.candidatesIn(file)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", file, err)
 	}
@@ -83,13 +78,6 @@ func (c commands) inject(ctx context.Context, in *cluster, file, output string) 
 	return errors.Join(failed...)
 }
 
-func (c commands) read(file string) ([]byte, error) {
-	if file == "-" {
-		return io.ReadAll(c.In)
-	}
-	return os.ReadFile(file)
-}
-
 // candidate is a pod that might be created.
 type candidate struct {
 	// from is what it was made from, as "Deployment db".
@@ -97,57 +85,52 @@ type candidate struct {
 	pod  *corev1.Pod
 }
 
-// candidatesIn are the pods that the documents of a manifest would have created.
-func candidatesIn(manifest []byte) (all []candidate, err error) {
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
-	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
+// candidatesIn are the pods that what the file holds would have created.
+func (c commands) candidatesIn(file string) (all []candidate, err error) {
+	manifests := resource.NewLocalBuilder().Unstructured().Flatten()
+	if file == "-" {
+		manifests.Stream(c.In, "standard input")
+	} else {
+		manifests.FilenameParam(false, &resource.FilenameOptions{Filenames: []string{file}})
+	}
+	err = manifests.Do().Visit(func(info *resource.Info, err error) error {
 		if err != nil {
-			return nil, err
+			return err
 		}
-		pod, from, err := podIn(document)
-		if err != nil {
-			return nil, err
-		}
+		pod, from, err := podIn(info.Object.(*unstructured.Unstructured))
 		if pod != nil {
 			all = append(all, candidate{from, pod})
 		}
-	}
+		return err
+	})
+	return all, err
 }
 
 // podIn makes a new pod of a Pod, or of the template of anything that has one; nil of
 // anything else.
-func podIn(document []byte) (pod *corev1.Pod, from string, err error) {
-	var object struct {
-		metav1.TypeMeta   `json:",inline"`
-		metav1.ObjectMeta `json:"metadata"`
-		Spec              struct {
-			Template *corev1.PodTemplateSpec `json:"template"`
-		} `json:"spec"`
-	}
-	if err := yaml.Unmarshal(document, &object); err != nil {
-		return nil, "", err
-	}
+func podIn(object *unstructured.Unstructured) (pod *corev1.Pod, from string, err error) {
 	pod = &corev1.Pod{}
-	switch template := object.Spec.Template; {
-	case object.Kind == "Pod":
-		if err := yaml.UnmarshalStrict(document, pod); err != nil {
+	if object.GetKind() == "Pod" {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, pod, true); err != nil {
 			return nil, "", err
 		}
-	case template != nil && len(template.Spec.Containers) > 0:
+	} else {
+		content, _, _ := unstructured.NestedMap(object.Object, "spec", "template") // nil where there is none
+		var template corev1.PodTemplateSpec
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &template); err != nil {
+			return nil, "", err
+		}
+		if len(template.Spec.Containers) == 0 {
+			return nil, "", nil
+		}
 		pod.ObjectMeta, pod.Spec = template.ObjectMeta, template.Spec
-	default:
-		return nil, "", nil
 	}
-	name := cmp.Or(object.Name, strings.TrimSuffix(object.GenerateName, "-"), "pod")
+	name := cmp.Or(object.GetName(), strings.TrimSuffix(object.GetGenerateName(), "-"), "pod")
 	pod.ObjectMeta = metav1.ObjectMeta{
-		Namespace: object.Namespace, GenerateName: name + "-", // one of that name may be there
+		Namespace: object.GetNamespace(), GenerateName: name + "-", // one of that name may be there
 		Labels: pod.Labels, Annotations: pod.Annotations, Finalizers: pod.Finalizers,
 	}
-	return pod, object.Kind + " " + name, nil
+	return pod, object.GetKind() + " " + name, nil
 }
 
 func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, output string) error {

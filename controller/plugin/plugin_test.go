@@ -97,6 +97,8 @@ func TestOutput(t *testing.T) {
 		"plan-nodes-hidden":         {"lost-node", "plan db", nodes},
 		"inject":                    {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: kyverno}},
 		"inject-yaml":               {"running", "inject -f testdata/manifests/deployment.yaml -o yaml", answers{admit: kyverno}},
+		"inject-list":               {"running", "inject -f testdata/manifests/list.yaml", answers{admit: kyverno}},
+		"inject-no-file":            {"running", "inject -f testdata/manifests/none.yaml", answers{}},
 		"inject-not-picked":         {"running", "inject -f testdata/manifests/pod.yaml", answers{}},
 		"inject-kyverno-away":       {"running", "inject -f testdata/manifests/deployment.yaml", answers{}},
 		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: careless}},
