@@ -12,10 +12,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
 )
 
 // runAsApp in its environment makes the test binary the application.
 const runAsApp = "APP_TEST_RUN"
+
+// patience is how long a test waits for what the journal must tell.
+const patience = 20 * time.Second
 
 func TestMain(m *testing.M) {
 	if os.Getenv(runAsApp) != "" {
@@ -45,11 +49,7 @@ func startApp(t *testing.T, dir, pod string, env ...string) *exec.Cmd {
 // await waits until the journal tells that.
 func await(t *testing.T, dir, told string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(story(t, dir), told); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s in the journal: %q; it tells %q", told, story(t, dir))
-		}
-	}
+	gomega.NewWithT(t).Eventually(func() string { return story(t, dir) }, patience, time.Millisecond).Should(gomega.ContainSubstring(told))
 }
 
 // journalOf reads the journal of the directory, nil where there is none yet.
@@ -138,11 +138,8 @@ func TestApp(t *testing.T) {
 		"one killed that wrote how long it lived": {
 			play: func(t *testing.T, dir string) {
 				a := startApp(t, dir, "a", "ALIVE_SECONDS=0.01")
-				for deadline := time.Now().Add(20 * time.Second); len(journalOf(t, dir)) < 3; time.Sleep(time.Millisecond) {
-					if time.Now().After(deadline) {
-						t.Fatal("it has not written that it is alive within 20 s")
-					}
-				}
+				entries := func() int { return len(journalOf(t, dir)) }
+				gomega.NewWithT(t).Eventually(entries, patience, time.Millisecond).Should(gomega.BeNumerically(">=", 3))
 				end(t, a, syscall.SIGKILL)
 				end(t, startApp(t, dir, "b"), syscall.SIGTERM)
 			},

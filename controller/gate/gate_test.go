@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/onsi/gomega"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -68,11 +69,7 @@ func readFile(t *testing.T, path string) string {
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
+	gomega.NewWithT(t).Eventually(condition, 10*time.Second, time.Millisecond).Should(gomega.BeTrue(), "%s", what)
 }
 
 // Each case is a story: the annotations that the sidecar sees, one after the other.

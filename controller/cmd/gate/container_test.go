@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
+
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -281,9 +283,5 @@ func (p *process) says(t *testing.T, text string) {
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", patience, what)
-		}
-	}
+	gomega.NewWithT(t).Eventually(condition, patience, time.Millisecond).Should(gomega.BeTrue(), "%s", what)
 }
