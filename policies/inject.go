@@ -19,7 +19,6 @@ import (
 const (
 	signalVolume  = "statefulsingleton-signal"
 	podinfoVolume = "statefulsingleton-podinfo"
-	podinfoDir    = "/etc/statefulsingleton"
 	podinfoFile   = "start-signal"
 
 	// imageGate is the gate in the sidecar's own image.
@@ -30,7 +29,6 @@ const (
 	// know before, so that no such ConfigMap can be there already.
 	barrierPrefix = "statefulsingleton-"
 	barrierLength = len(barrierPrefix) + 36
-	barrierKey    = "epoch"
 
 	// forever is the failureThreshold of a startup probe that waits as long as
 	// it takes.
@@ -170,7 +168,7 @@ func startedProbe() corev1.Probe {
 func barrier() json.RawMessage {
 	return encode(corev1.EnvVar{Name: signal.EpochEnv, ValueFrom: &corev1.EnvVarSource{
 		ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
-			LocalObjectReference: corev1.LocalObjectReference{Name: barrierName}, Key: barrierKey,
+			LocalObjectReference: corev1.LocalObjectReference{Name: barrierName}, Key: signal.EpochKey,
 		},
 	}})
 }
@@ -235,7 +233,7 @@ func sidecar(o Options) corev1.Container {
 		},
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: signalVolume, MountPath: signal.Dir},
-			{Name: podinfoVolume, MountPath: podinfoDir, ReadOnly: true},
+			{Name: podinfoVolume, MountPath: signal.PodinfoDir, ReadOnly: true},
 		},
 		// The containers after it start once the hook has returned, which is when
 		// the gate's binary is in the signal volume.

@@ -151,7 +151,7 @@ func isPodinfoVolume(v corev1.Volume) bool {
 func isSidecar(c corev1.Container) bool {
 	return c.Name == v1.SidecarName && ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways &&
 		slices.Equal(c.Command, []string{imageGate}) && slices.Equal(c.Args, []string{"sidecar"}) &&
-		hasMount(c, signalVolume, signal.Dir) && hasMount(c, podinfoVolume, podinfoDir)
+		hasMount(c, signalVolume, signal.Dir) && hasMount(c, podinfoVolume, signal.PodinfoDir)
 }
 
 // isHeld tells whether c waits, by the wrapper or by the barrier.
@@ -164,7 +164,7 @@ func isHeld(c corev1.Container) bool {
 			return false
 		}
 		ref := e.ValueFrom.ConfigMapKeyRef
-		return ref.Key == barrierKey && !ptr.Deref(ref.Optional, false) && barrierConfigMap.MatchString(ref.Name)
+		return ref.Key == signal.EpochKey && !ptr.Deref(ref.Optional, false) && barrierConfigMap.MatchString(ref.Name)
 	})
 }
 

@@ -26,6 +26,10 @@ const (
 	// signal is taken back, and holds the Signal as JSON.
 	File = Dir + "/start-signal"
 
+	// PodinfoDir is where the kubelet projects Annotation in the sidecar, into a file
+	// of the name that File has.
+	PodinfoDir = "/etc/statefulsingleton"
+
 	// GatePath is where the sidecar delivers the gate's binary for the held
 	// containers to run.
 	GatePath = Dir + "/gate"

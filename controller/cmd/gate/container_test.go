@@ -110,7 +110,7 @@ func enter(config string, argv []string) error {
 	err := errors.Join(
 		syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
 		bind(c.Root, c.Root, true),
-		bind(c.Podinfo, c.Root+podinfo, true),
+		bind(c.Podinfo, c.Root+signal.PodinfoDir, true),
 	)
 	if !c.NoProc {
 		err = errors.Join(err, syscall.Mount("proc", c.Root+"/proc", "proc", 0, ""))
@@ -147,7 +147,7 @@ func newPod(t *testing.T) *pod {
 	t.Helper()
 	dir := t.TempDir()
 	p := &pod{root: dir + "/root", volume: dir + "/volume", podinfo: dir + "/podinfo"}
-	for _, d := range []string{p.volume, p.podinfo, p.root + signal.Dir, p.root + podinfo, p.root + "/proc", p.root + "/usr", p.root + "/srv/sub"} {
+	for _, d := range []string{p.volume, p.podinfo, p.root + signal.Dir, p.root + signal.PodinfoDir, p.root + "/proc", p.root + "/usr", p.root + "/srv/sub"} {
 		must(t, os.MkdirAll(d, 0o755))
 	}
 	must(t, os.Chmod(p.volume, 0o777)) // as an emptyDir is

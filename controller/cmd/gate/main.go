@@ -42,8 +42,6 @@ Examples:
 
 const (
 	exitUsage = 64
-	// podinfo is where the policies mount the projected annotation.
-	podinfo = "/etc/statefulsingleton"
 	// statusPort serves /healthz and /status on the pod's address.
 	statusPort = "9909"
 	// deliveryPatience is how long the sidecar may take to make the volume ready.
@@ -127,7 +125,7 @@ func sidecar() error {
 	ctx, stop := ossignal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	log := newLog()
-	s := &gate.Sidecar{Volume: signal.Dir, Podinfo: podinfo, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log}
+	s := &gate.Sidecar{Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log}
 	go serve(ctx, s, os.Getenv("POD_IP"), log)
 	return s.Run(ctx)
 }
