@@ -68,6 +68,7 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("barrier", func(t *testing.T) { testBarrier(t, config) })
 	t.Run("attestation", func(t *testing.T) { testAttestation(t, config) })
 	t.Run("record", func(t *testing.T) { testRecord(t, config) })
+	t.Run("definition", func(t *testing.T) { testDefinition(t, c) })
 }
 
 func testHeld(t *testing.T, c client.Client) {

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -626,6 +627,42 @@ func testRecord(t *testing.T, config *rest.Config) {
 			wantChanged(t, config, s, test.wantRefused == "")
 		})
 	}
+}
+
+func testDefinition(t *testing.T, c client.Client) {
+	const refused = "can't be deleted while the guards are there: every StatefulSingleton would go with it"
+	own, other := definition("statefulsingletons."+v1.GroupVersion.Group), definition("widgets.example.com")
+	other.Object["spec"] = map[string]any{
+		"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "kind": "Widget"},
+		"versions": []any{map[string]any{
+			"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}},
+		}},
+	}
+	create(t, c, other)
+	tests := map[string]struct {
+		write       func() error
+		wantRefused string
+	}{
+		"deleted":          {write: func() error { return c.Delete(t.Context(), own, client.DryRunAll) }, wantRefused: refused},
+		"deleted with all": {write: func() error { return c.DeleteAllOf(t.Context(), definition(""), client.DryRunAll) }, wantRefused: refused},
+		"passes: another":  {write: func() error { return c.Delete(t.Context(), other, client.DryRunAll) }},
+		"passes: is changed": {write: func() error {
+			return c.Patch(t.Context(), own, client.RawPatch(merge, []byte(`{"metadata":{"annotations":{"by":"helm"}}}`)), client.DryRunAll)
+		}},
+	}
+	waitForGuard(t, tests["deleted"].write)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { wantAnswer(t, test.write(), test.wantRefused) })
+	}
+}
+
+// definition is the CustomResourceDefinition of that name, without what it defines.
+func definition(name string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion("apiextensions.k8s.io/v1")
+	object.SetKind("CustomResourceDefinition")
+	object.SetName(name)
+	return object
 }
 
 // createStandby creates a pod that bears the marks of a singleton.
