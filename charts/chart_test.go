@@ -161,7 +161,7 @@ func TestGuards(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	want := []string{"attestation", "barrier", "bindings", "copied", "definition", "dry-run", "finalizer", "held", "marks", "record", "roll", "unreleased"}
+	want := []string{"attestation", "barrier", "bindings", "copied", "definition", "dry-run", "finalizer", "held", "kube-system", "marks", "record", "roll", "unreleased"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("guards (-want +got):\n%s", diff)
 	}

@@ -440,7 +440,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown peer":            {[]string{"--set", "networkPolicy.metricsFrom[0].podselector.x=1"}, "at '/networkPolicy/metricsFrom/0': additional properties 'podselector' not allowed"},
 		"switch for a quantity":   {[]string{"--set", "resources.limits.memory=true"}, "at '/resources/limits/memory': got boolean, want number or string"},
 		"secret without name":     {[]string{"--set", "imagePullSecrets[0].secret=x"}, "at '/imagePullSecrets/0': missing property 'name'"},
-		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod of the cluster refused"},
+		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod outside kube-system refused"},
 		"Kubernetes is too old":   {[]string{"--kube-version", "1.32.9"}, "chart requires kubeVersion: >=1.33.0-0"},
 		"name too long to append": {[]string{"--set", "fullnameOverride=" + strings.Repeat("n", 53)}, "at '/fullnameOverride': maxLength: got 53, want 52"},
 	}

@@ -48,10 +48,14 @@ func TestOnAPIServer(t *testing.T) {
 	environment := startAPIServer(t)
 	config := environment.Config
 	c := newClient(t, config)
-	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml") {
+	for _, object := range helmTemplate(t, "templates/guards.yaml", "templates/guards-writes.yaml") {
 		create(t, c, object)
 	}
-	// Until it knows the StatefulSingletons the API server refuses every pod.
+	t.Run("without definition", func(t *testing.T) { testWithoutDefinition(t, c) })
+	for _, object := range helmTemplate(t, "templates/crd.yaml") {
+		create(t, c, object)
+	}
+	waitForAdmission(t, c, bare("default", nil))
 	known := createSingleton(t, c, "known", readSingleton(t, "default"))
 	waitForRefusal(t, c, bare(known.Namespace, known), notInjected)
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
@@ -68,7 +72,21 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("barrier", func(t *testing.T) { testBarrier(t, config) })
 	t.Run("attestation", func(t *testing.T) { testAttestation(t, config) })
 	t.Run("record", func(t *testing.T) { testRecord(t, config) })
+	t.Run("kube-system", func(t *testing.T) { testKubeSystem(t, c) })
 	t.Run("definition", func(t *testing.T) { testDefinition(t, c) })
+}
+
+// testWithoutDefinition: where the API server can't tell the guards of StatefulSingletons, they refuse what may be
+// one's, and let the cluster's own pods pass.
+func testWithoutDefinition(t *testing.T, c client.Client) {
+	const cannotAsk = "failed to find resource referenced by paramKind"
+	waitForRefusal(t, c, podOf("default", nil), cannotAsk)
+	waitForRefusal(t, c, podOf(metav1.NamespaceSystem, map[string]string{v1.RoleLabel: v1.RoleActive}), "role can't be there from the start")
+	for name, set := range map[string]map[string]string{"of the cluster's own": nil, "with the mark of a singleton": {v1.SingletonLabel: "db"}} {
+		t.Run("passes: "+name, func(t *testing.T) {
+			wantAnswer(t, c.Create(t.Context(), podOf(metav1.NamespaceSystem, set), client.DryRunAll), "")
+		})
+	}
 }
 
 func testHeld(t *testing.T, c client.Client) {
@@ -221,11 +239,6 @@ func testSelectors(t *testing.T, c client.Client) {
 		nil, {"app": "db"}, {"app": "web"}, {"app": ""}, {"app": "other"}, {"example.com/tier": "gold"},
 		{"app": "db", "example.com/tier": "gold"}, {"app": "db", "example.com/tier": "silver"},
 		{"app": "db", "example.com/tier": "gold", "debug": ""},
-	}
-	podOf := func(namespace string, set map[string]string) *corev1.Pod {
-		pod := bare(namespace, nil)
-		pod.Labels = set
-		return pod
 	}
 	for name, selector := range selectors {
 		t.Run(name, func(t *testing.T) {
@@ -504,6 +517,20 @@ func waitForRefusal(t *testing.T, c client.Client, pod *corev1.Pod, message stri
 	}
 }
 
+// waitForAdmission waits until pod is admitted: which kinds there are the API server
+// looks up every half minute.
+func waitForAdmission(t *testing.T, c client.Client, pod *corev1.Pod) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
+		last = c.Create(ctx, pod.DeepCopy(), client.DryRunAll)
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("waited for a pod in %s to be admitted, got: %v", pod.Namespace, last)
+	}
+}
+
 // wantAnswer demands that err is nil, or where refused is not empty that it says so.
 func wantAnswer(t *testing.T, err error, refused string) {
 	t.Helper()
@@ -530,6 +557,13 @@ func bare(namespace string, s *v1.StatefulSingleton) *corev1.Pod {
 		}
 		pod.Labels = maps.Clone(probe.Labels)
 	}
+	return pod
+}
+
+// podOf is a pod with those labels that nobody injected.
+func podOf(namespace string, set map[string]string) *corev1.Pod {
+	pod := bare(namespace, nil)
+	pod.Labels = set
 	return pod
 }
 

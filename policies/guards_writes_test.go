@@ -629,6 +629,15 @@ func testRecord(t *testing.T, config *rest.Config) {
 	}
 }
 
+// testKubeSystem: that a StatefulSingleton may be anywhere else, every other test shows.
+func testKubeSystem(t *testing.T, c client.Client) {
+	s := readSingleton(t, "default")
+	s.Namespace = metav1.NamespaceSystem
+	refused := func() error { return c.Create(t.Context(), s.DeepCopy(), client.DryRunAll) }
+	waitForGuard(t, refused)
+	wantAnswer(t, refused(), "a StatefulSingleton can't be in namespace kube-system")
+}
+
 func testDefinition(t *testing.T, c client.Client) {
 	const refused = "can't be deleted while the guards are there: every StatefulSingleton would go with it"
 	own, other := definition("statefulsingletons."+v1.GroupVersion.Group), definition("widgets.example.com")
