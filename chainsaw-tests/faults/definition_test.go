@@ -1,0 +1,164 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+)
+
+// Somebody deletes the definition past its guard, and every StatefulSingleton goes with
+// it. Then the API server starts anew, and can't tell the guards of any: the cluster's own
+// pods come, and no other. What runs goes on. The chart brings the definition back, and a
+// StatefulSingleton that is made again finds its holder.
+func TestDefinitionDeleted(t *testing.T) {
+	alone(t)
+	s := singleton(t, world.Options{})
+	old := holder(t, s)
+	image := old.Spec.Containers[0].Image
+	mend := mendDefinition(t)
+
+	deleteDefinition(t)
+	cluster(t, "process", "kill", "kube-apiserver")
+	must(t, world.Await(t.Context(), "a pod that is refused, since the guards can't ask", func(ctx context.Context) error {
+		err := tryPod(ctx, s.Namespace, image)
+		if err == nil {
+			err = errors.New("it is admitted")
+		}
+		if guardsCannotAsk(err) {
+			return nil
+		}
+		return err
+	}))
+	wantPodRuns(t, metav1.NamespaceSystem, image)
+	wantStarts(t, s, 1)
+
+	must(t, mend())
+	must(t, s.Await(t.Context(), "the policy is installed", func(got *v1.StatefulSingleton) bool {
+		return meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionPolicyInstalled)
+	}))
+	must(t, s.AwaitHolder(t.Context(), 1))
+	if now := holder(t, s); now.UID != old.UID {
+		t.Errorf("pod %s holds, want %s, which ran all along", now.Name, old.Name)
+	}
+	wantStarts(t, s, 1)
+}
+
+// definition is the CustomResourceDefinition of StatefulSingletons.
+func definition() *metav1.PartialObjectMetadata {
+	d := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "statefulsingletons." + v1.GroupVersion.Group}}
+	d.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	return d
+}
+
+// deleteDefinition deletes it, once nothing binds its guard any more, and waits until it is gone.
+func deleteDefinition(t *testing.T) {
+	t.Helper()
+	if err := w.Delete(t.Context(), definition(), client.DryRunAll); !apierrors.IsForbidden(err) {
+		t.Fatalf("delete the definition: %v, want a guard that refuses it", err)
+	}
+	must(t, w.Delete(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: release + "-definition"}}))
+	must(t, world.Await(t.Context(), "the end of the definition", func(ctx context.Context) error {
+		err := w.Delete(ctx, definition())
+		if err == nil {
+			err = errors.New("it is still there")
+		}
+		return client.IgnoreNotFound(err)
+	}))
+}
+
+// release is the chart's, and how the names of what it installs begin.
+const release = "statefulsingleton"
+
+// mendDefinition returns what brings back all that the chart installs, and then the
+// StatefulSingletons that there are now. That is done at the test's end at the latest.
+func mendDefinition(t *testing.T) func() error {
+	t.Helper()
+	var singletons v1.StatefulSingletonList
+	must(t, w.List(t.Context(), &singletons))
+	mend := sync.OnceValue(func() error {
+		ctx := context.Background()
+		err := world.Await(ctx, "the upgrade of the chart", func(ctx context.Context) error {
+			out, err := exec.CommandContext(ctx, "helm", "upgrade", release, "../../charts/statefulsingleton",
+				"--namespace", world.ControllerNamespace, "--reuse-values").CombinedOutput()
+			if err != nil {
+				err = fmt.Errorf("helm upgrade: %w: %s", err, out)
+			}
+			return err
+		})
+		for i := 0; i < len(singletons.Items) && err == nil; i++ {
+			err = makeAgain(ctx, &singletons.Items[i])
+		}
+		return err
+	})
+	t.Cleanup(func() { must(t, mend()) })
+	return mend
+}
+
+// makeAgain creates the singleton as whoever made it first would, unless it is there or
+// its namespace goes.
+func makeAgain(ctx context.Context, s *v1.StatefulSingleton) error {
+	return world.Await(ctx, "StatefulSingleton "+s.Namespace+"/"+s.Name, func(ctx context.Context) error {
+		namespace := &corev1.Namespace{}
+		err := w.Get(ctx, client.ObjectKey{Name: s.Namespace}, namespace)
+		if err != nil || namespace.DeletionTimestamp != nil {
+			return client.IgnoreNotFound(err)
+		}
+		return client.IgnoreAlreadyExists(w.Create(ctx, &v1.StatefulSingleton{
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, Labels: s.Labels, Annotations: s.Annotations},
+			Spec:       s.Spec,
+		}))
+	})
+}
+
+// plainPod is one that no StatefulSingleton picks.
+func plainPod(namespace, image string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "plain-"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: image, Command: []string{"/app", "wait", "10m"}}}},
+	}
+}
+
+// tryPod asks the API server for such a pod, and creates none.
+func tryPod(ctx context.Context, namespace, image string) error {
+	return w.Create(ctx, plainPod(namespace, image), client.DryRunAll)
+}
+
+// guardsCannotAsk tells whether a pod was refused since the API server can't tell the
+// guards which StatefulSingletons there are.
+func guardsCannotAsk(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "paramKind")
+}
+
+// wantPodRuns wants that a pod of the namespace is created and comes to run. It is
+// deleted at the test's end.
+func wantPodRuns(t *testing.T, namespace, image string) {
+	t.Helper()
+	pod := plainPod(namespace, image)
+	must(t, w.Create(t.Context(), pod))
+	t.Cleanup(func() { must(t, w.DeletePod(context.Background(), pod, force)) })
+	must(t, world.Await(t.Context(), "a pod that runs in "+namespace, func(ctx context.Context) error {
+		err := w.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+		if err == nil && pod.Status.Phase != corev1.PodRunning {
+			err = fmt.Errorf("pod %s is %s", pod.Name, pod.Status.Phase)
+		}
+		return err
+	}))
+}
