@@ -17,16 +17,38 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
 )
 
-// The API server dies twice: while the holder stops, and while the next one starts.
+// The API server dies twice: while the holder stops, and while the next one starts. How
+// long it refuses pods as it starts is told with -v.
 func TestAPIServerKilled(t *testing.T) {
 	alone(t)
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "10", "START_SECONDS": "5"}})
+	image := holder(t, s).Spec.Containers[0].Image
 	must(t, s.Roll(t.Context()))
 	must(t, s.Await(t.Context(), "the holder stops", func(got *v1.StatefulSingleton) bool { return reason(got) == "HolderStopping" }))
 	cluster(t, "process", "kill", "kube-apiserver")
 	must(t, s.Await(t.Context(), "the next one starts", func(got *v1.StatefulSingleton) bool { return got.Status.Epoch == 2 }))
 	cluster(t, "process", "kill", "kube-apiserver")
+	awaitAdmission(t, s.Namespace, image)
 	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
+}
+
+// awaitAdmission waits until the API server, which was just killed, admits a pod of the
+// namespace, and logs how many were refused before, since the guards could not ask. In
+// kube-system none may be.
+func awaitAdmission(t *testing.T, namespace, image string) {
+	t.Helper()
+	refused, killed := 0, time.Now()
+	must(t, world.Await(t.Context(), "a pod that is admitted", func(ctx context.Context) error {
+		if err := tryPod(ctx, metav1.NamespaceSystem, image); guardsCannotAsk(err) {
+			t.Errorf("a pod of %s is refused: %v", metav1.NamespaceSystem, err)
+		}
+		err := tryPod(ctx, namespace, image)
+		if guardsCannotAsk(err) {
+			refused++
+		}
+		return err
+	}))
+	t.Logf("%d pods were refused, and one admitted %s after the kill", refused, time.Since(killed).Round(time.Millisecond))
 }
 
 // reason is why the singleton is ready, or is not.
