@@ -120,7 +120,7 @@ func awaitAnswers(t *testing.T, c client.Client, singletons []v1.StatefulSinglet
 	t.Helper()
 	for _, s := range singletons {
 		eventually(t, "inject the probe pod of "+s.Name, func(ctx context.Context) error {
-			probe, err := policies.ProbePod(&s)
+			probe, err := policies.ProbePod(&s, options)
 			if err != nil {
 				return err
 			}
@@ -225,7 +225,7 @@ func installSingleton(t *testing.T, c client.Client, name string) *v1.StatefulSi
 	deleteAtEnd(t, c, policy)
 	eventually(t, "create the StatefulSingleton", func(ctx context.Context) error { return c.Create(ctx, s) })
 	eventually(t, "inject the probe pod", func(ctx context.Context) error {
-		probe, err := policies.ProbePod(s)
+		probe, err := policies.ProbePod(s, options)
 		if err != nil {
 			return err
 		}

@@ -59,6 +59,7 @@ func TestOnAPIServer(t *testing.T) {
 	known := createSingleton(t, c, "known", readSingleton(t, "default"))
 	waitForRefusal(t, c, bare(known.Namespace, known), notInjected)
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
+	t.Run("limit range", func(t *testing.T) { testLimitRange(t, c) })
 	t.Run("held", func(t *testing.T) { testHeld(t, c) })
 	t.Run("selector", func(t *testing.T) { testSelectors(t, c) })
 	t.Run("copied", func(t *testing.T) { testCopied(t, config) })
@@ -247,7 +248,7 @@ func testSelectors(t *testing.T, c client.Client) {
 				t.Fatal(err)
 			}
 			s := singletonOf(selector)
-			probe, err := policies.ProbePod(s)
+			probe, err := policies.ProbePod(s, options)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -551,7 +552,7 @@ func bare(namespace string, s *v1.StatefulSingleton) *corev1.Pod {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "db", Image: "debian"}}},
 	}
 	if s != nil {
-		probe, err := policies.ProbePod(s)
+		probe, err := policies.ProbePod(s, options)
 		if err != nil {
 			panic(err)
 		}

@@ -78,7 +78,7 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyverno
 		},
 		kyvernov1.Rule{
 			Name:     "adapt-sidecar",
-			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{sidecarAsRoot(), limitSidecar()}},
+			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{sidecarAsRoot(), limitSidecar(o)}},
 		},
 		kyvernov1.Rule{
 			Name:     "mark",
@@ -212,8 +212,22 @@ func sidecarOps(o Options) []op {
 	}
 }
 
-func sidecar(o Options) corev1.Container {
+// DefaultSidecarResources are the sidecar's where nobody says otherwise. They have no limit
+// of CPU: what has to be quick takes milliseconds, and a quota that is no more than it needs
+// on average would draw them out. See limitSidecar.
+func DefaultSidecarResources() corev1.ResourceRequirements {
 	memory := resource.MustParse("32Mi")
+	return corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: memory},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: memory},
+	}
+}
+
+func (o Options) sidecarResources() corev1.ResourceRequirements {
+	return ptr.Deref(o.SidecarResources, DefaultSidecarResources())
+}
+
+func sidecar(o Options) corev1.Container {
 	return corev1.Container{
 		Name:            v1.SidecarName,
 		Image:           o.SidecarImage,
@@ -225,12 +239,7 @@ func sidecar(o Options) corev1.Container {
 			{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}},
 			{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
 		},
-		// No limit of CPU: what has to be quick takes milliseconds, and a quota that is
-		// no more than it needs on average would draw them out. See limitSidecar.
-		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: memory},
-			Limits:   corev1.ResourceList{corev1.ResourceMemory: memory},
-		},
+		Resources: o.sidecarResources(),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: signalVolume, MountPath: signal.Dir},
 			{Name: podinfoVolume, MountPath: signal.PodinfoDir, ReadOnly: true},
@@ -266,9 +275,14 @@ func sidecarAsRoot() kyvernov1.ForEachMutation {
 }
 
 // limitSidecar gives the sidecar a limit of CPU where every other container has one: a
-// Guaranteed pod stays Guaranteed, and a quota of limits does not refuse the pod.
-func limitSidecar() kyvernov1.ForEachMutation {
+// Guaranteed pod stays Guaranteed, and a quota of limits does not refuse the pod. It never
+// gives it less than it asks for.
+func limitSidecar(o Options) kyvernov1.ForEachMutation {
 	limits := containerPath("initContainers") + "/resources"
+	amount := resource.MustParse("100m")
+	if asked := o.sidecarResources().Requests[corev1.ResourceCPU]; asked.Cmp(amount) > 0 {
+		amount = asked
+	}
 	return kyvernov1.ForEachMutation{
 		List: listOf("initContainers"),
 		AnyAllConditions: all(
@@ -276,7 +290,7 @@ func limitSidecar() kyvernov1.ForEachMutation {
 			"element.resources.limits.cpu == `null`",
 			"length(request.object.spec.containers[?resources.limits.cpu == `null`]) == `0`",
 			fmt.Sprintf("length(request.object.spec.initContainers[?name != '%s' && resources.limits.cpu == `null`]) == `0`", v1.SidecarName)),
-		PatchesJSON6902: patch(add(limits+"/requests/cpu", "100m"), add(limits+"/limits/cpu", "100m")),
+		PatchesJSON6902: patch(add(limits+"/requests/cpu", amount), add(limits+"/limits/cpu", amount)),
 	}
 }
 

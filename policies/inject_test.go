@@ -12,18 +12,27 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
+	"k8s.io/utils/ptr"
 
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 func TestInjection(t *testing.T) {
+	resources := options
+	resources.SidecarResources = &corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
+	}
 	tests := map[string]struct {
-		pod        string
-		singleton  string
-		restricted bool
+		pod       string
+		singleton string
+		// installation is what the policy takes from there. Default: options.
+		installation *policies.Options
+		restricted   bool
 	}{
 		"shell":                       {pod: "shell", singleton: "default"},
 		"scratch":                     {pod: "scratch", singleton: "default"},
@@ -43,6 +52,8 @@ func TestInjection(t *testing.T) {
 		"run-as-root":                 {pod: "run-as-root", singleton: "default"},
 		"guaranteed":                  {pod: "guaranteed", singleton: "default"},
 		"limited-in-part":             {pod: "limited-in-part", singleton: "default"},
+		"sidecar-resources":           {pod: "shell", singleton: "default", installation: &resources},
+		"sidecar-resources-limited":   {pod: "guaranteed", singleton: "default", installation: &resources},
 		"existing-fields":             {pod: "existing-fields", singleton: "default"},
 		"own-grace-period":            {pod: "existing-fields", singleton: "own-grace-period"},
 		"default-grace-period":        {pod: "shell", singleton: "own-grace-period"},
@@ -53,7 +64,7 @@ func TestInjection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := readSingleton(t, test.singleton)
-			k := newKyverno(t, render(t, s))
+			k := newKyverno(t, renderWith(t, s, ptr.Deref(test.installation, options)))
 			original := readFile(t, filepath.Join("testdata", "pods", test.pod+".yaml"))
 
 			injected := k.mutate(t, original, firstRequest)

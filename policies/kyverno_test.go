@@ -69,7 +69,12 @@ func (k kyverno) mutate(t *testing.T, pod []byte, requestUID string) []byte {
 
 func render(t *testing.T, s *v1.StatefulSingleton) *unstructured.Unstructured {
 	t.Helper()
-	policy, err := policies.Render(s, options)
+	return renderWith(t, s, options)
+}
+
+func renderWith(t *testing.T, s *v1.StatefulSingleton, o policies.Options) *unstructured.Unstructured {
+	t.Helper()
+	policy, err := policies.Render(s, o)
 	if err != nil {
 		t.Fatalf("Render: %v", err)
 	}

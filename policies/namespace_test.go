@@ -139,7 +139,7 @@ func TestProbeAnswers(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			probe, err := policies.ProbePod(&s)
+			probe, err := policies.ProbePod(&s, options)
 			if err != nil {
 				t.Fatal(err)
 			}

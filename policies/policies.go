@@ -68,6 +68,8 @@ type Options struct {
 	SidecarImage string
 	// SidecarPullPolicy is its pull policy. Empty leaves it to Kubernetes.
 	SidecarPullPolicy corev1.PullPolicy
+	// SidecarResources are what it asks for and may have. Default: DefaultSidecarResources.
+	SidecarResources *corev1.ResourceRequirements
 }
 
 // Name is the name of a singleton's policy: of 63 characters at most, as Kyverno

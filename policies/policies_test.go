@@ -90,7 +90,7 @@ func TestProbePod(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			pod, err := policies.ProbePod(singletonOf(test.selector))
+			pod, err := policies.ProbePod(singletonOf(test.selector), options)
 			if test.wantErr {
 				if err == nil {
 					t.Errorf("ProbePod gives labels %v, want an error", pod.Labels)
@@ -122,7 +122,7 @@ func TestProbePodIsInjected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := readSingleton(t, name)
-			probe, err := policies.ProbePod(s)
+			probe, err := policies.ProbePod(s, options)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,12 +3,12 @@ package policies
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -34,7 +34,7 @@ func answer(policy string) string { return answerPrefix + policy }
 // alone: what comes back shows whether pods of s are injected now. It meets Pod
 // Security "restricted" and its image is never pulled. It fails where the
 // selector picks no pod whatever.
-func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
+func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 	labels, err := selectedLabels(&s.Spec.Selector)
 	if err != nil {
 		return nil, fmt.Errorf("make a probe pod for StatefulSingleton %s/%s: %w", s.Namespace, s.Name, err)
@@ -43,8 +43,11 @@ func ProbePod(s *v1.StatefulSingleton) (*corev1.Pod, error) {
 	if len(s.Spec.Containers) > 0 {
 		name = s.Spec.Containers[0]
 	}
-	// A quota may refuse pods that ask for nothing.
-	resources := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")}
+	// A quota may refuse pods that ask for nothing, and a LimitRange those that ask for too
+	// little: it asks for as much as the sidecar, so that only what refuses every pod refuses it.
+	resources := corev1.ResourceList{}
+	maps.Copy(resources, o.sidecarResources().Limits)
+	maps.Copy(resources, o.sidecarResources().Requests)
 	return &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{

@@ -217,7 +217,7 @@ func saysProven(singleton *v1.StatefulSingleton, policy string) bool {
 // prove asks the API server what a new pod of the singleton would look like.
 // Kyverno calls a policy Ready before each of its replicas serves it.
 func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton, policy string) (reason string, err error) {
-	pod, err := policies.ProbePod(singleton)
+	pod, err := policies.ProbePod(singleton, i.Options)
 	if err != nil {
 		return reasonInvalidSingleton, err
 	}

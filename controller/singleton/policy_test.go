@@ -1,6 +1,7 @@
 package singleton_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -295,6 +296,43 @@ func TestHandoffPutsProofOff(t *testing.T) {
 	w.clock.advance(5 * time.Minute)
 	w.reconcile(r)
 	w.installed("NotInjected")
+}
+
+// What policies take from the installation may change when the controller starts anew: it
+// writes and proves each policy again, and touches no pod.
+func TestOtherOptions(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	pod := w.warmPod("db-1", withCommand)
+	w.reconcile(r)
+	w.report(pod, ready)
+	var settled string
+	w.Eventually(func() bool {
+		settled = w.pod("db-1").ResourceVersion
+		w.reconcile(r)
+		return w.reason(v1.ConditionPolicyInstalled)() == "Injected" && w.pod("db-1").ResourceVersion == settled
+	}).Should(BeTrue())
+
+	w.kyverno(isDown)
+	w.Eventually(func() map[string]string { // the API server learns of it in a while
+		probe := w.bare("db-2")
+		w.Expect(c.Create(t.Context(), probe, client.DryRunAll)).To(Succeed())
+		return probe.Annotations
+	}).ShouldNot(HaveKey(v1.InjectedAnnotation))
+	other := newReconciler(controllerClient, controllerClient, w.clock)
+	other.Injector.Options.SidecarImage = "another"
+	w.reconcile(other)
+	w.installed("Installing")
+	w.Expect(fmt.Sprint(w.policy().Object["spec"])).To(ContainSubstring(`"image":"another"`))
+
+	w.kyverno(serves)
+	w.Eventually(func() string {
+		w.reconcile(other)
+		return w.reason(v1.ConditionPolicyInstalled)()
+	}).Should(Equal("Injected"))
+	w.Expect(w.pod("db-1").ResourceVersion).To(Equal(settled))
 }
 
 // wantEvent waits for one event about the singleton.

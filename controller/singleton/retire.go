@@ -99,7 +99,7 @@ func (i *Injector) disarm(ctx context.Context, singleton *v1.StatefulSingleton, 
 
 // goPast finds out whether pods go past the policy that was disarmed.
 func (i *Injector) goPast(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
-	pod, err := policies.ProbePod(singleton)
+	pod, err := policies.ProbePod(singleton, i.Options)
 	if err != nil {
 		return 0, err
 	}

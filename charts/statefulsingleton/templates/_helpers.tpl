@@ -53,6 +53,15 @@ app.kubernetes.io/component: controller
 {{- include "statefulsingleton.image" (dict "image" .Values.image.gate "default" .Chart.AppVersion) -}}
 {{- end -}}
 
+{{/* amounts are resources as a flag has them: cpu=10m,memory=32Mi. */}}
+{{- define "statefulsingleton.amounts" -}}
+{{- $amounts := list -}}
+{{- range $resource, $amount := . -}}
+{{- $amounts = printf "%s=%v" $resource $amount | append $amounts -}}
+{{- end -}}
+{{- join "," $amounts -}}
+{{- end -}}
+
 {{/* podSecurityContext and securityContext meet Pod Security "restricted" and pin no user id: the image has its own. */}}
 {{- define "statefulsingleton.podSecurityContext" -}}
 runAsNonRoot: true

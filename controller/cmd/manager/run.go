@@ -27,6 +27,8 @@ import (
 type runOptions struct {
 	gateImage         string
 	gatePullPolicy    string
+	sidecarRequests   amounts
+	sidecarLimits     amounts
 	policyPer         string
 	leaderElect       bool
 	metricsAddress    string
@@ -39,6 +41,10 @@ type runOptions struct {
 func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the policies put into every held pod (required)")
 	flags.StringVar(&o.gatePullPolicy, "gate-image-pull-policy", string(corev1.PullIfNotPresent), "pull policy of the gate's image: Always, IfNotPresent or Never")
+	sidecar := policies.DefaultSidecarResources()
+	o.sidecarRequests, o.sidecarLimits = amounts(sidecar.Requests), amounts(sidecar.Limits)
+	flags.Var(&o.sidecarRequests, "sidecar-requests", "what the status sidecar of every held pod asks for, of cpu, memory and ephemeral-storage")
+	flags.Var(&o.sidecarLimits, "sidecar-limits", "how much of them it may have at most; without cpu it has a limit of cpu where every other container of its pod has one")
 	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "what has a ClusterPolicy of its own: singleton, or namespace where there are hundreds of singletons")
 	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while leader, so that several replicas share no work; off, two at once are safe too")
 	flags.StringVar(&o.electionNamespace, "leader-election-namespace", "", "namespace of the leader's Lease (default: the manager's own)")
@@ -57,11 +63,27 @@ func (o *runOptions) validate() error {
 	default:
 		return fmt.Errorf("--policy-per is %q: give singleton or namespace", o.policyPer)
 	}
+	for name, limit := range o.sidecarLimits {
+		if request := o.sidecarRequests[name]; request.Cmp(limit) > 0 {
+			return fmt.Errorf("--sidecar-requests has %s=%s, and --sidecar-limits only %s: every pod would be refused, so raise the limit too", name, &request, &limit)
+		}
+	}
 	switch corev1.PullPolicy(o.gatePullPolicy) {
 	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
 		return nil
 	}
 	return fmt.Errorf("--gate-image-pull-policy is %q: give Always, IfNotPresent or Never", o.gatePullPolicy)
+}
+
+// policyOptions are what the policies take from the flags.
+func (o *runOptions) policyOptions() policies.Options {
+	return policies.Options{
+		SidecarImage:      o.gateImage,
+		SidecarPullPolicy: corev1.PullPolicy(o.gatePullPolicy),
+		SidecarResources: &corev1.ResourceRequirements{
+			Requests: corev1.ResourceList(o.sidecarRequests), Limits: corev1.ResourceList(o.sidecarLimits),
+		},
+	}
 }
 
 func runCommand() *cobra.Command {
@@ -123,7 +145,7 @@ func run(ctx context.Context, o runOptions) error {
 		Metrics:  singleton.NewMetrics(metrics.Registry, mgr.GetClient()),
 		Injector: &singleton.Injector{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
-			Options: policies.Options{SidecarImage: o.gateImage, SidecarPullPolicy: corev1.PullPolicy(o.gatePullPolicy)},
+			Options: o.policyOptions(),
 			Per:     policies.Per(o.policyPer),
 		},
 	}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// What the flags say of the sidecar is what the policies are rendered with.
+func TestPolicyOptions(t *testing.T) {
+	memory := resource.MustParse("32Mi")
+	tests := map[string]struct {
+		args []string
+		want policies.Options
+	}{
+		"default": {
+			nil,
+			policies.Options{SidecarPullPolicy: corev1.PullIfNotPresent, SidecarResources: new(policies.DefaultSidecarResources())},
+		},
+		"everything": {
+			[]string{"--gate-image=gate:1", "--gate-image-pull-policy=Always", "--sidecar-requests=cpu=0.05,memory=3.3554432e+07", "--sidecar-limits=memory=32Mi,ephemeral-storage=1Gi"},
+			policies.Options{SidecarImage: "gate:1", SidecarPullPolicy: corev1.PullAlways, SidecarResources: &corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: memory},
+				Limits:   corev1.ResourceList{corev1.ResourceMemory: memory, corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")},
+			}},
+		},
+		"no limit": {
+			[]string{"--sidecar-limits="},
+			policies.Options{SidecarPullPolicy: corev1.PullIfNotPresent, SidecarResources: &corev1.ResourceRequirements{
+				Requests: policies.DefaultSidecarResources().Requests, Limits: corev1.ResourceList{},
+			}},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var o runOptions
+			flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
+			o.addFlags(flags)
+			if err := flags.Parse(test.args); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, o.policyOptions()); diff != "" {
+				t.Errorf("%v (-want +got):\n%s", test.args, diff)
+			}
+		})
+	}
+}
