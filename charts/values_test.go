@@ -133,6 +133,11 @@ func values(t *testing.T) map[string]valueCase {
 			got:  flag("gate-image-pull-policy"),
 			want: "Never",
 		},
+		"image.gate.pullSecrets": {
+			set:  []string{"image.gate.pullSecrets[0].name=mirror"},
+			got:  flag("gate-image-pull-secret"),
+			want: "mirror",
+		},
 		"sidecar.resources": {
 			set:  []string{"sidecar.resources.requests.cpu=1", "sidecar.resources.requests.memory=1Mi", "sidecar.resources.limits.memory=null"},
 			got:  func(o []client.Object) any { return []any{flag("sidecar-requests")(o), flag("sidecar-limits")(o)} },
@@ -444,6 +449,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown toleration":      {[]string{"--set", "tolerations[0].operater=Exists"}, "at '/tolerations/0': additional properties 'operater' not allowed"},
 		"unknown peer":            {[]string{"--set", "networkPolicy.metricsFrom[0].podselector.x=1"}, "at '/networkPolicy/metricsFrom/0': additional properties 'podselector' not allowed"},
 		"switch for a quantity":   {[]string{"--set", "resources.limits.memory=true"}, "at '/resources/limits/memory': got boolean, want number or string"},
+		"pull secret's text":      {[]string{"--set", "image.gate.pullSecrets={mirror}"}, "at '/image/gate/pullSecrets/0': got string, want object"},
 		"unknown sidecar amount":  {[]string{"--set", "sidecar.resources.requests.cup=1"}, "at '/sidecar/resources/requests': additional properties 'cup' not allowed"},
 		"secret without name":     {[]string{"--set", "imagePullSecrets[0].secret=x"}, "at '/imagePullSecrets/0': missing property 'name'"},
 		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod outside kube-system refused"},

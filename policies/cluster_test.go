@@ -73,6 +73,34 @@ func TestOnCluster(t *testing.T) {
 			}
 		})
 	}
+	t.Run("pull secrets", func(t *testing.T) { checkPullSecrets(t, c) })
+}
+
+// The API server gives a pod the pull secrets of its service account only where it names
+// none: those of the sidecar take nothing from it, though Kyverno is asked twice. No
+// StatefulSingleton is there, so no controller meddles.
+func checkPullSecrets(t *testing.T, c client.Client) {
+	o := options
+	o.SidecarPullSecrets = []string{"mirror"}
+	s := readSingleton(t, "default")
+	s.Namespace = clusterNamespace(t, c, "policies-pull")
+	policy := renderWith(t, s, o)
+	policy.SetLabels(nil) // the controller would look after it
+	create(t, c, policy)
+	deleteAtEnd(t, c, policy)
+	awaitAnswers(t, c, []v1.StatefulSingleton{*s}, policy.GetName())
+	create(t, c, &corev1.ServiceAccount{
+		ObjectMeta:       metav1.ObjectMeta{Namespace: s.Namespace, Name: "puller"},
+		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "team"}},
+	})
+	pod := bare(s.Namespace, s)
+	pod.Spec.ServiceAccountName = "puller"
+
+	got := dryRun(t, c, pod, s.Namespace).Spec.ImagePullSecrets
+
+	if diff := cmp.Diff([]corev1.LocalObjectReference{{Name: "team"}, {Name: "mirror"}}, got); diff != "" {
+		t.Errorf("pull secrets (-want +got):\n%s", diff)
+	}
 }
 
 // The pods of several singletons that share a policy, through a real Kyverno; first

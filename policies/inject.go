@@ -69,6 +69,12 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyverno
 			Mutation: &kyvernov1.Mutation{ForEachMutation: hold("initContainers", which...)},
 		})
 	}
+	if len(o.SidecarPullSecrets) > 0 {
+		rules = append(rules, kyvernov1.Rule{
+			Name:     "add-pull-secrets",
+			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{addPullSecrets(o)}},
+		})
+	}
 	noSidecar := fmt.Sprintf("length(request.object.spec.initContainers[?name == '%s'] || `[]`) == `0`", v1.SidecarName)
 	rules = append(rules,
 		kyvernov1.Rule{
@@ -111,9 +117,13 @@ func namedOnly(names []string) []string {
 	if len(names) == 0 {
 		return nil
 	}
+	return []string{fmt.Sprintf("contains(%s, element.name)", listLiteral(names))}
+}
+
+// listLiteral is a JMESPath literal of texts.
+func listLiteral(texts []string) string {
 	// A backtick would end the literal, a brace the variable, a dollar may begin a reference.
-	list := strings.NewReplacer("`", `\u0060`, "{", `\u007b`, "}", `\u007d`, "$", `\u0024`).Replace(string(encode(names)))
-	return []string{fmt.Sprintf("contains(`%s`, element.name)", list)}
+	return "`" + strings.NewReplacer("`", `\u0060`, "{", `\u007b`, "}", `\u007d`, "$", `\u0024`).Replace(string(encode(texts))) + "`"
 }
 
 // hold makes the containers of spec.<list> that isHeld picks wait: by the
@@ -192,6 +202,18 @@ func isBarrier(variable string) string {
 	configMap := variable + "valueFrom.configMapKeyRef.name || ''"
 	return fmt.Sprintf("%sname == '%s' && starts_with(%s, '%s') && length(%s) == `%d`",
 		variable, signal.EpochEnv, configMap, barrierPrefix, configMap, barrierLength)
+}
+
+// addPullSecrets adds to those that the pod names, or that the API server has taken from its
+// service account before Kyverno was asked: it does so only for a pod that names none.
+func addPullSecrets(o Options) kyvernov1.ForEachMutation {
+	// Each once: what is added for one element, the conditions of the next don't see.
+	names := slices.Compact(slices.Sorted(slices.Values(o.SidecarPullSecrets)))
+	return kyvernov1.ForEachMutation{
+		List:             listLiteral(names),
+		AnyAllConditions: all("!contains(request.object.spec.imagePullSecrets[].name || `[]`, element)"),
+		PatchesJSON6902:  patch(op{Op: "add", Path: "/spec/imagePullSecrets/-", Value: encode(corev1.LocalObjectReference{Name: "{{element}}"})}),
+	}
 }
 
 // sidecarOps add the sidecar as first init container, so that the gate is there

@@ -27,6 +27,8 @@ func TestInjection(t *testing.T) {
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
 		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
 	}
+	pullSecrets := options
+	pullSecrets.SidecarPullSecrets = []string{"registry", "mirror", "mirror"}
 	tests := map[string]struct {
 		pod       string
 		singleton string
@@ -52,6 +54,8 @@ func TestInjection(t *testing.T) {
 		"run-as-root":                 {pod: "run-as-root", singleton: "default"},
 		"guaranteed":                  {pod: "guaranteed", singleton: "default"},
 		"limited-in-part":             {pod: "limited-in-part", singleton: "default"},
+		"pull-secrets":                {pod: "pull-secrets", singleton: "default", installation: &pullSecrets},
+		"pull-secrets-of-none":        {pod: "shell", singleton: "default", installation: &pullSecrets},
 		"sidecar-resources":           {pod: "shell", singleton: "default", installation: &resources},
 		"sidecar-resources-limited":   {pod: "guaranteed", singleton: "default", installation: &resources},
 		"existing-fields":             {pod: "existing-fields", singleton: "default"},
@@ -231,6 +235,7 @@ func withoutInjection(pod, original corev1.Pod) corev1.Pod {
 	})
 	ours := sets.New("statefulsingleton-signal", "statefulsingleton-podinfo")
 	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return ours.Has(v.Name) })
+	pod.Spec.ImagePullSecrets = pod.Spec.ImagePullSecrets[:len(original.Spec.ImagePullSecrets)]
 	if pod.Spec.InitContainers[0].Name == "status-sidecar" {
 		pod.Spec.InitContainers = pod.Spec.InitContainers[1:]
 	}

@@ -68,6 +68,9 @@ type Options struct {
 	SidecarImage string
 	// SidecarPullPolicy is its pull policy. Empty leaves it to Kubernetes.
 	SidecarPullPolicy corev1.PullPolicy
+	// SidecarPullSecrets name the Secrets to pull it with, of each singleton's namespace: every
+	// held pod gets those that it does not name itself.
+	SidecarPullSecrets []string
 	// SidecarResources are what it asks for and may have. Default: DefaultSidecarResources.
 	SidecarResources *corev1.ResourceRequirements
 }

@@ -43,6 +43,7 @@ func TestFlags(t *testing.T) {
 		"no image":         {runCommand(), nil, "--gate-image is missing: name the image of the gate, as ghcr.io/statefulsingleton/gate:v0.1.0"},
 		"empty image":      {runCommand(), []string{"--gate-image="}, "--gate-image is missing"},
 		"pull policy":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-policy=Sometimes"}, `--gate-image-pull-policy is "Sometimes": give Always, IfNotPresent or Never`},
+		"pull secret":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-secret=mine,yours"}, `--gate-image-pull-secret is "mine,yours", which no Secret can be called: `},
 		"no amount":        {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=lots"}, `"cpu=lots" is no amount of cpu, memory or ephemeral-storage: give them as cpu=10m,memory=32Mi`},
 		"below nothing":    {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=-1"}, `"cpu=-1" is no amount`},
 		"other resource":   {runCommand(), []string{"--gate-image=gate", "--sidecar-limits=memory=32Mi,cup=1"}, `"cup=1" is no amount`},

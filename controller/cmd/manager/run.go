@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -27,6 +29,7 @@ import (
 type runOptions struct {
 	gateImage         string
 	gatePullPolicy    string
+	gatePullSecrets   []string
 	sidecarRequests   amounts
 	sidecarLimits     amounts
 	policyPer         string
@@ -41,6 +44,7 @@ type runOptions struct {
 func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the policies put into every held pod (required)")
 	flags.StringVar(&o.gatePullPolicy, "gate-image-pull-policy", string(corev1.PullIfNotPresent), "pull policy of the gate's image: Always, IfNotPresent or Never")
+	flags.StringArrayVar(&o.gatePullSecrets, "gate-image-pull-secret", nil, "name of a Secret to pull the gate's image with, which every held pod gets and its namespace is to have; once for each Secret")
 	sidecar := policies.DefaultSidecarResources()
 	o.sidecarRequests, o.sidecarLimits = amounts(sidecar.Requests), amounts(sidecar.Limits)
 	flags.Var(&o.sidecarRequests, "sidecar-requests", "what the status sidecar of every held pod asks for, of cpu, memory and ephemeral-storage")
@@ -63,6 +67,11 @@ func (o *runOptions) validate() error {
 	default:
 		return fmt.Errorf("--policy-per is %q: give singleton or namespace", o.policyPer)
 	}
+	for _, secret := range o.gatePullSecrets {
+		if wrong := validation.NameIsDNSSubdomain(secret, false); len(wrong) > 0 {
+			return fmt.Errorf("--gate-image-pull-secret is %q, which no Secret can be called: %s", secret, strings.Join(wrong, "; "))
+		}
+	}
 	for name, limit := range o.sidecarLimits {
 		if request := o.sidecarRequests[name]; request.Cmp(limit) > 0 {
 			return fmt.Errorf("--sidecar-requests has %s=%s, and --sidecar-limits only %s: every pod would be refused, so raise the limit too", name, &request, &limit)
@@ -78,8 +87,9 @@ func (o *runOptions) validate() error {
 // policyOptions are what the policies take from the flags.
 func (o *runOptions) policyOptions() policies.Options {
 	return policies.Options{
-		SidecarImage:      o.gateImage,
-		SidecarPullPolicy: corev1.PullPolicy(o.gatePullPolicy),
+		SidecarImage:       o.gateImage,
+		SidecarPullPolicy:  corev1.PullPolicy(o.gatePullPolicy),
+		SidecarPullSecrets: o.gatePullSecrets,
 		SidecarResources: &corev1.ResourceRequirements{
 			Requests: corev1.ResourceList(o.sidecarRequests), Limits: corev1.ResourceList(o.sidecarLimits),
 		},
