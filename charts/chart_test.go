@@ -87,6 +87,16 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// TestMemoryLimit: the controller is told its limit of memory, as bytes, which is what Go reads there.
+func TestMemoryLimit(t *testing.T) {
+	want := []corev1.EnvVar{{Name: "GOMEMLIMIT", ValueFrom: &corev1.EnvVarSource{
+		ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory"},
+	}}}
+	if diff := cmp.Diff(want, only[*appsv1.Deployment](t, render(t)).Spec.Template.Spec.Containers[0].Env); diff != "" {
+		t.Errorf("environment of the controller (-want +got):\n%s", diff)
+	}
+}
+
 // TestRights names every right there is, so that one more is a decision.
 func TestRights(t *testing.T) {
 	got := rights(render(t))
