@@ -262,6 +262,10 @@ func TestTable(t *testing.T) {
 		ActivePod: "db-1", Epoch: 3, Phase: v1.PhaseTransitioning, StandbyPods: []string{"db-2", "db-3"},
 		LastTransition: &v1.Transition{Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, GapMilliseconds: new(int64(248))},
 		Message:        "pod db-1 stops",
+		Conditions: []metav1.Condition{
+			{Type: v1.ConditionPolicyInstalled, Status: metav1.ConditionTrue, Reason: "Installed", LastTransitionTime: metav1.Now()},
+			{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: "HolderStopping", LastTransitionTime: metav1.Now()},
+		},
 	}
 	if err := c.Status().Update(t.Context(), o); err != nil {
 		t.Fatal(err)
@@ -274,10 +278,10 @@ func TestTable(t *testing.T) {
 		}
 		wide = append(wide, column.Name)
 	}
-	if diff := cmp.Diff([]string{"Name", "Status", "Active Pod", "Standby", "Epoch", "Age"}, narrow); diff != "" {
+	if diff := cmp.Diff([]string{"Name", "Status", "Ready", "Active Pod", "Standby", "Epoch", "Age"}, narrow); diff != "" {
 		t.Errorf("columns of kubectl get stfs (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"Name", "Status", "Active Pod", "Standby", "Epoch", "Age", "Gap", "Proof", "Message"}, wide); diff != "" {
+	if diff := cmp.Diff([]string{"Name", "Status", "Ready", "Active Pod", "Standby", "Epoch", "Age", "Gap", "Proof", "Message"}, wide); diff != "" {
 		t.Errorf("columns of kubectl get stfs -o wide (-want +got):\n%s", diff)
 	}
 	cells := map[string]any{}
@@ -286,7 +290,7 @@ func TestTable(t *testing.T) {
 	}
 	delete(cells, "Age")
 	want := map[string]any{
-		"Name": "table", "Status": "Transitioning", "Active Pod": "db-1", "Standby": "db-2", "Epoch": int64(3),
+		"Name": "table", "Status": "Transitioning", "Ready": "False", "Active Pod": "db-1", "Standby": "db-2", "Epoch": int64(3),
 		"Gap": int64(248), "Proof": "KubeletReported", "Message": "pod db-1 stops",
 	}
 	if diff := cmp.Diff(want, cells); diff != "" {

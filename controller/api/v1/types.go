@@ -12,6 +12,7 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=statefulsingletons,singular=statefulsingleton,shortName=stfs,scope=Namespaced
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Active Pod",type=string,JSONPath=`.status.activePod`
 // +kubebuilder:printcolumn:name="Standby",type=string,JSONPath=`.status.standbyPods[0]`
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`
