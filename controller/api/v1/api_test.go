@@ -298,6 +298,30 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// kubectl get stfs -A --field-selector status.phase=Failed is whom a person has to look at.
+func TestSelectedByPhase(t *testing.T) {
+	for name, phase := range map[string]v1.Phase{"selected-failed": v1.PhaseFailed, "selected-running": v1.PhaseRunning} {
+		o := create(t, name)
+		o.Status.Phase = phase
+		if err := c.Status().Update(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list v1.StatefulSingletonList
+	if err := c.List(t.Context(), &list, client.MatchingFields{"status.phase": string(v1.PhaseFailed)}); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range list.Items {
+		if strings.HasPrefix(o.Name, "selected-") {
+			got = append(got, o.Name)
+		}
+	}
+	if diff := cmp.Diff([]string{"selected-failed"}, got); diff != "" {
+		t.Errorf("StatefulSingletons whose phase is Failed (-want +got):\n%s", diff)
+	}
+}
+
 func TestNames(t *testing.T) {
 	resources, err := discovery.NewDiscoveryClientForConfigOrDie(config).ServerResourcesForGroupVersion("apps.statefulsingleton.com/v1")
 	if err != nil {
