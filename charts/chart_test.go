@@ -72,6 +72,15 @@ func TestNoUserIDs(t *testing.T) {
 	}
 }
 
+// TestNodes: no pod of the chart is scheduled to a node of another system than its image is for.
+func TestNodes(t *testing.T) {
+	for owner, template := range podTemplates(render(t)) {
+		if diff := cmp.Diff(map[string]string{"kubernetes.io/os": "linux"}, template.Spec.NodeSelector); diff != "" {
+			t.Errorf("labels of the nodes of %s's pods (-want +got):\n%s", owner, diff)
+		}
+	}
+}
+
 // TestTokens: who reaches the API server is said in the chart, and not left to a default.
 func TestTokens(t *testing.T) {
 	objects := render(t)

@@ -162,7 +162,7 @@ func values(t *testing.T) map[string]valueCase {
 		"nodeSelector": {
 			set:  []string{"nodeSelector.pool=system"},
 			got:  func(o []client.Object) any { return spec(o).NodeSelector },
-			want: map[string]string{"pool": "system"},
+			want: map[string]string{"kubernetes.io/os": "linux", "pool": "system"},
 		},
 		"tolerations": {
 			set:  []string{"tolerations[0].operator=Exists"},
