@@ -369,6 +369,40 @@ func TestEachValueDoesSomething(t *testing.T) {
 	}
 }
 
+// TestDependency: a chart that has this one among its dependencies says whether it is installed.
+func TestDependency(t *testing.T) {
+	parent := t.TempDir()
+	if err := os.CopyFS(filepath.Join(parent, "charts", chart), os.DirFS(chart)); err != nil {
+		t.Fatal(err)
+	}
+	definition := `
+apiVersion: v2
+name: platform
+version: 1.0.0
+dependencies:
+  - {name: statefulsingleton, version: ">=0.0.0-0", condition: statefulsingleton.enabled}
+`
+	if err := os.WriteFile(filepath.Join(parent, "Chart.yaml"), []byte(definition), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for enabled, want := range map[string]bool{"true": true, "false": false} {
+		out, err := helm(t, "template", release, parent, "--set", "statefulsingleton.enabled="+enabled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out, "\nkind: Deployment\n"); got != want {
+			t.Errorf("with statefulsingleton.enabled=%s the controller is there: %t, want %t", enabled, got, want)
+		}
+	}
+}
+
+// testedValues are the names of all values. Enabled does nothing here: TestDependency.
+func testedValues(t *testing.T) []string {
+	names := append(slices.Collect(maps.Keys(values(t))), "enabled")
+	slices.Sort(names)
+	return names
+}
+
 // TestEachValueIsTested finds a value that was added to values.yaml, or taken out of it, alone.
 func TestEachValueIsTested(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
@@ -379,7 +413,7 @@ func TestEachValueIsTested(t *testing.T) {
 	if err := yaml.UnmarshalStrict(data, &defaults); err != nil {
 		t.Fatal(err)
 	}
-	tested := slices.Sorted(maps.Keys(values(t)))
+	tested := testedValues(t)
 	var got []string
 	var walk func(path string, value any)
 	walk = func(path string, value any) {
@@ -409,7 +443,7 @@ func TestReadmeNamesEachValue(t *testing.T) {
 		got = append(got, string(heading[1]))
 	}
 	slices.Sort(got)
-	if diff := cmp.Diff(slices.Sorted(maps.Keys(values(t))), got); diff != "" {
+	if diff := cmp.Diff(testedValues(t), got); diff != "" {
 		t.Errorf("values that are tested, and values that README.md has by the comments of values.yaml (-tested +there):\n%s", diff)
 	}
 }
