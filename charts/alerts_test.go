@@ -63,12 +63,12 @@ func rulesOf(t *testing.T, objects []client.Object) rules {
 	return rule.Spec
 }
 
-// TestPrometheusRule: the rules are the file's, and each leads to its runbook.
+// TestPrometheusRule: the rules are the file's, and each leads to its runbook, of the release whose alert it is.
 func TestPrometheusRule(t *testing.T) {
 	want := readAlerts(t)
 	for _, group := range want.Groups {
 		for _, rule := range group.Rules {
-			rule.Annotations["runbook_url"] = "https://github.com/statefulsingleton/statefulsingleton/blob/main/docs/runbooks.md#" + strings.ToLower(rule.Alert)
+			rule.Annotations["runbook_url"] = "https://github.com/statefulsingleton/statefulsingleton/blob/v0.1.0/docs/runbooks.md#" + strings.ToLower(rule.Alert)
 		}
 	}
 	got := rulesOf(t, render(t, "--set", "prometheusRule.enabled=true"))

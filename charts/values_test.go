@@ -479,7 +479,6 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"number for an interval":  {[]string{"--set", "serviceMonitor.scrapeTimeout=30"}, "at '/serviceMonitor/scrapeTimeout': got number, want string"},
 		"others' pods counted":    {[]string{"--set", "topologySpreadConstraints[0].labelSelector.x=1"}, "at '/topologySpreadConstraints/0': additional properties 'labelSelector' not allowed"},
 		"number on a rule":        {[]string{"--set", "prometheusRule.labels.tier=1"}, "at '/prometheusRule/labels/tier': got number, want string"},
-		"no runbooks":             {[]string{"--set", "prometheusRule.runbookURL="}, "at '/prometheusRule/runbookURL': minLength: got 0, want 1"},
 		"unknown toleration":      {[]string{"--set", "tolerations[0].operater=Exists"}, "at '/tolerations/0': additional properties 'operater' not allowed"},
 		"unknown peer":            {[]string{"--set", "networkPolicy.metricsFrom[0].podselector.x=1"}, "at '/networkPolicy/metricsFrom/0': additional properties 'podselector' not allowed"},
 		"switch for a quantity":   {[]string{"--set", "resources.limits.memory=true"}, "at '/resources/limits/memory': got boolean, want number or string"},
