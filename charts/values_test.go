@@ -82,6 +82,13 @@ func values(t *testing.T) map[string]valueCase {
 		}
 		return rulesOf(t, o).Groups[0].Rules[0].Annotations["runbook_url"]
 	}
+	// the dashboard, if there is one
+	dashboard := func(o []client.Object) *corev1.ConfigMap {
+		if found := all[*corev1.ConfigMap](o); len(found) > 0 {
+			return found[0]
+		}
+		return &corev1.ConfigMap{}
+	}
 	return map[string]valueCase{
 		"fullnameOverride": {
 			set:  []string{"fullnameOverride=stfs"},
@@ -254,6 +261,21 @@ func values(t *testing.T) map[string]valueCase {
 			set:  []string{"dashboard.enabled=true"},
 			got:  func(o []client.Object) any { return len(all[*corev1.ConfigMap](o)) },
 			want: 1,
+		},
+		"dashboard.labels": {
+			set:  []string{"dashboard.enabled=true", "dashboard.labels.instance=main"},
+			got:  func(o []client.Object) any { return dashboard(o).Labels["instance"] },
+			want: "main",
+		},
+		"dashboard.annotations": {
+			set:  []string{"dashboard.enabled=true", "dashboard.annotations.grafana_folder=Platform"},
+			got:  func(o []client.Object) any { return dashboard(o).Annotations },
+			want: map[string]string{"grafana_folder": "Platform"},
+		},
+		"dashboard.namespace": {
+			set:  []string{"dashboard.enabled=true", "dashboard.namespace=grafana"},
+			got:  func(o []client.Object) any { return dashboard(o).Namespace },
+			want: "grafana",
 		},
 		"networkPolicy.enabled": {
 			set: []string{"networkPolicy.enabled=true"},
@@ -478,6 +500,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"interval without unit":   {[]string{"--set-string", "serviceMonitor.interval=30"}, "at '/serviceMonitor/interval': '30' does not match pattern"},
 		"number for an interval":  {[]string{"--set", "serviceMonitor.scrapeTimeout=30"}, "at '/serviceMonitor/scrapeTimeout': got number, want string"},
 		"others' pods counted":    {[]string{"--set", "topologySpreadConstraints[0].labelSelector.x=1"}, "at '/topologySpreadConstraints/0': additional properties 'labelSelector' not allowed"},
+		"number on the dashboard": {[]string{"--set", "dashboard.labels.instance=1"}, "at '/dashboard/labels/instance': got number, want string"},
 		"number on a rule":        {[]string{"--set", "prometheusRule.labels.tier=1"}, "at '/prometheusRule/labels/tier': got number, want string"},
 		"unknown toleration":      {[]string{"--set", "tolerations[0].operater=Exists"}, "at '/tolerations/0': additional properties 'operater' not allowed"},
 		"unknown peer":            {[]string{"--set", "networkPolicy.metricsFrom[0].podselector.x=1"}, "at '/networkPolicy/metricsFrom/0': additional properties 'podselector' not allowed"},
