@@ -324,6 +324,56 @@ func TestCustomResourceDefinition(t *testing.T) {
 	}
 }
 
+// TestArtifactHub: what Artifact Hub shows of images and kinds is what the chart installs, and the example is the quickstart's.
+func TestArtifactHub(t *testing.T) {
+	var definition struct {
+		Annotations map[string]string `json:"annotations"`
+	}
+	readYAML(t, filepath.Join(chart, "Chart.yaml"), &definition)
+	objects := render(t)
+	crd := only[*apiextensionsv1.CustomResourceDefinition](t, objects)
+	manager := only[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0]
+	gate := slices.IndexFunc(manager.Args, func(arg string) bool { return strings.HasPrefix(arg, "--gate-image=") })
+	var example any
+	readYAML(t, "../examples/quickstart/quickstart.yaml", &example)
+	platforms := []any{"linux/amd64", "linux/arm64"}
+	tests := map[string]any{
+		"images": []any{
+			map[string]any{"name": "manager", "image": manager.Image, "platforms": platforms},
+			map[string]any{"name": "gate", "image": strings.TrimPrefix(manager.Args[gate], "--gate-image="), "platforms": platforms},
+		},
+		"crds": []any{map[string]any{
+			"kind": crd.Spec.Names.Kind, "version": crd.Spec.Versions[0].Name, "name": crd.Name, "displayName": crd.Spec.Names.Kind,
+			"description": "Makes of the pods that its selector picks a singleton, of which no two run at once.",
+		}},
+		"crdsExamples": []any{example},
+	}
+	for annotation, want := range tests {
+		t.Run(annotation, func(t *testing.T) {
+			var got any
+			if err := yaml.UnmarshalStrict([]byte(definition.Annotations["artifacthub.io/"+annotation]), &got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("what Chart.yaml tells Artifact Hub (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// readYAML reads the first document of a file.
+func readYAML(t *testing.T, path string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, _, _ := strings.Cut(string(data), "\n---\n")
+	if err := yaml.Unmarshal([]byte(document), into); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}
+
 func TestNotes(t *testing.T) {
 	cases := map[string]struct {
 		args []string
