@@ -26,6 +26,30 @@ func TestChangelogTellsOfTheVersion(t *testing.T) {
 	}
 }
 
+// A command that is copied from a page installs the version that the page is about.
+func TestPagesNameTheRelease(t *testing.T) {
+	chart := read(t, "../charts/statefulsingleton/Chart.yaml")
+	version := regexp.MustCompile(`(?m)^version: (\S+)$`).FindStringSubmatch(chart)
+	if version == nil {
+		t.Fatalf("the chart has no version:\n%s", chart)
+	}
+	found := false
+	for _, page := range markdown(t) {
+		for _, named := range releaseName.FindAllStringSubmatch(read(t, page), -1) {
+			found = true
+			if named[1] != version[1] {
+				t.Errorf("%s says %q, and the chart is of version %s", page, named[0], version[1])
+			}
+		}
+	}
+	if !found {
+		t.Errorf("no page names a version by %s", releaseName)
+	}
+}
+
+// releaseName is where a page names the project's version: its chart, its images, its tag and what a release has.
+var releaseName = regexp.MustCompile(`(?:charts/statefulsingleton --version |ghcr\.io/statefulsingleton/[a-z]+:|refs/tags/v|releases/download/v|statefulsingleton-)(\d+\.\d+\.\d+)`)
+
 // The versions that are said to be tested are those that the tests build.
 func TestSupportNamesWhatIsTested(t *testing.T) {
 	page := read(t, "support.md")
