@@ -108,6 +108,27 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
+// Each image that is released can say which version it is.
+func TestReleaseImagesKnowTheirVersion(t *testing.T) {
+	var config struct {
+		Builds []struct {
+			ID      string   `json:"id"`
+			Ldflags []string `json:"ldflags"`
+		} `json:"builds"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../.ko.yaml")), &config); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{"manager": true, "gate": true}
+	got := map[string]bool{}
+	for _, build := range config.Builds {
+		got[build.ID] = slices.Contains(build.Ldflags, "-X main.version={{.Env.VERSION}}")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("builds of .ko.yaml, and whether they are given the version (-want +got):\n%s", diff)
+	}
+}
+
 // Krew finds, for each platform, the archive that chainsaw-tests/release-plugin.sh builds.
 func TestKrewManifest(t *testing.T) {
 	type platform struct{ URI, SHA256, Bin string }

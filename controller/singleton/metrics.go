@@ -49,6 +49,15 @@ func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
 	}
 }
 
+// RegisterVersion has the metrics tell which version of the controller they are of.
+func RegisterVersion(registry prometheus.Registerer, version string) {
+	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
+		Name:        "statefulsingleton_build_info",
+		Help:        "1, with the controller's version as a label.",
+		ConstLabels: prometheus.Labels{"version": version},
+	}).Set(1)
+}
+
 // completed counts a handoff whose new holder is Ready.
 func (m *Metrics) completed(t *v1.Transition) {
 	proof := string(t.Proof)

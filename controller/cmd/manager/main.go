@@ -13,11 +13,15 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
+// version is set when an image is built.
+var version = "unknown"
+
 func main() {
 	root := &cobra.Command{
 		Use:           "manager",
 		Short:         "The controller of StatefulSingletons",
 		Long:          "The controller of StatefulSingletons: it decides when a standby may take over, signals it, and reports.",
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -113,6 +113,7 @@ func TestRun(t *testing.T) {
 		return ""
 	}).Should(Equal("KyvernoMissing"))
 	g.Eventually(func() error { return get(metrics+"/metrics", `statefulsingleton_singletons{phase="Idle"} 1`) }).Should(Succeed())
+	g.Expect(get(metrics+"/metrics", `statefulsingleton_build_info{version="unknown"} 1`)).To(Succeed())
 	g.Expect(c.Delete(t.Context(), s)).To(Succeed())
 	wantGone(g, t, s)
 

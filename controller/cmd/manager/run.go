@@ -125,6 +125,7 @@ func run(ctx context.Context, o runOptions) error {
 	}
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
+	log.Info("controller starts", "version", version, "gateImage", o.gateImage)
 	config, err := restConfig()
 	if err != nil {
 		return err
@@ -149,6 +150,7 @@ func run(ctx context.Context, o runOptions) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("set up the health checks: %w", err)
 	}
+	singleton.RegisterVersion(metrics.Registry, version)
 	reconciler := &singleton.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
 		Recorder: mgr.GetEventRecorder("statefulsingleton"),
