@@ -182,6 +182,16 @@ release-chart: ## Package the chart, and push it to oci://$(REGISTRY)/charts
 	$(helm) push $(CURDIR)/$(release)/statefulsingleton-$(VERSION).tgz oci://$(REGISTRY)/charts 2>&1 | tee $(release)/push.log
 	sed -n 's|^Digest: |$(REGISTRY)/charts/statefulsingleton@|p' $(release)/push.log | grep . >$(release)/chart
 
+# Helm's hooks would run at once: the uninstall Job is a file of its own, and so is the definition, which outlives what is installed.
+render := $(helm) template statefulsingleton $(chart) --namespace statefulsingleton
+.PHONY: release-manifest
+release-manifest: ## Render the chart for kubectl: the definition, what is installed, and the Job that lets go of every pod
+	@mkdir -p $(release)
+	$(render) --show-only templates/crd.yaml >$(release)/statefulsingleton-crds.yaml
+	{ printf 'apiVersion: v1\nkind: Namespace\nmetadata:\n  name: statefulsingleton\n'; \
+	$(render) --no-hooks --set crds.install=false --api-versions apps.statefulsingleton.com/v1/StatefulSingleton; } >$(release)/statefulsingleton.yaml
+	$(render) --show-only templates/uninstall.yaml >$(release)/statefulsingleton-uninstall.yaml
+
 .PHONY: release-plugin
 release-plugin: ## Build kubectl stfs for each platform of .krew.yaml: archives, sums, and Krew's manifest
 	chainsaw-tests/release-plugin.sh $(VERSION) $(release)
@@ -235,4 +245,4 @@ $(promtool):
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

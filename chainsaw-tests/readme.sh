@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs the commands of the README, and of the chart's, as they are written, in the
 # cluster that the chart is installed in. The make commands are run by whoever runs this.
+# Then it installs the manifests of a release, and uninstalls them, as the chart's README says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,3 +26,25 @@ kubectl delete namespace demo --ignore-not-found --timeout=60s
 
 echo "== The commands of the README and of the chart's"
 bash -eux -o pipefail -c "$(awk -f chainsaw-tests/commands.awk README.md charts/statefulsingleton/README.md | grep -v '^make ')"
+
+echo "== The manifests of a release"
+make release-manifest helm=helm
+(
+  set -x
+  cd dist/release
+  kubectl apply -f statefulsingleton-crds.yaml
+  kubectl apply -f statefulsingleton.yaml
+  kubectl rollout status --namespace statefulsingleton deployment/statefulsingleton --timeout=3m
+  kubectl apply -f ../../examples/quickstart
+  kubectl rollout status deployment/quickstart --timeout=2m
+  kubectl wait --for=condition=Ready stfs/quickstart --timeout=1m
+  kubectl apply -f statefulsingleton-uninstall.yaml
+  kubectl wait --namespace statefulsingleton --for=condition=Complete job/statefulsingleton-uninstall --timeout=5m
+  kubectl delete -f statefulsingleton-uninstall.yaml -f statefulsingleton.yaml --ignore-not-found --timeout=3m
+)
+left=$(stuck; kubectl get clusterpolicies -l app.kubernetes.io/managed-by=statefulsingleton -o name)
+if [ -n "$left" ]; then
+  echo "the manifests left behind: $left" >&2
+  exit 1
+fi
+kubectl delete -f examples/quickstart --timeout=1m
