@@ -59,6 +59,10 @@ search: ## Visit every state of small worlds in search of two that run; DEEP=1 v
 unit: $(cluster) $(promtool) search ## Tests beside the code, Kyverno's engine and a real API server among them
 	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
 
+.PHONY: vulnerabilities
+vulnerabilities: ## Known vulnerabilities that the programs of a release can reach; asks vuln.go.dev
+	go run golang.org/x/vuln/cmd/govulncheck@v1.6.0 ./controller/cmd/...
+
 .PHONY: own-cluster
 own-cluster:
 	@[ "$$CLUSTER" != current ] || { echo "this breaks the cluster that it runs on: unset CLUSTER, and it runs on the local one" >&2; exit 1; }

@@ -108,6 +108,39 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
+// Renovate finds the versions that stand in no go.mod and in no workflow.
+func TestRenovateFindsVersions(t *testing.T) {
+	var config struct {
+		CustomManagers []struct {
+			MatchStrings []string `json:"matchStrings"`
+		} `json:"customManagers"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../.github/renovate.json")), &config); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	text := read(t, "../Makefile") + read(t, "../.ko.yaml")
+	for _, manager := range config.CustomManagers {
+		for _, pattern := range manager.MatchStrings {
+			expression := regexp.MustCompile(pattern)
+			for _, match := range expression.FindAllStringSubmatch(text, -1) {
+				got[match[expression.SubexpIndex("depName")]] = match[expression.SubexpIndex("currentValue")]
+			}
+		}
+	}
+	want := map[string]string{}
+	for _, run := range toolVersion.FindAllStringSubmatch(text, -1) {
+		want[run[1]] = run[2]
+	}
+	want["gcr.io/distroless/static-debian12"] = "nonroot"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what the Makefile runs by version, with the images' base, and what Renovate finds (-want +got):\n%s", diff)
+	}
+}
+
+// toolVersion finds what go run fetches: its module, by where its command's folder begins, and its version.
+var toolVersion = regexp.MustCompile(`go run (\S+?)(?:/cmd/\S+)?@(v[0-9.]+)`)
+
 // Each image that is released can say which version it is.
 func TestReleaseImagesKnowTheirVersion(t *testing.T) {
 	var config struct {
