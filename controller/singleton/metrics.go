@@ -27,11 +27,12 @@ type Metrics struct {
 }
 
 // NewMetrics registers the controller's metrics. The singletons and their
-// conditions are counted, at each scrape, as the reader has them.
+// conditions are counted, at each scrape, as the reader has them; the handoffs
+// from 0 on, of each cause and proof.
 func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
 	registry.MustRegister(states{reader})
 	metrics := promauto.With(registry)
-	return &Metrics{
+	m := &Metrics{
 		handoffs: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "statefulsingleton_handoffs_total",
 			Help: "Handoffs completed, by what began them and by why the old holder was known to be dead (None: there was none).",
@@ -47,6 +48,32 @@ func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
 			Buckets: []float64{.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
 		}),
 	}
+	// Prometheus takes a series that comes with its first handoff for no increase.
+	for _, cause := range causes {
+		for _, proof := range proofsOf(cause) {
+			m.handoffs.WithLabelValues(string(cause), proof)
+		}
+	}
+	return m
+}
+
+// noProof is the proof of a handoff before which nobody held.
+const noProof = "None"
+
+var (
+	causes = []v1.Cause{
+		v1.CauseCreated, v1.CauseAdopted, v1.CauseRollout, v1.CauseDrain, v1.CauseHandover, v1.CauseEviction, v1.CauseDeletion,
+		v1.CauseScaleDown, v1.CauseCompletion,
+	}
+	proofs = []string{string(v1.ProofNeverSignalled), string(v1.ProofKubeletReported), string(v1.ProofNodeOutOfService), string(v1.ProofAttested)}
+)
+
+// proofsOf are those that a handoff of this cause may have.
+func proofsOf(cause v1.Cause) []string {
+	if cause == v1.CauseCreated || cause == v1.CauseAdopted {
+		return []string{noProof}
+	}
+	return proofs
 }
 
 // RegisterVersion has the metrics tell which version of the controller they are of.
@@ -60,11 +87,7 @@ func RegisterVersion(registry prometheus.Registerer, version string) {
 
 // completed counts a handoff whose new holder is Ready.
 func (m *Metrics) completed(t *v1.Transition) {
-	proof := string(t.Proof)
-	if proof == "" {
-		proof = "None"
-	}
-	m.handoffs.WithLabelValues(string(t.Cause), proof).Inc()
+	m.handoffs.WithLabelValues(string(t.Cause), cmp.Or(string(t.Proof), noProof)).Inc()
 	if t.GapMilliseconds != nil {
 		m.gap.Observe(float64(*t.GapMilliseconds) / 1000)
 	}

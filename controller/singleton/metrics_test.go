@@ -1,13 +1,19 @@
 package singleton
 
 import (
+	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
@@ -44,4 +50,78 @@ statefulsingleton_singletons{phase="Transitioning"} 0
 	if err := testutil.CollectAndCompare(states{reader}, strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestHandoffsAreCountedFromZero: Prometheus sees each series before its first handoff, whichever it is
+// of those that the API knows.
+func TestHandoffsAreCountedFromZero(t *testing.T) {
+	metrics := NewMetrics(prometheus.NewRegistry(), nil)
+	want := map[handoffSeries]float64{{"Created", "None"}: 0, {"Adopted", "None"}: 0}
+	for _, cause := range enumOfTransition(t, "cause") {
+		if cause == "Created" || cause == "Adopted" {
+			continue
+		}
+		for _, proof := range enumOfTransition(t, "proof") {
+			want[handoffSeries{cause, proof}] = 0
+		}
+	}
+	if diff := cmp.Diff(want, countedHandoffs(t, metrics)); diff != "" {
+		t.Errorf("handoffs at first (-want +got):\n%s", diff)
+	}
+
+	now := metav1.NowMicro()
+	metrics.completed(&v1.Transition{Cause: v1.CauseCreated, Ready: &now})
+	metrics.completed(&v1.Transition{Cause: v1.CauseDrain, Proof: v1.ProofAttested, Ready: &now})
+	want[handoffSeries{"Created", "None"}], want[handoffSeries{"Drain", "Attested"}] = 1, 1
+	if diff := cmp.Diff(want, countedHandoffs(t, metrics)); diff != "" {
+		t.Errorf("handoffs after two (-want +got):\n%s", diff)
+	}
+}
+
+type handoffSeries struct{ cause, proof string }
+
+func countedHandoffs(t *testing.T, metrics *Metrics) map[handoffSeries]float64 {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics.handoffs)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := map[handoffSeries]float64{}
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			labels := map[string]string{}
+			for _, label := range metric.Label {
+				labels[label.GetName()] = label.GetValue()
+			}
+			counted[handoffSeries{labels["cause"], labels["proof"]}] = metric.GetCounter().GetValue()
+		}
+	}
+	return counted
+}
+
+// enumOfTransition are the values that the API server takes for a field of status.lastTransition.
+func enumOfTransition(t *testing.T, field string) (values []string) {
+	t.Helper()
+	data, err := os.ReadFile("../../charts/statefulsingleton/files/crds/apps.statefulsingleton.com_statefulsingletons.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var definition apiextensionsv1.CustomResourceDefinition
+	if err := yaml.Unmarshal(data, &definition); err != nil {
+		t.Fatal(err)
+	}
+	status := definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
+	for _, value := range status.Properties["lastTransition"].Properties[field].Enum {
+		var text string
+		if err := json.Unmarshal(value.Raw, &text); err != nil {
+			t.Fatal(err)
+		}
+		values = append(values, text)
+	}
+	if len(values) == 0 {
+		t.Fatalf("the definition has no values for status.lastTransition.%s: look where they went", field)
+	}
+	return values
 }
