@@ -19,10 +19,12 @@ import (
 
 // rules are a file of Prometheus' rules, and a PrometheusRule's spec.
 type rules struct {
-	Groups []struct {
-		Name  string  `json:"name"`
-		Rules []alert `json:"rules"`
-	} `json:"groups"`
+	Groups []group `json:"groups"`
+}
+
+type group struct {
+	Name  string  `json:"name"`
+	Rules []alert `json:"rules"`
 }
 
 type alert struct {
@@ -129,13 +131,17 @@ func TestAlertsFire(t *testing.T) {
 			}
 		}
 	}
-	for _, args := range [][]string{{"check", "rules", alertsFile}, {"test", "rules", cases}} {
-		out, err := exec.Command("promtool", args...).CombinedOutput()
-		if errors.Is(err, exec.ErrNotFound) {
-			t.Fatal("promtool is not in PATH: run the tests by `make test`, which builds it, or put that of Prometheus 3 there")
-		}
-		if err != nil {
-			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
+	promtool(t, "check", "rules", alertsFile)
+	promtool(t, "test", "rules", cases)
+}
+
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	out, err := exec.Command("promtool", args...).CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Fatal("promtool is not in PATH: run the tests by `make test`, which builds it, or put that of Prometheus 3 there")
+	}
+	if err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }

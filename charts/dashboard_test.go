@@ -2,13 +2,35 @@ package charts
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 )
+
+var dashboardFile = filepath.Join(chart, "files/dashboard.json")
+
+// dashboard is what the tests look at of the dashboard.
+type dashboard struct {
+	Panels      []panel `json:"panels"`
+	Annotations struct {
+		List []struct {
+			Name       string     `json:"name"`
+			Expr       string     `json:"expr"`
+			Datasource datasource `json:"datasource"`
+		} `json:"list"`
+	} `json:"annotations"`
+}
+
+type datasource struct {
+	UID string `json:"uid"`
+}
 
 // panel is what the tests look at of a panel of the dashboard.
 type panel struct {
@@ -21,12 +43,25 @@ type panel struct {
 		H int `json:"h"`
 	} `json:"gridPos"`
 	Targets []struct {
-		RefID      string `json:"refId"`
-		Expr       string `json:"expr"`
-		Datasource struct {
-			UID string `json:"uid"`
-		} `json:"datasource"`
+		RefID      string     `json:"refId"`
+		Expr       string     `json:"expr"`
+		Datasource datasource `json:"datasource"`
 	} `json:"targets"`
+}
+
+func readDashboard(t *testing.T) (text string, parsed dashboard) {
+	t.Helper()
+	data, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &parsed); err != nil {
+		t.Fatal(err)
+	}
+	if len(parsed.Panels) == 0 {
+		t.Fatal("the dashboard has no panel")
+	}
+	return string(data), parsed
 }
 
 // overlaps tells whether two panels lie on each other.
@@ -37,12 +72,9 @@ func (p panel) overlaps(other panel) bool {
 
 // TestDashboard: Grafana's sidecar finds the dashboard, as the file has it.
 func TestDashboard(t *testing.T) {
-	want, err := os.ReadFile(filepath.Join(chart, "files/dashboard.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	want, _ := readDashboard(t)
 	got := only[*corev1.ConfigMap](t, render(t, "--set", "dashboard.enabled=true"))
-	if diff := cmp.Diff(map[string]string{"statefulsingleton.json": string(want)}, got.Data); diff != "" {
+	if diff := cmp.Diff(map[string]string{"statefulsingleton.json": want}, got.Data); diff != "" {
 		t.Errorf("what the ConfigMap holds (-want +got):\n%s", diff)
 	}
 	if label := got.Labels["grafana_dashboard"]; label != "1" {
@@ -52,24 +84,12 @@ func TestDashboard(t *testing.T) {
 
 // TestPanels: each panel has a place of its own, and asks the Prometheus that the reader has chosen.
 func TestPanels(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join(chart, "files/dashboard.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var dashboard struct {
-		Panels []panel `json:"panels"`
-	}
-	if err := json.Unmarshal(data, &dashboard); err != nil {
-		t.Fatal(err)
-	}
-	if len(dashboard.Panels) == 0 {
-		t.Fatal("the dashboard has no panel")
-	}
-	for i, p := range dashboard.Panels {
+	_, parsed := readDashboard(t)
+	for i, p := range parsed.Panels {
 		if right := p.GridPos.X + p.GridPos.W; p.GridPos.W < 1 || p.GridPos.H < 1 || right > 24 {
 			t.Errorf("panel %q is beyond the 24 columns, or has no size: %+v", p.Title, p.GridPos)
 		}
-		for _, other := range dashboard.Panels[:i] {
+		for _, other := range parsed.Panels[:i] {
 			if p.ID == other.ID || p.overlaps(other) {
 				t.Errorf("panels %q and %q have one id (%d, %d), or one place", p.Title, other.Title, p.ID, other.ID)
 			}
@@ -80,6 +100,62 @@ func TestPanels(t *testing.T) {
 				t.Errorf("panel %q has a query that is empty, goes to %q, or is named twice: %+v", p.Title, target.Datasource.UID, target)
 			}
 			names[target.RefID] = true
+		}
+	}
+}
+
+// grafanas fills in what Grafana does before it asks.
+var grafanas = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1d", "$namespace", "prod|shop")
+
+// TestQueries: Prometheus understands what panels and annotations ask, and no handoff falls between two
+// points of a graph, as it does where a window is as long as the step: increase() sees nothing of what came
+// between the last sample of one window and the first of the next.
+func TestQueries(t *testing.T) {
+	_, parsed := readDashboard(t)
+	var queries []string
+	for _, p := range parsed.Panels {
+		for _, target := range p.Targets {
+			queries = append(queries, target.Expr)
+		}
+	}
+	for _, a := range parsed.Annotations.List {
+		queries = append(queries, a.Expr)
+		if a.Datasource.UID != "${datasource}" {
+			t.Errorf("annotation %q asks %q, want the Prometheus that the reader has chosen", a.Name, a.Datasource.UID)
+		}
+	}
+	var asked rules
+	asked.Groups = make([]group, 1)
+	asked.Groups[0].Name = "dashboard"
+	for i, query := range queries {
+		if strings.Contains(query, "[$__interval]") {
+			t.Errorf("a query looks back over [$__interval], want [$__rate_interval]: %s", query)
+		}
+		asked.Groups[0].Rules = append(asked.Groups[0].Rules, alert{Alert: fmt.Sprintf("Query%d", i), Expr: grafanas.Replace(query), For: "0s"})
+	}
+	data, err := yaml.Marshal(asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", file)
+}
+
+var pageOfOurs = regexp.MustCompile(`https://github\.com/statefulsingleton/statefulsingleton/blob/main/([^"#]+)`)
+
+// TestDashboardLinks: whoever follows a link finds a page there.
+func TestDashboardLinks(t *testing.T) {
+	text, _ := readDashboard(t)
+	links := pageOfOurs.FindAllStringSubmatch(text, -1)
+	if len(links) == 0 {
+		t.Error("the dashboard leads to no page of ours")
+	}
+	for _, link := range links {
+		if _, err := os.Stat(filepath.Join("..", link[1])); err != nil {
+			t.Errorf("%s: %v", link[0], err)
 		}
 	}
 }
