@@ -168,7 +168,7 @@ func TestUninstall(t *testing.T) {
 	g.Expect(standby.Finalizers).To(BeEmpty())
 	g.Expect(standby.Annotations).To(BeEmpty(), "its barrier is opened by nobody")
 	g.Expect(kept.Finalizers).To(BeEmpty())
-	g.Expect(version(g, kept)).To(BeNumerically("<", version(g, standby)), "by then no record of the standby comes through any more")
+	g.Expect(writtenAt(g, kept)).To(BeNumerically("<", writtenAt(g, standby)), "by then no record of the standby comes through any more")
 
 	// Once more, with nothing left to do.
 	g.Expect(execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name)).To(Succeed())
@@ -201,8 +201,8 @@ func TestUninstallNothing(t *testing.T) {
 	g.Expect(execute(t.Context(), uninstallCommand(), "--namespace="+release)).To(Succeed())
 }
 
-// version tells what was written before what.
-func version(g *WithT, o client.Object) uint64 {
+// writtenAt tells what was written before what.
+func writtenAt(g *WithT, o client.Object) uint64 {
 	v, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	g.Expect(err).NotTo(HaveOccurred())
 	return v
