@@ -98,7 +98,7 @@ func TestWorkflows(t *testing.T) {
 				}
 			}
 			for _, run := range runsMake.FindAllStringSubmatch(text, -1) {
-				for _, target := range strings.Fields(run[1]) {
+				for target := range strings.FieldsSeq(run[1]) {
 					if !strings.Contains(makefile, "\n"+target+":") {
 						t.Errorf("the Makefile has no target %s", target)
 					}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -219,11 +220,7 @@ func (o *observer) is(uid types.UID, moment string) bool {
 func (o *observer) moments(uid types.UID) life {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	copied := life{}
-	for moment, at := range o.lives[uid] {
-		copied[moment] = at
-	}
-	return copied
+	return maps.Clone(o.lives[uid])
 }
 
 // patience is how long anything may take. The longest of it is the pull of an image,

@@ -2,14 +2,8 @@ package handoff_test
 
 import "fmt"
 
-// action is one thing that may happen, by one of the world's actors to a pod, a
-// node or a controller. Its number is what traces are made of.
-type action struct {
-	kind        actionKind
-	a, b        uint8
-	description string
-}
-
+// actionKind is what may happen, by one of the world's actors to a pod, a node or a
+// controller. Its number is what traces are made of.
 type actionKind uint8
 
 const (

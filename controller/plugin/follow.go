@@ -57,7 +57,7 @@ func change(ctx context.Context, singletons, pods <-chan watch.Event) bool {
 	var settled <-chan time.Time
 	for {
 		var event watch.Event
-		open := true
+		var open bool
 		select {
 		case <-ctx.Done():
 			return false

@@ -151,7 +151,7 @@ func columns(write func(row func(cells ...string))) string {
 	var aligned, trimmed strings.Builder
 	w := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
 	write(func(cells ...string) { fmt.Fprintln(w, strings.Join(cells, "\t")) })
-	w.Flush() // into memory
+	_ = w.Flush() // into memory
 	for line := range strings.Lines(aligned.String()) {
 		fmt.Fprintln(&trimmed, strings.TrimRight(line, " \n"))
 	}

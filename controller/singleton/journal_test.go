@@ -109,7 +109,6 @@ func (j *journal) wantOrder(moments ...moment) {
 // without one of them having ended, and no epoch is given to two pods.
 func (j *journal) wantOneAtATime() (released int) {
 	j.w.t.Helper()
-	released = 0
 	live := map[string]bool{}
 	podOfEpoch := map[int64]string{}
 	for _, e := range j.sorted() {
