@@ -60,6 +60,15 @@ func (r *Results) Cell(system, cause, condition string) string {
 	return cell
 }
 
+// Pause is a client's in the table for the README: median and worst.
+func (r *Results) Pause(system, cause, condition string) string {
+	row := r.Row(system, cause, condition)
+	if row == nil || row.N == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%d / %d", row.DowntimeMS.P50, row.DowntimeMS.Max)
+}
+
 // Measured tells whether there is a row of that cause and condition.
 func (r *Results) Measured(cause, condition string) bool {
 	return slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Cause == cause && row.Condition == condition })
