@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -251,13 +252,7 @@ func TestInjectionLost(t *testing.T) {
 	r := newReconciler(controllerClient, controllerClient, w.clock)
 	recorder := events.NewFakeRecorder(100)
 	r.Recorder = recorder
-	pod := w.warmPod("db-1", withCommand)
-	w.reconcile(r)
-	w.report(pod, ready)
-	w.Eventually(func() string {
-		w.reconcile(r)
-		return w.reason(v1.ConditionPolicyInstalled)()
-	}).Should(Equal("Injected"))
+	w.provenHolder(r)
 
 	w.kyverno(isDown)
 	w.reconcile(r)
@@ -272,13 +267,9 @@ func TestInjectionLost(t *testing.T) {
 	w.Eventually(recorder.Events).Should(Receive(HavePrefix("Warning NotInjected pods created now are not held")))
 }
 
-// A handoff does not wait for the proof of what was proven not long ago, and no handoff
-// puts it off for ever.
-func TestHandoffPutsProofOff(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
-	r := newReconciler(controllerClient, controllerClient, w.clock)
+// provenHolder is a pod that holds, with its injection proven.
+func (w *world) provenHolder(r *singleton.Reconciler) *corev1.Pod {
+	w.t.Helper()
 	pod := w.warmPod("db-1", withCommand)
 	w.reconcile(r)
 	w.report(pod, ready)
@@ -286,6 +277,17 @@ func TestHandoffPutsProofOff(t *testing.T) {
 		w.reconcile(r)
 		return w.reason(v1.ConditionPolicyInstalled)()
 	}).Should(Equal("Injected"))
+	return pod
+}
+
+// A handoff does not wait for the proof of what was proven not long ago, and no handoff
+// puts it off for ever.
+func TestHandoffPutsProofOff(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	pod := w.provenHolder(r)
 
 	w.kyverno(isDown)
 	w.Expect(c.Delete(t.Context(), pod)).To(Succeed())
