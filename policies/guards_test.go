@@ -75,6 +75,7 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("record", func(t *testing.T) { testRecord(t, config) })
 	t.Run("kube-system", func(t *testing.T) { testKubeSystem(t, c) })
 	t.Run("definition", func(t *testing.T) { testDefinition(t, c) })
+	t.Run("definition changes", func(t *testing.T) { testDefinitionChanges(t, c, known) })
 }
 
 // testWithoutDefinition: where the API server can't tell the guards of StatefulSingletons, they refuse what may be
@@ -425,13 +426,13 @@ func startAPIServer(t *testing.T) *envtest.Environment {
 	return environment
 }
 
-func newClient(t *testing.T, config *rest.Config) client.Client {
+func newClient(t *testing.T, config *rest.Config) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}

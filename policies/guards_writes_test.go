@@ -665,6 +665,43 @@ func testDefinition(t *testing.T, c client.Client) {
 	}
 }
 
+// testDefinitionChanges: a change of the definition ends every watch of StatefulSingletons, the guards' own too. Until
+// they watch anew they do not hear of a new one; those that they know they guard all along.
+func testDefinitionChanges(t *testing.T, c client.WithWatch, known *v1.StatefulSingleton) {
+	watch, err := c.Watch(t.Context(), &v1.StatefulSingletonList{}, client.InNamespace(known.Namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	change := patch{kind: jsonPatch, body: `[{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns"}]`}
+	if err := change.write(t, c, definition("statefulsingletons."+v1.GroupVersion.Group)); err != nil {
+		t.Fatal(err)
+	}
+
+	guardedUntil := func(what string, done func() bool) {
+		t.Helper()
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+			wantAnswer(t, c.Create(ctx, bare(known.Namespace, known), client.DryRunAll), notInjected)
+			return done(), nil
+		})
+		if err != nil {
+			t.Fatalf("waited until %s: %v", what, err)
+		}
+	}
+	guardedUntil("the watches end", func() bool {
+		select {
+		case _, more := <-watch.ResultChan():
+			return !more
+		default:
+			return false
+		}
+	})
+	fresh := createSingleton(t, c, "changes", readSingleton(t, "default"))
+	guardedUntil("the guards hear of a new StatefulSingleton", func() bool {
+		return c.Create(t.Context(), bare(fresh.Namespace, fresh), client.DryRunAll) != nil
+	})
+}
+
 // definition is the CustomResourceDefinition of that name, without what it defines.
 func definition(name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
