@@ -35,7 +35,7 @@ down: $(cluster) ## Remove the local cluster and everything that it started
 ##@ Test
 
 .PHONY: test
-test: verify unit e2e ## Every test there is, what fails soonest first
+test: verify lint unit e2e ## Every test there is, what fails soonest first
 
 .PHONY: lint
 lint: $(golangci) ## What .golangci.yml asks of the code: bugs, who may import what, comments, format
