@@ -33,8 +33,11 @@ const (
 	// many of the others: the API server asks each policy's webhook whether it is meant,
 	// and where many are, all workers would wait for that, and handoffs behind them.
 	firstAtOnce, againAtOnce = 8, 4
-	// linePoll is how often those in line for that look by themselves whether it is
-	// their turn.
+	// againRests is how many times as long as it lasted nobody follows after one of the
+	// others, so that they together keep the API server as busy as one that never rests.
+	againRests = againAtOnce - 1
+	// linePoll is how often those in line for the first look by themselves whether it is
+	// their turn. The others do as they are looked at anyway.
 	linePoll = 15 * time.Second
 	// fieldOwner owns what the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
@@ -60,8 +63,9 @@ type Injector struct {
 	// Client writes, and reads what may lag.
 	Client client.Client
 	// Live reads from the API server.
-	Live    client.Reader
-	Clock   clock.PassiveClock
+	Live client.Reader
+	// Clock also says when a turn has rested.
+	Clock   clock.WithDelayedExecution
 	Options policies.Options
 	// Per is what has a policy of its own. Policies of the other form go once these
 	// are proven.
@@ -99,6 +103,9 @@ type proof struct {
 	content string
 	// at is zero where it was not, the last time.
 	at time.Time
+	// refuted is whether it was shown not to work, the last time, after Kyverno had had
+	// time to serve the policy.
+	refuted bool
 	// hearsay is what another controller has told in the singleton's status.
 	hearsay bool
 }
@@ -159,23 +166,32 @@ func (i *Injector) due(last proof, handingOver bool) bool {
 // proveInTurn proves the injection if it is the singleton's turn. Until then all is said
 // to be as it was.
 func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingleton, policy string, last proof, written time.Time) installation {
-	line, atOnce := &i.again, againAtOnce
-	if last.at.IsZero() {
-		line, atOnce = &i.first, firstAtOnce
+	line, atOnce, rests, poll := &i.again, againAtOnce, againRests, provenPoll
+	if last.at.IsZero() && !last.refuted {
+		line, atOnce, rests, poll = &i.first, firstAtOnce, 0, linePoll
 	}
 	done := line.take(client.ObjectKeyFromObject(singleton), atOnce, i.Wake)
 	switch {
 	case done == nil && !last.at.IsZero():
-		return proven(singleton, policy, linePoll)
+		return proven(singleton, policy, poll)
 	case done == nil:
-		return unproven(singleton, policy, linePoll)
+		return unproven(singleton, policy, poll)
 	}
-	defer done()
-	if reason, err := i.prove(ctx, singleton, policy); err != nil {
-		i.remember(singleton, proof{content: last.content})
-		if i.Clock.Since(written) < installPatience {
-			return unproven(singleton, policy, installingPoll)
+	begin := i.Clock.Now()
+	defer func() {
+		if rests == 0 {
+			done()
+			return
 		}
+		i.Clock.AfterFunc(time.Duration(rests)*i.Clock.Since(begin), done)
+	}()
+	reason, err := i.prove(ctx, singleton, policy)
+	switch {
+	case err != nil && i.Clock.Since(written) < installPatience:
+		i.remember(singleton, proof{content: last.content})
+		return unproven(singleton, policy, installingPoll)
+	case err != nil:
+		i.remember(singleton, proof{content: last.content, refuted: true})
 		return notInstalled(singleton, reason, err.Error())
 	}
 	i.remember(singleton, proof{content: last.content, at: i.Clock.Now()})

@@ -100,6 +100,58 @@ func TestProofsTakeTurns(t *testing.T) {
 	}
 }
 
+// Where proofs last long, those of what was proven before leave the API server room: each
+// turn rests.
+func TestProofsRest(t *testing.T) {
+	const wantAgain = 4
+	w := newWorld(t)
+	w.kyverno(serves)
+	slow := newSlowProbes()
+	close(slow.end)
+	r := newReconciler(slow, controllerClient, w.clock)
+	var keys []client.ObjectKey
+	for n := range wantAgain + 1 {
+		keys = append(keys, client.ObjectKeyFromObject(w.createNamed(fmt.Sprintf("s%d", n))))
+		w.Eventually(func() bool { w.reconcileOne(r, keys[n]); return w.isInstalled(keys[n]) }).Should(BeTrue())
+	}
+
+	w.clock.advance(6 * time.Minute)
+	slow.reset()
+	end := w.reconcileAll(r, slow, keys)
+	w.clock.advance(time.Hour)
+	end()
+	for _, key := range keys {
+		w.reconcileOne(r, key)
+	}
+
+	w.Expect(slow.running.Load()).To(BeEquivalentTo(wantAgain), "proofs, the last of which waits for a turn to have rested")
+}
+
+// Injections that do not work do not keep the API server busy by being tried again and again.
+func TestRefutedProofsTakeTurns(t *testing.T) {
+	const wantAgain = 4
+	w := newWorld(t)
+	w.kyverno(isDown)
+	slow := newSlowProbes()
+	close(slow.end)
+	r := newReconciler(slow, controllerClient, w.clock)
+	var keys []client.ObjectKey
+	for n := range wantAgain + 1 {
+		keys = append(keys, client.ObjectKeyFromObject(w.createNamed(fmt.Sprintf("s%d", n))))
+		w.reconcileOne(r, keys[n])
+	}
+	w.clock.advance(time.Minute)
+	for _, key := range keys {
+		w.reconcileOne(r, key)
+	}
+
+	slow.reset()
+	end := w.reconcileAll(r, slow, keys)
+
+	w.Expect(slow.running.Load()).To(BeEquivalentTo(wantAgain), "proofs at once")
+	end()
+}
+
 func (s *slowProbes) probes(key client.ObjectKey) bool {
 	_, is := s.probed.Load(key.Name)
 	return is

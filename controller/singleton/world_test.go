@@ -67,7 +67,10 @@ func newLonelyWorld(t *testing.T) *world {
 }
 
 // skewedClock is the clock, put forward.
-type skewedClock struct{ ahead atomic.Int64 }
+type skewedClock struct {
+	clock.RealClock
+	ahead atomic.Int64
+}
 
 func (s *skewedClock) Now() time.Time                  { return time.Now().Add(time.Duration(s.ahead.Load())) }
 func (s *skewedClock) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
@@ -161,7 +164,7 @@ func (r inNamespace) Get(ctx context.Context, key client.ObjectKey, o client.Obj
 }
 
 // newReconciler makes one without a manager, for tests that say when it reconciles.
-func newReconciler(writes client.Client, live client.Reader, clock clock.PassiveClock) *singleton.Reconciler {
+func newReconciler(writes client.Client, live client.Reader, clock clock.WithDelayedExecution) *singleton.Reconciler {
 	return &singleton.Reconciler{
 		Client: writes, Live: live, Clock: clock,
 		Recorder: events.NewFakeRecorder(1000),
