@@ -57,6 +57,9 @@ func (r *run) grow(ctx context.Context, step *results.Step) error {
 		if err := setPolicyPer(ctx, step.PolicyPer); err != nil {
 			return err
 		}
+		if err := r.makeRoom(ctx); err != nil {
+			return err
+		}
 	}
 	var added []singleton
 	for i := len(r.made); i < step.Singletons; i++ {
@@ -89,6 +92,18 @@ func (r *run) grow(ctx context.Context, step *results.Step) error {
 	}
 	r.served = append(r.served, fresh...)
 	return r.awaitHolders(ctx, r.served)
+}
+
+// makeRoom takes the policies of single singletons away where their webhooks leave no room
+// for others, as docs/scale.md tells.
+func (r *run) makeRoom(ctx context.Context) error {
+	if before := r.results.Steps[len(r.results.Steps)-2]; before.Refused == "" {
+		return nil
+	}
+	policy := &metav1.PartialObjectMetadata{}
+	policy.SetGroupVersionKind(policies.GVK)
+	r.tell("no room for the webhooks of the namespaces: the policies of the singletons are deleted")
+	return r.DeleteAllOf(ctx, policy, client.HasLabels{v1.SingletonLabel})
 }
 
 func (r *run) create(ctx context.Context, s singleton) error {
