@@ -173,7 +173,7 @@ func leaderApart(t *testing.T) *corev1.Pod {
 
 // jumpingClock is set forth and back by hours between any two looks at it.
 type jumpingClock struct {
-	clock.PassiveClock
+	clock.RealClock
 	mu   sync.Mutex
 	next int
 }
@@ -230,7 +230,7 @@ func gateImage(t *testing.T, deployment *appsv1.Deployment) string {
 }
 
 // runController runs the reconciler until the test's end.
-func runController(t *testing.T, gateImage string, c clock.PassiveClock) {
+func runController(t *testing.T, gateImage string, c clock.WithDelayedExecution) {
 	t.Helper()
 	as := rest.CopyConfig(w.Config)
 	as.Impersonate = rest.ImpersonationConfig{UserName: world.ControllerUser, Groups: []string{"system:serviceaccounts", "system:authenticated"}}

@@ -183,7 +183,7 @@ func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingle
 			done()
 			return
 		}
-		i.Clock.AfterFunc(time.Duration(rests)*i.Clock.Since(begin), done)
+		i.Clock.AfterFunc(min(time.Duration(rests)*i.Clock.Since(begin), provenPoll), done) // whatever the clock did
 	}()
 	reason, err := i.prove(ctx, singleton, policy)
 	switch {
