@@ -164,18 +164,29 @@ release-notes: ## Print what CHANGELOG.md says of the version
 	[ -n "$$notes" ] || { echo "CHANGELOG.md says nothing of $(VERSION)" >&2; exit 1; }; \
 	echo "$$notes"
 
+# Beside each program, in a folder that ko takes into the program's image.
+.PHONY: release-licenses
+release-licenses: ## Gather what the licences of the images' programs, and of all that is in them, ask to be passed on
+	for program in controller/cmd/manager controller/cmd/gate chainsaw-tests/app; do \
+		mkdir -p $$program/kodata && cp LICENSE $$program/kodata && \
+		go run ./chainsaw-tests/licenses ./$$program linux/amd64 linux/arm64 >$$program/kodata/THIRD-PARTY-LICENSES || exit 1; \
+	done
+
 .PHONY: release-images
-release-images: ## Build the images for amd64 and arm64 with their SBOMs, and push them to $(REGISTRY)
+release-images: release-licenses ## Build the images for amd64 and arm64 with their SBOMs, and push them to $(REGISTRY)
 	@mkdir -p $(release)
 	KO_DOCKER_REPO=$(REGISTRY) VERSION=$(VERSION) go run github.com/google/ko@v0.19.1 build --base-import-paths --tags $(VERSION) \
 		--sbom-dir $(release)/sbom ./controller/cmd/manager ./controller/cmd/gate | tee $(release)/images
 
 crane := go run github.com/google/go-containerregistry/cmd/crane@v0.22.1
 .PHONY: release-app
-release-app: ## Build the examples' application as the tests run it, for amd64 and arm64, and push it to $(REGISTRY)
+release-app: release-licenses ## Build the examples' application as the tests run it, for amd64 and arm64, and push it to $(REGISTRY)
+	@mkdir -p $(release)
+	tar -C chainsaw-tests/app/kodata --mode=0644 --mtime=@0 --owner=0 --group=0 --numeric-owner -cf $(release)/app-licenses.tar LICENSE THIRD-PARTY-LICENSES
 	for arch in amd64 arm64; do \
 		go run ./chainsaw-tests/images -registry $(REGISTRY) -version $(VERSION) -arch $$arch -out $(release)/$$arch && \
-		$(crane) push $(release)/$$arch/app.tar $(REGISTRY)/app:$(VERSION)-$$arch || exit 1; \
+		$(crane) push $(release)/$$arch/app.tar $(REGISTRY)/app:$(VERSION)-$$arch && \
+		$(crane) append -b $(REGISTRY)/app:$(VERSION)-$$arch -f $(release)/app-licenses.tar -t $(REGISTRY)/app:$(VERSION)-$$arch || exit 1; \
 	done
 	$(crane) index append -t $(REGISTRY)/app:$(VERSION) -m $(REGISTRY)/app:$(VERSION)-amd64 -m $(REGISTRY)/app:$(VERSION)-arm64 | tee $(release)/app
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Builds kubectl stfs for each platform that .krew.yaml names, as archives that are the same wherever and whenever they
-# are built, with their sums and Krew's manifest: release-plugin.sh VERSION DIRECTORY
+# are built, each with the licences of what it is built from, with their sums and Krew's manifest:
+# release-plugin.sh VERSION DIRECTORY
 set -euo pipefail
 umask 022
 version=$1
@@ -21,7 +22,8 @@ for archive in $archives; do
   binary=kubectl-stfs
   if [ "$os" = windows ]; then binary=kubectl-stfs.exe; fi
   CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$version" -o "$scratch/$binary" ./controller/cmd/kubectl-stfs
-  tar -C "$scratch" --mtime=@0 --owner=0 --group=0 --numeric-owner -c "$binary" kubectl_complete-stfs LICENSE | gzip -n >"$out/$archive"
+  go run ./chainsaw-tests/licenses ./controller/cmd/kubectl-stfs "$os/$arch" >"$scratch/THIRD-PARTY-LICENSES"
+  tar -C "$scratch" --mtime=@0 --owner=0 --group=0 --numeric-owner -c "$binary" kubectl_complete-stfs LICENSE THIRD-PARTY-LICENSES | gzip -n >"$out/$archive"
   fill "$archive" "$(sha256sum <"$out/$archive" | cut -d' ' -f1)"
   echo "built $out/$archive"
 done
