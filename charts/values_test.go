@@ -213,6 +213,21 @@ func values(t *testing.T) map[string]valueCase {
 			got:  func(o []client.Object) any { return spec(o).PriorityClassName },
 			want: "system-cluster-critical",
 		},
+		"leaderElection.leaseDuration": {
+			set:  []string{"leaderElection.leaseDuration=1m30s"},
+			got:  flag("leader-election-lease-duration"),
+			want: "1m30s",
+		},
+		"leaderElection.renewDeadline": {
+			set:  []string{"leaderElection.renewDeadline=12s"},
+			got:  flag("leader-election-renew-deadline"),
+			want: "12s",
+		},
+		"leaderElection.retryPeriod": {
+			set:  []string{"leaderElection.retryPeriod=500ms"},
+			got:  flag("leader-election-retry-period"),
+			want: "500ms",
+		},
 		"logLevel":  {set: []string{"logLevel=debug"}, got: flag("log-level"), want: "debug"},
 		"logFormat": {set: []string{"logFormat=console"}, got: flag("log-format"), want: "console"},
 		"serviceMonitor.enabled": {
@@ -499,6 +514,9 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"number for a label":      {[]string{"--set", "podLabels.tier=1"}, "at '/podLabels/tier': got number, want string"},
 		"interval without unit":   {[]string{"--set-string", "serviceMonitor.interval=30"}, "at '/serviceMonitor/interval': '30' does not match pattern"},
 		"number for an interval":  {[]string{"--set", "serviceMonitor.scrapeTimeout=30"}, "at '/serviceMonitor/scrapeTimeout': got number, want string"},
+		"lease without unit":      {[]string{"--set-string", "leaderElection.leaseDuration=60"}, "at '/leaderElection/leaseDuration': '60' does not match pattern"},
+		"number for a deadline":   {[]string{"--set", "leaderElection.renewDeadline=30"}, "at '/leaderElection/renewDeadline': got number, want string"},
+		"unknown time of leading": {[]string{"--set", "leaderElection.renewPeriod=2s"}, "at '/leaderElection': additional properties 'renewPeriod' not allowed"},
 		"others' pods counted":    {[]string{"--set", "topologySpreadConstraints[0].labelSelector.x=1"}, "at '/topologySpreadConstraints/0': additional properties 'labelSelector' not allowed"},
 		"number on the dashboard": {[]string{"--set", "dashboard.labels.instance=1"}, "at '/dashboard/labels/instance': got number, want string"},
 		"number on a rule":        {[]string{"--set", "prometheusRule.labels.tier=1"}, "at '/prometheusRule/labels/tier': got number, want string"},

@@ -49,6 +49,9 @@ func TestFlags(t *testing.T) {
 		"other resource":   {runCommand(), []string{"--gate-image=gate", "--sidecar-limits=memory=32Mi,cup=1"}, `"cup=1" is no amount`},
 		"beyond the limit": {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=memory=64Mi"}, "--sidecar-requests has memory=64Mi, and --sidecar-limits only 32Mi: every pod would be refused"},
 		"policy per":       {runCommand(), []string{"--gate-image=gate", "--policy-per=pod"}, `--policy-per is "pod": give singleton or namespace`},
+		"a short lease":    {runCommand(), []string{"--gate-image=gate", "--leader-election-renew-deadline=15s"}, "--leader-election-lease-duration is 15s, --leader-election-renew-deadline 15s and --leader-election-retry-period 2s: give a lease that is longer than the deadline, and a deadline that is longer than 1.2 periods"},
+		"a short deadline": {runCommand(), []string{"--gate-image=gate", "--leader-election-retry-period=9s"}, "--leader-election-renew-deadline 10s and --leader-election-retry-period 9s: "},
+		"no period":        {runCommand(), []string{"--gate-image=gate", "--leader-election-retry-period=0s"}, "--leader-election-retry-period 0s: "},
 		"log level":        {runCommand(), []string{"--gate-image=gate", "--log-level=loud"}, `--log-level is "loud": give debug, info or error`},
 		"log format":       {runCommand(), []string{"--gate-image=gate", "--log-format=xml"}, `--log-format is "xml": give json or console`},
 		"unknown flag":     {runCommand(), []string{"--gate"}, "unknown flag: --gate"},
@@ -94,15 +97,17 @@ func TestRun(t *testing.T) {
 	defer stop()
 	stopped := make(chan error, 1)
 	go func() {
-		stopped <- execute(ctx, runCommand(), "--gate-image=gate", "--leader-election-namespace="+release,
+		stopped <- execute(ctx, runCommand(), "--gate-image=gate", "--leader-election-namespace="+release, "--leader-election-lease-duration=21s",
 			"--health-probe-bind-address="+health, "--metrics-bind-address="+metrics)
 	}()
 	for _, path := range []string{"/healthz", "/readyz"} {
 		g.Eventually(func() error { return get(health+path, "ok") }).Should(Succeed())
 	}
+	lease := &coordinationv1.Lease{}
 	g.Eventually(func() error {
-		return c.Get(t.Context(), client.ObjectKey{Namespace: release, Name: "statefulsingleton"}, &coordinationv1.Lease{})
+		return c.Get(t.Context(), client.ObjectKey{Namespace: release, Name: "statefulsingleton"}, lease)
 	}).Should(Succeed(), "the leader's Lease")
+	g.Expect(lease.Spec.LeaseDurationSeconds).To(HaveValue(BeEquivalentTo(21)))
 
 	s := createSingleton(t, "run")
 	g.Eventually(func() string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -39,6 +41,9 @@ type runOptions struct {
 	logLevel          string
 	logFormat         string
 	electionNamespace string
+	leaseDuration     time.Duration
+	renewDeadline     time.Duration
+	retryPeriod       time.Duration
 }
 
 func (o *runOptions) addFlags(flags *pflag.FlagSet) {
@@ -52,6 +57,9 @@ func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "what has a ClusterPolicy of its own: singleton, or namespace where there are hundreds of singletons")
 	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while leader, so that several replicas share no work; off, two at once are safe too")
 	flags.StringVar(&o.electionNamespace, "leader-election-namespace", "", "namespace of the leader's Lease (default: the manager's own)")
+	flags.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "how long a replica that waits gives a leader that does not renew its Lease; longer than the deadline")
+	flags.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "how long a leader that can't renew its Lease goes on before it ends; a request that renews it may take half of that")
+	flags.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "how often a replica renews the Lease, or looks whether it is free")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of the metrics endpoint; 0 turns it off")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error; debug tells of every write")
@@ -66,6 +74,10 @@ func (o *runOptions) validate() error {
 	case policies.PerSingleton, policies.PerNamespace:
 	default:
 		return fmt.Errorf("--policy-per is %q: give singleton or namespace", o.policyPer)
+	}
+	if o.retryPeriod <= 0 || o.renewDeadline <= time.Duration(leaderelection.JitterFactor*float64(o.retryPeriod)) || o.leaseDuration <= o.renewDeadline {
+		return fmt.Errorf("--leader-election-lease-duration is %s, --leader-election-renew-deadline %s and --leader-election-retry-period %s: "+
+			"give a lease that is longer than the deadline, and a deadline that is longer than %.1f periods", o.leaseDuration, o.renewDeadline, o.retryPeriod, leaderelection.JitterFactor)
 	}
 	for _, secret := range o.gatePullSecrets {
 		if wrong := validation.NameIsDNSSubdomain(secret, false); len(wrong) > 0 {
@@ -143,6 +155,9 @@ func run(ctx context.Context, o runOptions) error {
 		LeaderElectionID:              "statefulsingleton",
 		LeaderElectionNamespace:       o.electionNamespace,
 		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &o.leaseDuration,
+		RenewDeadline:                 &o.renewDeadline,
+		RetryPeriod:                   &o.retryPeriod,
 	})
 	if err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
