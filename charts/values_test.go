@@ -47,16 +47,19 @@ func values(t *testing.T) map[string]valueCase {
 		}
 	}
 	// of the controller's pods and of the hook's
-	managerImages := func(o []client.Object) any {
-		images := map[string]string{}
-		for owner, template := range podTemplates(o) {
-			images[owner] = template.Spec.Containers[0].Image
+	ofPods := func(get func(corev1.PodSpec) any) func([]client.Object) any {
+		return func(o []client.Object) any {
+			found := map[string]any{}
+			for owner, template := range podTemplates(o) {
+				found[owner] = get(template.Spec)
+			}
+			return found
 		}
-		return images
 	}
-	both := func(image string) any {
-		return map[string]string{"Deployment " + name: image, "Job " + name + "-uninstall": image}
+	both := func(value any) any {
+		return map[string]any{"Deployment " + name: value, "Job " + name + "-uninstall": value}
 	}
+	managerImages := ofPods(func(s corev1.PodSpec) any { return s.Containers[0].Image })
 	dns := []networkingv1.NetworkPolicyPort{
 		{Port: new(intstr.FromInt32(53)), Protocol: new(corev1.ProtocolUDP)},
 		{Port: new(intstr.FromInt32(53)), Protocol: new(corev1.ProtocolTCP)},
@@ -117,8 +120,8 @@ func values(t *testing.T) map[string]valueCase {
 		},
 		"image.manager.pullPolicy": {
 			set:  []string{"image.manager.pullPolicy=Always"},
-			got:  func(o []client.Object) any { return manager(o).ImagePullPolicy },
-			want: corev1.PullAlways,
+			got:  ofPods(func(s corev1.PodSpec) any { return s.Containers[0].ImagePullPolicy }),
+			want: both(corev1.PullAlways),
 		},
 		"image.gate.repository": {
 			set:  []string{"image.gate.repository=mirror.example/g"},
@@ -153,8 +156,8 @@ func values(t *testing.T) map[string]valueCase {
 		"policyPer": {set: []string{"policyPer=namespace"}, got: flag("policy-per"), want: "namespace"},
 		"imagePullSecrets": {
 			set:  []string{"imagePullSecrets[0].name=mirror"},
-			got:  func(o []client.Object) any { return spec(o).ImagePullSecrets },
-			want: []corev1.LocalObjectReference{{Name: "mirror"}},
+			got:  ofPods(func(s corev1.PodSpec) any { return s.ImagePullSecrets }),
+			want: both([]corev1.LocalObjectReference{{Name: "mirror"}}),
 		},
 		"replicas": {
 			set:  []string{"replicas=3"},
@@ -163,25 +166,25 @@ func values(t *testing.T) map[string]valueCase {
 		},
 		"resources": {
 			set:  []string{"resources.limits.memory=1Gi"},
-			got:  func(o []client.Object) any { return spec(o).Containers[0].Resources.Limits[corev1.ResourceMemory] },
-			want: resource.MustParse("1Gi"),
+			got:  ofPods(func(s corev1.PodSpec) any { return s.Containers[0].Resources.Limits[corev1.ResourceMemory] }),
+			want: both(resource.MustParse("1Gi")),
 		},
 		"nodeSelector": {
 			set:  []string{"nodeSelector.pool=system"},
-			got:  func(o []client.Object) any { return spec(o).NodeSelector },
-			want: map[string]string{"kubernetes.io/os": "linux", "pool": "system"},
+			got:  ofPods(func(s corev1.PodSpec) any { return s.NodeSelector }),
+			want: both(map[string]string{"kubernetes.io/os": "linux", "pool": "system"}),
 		},
 		"tolerations": {
 			set:  []string{"tolerations[0].operator=Exists"},
-			got:  func(o []client.Object) any { return spec(o).Tolerations },
-			want: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			got:  ofPods(func(s corev1.PodSpec) any { return s.Tolerations }),
+			want: both([]corev1.Toleration{{Operator: corev1.TolerationOpExists}}),
 		},
 		"affinity": {
 			set: []string{"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone"},
-			got: func(o []client.Object) any { return spec(o).Affinity },
-			want: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			got: ofPods(func(s corev1.PodSpec) any { return s.Affinity }),
+			want: both(&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: "zone"}},
-			}},
+			}}),
 		},
 		"topologySpreadConstraints": {
 			set: []string{
@@ -210,8 +213,8 @@ func values(t *testing.T) map[string]valueCase {
 		},
 		"priorityClassName": {
 			set:  []string{"priorityClassName=system-cluster-critical"},
-			got:  func(o []client.Object) any { return spec(o).PriorityClassName },
-			want: "system-cluster-critical",
+			got:  ofPods(func(s corev1.PodSpec) any { return s.PriorityClassName }),
+			want: both("system-cluster-critical"),
 		},
 		"leaderElection.leaseDuration": {
 			set:  []string{"leaderElection.leaseDuration=1m30s"},
