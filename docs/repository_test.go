@@ -141,16 +141,20 @@ func TestRenovateFindsVersions(t *testing.T) {
 // toolVersion finds what go run fetches: its module, by where its command's folder begins, and its version.
 var toolVersion = regexp.MustCompile(`go run (\S+?)(?:/cmd/\S+)?@(v[0-9.]+)`)
 
-// Each image that is released can say which version it is.
-func TestReleaseImagesKnowTheirVersion(t *testing.T) {
+// Each image that is released is built for the processors that pages and chart name, and can say which version it is.
+func TestReleaseImages(t *testing.T) {
 	var config struct {
-		Builds []struct {
+		DefaultPlatforms []string `json:"defaultPlatforms"`
+		Builds           []struct {
 			ID      string   `json:"id"`
 			Ldflags []string `json:"ldflags"`
 		} `json:"builds"`
 	}
 	if err := yaml.Unmarshal([]byte(read(t, "../.ko.yaml")), &config); err != nil {
 		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"linux/amd64", "linux/arm64"}, config.DefaultPlatforms); diff != "" {
+		t.Errorf("platforms of .ko.yaml (-want +got):\n%s", diff)
 	}
 	want := map[string]bool{"manager": true, "gate": true}
 	got := map[string]bool{}
