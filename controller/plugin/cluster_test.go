@@ -27,11 +27,15 @@ contexts:
 
 // Context and namespace are those that kubectl would take.
 func TestConnect(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(file, []byte(kubeconfig), 0o600); err != nil {
-		t.Fatal(err)
+	file := func(name, text string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
-	t.Setenv("KUBECONFIG", file)
+	t.Setenv("KUBECONFIG", file("config", kubeconfig))
+	other := file("other", strings.ReplaceAll(kubeconfig, "namespace: shop", "namespace: elsewhere"))
 	tests := map[string]struct {
 		line          string
 		wantNamespace string
@@ -43,7 +47,7 @@ func TestConnect(t *testing.T) {
 		"a context that names none":   {"--context=plain", "default", false, ""},
 		"a flag's":                    {"-n cache", "cache", true, ""},
 		"a flag's, of another":        {"--context=production --namespace=cache", "cache", true, ""},
-		"of a file that a flag has":   {"--kubeconfig=" + file + " --context=production", "prod", false, ""},
+		"another file's":              {"--kubeconfig=" + other, "elsewhere", false, ""},
 		"a context that is not there": {"--context=nowhere", "", false, `find the cluster: context "nowhere" does not exist`},
 	}
 	for name, tc := range tests {

@@ -91,6 +91,10 @@ func TestOutput(t *testing.T) {
 		"explain-refused-write":     {"refused", "explain db", answers{}},
 		"explain-deleting":          {"deleting", "explain db", answers{}},
 		"explain-nodes-hidden":      {"lost-node", "explain db", nodes},
+		"explain-crash":             {"troubles", "explain crash", answers{}},
+		"explain-no-pod-follows":    {"troubles", "explain ended", answers{}},
+		"explain-overlapping":       {"troubles", "explain left", answers{}},
+		"explain-two-run":           {"troubles", "explain twice", answers{}},
 		"plan-nothing":              {"running", "plan db", answers{}},
 		"plan-release":              {"first", "plan db", answers{}},
 		"plan-deleting":             {"deleting", "plan db", answers{}},
@@ -107,6 +111,8 @@ func TestOutput(t *testing.T) {
 		"check":                     {"cluster", "check", answers{}},
 		"check-broken":              {"broken-cluster", "check", answers{kubernetes: "v1.32.4", forbidden: []string{"patch statefulsingletons", "watch pods"}}},
 		"check-bare":                {"running", "check", answers{unserved: []string{"StatefulSingleton", "ClusterPolicy"}}},
+		"check-kyverno-down":        {"kyverno-down", "check", answers{}},
+		"check-kyverno-gone":        {"running", "check", answers{}},
 		"check-hidden":              {"cluster", "check", answers{forbidden: []string{"list deployments", "list validatingadmissionpolicies", "get nodes"}}},
 	}
 	for name, tc := range tests {
