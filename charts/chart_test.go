@@ -1,4 +1,8 @@
 // Package charts tests the charts: it renders them with helm and looks at what comes out.
+//
+// In Go, and not by helm-unittest: what is rendered is read strictly, as the API's own types, judged by Pod Security's own
+// code, and held together (selectors and the pods that they pick, rights and whose they are), which assertions on
+// paths of a document can't do.
 package charts
 
 import (
