@@ -110,6 +110,20 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+// TestProbes: the kubelet asks a port that the controller has whether it lives, and whether it is ready.
+func TestProbes(t *testing.T) {
+	manager := only[*appsv1.Deployment](t, render(t)).Spec.Template.Spec.Containers[0]
+	for path, probe := range map[string]*corev1.Probe{"/healthz": manager.LivenessProbe, "/readyz": manager.ReadinessProbe} {
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path {
+			t.Errorf("nobody asks the controller for %s: %v", path, probe)
+			continue
+		}
+		if !slices.ContainsFunc(manager.Ports, func(p corev1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal }) {
+			t.Errorf("the controller has no port %s, which is asked for %s", probe.HTTPGet.Port.String(), path)
+		}
+	}
+}
+
 // TestRights names every right there is, so that one more is a decision.
 func TestRights(t *testing.T) {
 	got := rights(render(t))
