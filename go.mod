@@ -3,6 +3,7 @@ module github.com/statefulsingleton/statefulsingleton
 go 1.26.6
 
 require (
+	github.com/fluxcd/cli-utils v1.2.2
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/go-logr/logr v1.4.4
 	github.com/go-logr/zapr v1.3.0

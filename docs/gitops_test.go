@@ -5,9 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/google/cel-go/cel"
 	"github.com/google/go-cmp/cmp"
 	lua "github.com/yuin/gopher-lua"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -26,20 +28,21 @@ func TestHealth(t *testing.T) {
 	const waits = "pod db-standby is warm, and takes over from pod db-holder when you say so, since spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover=\"$(date +%s)\" --overwrite"
 	tests := map[string]struct {
 		argoCD health
-		flux   string
+		// By the expressions of the page, and by kstatus alone.
+		flux, kstatus string
 	}{
-		"new":                       {health{"Progressing", "the controller has not looked at this spec yet"}, "Unknown"},
-		"changed":                   {health{"Progressing", "the controller has not looked at this spec yet"}, "InProgress"},
-		"installing":                {health{"Progressing", "ClusterPolicy stfs-prod-db-96e5a54a41f06ebb was written, and Kyverno does not serve it yet"}, "InProgress"},
-		"no-kyverno":                {health{"Degraded", missing}, "Failed"},
-		"no-pods":                   {health{"Healthy", "no pod matches the selector; the first that comes is held until it may run"}, "Current"},
-		"holds":                     {health{"Healthy", "pod db-holder holds with epoch 1"}, "Current"},
-		"hands-over":                {health{"Progressing", "pod db-holder stops; the next pod is released once the kubelet reports that it has ended"}, "InProgress"},
-		"failed":                    {health{"Degraded", "StatefulSingleton rival picks pod db-holder too: no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons"}, "Failed"},
-		"awaits-handover":           {health{"Suspended", waits}, "Current"},
-		"awaits-handover-not-ready": {health{"Degraded", waits}, "InProgress"},
-		"not-ready":                 {health{"Degraded", "pod db-holder holds and is not Ready: container app runs"}, "InProgress"},
-		"kyverno-down":              {health{"Degraded", refused}, "Failed"},
+		"new":                       {health{"Progressing", "the controller has not looked at this spec yet"}, "Unknown", "Current"},
+		"changed":                   {health{"Progressing", "the controller has not looked at this spec yet"}, "InProgress", "InProgress"},
+		"installing":                {health{"Progressing", "ClusterPolicy stfs-prod-db-96e5a54a41f06ebb was written, and Kyverno does not serve it yet"}, "InProgress", "InProgress"},
+		"no-kyverno":                {health{"Degraded", missing}, "Failed", "InProgress"},
+		"no-pods":                   {health{"Healthy", "no pod matches the selector; the first that comes is held until it may run"}, "Current", "Current"},
+		"holds":                     {health{"Healthy", "pod db-holder holds with epoch 1"}, "Current", "Current"},
+		"hands-over":                {health{"Progressing", "pod db-holder stops; the next pod is released once the kubelet reports that it has ended"}, "InProgress", "InProgress"},
+		"failed":                    {health{"Degraded", "StatefulSingleton rival picks pod db-holder too: no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons"}, "Failed", "Failed"},
+		"awaits-handover":           {health{"Suspended", waits}, "Current", "Current"},
+		"awaits-handover-not-ready": {health{"Degraded", waits}, "InProgress", "InProgress"},
+		"not-ready":                 {health{"Degraded", "pod db-holder holds and is not Ready: container app runs"}, "InProgress", "InProgress"},
+		"kyverno-down":              {health{"Degraded", refused}, "Failed", "Current"},
 	}
 	script, asked := read(t, "gitops/argocd-health.lua"), fluxHealthCheck(t)
 	fixtures, err := filepath.Glob("gitops/testdata/*.yaml")
@@ -61,6 +64,9 @@ func TestHealth(t *testing.T) {
 			}
 			if got := asked.statusOf(t, object); got != want.flux {
 				t.Errorf("Flux finds it %s, want %s", got, want.flux)
+			}
+			if got := kstatusOf(t, fixture); got != want.kstatus {
+				t.Errorf("kstatus finds it %s, want %s", got, want.kstatus)
 			}
 		})
 	}
@@ -164,6 +170,20 @@ func (c healthCheck) statusOf(t *testing.T, object map[string]any) string {
 		}
 	}
 	return "InProgress"
+}
+
+// kstatusOf is what Flux without expressions, and Helm, find an object to be.
+func kstatusOf(t *testing.T, fixture []byte) string {
+	t.Helper()
+	object := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(fixture, object); err != nil {
+		t.Fatal(err)
+	}
+	result, err := status.Compute(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result.Status.String()
 }
 
 // evaluate fails where the expression asks for a field that is not there.
