@@ -91,7 +91,8 @@ func prepareNetwork() error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)
 }
 
-// reaper waits for every process of the machine: those that it started, and those that others left to it.
+// reaper waits for every process of the machine: those that it started, and those that others left to it. Beside it
+// nothing is run by os/exec, or two would wait for one process, and the second never learn how it ended.
 type reaper struct {
 	mu      sync.Mutex
 	waiting map[int]chan<- syscall.WaitStatus

@@ -55,7 +55,8 @@ func (c cluster) importInto(ctx context.Context, n int, archive string) error {
 }
 
 // unload takes an image from a node, under all the names that it has there, once no container uses it: what one
-// uses stays, and would not be pulled again.
+// uses stays, and would not be pulled again. It asks by ctr, and reads its tables: containerd's socket is in the /run
+// that the machine has for itself, where ctr can be run, and a client in this process would not find it.
 func (c cluster) unload(ctx context.Context, image string, n int) error {
 	pid, err := c.machinePID(nodeName(n))
 	if err != nil {

@@ -86,6 +86,8 @@ func (c cluster) ensureIdentity(id identity) error {
 	return writeFile(c.path(id.name+".kubeconfig"), encode(kubeconfig(c, id.name)))
 }
 
+// issue signs a certificate by the authority: client-go's package cert makes those that sign themselves, and its
+// certificates for servers come with an authority each.
 func (c cluster) issue(id identity) error {
 	ca, caKey, err := c.authority()
 	if err != nil {

@@ -43,7 +43,8 @@ func download(dir string, packages, without []string) ([]string, error) {
 }
 
 // apt is a package manager whose state is in a directory of its own: it knows one release of Debian, and no package
-// is installed. All else is as this machine's is set up, proxies for one.
+// is installed. All else is as this machine's is set up, proxies for one. debootstrap and mmdebstrap bring all that
+// packages depend on, also what only sets them up; here parts of it are left out, see setUp and recipe.without.
 type apt struct {
 	dir     string
 	options []string

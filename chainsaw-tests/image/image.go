@@ -1,5 +1,9 @@
 // Package image writes one-layer container images without Docker: archives that `ctr images import` and
 // `docker load` read. The same Spec over the same files gives the same bytes.
+//
+// The layer is packed here, and the rest is go-containerregistry's: its own packer, crane.Layer, knows no modes,
+// directories or links. ko, which builds the release's images, packs one Go program upon a base that it pulls, and the
+// tests are to need no registry.
 package image
 
 import (

@@ -1,4 +1,7 @@
 // Command gate holds a pod's main processes until the pod is released.
+//
+// It reads its arguments without a library: it is copied into every held pod, and so is kept small; it has no flags;
+// and what it says of wrong arguments must not repeat them.
 package main
 
 import (

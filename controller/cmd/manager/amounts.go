@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// amounts are a flag's: how much of each resource, as cpu=10m,memory=32Mi. Empty: of none.
+// amounts are a flag's: how much of each resource, as cpu=10m,memory=32Mi. Empty: of none. A map of strings, which
+// pflag has, would take what no sidecar can ask for, and pods would be refused for it later.
 type amounts corev1.ResourceList
 
 // countable are the resources that a sidecar may need.
