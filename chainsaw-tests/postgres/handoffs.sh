@@ -68,6 +68,20 @@ evict() {
   kubectl patch -n "$NAMESPACE" stfs postgres --type=merge -p '{"spec": {"drain": "Surge"}}'
 }
 
+# The kubelet ends a pod that has run for that long, and nobody deletes it.
+complete() {
+  kubectl patch pod -n "$NAMESPACE" "$(status activePod)" -p '{"spec": {"activeDeadlineSeconds": 1}}'
+  handed_over Completion
+}
+
+# Scaled to zero it has no holder; the one that comes afterwards is a first one.
+scale_down() {
+  kubectl scale -n "$NAMESPACE" deployment/postgres --replicas=0
+  kubectl wait -n "$NAMESPACE" stfs/postgres --for=jsonpath='{.status.lastTransition.cause}'=ScaleDown --timeout=90s
+  kubectl scale -n "$NAMESPACE" deployment/postgres --replicas=1
+  handed_over Created
+}
+
 crash() {
   local holder
   holder=$(status activePod)
@@ -93,8 +107,8 @@ crash
 hand_over
 drain Drain
 evict
-roll
+complete
 crash
 hand_over
 drain Drain
-delete
+scale_down
