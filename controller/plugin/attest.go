@@ -51,13 +51,13 @@ does not wait for is refused, and so is a pod whose kubelet answers. It asks bef
 
 func (c commands) attest(ctx context.Context, in *cluster, s sight, uid string, sure bool) error {
 	if uid == "" {
-		return errors.New("the uid is empty: `kubectl stfs explain` says which pod is waited for, and its uid")
+		return fmt.Errorf("the uid is empty: `%s` says which pod is waited for, and its uid", s.kubectl("stfs explain %s", s.Singleton.Name))
 	}
 	attested := s.Singleton.DeepCopy()
 	metav1.SetMetaDataAnnotation(&attested.ObjectMeta, v1.AttestAnnotation, uid)
 	for _, step := range s.decide(attested, c.clock.Now()).Steps {
 		if word, ok := step.(handoff.TakeAttestation); ok {
-			return errors.New(cmp.Or(word.Refused, fmt.Sprintf("the pod with uid %s is proven dead already: there is nothing to attest", uid)))
+			return errors.New(cmp.Or(in.amended(word.Refused), fmt.Sprintf("the pod with uid %s is proven dead already: there is nothing to attest", uid)))
 		}
 	}
 	if !sure {

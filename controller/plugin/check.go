@@ -141,16 +141,16 @@ func checkKyverno(ctx context.Context, in *cluster) (string, error) {
 		if at < 0 {
 			continue
 		}
-		return kyvernoFound(d, containers[at].Image)
+		return kyvernoFound(in, d, containers[at].Image)
 	}
 	return "", errors.New("no Deployment of its admission controller is there: install it anew, or its policies change no pod")
 }
 
-func kyvernoFound(d *appsv1.Deployment, image string) (string, error) {
+func kyvernoFound(in *cluster, d *appsv1.Deployment, image string) (string, error) {
 	tag := imageVersion.FindStringSubmatch(image)
 	switch {
 	case d.Status.AvailableReplicas == 0:
-		return "", fmt.Errorf("Deployment %s has no pod that is available, so that no pod of a StatefulSingleton can be created: see `kubectl describe -n %s deployment %s`", fullName(d), d.Namespace, d.Name)
+		return "", fmt.Errorf("Deployment %s has no pod that is available, so that no pod of a StatefulSingleton can be created: see `%s`", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
 	case tag == nil:
 		return "", fmt.Errorf("the version of image %s can't be read: make sure that it is %s", image, strings.Join(kyvernoVersions, " or "))
 	case !slices.Contains(kyvernoVersions, tag[1]):
@@ -202,7 +202,7 @@ func (c commands) checkController(ctx context.Context, in *cluster) (string, err
 	for i := range deployments.Items {
 		d := &deployments.Items[i]
 		if d.Status.AvailableReplicas == 0 {
-			return "", fmt.Errorf("Deployment %s has no pod that is available, so that nothing hands over: see `kubectl describe -n %s deployment %s`", fullName(d), d.Namespace, d.Name)
+			return "", fmt.Errorf("Deployment %s has no pod that is available, so that nothing hands over: see `%s`", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
 		}
 		found = append(found, fmt.Sprintf("Deployment %s, version %s, %d available", fullName(d), d.Labels["app.kubernetes.io/version"], d.Status.AvailableReplicas))
 	}

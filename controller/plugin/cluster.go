@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -32,11 +31,13 @@ type cluster struct {
 	namespace string
 	// named is whether it is that of --namespace.
 	named bool
+	// where are the flags that name it, as a command has them.
+	where string
 	// serverVersion asks which Kubernetes it runs.
 	serverVersion func() (*version.Info, error)
 }
 
-func connect(flags *genericclioptions.ConfigFlags, warnings io.Writer) (*cluster, error) {
+func connect(flags kubectlFlags, warnings io.Writer) (*cluster, error) {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w", err)
@@ -59,7 +60,7 @@ func connect(flags *genericclioptions.ConfigFlags, warnings io.Writer) (*cluster
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	return &cluster{WithWatch: c, namespace: namespace, named: named, serverVersion: served.ServerVersion}, nil
+	return &cluster{WithWatch: c, namespace: namespace, named: named, where: flags.where(), serverVersion: served.ServerVersion}, nil
 }
 
 // newScheme knows the kinds that the commands read and write.
@@ -71,16 +72,33 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
+// kubectl is a command in the cluster.
+func (c *cluster) kubectl(format string, args ...any) string {
+	return fmt.Sprintf("kubectl "+format, args...) + c.where
+}
+
+// amended has a message of the controller's, or of package handoff, say what its commands
+// lack here: they are written into the status, which everybody reads.
+func (c *cluster) amended(message string) string {
+	if c.where == "" || !strings.Contains(message, "kubectl ") {
+		return message
+	}
+	return fmt.Sprintf("%s (add%s to what it has you run)", message, c.where)
+}
+
 // helpful has an error of the API server say what to do.
-func helpful(err error) error {
+func (c *cluster) helpful(err error) error {
 	switch {
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("the cluster knows no StatefulSingleton: install the chart there, or name another cluster with --context. `kubectl stfs check` says what else is missing: %w", err)
+		return fmt.Errorf("the cluster knows no StatefulSingleton: install the chart there, or name another cluster with --context. `%s` says what else is missing: %w", c.check(), err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w. `kubectl stfs check` says whether your rights suffice", err)
+		return fmt.Errorf("%w. `%s` says whether your rights suffice", err, c.check())
 	}
 	return err
 }
+
+// check is the command that says what is missing, rights in the namespace among it.
+func (c *cluster) check() string { return c.kubectl("stfs check -n %s", c.namespace) }
 
 // find reads a singleton of the namespace. Where there is none of that name, the error
 // names those there are.
@@ -99,7 +117,7 @@ func (c *cluster) find(ctx context.Context, name string) (*v1.StatefulSingleton,
 		names[i] = there[i].Name
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("there is no StatefulSingleton %s: namespace %s has none at all. Name another with -n; `kubectl stfs status -A` shows those of all", name, c.namespace)
+		return nil, fmt.Errorf("there is no StatefulSingleton %s: namespace %s has none at all. Name another with -n; `%s` shows those of all", name, c.namespace, c.kubectl("stfs status -A"))
 	}
 	return nil, fmt.Errorf("there is no StatefulSingleton %s in namespace %s, which has: %s", name, c.namespace, strings.Join(names, ", "))
 }
@@ -114,6 +132,7 @@ func (c *cluster) list(ctx context.Context, namespace string) ([]v1.StatefulSing
 // sight is a singleton with what is about it, as the controller would see it.
 type sight struct {
 	handoff.Snapshot
+	in *cluster
 	// nodesHidden: the user may not read nodes. Then they look as if they did not exist,
 	// and a decision or a message that rests on them may be another one than the controller's.
 	nodesHidden bool
@@ -122,7 +141,7 @@ type sight struct {
 func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (sight, error) {
 	reader := &hidingNodes{Reader: c}
 	snapshot, err := observe.Observer{Client: reader, Live: reader}.Observe(ctx, singleton)
-	return sight{snapshot, reader.hidden.Load()}, err
+	return sight{snapshot, c, reader.hidden.Load()}, err
 }
 
 // lookAt is look at the singleton of that name.

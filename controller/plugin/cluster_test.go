@@ -6,9 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/spf13/pflag"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
 const kubeconfig = `
@@ -25,37 +22,39 @@ contexts:
 - {name: plain, context: {cluster: one, user: somebody}}
 `
 
-// Context and namespace are those that kubectl would take.
-func TestConnect(t *testing.T) {
-	file := func(name, text string) string {
-		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	t.Setenv("KUBECONFIG", file("config", kubeconfig))
-	other := file("other", strings.ReplaceAll(kubeconfig, "namespace: shop", "namespace: elsewhere"))
+	return path
+}
+
+// Context and namespace are those that kubectl would take, and what the commands tell to
+// run takes the same.
+func TestConnect(t *testing.T) {
+	t.Setenv("KUBECONFIG", file(t, "config", kubeconfig))
+	other := file(t, "other", strings.ReplaceAll(kubeconfig, "namespace: shop", "namespace: elsewhere"))
 	tests := map[string]struct {
 		line          string
 		wantNamespace string
 		wantNamed     bool
+		wantWhere     string
 		wantErr       string
 	}{
-		"the current context's":       {"", "shop", false, ""},
-		"another context's":           {"--context=production", "prod", false, ""},
-		"a context that names none":   {"--context=plain", "default", false, ""},
-		"a flag's":                    {"-n cache", "cache", true, ""},
-		"a flag's, of another":        {"--context=production --namespace=cache", "cache", true, ""},
-		"another file's":              {"--kubeconfig=" + other, "elsewhere", false, ""},
-		"a context that is not there": {"--context=nowhere", "", false, `find the cluster: context "nowhere" does not exist`},
+		"the current context's":       {"", "shop", false, "", ""},
+		"another context's":           {"--context=production", "prod", false, " --context=production", ""},
+		"a context that names none":   {"--context=plain", "default", false, " --context=plain", ""},
+		"a flag's":                    {"-n cache", "cache", true, "", ""},
+		"a flag's, of another":        {"--context=production --namespace=cache", "cache", true, " --context=production", ""},
+		"another file's":              {"--kubeconfig=" + other, "elsewhere", false, " --kubeconfig=" + other, ""},
+		"a context that is not there": {"--context=nowhere", "", false, "", `find the cluster: context "nowhere" does not exist`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			flags := genericclioptions.NewConfigFlags(true)
-			set := pflag.NewFlagSet("stfs", pflag.ContinueOnError)
-			flags.AddFlags(set)
-			if err := set.Parse(strings.Fields(tc.line)); err != nil {
+			flags := newFlags()
+			if err := flags.set.Parse(strings.Fields(tc.line)); err != nil {
 				t.Fatal(err)
 			}
 			in, err := connect(flags, io.Discard)
@@ -68,8 +67,40 @@ func TestConnect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if in.namespace != tc.wantNamespace || in.named != tc.wantNamed {
-				t.Errorf("namespace %s, named by a flag: %t; want %s, %t", in.namespace, in.named, tc.wantNamespace, tc.wantNamed)
+			if in.namespace != tc.wantNamespace || in.named != tc.wantNamed || in.where != tc.wantWhere {
+				t.Errorf("namespace %s, named by a flag: %t, by %q; want %s, %t, %q",
+					in.namespace, in.named, in.where, tc.wantNamespace, tc.wantNamed, tc.wantWhere)
+			}
+		})
+	}
+}
+
+// Flags are repeated as a shell reads them, and no secret is.
+func TestWhere(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		args []string
+		want string
+	}{
+		"none":           {nil, ""},
+		"a space":        {[]string{"--kubeconfig", "/home/me/my clusters/config"}, " --kubeconfig='/home/me/my clusters/config'"},
+		"a quote":        {[]string{"--context", "it's"}, ` --context='it'\''s'`},
+		"a variable":     {[]string{"--context", "$HOME"}, " --context='$HOME'"},
+		"a tilde":        {[]string{"--kubeconfig", "~/config"}, " --kubeconfig='~/config'"},
+		"a cloud's name": {[]string{"--context=arn:aws:eks:eu-west-1:1:cluster/db"}, " --context=arn:aws:eks:eu-west-1:1:cluster/db"},
+		"several":        {[]string{"-s", "https://192.0.2.1:6443", "--insecure-skip-tls-verify"}, " --insecure-skip-tls-verify=true --server=https://192.0.2.1:6443"},
+		"somebody else":  {[]string{"--as=me", "--as-group=a", "--as-group=b c"}, " --as=me --as-group=a --as-group='b c'"},
+		"a secret":       {[]string{"--token=secret", "--context=staging"}, " --context=staging"},
+		"what is theirs": {[]string{"-n", "prod", "--request-timeout=5s"}, ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			flags := newFlags()
+			if err := flags.set.Parse(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			if got := flags.where(); got != tc.want {
+				t.Errorf("where %q, want %q", got, tc.want)
 			}
 		})
 	}

@@ -45,7 +45,7 @@ func (c commands) complete(ctx context.Context, offer func(context.Context, *clu
 	const patience = 3 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	in, err := c.connect()
+	in, err := c.connect(c.flags)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -51,7 +51,7 @@ func explain(s sight, now time.Time) string {
 	e := s.explanation(now)
 	installed := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionPolicyInstalled)
 	if s.Singleton.DeletionTimestamp.IsZero() && (installed == nil || installed.Status != metav1.ConditionTrue) {
-		e.says = append(e.says, "Pods that are created now are not known to be held: "+policyMessage(installed))
+		e.says = append(e.says, "Pods that are created now are not known to be held: "+s.in.amended(policyMessage(installed)))
 		e.helps = append(e.helps, s.check())
 	}
 	var b strings.Builder
@@ -99,7 +99,7 @@ func (s sight) explanation(now time.Time) explanation {
 		if told := s.Singleton.Status.Message; strings.HasPrefix(told, said+"; can't ") {
 			said = told // a write of the controller's is refused
 		}
-		e.says = append(e.says, said)
+		e.says = append(e.says, s.in.amended(said))
 		if !ready || outcome == handoff.AwaitingHandover {
 			e.helps = s.helps(outcome, status.Phase == v1.PhaseFailed)
 		}
@@ -135,13 +135,13 @@ func (s sight) farewell(now time.Time) explanation {
 		message = "Nothing keeps it: it goes as soon as the controller sees it. If that lasts longer than a few seconds, the controller does not run."
 		e.helps = []help{s.check()}
 	}
-	e.says = []string{message}
+	e.says = []string{s.in.amended(message)}
 	return e
 }
 
-// kubectl is a command in the singleton's namespace.
+// kubectl is a command in the singleton's cluster and namespace.
 func (s sight) kubectl(format string, args ...any) string {
-	return fmt.Sprintf("kubectl "+format+" -n "+s.Singleton.Namespace, args...)
+	return s.in.kubectl("%s -n %s", fmt.Sprintf(format, args...), s.Singleton.Namespace)
 }
 
 // helps are the commands that show more about an outcome, or help. Stuck: it may not go on

@@ -48,7 +48,7 @@ func (c commands) handover(ctx context.Context, in *cluster, s sight) error {
 	asked := s.Singleton.DeepCopy()
 	metav1.SetMetaDataAnnotation(&asked.ObjectMeta, v1.HandoverAnnotation, now.UTC().Format(time.RFC3339Nano))
 	if done := s.decide(asked, now).Status.Handover; done != nil && done.Value == asked.Annotations[v1.HandoverAnnotation] && done.Refused != "" {
-		return errors.New(done.Refused)
+		return errors.New(in.amended(done.Refused))
 	}
 	if err := in.Patch(ctx, asked, client.MergeFrom(s.Singleton)); err != nil {
 		return fmt.Errorf("annotate StatefulSingleton %s: %w", fullName(s.Singleton), err)

@@ -144,7 +144,7 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 	}
 	picking := slices.DeleteFunc(slices.Clone(singletons), func(s v1.StatefulSingleton) bool { return !picks(&s, is.pod) })
 	if err := in.Create(ctx, is.pod, client.DryRunAll); err != nil {
-		return fmt.Errorf("a pod of it would be refused: %w.%s", err, policyHint(picking))
+		return fmt.Errorf("a pod of it would be refused: %w.%s", err, in.policyHint(picking))
 	}
 	if output == "yaml" {
 		is.pod.ManagedFields = nil
@@ -161,7 +161,7 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 		return is.pod.Annotations[v1.InjectedAnnotation] == fullName(&s)
 	})
 	if i < 0 {
-		return notInjected(is.pod, singletons, picking)
+		return in.notInjected(is.pod, singletons, picking)
 	}
 	holds := handoff.Holds(is.pod, &singletons[i])
 	if output == "text" {
@@ -185,9 +185,9 @@ func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
 }
 
 // notInjected says why that may be.
-func notInjected(pod *corev1.Pod, singletons, picking []v1.StatefulSingleton) error {
+func (c *cluster) notInjected(pod *corev1.Pod, singletons, picking []v1.StatefulSingleton) error {
 	if len(picking) > 0 {
-		return fmt.Errorf("nothing would hold a pod of it, though StatefulSingleton %s picks it: Kyverno did not change it.%s", namesOf(picking), policyHint(picking))
+		return fmt.Errorf("nothing would hold a pod of it, though StatefulSingleton %s picks it: Kyverno did not change it.%s", namesOf(picking), c.policyHint(picking))
 	}
 	text := fmt.Sprintf("nothing would hold a pod of it: no StatefulSingleton of namespace %s picks the labels %s", pod.Namespace, labels.FormatLabels(pod.Labels))
 	if len(singletons) == 0 {
@@ -201,14 +201,14 @@ func notInjected(pod *corev1.Pod, singletons, picking []v1.StatefulSingleton) er
 }
 
 // policyHint tells what the controller knows of the policies.
-func policyHint(picking []v1.StatefulSingleton) (hint string) {
+func (c *cluster) policyHint(picking []v1.StatefulSingleton) (hint string) {
 	for i := range picking {
-		if c := meta.FindStatusCondition(picking[i].Status.Conditions, v1.ConditionPolicyInstalled); c != nil {
-			hint += fmt.Sprintf(" Condition %s of %s is %s: %s.", c.Type, picking[i].Name, c.Status, c.Message)
+		if is := meta.FindStatusCondition(picking[i].Status.Conditions, v1.ConditionPolicyInstalled); is != nil {
+			hint += fmt.Sprintf(" Condition %s of %s is %s: %s.", is.Type, picking[i].Name, is.Status, c.amended(is.Message))
 		}
 	}
 	if len(picking) > 0 {
-		hint += " `kubectl stfs check` says whether Kyverno and the guards are there"
+		hint += fmt.Sprintf(" `%s` says whether Kyverno and the guards are there", c.check())
 	}
 	return hint
 }

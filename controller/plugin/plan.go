@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -27,7 +26,7 @@ the time that you read it.`,
 				return err
 			}
 			if s.nodesHidden {
-				return errors.New("you may not read nodes, and a plan may hang on them: ask for the right to get them, or see what the controller says with `kubectl stfs status`")
+				return fmt.Errorf("you may not read nodes, and a plan may hang on them: ask for the right to get them, or see what the controller says with `%s`", s.kubectl("stfs status %s", s.Singleton.Name))
 			}
 			return c.print("%s", planInWords(s, c.clock.Now()))
 		}),
@@ -39,18 +38,18 @@ func planInWords(s sight, now time.Time) string {
 	fmt.Fprintf(&b, "StatefulSingleton %s, as it is at %s:\n\n", fullName(s.Singleton), now.UTC().Format(time.RFC3339))
 	if !s.Singleton.DeletionTimestamp.IsZero() {
 		keep, message := handoff.Farewell(s.Snapshot, now)
-		b.WriteString(farewellInWords(keep, message))
+		b.WriteString(farewellInWords(keep, s.in.amended(message)))
 		return b.String()
 	}
 	plan := handoff.Decide(s.Snapshot, now)
-	fmt.Fprintf(&b, "%s: %s\n", plan.Outcome, plan.Status.Message)
+	fmt.Fprintf(&b, "%s: %s\n", plan.Outcome, s.in.amended(plan.Status.Message))
 	if len(plan.Steps) == 0 {
 		b.WriteString("\nNo step is to be taken.\n")
 	} else {
 		b.WriteString("\nSteps, each of which comes only if the ones before it succeed:\n")
 	}
 	for i, step := range plan.Steps {
-		fmt.Fprintf(&b, "%3d. %s\n", i+1, stepInWords(step, plan))
+		fmt.Fprintf(&b, "%3d. %s\n", i+1, s.in.amended(stepInWords(step, plan)))
 	}
 	switch {
 	case plan.Status.ActivePodUID == "":

@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/clock"
@@ -18,28 +17,26 @@ import (
 // NewCommand is `kubectl stfs` of that version. Its commands fail with errors that say
 // what to do.
 func NewCommand(version string, streams genericiooptions.IOStreams) *cobra.Command {
-	flags := genericclioptions.NewConfigFlags(true)
-	flags.CacheDir = nil // nothing is cached
-	root := commands{
+	return commands{
 		IOStreams: streams,
 		version:   version,
+		flags:     newFlags(),
 		clock:     clock.RealClock{},
 		asks:      func() bool { return printers.IsTerminal(streams.In) },
-		connect:   func() (*cluster, error) { return connect(flags, streams.ErrOut) },
+		connect:   func(flags kubectlFlags) (*cluster, error) { return connect(flags, streams.ErrOut) },
 	}.root()
-	flags.AddFlags(root.PersistentFlags())
-	return root
 }
 
 // commands is what all of them share.
 type commands struct {
 	genericiooptions.IOStreams
 	version string
+	flags   kubectlFlags
 	clock   clock.PassiveClock
 	// asks tells whether somebody is there to be asked.
 	asks func() bool
 	// connect reaches the cluster that the flags and the kubeconfig name.
-	connect func() (*cluster, error)
+	connect func(kubectlFlags) (*cluster, error)
 }
 
 func (c commands) root() *cobra.Command {
@@ -65,6 +62,7 @@ over, and attest that a pod has stopped.`,
 	root.SetIn(c.In)
 	root.SetOut(c.Out)
 	root.SetErr(c.ErrOut)
+	root.PersistentFlags().AddFlagSet(c.flags.set)
 	root.AddCommand(c.statusCommand(), c.explainCommand(), c.planCommand(), c.injectCommand(),
 		c.handoverCommand(), c.attestCommand(), c.checkCommand())
 	return root
@@ -73,11 +71,11 @@ over, and attest that a pod has stopped.`,
 // in has a command run in the cluster.
 func (c commands) in(run func(ctx context.Context, in *cluster, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		in, err := c.connect()
+		in, err := c.connect(c.flags)
 		if err != nil {
 			return err
 		}
-		return helpful(run(cmd.Context(), in, args))
+		return in.helpful(run(cmd.Context(), in, args))
 	}
 }
 

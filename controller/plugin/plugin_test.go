@@ -57,6 +57,7 @@ func careless(pod *corev1.Pod) error {
 func refuse(*corev1.Pod) error { return errors.New("admission webhook denied the request") }
 
 // What the commands write, of worlds that stand still. An error comes last, as main has it.
+// With --context, what they tell to run is about that cluster too.
 func TestOutput(t *testing.T) {
 	nodes := answers{forbidden: []string{"get nodes"}}
 	tests := map[string]struct {
@@ -78,8 +79,8 @@ func TestOutput(t *testing.T) {
 		"status-all-and-name":       {"running", "status db -A", answers{}},
 		"status-unknown-output":     {"running", "status -o wide", answers{}},
 		"unknown-name":              {"several", "status web", answers{}},
-		"unknown-name-of-none":      {"cluster", "explain web", answers{}},
-		"not-installed":             {"cluster", "status", answers{unserved: []string{"StatefulSingleton"}}},
+		"unknown-name-of-none":      {"cluster", "explain web --context=staging", answers{}},
+		"not-installed":             {"cluster", "status --context=staging", answers{unserved: []string{"StatefulSingleton"}}},
 		"forbidden":                 {"running", "status", answers{forbidden: []string{"list statefulsingletons"}}},
 		"no-name":                   {"running", "explain", answers{}},
 		"explain-ready":             {"running", "explain db", answers{}},
@@ -94,24 +95,29 @@ func TestOutput(t *testing.T) {
 		"explain-crash":             {"troubles", "explain crash", answers{}},
 		"explain-no-pod-follows":    {"troubles", "explain ended", answers{}},
 		"explain-overlapping":       {"troubles", "explain left", answers{}},
-		"explain-two-run":           {"troubles", "explain twice", answers{}},
+		"explain-two-run":           {"troubles", "explain twice --context=staging", answers{}},
 		"plan-nothing":              {"running", "plan db", answers{}},
 		"plan-release":              {"first", "plan db", answers{}},
 		"plan-deleting":             {"deleting", "plan db", answers{}},
-		"plan-nodes-hidden":         {"lost-node", "plan db", nodes},
+		"plan-nodes-hidden":         {"lost-node", "plan db --context=staging", nodes},
+		"plan-elsewhere":            {"deleting", "plan db --context=staging", answers{}},
+		"handover":                  {"running", "handover db --context=staging", answers{}},
+		"handover-refused":          {"bare", "handover db --context=staging", answers{}},
+		"attest":                    {"lost-node", "attest db aaaaaaaa-0000-4000-8000-000000000001 -y --context=staging", answers{}},
+		"attest-refused":            {"running", "attest db aaaaaaaa-0000-4000-8000-000000000002 -y --context=staging", answers{}},
 		"inject":                    {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: kyverno}},
 		"inject-yaml":               {"running", "inject -f testdata/manifests/deployment.yaml -o yaml", answers{admit: kyverno}},
 		"inject-list":               {"running", "inject -f testdata/manifests/list.yaml", answers{admit: kyverno}},
 		"inject-no-file":            {"running", "inject -f testdata/manifests/none.yaml", answers{}},
 		"inject-not-picked":         {"running", "inject -f testdata/manifests/pod.yaml", answers{}},
-		"inject-kyverno-away":       {"running", "inject -f testdata/manifests/deployment.yaml", answers{}},
+		"inject-kyverno-away":       {"running", "inject -f testdata/manifests/deployment.yaml --context=staging", answers{}},
 		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: careless}},
 		"inject-refused":            {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: refuse}},
 		"inject-no-pod":             {"running", "inject -f testdata/manifests/service.yaml", answers{}},
 		"check":                     {"cluster", "check", answers{}},
 		"check-broken":              {"broken-cluster", "check", answers{kubernetes: "v1.32.4", forbidden: []string{"patch statefulsingletons", "watch pods"}}},
 		"check-bare":                {"running", "check", answers{unserved: []string{"StatefulSingleton", "ClusterPolicy"}}},
-		"check-kyverno-down":        {"kyverno-down", "check", answers{}},
+		"check-kyverno-down":        {"kyverno-down", "check --context=staging", answers{}},
 		"check-kyverno-gone":        {"running", "check", answers{}},
 		"check-hidden":              {"cluster", "check", answers{forbidden: []string{"list deployments", "list validatingadmissionpolicies", "get nodes"}}},
 	}

@@ -3,6 +3,7 @@ package plugin
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -79,19 +80,20 @@ func newStage(t *testing.T, world string, a answers) *stage {
 	s := &stage{WithWatch: builder.Build()}
 	streams, in, out, _ := genericiooptions.NewTestIOStreams()
 	s.in, s.out = in, out
-	kubernetes := a.kubernetes
-	if kubernetes == "" {
-		kubernetes = "v1.36.3"
-	}
+	kubernetes := cmp.Or(a.kubernetes, "v1.36.3")
 	s.commands = commands{
 		IOStreams: streams,
 		version:   "0.1.0",
+		flags:     newFlags(),
 		clock:     clocktesting.NewFakePassiveClock(now),
 		asks:      func() bool { return false },
-		connect: func() (*cluster, error) {
-			return &cluster{WithWatch: s.WithWatch, namespace: "prod", serverVersion: func() (*version.Info, error) {
-				return &version.Info{GitVersion: kubernetes}, nil
-			}}, nil
+		connect: func(flags kubectlFlags) (*cluster, error) {
+			return &cluster{
+				WithWatch: s.WithWatch,
+				namespace: cmp.Or(*flags.Namespace, "prod"), named: *flags.Namespace != "",
+				where:         flags.where(),
+				serverVersion: func() (*version.Info, error) { return &version.Info{GitVersion: kubernetes}, nil },
+			}, nil
 		},
 	}
 	return s
