@@ -3,10 +3,13 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // completeName offers the names of the namespace's singletons.
@@ -56,10 +59,39 @@ func (c commands) complete(ctx context.Context, offer func(context.Context, *clu
 	return offers, cobra.ShellCompDirectiveNoFileComp
 }
 
+// completeNamespace offers the namespaces of the cluster.
+func (c commands) completeNamespace(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) ([]cobra.Completion, error) {
+		var namespaces corev1.NamespaceList
+		err := in.List(ctx, &namespaces)
+		names := make([]string, len(namespaces.Items))
+		for i := range namespaces.Items {
+			names[i] = namespaces.Items[i].Name
+		}
+		return beginningWith(typed, names), err
+	})
+}
+
+// completeContext offers the contexts of the kubeconfig.
+func (c commands) completeContext(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return beginningWith(typed, slices.Sorted(maps.Keys(config.Contexts))), cobra.ShellCompDirectiveNoFileComp
+}
+
+func beginningWith(typed string, names []string) []cobra.Completion {
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, typed) })
+}
+
 // completeOutput offers the values of --output.
 func completeOutput(cmd *cobra.Command, values ...cobra.Completion) {
-	err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	if err != nil {
-		panic(fmt.Sprintf("flag --output of %s: %v", cmd.Name(), err)) // it exists
+	completeFlag(cmd, "output", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func completeFlag(cmd *cobra.Command, flag string, offer cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, offer); err != nil {
+		panic(fmt.Sprintf("flag --%s of %s: %v", flag, cmd.Name(), err)) // it exists
 	}
 }

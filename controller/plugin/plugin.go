@@ -63,6 +63,8 @@ over, and attest that a pod has stopped.`,
 	root.SetOut(c.Out)
 	root.SetErr(c.ErrOut)
 	root.PersistentFlags().AddFlagSet(c.flags.set)
+	completeFlag(root, "namespace", c.completeNamespace)
+	completeFlag(root, "context", c.completeContext)
 	root.AddCommand(c.statusCommand(), c.explainCommand(), c.planCommand(), c.injectCommand(),
 		c.handoverCommand(), c.attestCommand(), c.checkCommand())
 	return root

@@ -223,6 +223,7 @@ func TestTimelineWithoutMoments(t *testing.T) {
 }
 
 func TestComplete(t *testing.T) {
+	t.Setenv("KUBECONFIG", file(t, "config", kubeconfig))
 	tests := map[string]struct {
 		world, line string
 		want        string
@@ -231,7 +232,12 @@ func TestComplete(t *testing.T) {
 		"only one":       {"several", "explain d", "db\tFailed\n:4\n"},
 		"no second name": {"several", "plan db ", ":4\n"},
 		"uid":            {"several", "attest db ", "aaaaaaaa-0000-4000-8000-000000000001\tpod db-5c9f-h2qpb\n:4\n"},
+		"names there":    {"several", "status -n shop ", ":4\n"},
 		"output":         {"several", "status -o ", "text\njson\nyaml\n:4\n"},
+		"namespaces":     {"several", "status -n ", "prod\nshop\n:4\n"},
+		"one namespace":  {"several", "explain db --namespace=s", "shop\n:4\n"},
+		"contexts":       {"several", "status --context ", "plain\nproduction\nstaging\n:4\n"},
+		"two contexts":   {"several", "explain db --context=p", "plain\nproduction\n:4\n"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
