@@ -62,6 +62,9 @@ The exit code is 1 if anything failed.`,
 }
 
 func (c commands) check(ctx context.Context, in *cluster) error {
+	if _, err := in.serverVersion(); unreached(err) || apierrors.IsUnauthorized(err) {
+		return err // each of them would say the same
+	}
 	checks := []check{
 		{"Kubernetes", checkKubernetes},
 		{"definition", checkDefinition},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 	"sync/atomic"
 
@@ -89,6 +90,10 @@ func (c *cluster) amended(message string) string {
 // helpful has an error of the API server say what to do.
 func (c *cluster) helpful(err error) error {
 	switch {
+	case unreached(err):
+		return fmt.Errorf("the cluster can't be reached: %w. See whether `%s` reaches it, or name another cluster with --context", err, c.kubectl("version"))
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("the cluster does not know who you are: %w. Renew the credentials of your kubeconfig, or name another cluster with --context", err)
 	case meta.IsNoMatchError(err):
 		return fmt.Errorf("the cluster knows no StatefulSingleton: install the chart there, or name another cluster with --context. `%s` says what else is missing: %w", c.check(), err)
 	case apierrors.IsForbidden(err):
@@ -99,6 +104,13 @@ func (c *cluster) helpful(err error) error {
 
 // check is the command that says what is missing, rights in the namespace among it.
 func (c *cluster) check() string { return c.kubectl("stfs check -n %s", c.namespace) }
+
+// unreached tells whether nobody answered for the cluster. A person who does not want to
+// wait any longer knows.
+func unreached(err error) bool {
+	_, is := errors.AsType[*url.Error](err)
+	return is && !errors.Is(err, context.Canceled)
+}
 
 // find reads a singleton of the namespace. Where there is none of that name, the error
 // names those there are.

@@ -2,10 +2,14 @@ package plugin
 
 import (
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
 const kubeconfig = `
@@ -103,5 +107,59 @@ func TestWhere(t *testing.T) {
 				t.Errorf("where %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// Where no API server answers, or it does not take the credentials, each command says what
+// to do, and so does check, instead of a line for each of its checks.
+func TestUnanswered(t *testing.T) {
+	away := httptest.NewServer(http.NotFoundHandler())
+	away.Close()
+	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "who are you?", http.StatusUnauthorized)
+	}))
+	t.Cleanup(refusing.Close)
+	tests := map[string]struct{ server, wantBegin, wantEnd string }{
+		"away": {
+			away.URL, "the cluster can't be reached: ",
+			". See whether `kubectl version --context=production` reaches it, or name another cluster with --context",
+		},
+		"refusing": {
+			refusing.URL, "the cluster does not know who you are: ",
+			". Renew the credentials of your kubeconfig, or name another cluster with --context",
+		},
+	}
+	lines := []string{
+		"status", "status -w", "explain db", "plan db", "handover db", "attest db 1 -y", "check",
+		"inject -f testdata/manifests/deployment.yaml",
+	}
+	for name, tc := range tests {
+		for _, line := range lines {
+			t.Run(name+", "+line, func(t *testing.T) {
+				t.Setenv("KUBECONFIG", file(t, "config", strings.ReplaceAll(kubeconfig, "https://kubernetes.example", tc.server)))
+				streams, _, out, _ := genericiooptions.NewTestIOStreams()
+				root := NewCommand("0.1.0", streams)
+				root.SetArgs(append(strings.Fields(line), "--context=production"))
+				err := root.ExecuteContext(t.Context())
+				if err == nil || !strings.HasPrefix(err.Error(), tc.wantBegin) || !strings.HasSuffix(err.Error(), tc.wantEnd) {
+					t.Errorf("error %v, want %q first and %q last", err, tc.wantBegin, tc.wantEnd)
+				}
+				if out.Len() > 0 {
+					t.Errorf("and it writes:\n%s", out)
+				}
+			})
+		}
+	}
+}
+
+// A manifest that can't be fetched says nothing of the cluster.
+func TestManifestAway(t *testing.T) {
+	t.Parallel() // what fetches it tries for two seconds
+	away := httptest.NewServer(http.NotFoundHandler())
+	away.Close()
+	s := newStage(t, "running", answers{})
+	err := s.run(t.Context(), "inject -f "+away.URL+"/pod.yaml")
+	if want := "read " + away.URL + "/pod.yaml: "; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %q first", err, want)
 	}
 }

@@ -25,6 +25,7 @@ import (
 
 func (c commands) injectCommand() *cobra.Command {
 	var file, output string
+	var candidates []candidate
 	cmd := &cobra.Command{
 		Use:   "inject -f FILE",
 		Short: "Show what becomes of a pod that is created, and what would hold each container",
@@ -42,8 +43,15 @@ The exit code is 1 where the pod would not be held; it says why that may be.`,
   # Of what runs already
   kubectl get deployment db -o yaml | kubectl stfs inject -f -`,
 		Args: takes(0, 0),
+		PreRunE: func(cmd *cobra.Command, _ []string) (err error) { // the cluster is not asked before
+			if file == "" {
+				return fmt.Errorf("no manifests are given: name a file, a directory or a URL with -f, or - for standard input; %s --help has examples", cmd.CommandPath())
+			}
+			candidates, err = c.candidatesIn(file)
+			return err
+		},
 		RunE: c.in(func(ctx context.Context, in *cluster, _ []string) error {
-			return c.inject(ctx, in, file, output)
+			return c.inject(ctx, in, candidates, output)
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifests: a file, a directory, a URL, or - for standard input (required)")
@@ -55,16 +63,9 @@ The exit code is 1 where the pod would not be held; it says why that may be.`,
 	return cmd
 }
 
-func (c commands) inject(ctx context.Context, in *cluster, file, output string) error {
+func (c commands) inject(ctx context.Context, in *cluster, candidates []candidate, output string) error {
 	if output != "text" && output != "yaml" {
 		return fmt.Errorf("--output is %q: give text or yaml", output)
-	}
-	candidates, err := c.candidatesIn(file)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", file, err)
-	}
-	if len(candidates) == 0 {
-		return fmt.Errorf("%s has neither a Pod nor anything with a pod template, as a Deployment has it", file)
 	}
 	var failed []error
 	for i, candidate := range candidates {
@@ -103,7 +104,13 @@ func (c commands) candidatesIn(file string) (all []candidate, err error) {
 		}
 		return err
 	})
-	return all, err
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has neither a Pod nor anything with a pod template, as a Deployment has it", file)
+	}
+	return all, nil
 }
 
 // podIn makes a new pod of a Pod, or of the template of anything that has one; nil of

@@ -62,6 +62,9 @@ over, and attest that a pod has stopped.`,
 	root.SetIn(c.In)
 	root.SetOut(c.Out)
 	root.SetErr(c.ErrOut)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w; %s --help has the flags", err, cmd.CommandPath())
+	})
 	root.PersistentFlags().AddFlagSet(c.flags.set)
 	completeFlag(root, "namespace", c.completeNamespace)
 	completeFlag(root, "context", c.completeContext)
