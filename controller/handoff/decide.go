@@ -517,9 +517,9 @@ func (d *decision) serving(containers []heldContainer) {
 			d.usual = d.left(usuallyReady, t.Signalled.Time)
 		}
 		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
-	case d.lostNode(d.holder) != nil:
+	case d.LostNode(d.holder) != nil:
 		d.found(HolderNotReady, "pod %s holds, and its node %s does not answer: it may run on there, so nothing starts elsewhere%s. If the node is off, run: %s",
-			d.holder.Name, d.holder.Spec.NodeName, d.spareInWords(), taintCommand(d.lostNode(d.holder)))
+			d.holder.Name, d.holder.Spec.NodeName, d.spareInWords(), TaintCommand(d.LostNode(d.holder)))
 	case next != nil:
 		d.found(AwaitingHandover, "pod %s is warm and of a newer revision than pod %s, and their StatefulSet goes on only once pod %s is Ready. To have it take over, run: kubectl delete -n %s pod %s",
 			next.Name, d.holder.Name, next.Name, d.Singleton.Namespace, d.holder.Name)

@@ -299,7 +299,7 @@ func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
 	case node == nil:
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that it has ended: %s", pod.Spec.NodeName, attest)
 	case !nodeReady(node):
-		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: %s; %s", node.Name, taintCommand(node), attest)
+		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: %s; %s", node.Name, TaintCommand(node), attest)
 	case terminal(pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
@@ -309,16 +309,16 @@ func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
 	return "; the next pod is released once the kubelet reports that it has ended"
 }
 
-// lostNode is the pod's node if it is known not to answer.
-func (s Snapshot) lostNode(pod *corev1.Pod) *corev1.Node {
+// LostNode is the pod's node if it is known not to answer, and nil if not.
+func (s Snapshot) LostNode(pod *corev1.Pod) *corev1.Node {
 	if node := s.Nodes[pod.Spec.NodeName]; node != nil && !nodeReady(node) {
 		return node
 	}
 	return nil
 }
 
-// taintCommand is how a person vouches that the node is off.
-func taintCommand(node *corev1.Node) string {
+// TaintCommand is how a person vouches that the node is off.
+func TaintCommand(node *corev1.Node) string {
 	return fmt.Sprintf("kubectl taint node %s %s=nodeshutdown:NoExecute", node.Name, corev1.TaintNodeOutOfService)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -92,9 +93,17 @@ Type the name of the pod to vouch for it: `, name, fullName(s.Singleton))
 
 // podName is the name of the pod with that uid, whether it exists or is but recorded.
 func (s sight) podName(uid string) string {
-	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return string(pod.UID) == uid })
-	if i < 0 {
-		return s.Singleton.Status.ActivePod
+	if pod := s.pod(types.UID(uid)); pod != nil {
+		return pod.Name
 	}
-	return s.Pods[i].Name
+	return s.Singleton.Status.ActivePod
+}
+
+// pod is the one with that uid, nil if it does not exist.
+func (s sight) pod(uid types.UID) *corev1.Pod {
+	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == uid })
+	if i < 0 {
+		return nil
+	}
+	return &s.Pods[i]
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -127,15 +128,24 @@ func (s sight) farewell(now time.Time) explanation {
 		e.helps = []help{{"read them", s.kubectl("describe stfs %s", s.Singleton.Name)}}
 		return e
 	}
-	_, message := handoff.Farewell(s.Snapshot, now)
+	keep, message := handoff.Farewell(s.Snapshot, now)
 	if told := s.Singleton.Status.Message; message == "" && strings.HasPrefix(told, "the StatefulSingleton can't go yet: ") {
 		message = told
 	}
 	if message == "" {
-		message = "Nothing keeps it: it goes as soon as the controller sees it. If that lasts longer than a few seconds, the controller does not run."
+		e.says = []string{"Nothing keeps it: it goes as soon as the controller sees it. If that lasts longer than a few seconds, the controller does not run."}
 		e.helps = []help{s.check()}
+		return e
 	}
 	e.says = []string{s.in.amended(message)}
+	for _, ref := range keep {
+		if pod := s.pod(ref.UID); pod != nil && handoff.Going(pod) {
+			e.helps = append(e.helps, s.vouch(ref.UID)...)
+		}
+	}
+	if holder := s.Singleton.Status.ActivePodUID; holder != "" && s.pod(holder) == nil {
+		e.helps = append(e.helps, s.vouch(holder)...)
+	}
 	return e
 }
 
@@ -157,6 +167,9 @@ func (s sight) helps(outcome handoff.Outcome, stuck bool) []help {
 	case handoff.WarmingUp, handoff.StandbyNotWarm:
 		return s.aboutPods(handoff.Standby, "see what it waits for", "describe pod %s")
 	case handoff.Starting, handoff.HolderNotReady:
+		if helps := s.aboutLostNode(s.Singleton.Status.ActivePodUID); helps != nil {
+			return helps
+		}
 		return slices.Concat(s.aboutPods(handoff.Holder, "read what it logs", "logs %s --all-containers --tail=50"),
 			s.aboutPods(handoff.Holder, "see what the kubelet says", "describe pod %s"))
 	case handoff.Rolling:
@@ -167,10 +180,11 @@ func (s sight) helps(outcome handoff.Outcome, stuck bool) []help {
 		}
 		return []help{{"have it take over", s.kubectl("stfs handover %s", name)}}
 	case handoff.HolderStopping, handoff.HolderLost:
-		if stuck && s.believed(s.Singleton.Status.ActivePodUID) {
-			return []help{s.attest(s.Singleton.Status.ActivePodUID)}
+		helps := s.vouch(s.Singleton.Status.ActivePodUID)
+		if len(helps) == 0 || !stuck && s.lostNode(s.Singleton.Status.ActivePodUID) == nil {
+			return []help{follow}
 		}
-		return []help{follow}
+		return helps
 	case handoff.SeveralRun:
 		return s.aboutRunners()
 	case handoff.Overlapping:
@@ -182,8 +196,39 @@ func (s sight) helps(outcome handoff.Outcome, stuck bool) []help {
 
 func (s sight) check() help { return help{"see what is missing", s.kubectl("stfs check")} }
 
+// vouch are the commands by which a person vouches that a pod has stopped, as far as the
+// controller would believe it: that its node is off, or that the pod alone has.
+func (s sight) vouch(uid types.UID) []help {
+	helps := s.aboutLostNode(uid)
+	if s.believed(uid) {
+		helps = append(helps, s.attest(uid))
+	}
+	return helps
+}
+
+// aboutLostNode are the commands that show more of a pod's node that does not answer, and
+// vouch that it is off; none where it answers.
+func (s sight) aboutLostNode(uid types.UID) []help {
+	node := s.lostNode(uid)
+	if node == nil {
+		return nil
+	}
+	return []help{
+		{"see since when node " + node.Name + " does not answer", s.in.kubectl("describe node %s", node.Name)},
+		{"vouch that node " + node.Name + " is off, once you have made sure", handoff.TaintCommand(node) + s.in.where},
+	}
+}
+
+// lostNode is the node of the pod with that uid, if it is known not to answer.
+func (s sight) lostNode(uid types.UID) *corev1.Node {
+	if pod := s.pod(uid); pod != nil {
+		return s.LostNode(pod)
+	}
+	return nil
+}
+
 func (s sight) attest(uid types.UID) help {
-	return help{"vouch that it has stopped, once you have made sure", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
+	return help{"vouch that pod " + s.podName(string(uid)) + " has stopped, once you have made sure", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
 }
 
 // believed tells whether the controller would take a person's word for the pod with that
@@ -203,9 +248,7 @@ func (s sight) aboutRunners() (helps []help) {
 		switch {
 		case is.Part != handoff.Runner:
 		case handoff.Going(is.Pod):
-			if s.believed(is.Pod.UID) {
-				helps = append(helps, s.attest(is.Pod.UID))
-			}
+			helps = append(helps, s.vouch(is.Pod.UID)...)
 		default:
 			helps = append(helps, help{"stop it, if it is too much", s.kubectl("delete pod %s", is.Pod.Name)})
 		}

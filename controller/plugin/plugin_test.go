@@ -97,6 +97,7 @@ func TestOutput(t *testing.T) {
 		"explain-no-pod-follows":    {"troubles", "explain ended", answers{}},
 		"explain-overlapping":       {"troubles", "explain left", answers{}},
 		"explain-two-run":           {"troubles", "explain twice --context=staging", answers{}},
+		"explain-silent-node":       {"troubles", "explain silent --context=staging", answers{}},
 		"plan-nothing":              {"running", "plan db", answers{}},
 		"plan-release":              {"first", "plan db", answers{}},
 		"plan-deleting":             {"deleting", "plan db", answers{}},
