@@ -100,10 +100,13 @@ func (r *run) makeRoom(ctx context.Context) error {
 	if before := r.results.Steps[len(r.results.Steps)-2]; before.Refused == "" {
 		return nil
 	}
-	policy := &metav1.PartialObjectMetadata{}
-	policy.SetGroupVersionKind(policies.GVK)
 	r.tell("no room for the webhooks of the namespaces: the policies of the singletons are deleted")
-	return r.DeleteAllOf(ctx, policy, client.HasLabels{v1.SingletonLabel})
+	// One by one: all of them in one request would take longer than the API server gives it.
+	return forAll(ctx, r.made, func(ctx context.Context, s singleton) error {
+		policy := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: policyOf(s, policies.PerSingleton)}}
+		policy.SetGroupVersionKind(policies.GVK)
+		return client.IgnoreNotFound(r.Delete(ctx, policy))
+	})
 }
 
 func (r *run) create(ctx context.Context, s singleton) error {

@@ -36,8 +36,8 @@ const (
 	// againRests is how many times as long as it lasted nobody follows after one of the
 	// others, so that they together keep the API server as busy as one that never rests.
 	againRests = againAtOnce - 1
-	// linePoll is how often those in line for the first look by themselves whether it is
-	// their turn. The others do as they are looked at anyway.
+	// linePoll is how often those in line look by themselves whether it is their turn, but
+	// for a proof that is made again: there it is done as they are looked at anyway.
 	linePoll = 15 * time.Second
 	// fieldOwner owns what the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
