@@ -448,7 +448,10 @@ func (d *decision) alive() {
 }
 
 // nudge has the kubelet look again at a holder that starts, once, where it usually would
-// have seen by now what it looks for.
+// have seen by now what it looks for. It may have missed the signal: the mark by which it
+// projects a change of the pod is lost where it is set while the change before is being
+// written (pkg/kubelet/volumemanager/cache: MarkRemountRequired, AddPodToVolume). By
+// itself it would look again after a minute, or a minute and a half.
 func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	t := d.status.LastTransition
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !IsTrue(d.holder, corev1.PodReady)
@@ -476,6 +479,8 @@ func nudgeAfter(containers []heldContainer) time.Duration {
 		return usuallySeen
 	case slices.ContainsFunc(containers, func(h heldContainer) bool { return h.seldomProbed }):
 		return kubeletLook
+	case slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.open && !(h.gateProbe && h.started()) }):
+		return usuallyReady
 	}
 	return 0
 }

@@ -472,7 +472,7 @@ func TestDecideHolderAlive(t *testing.T) {
 		"main process not started, the readiness gate was shut": {
 			snapshot:    MakeSnapshot(MakePod("db-1").GateProbe().Injected().Signalled(7).Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps:   []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
+			wantSteps:   []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7}},
 			wantMessage: "pod db-1 was released and is not Ready yet: container app runs",
 		},
 		"main process started, its readiness is not looked at before a period has passed": {
@@ -486,9 +486,14 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
 		},
 		"its readiness is looked at in a second anyway": {
-			snapshot:    MakeSnapshot(MakePod("db-1").Readiness(1).Injected().Signalled(7).Running()).Chosen("db-1"),
+			snapshot:    MakeSnapshot(MakePod("db-1").Readiness(1).Injected().SignalledAt(7, now.Add(-4999*time.Millisecond)).Running()).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
+		},
+		"its readiness is looked at every second, and it is not Ready for so long that the kubelet may have missed the signal": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Readiness(1).Injected().SignalledAt(7, now.Add(-5*time.Second)).Running()).Chosen("db-1"),
+			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7}},
 		},
 		"nudged already": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Readiness(10).Injected().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Running()).Chosen("db-1"),
@@ -499,7 +504,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot: MakeSnapshot(MakePod("db-1").GateProbe().Container(corev1.Container{Name: "helper"}).Injected().
 				Signalled(7).Running().State("helper", waiting("ContainerCreating", ""))).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7}},
 		},
 		"not Ready any more": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "no answer")).Holder("db-1"),

@@ -125,7 +125,7 @@ type (
 	}
 
 	// Nudge makes the kubelet look again at a pod that was signalled: whether the ConfigMap
-	// exists, and whether the pod is ready.
+	// exists, what the signal is, and whether the pod is ready.
 	Nudge struct {
 		Pod   PodRef
 		Epoch int64
