@@ -1,5 +1,6 @@
 # The errors of a chainsaw run, each after what the same case printed last: what a
-# reader wants at the end of a log in which cases ran side by side.
+# reader wants at the end of a log in which cases ran side by side. And how things
+# stood then, as .chainsaw.yaml has it told.
 /^=== (NAME|CONT)/ { next }
 /^    sink\.go:/ {
 	split($0, column, / *\| */)
@@ -8,6 +9,7 @@
 	else last[test] = $0 "\n"
 	next
 }
+/^ +in [a-z0-9-]+: / { print; next }
 /^        / && status == "ERROR" { print; next }
 /^        / { last[test] = last[test] $0 "\n"; next }
 { status = "" }
