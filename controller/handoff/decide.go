@@ -448,10 +448,10 @@ func (d *decision) alive() {
 }
 
 // nudge has the kubelet look again at a holder that starts, once, where it usually would
-// have seen by now what it looks for. It may have missed the signal: the mark by which it
-// projects a change of the pod is lost where it is set while the change before is being
-// written (pkg/kubelet/volumemanager/cache: MarkRemountRequired, AddPodToVolume). By
-// itself it would look again after a minute, or a minute and a half.
+// have seen by now what it looks for. It may have missed the signal: it goes through lists
+// of pods and of volumes to project anew what has changed, and a pod that changes meanwhile
+// it may project as the list has it (pkg/kubelet/volumemanager: findAndAddNewPods,
+// mountOrAttachVolumes). By itself it would look again after 60 to 90 s.
 func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	t := d.status.LastTransition
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !IsTrue(d.holder, corev1.PodReady)

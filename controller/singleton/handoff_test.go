@@ -62,6 +62,18 @@ func TestFirstRelease(t *testing.T) {
 	}
 }
 
+// The kubelet misses the signal, and would see it only with the pod's next change.
+func TestMissedSignal(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+
+	pod := w.warmPod("db-1", withCommand)
+	w.Eventually(func() string { return w.pod("db-1").Annotations[v1.NudgeAnnotation] }).Should(Equal("1"), "the epoch with which the pod is changed once more")
+	w.serve(pod)
+	w.Expect(w.singleton().Status.Phase).To(Equal(v1.PhaseRunning))
+}
+
 // wantReleased checks all that a holder bears.
 func wantReleased(w *world, name string, epoch int64) {
 	w.t.Helper()
