@@ -33,50 +33,63 @@ type event struct {
 	} `json:"objectRef"`
 }
 
-// auditLog is where the local cluster's API server writes down the controller's requests.
-func auditLog() (string, error) {
+// auditLogs is where the local cluster's API server writes down the controller's requests: the
+// file that it writes, and the full one before it.
+func auditLogs() ([]string, error) {
 	state := os.Getenv("STATEFULSINGLETON_CLUSTER")
 	if state == "" {
-		return "", errors.New("this is not the local cluster: run it by `bin/cluster exec --`")
+		return nil, errors.New("this is not the local cluster: run it by `bin/cluster exec --`")
 	}
-	return filepath.Join(state, "logs/control-audit.log"), nil
+	return filepath.Glob(filepath.Join(state, "logs/control-audit*.log"))
 }
 
 // countRequests counts what the controller asked of the API server about the singletons. What is
 // of no namespace and no singleton's policy, as a node, counts too.
 func countRequests(h *results.Handoffs, all []singleton, begin, end time.Time) error {
-	file, err := auditLog()
+	files, err := auditLogs()
 	if err != nil {
 		return err
 	}
-	log, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
 	namespaces, clusterPolicies := map[string]bool{}, map[string]bool{}
 	for _, s := range all {
 		namespaces[s.Namespace] = true
 		clusterPolicies[policies.Name(s)], clusterPolicies[policies.NamespaceName(s.Namespace)] = true, true
 	}
 	h.Requests = map[string]float64{}
+	for _, file := range files {
+		err := eachEvent(file, func(e *event) {
+			if e.Received.Before(begin) || e.Received.After(end) || e.User.Username != world.ControllerUser || e.ObjectRef == nil || e.Verb == "watch" {
+				return
+			}
+			o := e.ObjectRef
+			if o.Namespace != "" && !namespaces[o.Namespace] || o.Resource == "clusterpolicies" && !clusterPolicies[o.Name] {
+				return
+			}
+			count(h, e)
+		})
+		if err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+	}
+	share(h, len(all))
+	return nil
+}
+
+func eachEvent(file string, do func(*event)) error {
+	log, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return fmt.Errorf("read %s: %w", file, err)
+			return err
 		}
-		if e.Received.Before(begin) || e.Received.After(end) || e.User.Username != world.ControllerUser || e.ObjectRef == nil || e.Verb == "watch" {
-			continue
-		}
-		o := e.ObjectRef
-		if o.Namespace != "" && !namespaces[o.Namespace] || o.Resource == "clusterpolicies" && !clusterPolicies[o.Name] {
-			continue
-		}
-		count(h, &e)
+		do(&e)
 	}
-	share(h, len(all))
 	return lines.Err()
 }
 
