@@ -70,6 +70,9 @@ func measure(ctx context.Context, o options) (err error) {
 	if err := r.refuseOthers(ctx); err != nil {
 		return err
 	}
+	if err := r.giveKyvernoMemory(ctx); err != nil {
+		return err
+	}
 	if err := r.addNodes(ctx); err != nil {
 		return err
 	}
