@@ -110,6 +110,7 @@ var (
 	isWrapped   = fmt.Sprintf("(element.command || `[]`)[:%d] == `%s`", len(wrapper), literal(wrapper))
 	notWrapped  = "!(" + isWrapped + ")"
 	isWrappable = "length(element.command || `[]`) > `0` && element.startupProbe == `null` && element.lifecycle.postStart == `null`"
+	hasPodUID   = fmt.Sprintf("(element.env || `[]`)[?name == '%s'].[valueFrom.fieldRef.fieldPath] == `[[\"metadata.uid\"]]`", signal.PodUIDEnv)
 )
 
 // namedOnly is the condition that a container is one of names. No names: none.
@@ -144,6 +145,8 @@ func hold(list string, isHeld ...string) []kyvernov1.ForEachMutation {
 		step([]op{add(path+"/volumeMounts/-", mount)}, noMount),
 		step(prepend(path+"/command", wrapper), notWrapped, isWrappable),
 		step([]op{add(path+"/startupProbe", startedProbe())}, isWrapped, "element.startupProbe == `null`", startupProbeNeeded(list)),
+		removePodUIDs(list),
+		addPodUID(list),
 		refreshBarriers(list),
 		// Last: whatever else the container's environment sets under this name,
 		// it gets our value.
@@ -170,6 +173,34 @@ func startedProbe() corev1.Probe {
 		PeriodSeconds:    1,
 		TimeoutSeconds:   int32((startedPatience + 10*time.Second).Seconds()),
 		FailureThreshold: forever,
+	}
+}
+
+// removePodUIDs removes every variable named signal.PodUIDEnv from a wrapped container,
+// unless the container has exactly the one that addPodUID adds. A pod may bring others:
+// literal values, duplicates.
+func removePodUIDs(list string) kyvernov1.ForEachMutation {
+	return kyvernov1.ForEachMutation{
+		List: listOf(list),
+		ForEachMutation: &kyvernov1.ForEachMutationWrapper{Items: []kyvernov1.ForEachMutation{{
+			// Kyverno allows no conditions beside a nested foreach.
+			List: fmt.Sprintf("%s && !(%s) && element.env || `[]`", isWrapped, hasPodUID),
+			// From the last to the first: a removal moves the variables after it.
+			Order:            new(kyvernov1.Descending),
+			AnyAllConditions: all(fmt.Sprintf("element.name == '%s'", signal.PodUIDEnv)),
+			PatchesJSON6902:  patch(op{Op: "remove", Path: fmt.Sprintf("/spec/%s/{{elementIndex0}}/env/{{elementIndex1}}", list)}),
+		}}},
+	}
+}
+
+// addPodUID gives a wrapped container the uid of its pod.
+func addPodUID(list string) kyvernov1.ForEachMutation {
+	return kyvernov1.ForEachMutation{
+		List:             listOf(list),
+		AnyAllConditions: all(isWrapped, "!("+hasPodUID+")"),
+		PatchesJSON6902: patch(add(containerPath(list)+"/env/-", corev1.EnvVar{
+			Name: signal.PodUIDEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}},
+		})),
 	}
 }
 

@@ -2,6 +2,8 @@ package policies_test
 
 import (
 	"bytes"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -113,6 +115,69 @@ func TestCopiedPodGetsItsOwnBarrier(t *testing.T) {
 
 	if bytes.Contains(standby, []byte(firstRequest)) {
 		t.Errorf("the copy waits for the ConfigMap of the pod that it was copied from:\n%s", standby)
+	}
+}
+
+// A pod may bring variables of the name that the gate reads the pod's uid from.
+func TestWrappedContainerHasOnePodUID(t *testing.T) {
+	wrapped := []string{"/var/run/signal/gate", "wrap", "--", "a"}
+	literal := corev1.EnvVar{Name: podUID().Name, Value: "literal"}
+	otherField := podUID()
+	otherField.ValueFrom = &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}
+	withVersion := podUID()
+	withVersion.ValueFrom = &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}
+	a, b := corev1.EnvVar{Name: "A", Value: "a"}, corev1.EnvVar{Name: "B", Value: "$(STATEFULSINGLETON_POD_UID)"}
+	tests := map[string]struct {
+		command   []string
+		env, want []corev1.EnvVar
+	}{
+		"none":                      {env: []corev1.EnvVar{a, b}, want: []corev1.EnvVar{a, b, podUID()}},
+		"no environment":            {want: []corev1.EnvVar{podUID()}},
+		"a literal":                 {env: []corev1.EnvVar{literal, a}, want: []corev1.EnvVar{a, podUID()}},
+		"an empty one":              {env: []corev1.EnvVar{{Name: podUID().Name}, a}, want: []corev1.EnvVar{a, podUID()}},
+		"another field":             {env: []corev1.EnvVar{a, otherField}, want: []corev1.EnvVar{a, podUID()}},
+		"a literal after ours":      {env: []corev1.EnvVar{a, podUID(), literal, b}, want: []corev1.EnvVar{a, b, podUID()}},
+		"a literal before ours":     {env: []corev1.EnvVar{literal, a, podUID()}, want: []corev1.EnvVar{a, podUID()}},
+		"many":                      {env: []corev1.EnvVar{literal, literal, podUID(), a, literal, otherField, podUID(), b, literal}, want: []corev1.EnvVar{a, b, podUID()}},
+		"ours twice":                {env: []corev1.EnvVar{podUID(), podUID()}, want: []corev1.EnvVar{podUID()}},
+		"ours in the middle":        {env: []corev1.EnvVar{a, podUID(), b}, want: []corev1.EnvVar{a, podUID(), b}},
+		"ours as the API fills in":  {env: []corev1.EnvVar{withVersion, a}, want: []corev1.EnvVar{withVersion, a}},
+		"a copy that comes wrapped": {command: wrapped, env: []corev1.EnvVar{literal, a}, want: []corev1.EnvVar{a, podUID()}},
+	}
+	pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
+	pod.Spec.Containers, pod.Spec.InitContainers = nil, nil
+	// All in one pod: the changes to one container must not move those to another.
+	names := slices.Sorted(maps.Keys(tests))
+	for i, name := range names {
+		tc := tests[name]
+		c := corev1.Container{Name: fmt.Sprint("c", i), Image: "debian", Command: []string{"a"}, Env: tc.env}
+		if tc.command != nil {
+			c.Command = tc.command
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, c)
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
+		pod.Spec.InitContainers[i].Name = fmt.Sprint("i", i)
+	}
+	// Without a command only the barrier can hold it, and the barrier needs no uid.
+	barred := corev1.Container{Name: "barred", Image: "debian", Env: []corev1.EnvVar{literal}}
+	pod.Spec.Containers = append(pod.Spec.Containers, barred)
+	k := newKyverno(t, render(t, readSingleton(t, "hold-init-containers")))
+
+	got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
+
+	byName := map[string][]corev1.EnvVar{}
+	for _, c := range allContainers(got) {
+		byName[c.Name] = c.Env
+	}
+	for i, name := range names {
+		for _, container := range []string{fmt.Sprint("c", i), fmt.Sprint("i", i)} {
+			if diff := cmp.Diff(tests[name].want, byName[container]); diff != "" {
+				t.Errorf("%s, container %s (-want +got):\n%s", name, container, diff)
+			}
+		}
+	}
+	if diff := cmp.Diff([]corev1.EnvVar{literal, barrier(firstRequest)}, byName["barred"]); diff != "" {
+		t.Errorf("a container at the barrier (-want +got):\n%s", diff)
 	}
 }
 
@@ -254,12 +319,18 @@ func release(c *corev1.Container) {
 	if p := c.StartupProbe; p != nil && p.Exec != nil && slices.Equal(p.Exec.Command, []string{"/var/run/signal/gate", "started", "20s"}) {
 		c.StartupProbe = nil
 	}
-	if last := len(c.Env) - 1; last >= 0 && cmp.Equal(c.Env[last], barrier(firstRequest)) {
+	if last := len(c.Env) - 1; last >= 0 && (cmp.Equal(c.Env[last], barrier(firstRequest)) || cmp.Equal(c.Env[last], podUID())) {
 		c.Env = c.Env[:last]
 	}
 	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
 		return m == corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: "/var/run/signal", ReadOnly: true}
 	})
+}
+
+func podUID() corev1.EnvVar {
+	return corev1.EnvVar{Name: "STATEFULSINGLETON_POD_UID", ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
+	}}
 }
 
 func barrier(requestUID string) corev1.EnvVar {

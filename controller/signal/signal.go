@@ -38,6 +38,11 @@ const (
 	// process finds its epoch, the fencing token.
 	EpochEnv = "STATEFULSINGLETON_EPOCH"
 
+	// PodUIDEnv is the environment variable that gives a wrapped container the uid of
+	// its pod. The policy sets it from the downward API. The gate obeys only a signal
+	// with that uid, and does not pass the variable on to the main process.
+	PodUIDEnv = "STATEFULSINGLETON_POD_UID"
+
 	// EpochKey is the key of the epoch in the ConfigMap that a barrier waits for.
 	EpochKey = "epoch"
 
