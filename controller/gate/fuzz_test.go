@@ -106,7 +106,7 @@ func FuzzServe(f *testing.F) {
 	panicked := &panicWatch{}
 	log.SetOutput(panicked)
 	f.Cleanup(func() { log.SetOutput(os.Stderr) })
-	s := &Sidecar{UID: uid, status: Status{UID: uid, Delivered: true}}
+	s := &Sidecar{UID: uid, status: Status{Delivered: true}}
 	ctx, address := f.Context(), freeAddress(f)
 	go func() { _ = s.Serve(ctx, address) }()
 

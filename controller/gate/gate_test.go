@@ -282,26 +282,36 @@ func TestServe(t *testing.T) {
 	if code, body := get("/healthz"); code != http.StatusServiceUnavailable {
 		t.Errorf("/healthz before the delivery: %d %q", code, body)
 	}
-	s.status.UID, s.status.Delivered = s.UID, true
+	s.status.Delivered = true
 	writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf(uid, 3))
 	s.follow()
 	if code, body := get("/healthz"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz: %d %q", code, body)
 	}
-	_, body := get("/status")
-	var got map[string]any
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatal(err)
+	wantStatus := func(want map[string]any) {
+		t.Helper()
+		_, body := get("/status")
+		var got map[string]any
+		if err := json.Unmarshal([]byte(body), &got); err != nil {
+			t.Fatal(err)
+		}
+		since, err := time.Parse(time.RFC3339Nano, fmt.Sprint(got["since"]))
+		if err != nil || time.Since(since) > time.Minute {
+			t.Errorf("since is %v (error %v), want the time of the change", got["since"], err)
+		}
+		delete(got, "since")
+		// Nothing else: whoever reaches the port learns no uid and no epoch.
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("/status (-want +got):\n%s", diff)
+		}
 	}
-	since, err := time.Parse(time.RFC3339Nano, fmt.Sprint(got["since"]))
-	if err != nil || time.Since(since) > time.Minute {
-		t.Errorf("since is %v (error %v), want the time of the release", got["since"], err)
+	wantStatus(map[string]any{"delivered": true, "released": true})
+	writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf("another", 4))
+	s.follow()
+	if got := s.Status().Problem; !strings.Contains(got, uid) || !strings.Contains(got, "another") {
+		t.Errorf("problem %q, want both uids in it: this is about not serving them", got)
 	}
-	delete(got, "since")
-	want := map[string]any{"uid": uid, "delivered": true, "released": true, "epoch": 3.0}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("/status (-want +got):\n%s", diff)
-	}
+	wantStatus(map[string]any{"delivered": true, "released": false, "problem": "see the log of container status-sidecar"})
 }
 
 // What a backup tool restored is in the volume before the sidecar begins: the gate, and

@@ -32,6 +32,27 @@ func (s *Sidecar) Serve(ctx context.Context, address string) error {
 	return server.Serve(netutil.LimitListener(listener, maxConnections))
 }
 
+// served is what /status tells anybody who can reach the pod's address, which is the
+// node's in a pod with hostNetwork. It has no uid and no epoch: a signal is made of them.
+type served struct {
+	Delivered bool      `json:"delivered"`
+	Released  bool      `json:"released"`
+	Since     time.Time `json:"since,omitzero"`
+	Problem   string    `json:"problem,omitempty"`
+}
+
+// seeLog is the problem that is served for every problem.
+const seeLog = "see the log of container status-sidecar"
+
+func (s *Sidecar) served() served {
+	status := s.Status()
+	public := served{Delivered: status.Delivered, Released: status.Released, Since: status.Since}
+	if status.Problem != "" {
+		public.Problem = seeLog
+	}
+	return public
+}
+
 func (s *Sidecar) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -43,7 +64,7 @@ func (s *Sidecar) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(s.Status())
+		_ = json.NewEncoder(w).Encode(s.served())
 	})
 	return mux
 }

