@@ -43,12 +43,12 @@ func (v Volume) ring() {
 	}
 }
 
-// AwaitRelease returns once the signal file holds a signal, and fails when ctx ends
-// before: with fs.ErrNotExist while the pod is held.
-func (v Volume) AwaitRelease(ctx context.Context) error {
+// AwaitRelease returns once the signal file releases the pod with that uid, and fails
+// when ctx ends before: with fs.ErrNotExist while the pod is held.
+func (v Volume) AwaitRelease(ctx context.Context, uid string) error {
 	rung := v.rung(ctx, slog.New(slog.DiscardHandler))
 	for {
-		_, err := v.Signal()
+		_, err := v.Signal(uid)
 		if err == nil {
 			return nil
 		}

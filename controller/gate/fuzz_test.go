@@ -40,7 +40,7 @@ func FuzzSidecarFollows(f *testing.F) {
 
 			want, err := signal.Parse(annotation)
 			releases := err == nil && want.UID == uid
-			got, err := s.Volume.Signal()
+			got, err := s.Volume.Signal(uid)
 			if (err == nil) != releases || releases && got != want {
 				t.Fatalf("annotation %q: the signal file has %+v (error %v), want one: %t", annotation, got, err, releases)
 			}
@@ -55,10 +55,10 @@ func FuzzSidecarFollows(f *testing.F) {
 	})
 }
 
-// Whatever is in the signal's place: reading it ends, and what is found is a signal
-// or an error that says where.
+// Whatever is in the signal's place: reading it ends, and what is found is a signal of
+// this very pod or an error that says where.
 func FuzzVolumeSignal(f *testing.F) {
-	for _, data := range []string{"", "null", signalOf(uid, 1), signalOf(uid, 1)[:30], strings.Repeat("[", 1000), strings.Repeat(" ", 5000)} {
+	for _, data := range []string{"", "null", signalOf(uid, 1), signalOf("another", 1), signalOf(uid, 1)[:30], strings.Repeat("[", 1000), strings.Repeat(" ", 5000)} {
 		f.Add([]byte(data), uint32(0o644))
 		f.Add([]byte(data), uint32(fs.ModeNamedPipe|0o644))
 	}
@@ -81,8 +81,8 @@ func FuzzVolumeSignal(f *testing.F) {
 		default:
 			must(syscall.Mkfifo(path, 0o644))
 		}
-		got, err := volume.Signal()
-		if err == nil && (got.UID == "" || got.Epoch < 1) || err != nil && !strings.Contains(err.Error(), path) {
+		got, err := volume.Signal(uid)
+		if err == nil && (got.UID != uid || got.Epoch < 1) || err != nil && !strings.Contains(err.Error(), path) {
 			t.Errorf("signal %+v, error %v", got, err)
 		}
 	})

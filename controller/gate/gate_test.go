@@ -375,7 +375,7 @@ func TestChangesAreSeenWithoutInotify(t *testing.T) {
 	}
 	writeFile(t, volume.signalFile(), signalOf(uid, 1))
 	for range reports {
-		if _, err := volume.Signal(); err == nil {
+		if _, err := volume.Signal(uid); err == nil {
 			return
 		}
 	}
@@ -392,7 +392,7 @@ func TestChangesAreSeenWithoutPolling(t *testing.T) {
 		}()
 		seen := false
 		for range changes(ctx, string(volume), time.Hour, slog.New(slog.DiscardHandler)) {
-			if _, err := volume.Signal(); err == nil {
+			if _, err := volume.Signal(uid); err == nil {
 				seen = true
 				break
 			}
@@ -404,18 +404,20 @@ func TestChangesAreSeenWithoutPolling(t *testing.T) {
 	}
 }
 
-func TestWithEpoch(t *testing.T) {
+func TestMainEnvironment(t *testing.T) {
 	tests := map[string]struct {
 		environ, want []string
 	}{
 		"added":                {environ: []string{"A=1", "B="}, want: []string{"A=1", "B=", "STATEFULSINGLETON_EPOCH=7"}},
 		"replaced":             {environ: []string{"STATEFULSINGLETON_EPOCH=3", "A=1"}, want: []string{"A=1", "STATEFULSINGLETON_EPOCH=7"}},
 		"a longer name stays":  {environ: []string{"STATEFULSINGLETON_EPOCH_OLD=3"}, want: []string{"STATEFULSINGLETON_EPOCH_OLD=3", "STATEFULSINGLETON_EPOCH=7"}},
+		"the pod's uid goes":   {environ: []string{"STATEFULSINGLETON_POD_UID=a", "A=1", "STATEFULSINGLETON_POD_UID="}, want: []string{"A=1", "STATEFULSINGLETON_EPOCH=7"}},
+		"another uid stays":    {environ: []string{"STATEFULSINGLETON_POD_UID_OLD=a", "POD_UID=b"}, want: []string{"STATEFULSINGLETON_POD_UID_OLD=a", "POD_UID=b", "STATEFULSINGLETON_EPOCH=7"}},
 		"nothing but the name": {environ: nil, want: []string{"STATEFULSINGLETON_EPOCH=7"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, withEpoch(tc.environ, 7)); diff != "" {
+			if diff := cmp.Diff(tc.want, mainEnvironment(tc.environ, 7)); diff != "" {
 				t.Errorf("environment (-want +got):\n%s", diff)
 			}
 		})

@@ -24,7 +24,7 @@ func TestWrapNeedsNoInotify(t *testing.T) {
 		if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {
 			t.Fatal(err)
 		}
-		t.Fatal(Wrap(Volume(volume), []string{"/bin/sh", "-c", "echo released with $STATEFULSINGLETON_EPOCH"}, slog.Default()))
+		t.Fatal(Wrap(Volume(volume), uid, []string{"/bin/sh", "-c", "echo released with $STATEFULSINGLETON_EPOCH"}, slog.Default()))
 	}
 	const polling = "by polling alone, without the sidecar's bell"
 	tests := map[string]struct {
@@ -105,7 +105,7 @@ func TestEveryRingIsHeard(t *testing.T) {
 			for seen := false; !seen; {
 				select {
 				case <-reports:
-					_, err := volume.Signal()
+					_, err := volume.Signal(uid)
 					seen = err == nil
 				case <-ctx.Done():
 					t.Fatalf("signal %d was not seen in time", n)

@@ -24,9 +24,10 @@ type Volume string
 func (v Volume) signalFile() string { return filepath.Join(string(v), filepath.Base(signal.File)) }
 func (v Volume) gateFile() string   { return filepath.Join(string(v), filepath.Base(signal.GatePath)) }
 
-// Signal reads the signal file. The error is fs.ErrNotExist while the pod is held;
-// any other error holds it too.
-func (v Volume) Signal() (signal.Signal, error) {
+// Signal reads the signal file, which releases the pod with that uid. The error is
+// fs.ErrNotExist while the pod is held. Any other error holds the pod too: the file
+// can't be read, or it was written for another pod.
+func (v Volume) Signal(uid string) (signal.Signal, error) {
 	data, err := readSignal(v.signalFile())
 	if err != nil {
 		return signal.Signal{}, err
@@ -34,6 +35,9 @@ func (v Volume) Signal() (signal.Signal, error) {
 	s, err := signal.Parse(data)
 	if err != nil {
 		return signal.Signal{}, fmt.Errorf("%s: %w", v.signalFile(), err)
+	}
+	if s.UID != uid {
+		return signal.Signal{}, fmt.Errorf("%s was written for another pod, with uid %q", v.signalFile(), s.UID)
 	}
 	return s, nil
 }
@@ -86,14 +90,8 @@ func (v Volume) delivered(uid string) error {
 	if _, err := os.Stat(v.gateFile()); err != nil {
 		return err
 	}
-	s, err := v.Signal()
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
+	if _, err := v.Signal(uid); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
-	case s.UID != uid:
-		return fmt.Errorf("%s was written for another pod, with uid %q", v.signalFile(), s.UID)
 	}
 	return nil
 }

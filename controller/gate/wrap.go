@@ -49,7 +49,7 @@ func (e ExitError) Error() string { return e.Err.Error() }
 // Unwrap is why the gate ends.
 func (e ExitError) Unwrap() error { return e.Err }
 
-// Wrap waits until the pod is released and then becomes argv: the main process is
+// Wrap waits until the pod with that uid is released and then becomes argv: the main process is
 // this very process, PID 1 of its container, with signals of its own. It returns
 // only with an error. A stop signal while it waits ends it at once, with code 128
 // and the signal's number.
@@ -60,10 +60,10 @@ func (e ExitError) Unwrap() error { return e.Err }
 // come, on a volume that an earlier container fills; while it waits it warns.
 //
 // It never logs arguments: they may hold secrets.
-func Wrap(v Volume, argv []string, log *slog.Logger) error {
+func Wrap(v Volume, uid string, argv []string, log *slog.Logger) error {
 	stops := make(chan os.Signal, 1)
 	ossignal.Notify(stops, stopSignals...)
-	released, err := wait(v, argv[0], stops, log)
+	released, err := wait(v, uid, argv[0], stops, log)
 	if err != nil {
 		return err
 	}
@@ -79,15 +79,15 @@ func Wrap(v Volume, argv []string, log *slog.Logger) error {
 		return stopped(s)
 	default:
 	}
-	err = syscall.Exec(path, argv, withEpoch(os.Environ(), released.Epoch))
+	err = syscall.Exec(path, argv, mainEnvironment(os.Environ(), released.Epoch))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%s is there, but its interpreter or dynamic loader is not: %w", path, err)
 	}
 	return startError(argv[0], err)
 }
 
-// wait returns the signal once there is one that can be read.
-func wait(v Volume, command string, stops <-chan os.Signal, log *slog.Logger) (signal.Signal, error) {
+// wait returns the signal once there is one for the pod with that uid.
+func wait(v Volume, uid, command string, stops <-chan os.Signal, log *slog.Logger) (signal.Signal, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	rung := v.rung(ctx, log)
@@ -98,7 +98,7 @@ func wait(v Volume, command string, stops <-chan os.Signal, log *slog.Logger) (s
 			return signal.Signal{}, stopped(s)
 		case <-rung:
 		}
-		released, err := v.Signal()
+		released, err := v.Signal(uid)
 		if err == nil {
 			return released, nil
 		}
@@ -109,7 +109,7 @@ func wait(v Volume, command string, stops <-chan os.Signal, log *slog.Logger) (s
 			}
 		}
 		if err.Error() != why && !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("Held: the signal can't be read, see also the log of container status-sidecar", "error", err)
+			log.Warn("Held: the signal file does not release this pod, see also the log of container status-sidecar", "error", err)
 		}
 		why = err.Error()
 	}
@@ -150,11 +150,12 @@ func startError(command string, err error) error {
 	return ExitError{code, fmt.Errorf("start the main process %q: %w", command, err)}
 }
 
-// withEpoch is the environment with the fencing token in it.
-func withEpoch(environ []string, epoch int64) []string {
+// mainEnvironment is the environment of the main process: with the fencing token, and
+// without what only the gate needs.
+func mainEnvironment(environ []string, epoch int64) []string {
 	env := make([]string, 0, len(environ)+1)
 	for _, entry := range environ {
-		if !strings.HasPrefix(entry, signal.EpochEnv+"=") {
+		if !strings.HasPrefix(entry, signal.EpochEnv+"=") && !strings.HasPrefix(entry, signal.PodUIDEnv+"=") {
 			env = append(env, entry)
 		}
 	}

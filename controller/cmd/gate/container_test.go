@@ -196,7 +196,7 @@ func (p *pod) ring(t *testing.T) {
 func (p *pod) container(argv ...string) container {
 	return container{
 		Root: p.root, Volume: p.volume, VolumeReadOnly: true, Podinfo: p.podinfo, Tools: true,
-		Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/", UID: 12345, Umask: 0o022,
+		Argv: argv, Env: []string{"PATH=/usr/bin:/bin", signal.PodUIDEnv + "=" + podUID}, Dir: "/", UID: 12345, Umask: 0o022,
 	}
 }
 

@@ -30,7 +30,7 @@ var release = signal.Signal{UID: podUID, Epoch: 7}.String()
 // Whatever is in the signal's place, and whatever the gate lacks to read it: it says
 // so and waits, still obeys SIGTERM, and lets the main process go when it's mended.
 func TestWrapHoldsInHostileEnvironments(t *testing.T) {
-	held := `msg="Held: the signal can't be read, see also the log of container status-sidecar" error=`
+	held := `msg="Held: the signal file does not release this pod, see also the log of container status-sidecar" error=`
 	tests := map[string]struct {
 		// prepare sets up the signal's place.
 		prepare func(t *testing.T, path string)

@@ -33,7 +33,7 @@ Usage:
 The policies of StatefulSingletons put these into pods; nobody else needs to call them.
 
 Exit codes of gate wrap, beside those of COMMAND:
-  64     wrong arguments
+  64     wrong arguments, or no STATEFULSINGLETON_POD_UID
   126    COMMAND is not executable
   127    COMMAND is not found
   128+N  signal N came while it waited, 143 for SIGTERM
@@ -84,7 +84,11 @@ func run(args []string) error {
 		case len(rest) == 1:
 			return misused(`wrap needs a command after "--"`)
 		}
-		return gate.Wrap(signal.Dir, rest[1:], newLog())
+		uid, err := ownUID()
+		if err != nil {
+			return err
+		}
+		return gate.Wrap(signal.Dir, uid, rest[1:], newLog())
 	}
 	if command == "started" {
 		return started(rest)
@@ -109,6 +113,18 @@ func run(args []string) error {
 // misused does not repeat the arguments: they may hold secrets.
 func misused(what string) error {
 	return gate.ExitError{Code: exitUsage, Err: fmt.Errorf("%s; gate --help lists the commands", what)}
+}
+
+// ownUID is the uid of the pod, for a wrapped container. Without it no signal can be
+// obeyed. The gate then ends: a container that only waited would pass for a warm
+// standby, and the holder would be stopped for it.
+func ownUID() (string, error) {
+	uid := os.Getenv(signal.PodUIDEnv)
+	if uid == "" {
+		return "", gate.ExitError{Code: exitUsage, Err: fmt.Errorf("environment variable %s is missing or empty, and without it the gate can't tell whether a signal is for this pod: "+
+			"delete the pod, and its successor gets the variable from the StatefulSingleton's policy", signal.PodUIDEnv)}
+	}
+	return uid, nil
 }
 
 func enoughFiles() error {
@@ -157,9 +173,13 @@ func started(args []string) error {
 			return misused("started takes at most one argument, a duration as 20s")
 		}
 	}
+	uid, err := ownUID()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := gate.Volume(signal.Dir).AwaitRelease(ctx); err != nil {
+	if err := gate.Volume(signal.Dir).AwaitRelease(ctx, uid); err != nil {
 		return fmt.Errorf("held, the main process is not started: %w", err)
 	}
 	return nil

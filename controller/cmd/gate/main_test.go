@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -131,6 +132,7 @@ func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
 				plain, held := p.container(append([]string{"/usr/bin/env"}, command...)...), p.wrapped(append([]string{"/usr/bin/env"}, command...)...)
 				change(&plain)
 				change(&held)
+				plain.Env = slices.DeleteFunc(plain.Env, func(e string) bool { return strings.HasPrefix(e, signal.PodUIDEnv+"=") })
 				_, want, _ := runToEnd(t, plain)
 				_, got, stderr := runToEnd(t, held)
 				if what == "environment" {
@@ -177,7 +179,7 @@ func TestWrapStartsWhatAShellWould(t *testing.T) {
 			p.write(t, p.root+"/srv/garbage", "\x00", 0o755)
 			p.write(t, p.root+"/srv/data", "", 0o644)
 			c := p.wrapped(tc.command...)
-			c.Env = []string{"PATH=" + tc.path}
+			c.Env = []string{"PATH=" + tc.path, signal.PodUIDEnv + "=" + podUID}
 			if tc.dir != "" {
 				c.Dir = tc.dir
 			}
@@ -215,6 +217,13 @@ func TestWrapHolds(t *testing.T) {
 		"half written": {{whole[:5], "unexpected end of JSON input"}, {whole[:len(whole)-1], "unexpected end of JSON input"}},
 		"malformed":    {{"released", "invalid character"}},
 		"no epoch":     {{`{"uid":"` + podUID + `"}`, "epoch is 0, want 1 or more"}},
+		"another pod's": {
+			{`{"uid":"not-my-uid","epoch":1}`, `Held: the signal file does not release this pod`},
+			{`{"uid":"not-my-uid","epoch":1}`, `with uid \"not-my-uid\"`},
+		},
+		"of a longer uid":      {{`{"uid":"` + podUID + `0","epoch":1}`, `with uid \"` + podUID + `0\"`}},
+		"of a shorter uid":     {{`{"uid":"` + podUID[:35] + `","epoch":1}`, `with uid \"` + podUID[:35] + `\"`}},
+		"of a uid in capitals": {{`{"uid":"` + strings.ToUpper(podUID) + `","epoch":1}`, `with uid \"` + strings.ToUpper(podUID) + `\"`}},
 	}
 	for name, steps := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -225,6 +234,9 @@ func TestWrapHolds(t *testing.T) {
 				p.write(t, p.volume+"/start-signal", step.signal, 0o644)
 				p.ring(t)
 				held.says(t, step.wantSaid)
+			}
+			if code, _, stderr := runToEnd(t, p.container("/gate", "started")); code != 1 || !strings.HasPrefix(stderr, "gate: held, the main process is not started: ") {
+				t.Errorf("gate started: exit code %d, stderr %q", code, stderr)
 			}
 			// What comes after the release was not there before it.
 			if got := read(t, held.stdout); got != "" {
@@ -238,6 +250,29 @@ func TestWrapHolds(t *testing.T) {
 				t.Errorf("%d lines, want %d at most: each thing is said once\n%s", got, want, read(t, held.stderr))
 			}
 		})
+	}
+}
+
+// A container that only waited would pass for a warm standby.
+func TestWrapEndsWithoutThePodUID(t *testing.T) {
+	const want = "gate: environment variable STATEFULSINGLETON_POD_UID is missing or empty, and without it the gate can't tell whether a signal is for this pod: delete the pod,"
+	signals := map[string]string{"held": "", "released": signal.Signal{UID: podUID, Epoch: 7}.String(), "released without a uid": `{"uid":"","epoch":7}`}
+	for env, entries := range map[string][]string{"missing": nil, "empty": {"STATEFULSINGLETON_POD_UID="}} {
+		for state, content := range signals {
+			for what, argv := range map[string][]string{"wrap": {"/gate", "wrap", "--", "sh", "-c", "echo started"}, "started": {"/gate", "started", "20s"}} {
+				t.Run(env+"/"+state+"/"+what, func(t *testing.T) {
+					p := newPod(t)
+					if content != "" {
+						p.write(t, p.volume+"/start-signal", content, 0o644)
+					}
+					c := p.container(argv...)
+					c.Env = append([]string{"PATH=/usr/bin:/bin"}, entries...)
+					if code, stdout, stderr := runToEnd(t, c); code != 64 || stdout != "" || !strings.HasPrefix(stderr, want) {
+						t.Errorf("exit code %d, stdout %q, stderr %q, want 64 and %q", code, stdout, stderr, want)
+					}
+				})
+			}
+		}
 	}
 }
 
@@ -431,6 +466,66 @@ func TestHandoff(t *testing.T) {
 	held.says(t, "Held")
 	sidecar.says(t, `it was written for another one, with uid \"another\"`)
 	eventually(t, "/status says that there is a problem", func() bool { return status(t, podIP)["problem"] == "see the log of container status-sidecar" })
+}
+
+// While no sidecar runs, nobody takes a forged signal away.
+func TestForgedSignalWhileTheSidecarIsAway(t *testing.T) {
+	p := newPod(t)
+	c := p.sidecar("POD_IP=" + loopback())
+	sidecar := start(t, c)
+	sidecar.says(t, "Held")
+	wrap := func() *process {
+		c := p.wrapped("sh", "-c", "echo started with $STATEFULSINGLETON_EPOCH")
+		c.Argv[0] = signal.GatePath
+		return start(t, c)
+	}
+	before := wrap()
+	before.says(t, "Held: the main process starts")
+	must(t, sidecar.Process.Kill())
+	_ = sidecar.exit(t)
+
+	p.write(t, p.volume+"/start-signal", `{"uid":"not-my-uid","epoch":1}`, 0o644)
+	p.ring(t)
+	during := wrap() // as a container that restarts
+	for _, held := range []*process{before, during} {
+		held.says(t, `was written for another pod, with uid \"not-my-uid\"`)
+	}
+	sidecar = start(t, c)
+	eventually(t, "the sidecar removes the forged signal", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
+	for _, held := range []*process{before, during} {
+		if got := read(t, held.stdout); got != "" {
+			t.Errorf("started while held: %q", got)
+		}
+	}
+
+	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
+	for _, held := range []*process{before, during} {
+		if code := held.exit(t); code != 0 || read(t, held.stdout) != "started with 3\n" {
+			t.Errorf("exit code %d, stdout %q, stderr %q, want it released with epoch 3", code, read(t, held.stdout), read(t, held.stderr))
+		}
+	}
+	sidecar.says(t, "Released")
+}
+
+// Wherever the sidecar is killed on the way of the signal, its successor passes the
+// signal on.
+func TestSidecarIsKilledAtTheRelease(t *testing.T) {
+	for i := range 20 {
+		p := newPod(t)
+		c := p.sidecar("POD_IP=" + loopback())
+		sidecar := start(t, c)
+		sidecar.says(t, "Held")
+		held := start(t, p.wrapped("sh", "-c", "echo started with $STATEFULSINGLETON_EPOCH"))
+		held.says(t, "Held")
+		p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
+		time.Sleep(time.Duration(i) * 100 * time.Microsecond) // what this is about is when it happens
+		must(t, sidecar.Process.Kill())
+		_ = sidecar.exit(t)
+		start(t, c).says(t, "Released")
+		if code := held.exit(t); code != 0 || read(t, held.stdout) != "started with 3\n" {
+			t.Errorf("exit code %d, stdout %q, stderr %q, want it released with epoch 3", code, read(t, held.stdout), read(t, held.stderr))
+		}
+	}
 }
 
 func TestSidecarStopsAtOnce(t *testing.T) {
