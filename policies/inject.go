@@ -109,8 +109,11 @@ var isProbe = fmt.Sprintf("request.object.metadata.annotations.%q == 'true'", pr
 var (
 	isWrapped   = fmt.Sprintf("(element.command || `[]`)[:%d] == `%s`", len(wrapper), literal(wrapper))
 	notWrapped  = "!(" + isWrapped + ")"
-	isWrappable = "length(element.command || `[]`) > `0` && element.startupProbe == `null` && element.lifecycle.postStart == `null`"
-	hasPodUID   = fmt.Sprintf("(element.env || `[]`)[?name == '%s'].[valueFrom.fieldRef.fieldPath] == `[[\"metadata.uid\"]]`", signal.PodUIDEnv)
+	isWrappable = "length(element.command || `[]`) > `0` && element.startupProbe == `null` && element.lifecycle.postStart == `null` && !(" + sharesProcesses + ")"
+	// Where containers see each other's processes, any of them could write the signal
+	// through /proc/<pid of the sidecar>/root.
+	sharesProcesses = "request.object.spec.shareProcessNamespace == `true` || request.object.spec.hostPID == `true`"
+	hasPodUID       = fmt.Sprintf("(element.env || `[]`)[?name == '%s'].[valueFrom.fieldRef.fieldPath] == `[[\"metadata.uid\"]]`", signal.PodUIDEnv)
 )
 
 // namedOnly is the condition that a container is one of names. No names: none.
@@ -128,7 +131,8 @@ func listLiteral(texts []string) string {
 }
 
 // hold makes the containers of spec.<list> that isHeld picks wait: by the
-// wrapper where that loses nothing, else by the barrier.
+// wrapper where that loses nothing and nothing else could write the signal, else by
+// the barrier.
 func hold(list string, isHeld ...string) []kyvernov1.ForEachMutation {
 	path := containerPath(list)
 	step := func(ops []op, conditions ...string) kyvernov1.ForEachMutation {

@@ -110,7 +110,7 @@ func CheckInjected(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	held := heldContainers(pod, s)
 	require(len(held) > 0, "no regular container to hold: spec.containers names %s", strings.Join(s.Spec.Containers, ", "))
 	for _, c := range held {
-		require(isHeld(c), "container %s is not held", c.Name)
+		require(isHeld(pod, c), "container %s is not held", c.Name)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("pod is not injected: %w", errors.Join(missing...))
@@ -157,10 +157,12 @@ func isSidecar(c corev1.Container) bool {
 		hasMount(c, signalVolume, signal.Dir) && hasMount(c, podinfoVolume, signal.PodinfoDir)
 }
 
-// isHeld tells whether c waits, by the wrapper or by the barrier.
-func isHeld(c corev1.Container) bool {
-	if len(c.Command) > len(wrapper) && slices.Equal(c.Command[:len(wrapper)], wrapper) && hasMount(c, signalVolume, signal.Dir) {
-		return true
+// isHeld tells whether container c of pod waits, by the wrapper or by the barrier.
+func isHeld(pod *corev1.Pod, c corev1.Container) bool {
+	if len(c.Command) > len(wrapper) && slices.Equal(c.Command[:len(wrapper)], wrapper) {
+		// The gate needs its volume and the pod's uid. See sharesProcesses.
+		return hasMount(c, signalVolume, signal.Dir) && hasOwnUID(c) &&
+			!ptr.Deref(pod.Spec.ShareProcessNamespace, false) && !pod.Spec.HostPID
 	}
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
 		if e.Name != signal.EpochEnv || e.ValueFrom == nil || e.ValueFrom.ConfigMapKeyRef == nil {
@@ -169,6 +171,21 @@ func isHeld(c corev1.Container) bool {
 		ref := e.ValueFrom.ConfigMapKeyRef
 		return ref.Key == signal.EpochKey && !ptr.Deref(ref.Optional, false) && barrierConfigMap.MatchString(ref.Name)
 	})
+}
+
+// hasOwnUID tells whether the one variable signal.PodUIDEnv of c is the pod's uid.
+func hasOwnUID(c corev1.Container) bool {
+	var fields []string
+	for _, e := range c.Env {
+		if e.Name == signal.PodUIDEnv {
+			field := ""
+			if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil {
+				field = e.ValueFrom.FieldRef.FieldPath
+			}
+			fields = append(fields, field)
+		}
+	}
+	return slices.Equal(fields, []string{"metadata.uid"})
 }
 
 func hasMount(c corev1.Container, volume, path string) bool {

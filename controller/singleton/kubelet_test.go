@@ -41,6 +41,9 @@ func inject(pod *corev1.Pod, singleton client.ObjectKey) *corev1.Pod {
 	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: signal.Dir, ReadOnly: true})
 	if len(main.Command) > 0 {
 		main.Command = append([]string{signal.GatePath, "wrap", "--"}, main.Command...)
+		main.Env = append(main.Env, corev1.EnvVar{Name: signal.PodUIDEnv, ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
+		}})
 		main.StartupProbe = &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started"}}},
 			PeriodSeconds: 1, FailureThreshold: 1<<31 - 1,
