@@ -77,6 +77,7 @@ type container struct {
 	// Volume.
 	Volume, Podinfo string
 	VolumeReadOnly  bool
+	VolumeNoExec    bool
 	// Tools: this machine's /usr is there, with commands to hold.
 	Tools bool
 	// Argv is passed beside the rest, which is JSON: arguments are any bytes.
@@ -97,10 +98,10 @@ func enter(config string, argv []string) error {
 	if err := json.Unmarshal([]byte(config), &c); err != nil {
 		return err
 	}
-	bind := func(from, to string, readOnly bool) error {
+	bind := func(from, to string, flags uintptr) error {
 		err := syscall.Mount(from, to, "", syscall.MS_BIND, "")
-		if err == nil && readOnly {
-			err = syscall.Mount("", to, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
+		if err == nil && flags != 0 {
+			err = syscall.Mount("", to, "", syscall.MS_BIND|syscall.MS_REMOUNT|flags, "")
 		}
 		if err != nil {
 			return fmt.Errorf("mount %s: %w", to, err)
@@ -109,17 +110,24 @@ func enter(config string, argv []string) error {
 	}
 	err := errors.Join(
 		syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
-		bind(c.Root, c.Root, true),
-		bind(c.Podinfo, c.Root+signal.PodinfoDir, true),
+		bind(c.Root, c.Root, syscall.MS_RDONLY),
+		bind(c.Podinfo, c.Root+signal.PodinfoDir, syscall.MS_RDONLY),
 	)
 	if !c.NoProc {
 		err = errors.Join(err, syscall.Mount("proc", c.Root+"/proc", "proc", 0, ""))
 	}
 	if c.Volume != "" {
-		err = errors.Join(err, bind(c.Volume, c.Root+signal.Dir, c.VolumeReadOnly))
+		flags := uintptr(0)
+		if c.VolumeReadOnly {
+			flags |= syscall.MS_RDONLY
+		}
+		if c.VolumeNoExec {
+			flags |= syscall.MS_NOEXEC
+		}
+		err = errors.Join(err, bind(c.Volume, c.Root+signal.Dir, flags))
 	}
 	if c.Tools {
-		err = errors.Join(err, bind("/usr", c.Root+"/usr", true))
+		err = errors.Join(err, bind("/usr", c.Root+"/usr", syscall.MS_RDONLY))
 	}
 	if err != nil {
 		return err

@@ -308,6 +308,26 @@ func TestSidecarDeliversAllOrNothing(t *testing.T) {
 	}
 }
 
+// Where a node mounts its emptyDirs noexec, the kernel does not let a held container
+// run the gate, and so nothing of it. The sidecar runs the gate of its own image.
+func TestVolumeIsMountedNoexec(t *testing.T) {
+	p := newPod(t)
+	c := p.sidecar("POD_IP=" + loopback())
+	c.VolumeNoExec = true
+	sidecar := start(t, c)
+	p.write(t, p.podinfo+"/start-signal", release, 0o644)
+	sidecar.says(t, "Released")
+
+	held := p.wrapped(mainProcess...)
+	held.VolumeNoExec = true
+	held.Argv[0] = signal.GatePath
+	code, stdout, stderr := runToEnd(t, held)
+	// What the container runtime reports, and the kubelet after it, is the kernel's error.
+	if code != 255 || stdout != "" || !strings.HasSuffix(stderr, "enter the container: permission denied\n") {
+		t.Errorf("exit code %d, stdout %q, stderr %q, want that the kernel runs nothing", code, stdout, stderr)
+	}
+}
+
 func wantNoSignal(t *testing.T, p *pod) {
 	t.Helper()
 	if _, err := os.Lstat(p.volume + "/start-signal"); !os.IsNotExist(err) {
