@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -144,6 +145,9 @@ func TestRights(t *testing.T) {
 			"everywhere events.events.k8s.io":        "create patch",
 			"everywhere clusterpolicies.kyverno.io":  "create delete get list patch watch",
 
+			"everywhere tokenreviews.authentication.k8s.io":        "create",
+			"everywhere subjectaccessreviews.authorization.k8s.io": "create",
+
 			"the-namespace leases.coordination.k8s.io":                   "create",
 			"the-namespace leases.coordination.k8s.io/statefulsingleton": "get update",
 			"the-namespace events":                                       "create patch",
@@ -169,6 +173,26 @@ func TestRightsOfPeople(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, aggregated(render(t))); diff != "" {
 		t.Errorf("rights of people (-want +got):\n%s", diff)
+	}
+}
+
+// TestMetricsReader: the role for whom may read the metrics holds nothing else, and the chart gives it to nobody.
+func TestMetricsReader(t *testing.T) {
+	objects := render(t)
+	var got [][]rbacv1.PolicyRule
+	for _, role := range all[*rbacv1.ClusterRole](objects) {
+		if role.Name == name+"-metrics-reader" {
+			got = append(got, role.Rules)
+		}
+	}
+	want := [][]rbacv1.PolicyRule{{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rules of ClusterRole %s-metrics-reader (-want +got):\n%s", name, diff)
+	}
+	for _, binding := range all[*rbacv1.ClusterRoleBinding](objects) {
+		if binding.RoleRef.Name == name+"-metrics-reader" {
+			t.Errorf("ClusterRoleBinding %s gives it to %v", binding.Name, binding.Subjects)
+		}
 	}
 }
 

@@ -78,6 +78,13 @@ func values(t *testing.T) map[string]valueCase {
 		}
 		return value
 	}
+	// the only endpoint of the ServiceMonitor, if there is one
+	endpoint := func(o []client.Object) map[string]any {
+		if endpoints, ok := monitoring(o, "spec", "endpoints").([]any); ok && len(endpoints) == 1 {
+			return endpoints[0].(map[string]any)
+		}
+		return nil
+	}
 	// the runbook of the first alert, if there is one
 	runbook := func(o []client.Object) any {
 		if len(all[*unstructured.Unstructured](o)) == 0 {
@@ -233,6 +240,32 @@ func values(t *testing.T) map[string]valueCase {
 		},
 		"logLevel":  {set: []string{"logLevel=debug"}, got: flag("log-level"), want: "debug"},
 		"logFormat": {set: []string{"logFormat=console"}, got: flag("log-format"), want: "console"},
+		"metrics.certificateSecret": {
+			set: []string{"metrics.certificateSecret=its-certificate", "serviceMonitor.enabled=true"},
+			got: func(o []client.Object) any {
+				return map[string]any{
+					"flag": flag("metrics-cert-dir")(o), "volumes": spec(o).Volumes, "mounts": manager(o).VolumeMounts, "tlsConfig": endpoint(o)["tlsConfig"],
+				}
+			},
+			want: map[string]any{
+				"flag": "/var/run/metrics-certificate",
+				"volumes": []corev1.Volume{{Name: "metrics-certificate", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+					SecretName: "its-certificate",
+					Items:      []corev1.KeyToPath{{Key: "tls.crt", Path: "tls.crt"}, {Key: "tls.key", Path: "tls.key"}},
+				}}}},
+				"mounts": []corev1.VolumeMount{{Name: "metrics-certificate", MountPath: "/var/run/metrics-certificate", ReadOnly: true}},
+				"tlsConfig": map[string]any{
+					"serverName": name + "-metrics." + namespace + ".svc",
+					"ca":         map[string]any{"secret": map[string]any{"name": "its-certificate", "key": "ca.crt"}},
+				},
+			},
+		},
+		"serviceMonitor.tlsConfig": {
+			set: []string{"serviceMonitor.enabled=true", "metrics.certificateSecret=its-certificate",
+				"serviceMonitor.tlsConfig.ca.configMap.name=company", "serviceMonitor.tlsConfig.ca.configMap.key=ca.crt"},
+			got:  func(o []client.Object) any { return endpoint(o)["tlsConfig"] },
+			want: map[string]any{"ca": map[string]any{"configMap": map[string]any{"name": "company", "key": "ca.crt"}}},
+		},
 		"serviceMonitor.enabled": {
 			set: []string{"serviceMonitor.enabled=true"},
 			got: func(o []client.Object) any { return monitoring(o, "spec") },
@@ -242,7 +275,11 @@ func values(t *testing.T) map[string]valueCase {
 					"app.kubernetes.io/instance":  release,
 					"app.kubernetes.io/component": "metrics",
 				}},
-				"endpoints": []any{map[string]any{"port": "metrics", "honorLabels": true}},
+				"endpoints": []any{map[string]any{
+					"port": "metrics", "scheme": "https", "honorLabels": true,
+					"bearerTokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token",
+					"tlsConfig":       map[string]any{"insecureSkipVerify": true},
+				}},
 			},
 		},
 		"serviceMonitor.labels": {
@@ -252,13 +289,13 @@ func values(t *testing.T) map[string]valueCase {
 		},
 		"serviceMonitor.interval": {
 			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.interval=15s"},
-			got:  func(o []client.Object) any { return monitoring(o, "spec", "endpoints") },
-			want: []any{map[string]any{"port": "metrics", "honorLabels": true, "interval": "15s"}},
+			got:  func(o []client.Object) any { return endpoint(o)["interval"] },
+			want: "15s",
 		},
 		"serviceMonitor.scrapeTimeout": {
 			set:  []string{"serviceMonitor.enabled=true", "serviceMonitor.scrapeTimeout=5s"},
-			got:  func(o []client.Object) any { return monitoring(o, "spec", "endpoints") },
-			want: []any{map[string]any{"port": "metrics", "honorLabels": true, "scrapeTimeout": "5s"}},
+			got:  func(o []client.Object) any { return endpoint(o)["scrapeTimeout"] },
+			want: "5s",
 		},
 		"prometheusRule.enabled": {
 			set:  []string{"prometheusRule.enabled=true"},

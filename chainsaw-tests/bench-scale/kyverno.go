@@ -53,7 +53,7 @@ func (r *run) measureAdmission(ctx context.Context, k *results.Kyverno, of singl
 	if err != nil {
 		return err
 	}
-	m, err := scrape(ctx, pod, kyvernoPort)
+	m, err := scrape(ctx, fmt.Sprintf(kyvernoURL, pod.Status.PodIP), "")
 	if err != nil {
 		return err
 	}

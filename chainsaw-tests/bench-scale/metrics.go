@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,7 +12,10 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench-scale/results"
@@ -19,20 +23,25 @@ import (
 )
 
 const (
-	controllerPort = 8080
-	kyvernoPort    = 8000
-	mebibyte       = 1 << 20
+	controllerURL = "https://%s:8443/metrics"
+	kyvernoURL    = "http://%s:8000/metrics"
+	mebibyte      = 1 << 20
 )
 
 // metrics are what a process tells of itself.
 type metrics map[string]*dto.MetricFamily
 
-func scrape(ctx context.Context, pod *corev1.Pod, port int) (metrics, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/metrics", pod.Status.PodIP, port), nil)
+// scrape reads the metrics at the URL, with a token if one is given. Whose certificate it is nobody can tell: it is self-signed.
+func scrape(ctx context.Context, url, token string) (metrics, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	response, err := (&http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	response, err := (&http.Client{Timeout: 5 * time.Second, Transport: transport}).Do(request)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +96,31 @@ func (r *run) controller(ctx context.Context) (metrics, error) {
 	if err != nil {
 		return nil, err
 	}
-	return scrape(ctx, leader, controllerPort)
+	return r.scrapeController(ctx, leader)
+}
+
+func (r *run) scrapeController(ctx context.Context, pod *corev1.Pod) (metrics, error) {
+	return scrape(ctx, fmt.Sprintf(controllerURL, pod.Status.PodIP), r.token)
+}
+
+// readMetrics gets a token that the controllers take: of the ServiceAccount that each namespace has, which may read
+// their metrics until the end of this run.
+func (r *run) readMetrics(ctx context.Context) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: world.ControllerNamespace, Name: "default"}}
+	err := r.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "bench-scale-metrics-reader", Labels: ours},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: controllerName + "-metrics-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}},
+	})
+	if err != nil {
+		return err
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(24 * 60 * 60))}}
+	if err := r.SubResource("token").Create(ctx, account, request); err != nil {
+		return fmt.Errorf("get a token to read the metrics with: %w", err)
+	}
+	r.token = request.Status.Token
+	return nil
 }
 
 // watchMemory returns what tells the most memory that a leading controller has had since.
@@ -162,7 +195,7 @@ func (r *run) measureRestart(ctx context.Context, step *results.Step) error {
 		if leader.UID == old.UID {
 			return errors.New("nobody leads")
 		}
-		m, err := scrape(ctx, leader, controllerPort)
+		m, err := r.scrapeController(ctx, leader)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -27,6 +28,8 @@ type run struct {
 	results  *results.Results
 	observer *observer
 	start    time.Time
+	// token is one that the controllers take from who reads their metrics.
+	token string
 	// made are the singletons so far, served those of them whose policy works.
 	made, served []singleton
 }
@@ -65,6 +68,9 @@ func measure(ctx context.Context, o options) (err error) {
 		}
 	}()
 	if err := r.clean(ctx); err != nil { // of a run that was killed
+		return err
+	}
+	if err := r.readMetrics(ctx); err != nil {
 		return err
 	}
 	if err := r.refuseOthers(ctx); err != nil {
@@ -146,7 +152,9 @@ func (r *run) clean(ctx context.Context) error {
 		}
 		return err
 	})
-	return errors.Join(err, r.DeleteAllOf(ctx, &corev1.Node{}, client.MatchingLabels(ours)))
+	return errors.Join(err,
+		r.DeleteAllOf(ctx, &corev1.Node{}, client.MatchingLabels(ours)),
+		r.DeleteAllOf(ctx, &rbacv1.ClusterRoleBinding{}, client.MatchingLabels(ours)))
 }
 
 // refuseOthers: whatever else there is would be measured along.

@@ -54,6 +54,7 @@ func TestFlags(t *testing.T) {
 		"no period":        {runCommand(), []string{"--gate-image=gate", "--leader-election-retry-period=0s"}, "--leader-election-retry-period 0s: "},
 		"log level":        {runCommand(), []string{"--gate-image=gate", "--log-level=loud"}, `--log-level is "loud": give debug, info or error`},
 		"log format":       {runCommand(), []string{"--gate-image=gate", "--log-format=xml"}, `--log-format is "xml": give json or console`},
+		"no certificate":   {runCommand(), []string{"--gate-image=gate", "--metrics-cert-dir=/nowhere"}, "load the certificate of the metrics endpoint from --metrics-cert-dir /nowhere: open /nowhere/tls.crt: no such file or directory: put tls.crt and tls.key there"},
 		"unknown flag":     {runCommand(), []string{"--gate"}, "unknown flag: --gate"},
 		"an argument":      {runCommand(), []string{"now"}, `unknown command "now" for "run"`},
 		"timeout":          {uninstallCommand(), []string{"--timeout=soon"}, `invalid argument "soon" for "--timeout"`},
@@ -93,12 +94,13 @@ func TestRun(t *testing.T) {
 	g.Eventually(func() error { return list(t, policyList()) }).Should(MatchError(meta.IsNoMatchError, "no match"))
 
 	health, metrics := freeAddress(t), freeAddress(t)
+	certificates, authority := writeCertificate(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	stopped := make(chan error, 1)
 	go func() {
 		stopped <- execute(ctx, runCommand(), "--gate-image=gate", "--leader-election-namespace="+release, "--leader-election-lease-duration=21s",
-			"--health-probe-bind-address="+health, "--metrics-bind-address="+metrics)
+			"--health-probe-bind-address="+health, "--metrics-bind-address="+metrics, "--metrics-cert-dir="+certificates)
 	}()
 	for _, path := range []string{"/healthz", "/readyz"} {
 		g.Eventually(func() error { return get(health+path, "ok") }).Should(Succeed())
@@ -117,8 +119,12 @@ func TestRun(t *testing.T) {
 		}
 		return ""
 	}).Should(Equal("KyvernoMissing"))
-	g.Eventually(func() error { return get(metrics+"/metrics", `statefulsingleton_singletons{phase="Idle"} 1`) }).Should(Succeed())
-	g.Expect(get(metrics+"/metrics", `statefulsingleton_build_info{version="unknown"} 1`)).To(Succeed())
+	url, prometheus := "https://"+metrics+"/metrics", scraper{authority: authority, token: createReader(t, "prometheus")}
+	g.Eventually(func() (string, error) { return prometheus.scrape(url) }).Should(ContainSubstring(`statefulsingleton_singletons{phase="Idle"} 1`))
+	g.Expect(prometheus.scrape(url)).To(ContainSubstring(`statefulsingleton_build_info{version="unknown"} 1`))
+	nobody := scraper{authority: authority}
+	_, err := nobody.scrape(url)
+	g.Expect(err).To(MatchError(ContainSubstring("401 Unauthorized")))
 	g.Expect(c.Delete(t.Context(), s)).To(Succeed())
 	wantGone(g, t, s)
 

@@ -22,7 +22,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
@@ -37,6 +36,7 @@ type runOptions struct {
 	policyPer         string
 	leaderElect       bool
 	metricsAddress    string
+	metricsCertDir    string
 	probeAddress      string
 	logLevel          string
 	logFormat         string
@@ -60,7 +60,8 @@ func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "how long a replica that waits gives a leader that does not renew its Lease; longer than the deadline")
 	flags.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "how long a leader that can't renew its Lease goes on before it ends; a request that renews it may take half of that")
 	flags.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "how often a replica renews the Lease, or looks whether it is free")
-	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of the metrics endpoint; 0 turns it off")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "address of the metrics endpoint; 0 turns it off. The endpoint serves HTTPS, to users who may get the path /metrics")
+	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "folder with the certificate of the metrics endpoint, tls.crt and tls.key, which are read again when they change (default: a self-signed certificate, made at each start)")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error; debug tells of every write")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json or console")
@@ -138,6 +139,10 @@ func run(ctx context.Context, o runOptions) error {
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
 	log.Info("controller starts", "version", version, "gateImage", o.gateImage)
+	metricsOptions, err := o.metricsOptions()
+	if err != nil {
+		return err
+	}
 	config, err := restConfig()
 	if err != nil {
 		return err
@@ -149,7 +154,7 @@ func run(ctx context.Context, o runOptions) error {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         singleton.CacheOptions(),
-		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		Metrics:                       metricsOptions,
 		HealthProbeBindAddress:        o.probeAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              "statefulsingleton",

@@ -96,7 +96,7 @@ func as(t *testing.T, serviceAccount string) {
 func applyRights(ctx context.Context) error {
 	helm := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"),
 		"template", release, "../../../charts/statefulsingleton", "--namespace", release,
-		"--show-only", "templates/rbac.yaml", "--show-only", "templates/uninstall.yaml")
+		"--show-only", "templates/rbac.yaml", "--show-only", "templates/clusterroles.yaml", "--show-only", "templates/uninstall.yaml")
 	rendered, err := helm.Output()
 	if err != nil {
 		return fmt.Errorf("render the chart: %w", err)

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"path/filepath"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// metricsOptions returns the options of the metrics endpoint: HTTPS, for users whom the API
+// server authenticates and allows to get the path /metrics.
+func (o *runOptions) metricsOptions() (metricsserver.Options, error) {
+	options := metricsserver.Options{
+		BindAddress:    o.metricsAddress,
+		SecureServing:  true,
+		FilterProvider: authorizeMetrics,
+		CertDir:        o.metricsCertDir,
+	}
+	if o.metricsCertDir == "" {
+		return options, nil
+	}
+	// Without this check controller-runtime serves a self-signed certificate where a file is missing.
+	_, err := tls.LoadX509KeyPair(filepath.Join(o.metricsCertDir, "tls.crt"), filepath.Join(o.metricsCertDir, "tls.key"))
+	if err != nil {
+		return options, fmt.Errorf("load the certificate of the metrics endpoint from --metrics-cert-dir %s: %w: "+
+			"put tls.crt and tls.key there, PEM-encoded, or leave out the flag for a self-signed certificate", o.metricsCertDir, err)
+	}
+	return options, nil
+}
+
+// metricsAuthQPS and metricsAuthBurst bound the requests to the API server, per second, that
+// clients of the metrics endpoint cause. An answer is cached for each token, so that a Prometheus
+// causes about one request a minute, but a client that sends a new wrong token with each request
+// causes one with each. API Priority and Fairness counts them as the controller's own: without a
+// bound they would delay handoffs.
+const (
+	metricsAuthQPS   = 5
+	metricsAuthBurst = 10
+)
+
+// authorizeMetrics returns a filter that asks the API server who sends a request, and whether that
+// user may get its path.
+func authorizeMetrics(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = metricsAuthQPS, metricsAuthBurst
+	return filters.WithAuthenticationAndAuthorization(config, client)
+}
