@@ -108,6 +108,20 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
+// What a release image is built upon is pinned, and Renovate renews the pin.
+func TestBaseImageIsPinned(t *testing.T) {
+	base := regexp.MustCompile(`(?m)^defaultBaseImage: (.+)$`).FindStringSubmatch(read(t, "../.ko.yaml"))
+	if base == nil {
+		t.Fatal(".ko.yaml has no defaultBaseImage")
+	}
+	if !regexp.MustCompile(`^[a-z0-9./-]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}$`).MatchString(base[1]) {
+		t.Errorf(".ko.yaml builds upon %s, want repository, tag and digest", base[1])
+	}
+	if strings.Contains(read(t, "../.ko.yaml"), "baseImageOverrides") {
+		t.Error(".ko.yaml has baseImageOverrides, which nothing pins")
+	}
+}
+
 // Renovate finds the versions that stand in no go.mod and in no workflow.
 func TestRenovateFindsVersions(t *testing.T) {
 	var config struct {
