@@ -148,6 +148,8 @@ generate: $(cluster) ## Write what is generated: deep copies, the CRD and docs/a
 
 # What a release consists of is gathered there.
 release := dist/release
+# A release is built by the Go that the tests run with, whichever is installed.
+release-%: export GOTOOLCHAIN := go$(shell awk '/^go / {print $$2}' go.mod)
 helm := go -C $(CURDIR)/chainsaw-tests/tools/helm tool helm
 
 .PHONY: release-check

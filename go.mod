@@ -1,6 +1,6 @@
 module github.com/statefulsingleton/statefulsingleton
 
-go 1.26.6
+go 1.26.8
 
 require (
 	github.com/fluxcd/cli-utils v1.2.2

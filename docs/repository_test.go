@@ -122,6 +122,37 @@ func TestBaseImageIsPinned(t *testing.T) {
 	}
 }
 
+// Tests and releases are built by one Go: the one that go.mod names.
+func TestOneGo(t *testing.T) {
+	named := regexp.MustCompile(`(?m)^go (\d+\.\d+\.\d+)$`).FindStringSubmatch(read(t, "../go.mod"))
+	if named == nil {
+		t.Fatal("go.mod names no version of Go with its patch, as go 1.26.8")
+	}
+	if strings.Contains(read(t, "../go.mod"), "\ntoolchain ") {
+		t.Error("go.mod names a toolchain beside its version of Go, and actions/setup-go prefers it")
+	}
+	workflows, err := filepath.Glob("../.github/workflows/*")
+	if err != nil || len(workflows) == 0 {
+		t.Fatalf("workflows: %v, %v", workflows, err)
+	}
+	for _, workflow := range workflows {
+		text := read(t, workflow)
+		for _, image := range regexp.MustCompile(`golang:([0-9.]+)`).FindAllStringSubmatch(text, -1) {
+			if image[1] != named[1] {
+				t.Errorf("%s runs in %s, and go.mod names Go %s", workflow, image[0], named[1])
+			}
+		}
+		setup, byFile := strings.Count(text, "actions/setup-go@"), strings.Count(text, "go-version-file: go.mod")
+		if setup != byFile || strings.Contains(text, "go-version:") {
+			t.Errorf("%s sets up Go %d times, and %d times by go.mod", workflow, setup, byFile)
+		}
+	}
+	// Elsewhere than in the workflow, too.
+	if want := "\nrelease-%: export GOTOOLCHAIN := go$(shell awk '/^go / {print $$2}' go.mod)\n"; !strings.Contains(read(t, "../Makefile"), want) {
+		t.Errorf("the Makefile does not say %q", want)
+	}
+}
+
 // Renovate finds the versions that stand in no go.mod and in no workflow.
 func TestRenovateFindsVersions(t *testing.T) {
 	var config struct {
