@@ -56,7 +56,7 @@ search: ## Visit every state of small worlds in search of two that run; DEEP=1 v
 	go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/handoff $(if $(DEEP),-deep) | grep -v '^=== '
 
 .PHONY: unit
-unit: $(cluster) $(promtool) search ## Tests beside the code, Kyverno's engine and a real API server among them
+unit: deps $(promtool) search ## Tests beside the code, Kyverno's engine and a real API server among them
 	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
 
 .PHONY: vulnerabilities
@@ -136,7 +136,7 @@ plugin: ## Build kubectl stfs and its completion into bin
 generator := go -C chainsaw-tests/tools/generate tool
 chart := $(CURDIR)/charts/statefulsingleton
 .PHONY: generate
-generate: $(cluster) ## Write what is generated: deep copies, the CRD and docs/api.md from the API types, the chart's schema and README from its values
+generate: deps ## Write what is generated: deep copies, the CRD and docs/api.md from the API types, the chart's schema and README from its values
 	tools=$(tools) && "$$tools/controller-gen" object paths=./controller/api/... crd output:crd:dir=charts/statefulsingleton/files/crds
 	$(generator) crd-ref-docs --source-path $(CURDIR)/controller/api --config api/config.yaml --templates-dir api --renderer markdown \
 		--output-path $(CURDIR)/docs/api.md --log-level ERROR
@@ -241,11 +241,9 @@ ifneq ($(CLUSTER),current)
 endif
 
 .PHONY: deps
-deps: $(cluster) ## Install the Debian packages that the local cluster lacks
-ifneq ($(CLUSTER),current)
+deps: $(cluster) ## Install the Debian packages that the tools and the local cluster lack
 	missing=$$($(cluster) packages); if [ -n "$$missing" ]; then \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing; fi
-endif
 
 .PHONY: $(cluster)
 $(cluster):

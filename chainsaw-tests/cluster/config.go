@@ -96,6 +96,20 @@ const (
 	volumePlugins = "/var/lib/kubelet/volume-plugins"
 )
 
+// seccompProfileName is the profile that pods of the cluster may name as localhostProfile.
+const seccompProfileName = "strict.json"
+
+// seccompProfile refuses system calls that the gate uses where it may and has to do without where it may not.
+func seccompProfile() object {
+	return object{
+		"defaultAction": "SCMP_ACT_ALLOW",
+		"syscalls": []object{{
+			"names":  []string{"clone3", "inotify_add_watch", "inotify_init1", "mknodat", "pidfd_open", "ptrace", "statx"},
+			"action": "SCMP_ACT_ERRNO",
+		}},
+	}
+}
+
 // auditPolicy has every request of the controller written down, without what it held, and nobody else's.
 func auditPolicy() object {
 	return object{
@@ -192,10 +206,11 @@ func (c cluster) nodeSpec(n int) machineSpec {
 		}},
 	})
 	spec.Files = map[string]string{
-		filepath.Join(dir, "containerd.toml"):                        containerdConfig(filepath.Join(dir, "cni"), filepath.Join(dir, "registries")),
-		filepath.Join(dir, "registries", registryName, "hosts.toml"): registryConfig(),
-		filepath.Join(dir, "cni/10-pods.conflist"):                   encode(cniConfig(n)),
-		filepath.Join(dir, "kubelet.yaml"):                           encode(kubeletConfig(c, n)),
+		filepath.Join(dir, "containerd.toml"):                         containerdConfig(filepath.Join(dir, "cni"), filepath.Join(dir, "registries")),
+		filepath.Join(dir, "registries", registryName, "hosts.toml"):  registryConfig(),
+		filepath.Join(dir, "cni/10-pods.conflist"):                    encode(cniConfig(n)),
+		filepath.Join(dir, "kubelet.yaml"):                            encode(kubeletConfig(c, n)),
+		filepath.Join(dir, "lib/kubelet/seccomp", seccompProfileName): encode(seccompProfile()),
 	}
 	return spec
 }

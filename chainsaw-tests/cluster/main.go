@@ -346,11 +346,19 @@ func toolsCommand() *cobra.Command {
 func packagesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "packages",
-		Short:   "Print the Debian packages that this machine lacks for a cluster",
+		Short:   "Print the Debian packages that this machine lacks to build the tools, and for a cluster of its own",
 		Example: "  apt-get install -y $(cluster packages)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(missingPackages(onThisMachine), " "))
+			choice, err := chosenCluster()
+			if err != nil {
+				return err
+			}
+			needs := []map[string]string{buildNeeds}
+			if choice == ownCluster {
+				needs = append(needs, systemPrograms)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(missingPackages(onThisMachine, needs...), " "))
 			return err
 		},
 	}

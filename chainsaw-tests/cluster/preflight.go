@@ -11,9 +11,15 @@ import (
 
 const cniPlugins = "/usr/lib/cni"
 
+// buildNeeds maps what the tools need to be built, a program or a file, to the Debian package that has it.
+var buildNeeds = map[string]string{
+	"gcc":                    "gcc", // runc
+	"pkg-config":             "pkgconf",
+	"/usr/include/seccomp.h": "libseccomp-dev",
+}
+
 // systemPrograms maps what a node needs from the operating system to the Debian package that has it.
 var systemPrograms = map[string]string{
-	"runc":       "runc",
 	"nft":        "nftables", // kube-proxy
 	"iptables":   "iptables", // the CNI's portmap plugin
 	"mount":      "mount",    // kubelet
@@ -29,14 +35,17 @@ func checkMachine() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("a cluster needs root, for namespaces, mounts and cgroups: run it again with sudo -E %s", strings.Join(os.Args, " "))
 	}
-	if missing := missingPackages(onThisMachine); len(missing) > 0 {
+	if missing := missingPackages(onThisMachine, buildNeeds, systemPrograms); len(missing) > 0 {
 		return fmt.Errorf("this machine lacks the packages %[1]s: run\n  apt-get update && apt-get install -y %[1]s", strings.Join(missing, " "))
 	}
 	return nil
 }
 
-// onThisMachine says whether a program is where a node will look for it.
+// onThisMachine says whether a program is where a node will look for it, or a file is there.
 func onThisMachine(program string) bool {
+	if filepath.IsAbs(program) {
+		return exists(program)
+	}
 	for _, dir := range append(filepath.SplitList(systemPath), cniPlugins) {
 		if _, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
 			return true
@@ -45,11 +54,13 @@ func onThisMachine(program string) bool {
 	return false
 }
 
-func missingPackages(installed func(program string) bool) []string {
+func missingPackages(installed func(program string) bool, needs ...map[string]string) []string {
 	var missing []string
-	for program, pkg := range systemPrograms {
-		if !installed(program) && !slices.Contains(missing, pkg) {
-			missing = append(missing, pkg)
+	for _, need := range needs {
+		for program, pkg := range need {
+			if !installed(program) && !slices.Contains(missing, pkg) {
+				missing = append(missing, pkg)
+			}
 		}
 	}
 	slices.Sort(missing)

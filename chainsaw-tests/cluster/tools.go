@@ -24,6 +24,8 @@ type toolModule struct {
 	main string
 	// own says that the folder holds the main package itself; else its go.mod has tool directives.
 	own bool
+	// cgo says that it is written in C too, and names its build tags.
+	cgo string
 	// stamp gives more linker flags for main's version.
 	stamp func(version string) string
 	// finish makes what is wanted besides the binaries.
@@ -34,6 +36,8 @@ var toolModules = []toolModule{
 	{name: "kubernetes", main: "k8s.io/kubernetes", stamp: kubernetesVersion},
 	{name: "etcd", main: "go.etcd.io/etcd/server/v3", own: true},
 	{name: "containerd", main: "github.com/containerd/containerd/v2"},
+	// Debian 12 has 1.1, which knows no user namespaces for pods.
+	{name: "runc", main: "github.com/opencontainers/runc", cgo: "seccomp"},
 	{name: "kyverno", main: "github.com/kyverno/kyverno", finish: kyvernoAssets},
 	{name: "helm", main: "helm.sh/helm/v4"},
 	{name: "chainsaw", main: "github.com/kyverno/chainsaw"},
@@ -134,6 +138,9 @@ func removePartial(root string) error {
 func (m toolModule) key(source string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.GOOS, runtime.GOARCH, buildFlags)
+	if m.cgo != "" {
+		fmt.Fprintln(sum, m.cgo)
+	}
 	dir := filepath.Join(source, m.name)
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".mod", ".sum"}, filepath.Ext(p)) {
@@ -202,7 +209,8 @@ func (m toolModule) build(ctx context.Context, b *build) error {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return err
 	}
-	_, err = goOutput(ctx, source, "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags="+ldflags, "-o", bin+"/", what)
+	args := []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-tags=" + m.cgo, "-ldflags=" + ldflags, "-o", bin + "/", what}
+	_, err = goCommand(ctx, source, m.cgo != "", args...)
 	if err != nil || m.finish == nil {
 		return err
 	}
@@ -314,11 +322,20 @@ func writeImage(b *build, name string, spec image.Spec) error {
 	return image.Write(filepath.Join(dir, name+".tar"), spec)
 }
 
-// goOutput runs the go command in a folder, apart from the caller's workspace and flags.
+// goOutput is goCommand without cgo.
 func goOutput(ctx context.Context, dir string, args ...string) (string, error) {
+	return goCommand(ctx, dir, false, args...)
+}
+
+// goCommand runs the go command in a folder, apart from the caller's workspace and flags.
+func goCommand(ctx context.Context, dir string, cgo bool, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	enabled := "CGO_ENABLED=0"
+	if cgo {
+		enabled = "CGO_ENABLED=1"
+	}
+	cmd.Env = append(os.Environ(), enabled, "GOFLAGS=", "GOWORK=off")
 	out, err := output(cmd)
 	if errors.Is(err, exec.ErrNotFound) {
 		return "", errors.New("the go command is not on PATH: install Go, then try again")

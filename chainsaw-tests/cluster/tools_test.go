@@ -127,12 +127,12 @@ func TestMissingPackages(t *testing.T) {
 	}{
 		"nothing":               {},
 		"one package, once":     {missing: []string{"ptp", "portmap", "loopback"}, want: []string{"containernetworking-plugins"}},
-		"several, in order":     {missing: []string{"runc", "nft"}, want: []string{"nftables", "runc"}},
-		"a bare Debian machine": {missing: []string{"runc", "nft", "iptables", "ptp"}, want: []string{"containernetworking-plugins", "iptables", "nftables", "runc"}},
+		"several, in order":     {missing: []string{"nft", "iptables"}, want: []string{"iptables", "nftables"}},
+		"a bare Debian machine": {missing: []string{"/usr/include/seccomp.h", "nft", "iptables", "ptp"}, want: []string{"containernetworking-plugins", "iptables", "libseccomp-dev", "nftables"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := missingPackages(func(program string) bool { return !slices.Contains(tt.missing, program) })
+			got := missingPackages(func(program string) bool { return !slices.Contains(tt.missing, program) }, buildNeeds, systemPrograms)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("packages (-want +got):\n%s", diff)
 			}
