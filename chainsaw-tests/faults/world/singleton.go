@@ -65,6 +65,8 @@ type Options struct {
 	Memory string
 	// MaxTransitionTime is the singleton's, in seconds. 0: its default.
 	MaxTransitionTime int32
+	// Pod changes what the pods are made from. Nil: nothing does.
+	Pod func(*corev1.PodSpec)
 }
 
 // Singleton is one StatefulSingleton with its application, in a namespace of its own.
@@ -183,6 +185,9 @@ func (s *Singleton) template() corev1.PodTemplateSpec {
 				}}},
 			}},
 		}}
+	}
+	if s.options.Pod != nil {
+		s.options.Pod(&spec)
 	}
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}
 }
