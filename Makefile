@@ -59,6 +59,12 @@ search: ## Visit every state of small worlds in search of two that run; DEEP=1 v
 unit: deps $(promtool) search ## Tests beside the code, Kyverno's engine and a real API server among them
 	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
 
+# Which mutations make mutations runs: flags of chainsaw-tests/mutations, as MUTATIONS="-area handoff".
+MUTATIONS ?=
+.PHONY: mutations
+mutations: $(cluster) $(promtool) ## Break the code in some 200 places, one at a time, and check that a test fails; an hour
+	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go run ./chainsaw-tests/mutations $(MUTATIONS)
+
 .PHONY: vulnerabilities
 vulnerabilities: ## Known vulnerabilities that the programs of a release can reach; asks vuln.go.dev
 	go run golang.org/x/vuln/cmd/govulncheck@v1.6.0 ./controller/cmd/...
