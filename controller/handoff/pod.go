@@ -77,10 +77,14 @@ func isHeld(pod *corev1.Pod, containers []heldContainer) bool {
 		!slices.ContainsFunc(containers, func(h heldContainer) bool { return h.open })
 }
 
+// wrapper is what the policy puts in front of a command. No other subcommand of the gate
+// waits for the signal.
+var wrapper = []string{signal.GatePath, "wrap", "--"}
+
 // hold reads how a container is held; ok is false where nothing holds it.
 func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContainer, ok bool) {
 	h = heldContainer{name: c.Name, status: statusOf(statuses, c.Name)}
-	if len(c.Command) > 1 && c.Command[0] == signal.GatePath && c.Command[1] == "wrap" {
+	if len(c.Command) > len(wrapper) && slices.Equal(c.Command[:len(wrapper)], wrapper) {
 		probe := c.StartupProbe
 		h.seldomProbed = probe == nil && c.ReadinessProbe != nil && c.ReadinessProbe.PeriodSeconds > 2
 		h.gateProbe = probe != nil && probe.Exec != nil && len(probe.Exec.Command) > 0 && probe.Exec.Command[0] == signal.GatePath
@@ -126,13 +130,35 @@ func (h heldContainer) waitsForSignal() bool {
 	return h.status != nil && h.status.State.Running != nil
 }
 
+// statusUnknown is the reason with which the kubelet reports a container as terminated that
+// the container runtime does not know (k8s.io/kubernetes/pkg/kubelet/container:
+// ContainerReasonStatusUnknown). The kubelet writes it with exit code 137 where it expected
+// a running container (pkg/kubelet: convertToAPIContainerStatuses), and for every container
+// without a terminated state once it has ended the pod (pkg/kubelet/status: TerminatePod).
+// It has seen no exit: the processes may run on under a runtime that it does not ask.
+const statusUnknown = "ContainerStatusUnknown"
+
+// lost tells whether the kubelet reports that it could not locate the container, or the
+// one before it.
+func (h heldContainer) lost() bool {
+	return h.status != nil && (isUnknown(h.status.State) || isUnknown(h.status.LastTerminationState))
+}
+
+func isUnknown(state corev1.ContainerState) bool {
+	return state.Terminated != nil && state.Terminated.Reason == statusUnknown
+}
+
 // terminated tells whether the kubelet reports that the container has ended.
-func (h heldContainer) terminated() bool { return h.status != nil && h.status.State.Terminated != nil }
+func (h heldContainer) terminated() bool {
+	return h.status != nil && h.status.State.Terminated != nil && !h.lost()
+}
 
 // neverCreated tells whether the kubelet reports that it has not created the
-// container, and never did before.
+// container, and never did before. At the end of the pod it reports such a container as
+// terminated, too, with reason statusUnknown.
 func (h heldContainer) neverCreated() bool {
-	return h.status != nil && h.status.State.Waiting != nil && h.status.ContainerID == "" && h.status.LastTerminationState.Terminated == nil
+	return h.status != nil && (h.status.State.Waiting != nil || isUnknown(h.status.State)) &&
+		h.status.ContainerID == "" && h.status.LastTerminationState.Terminated == nil
 }
 
 // pastBarrier tells whether the kubelet reports that it has created the container

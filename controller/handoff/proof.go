@@ -54,10 +54,16 @@ func (s Snapshot) proveGone() (proof v1.Proof, ok bool) {
 // (pkg/registry/core/pod/storage: assignPod). A Signal on its way fails, since what made
 // it go changed the pod; a barrier that is about to be opened is opened all the same.
 func (s Snapshot) neverStarted(pod *corev1.Pod, containers []heldContainer) bool {
+	return pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil || s.isUnreleased(pod, containers)
+}
+
+// isUnreleased tells whether the pod is held, and nothing that may release it has happened:
+// no signal, and no record after which a barrier may be opened.
+func (s Snapshot) isUnreleased(pod *corev1.Pod, containers []heldContainer) bool {
 	last := s.Singleton.Status.LastTransition
 	recorded := pod.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil || chosenBy(pod) != "")
 	_, hasSignal := pod.Annotations[signal.Annotation]
-	return pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil || isHeld(pod, containers) && !recorded && !hasSignal && !released(pod) &&
+	return isHeld(pod, containers) && !recorded && !hasSignal && !released(pod) &&
 		!s.chosenElsewhere(pod) && !slices.ContainsFunc(containers, heldContainer.pastBarrier)
 }
 

@@ -1,6 +1,7 @@
 package handoff_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 	}
 	// chosen is recorded, and nobody is known to have signalled it.
 	chosen := func() *PodWrapper { return MakePod("db-1").Injected().Warm().Protected() }
-	standby := MakePod("db-2").Injected().Warm()
+	standby := MakePod("db-2").Injected().Warm().On(node2)
 	with := func(db1 *PodWrapper) *SnapshotWrapper { return MakeSnapshot(db1, standby).Holder("db-1") }
 	unsignalled := func(db1 *PodWrapper) *SnapshotWrapper { return MakeSnapshot(db1, standby).Chosen("db-1") }
 
@@ -85,7 +86,27 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"Failed before anything was created": {
 			with(holder().Deleting().Ended().State("app", waiting("PodInitializing", ""))), v1.ProofKubeletReported,
 		},
-		"no container is named": {with(plain().Deleting().Ended()).Containers("other"), ""},
+		"Failed, a container that was created waits again": {
+			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("CrashLoopBackOff", ""), ContainerID: "cri://1"})), "",
+		},
+		"Failed, one of two containers unreported": {with(unreported(two().Deleting().Ended(), "helper")), ""},
+
+		// A container that the kubelet could not locate.
+		"could not be located": {with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})), ""},
+		"could not be located, by its last state": {
+			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: unknown()})), "",
+		},
+		"could not be located, after a crash": {
+			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: terminated(1)})), "",
+		},
+		"could not be located once, and the next one ended": {
+			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: terminated(143), LastTerminationState: unknown(), ContainerID: "cri://2"})), "",
+		},
+		"could not be located, attested": {
+			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})).Attest("db-1-uid"), v1.ProofAttested,
+		},
+		"never created, and reported so at the end of the pod": {with(holder().Deleting().Ended().State("app", unknown())), v1.ProofKubeletReported},
+		"no container is named":                                {with(plain().Deleting().Ended()).Containers("other"), ""},
 
 		"Failed, by nobody knows whom":                 {with(holder().Deleting().Ended().WrittenBy(nil)), ""},
 		"Failed by one who does not report containers": {with(holder().Deleting().Ended().WrittenBy(map[string]string{"kubelet": `"f:containerStatuses":{}`, "somebody": `"f:phase":{}`})), ""},
@@ -108,7 +129,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			with(holder().Deleting()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable, corev1.TaintNodeOutOfService), v1.ProofNodeOutOfService,
 		},
 		"another node is out of service": {
-			with(holder().Deleting()).Node(node2, corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
+			with(holder().Deleting()).Node("node-3", corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
 		},
 		"the node is out of service, but answers": {
 			with(holder().Deleting()).Node(node1, corev1.ConditionTrue, corev1.TaintNodeOutOfService), "",
@@ -211,6 +232,12 @@ func crashed(p *PodWrapper) *PodWrapper { return p.State("app", terminated(1)) }
 func rejected(p *PodWrapper) *PodWrapper {
 	p.Phase(corev1.PodFailed)
 	p.Status.InitContainerStatuses, p.Status.ContainerStatuses = nil, nil
+	return p
+}
+
+// unreported is the pod without the state of one container.
+func unreported(p *PodWrapper, container string) *PodWrapper {
+	p.Status.ContainerStatuses = slices.DeleteFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
 	return p
 }
 

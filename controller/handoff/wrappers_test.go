@@ -224,6 +224,11 @@ func terminated(exitCode int32) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reason, ExitCode: exitCode}}
 }
 
+// unknown is how the kubelet reports a container that it could not locate.
+func unknown() corev1.ContainerState {
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "ContainerStatusUnknown", ExitCode: 137}}
+}
+
 // missing is how the kubelet reports a container whose ConfigMap does not exist.
 func missing(configMap string) corev1.ContainerState {
 	return waiting("CreateContainerConfigError", fmt.Sprintf("configmap %q not found", configMap))
@@ -232,7 +237,7 @@ func missing(configMap string) corev1.ContainerState {
 // Warm has the kubelet report, from node-1, that nothing is left to wait for but
 // the signal: init containers done, wrappers running, barriers at their ConfigMap.
 func (p *PodWrapper) Warm() *PodWrapper {
-	p.On(node1).Condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", "")
+	p.On(node1).Condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", "").WrittenByKubelet()
 	for _, c := range p.Spec.InitContainers {
 		if c.RestartPolicy != nil {
 			p.State(c.Name, running())
@@ -305,8 +310,7 @@ func (p *PodWrapper) AskedToStop(ago time.Duration) *PodWrapper {
 // Ended is the kubelet's last report of a pod that it has ended.
 func (p *PodWrapper) Ended() *PodWrapper {
 	p.Phase(corev1.PodFailed).Condition(corev1.PodReady, corev1.ConditionFalse, "PodFailed", "").
-		Condition(corev1.ContainersReady, corev1.ConditionFalse, "PodFailed", "").
-		WrittenBy(map[string]string{"kubelet": `"f:phase":{},"f:containerStatuses":{}`})
+		Condition(corev1.ContainersReady, corev1.ConditionFalse, "PodFailed", "").WrittenByKubelet()
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		p.State(c.Name, terminated(143))
 	}
@@ -317,6 +321,12 @@ func (p *PodWrapper) Ended() *PodWrapper {
 func (p *PodWrapper) FailedByGC(reason string) *PodWrapper {
 	return p.Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, reason, "").
 		WrittenBy(map[string]string{"kubelet": `"f:containerStatuses":{}`, "kube-controller-manager": `"f:phase":{}`})
+}
+
+// WrittenByKubelet is the pod of which the kubelet wrote the phase and the containers'
+// states, as it does from its first report on and not only at the end.
+func (p *PodWrapper) WrittenByKubelet() *PodWrapper {
+	return p.WrittenBy(map[string]string{"kubelet": `"f:phase":{},"f:containerStatuses":{},"f:initContainerStatuses":{}`})
 }
 
 // WrittenBy tells who was the last to write which fields of the status.
