@@ -43,6 +43,9 @@ type decision struct {
 	status *v1.StatefulSingletonStatus
 	// message says in words what the outcome means here.
 	message string
+	// advice is what a person can do about it, in sentences that end the message. A command is
+	// their last words.
+	advice []string
 	// needsPerson: nothing goes on without a person, however long one waits.
 	needsPerson bool
 	// usual is how much longer what is under way usually takes: until then it is not told.
@@ -54,6 +57,10 @@ type decision struct {
 type standby struct {
 	pod      *corev1.Pod
 	revision int64
+	// outdated is how many standbys of its Deployment are of a newer revision.
+	outdated int
+	// silent says why its node can't start it. Empty: as far as is known, it can.
+	silent string
 	// drained says why its node is being drained. Empty: it is not.
 	drained string
 	// waitsFor is empty if the standby is warm.
@@ -79,6 +86,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 		d.do(TakeAttestation{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
 	}
 	d.concludeDrain()
+	d.adviseOneDeployment()
 	d.report()
 	d.plan.Status = *d.status
 	return d.plan
@@ -140,19 +148,97 @@ func (d *decision) sort() {
 			d.runners = append(d.runners, pod)
 		case Going(pod):
 		case injectedFor(pod, d.Singleton) && selected:
-			shares := d.sharesBarrier(pod, containers)
-			d.standbys = append(d.standbys, standby{pod, d.revision(pod), d.drainOf(pod), cmp.Or(shares, waitsFor(pod, containers)), shares != ""})
+			d.standbys = append(d.standbys, d.standbyOf(pod, containers))
 		case selected:
 			d.strangers = append(d.strangers, pod)
 		}
 	}
+	for i := range d.standbys {
+		d.standbys[i].outdated = d.newerRevisions(d.standbys[i])
+	}
 	slices.SortFunc(d.standbys, func(a, b standby) int {
-		return cmp.Or(cmp.Compare(b.revision, a.revision),
+		return cmp.Or(cmp.Compare(d.foreign(a.pod), d.foreign(b.pod)), // one of the holder's owner first
+			cmp.Compare(a.outdated, b.outdated),
+			cmp.Compare(min(len(a.silent), 1), min(len(b.silent), 1)),     // one whose node answers first
 			cmp.Compare(a.drained, b.drained),                             // one that need not leave first
 			cmp.Compare(min(len(a.waitsFor), 1), min(len(b.waitsFor), 1)), // one that is warm first
 			a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time),
 			cmp.Compare(a.pod.Name, b.pod.Name))
 	})
+}
+
+// newerRevisions is how many standbys are of a newer revision of the same owner. Revisions
+// of two Deployments can't be compared.
+func (d *decision) newerRevisions(s standby) (n int) {
+	for _, other := range d.standbys {
+		if other.revision > s.revision && d.deployment(other.pod) == d.deployment(s.pod) {
+			n++
+		}
+	}
+	return n
+}
+
+// foreign is 1 if the pod is not of the Deployment that the holder is of, and 0 if it is.
+func (d *decision) foreign(pod *corev1.Pod) int {
+	if d.holder == nil || d.deployment(pod) == d.deployment(d.holder) {
+		return 0
+	}
+	return 1
+}
+
+// adviseOneDeployment says why rollouts don't take effect where several Deployments want
+// pods that the selector picks.
+func (d *decision) adviseOneDeployment() {
+	var names []string
+	for i := range d.Pods {
+		deployment := d.deployment(&d.Pods[i])
+		if deployment != nil && picks(d.Singleton, &d.Pods[i]) && !Going(&d.Pods[i]) && !d.unwanted(&d.Pods[i]) && !slices.Contains(names, deployment.Name) {
+			names = append(names, deployment.Name)
+		}
+	}
+	if len(names) > 1 {
+		slices.Sort(names)
+		d.advice = slices.Insert(d.advice, 0, fmt.Sprintf("Pods of several Deployments match spec.selector (%s): only a rollout of the Deployment whose pod holds takes effect. Have spec.selector pick the pods of one of them",
+			strings.Join(names, ", ")))
+	}
+}
+
+// standbyOf says what is known of a pod that is held for the singleton.
+func (d *decision) standbyOf(pod *corev1.Pod, containers []heldContainer) standby {
+	s := standby{pod: pod, revision: d.revision(pod), silent: d.silentNode(pod), drained: d.drainOf(pod)}
+	shares := d.sharesBarrier(pod, containers)
+	s.waitsFor, s.needsPerson = cmp.Or(shares, waitsFor(pod, containers)), shares != ""
+	if shares == "" && s.silent != "" {
+		s.waitsFor = "can't start: " + s.silent
+	}
+	return s
+}
+
+// silentNode says why the node of a pod can't be expected to start it. It is read from a
+// cache that may lag: it keeps a pod from being chosen, and proves nothing. Empty: the node
+// answers, or the pod has none yet.
+func (s Snapshot) silentNode(pod *corev1.Pod) string { return silentIn(s.CachedNodes, pod) }
+
+func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
+	name := pod.Spec.NodeName
+	node := nodes[name]
+	switch {
+	case name == "":
+		return ""
+	case node == nil:
+		return fmt.Sprintf("its node %s does not exist", name)
+	case !nodeReady(node):
+		return fmt.Sprintf("its node %s does not answer", name)
+	}
+	return ""
+}
+
+// adviseReplacement says how a standby that its node can't start is replaced.
+func (d *decision) adviseReplacement(s standby) {
+	if s.silent != "" && !s.needsPerson {
+		d.advice = append(d.advice, fmt.Sprintf("Its owner replaces pod %s once it is evicted, by default 5 minutes after its node stopped answering. To replace it now, run: kubectl delete -n %s pod %s",
+			s.pod.Name, s.pod.Namespace, s.pod.Name))
+	}
 }
 
 // mayRun tells whether a pod that is not proven dead may run a main process: nothing
@@ -273,13 +359,18 @@ func (d *decision) withoutHolder() {
 	case len(d.standbys) > 0 && d.warm() == nil:
 		d.needsPerson = d.standbys[0].needsPerson
 		d.found(WarmingUp, "pod %s %s", d.standbys[0].pod.Name, d.standbys[0].waitsFor)
+		d.adviseReplacement(d.standbys[0])
 	case len(d.standbys) > 0:
 		d.letGoOthers(d.warm())
 		d.release(d.warm(), d.nextTransition())
 	case d.status.LastTransition != nil && d.status.LastTransition.To == "" && d.status.LastTransition.Cause != v1.CauseScaleDown:
 		d.found(AwaitingPod, "pod %s has ended, and the pod that follows has not come yet%s", d.status.LastTransition.From, d.strangerHelp())
 	default:
-		d.found(NoPods, "no pod matches the selector; the first that comes is held until it may run%s", d.strangerHelp())
+		none := "no pod matches the selector"
+		if slices.ContainsFunc(d.Pods, func(pod corev1.Pod) bool { return picks(d.Singleton, &pod) && Going(&pod) }) {
+			none = "each pod that matches the selector has ended, or stops"
+		}
+		d.found(NoPods, "%s; the first that comes is held until it may run%s", none, d.strangerHelp())
 	}
 }
 
@@ -418,7 +509,15 @@ func (d *decision) alive() {
 	containers := held(d.holder, d.Singleton)
 	given, hasSignal := signalled(d.holder)
 	if awaitsSignal(d.holder, containers) {
-		if !d.blocked() {
+		switch silent := d.silentNode(d.holder); {
+		case d.blocked():
+		case silent != "" && d.isUnreleased(d.holder, containers):
+			if !protected(d.holder) {
+				d.do(Protect{Pod: refOf(d.holder), Version: Version(d.holder.ResourceVersion)})
+			}
+			d.found(WarmingUp, "pod %s is chosen with epoch %d and is not signalled: %s", d.holder.Name, d.status.Epoch, silent)
+			d.adviseReplacement(standby{pod: d.holder, silent: silent})
+		default:
 			d.signalHolder(d.holder)
 			d.found(Released, "pod %s is released with epoch %d", d.holder.Name, d.status.Epoch)
 		}
@@ -513,6 +612,10 @@ func (d *decision) serving(containers []heldContainer) {
 	switch {
 	case next == nil && IsTrue(d.holder, corev1.PodReady):
 		d.found(HolderReady, "pod %s holds with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.strangerHelp())
+	case t != nil && t.To == d.holder.Name && t.Ready == nil && silentIn(d.Nodes, d.holder) != "":
+		d.found(Starting, "pod %s was released with epoch %d and is not Ready yet, and %s: it may start there, so nothing starts elsewhere%s",
+			d.holder.Name, d.status.Epoch, silentIn(d.Nodes, d.holder), d.spareInWords())
+		d.advice = append(d.advice, d.lostNodeHelp(d.holder))
 	case t != nil && t.To == d.holder.Name && t.Ready == nil:
 		why := notReady(d.holder)
 		if slices.ContainsFunc(containers, heldContainer.atBarrier) {
@@ -522,9 +625,10 @@ func (d *decision) serving(containers []heldContainer) {
 			d.usual = d.left(usuallyReady, t.Signalled.Time)
 		}
 		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
-	case d.LostNode(d.holder) != nil:
-		d.found(HolderNotReady, "pod %s holds, and its node %s does not answer: it may run on there, so nothing starts elsewhere%s. If the node is off, run: %s",
-			d.holder.Name, d.holder.Spec.NodeName, d.spareInWords(), TaintCommand(d.LostNode(d.holder)))
+	case silentIn(d.Nodes, d.holder) != "":
+		d.found(HolderNotReady, "pod %s holds, and %s: it may run on there, so nothing starts elsewhere%s",
+			d.holder.Name, silentIn(d.Nodes, d.holder), d.spareInWords())
+		d.advice = append(d.advice, d.lostNodeHelp(d.holder))
 	case next != nil:
 		d.found(AwaitingHandover, "pod %s is warm and of a newer revision than pod %s, and their StatefulSet goes on only once pod %s is Ready. To have it take over, run: kubectl delete -n %s pod %s",
 			next.Name, d.holder.Name, next.Name, d.Singleton.Namespace, d.holder.Name)
@@ -563,6 +667,7 @@ func (d *decision) rollOver(next *standby) {
 			d.needsPerson = next.needsPerson
 			d.usual = d.left(usuallyWarm, next.pod.CreationTimestamp.Time)
 			d.found(StandbyNotWarm, "pod %s %s; pod %s goes on until it is warm", next.pod.Name, next.waitsFor, d.holder.Name)
+			d.adviseReplacement(*next)
 			return
 		}
 	}
@@ -627,8 +732,11 @@ func (d *decision) left(of time.Duration, since time.Time) time.Duration {
 const attachPatience = 20 * time.Second
 
 // waitsForHolder says which volume keeps the standby from warming up while the
-// holder has it; empty if none does.
+// holder has it; empty if none does, or if its node could not start it anyway.
 func (d *decision) waitsForHolder(pod *corev1.Pod) string {
+	if d.silentNode(pod) != "" {
+		return ""
+	}
 	for _, volume := range pod.Spec.Volumes {
 		if volume.PersistentVolumeClaim == nil || !mounts(d.holder, volume.PersistentVolumeClaim.ClaimName) {
 			continue
@@ -674,6 +782,8 @@ func (d *decision) cause() v1.Cause {
 		return replaced
 	case disrupted:
 		return v1.CauseEviction
+	case pod.DeletionTimestamp == nil && d.completesJob(pod) && len(d.standbys) == 0:
+		return v1.CauseScaleDown
 	case pod.DeletionTimestamp == nil:
 		return v1.CauseCompletion
 	case d.unwanted(pod):
@@ -682,4 +792,11 @@ func (d *decision) cause() v1.Cause {
 		return v1.CauseRollout
 	}
 	return v1.CauseDeletion
+}
+
+// completesJob tells whether the pod has done the work of a Job, which creates no other pod
+// for it. A Job that wants several completions creates the next one at once.
+func (d *decision) completesJob(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "Job" && pod.Status.Phase == corev1.PodSucceeded
 }

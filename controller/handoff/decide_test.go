@@ -166,7 +166,7 @@ func TestDecideFirstHolder(t *testing.T) {
 			wantOutcome: handoff.NoPods, wantMessage: "pod db-1 is held for StatefulSingleton prod/old and is never released by this one: delete the pod",
 		},
 		"a bare pod": {
-			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm()).NoNode(node1),
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm()).NoNode(node2),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
@@ -501,7 +501,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
 		},
 		"one of two main processes started": {
-			snapshot: MakeSnapshot(MakePod("db-1").GateProbe().Container(corev1.Container{Name: "helper"}).Injected().
+			snapshot: MakeSnapshot(MakePod("db-1").GateProbe().Container(corev1.Container{Name: "helper", Command: []string{"/helper"}}).Injected().
 				Signalled(7).Running().State("helper", waiting("ContainerCreating", ""))).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7}},
@@ -512,7 +512,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantMessage: "pod db-1 holds and is not Ready: no answer",
 		},
 		"the node does not answer": {
-			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), MakePod("db-2").Injected().Warm()).
+			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), MakePod("db-2").Injected().Warm().On(node2)).
 				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere; pod db-2 is warm and would take over. If the node is off, run: kubectl taint node node-1",
@@ -672,7 +672,7 @@ func TestDecideStatefulSet(t *testing.T) {
 			wantSteps: []handoff.Step{arm("db-1")},
 		},
 		"a spare of the newer revision, and the holder's node does not answer": {
-			snapshot: MakeSnapshot(pod("db-0", "v1").Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), spare("db-1", "v2").Warm()).
+			snapshot: MakeSnapshot(pod("db-0", "v1").Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), spare("db-1", "v2").Warm().On(node2)).
 				Holder("db-0").StatefulSet("db", 2, "v2").Node(node1, corev1.ConditionUnknown),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantSteps:   []handoff.Step{arm("db-1")},

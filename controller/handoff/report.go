@@ -87,7 +87,7 @@ func (d *decision) report() {
 	if d.usual > 0 {
 		d.plan.Requeue, d.plan.Untold = min(d.plan.Requeue, d.usual), d.untold()
 	}
-	d.status.Phase, d.status.Message = phase, message
+	d.status.Phase, d.status.Message = phase, strings.Join(append([]string{message}, d.advice...), ". ")
 	d.status.ActiveBarrier = d.activeBarrier()
 	d.status.ActiveNode = d.activeNode()
 	d.status.ObservedGeneration = d.Singleton.Generation
@@ -277,6 +277,7 @@ func (d *decision) spareInWords() string {
 	if d.again = d.left(usuallyWarm, spare.pod.CreationTimestamp.Time); d.again > 0 {
 		return ""
 	}
+	d.adviseReplacement(*spare)
 	return fmt.Sprintf("; no standby is warm: pod %s %s", spare.pod.Name, spare.waitsFor)
 }
 
@@ -290,16 +291,33 @@ func (d *decision) strangerHelp() string {
 		pod.Name, pod.Annotations[v1.InjectedAnnotation])
 }
 
+// attestHelp says how a person attests that the pod has stopped for good, after an if.
+func (s Snapshot) attestHelp(pod *corev1.Pod) string {
+	return fmt.Sprintf("you have made sure that its processes have ended, delete it and run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
+		s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, pod.UID)
+}
+
+// lostNodeHelp says what to do about the holder, which nobody asked to stop, where its
+// node does not answer or does not exist.
+func (s Snapshot) lostNodeHelp(pod *corev1.Pod) string {
+	if node := s.LostNode(pod); node != nil {
+		return "If the node is off, run: " + TaintCommand(node)
+	}
+	return "If " + s.attestHelp(pod)
+}
+
 // stoppingHelp says what the proof of a pod's death waits for.
 func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
-	attest := fmt.Sprintf("if you have made sure that its processes have ended, delete it and run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
-		s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, pod.UID)
+	attest := "if " + s.attestHelp(pod)
 	node := s.Nodes[pod.Spec.NodeName]
 	switch {
 	case node == nil:
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that it has ended: %s", pod.Spec.NodeName, attest)
 	case !nodeReady(node):
 		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: %s; %s", node.Name, TaintCommand(node), attest)
+	case terminal(pod) && lostContainer(held(pod, s.Singleton)) != "":
+		return fmt.Sprintf(", but its kubelet could not locate container %s (%s), and nothing proves that it has ended. Look for its processes on node %s; %s",
+			lostContainer(held(pod, s.Singleton)), statusUnknown, node.Name, attest)
 	case terminal(pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
@@ -307,6 +325,15 @@ func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
 		return fmt.Sprintf(", though its grace period ended at %s: look at the kubelet of node %s", pod.DeletionTimestamp.UTC().Format(time.TimeOnly), node.Name)
 	}
 	return "; the next pod is released once the kubelet reports that it has ended"
+}
+
+// lostContainer is the first of which nobody knows whether it has ended; empty if there is none.
+func lostContainer(containers []heldContainer) string {
+	i := slices.IndexFunc(containers, func(h heldContainer) bool { return h.lost() && !h.neverCreated() })
+	if i < 0 {
+		return ""
+	}
+	return containers[i].name
 }
 
 // LostNode is the pod's node if it is known not to answer, and nil if not.
@@ -333,6 +360,12 @@ func nodeReady(node *corev1.Node) bool {
 
 // notReady says why a pod is not Ready.
 func notReady(pod *corev1.Pod) string {
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if status := statusOf(pod.Status.InitContainerStatuses, c.Name); !initDone(c, status) {
+			return "init " + containerState(c.Name, status)
+		}
+	}
 	for i := range pod.Status.ContainerStatuses {
 		if s := &pod.Status.ContainerStatuses[i]; !s.Ready {
 			return containerState(s.Name, s)

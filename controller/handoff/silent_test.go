@@ -1,0 +1,241 @@
+package handoff_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+// node3 is the node that can't start anything in these tests.
+const node3 = "node-3"
+
+// silences are the ways in which node3 can't be expected to start a pod, and what the
+// message says of each.
+var silences = map[string]struct {
+	happen  func(*SnapshotWrapper)
+	message string
+}{
+	"the node does not answer":    {func(s *SnapshotWrapper) { s.Node(node3, corev1.ConditionUnknown) }, "its node node-3 does not answer"},
+	"the node is not Ready":       {func(s *SnapshotWrapper) { s.Node(node3, corev1.ConditionFalse) }, "its node node-3 does not answer"},
+	"the node does not exist":     {func(s *SnapshotWrapper) { s.NoNode(node3) }, "its node node-3 does not exist"},
+	"the node has not been Ready": {func(s *SnapshotWrapper) { s.Node(node3, ""); s.CachedNodes[node3].Status.Conditions = nil }, "its node node-3 does not answer"},
+}
+
+const adviceReplace = "Its owner replaces pod db-2 once it is evicted, by default 5 minutes after its node stopped answering. " +
+	"To replace it now, run: kubectl delete -n prod pod db-2"
+
+// A standby whose node can't start it is not warm: neither is the holder stopped for it,
+// nor is it released, while one on a node that answers is.
+func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
+	// db-2 is on node3, db-3 is not. Whichever is older would come first otherwise.
+	dead := func(revision int) *PodWrapper { return MakePod("db-2").Revision(revision).Injected().Warm().On(node3) }
+	healthy := func(revision int) *PodWrapper { return MakePod("db-3").Revision(revision).Injected().Warm().On(node2) }
+	gone := func() *PodWrapper { return holding().Deleting().Ended() }
+	rolledTo := func(name string) []handoff.Step {
+		return []handoff.Step{arm(name), handoff.Retire{ReplicaSet: "db-v1"}}
+	}
+	released := func(name string) []handoff.Step {
+		return []handoff.Step{arm(name), handoff.Record{}, signalOf(name, 8), handoff.LetGo{Pod: ref("db-1")}}
+	}
+
+	for name, tc := range map[string]struct {
+		holder   func() *PodWrapper
+		revision int
+		change   func(*SnapshotWrapper)
+		// want is what is done with db-3, wantWithout without it.
+		want, wantWithout       handoff.Outcome
+		wantSteps, withoutSteps []handoff.Step
+		wantMessage             string
+	}{
+		"rollout": {
+			holder: holding, revision: 2, want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
+			wantMessage: "; pod db-1 goes on until it is warm. " + adviceReplace,
+		},
+		"handover": {
+			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Manual().Handover("now") },
+			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
+			wantMessage: "; pod db-1 goes on until it is warm. " + adviceReplace,
+		},
+		"drain": {
+			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node1) },
+			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
+			wantMessage: "; pod db-1 goes on until it is warm; node node-1 is cordoned: evictions of the holder wait",
+		},
+		"drain, its time is up": {
+			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node1).DrainedFor(time.Hour) },
+			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
+		},
+		"drain with a spare": {
+			holder: holding, revision: 1, change: func(s *SnapshotWrapper) { s.Deployment(3).Cordon(node1) },
+			want: handoff.HolderReady, wantSteps: []handoff.Step{arm("db-3")}, wantWithout: handoff.Rolling, withoutSteps: rolled,
+		},
+		"the healthy one is on a cordoned node": {
+			holder: gone, revision: 1, change: func(s *SnapshotWrapper) { s.Cordon(node2) },
+			want: handoff.Released, wantSteps: released("db-3"), wantWithout: handoff.HolderEnded,
+			withoutSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+		},
+		"unplanned end": {
+			holder: gone, revision: 1, want: handoff.Released, wantSteps: released("db-3"), wantWithout: handoff.HolderEnded,
+			withoutSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			wantMessage:  "no standby is warm yet",
+		},
+	} {
+		for silence, silent := range silences {
+			for order, age := range map[string]time.Duration{"dead first": time.Hour, "healthy first": -time.Hour} {
+				t.Run(name+"/"+silence+"/"+order, func(t *testing.T) {
+					see := func(pods ...*PodWrapper) *SnapshotWrapper {
+						s := MakeSnapshot(pods...).Holder("db-1")
+						if silent.happen(s); tc.change != nil {
+							tc.change(s)
+						}
+						return s
+					}
+					wantPlan := func(plan handoff.Plan, outcome handoff.Outcome, steps []handoff.Step) {
+						t.Helper()
+						if plan.Outcome != outcome {
+							t.Errorf("outcome %s (%s), want %s", plan.Outcome, plan.Status.Message, outcome)
+						}
+						if diff := cmp.Diff(steps, plan.Steps); diff != "" {
+							t.Errorf("steps (-want +got):\n%s", diff)
+						}
+					}
+					old := healthy(tc.revision).Created(now.Add(-2 * time.Hour))
+					pods := []*PodWrapper{tc.holder(), dead(tc.revision).Created(now.Add(-2*time.Hour - age)), old}
+					wantPlan(handoff.Decide(see(pods...).Snapshot, now), tc.want, tc.wantSteps)
+
+					// Nothing is done for the dead one alone, and the message says why.
+					plan := handoff.Decide(see(pods[:2]...).Snapshot, now)
+					wantPlan(plan, tc.wantWithout, tc.withoutSteps)
+					if message := plan.Status.Message; !strings.Contains(message, tc.wantMessage) ||
+						tc.wantWithout == handoff.StandbyNotWarm && !strings.Contains(message, "pod db-2 can't start: "+silent.message) {
+						t.Errorf("message %q, want %q in it", message, tc.wantMessage)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A standby whose node can't start it waits for a volume in vain: the holder is not stopped
+// for the volume's sake.
+func TestDecideGoesColdForNoSilentNode(t *testing.T) {
+	attaching := MakePod("db-2").Revision(2).Injected().Claim("data").On(node3).State("app", waiting("ContainerCreating", ""))
+	for name, handoffPolicy := range map[string]v1.HandoffPolicy{"automatic": "", "manual": v1.HandoffManual} {
+		t.Run(name, func(t *testing.T) {
+			s := MakeSnapshot(holding().Claim("data"), attaching).Holder("db-1").Claim("data", corev1.ReadWriteOnce).Node(node3, corev1.ConditionUnknown)
+			s.Singleton.Spec.Handoff = handoffPolicy
+			plan := handoff.Decide(s.Snapshot, now)
+			if plan.Outcome != handoff.StandbyNotWarm || len(plan.Steps) > 0 || !strings.Contains(plan.Status.Message, "its node node-3 does not answer") {
+				t.Errorf("outcome %s, steps %v, message %q", plan.Outcome, plan.Steps, plan.Status.Message)
+			}
+		})
+	}
+}
+
+// The node of the pod that is to start stops answering.
+func TestDecideReleasesOnSilentNode(t *testing.T) {
+	const taint = "If the node is off, run: kubectl taint node node-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+	silent := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node3, corev1.ConditionUnknown) }
+	chosen := func() *PodWrapper { return MakePod("db-2").Injected().Warm().On(node3).Protected() }
+	atBarrier := func() *PodWrapper { return MakePod("db-2").Barrier().Injected().Warm().On(node3).ChosenBy("stfs-uid") }
+	spare := func() *PodWrapper { return MakePod("db-3").Injected().Warm().On(node2).Protected() }
+	releasedAtBarrier := []handoff.Step{
+		handoff.Record{}, handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 7}, signalOf("db-2", 7),
+	}
+	shut := silent(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")).Chosen("db-2"))
+	runDecide(t, map[string]decideCase{
+		"none but it is there": {
+			snapshot:    silent(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3))),
+			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseTransitioning,
+			wantMessage: "pod db-2 can't start: its node node-3 does not answer. " + adviceReplace,
+		},
+		"the node answers by the cache, which may lag": {
+			snapshot:    cacheLags(silent(MakeSnapshot(chosen())).Chosen("db-2")),
+			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 7)},
+		},
+		"recorded": {
+			snapshot:    silent(MakeSnapshot(chosen(), spare()).Chosen("db-2")),
+			wantOutcome: handoff.WarmingUp, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantMessage: "pod db-2 is chosen with epoch 7 and is not signalled: its node node-3 does not answer. " + adviceReplace,
+		},
+		"recorded, and the finalizer was taken off": {
+			snapshot:    silent(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3)).Chosen("db-2")),
+			wantOutcome: handoff.WarmingUp, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{arm("db-2")},
+		},
+		"recorded, and then deleted": {
+			snapshot:    silent(MakeSnapshot(chosen().Deleting(), spare()).Chosen("db-2")),
+			wantOutcome: handoff.Released, wantHolder: "db-3", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-3", 8), handoff.LetGo{Pod: ref("db-2")}},
+		},
+		"recorded, and its barrier may be open": {
+			snapshot:    silent(MakeSnapshot(atBarrier()).Chosen("db-2")),
+			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: releasedAtBarrier,
+		},
+		"recorded as signalled, and the signal was taken off": {
+			snapshot:    silent(MakeSnapshot(chosen()).Holder("db-2")),
+			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 7)},
+		},
+		"recorded, and another one runs": {
+			snapshot:    silent(MakeSnapshot(chosen(), MakePod("db-0").Ready().Protected()).Chosen("db-2")),
+			wantOutcome: handoff.SeveralRun, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+		},
+		"signalled": {
+			snapshot:    silent(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7"), spare()).Chosen("db-2")),
+			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
+			wantMessage: "pod db-2 was released with epoch 7 and is not Ready yet, and its node node-3 does not answer: it may start there, so nothing starts elsewhere" +
+				"; pod db-3 is warm and would take over. " + taint,
+		},
+		"signalled, and the node's object is gone": {
+			snapshot:    MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7")).Chosen("db-2"),
+			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
+			wantMessage: "and its node node-3 does not exist: it may start there, so nothing starts elsewhere. " +
+				"If you have made sure that its processes have ended, delete it and run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/attest-terminated=db-2-uid --overwrite",
+		},
+		"signalled a moment ago": {
+			snapshot:    shut,
+			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantMessage: taint,
+		},
+	})
+	if handoff.Decide(shut.Snapshot, now).Untold {
+		t.Error("a node that does not answer is not told at once")
+	}
+}
+
+// cacheLags has the cache show every node as Ready.
+func cacheLags(s *SnapshotWrapper) *SnapshotWrapper {
+	for name, node := range s.CachedNodes {
+		ready := node.DeepCopy()
+		ready.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		s.CachedNodes[name] = ready
+	}
+	return s
+}
+
+// A spare on a node that does not answer is told while the holder serves.
+func TestDecideTellsOfASilentSpare(t *testing.T) {
+	spare := MakePod("db-2").Revision(1).Injected().Warm().On(node3)
+	s := MakeSnapshot(holding(), spare).Holder("db-1").Node(node3, corev1.ConditionUnknown).
+		Strategy(appsv1.RollingUpdateDeploymentStrategyType, "1", "0")
+	plan := handoff.Decide(s.Snapshot, now)
+	const want = "; no standby is warm: pod db-2 can't start: its node node-3 does not answer. " + adviceReplace
+	if plan.Outcome != handoff.HolderReady || !strings.HasSuffix(plan.Status.Message, want) {
+		t.Errorf("outcome %s, message %q, want HolderReady and %q", plan.Outcome, plan.Status.Message, want)
+	}
+	i := slices.IndexFunc(handoff.Survey(s.Snapshot), func(one handoff.Surveyed) bool { return one.Part == handoff.Standby })
+	if got := handoff.Survey(s.Snapshot)[i].WaitsFor; got != "can't start: its node node-3 does not answer" {
+		t.Errorf("the survey says that the standby waits for %q", got)
+	}
+}
