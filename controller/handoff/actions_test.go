@@ -1,6 +1,9 @@
 package handoff_test
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // actionKind is what may happen, by one of the world's actors to a pod, a node or a
 // controller. Its number is what traces are made of.
@@ -80,7 +83,7 @@ func (m *model) next(w *world, then func(actionKind, uint8, uint8)) {
 	}
 	for i := range m.controllers {
 		c := &w.controllers[i]
-		if c.stage != idleStage || w.singleton.exists {
+		if c.stage != idleStage || w.singleton.exists || w.stuck() {
 			then(controllerAction, uint8(i), 0)
 		}
 		if c.stage != idleStage && w.faults > 0 {
@@ -111,6 +114,12 @@ func (m *model) nextOfWorkload(w *world, then func(actionKind, uint8, uint8)) {
 		}
 		then(eraseSingletonAction, 0, 0)
 	}
+}
+
+// stuck tells whether a pod would be gone but for its finalizer: what brings a controller to
+// look after the pods of a singleton that is gone.
+func (w *world) stuck() bool {
+	return slices.ContainsFunc(w.pods[:], func(p podState) bool { return p.exists() && p.deleting && p.finalizer })
 }
 
 // lost tells whether the record is all that is left of a pod that may run. Whoever
@@ -338,7 +347,7 @@ func (m *model) tellController(before, after *world, c int) string {
 		if status.holder > 0 {
 			text = stepNames[next.do] + " pod " + podName(int(status.holder-1)) + " as the holder"
 		}
-	case takeAttestationStep, finishStep:
+	case takeAttestationStep, finishStep, confirmGoneStep:
 	default:
 		text += " pod " + podName(int(next.pod))
 	}

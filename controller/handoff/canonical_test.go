@@ -52,7 +52,7 @@ func (m *model) forget(c *controllerState) {
 func compareControllers(a, b controllerState) int {
 	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(a.plan, b.plan), cmp.Compare(a.done, b.done),
 		cmp.Compare(a.stalePods, b.stalePods), compareBools(a.staleSingleton, b.staleSingleton), cmp.Compare(a.cached, b.cached), cmp.Compare(a.notes, b.notes),
-		cmp.Compare(a.read.holder, b.read.holder), compareBools(a.read.signalled, b.read.signalled))
+		cmp.Compare(a.read.holder, b.read.holder), compareBools(a.read.signalled, b.read.signalled), cmp.Compare(a.read.life, b.read.life))
 }
 
 func compareBools(a, b bool) int {

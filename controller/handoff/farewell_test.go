@@ -1,11 +1,13 @@
 package handoff_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
@@ -38,6 +40,62 @@ func TestFarewellLeavesRunnersToOthers(t *testing.T) {
 	}
 }
 
+// strip takes the finalizer off the pod in the version that was read.
+func strip(name string) handoff.Strip { return handoff.Strip{Pod: ref(name), Version: version} }
+
+// A singleton that is deleted lets go of its pods first, each as it was read, and goes
+// itself only once it waits for none.
+func TestFinalize(t *testing.T) {
+	finish := handoff.Finish{Version: version}
+	unchoose := handoff.Strip{Pod: ref("db-2"), Version: version, Unchoose: true}
+	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
+	for name, tc := range map[string]struct {
+		snapshot    *SnapshotWrapper
+		want        []handoff.Step
+		wantMessage string
+	}{
+		"no pods":      {snapshot: MakeSnapshot(), want: []handoff.Step{finish}},
+		"a holder":     {snapshot: MakeSnapshot(holder()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
+		"a standby":    {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm()), want: []handoff.Step{finish}},
+		"an armed one": {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm().Protected()), want: []handoff.Step{strip("db-1"), finish}},
+		"ended":        {snapshot: MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
+		"one stops": {
+			snapshot: MakeSnapshot(holder().Deleting(), MakePod("db-2").Injected().Warm().Protected()).Holder("db-1"), want: []handoff.Step{strip("db-2")},
+			wantMessage: "the StatefulSingleton goes once pod db-1 has ended: the pod stops",
+		},
+		"the pod garbage collector failed it, and nobody deleted it": {
+			snapshot:    MakeSnapshot(holder().FailedByGC("DeletionByPodGC")).Holder("db-1"),
+			wantMessage: "the pod stops, but it is Failed without a report that every held container has ended",
+		},
+		"the holder is lost": {snapshot: MakeSnapshot().Holder("db-1"), wantMessage: "the StatefulSingleton goes once its holder is proven dead"},
+		"the holder is lost and attested": {
+			snapshot: MakeSnapshot().Holder("db-1").Attest("db-1-uid"), want: []handoff.Step{finish},
+		},
+		"chosen, and not recorded": {
+			snapshot: MakeSnapshot(MakePod("db-2").Barrier().Injected().ChosenBy("stfs-uid").Warm()), want: []handoff.Step{unchoose, finish},
+		},
+		"chosen, not recorded, without a finalizer": {
+			snapshot: MakeSnapshot(MakePod("db-2").Barrier().Injected().Annotation(v1.ChosenByAnnotation, "stfs-uid").Warm()), want: []handoff.Step{unchoose, finish},
+		},
+		"chosen and recorded": {
+			snapshot: MakeSnapshot(MakePod("db-2").Barrier().Injected().ChosenBy("stfs-uid").Warm()).Chosen("db-2"), want: []handoff.Step{strip("db-2"), finish},
+		},
+		"chosen by another": {
+			snapshot: MakeSnapshot(MakePod("db-2").Barrier().Injected().ChosenBy("gone").Warm()), want: []handoff.Step{strip("db-2"), finish},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			steps, message := handoff.Finalize(tc.snapshot.Snapshot, now)
+			if diff := cmp.Diff(tc.want, steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+			if !strings.Contains(message, tc.wantMessage) || (message == "") != (tc.wantMessage == "") {
+				t.Errorf("message %q, want %q in it", message, tc.wantMessage)
+			}
+		})
+	}
+}
+
 // Of the pods of a singleton that is gone only those may go that are dead for good, and
 // that no other one has to let go of.
 func TestOrphans(t *testing.T) {
@@ -45,20 +103,22 @@ func TestOrphans(t *testing.T) {
 		snapshot *SnapshotWrapper
 		want     []string
 	}{
-		"ended":                        {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()), []string{"db-1"}},
-		"never signalled":              {MakeSnapshot(MakePod("db-1").Injected().Warm().Protected().Deleting()), []string{"db-1"}},
-		"runs":                         {MakeSnapshot(MakePod("db-1").Running().Protected()), nil},
-		"stops":                        {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting()), nil},
-		"its barrier may be opened":    {MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm().ChosenBy("gone").Deleting()), nil},
-		"ended, and another picks it":  {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()).Other("other", "db"), nil},
-		"ended, and another is beside": {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()).Other("other", "cache"), []string{"db-1"}},
+		"ended":                               {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()), []string{"db-1"}},
+		"never signalled":                     {MakeSnapshot(MakePod("db-1").Injected().Warm().Protected().Deleting()), []string{"db-1"}},
+		"failed by the pod garbage collector": {MakeSnapshot(MakePod("db-1").Running().Protected().FailedByGC("DeletionByPodGC")), nil},
+		"ended and let go already":            {MakeSnapshot(MakePod("db-1").Running().Deleting().Ended()), nil},
+		"runs":                                {MakeSnapshot(MakePod("db-1").Running().Protected()), nil},
+		"stops":                               {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting()), nil},
+		"its barrier may be opened":           {MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm().ChosenBy("gone").Deleting()), nil},
+		"ended, and another picks it":         {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()).Other("other", "db"), nil},
+		"ended, and another is beside":        {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()).Other("other", "cache"), []string{"db-1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var got []string
-			for _, pod := range handoff.Orphans(tc.snapshot.Snapshot) {
-				got = append(got, pod.Name)
+			var want []handoff.Step
+			for _, name := range tc.want {
+				want = append(want, handoff.ConfirmGone{}, strip(name))
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			if diff := cmp.Diff(want, handoff.Orphans(tc.snapshot.Snapshot)); diff != "" {
 				t.Errorf("orphans (-want +got):\n%s", diff)
 			}
 		})

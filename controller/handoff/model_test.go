@@ -170,7 +170,9 @@ type step struct {
 	conditional bool
 	// role: the pod gets the holder's label, too.
 	role bool
-	// chosenBy is what the pod gets, or is left with.
+	// unchoose: nobody opens the pod's barrier any more.
+	unchoose bool
+	// chosenBy is what the pod gets.
 	chosenBy uint8
 	epoch    uint8
 }
@@ -190,14 +192,15 @@ const (
 	// rollStep asks for a pod of a newer revision, which may come at any time anyway.
 	rollStep
 	takeAttestationStep
-	// Of the deletion of a singleton.
+	// Of the deletion of a singleton, and of the pods of one that is gone.
 	stripStep
+	confirmGoneStep
 	finishStep
 )
 
 var stepNames = [...]string{
 	"", "puts the finalizer on", "records", "signals", "opens the barrier of", "nudges the kubelet for", "opens the readiness gate of",
-	"lets go of", "scales to zero the ReplicaSet of", "rolls the Deployment to replace", "takes the attestation off", "takes the finalizer off", "lets the singleton go",
+	"lets go of", "scales to zero the ReplicaSet of", "rolls the Deployment to replace", "takes the attestation off", "takes the finalizer off", "looks whether the singleton is gone", "lets the singleton go",
 }
 
 // planState is what a decision comes to. Equal ones are kept once.
@@ -533,6 +536,8 @@ func (m *model) write(w *world, c int, s step) bool {
 	switch s.do {
 	case recordStep, takeAttestationStep, finishStep:
 		return m.writeSingleton(w, c, s)
+	case confirmGoneStep:
+		return !w.singleton.exists
 	case openBarrierStep:
 		p.configMap = true // of a pod that is gone, until it is collected
 		return true
@@ -569,7 +574,10 @@ func (m *model) write(w *world, c int, s step) bool {
 			p.epoch = 0 // with a record that is thrown away, nobody knows it any more
 		}
 	case stripStep:
-		p.finalizer, p.chosenBy = false, s.chosenBy
+		p.finalizer = false
+		if s.unchoose {
+			p.chosenBy = 0
+		}
 	}
 	w.wrote(int(s.pod), c)
 	return true
@@ -614,8 +622,9 @@ func (m *model) checkEpoch(w *world, s step) {
 
 // writeSingleton is a compare-and-swap.
 func (m *model) writeSingleton(w *world, c int, s step) bool {
-	if !w.singleton.exists || w.controllers[c].staleSingleton && !m.mutation.blindRecord {
-		return false
+	unconditional := m.mutation.blindRecord || s.do == finishStep && !s.conditional
+	if !w.singleton.exists || w.controllers[c].staleSingleton && !unconditional {
+		return s.do == finishStep && !w.singleton.exists
 	}
 	switch s.do {
 	case recordStep:
@@ -642,9 +651,13 @@ func (m *model) decide(v view) uint32 {
 		return id
 	}
 	plan := planState{}
-	if v.singleton.deleting {
-		plan = m.finalizing(v)
-	} else {
+	switch {
+	case !v.singleton.exists:
+		plan = m.translateSteps(v, handoff.Orphans(m.snapshot(v)))
+	case v.singleton.deleting:
+		steps, _ := handoff.Finalize(m.snapshot(v), now)
+		plan = m.translateSteps(v, steps)
+	default:
 		plan = m.translate(v, handoff.Decide(m.snapshot(v), now))
 	}
 	if m.mutation.plan != nil {
@@ -659,21 +672,10 @@ func (m *model) decide(v view) uint32 {
 	return id
 }
 
-// finalizing is what the reconciler does about a singleton that is being deleted.
-func (m *model) finalizing(v view) (plan planState) {
-	keep, waits := handoff.Farewell(m.snapshot(v), now)
-	n := 0
-	for i, p := range v.pods {
-		if p.finalizer && !slices.Contains(keep, ref(podName(i))) {
-			plan.steps[n] = step{do: stripStep, pod: uint8(i), conditional: true}
-			if v.singleton.holder == uint8(i+1) || p.chosenBy != v.singleton.life {
-				plan.steps[n].chosenBy = p.chosenBy
-			}
-			n++
-		}
-	}
-	if waits == "" {
-		plan.steps[n] = step{do: finishStep}
+// translateSteps is a plan that has steps only.
+func (m *model) translateSteps(v view, steps []handoff.Step) (plan planState) {
+	for i, s := range steps {
+		plan.steps[i] = m.translateStep(v, s)
 	}
 	return plan
 }
@@ -842,6 +844,14 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 		return of(rollStep, s.Replaces, "")
 	case handoff.TakeAttestation:
 		return step{do: takeAttestationStep}
+	case handoff.Strip:
+		strip := of(stripStep, s.Pod, s.Version)
+		strip.unchoose = s.Unchoose
+		return strip
+	case handoff.ConfirmGone:
+		return step{do: confirmGoneStep}
+	case handoff.Finish:
+		return step{do: finishStep, conditional: s.Version != ""}
 	case handoff.Retire:
 		i := slices.IndexFunc(v.pods[:], func(p podState) bool {
 			return p.kind != noPod && fmt.Sprintf("db-v%d", p.revision) == s.ReplicaSet

@@ -75,7 +75,8 @@ type Plan struct {
 	Requeue time.Duration
 }
 
-// Step is one write to the API server: one of those below, and no other.
+// Step is one write to the API server, or a read that a write rests on: one of those below,
+// and no other.
 //
 //sumtype:decl
 type Step interface{ isStep() }
@@ -164,6 +165,22 @@ type (
 		// Refused says why it was not believed, and what to do. Empty: it was.
 		Refused string
 	}
+
+	// Strip takes the finalizer off a pod of a singleton that goes or is gone, and leaves
+	// signal and role. It fails if the pod is gone.
+	Strip struct {
+		Pod     PodRef
+		Version Version
+		// Unchoose takes ChosenByAnnotation off as well: nobody will open the pod's barrier.
+		Unchoose bool
+	}
+
+	// ConfirmGone writes nothing. It fails if the singleton exists.
+	ConfirmGone struct{}
+
+	// Finish takes PolicyFinalizer off the singleton. It fails if anybody wrote the
+	// singleton since the Snapshot.
+	Finish struct{ Version Version }
 )
 
 func (Protect) isStep()         {}
@@ -176,5 +193,8 @@ func (Retire) isStep()          {}
 func (Roll) isStep()            {}
 func (MarkReady) isStep()       {}
 func (TakeAttestation) isStep() {}
+func (Strip) isStep()           {}
+func (ConfirmGone) isStep()     {}
+func (Finish) isStep()          {}
 
 func refOf(pod *corev1.Pod) PodRef { return PodRef{Name: pod.Name, UID: pod.UID} }

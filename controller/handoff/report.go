@@ -159,58 +159,6 @@ func (d *decision) setConditionTo(kind string, status metav1.ConditionStatus, re
 	})
 }
 
-// Farewell tells what a singleton that is being deleted waits for, in words, and
-// which pods it does not let go of until then; "" if there is nothing. A pod that was
-// asked to stop could vanish while its processes run on, and one that is lost already
-// is known by the record alone: a singleton that is made anew would not know of either.
-// Nor is one let go of that runs and that another singleton picks, which will do that.
-func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
-	status := &s.Singleton.Status
-	_, attested := s.proveGone()
-	lost := status.ActivePodUID != "" && !attested
-	for i := range s.Pods {
-		pod := &s.Pods[i]
-		lost = lost && pod.UID != status.ActivePodUID
-		_, dead := s.proveDead(pod)
-		switch {
-		case dead || !protected(pod):
-		case Going(pod):
-			keep = append(keep, refOf(pod))
-			message = fmt.Sprintf("the StatefulSingleton goes once pod %s has ended: the pod stops%s", pod.Name, s.stoppingHelp(pod, now))
-		case s.runsForAnother(pod):
-			keep = append(keep, refOf(pod))
-		}
-	}
-	if lost {
-		message = "the StatefulSingleton goes once its holder is proven dead: " + s.lostHelp()
-	}
-	return keep, message
-}
-
-// Orphans are the pods that may go, of a singleton that is gone: proven dead, and none that
-// another one picks, which lets go of them itself.
-func Orphans(s Snapshot) (dead []*corev1.Pod) {
-	for i := range s.Pods {
-		pod := &s.Pods[i]
-		_, proven := s.proveDead(pod)
-		picked := slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool { return picks(&other, pod) })
-		if proven && protected(pod) && !picked {
-			dead = append(dead, pod)
-		}
-	}
-	return dead
-}
-
-// runsForAnother tells whether a pod that is not going runs, and another singleton, which
-// stays, picks it. What is held may be about to be signalled for this one, and is no such pod.
-func (s Snapshot) runsForAnother(pod *corev1.Pod) bool {
-	containers := held(pod, s.Singleton)
-	runs := !isHeld(pod, containers) || released(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier)
-	return runs && slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool {
-		return other.DeletionTimestamp.IsZero() && picks(&other, pod)
-	})
-}
-
 // lostHelp says what to do about a holder whose object is gone.
 func (s Snapshot) lostHelp() string {
 	return fmt.Sprintf("pod %s is gone and nothing proves that its processes have ended: somebody took its finalizer off, or it never bore one. Make sure that they have, then run: kubectl annotate -n %s stfs %s %s=%s --overwrite",

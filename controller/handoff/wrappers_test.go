@@ -350,7 +350,7 @@ type SnapshotWrapper struct{ handoff.Snapshot }
 func MakeSnapshot(pods ...*PodWrapper) *SnapshotWrapper {
 	s := &SnapshotWrapper{handoff.Snapshot{
 		Singleton: &v1.StatefulSingleton{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db", UID: "stfs-uid", Generation: 3, Annotations: map[string]string{}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db", UID: "stfs-uid", ResourceVersion: version, Generation: 3, Annotations: map[string]string{}},
 			Spec: v1.StatefulSingletonSpec{
 				Selector:          metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 				MaxTransitionTime: 300,

@@ -153,7 +153,23 @@ type sight struct {
 func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (sight, error) {
 	reader := &hidingNodes{Reader: c}
 	snapshot, err := observe.Observer{Client: reader, Live: reader}.Observe(ctx, singleton)
+	if reader.hidden.Load() {
+		assumeReady(&snapshot)
+	}
 	return sight{snapshot, c, reader.hidden.Load()}, err
+}
+
+// assumeReady has the nodes of pods that are not going look Ready, where the user may not
+// read nodes: what is not known of a standby's node is not told of the standby.
+func assumeReady(s *handoff.Snapshot) {
+	for i := range s.Pods {
+		if name := s.Pods[i].Spec.NodeName; !handoff.Going(&s.Pods[i]) {
+			s.CachedNodes[name] = &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+			}
+		}
+	}
 }
 
 // lookAt is look at the singleton of that name.

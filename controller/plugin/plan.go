@@ -106,6 +106,12 @@ func stepInWords(step handoff.Step, plan handoff.Plan) string {
 			return fmt.Sprintf("take the attestation of %s off, unbelieved: %s", step.UID, step.Refused)
 		}
 		return fmt.Sprintf("take the attestation of %s off: it is not needed any more", step.UID)
+	case handoff.Strip:
+		return fmt.Sprintf("take the finalizer off pod %s", step.Pod.Name)
+	case handoff.ConfirmGone:
+		return "read again whether the StatefulSingleton is gone"
+	case handoff.Finish:
+		return "take the finalizer off the StatefulSingleton, which is gone then"
 	}
 	return fmt.Sprintf("%T", step)
 }

@@ -286,6 +286,7 @@ func TestStepsInWords(t *testing.T) {
 		handoff.Protect{Pod: pod}, handoff.Record{}, handoff.OpenBarrier{Pod: pod, ConfigMap: "c", Epoch: 3}, handoff.Signal{Pod: pod},
 		handoff.Nudge{Pod: pod}, handoff.LetGo{Pod: pod}, handoff.Retire{ReplicaSet: "db"}, handoff.Roll{Deployment: "db", Replaces: pod},
 		handoff.MarkReady{Pod: pod}, handoff.TakeAttestation{UID: "1"},
+		handoff.Strip{Pod: pod}, handoff.ConfirmGone{}, handoff.Finish{},
 	}
 	if got, want := len(steps), strings.Count(read(t, "../handoff/plan.go"), ") isStep() "); got != want {
 		t.Errorf("%d steps, and package handoff has %d", got, want)

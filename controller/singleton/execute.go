@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -79,6 +80,16 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 		return e.openGate(ctx, step.Pod, "", object{})
 	case handoff.TakeAttestation:
 		return e.takeAttestation(ctx, step)
+	case handoff.Strip:
+		metadata := object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}
+		if step.Unchoose {
+			metadata["annotations"] = object{v1.ChosenByAnnotation: nil}
+		}
+		return e.patchPod(ctx, step.Pod, step.Version, metadata)
+	case handoff.ConfirmGone:
+		return e.confirmGone(ctx)
+	case handoff.Finish:
+		return e.finish(ctx, step)
 	default:
 		panic(fmt.Sprintf("no such step: %T", step))
 	}
@@ -237,4 +248,23 @@ func (e *execution) takeAttestation(ctx context.Context, step handoff.TakeAttest
 			fmt.Sprintf("annotation %s=%s is not believed: %s", v1.AttestAnnotation, step.UID, step.Refused))
 	}
 	return nil
+}
+
+// confirmGone is a conflict if the singleton was made anew since it was read.
+func (e *execution) confirmGone(ctx context.Context) error {
+	key := client.ObjectKeyFromObject(e.singleton)
+	err := e.Live.Get(ctx, key, &v1.StatefulSingleton{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look whether StatefulSingleton %s is gone: %w", key, err)
+	}
+	return apierrors.NewConflict(v1.GroupVersion.WithResource("statefulsingletons").GroupResource(), key.Name, errors.New("it was made anew"))
+}
+
+// finish lets the singleton go. One that is gone already is none to let go.
+func (e *execution) finish(ctx context.Context, step handoff.Finish) error {
+	e.singleton.ResourceVersion = string(step.Version)
+	return client.IgnoreNotFound(ReleaseFinalizer(ctx, e.Client, e.singleton, v1.PolicyFinalizer))
 }

@@ -46,23 +46,16 @@ func (r *Reconciler) letGoOfAll(ctx context.Context, singleton *v1.StatefulSingl
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	keep, message := handoff.Farewell(snapshot, r.Clock.Now())
-	for i := range snapshot.Pods {
-		pod := &snapshot.Pods[i]
-		if slices.ContainsFunc(keep, func(ref handoff.PodRef) bool { return ref.UID == pod.UID }) {
-			continue
-		}
-		// One that is gone since it was read has to be looked at again: it may be lost.
-		if err := ReleasePod(ctx, r.Client, singleton, pod); apierrors.IsNotFound(err) {
-			return ctrl.Result{RequeueAfter: conflictDelay}, nil
-		} else if err != nil {
-			return ctrl.Result{}, err
-		}
+	steps, message := handoff.Finalize(snapshot, r.Clock.Now())
+	if err := r.execute(ctx, singleton, handoff.Plan{Steps: steps}); apierrors.IsNotFound(err) {
+		return ctrl.Result{RequeueAfter: conflictDelay}, nil // one that is gone since it was read
+	} else if err != nil {
+		return ctrl.Result{}, err
 	}
 	if message != "" {
 		return ctrl.Result{RequeueAfter: stoppingPoll}, r.tellStopping(ctx, singleton, message)
 	}
-	return ctrl.Result{}, client.IgnoreNotFound(ReleaseFinalizer(ctx, r.Client, singleton, v1.PolicyFinalizer))
+	return ctrl.Result{}, nil
 }
 
 // letGoOfOrphans lets go of the dead pods of a singleton that is gone: a controller that
@@ -80,15 +73,8 @@ func (r *Reconciler) letGoOfOrphans(ctx context.Context, key types.NamespacedNam
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	// One that was made anew meanwhile may have recorded a pod. One that comes later finds
-	// what is dead, and records none of it.
-	if err := r.Live.Get(ctx, key, &v1.StatefulSingleton{}); !apierrors.IsNotFound(err) {
-		return ctrl.Result{RequeueAfter: conflictDelay}, err
-	}
-	for _, pod := range handoff.Orphans(snapshot) {
-		if err := ReleaseFinalizer(ctx, r.Client, pod, v1.HandoffFinalizer); client.IgnoreNotFound(err) != nil {
-			return ctrl.Result{}, err
-		}
+	if err := r.execute(ctx, gone, handoff.Plan{Steps: handoff.Orphans(snapshot)}); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: stoppingPoll}, nil
 }

@@ -1,0 +1,88 @@
+package handoff
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// Finalize says what to write for a singleton that is being deleted, once its policy is
+// gone, and what the deletion waits for, in words; "" if there is nothing. A pod that was
+// written or has vanished since the Snapshot makes its Strip fail, and has to be looked at
+// again: it may have been signalled, or be lost. So the singleton goes after its pods only.
+func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
+	keep, message := Farewell(s, now)
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		// What is not recorded now never will be, and then nobody opens its barrier.
+		unchoose := pod.UID != s.Singleton.Status.ActivePodUID && chosenBy(pod) != "" && chosenBy(pod) == s.Singleton.UID
+		if !slices.Contains(keep, refOf(pod)) && (protected(pod) || unchoose) {
+			steps = append(steps, Strip{Pod: refOf(pod), Version: Version(pod.ResourceVersion), Unchoose: unchoose})
+		}
+	}
+	if message == "" {
+		steps = append(steps, Finish{Version: Version(s.Singleton.ResourceVersion)})
+	}
+	return steps, message
+}
+
+// Farewell tells what a singleton that is being deleted waits for, in words, and
+// which pods it does not let go of until then; "" if there is nothing. A pod that was
+// asked to stop could vanish while its processes run on, and one that is lost already
+// is known by the record alone: a singleton that is made anew would not know of either.
+// Nor is one let go of that runs and that another singleton picks, which will do that.
+func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
+	status := &s.Singleton.Status
+	_, attested := s.proveGone()
+	lost := status.ActivePodUID != "" && !attested
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		lost = lost && pod.UID != status.ActivePodUID
+		_, dead := s.proveDead(pod)
+		switch {
+		case dead || !protected(pod):
+		case Going(pod):
+			keep = append(keep, refOf(pod))
+			message = fmt.Sprintf("the StatefulSingleton goes once pod %s has ended: the pod stops%s", pod.Name, s.stoppingHelp(pod, now))
+		case s.runsForAnother(pod):
+			keep = append(keep, refOf(pod))
+		}
+	}
+	if lost {
+		message = "the StatefulSingleton goes once its holder is proven dead: " + s.lostHelp()
+	}
+	return keep, message
+}
+
+// Orphans says what to write for the pods of a singleton that is gone: it lets go of those
+// that are proven dead, but for those that another one picks, which lets go of them itself.
+// A singleton that was made anew meanwhile may have recorded one of them. One that comes
+// later finds what is dead, and records none of it.
+func Orphans(s Snapshot) (steps []Step) {
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		_, proven := s.proveDead(pod)
+		picked := slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool { return picks(&other, pod) })
+		if proven && protected(pod) && !picked {
+			steps = append(steps, Strip{Pod: refOf(pod), Version: Version(pod.ResourceVersion)})
+		}
+	}
+	if len(steps) > 0 {
+		steps = slices.Insert(steps, 0, Step(ConfirmGone{}))
+	}
+	return steps
+}
+
+// runsForAnother tells whether a pod that is not going runs, and another singleton, which
+// stays, picks it. What is held may be about to be signalled for this one, and is no such pod.
+func (s Snapshot) runsForAnother(pod *corev1.Pod) bool {
+	containers := held(pod, s.Singleton)
+	runs := !isHeld(pod, containers) || released(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier)
+	return runs && slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool {
+		return other.DeletionTimestamp.IsZero() && picks(&other, pod)
+	})
+}
