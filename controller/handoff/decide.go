@@ -227,7 +227,7 @@ func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 		return ""
 	case node == nil:
 		return fmt.Sprintf("its node %s does not exist", name)
-	case !nodeReady(node):
+	case !NodeReady(node):
 		return fmt.Sprintf("its node %s does not answer", name)
 	}
 	return ""
@@ -334,7 +334,7 @@ func (d *decision) withHolder() {
 	}
 	if Going(d.holder) {
 		d.protect(d.holder)
-		if node := d.Nodes[d.holder.Spec.NodeName]; node != nil && nodeReady(node) && !terminal(d.holder) {
+		if node := d.Nodes[d.holder.Spec.NodeName]; node != nil && NodeReady(node) && !terminal(d.holder) {
 			d.usual = d.left(usuallyStops, askedToStop(d.holder))
 		}
 		d.found(HolderStopping, "pod %s stops%s", d.holder.Name, d.stoppingHelp(d.holder, d.now))

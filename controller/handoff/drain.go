@@ -119,7 +119,7 @@ var noDrain = []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, co
 // not answer, which is no drain.
 func (s Snapshot) drainOf(pod *corev1.Pod) string {
 	node := s.CachedNodes[pod.Spec.NodeName]
-	if node == nil || !nodeReady(node) {
+	if node == nil || !NodeReady(node) {
 		return ""
 	}
 	if node.Spec.Unschedulable {

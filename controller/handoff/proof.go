@@ -111,7 +111,7 @@ func kubeletWrotePhase(pod *corev1.Pod) bool {
 // A node that answers is not: somebody forgot to take the taint off.
 func (s Snapshot) outOfService(pod *corev1.Pod) bool {
 	node := s.Nodes[pod.Spec.NodeName]
-	return node != nil && !nodeReady(node) && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+	return node != nil && !NodeReady(node) && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == corev1.TaintNodeOutOfService
 	})
 }
@@ -122,7 +122,7 @@ func (s Snapshot) outOfService(pod *corev1.Pod) bool {
 func (s Snapshot) attested(pod *corev1.Pod) bool {
 	node := s.Nodes[pod.Spec.NodeName]
 	return s.Singleton.Annotations[v1.AttestAnnotation] == string(pod.UID) &&
-		(node == nil || !nodeReady(node) || terminal(pod))
+		(node == nil || !NodeReady(node) || terminal(pod))
 }
 
 // judgeAttestation tells what is left of a person's word: whether it is spent, and why it

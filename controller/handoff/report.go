@@ -261,7 +261,7 @@ func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
 	switch {
 	case node == nil:
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that it has ended: %s", pod.Spec.NodeName, attest)
-	case !nodeReady(node):
+	case !NodeReady(node):
 		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: %s; %s", node.Name, TaintCommand(node), attest)
 	case terminal(pod) && lostContainer(held(pod, s.Singleton)) != "":
 		return fmt.Sprintf(", but its kubelet could not locate container %s (%s), and nothing proves that it has ended. Look for its processes on node %s; %s",
@@ -286,7 +286,7 @@ func lostContainer(containers []heldContainer) string {
 
 // LostNode is the pod's node if it is known not to answer, and nil if not.
 func (s Snapshot) LostNode(pod *corev1.Pod) *corev1.Node {
-	if node := s.Nodes[pod.Spec.NodeName]; node != nil && !nodeReady(node) {
+	if node := s.Nodes[pod.Spec.NodeName]; node != nil && !NodeReady(node) {
 		return node
 	}
 	return nil
@@ -297,7 +297,9 @@ func TaintCommand(node *corev1.Node) string {
 	return fmt.Sprintf("kubectl taint node %s %s=nodeshutdown:NoExecute", node.Name, corev1.TaintNodeOutOfService)
 }
 
-func nodeReady(node *corev1.Node) bool {
+// NodeReady tells whether the node controller takes the node to answer, and the kubelet to be able
+// to run pods.
+func NodeReady(node *corev1.Node) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			return c.Status == corev1.ConditionTrue

@@ -35,7 +35,8 @@ type Snapshot struct {
 	// by name.
 	Nodes map[string]*corev1.Node
 	// CachedNodes are those of the pods that are not going, by name, as a cache has
-	// them. They tell of drains; no proof rests on them.
+	// them. They tell of drains, and of standbys that can't start: one whose node is missing
+	// here, or is not Ready, is not chosen. No proof rests on them.
 	CachedNodes map[string]*corev1.Node
 	// Claims are those that the pods mount, by name.
 	Claims map[string]*corev1.PersistentVolumeClaim

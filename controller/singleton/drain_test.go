@@ -326,3 +326,53 @@ func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
 	w.Expect(w.reason(v1.ConditionGuarded)()).To(Equal("Guarded"))
 	w.Expect(w.budget()).To(BeNil())
 }
+
+// readiness is what the node controller writes of a node.
+func (w *world) readiness(node *corev1.Node, ready corev1.ConditionStatus) {
+	w.t.Helper()
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+	w.Expect(c.Status().Update(w.t.Context(), node)).To(Succeed())
+}
+
+// A standby whose node stops answering is not warm from that moment on, and warm again
+// once the node answers. The requeue would notice only minutes later.
+func TestStandbyOnSilentNode(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	d, node := w.deployment(), w.node()
+	d.Spec.Replicas = new(int32(2))
+	w.Expect(c.Update(t.Context(), d)).To(Succeed())
+	rs := w.replicaSet(d, 1)
+	w.hold("db-1", ownedBy(rs), withCommand)
+	w.warmPod("db-2", ownedBy(rs), withCommand, onNode(node))
+	message := func() string { return w.singleton().Status.Message }
+	w.Eventually(message).Should(ContainSubstring("pod db-2 is warm"))
+
+	w.readiness(node, corev1.ConditionUnknown)
+	w.clock.advance(time.Minute) // no longer than usual is told
+	w.Eventually(message).Should(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not answer"))
+	w.readiness(node, corev1.ConditionTrue)
+	w.Eventually(message).Should(ContainSubstring("pod db-2 is warm"))
+	w.Expect(c.Delete(t.Context(), node)).To(Succeed())
+	w.Eventually(message).Should(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not exist"))
+}
+
+// A rollout waits for a pod whose node does not answer, and goes on once it does.
+func TestRolloutToSilentNode(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	d, node := w.deployment(), w.node()
+	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
+	w.readiness(node, corev1.ConditionFalse)
+	second := w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)), withCommand, onNode(node))
+	s := w.eventually("StandbyNotWarm")
+	w.Expect(s.Status.Message).To(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not answer; pod db-1 goes on until it is warm"))
+	w.Expect(w.pod("db-1").DeletionTimestamp).To(BeNil())
+
+	w.readiness(node, corev1.ConditionTrue)
+	w.eventually("Retiring")
+	w.takeOver(first, second)
+	w.Expect(w.singleton().Status.ActiveNode).To(Equal(node.Name))
+}

@@ -81,11 +81,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.TakeAttestation:
 		return e.takeAttestation(ctx, step)
 	case handoff.Strip:
-		metadata := object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}
-		if step.Unchoose {
-			metadata["annotations"] = object{v1.ChosenByAnnotation: nil}
-		}
-		return e.patchPod(ctx, step.Pod, step.Version, metadata)
+		return e.strip(ctx, step)
 	case handoff.ConfirmGone:
 		return e.confirmGone(ctx)
 	case handoff.Finish:
@@ -246,6 +242,18 @@ func (e *execution) takeAttestation(ctx context.Context, step handoff.TakeAttest
 	if step.Refused != "" {
 		e.tell(ctx, s, corev1.EventTypeWarning, "Attest", eventAttestationRefused,
 			fmt.Sprintf("annotation %s=%s is not believed: %s", v1.AttestAnnotation, step.UID, step.Refused))
+	}
+	return nil
+}
+
+// strip takes the finalizer off a pod as it was read. One that is gone is an error, too.
+func (e *execution) strip(ctx context.Context, step handoff.Strip) error {
+	metadata := object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}
+	if step.Unchoose {
+		metadata["annotations"] = object{v1.ChosenByAnnotation: nil}
+	}
+	if err := e.patchPod(ctx, step.Pod, step.Version, metadata); err != nil {
+		return fmt.Errorf("take finalizer %s off pod %s: %w", v1.HandoffFinalizer, step.Pod.Name, err)
 	}
 	return nil
 }

@@ -44,6 +44,8 @@ type Reconciler struct {
 	Metrics *Metrics
 	// Clock tells the time.
 	Clock clock.PassiveClock
+
+	places places
 }
 
 func (r *Reconciler) observer() observe.Observer {
@@ -66,6 +68,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Live.Get(ctx, key, singleton); apierrors.IsNotFound(err) {
+		r.places.forget(key)
 		return r.letGoOfOrphans(ctx, key)
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -80,6 +83,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	r.places.note(key, snapshot)
 	plan := handoff.Decide(snapshot, r.Clock.Now())
 	if err := r.execute(ctx, singleton, plan); err != nil {
 		return ctrl.Result{}, errors.Join(err, r.tellStuck(ctx, singleton, plan, err))

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
@@ -42,7 +43,7 @@ const nodeIndex = "status.activeNode"
 // CacheOptions restricts the cache to what the watches need. Of pods that is the
 // metadata, and only of those that bear the singleton's label, so that memory grows
 // with the singletons. Of nodes and PodDisruptionBudgets, which are few, it is what
-// tells of drains.
+// tells of drains, and of nodes that do not answer.
 func CacheOptions() cache.Options {
 	hasLabel, err := labels.NewRequirement(v1.SingletonLabel, selection.Exists, nil)
 	if err != nil {
@@ -58,7 +59,7 @@ func CacheOptions() cache.Options {
 	}
 }
 
-// onlyDrains keeps of a node what tells whether it is drained.
+// onlyDrains keeps of a node what tells whether it is drained, and whether it answers.
 func onlyDrains(o any) (any, error) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
@@ -100,7 +101,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1.StatefulSingleton{}, builder.WithPredicates(specOrAnnotations)).
 		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(comesOrGoes())).
 		WatchesMetadata(observe.PodMetadata(), r.podEvents()).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(drainChanges())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(nodeChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Channel(turns, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
@@ -179,23 +180,27 @@ func (r *Reconciler) singletons(ctx context.Context, which client.ListOption) []
 	return requests
 }
 
-// drainChanges passes what may begin or end a drain. What nodes were like before is
-// seen along with their singletons.
-func drainChanges() predicate.Predicate {
+// nodeChanges passes what may begin or end a drain, and what may have a node start pods or
+// not. What nodes were like when the controller started is seen along with their singletons.
+func nodeChanges() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
+		CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-			return before.Spec.Unschedulable != after.Spec.Unschedulable || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
+			return before.Spec.Unschedulable != after.Spec.Unschedulable || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
+				handoff.NodeReady(before) != handoff.NodeReady(after)
 		},
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }
 
-// singletonsOnNode names those whose holder is on the node.
+// singletonsOnNode names those whose holder or standby is on the node.
 func (r *Reconciler) singletonsOnNode(ctx context.Context, node client.Object) []reconcile.Request {
-	return r.singletons(ctx, client.MatchingFields{nodeIndex: node.GetName()})
+	requests := r.singletons(ctx, client.MatchingFields{nodeIndex: node.GetName()})
+	for _, key := range r.places.on(node.GetName()) {
+		requests = append(requests, reconcile.Request{NamespacedName: key})
+	}
+	return requests // the handler enqueues each once
 }
 
 // singletonsOfBudget names those whose holder the budget may cover.

@@ -1,0 +1,38 @@
+package singleton
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+// places knows on which nodes the pods of each singleton were that were not going when it
+// was reconciled last. The cache has only the metadata of pods, and status names the node of
+// the holder alone.
+type places struct{ nodes sync.Map }
+
+func (p *places) note(key types.NamespacedName, s handoff.Snapshot) {
+	nodes := sets.New[string]()
+	for i := range s.Pods {
+		if pod := &s.Pods[i]; pod.Spec.NodeName != "" && !handoff.Going(pod) {
+			nodes.Insert(pod.Spec.NodeName)
+		}
+	}
+	p.nodes.Store(key, nodes)
+}
+
+func (p *places) forget(key types.NamespacedName) { p.nodes.Delete(key) }
+
+// on returns the singletons that have a pod on the node.
+func (p *places) on(node string) (keys []types.NamespacedName) {
+	p.nodes.Range(func(key, nodes any) bool {
+		if nodes.(sets.Set[string]).Has(node) {
+			keys = append(keys, key.(types.NamespacedName))
+		}
+		return true
+	})
+	return keys
+}
