@@ -18,10 +18,12 @@ var buildNeeds = map[string]string{
 	"/usr/include/seccomp.h": "libseccomp-dev",
 }
 
-// systemPrograms maps what a node needs from the operating system to the Debian package that has it.
+// systemPrograms maps what a node, and the commands of the pages, need from the operating system to the Debian package
+// that has it.
 var systemPrograms = map[string]string{
 	"nft":        "nftables", // kube-proxy
 	"iptables":   "iptables", // the CNI's portmap plugin
+	"curl":       "curl",     // commands of docs/monitoring.md
 	"mount":      "mount",    // kubelet
 	"nsenter":    "util-linux",
 	"ptp":        "containernetworking-plugins",
