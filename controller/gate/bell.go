@@ -85,8 +85,11 @@ func (v Volume) rung(ctx context.Context, log *slog.Logger) <-chan struct{} {
 			}
 			// Asked for nothing, it tells of a writer that is gone: one that came since the
 			// bell was opened. However it ends, it is time to look.
-			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(bell)}}, int(lookAnyway.Milliseconds()))
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(bell)}}, int(lookAnyway.Milliseconds()))
 			_ = unix.Close(bell)
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				time.Sleep(wrapPoll) // a seccomp profile may forbid it
+			}
 		}
 	}()
 	return reports

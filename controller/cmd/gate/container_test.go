@@ -8,12 +8,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -90,6 +93,10 @@ type container struct {
 	Files syscall.Rlimit
 	// NoProc leaves /proc empty.
 	NoProc bool
+	// Forbidden are the numbers of system calls that fail with EPERM, as by a seccomp profile.
+	Forbidden []uint32
+	// UserNamespace maps the ids of users to others, as hostUsers: false does.
+	UserNamespace bool
 }
 
 // enter becomes the container's process.
@@ -141,7 +148,29 @@ func enter(config string, argv []string) error {
 	if err := errors.Join(syscall.Chroot(c.Root), os.Chdir(c.Dir), syscall.Setgroups(nil), syscall.Setgid(c.UID), syscall.Setuid(c.UID)); err != nil {
 		return err
 	}
+	if err := forbid(c.Forbidden); err != nil {
+		return err
+	}
 	return syscall.Exec(argv[0], argv, c.Env)
+}
+
+// forbid has these system calls fail with EPERM in this thread, and in what it becomes.
+func forbid(calls []uint32) error {
+	if len(calls) == 0 {
+		return nil
+	}
+	runtime.LockOSThread()
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the number of the call
+	for _, call := range calls {
+		filter = append(filter,
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: call},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
+	}
+	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	return errors.Join(
+		unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+		unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0))
 }
 
 // pod is where its containers meet.
@@ -238,6 +267,13 @@ func start(t *testing.T, c container) *process {
 	dir := t.TempDir()
 	p := &process{Cmd: exec.Command("/proc/self/exe", append([]string{enterContainer, string(config)}, c.Argv...)...), stdout: dir + "/stdout", stderr: dir + "/stderr"}
 	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
+	if c.UserNamespace {
+		// The root of the container sets it up, so that is this machine's. The other ids are not.
+		mappings := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: 1, HostID: 1 << 20, Size: 1<<16 - 1}}
+		p.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		p.SysProcAttr.UidMappings, p.SysProcAttr.GidMappings = mappings, mappings
+		p.SysProcAttr.GidMappingsEnableSetgroups = true
+	}
 	stdout, err := os.Create(p.stdout)
 	must(t, err)
 	stderr, err := os.Create(p.stderr)

@@ -328,6 +328,25 @@ func TestVolumeIsMountedNoexec(t *testing.T) {
 	}
 }
 
+// With hostUsers: false the sidecar and the held containers are other users on the node
+// than in the pod.
+func TestHandoffInAUserNamespace(t *testing.T) {
+	p := newPod(t)
+	c := p.sidecar("POD_IP=" + loopback())
+	c.UserNamespace = true
+	sidecar := start(t, c)
+	sidecar.says(t, "Held")
+	held := p.wrapped(mainProcess...)
+	held.UserNamespace, held.Argv[0] = true, signal.GatePath
+	wrapper := start(t, held)
+	wrapper.says(t, "Held")
+	p.write(t, p.podinfo+"/start-signal", release, 0o644)
+	if code := wrapper.exit(t); code != mainProcessCode || strings.Contains(read(t, wrapper.stderr), "polling alone") {
+		t.Errorf("exit code %d, stderr %q, want the main process's, by the bell", code, read(t, wrapper.stderr))
+	}
+	sidecar.says(t, "Released")
+}
+
 func wantNoSignal(t *testing.T, p *pod) {
 	t.Helper()
 	if _, err := os.Lstat(p.volume + "/start-signal"); !os.IsNotExist(err) {
