@@ -9,9 +9,15 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-func TestCheckInjectedFindsWhatTheWrapperNeeds(t *testing.T) {
+func TestCheckInjectedFindsWhatDoesNotHold(t *testing.T) {
 	env := func(env ...corev1.EnvVar) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Spec.Containers[0].Env = env }
+	}
+	barrierWith := func(change func(*corev1.ConfigMapKeySelector)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			barred(p)
+			change(p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef)
+		}
 	}
 	otherField := podUID()
 	otherField.ValueFrom.FieldRef.FieldPath = "metadata.name"
@@ -20,6 +26,10 @@ func TestCheckInjectedFindsWhatTheWrapperNeeds(t *testing.T) {
 		wantHeld bool
 	}{
 		"as injected":                {change: func(*corev1.Pod) {}, wantHeld: true},
+		"a barrier":                  {change: barred, wantHeld: true},
+		"an optional barrier":        {change: barrierWith(func(r *corev1.ConfigMapKeySelector) { r.Optional = new(true) })},
+		"a barrier of another form":  {change: barrierWith(func(r *corev1.ConfigMapKeySelector) { r.Name = "statefulsingleton-mine" })},
+		"a barrier of another key":   {change: barrierWith(func(r *corev1.ConfigMapKeySelector) { r.Key = "mine" })},
 		"a barrier in a shared pod":  {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true); barred(p) }, wantHeld: true},
 		"processes are not shared":   {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(false) }, wantHeld: true},
 		"processes of the pod":       {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }},
