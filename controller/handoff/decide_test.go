@@ -157,6 +157,10 @@ func TestDecideFirstHolder(t *testing.T) {
 			snapshot:    MakeSnapshot(rejected(MakePod("db-1").Injected().Warm())),
 			wantOutcome: handoff.NoPods,
 		},
+		"none that has ended, though nothing proves that it was never signalled": {
+			snapshot:    MakeSnapshot(rejected(MakePod("db-1").Injected().Warm().Annotation(signal.Annotation, "go!"))),
+			wantOutcome: handoff.NoPods, wantMessage: "each pod that matches the selector has ended, or stops",
+		},
 		"none that the selector does not pick": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Label("app", "other")),
 			wantOutcome: handoff.NoPods,
@@ -367,6 +371,41 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-2"), Version: version}, protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 		},
+		"the barrier was overruled by a later variable, and nothing is reported": {
+			snapshot:    MakeSnapshot(overruled("db-1").State("app", waiting("ContainerCreating", ""))),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+		},
+		"the ConfigMap of its barrier is optional": {
+			snapshot:    MakeSnapshot(optional("db-1")),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+		},
+		"another subcommand of the gate is in front of its command": {
+			snapshot:    MakeSnapshot(commanded("db-1", signal.GatePath, "started", "--", "/bin/db")),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+		},
+		"the wrapper has flags": {
+			snapshot:    MakeSnapshot(commanded("db-1", signal.GatePath, "wrap", "--help", "/bin/db")),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+		},
+		"the wrapper is another program": {
+			snapshot:    MakeSnapshot(commanded("db-1", "/bin/gate", "wrap", "--", "/bin/db")),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+		},
+		"the wrapper is there, and no singleton's policy injected the pod": {
+			snapshot:    MakeSnapshot(commanded("db-1", signal.GatePath, "wrap", "--", "/bin/db").Annotation(v1.InjectedAnnotation, "")),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+		},
+		"injected, and no container of it is held": {
+			snapshot:    MakeSnapshot(commanded("db-1", "/bin/db")).Containers("other"),
+			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+		},
 		"the barrier was overruled by a later variable": {
 			snapshot:    MakeSnapshot(overruled("db-1")),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
@@ -392,6 +431,20 @@ func TestDecideMissesWhatVanished(t *testing.T) {
 func overruled(name string) *PodWrapper {
 	p := MakePod(name).Barrier().Injected().Running()
 	p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: signal.EpochEnv, Value: "1"})
+	return p
+}
+
+// optional is a pod whose barrier holds nothing, since its ConfigMap need not exist.
+func optional(name string) *PodWrapper {
+	p := MakePod(name).Barrier().Injected().Warm()
+	p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Optional = new(true)
+	return p.State("app", waiting("ContainerCreating", ""))
+}
+
+// commanded is an injected pod with that command, whatever the policy made of it.
+func commanded(name string, command ...string) *PodWrapper {
+	p := MakePod(name).Injected().Warm()
+	p.Spec.Containers[0].Command = command
 	return p
 }
 
@@ -442,6 +495,24 @@ func TestDecideHolderAlive(t *testing.T) {
 				handoff.MarkReady{Pod: ref("db-1")}, handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7},
 			},
 			wantMessage: "pod db-1 was released and is not Ready yet: the kubelet has not noticed yet that its barrier is open",
+		},
+		"the signal was taken off, and the readiness gate is open": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Protected().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")).Chosen("db-1"),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-1", 7)},
+		},
+		"signalled, and its sidecar crashes": {
+			snapshot: MakeSnapshot(MakePod("db-1").GateProbe().Injected().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Warm().
+				State(v1.SidecarName, waiting("CrashLoopBackOff", "back-off 10s"))).Chosen("db-1"),
+			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps:   []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
+			wantMessage: "pod db-1 was released and is not Ready yet: init container status-sidecar waits: CrashLoopBackOff: back-off 10s",
+		},
+		"not Ready any more, since its sidecar crashes": {
+			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "").
+				State(v1.SidecarName, terminated(1))).Holder("db-1"),
+			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "pod db-1 holds and is not Ready: init container status-sidecar ended: Error, exit code 1",
 		},
 		"signal is of another pod": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm()).Chosen("db-1"),
@@ -745,6 +816,10 @@ func TestDecideOverlap(t *testing.T) {
 			wantOutcome: handoff.Overlapping, wantEpoch: 7, wantPhase: v1.PhaseFailed, wantMessage: message,
 			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
 		},
+		"no first holder while the other's pod stops": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Signalled(3).Ready().Label("tier", "old").Deleting(), standby).OtherSelecting("db2", "tier", "old"),
+			wantOutcome: handoff.Overlapping, wantEpoch: 3, wantPhase: v1.PhaseFailed, wantMessage: message,
+		},
 		"no rollout, and the holder goes on": {
 			snapshot:    MakeSnapshot(holder().Revision(1), MakePod("db-2").Injected().Warm().Revision(2)).Holder("db-1").Other("db2", "db"),
 			wantOutcome: handoff.Overlapping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed, wantMessage: message,
@@ -803,4 +878,100 @@ func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
 			wantSteps: []handoff.Step{handoff.Protect{Pod: ref("db-1"), Holder: true}},
 		},
 	})
+}
+
+// Revisions of two Deployments can't be compared: the next holder is of the Deployment that
+// the last one was of, and the message says that the other one's rollout has no effect.
+func TestDecideSeveralDeployments(t *testing.T) {
+	const message = "Pods of several Deployments match spec.selector (db, other): only a rollout of the Deployment whose pod holds takes effect. " +
+		"Have spec.selector pick the pods of one of them"
+	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Revision(1) }
+	standby := MakePod("db-2").Injected().Warm().Protected().Revision(2)
+	foreign := func() *PodWrapper {
+		return MakePod("other-1").Injected().Warm().Protected().OwnedBy("ReplicaSet", "other-v9").Created(now.Add(-2 * time.Hour))
+	}
+	see := func(pods ...*PodWrapper) *SnapshotWrapper {
+		return MakeSnapshot(pods...).OtherDeployment("other", "other-v9", "9").Holder("db-1")
+	}
+	scaledDown := see(holder(), foreign())
+	scaledDown.Deployments[uidOf("other")].Spec.Replicas = new(int32(0))
+	runDecide(t, map[string]decideCase{
+		"the other one is of a higher revision": {
+			snapshot:    see(holder(), foreign()),
+			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "; pod other-1 is warm and would take over. " + message,
+		},
+		"a rollout": {
+			snapshot:    see(holder(), foreign(), standby),
+			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}}, wantMessage: message,
+		},
+		"a rollout takes effect": {
+			snapshot:    see(holder().Deleting().Ended(), foreign(), standby),
+			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}}, wantMessage: message,
+		},
+		"the other one rather than none": {
+			snapshot:    see(holder().Deleting().Ended(), foreign()),
+			wantOutcome: handoff.Released, wantHolder: "other-1", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("other-1", 8), handoff.LetGo{Pod: ref("db-1")}},
+		},
+		"of two without a holder the older": {
+			snapshot:    MakeSnapshot(foreign(), standby).OtherDeployment("other", "other-v9", "1").Ended(v1.CauseDeletion),
+			wantOutcome: handoff.Released, wantHolder: "other-1", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-2"), Version: version}, handoff.Record{}, signalOf("other-1", 8)}, wantMessage: message,
+		},
+	})
+	for name, s := range map[string]*SnapshotWrapper{
+		"one Deployment":                   MakeSnapshot(holder(), standby).Holder("db-1"),
+		"the other one is scaled to zero":  scaledDown,
+		"the other one's pod stops":        see(holder(), foreign().Deleting()),
+		"the other one's pod is no longer": see(holder()),
+		"the other one's is not picked":    see(holder(), foreign().Label("app", "other")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := handoff.Decide(s.Snapshot, now).Status.Message; strings.Contains(got, "several Deployments") {
+				t.Errorf("message %q", got)
+			}
+		})
+	}
+}
+
+// A Job whose pod has done its work creates no other one: nobody is waited for.
+func TestDecideCompletedJob(t *testing.T) {
+	pod := func() *PodWrapper { return MakePod("db-1").OwnedBy("Job", "db").Injected().Holding().Ended() }
+	succeeded := func() *PodWrapper { return pod().Phase(corev1.PodSucceeded) }
+	for name, tc := range map[string]struct {
+		holder    *PodWrapper
+		others    []*PodWrapper
+		wantCause v1.Cause
+		// want is the outcome of the next look.
+		want        handoff.Outcome
+		wantPhase   v1.Phase
+		wantMessage string
+	}{
+		"it has succeeded": {holder: succeeded(), wantCause: v1.CauseScaleDown, want: handoff.NoPods,
+			wantMessage: "each pod that matches the selector has ended, or stops; the first that comes is held until it may run"},
+		"it has failed": {holder: pod(), wantCause: v1.CauseCompletion, want: handoff.AwaitingPod, wantPhase: v1.PhaseFailed},
+		"it has succeeded, and another pod warms up": {
+			holder: succeeded(), others: []*PodWrapper{MakePod("db-2").OwnedBy("Job", "db").Injected()},
+			wantCause: v1.CauseCompletion, want: handoff.WarmingUp, wantPhase: v1.PhaseFailed,
+		},
+		"it is of no Job": {holder: succeeded().OwnedBy("Workflow", "db"), wantCause: v1.CauseCompletion, want: handoff.AwaitingPod, wantPhase: v1.PhaseFailed},
+		"it was deleted":  {holder: succeeded().Deleting(), wantCause: v1.CauseDeletion, want: handoff.AwaitingPod, wantPhase: v1.PhaseFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := MakeSnapshot(append(tc.others, tc.holder)...).Holder("db-1")
+			plan := handoff.Decide(s.Snapshot, now)
+			if plan.Outcome != handoff.HolderEnded || plan.Status.LastTransition.Cause != tc.wantCause {
+				t.Fatalf("outcome %s, cause %s, want HolderEnded and %s", plan.Outcome, plan.Status.LastTransition.Cause, tc.wantCause)
+			}
+			s.Singleton.Status = plan.Status
+			s.Pods[len(s.Pods)-1].Finalizers = nil
+			later := handoff.Decide(s.Snapshot, now.Add(time.Hour))
+			if later.Outcome != tc.want || later.Status.Phase != tc.wantPhase || !strings.Contains(later.Status.Message, tc.wantMessage) {
+				t.Errorf("an hour later: outcome %s in phase %q, message %q, want %s in phase %q", later.Outcome, later.Status.Phase, later.Status.Message, tc.want, tc.wantPhase)
+			}
+		})
+	}
 }

@@ -432,9 +432,14 @@ func (s *SnapshotWrapper) HoldInit() *SnapshotWrapper {
 
 // Other is a second singleton of the namespace, that picks the pods with app=<app>.
 func (s *SnapshotWrapper) Other(name, app string) *SnapshotWrapper {
+	return s.OtherSelecting(name, "app", app)
+}
+
+// OtherSelecting is a second singleton of the namespace, that picks by that label.
+func (s *SnapshotWrapper) OtherSelecting(name, label, value string) *SnapshotWrapper {
 	s.Others = append(s.Others, v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{label: value}}},
 	})
 	return s
 }
@@ -447,6 +452,18 @@ func (s *SnapshotWrapper) ReplicaSet(name string, replicas int32) *SnapshotWrapp
 			Annotations: map[string]string{"deployment.kubernetes.io/revision": strings.TrimPrefix(name, "db-v")},
 		},
 		Spec: appsv1.ReplicaSetSpec{Replicas: &replicas},
+	}
+	return s
+}
+
+// OtherDeployment is a second Deployment, which owns the ReplicaSet.
+func (s *SnapshotWrapper) OtherDeployment(name, replicaSet, revision string) *SnapshotWrapper {
+	s.ReplicaSet(replicaSet, 1)
+	rs := s.ReplicaSets[uidOf(replicaSet)]
+	rs.OwnerReferences, rs.Annotations["deployment.kubernetes.io/revision"] = controlledBy("Deployment", name), revision
+	s.Deployments[uidOf(name)] = &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uidOf(name), ResourceVersion: version},
+		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(1))},
 	}
 	return s
 }
