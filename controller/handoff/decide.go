@@ -209,12 +209,12 @@ func (d *decision) standbyOf(pod *corev1.Pod, containers []heldContainer) standb
 	shares := d.sharesBarrier(pod, containers)
 	s.waitsFor, s.needsPerson = cmp.Or(shares, waitsFor(pod, containers)), shares != ""
 	if shares == "" && s.silent != "" {
-		s.waitsFor = "can't start: " + s.silent
+		s.waitsFor = fmt.Sprintf("can't start: its node %s %s", pod.Spec.NodeName, s.silent)
 	}
 	return s
 }
 
-// silentNode says why the node of a pod can't be expected to start it. It is read from a
+// silentNode says what the node of a pod does not, so that it can't be expected to start it. It is read from a
 // cache that may lag: it keeps a pod from being chosen, and proves nothing. Empty: the node
 // answers, or the pod has none yet.
 func (s Snapshot) silentNode(pod *corev1.Pod) string { return silentIn(s.CachedNodes, pod) }
@@ -226,9 +226,9 @@ func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 	case name == "":
 		return ""
 	case node == nil:
-		return fmt.Sprintf("its node %s does not exist", name)
+		return "does not exist"
 	case !NodeReady(node):
-		return fmt.Sprintf("its node %s does not answer", name)
+		return "does not answer"
 	}
 	return ""
 }
@@ -366,11 +366,11 @@ func (d *decision) withoutHolder() {
 	case d.status.LastTransition != nil && d.status.LastTransition.To == "" && d.status.LastTransition.Cause != v1.CauseScaleDown:
 		d.found(AwaitingPod, "pod %s has ended, and the pod that follows has not come yet%s", d.status.LastTransition.From, d.strangerHelp())
 	default:
-		none := "no pod matches the selector"
+		none := "no pod matches the selector; the first that comes is held until it may run"
 		if slices.ContainsFunc(d.Pods, func(pod corev1.Pod) bool { return picks(d.Singleton, &pod) && Going(&pod) }) {
-			none = "each pod that matches the selector has ended, or stops"
+			none = "each pod that matches the selector has ended, or stops; the first that comes is held until it may run"
 		}
-		d.found(NoPods, "%s; the first that comes is held until it may run%s", none, d.strangerHelp())
+		d.found(NoPods, "%s%s", none, d.strangerHelp())
 	}
 }
 
@@ -515,7 +515,7 @@ func (d *decision) alive() {
 			if !protected(d.holder) {
 				d.do(Protect{Pod: refOf(d.holder), Version: Version(d.holder.ResourceVersion)})
 			}
-			d.found(WarmingUp, "pod %s is chosen with epoch %d and is not signalled: %s", d.holder.Name, d.status.Epoch, silent)
+			d.found(WarmingUp, "pod %s is chosen with epoch %d and is not signalled: its node %s %s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent)
 			d.adviseReplacement(standby{pod: d.holder, silent: silent})
 		default:
 			d.signalHolder(d.holder)
@@ -613,8 +613,8 @@ func (d *decision) serving(containers []heldContainer) {
 	case next == nil && IsTrue(d.holder, corev1.PodReady):
 		d.found(HolderReady, "pod %s holds with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.strangerHelp())
 	case t != nil && t.To == d.holder.Name && t.Ready == nil && silentIn(d.Nodes, d.holder) != "":
-		d.found(Starting, "pod %s was released with epoch %d and is not Ready yet, and %s: it may start there, so nothing starts elsewhere%s",
-			d.holder.Name, d.status.Epoch, silentIn(d.Nodes, d.holder), d.spareInWords())
+		d.found(Starting, "pod %s was released with epoch %d and is not Ready yet, and its node %s %s: it may start there, so nothing starts elsewhere%s",
+			d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silentIn(d.Nodes, d.holder), d.spareInWords())
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder))
 	case t != nil && t.To == d.holder.Name && t.Ready == nil:
 		why := notReady(d.holder)
@@ -626,8 +626,8 @@ func (d *decision) serving(containers []heldContainer) {
 		}
 		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
 	case silentIn(d.Nodes, d.holder) != "":
-		d.found(HolderNotReady, "pod %s holds, and %s: it may run on there, so nothing starts elsewhere%s",
-			d.holder.Name, silentIn(d.Nodes, d.holder), d.spareInWords())
+		d.found(HolderNotReady, "pod %s holds, and its node %s %s: it may run on there, so nothing starts elsewhere%s",
+			d.holder.Name, d.holder.Spec.NodeName, silentIn(d.Nodes, d.holder), d.spareInWords())
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder))
 	case next != nil:
 		d.found(AwaitingHandover, "pod %s is warm and of a newer revision than pod %s, and their StatefulSet goes on only once pod %s is Ready. To have it take over, run: kubectl delete -n %s pod %s",

@@ -264,8 +264,8 @@ func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
 	case !NodeReady(node):
 		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: %s; %s", node.Name, TaintCommand(node), attest)
 	case terminal(pod) && lostContainer(held(pod, s.Singleton)) != "":
-		return fmt.Sprintf(", but its kubelet could not locate container %s (%s), and nothing proves that it has ended. Look for its processes on node %s; %s",
-			lostContainer(held(pod, s.Singleton)), statusUnknown, node.Name, attest)
+		return fmt.Sprintf(", but its kubelet could not locate container %s (ContainerStatusUnknown), and nothing proves that it has ended. Look for its processes on node %s; %s",
+			lostContainer(held(pod, s.Singleton)), node.Name, attest)
 	case terminal(pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}

@@ -209,7 +209,8 @@ const (
 	CauseEviction Cause = "Eviction"
 	// CauseDeletion: the holder was deleted.
 	CauseDeletion Cause = "Deletion"
-	// CauseScaleDown: the holder's owner was scaled to zero.
+	// CauseScaleDown: the holder's owner wants no pod any more: it was scaled to zero or
+	// deleted, or it is a Job whose pod has succeeded.
 	CauseScaleDown Cause = "ScaleDown"
 	// CauseCompletion: the holder's pod ended by itself, in phase Succeeded or Failed.
 	CauseCompletion Cause = "Completion"
