@@ -99,6 +99,11 @@ func TestOutput(t *testing.T) {
 		"explain-two-run":           {"troubles", "explain twice --context=staging", answers{}},
 		"explain-silent-node":       {"troubles", "explain silent --context=staging", answers{}},
 		"explain-rolling":           {"troubles", "explain rolled", answers{}},
+		"explain-stopping":          {"helps", "explain stopping", answers{}},
+		"explain-hanging":           {"helps", "explain hanging", answers{}},
+		"explain-one-of-two-stops":  {"helps", "explain several", answers{}},
+		"explain-warm-in-set":       {"helps", "explain set", answers{}},
+		"explain-deleting-shared":   {"helps", "explain shared", answers{}},
 		"plan-nothing":              {"running", "plan db", answers{}},
 		"plan-release":              {"first", "plan db", answers{}},
 		"plan-deleting":             {"deleting", "plan db", answers{}},
@@ -156,6 +161,7 @@ func TestWord(t *testing.T) {
 		"handover":                    {"running", "handover db", "", "2026-01-02T03:04:05Z", ""},
 		"handover of nobody":          {"first", "handover db", "", "", "nobody holds StatefulSingleton prod/db"},
 		"handover without surge":      {"bare", "handover db", "", "", "annotation apps.statefulsingleton.com/handover=2026-01-02T03:04:05Z is not followed: pod db-5c9f-h2qpb belongs to no Deployment"},
+		"handover of a deleted one":   {"deleting", "handover db", "", "", "StatefulSingleton prod/db is being deleted, and hands nothing over any more"},
 		"attest":                      {"lost-node", "attest db " + old + " --yes", "", old, ""},
 		"attest by hand":              {"lost-node", "attest db " + old, "db-5c9f-h2qpb\n", old, ""},
 		"attest without a line end":   {"lost-node", "attest db " + old, "db-5c9f-h2qpb", old, ""},
@@ -165,6 +171,7 @@ func TestWord(t *testing.T) {
 		"attest one that holds":       {"running", "attest db " + holder + " -y", "", "", "nobody asked for the deletion of pod db-7d4b-x8v2n"},
 		"attest one before":           {"running", "attest db " + old + " -y", "", "", "the pod with uid " + old + " is proven dead already"},
 		"attest a stranger":           {"running", "attest db " + other + " -y", "", "", "no pod of this StatefulSingleton has the uid"},
+		"attest an empty uid":         {"running", "attest db '' -y", "", "", "the uid is empty: `kubectl stfs explain db -n prod` says which pod is waited for, and its uid"},
 		"attest without a uid":        {"running", "attest db -y", "", "", "the command is: kubectl stfs attest NAME POD-UID [flags]"},
 	}
 	for name, tc := range tests {
@@ -181,6 +188,20 @@ func TestWord(t *testing.T) {
 				t.Errorf("the word is %q, want %q", got, tc.wantWord)
 			}
 		})
+	}
+}
+
+// A person who is asked to vouch for a pod that does not hold is told the name of that pod.
+func TestAttestNamesThePod(t *testing.T) {
+	s := newStage(t, "helps", answers{})
+	s.commands.asks = func() bool { return true }
+	s.in.WriteString("several-1\n")
+	const uid = "aaaaaaaa-0000-4000-8000-000000000033"
+	if err := s.run(t.Context(), "attest several "+uid); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.singleton(t, "several").Annotations[v1.AttestAnnotation]; got != uid {
+		t.Errorf("the word is %q, want %q", got, uid)
 	}
 }
 

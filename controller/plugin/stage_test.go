@@ -99,10 +99,14 @@ func newStage(t *testing.T, world string, a answers) *stage {
 	return s
 }
 
-// run runs a command line, without its `kubectl stfs`.
+// run runs a command line, without its `kubectl stfs`. An argument that is two quotes is empty.
 func (s *stage) run(ctx context.Context, line string) error {
 	root := s.commands.root()
-	root.SetArgs(strings.Fields(line))
+	args := strings.Fields(line)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "''", "")
+	}
+	root.SetArgs(args)
 	return root.ExecuteContext(ctx)
 }
 
