@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -47,6 +48,26 @@ func TestPolicyOptions(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.want, o.policyOptions()); diff != "" {
 				t.Errorf("%v (-want +got):\n%s", test.args, diff)
+			}
+		})
+	}
+}
+
+// The injector writes the policies in the form of the flag, with the options of the flags.
+func TestInjector(t *testing.T) {
+	for args, want := range map[string]policies.Per{
+		"--gate-image=gate:1":                        policies.PerSingleton,
+		"--gate-image=gate:1 --policy-per=namespace": policies.PerNamespace,
+	} {
+		t.Run(args, func(t *testing.T) {
+			var o runOptions
+			flags := pflag.NewFlagSet(args, pflag.ContinueOnError)
+			o.addFlags(flags)
+			if err := flags.Parse(strings.Fields(args)); err != nil {
+				t.Fatal(err)
+			}
+			if got := o.injector(nil, nil); got.Per != want || got.Options.SidecarImage != "gate:1" {
+				t.Errorf("policies per %q with image %q, want per %q with image gate:1", got.Per, got.Options.SidecarImage, want)
 			}
 		})
 	}

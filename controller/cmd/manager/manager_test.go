@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -130,6 +135,59 @@ func TestRun(t *testing.T) {
 
 	stop()
 	g.Eventually(stopped).Should(Receive(BeNil()))
+	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(lease), lease)).To(Succeed())
+	g.Expect(lease.Spec.HolderIdentity).To(HaveValue(BeEmpty()), "the next leader need not wait")
+}
+
+// A step that somebody's write interferes with is done anew. Another error ends it.
+func TestConflict(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "holder", errors.New("written meanwhile"))
+	failure := errors.New("forbidden")
+	tests := map[string]struct {
+		answers []error
+		want    error
+	}{
+		"written twice":           {[]error{conflict, conflict, nil}, nil},
+		"fails":                   {[]error{failure, nil}, failure},
+		"written, and then fails": {[]error{conflict, failure, nil}, failure},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			answers := tc.answers
+			err := retryConflicts(t.Context(), nil, func(context.Context, client.Client) error {
+				answer := answers[0]
+				answers = answers[1:]
+				return answer
+			})
+			if !errors.Is(err, tc.want) {
+				t.Errorf("error %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+// Every handoff is in the log, however many there are in a second.
+func TestLogIsComplete(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	stderr := os.Stderr
+	os.Stderr = file
+	defer func() { os.Stderr = stderr }()
+	log, err := newLogger("info", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lines = 1000
+	for range lines {
+		log.Info("handoff")
+	}
+	written, err := os.ReadFile(file.Name())
+	if got := bytes.Count(written, []byte(`"msg":"handoff"`)); err != nil || got != lines {
+		t.Errorf("%d lines, want %d, error %v", got, lines, err)
+	}
 }
 
 func TestUninstall(t *testing.T) {
@@ -153,6 +211,8 @@ func TestUninstall(t *testing.T) {
 	ours, theirs := createPolicy(t, "ours", policies.ManagedBy), createPolicy(t, "theirs", "somebody")
 	guard := createBudget(t, "guard", map[string]string{policies.ManagedByLabel: policies.ManagedBy, v1.SingletonLabel: "kept"})
 	budget := createBudget(t, "budget", map[string]string{policies.ManagedByLabel: "Helm"})
+	copied := createBudget(t, "copied", map[string]string{policies.ManagedByLabel: "Helm", v1.SingletonLabel: "kept"})
+	charts := createBudget(t, "charts", map[string]string{policies.ManagedByLabel: policies.ManagedBy})
 
 	done := make(chan error, 1)
 	go func() {
@@ -170,7 +230,7 @@ func TestUninstall(t *testing.T) {
 	for _, gone := range []client.Object{ours, guard, stuck, going} {
 		wantGone(g, t, gone)
 	}
-	for _, left := range []client.Object{theirs, budget, holder, standby, kept} {
+	for _, left := range []client.Object{theirs, budget, copied, charts, holder, standby, kept} {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(left), left)).To(Succeed())
 		g.Expect(left.GetDeletionTimestamp()).To(BeNil())
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -109,6 +110,15 @@ func (o *runOptions) policyOptions() policies.Options {
 	}
 }
 
+// injector writes the policies as the flags say.
+func (o *runOptions) injector(c client.Client, live client.Reader) *singleton.Injector {
+	return &singleton.Injector{
+		Client: c, Live: live, Clock: clock.RealClock{},
+		Options: o.policyOptions(),
+		Per:     policies.Per(o.policyPer),
+	}
+}
+
 func runCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
@@ -175,11 +185,7 @@ func run(ctx context.Context, o runOptions) error {
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
 		Recorder: mgr.GetEventRecorder("statefulsingleton"),
 		Metrics:  singleton.NewMetrics(metrics.Registry, mgr.GetClient()),
-		Injector: &singleton.Injector{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
-			Options: o.policyOptions(),
-			Per:     policies.Per(o.policyPer),
-		},
+		Injector: o.injector(mgr.GetClient(), mgr.GetAPIReader()),
 	}
 	if err := reconciler.SetupWithManager(mgr); err != nil {
 		return err

@@ -69,16 +69,21 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 		{"take the finalizers off StatefulSingletons and pods", letGo},
 	} {
 		start := time.Now()
-		err := step.do(ctx, c)
-		for apierrors.IsConflict(err) {
-			err = step.do(ctx, c) // somebody wrote meanwhile: look anew
-		}
-		if err != nil {
+		if err := retryConflicts(ctx, c, step.do); err != nil {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 		fmt.Printf("%s: done in %s\n", step.what, time.Since(start).Round(time.Millisecond))
 	}
 	return nil
+}
+
+// retryConflicts runs a step again, which reads anew, after somebody else wrote what the step has read.
+func retryConflicts(ctx context.Context, c client.Client, do func(context.Context, client.Client) error) error {
+	err := do(ctx, c)
+	for apierrors.IsConflict(err) {
+		err = do(ctx, c)
+	}
+	return err
 }
 
 // stopController scales the controller to zero and waits until none of its pods
