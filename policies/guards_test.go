@@ -16,13 +16,11 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -64,8 +62,6 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("selector", func(t *testing.T) { testSelectors(t, c) })
 	t.Run("copied", func(t *testing.T) { testCopied(t, config) })
 	t.Run("unreleased", func(t *testing.T) { testUnreleased(t, c) })
-	t.Run("dry-run", func(t *testing.T) { testDryRun(t, config) })
-	t.Run("roll", func(t *testing.T) { testRoll(t, config) })
 	t.Run("marks", func(t *testing.T) { testMarks(t, config) })
 	t.Run("subresources", func(t *testing.T) { testSubresources(t, config) })
 	t.Run("bindings", func(t *testing.T) { testBindings(t, config) })
@@ -332,82 +328,6 @@ func testUnreleased(t *testing.T, c client.Client) {
 			pod := bare("default", nil)
 			test.change(pod)
 			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
-		})
-	}
-}
-
-func testDryRun(t *testing.T, config *rest.Config) {
-	tests := map[string]struct {
-		user        string
-		options     []client.CreateOption
-		wantRefused string
-	}{
-		"the controller, dry-run":   {user: controllerUser, options: []client.CreateOption{client.DryRunAll}},
-		"the controller, truly":     {user: controllerUser, wantRefused: "in a server-side dry-run only"},
-		"another account, truly":    {user: "system:serviceaccount:the-release:other"},
-		"its name elsewhere, truly": {user: "system:serviceaccount:default:demo-statefulsingleton"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			c := clientAs(t, config, test.user)
-			var answer error
-			// The API server may need a while to learn of the guard.
-			_ = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
-				answer = c.Create(ctx, bare("default", nil), test.options...)
-				return (answer != nil) == (test.wantRefused != ""), nil
-			})
-			wantAnswer(t, answer, test.wantRefused)
-		})
-	}
-}
-
-func testRoll(t *testing.T, config *rest.Config) {
-	admin, controller := newClient(t, config), clientAs(t, config, controllerUser)
-	labels := map[string]string{"app": "rolled"}
-	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "rolled"},
-		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{"theirs": "yes"}},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app"}}},
-			},
-		},
-	}
-	if err := admin.Create(t.Context(), deployment); err != nil {
-		t.Fatal(err)
-	}
-	const other = "changes nothing of a Deployment but annotation apps.statefulsingleton.com/replaces of its pod template"
-	tests := map[string]struct {
-		patch       string
-		wantRefused string
-	}{
-		"rolled":                    {patch: `{"spec":{"template":{"metadata":{"annotations":{"apps.statefulsingleton.com/replaces":"uid"}}}}}`},
-		"nothing":                   {patch: `{}`},
-		"another image":             {patch: `{"spec":{"template":{"spec":{"containers":[{"name":"app","image":"evil"}]}}}}`, wantRefused: other},
-		"another container":         {patch: `{"spec":{"template":{"spec":{"containers":[{"name":"evil","image":"app"}]}}}}`, wantRefused: other},
-		"another account":           {patch: `{"spec":{"template":{"spec":{"serviceAccountName":"evil"}}}}`, wantRefused: other},
-		"more replicas":             {patch: `{"spec":{"replicas":2}}`, wantRefused: other},
-		"paused":                    {patch: `{"spec":{"paused":true}}`, wantRefused: other},
-		"another strategy":          {patch: `{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`, wantRefused: other},
-		"another annotation":        {patch: `{"spec":{"template":{"metadata":{"annotations":{"mine":"yes"}}}}}`, wantRefused: other},
-		"an annotation changed":     {patch: `{"spec":{"template":{"metadata":{"annotations":{"theirs":"no"}}}}}`, wantRefused: other},
-		"an annotation taken off":   {patch: `{"spec":{"template":{"metadata":{"annotations":{"theirs":null}}}}}`, wantRefused: other},
-		"a label":                   {patch: `{"spec":{"template":{"metadata":{"labels":{"mine":"yes"}}}}}`, wantRefused: other},
-		"a label of the Deployment": {patch: `{"metadata":{"labels":{"mine":"yes"}}}`, wantRefused: other},
-		"a finalizer":               {patch: `{"metadata":{"finalizers":["example.com/mine"]}}`, wantRefused: other},
-	}
-	change := func(c client.Client, patch string) error {
-		return c.Patch(t.Context(), deployment.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(patch)), client.DryRunAll)
-	}
-	// The API server may need a while to learn of the guard.
-	_ = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
-		return change(controller, tests["more replicas"].patch) != nil, nil
-	})
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			wantAnswer(t, change(controller, test.patch), test.wantRefused)
-			wantAnswer(t, change(admin, test.patch), "")
 		})
 	}
 }

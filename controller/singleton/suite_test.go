@@ -28,8 +28,8 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// A real etcd and kube-apiserver, with the CRD and the rights of the chart and
-// Kyverno's own CRD. No kubelet and no Kyverno: the tests write what the kubelet
+// A real etcd and kube-apiserver, with the CRD, the rights and the controller's limits of the
+// chart, and Kyverno's own CRD. No kubelet and no Kyverno: the tests write what the kubelet
 // would report, and kyverno_test.go stands in for Kyverno.
 var (
 	// config and c may do everything.
@@ -103,11 +103,13 @@ func createNode(ctx context.Context) error {
 	return c.Status().Update(ctx, node)
 }
 
-// applyRights gives the controller's service account what the chart gives it.
+// applyRights gives the controller's service account what the chart gives it, and limits it as
+// the chart does: a guard that refuses what the controller writes fails the tests.
 func applyRights(ctx context.Context) error {
 	const release = "statefulsingleton"
 	helm := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"),
-		"template", release, "../../charts/statefulsingleton", "--namespace", release, "--show-only", "templates/rbac.yaml")
+		"template", release, "../../charts/statefulsingleton", "--namespace", release,
+		"--show-only", "templates/rbac.yaml", "--show-only", "templates/guards-controller.yaml")
 	rendered, err := helm.Output()
 	if err != nil {
 		return fmt.Errorf("render the chart: %w", err)
