@@ -386,6 +386,18 @@ func values(t *testing.T) map[string]valueCase {
 			got:  func(o []client.Object) any { return len(all[*admissionregistrationv1.ValidatingAdmissionPolicy](o)) },
 			want: 0,
 		},
+		"guards.kubeletUsers": {
+			set: []string{"guards.kubeletUsers={edge-kubelet}"},
+			got: func(o []client.Object) any {
+				for _, guard := range all[*admissionregistrationv1.ValidatingAdmissionPolicy](o) {
+					if strings.HasSuffix(guard.Name, "-reports") {
+						return strings.Contains(guard.Spec.MatchConditions[0].Expression, `["edge-kubelet"]`)
+					}
+				}
+				return nil
+			},
+			want: true,
+		},
 		"uninstallHook.enabled": {
 			set:  []string{"uninstallHook.enabled=false"},
 			got:  func(o []client.Object) any { return hooks(o) },

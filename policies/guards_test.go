@@ -370,7 +370,13 @@ func clientAs(t *testing.T, config *rest.Config, user string) client.Client {
 // helmTemplate returns what the chart installs by those templates.
 func helmTemplate(t *testing.T, templates ...string) []*unstructured.Unstructured {
 	t.Helper()
-	args := []string{"template", "demo", chart, "--namespace", releaseNamespace}
+	return helmTemplateWith(t, nil, templates...)
+}
+
+// helmTemplateWith is helmTemplate with flags for helm.
+func helmTemplateWith(t *testing.T, flags []string, templates ...string) []*unstructured.Unstructured {
+	t.Helper()
+	args := append([]string{"template", "demo", chart, "--namespace", releaseNamespace}, flags...)
 	for _, template := range templates {
 		args = append(args, "--show-only", template)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -54,7 +55,7 @@ func forAll(ctx context.Context, all []singleton, do func(context.Context, singl
 func (r *run) grow(ctx context.Context, step *results.Step) error {
 	begin := time.Now()
 	if step.PolicyPer == policies.PerNamespace {
-		if err := setPolicyPer(ctx, step.PolicyPer); err != nil {
+		if err := setValues(ctx, step.PolicyPer, kwokUser); err != nil {
 			return err
 		}
 		if err := r.makeRoom(ctx); err != nil {
@@ -184,12 +185,20 @@ func policyOf(s singleton, per policies.Per) string {
 	return policies.Name(s)
 }
 
-// setPolicyPer changes the chart's value of that name.
-func setPolicyPer(ctx context.Context, per policies.Per) error {
-	out, err := exec.CommandContext(ctx, "helm", "upgrade", "statefulsingleton", "charts/statefulsingleton",
-		"--namespace", world.ControllerNamespace, "--reuse-values", "--set", "policyPer="+string(per), "--wait", "--timeout", "3m").CombinedOutput()
+// kwokUser is the user that kwok acts as, of the local cluster's kubeconfig.
+const kwokUser = "kubernetes-admin"
+
+// setValues sets the chart's value policyPer, and the users that may report about pods as kubelets do.
+func setValues(ctx context.Context, per policies.Per, kubelets ...string) error {
+	users, err := json.Marshal(append([]string{}, kubelets...))
 	if err != nil {
-		return fmt.Errorf("set policyPer to %s by helm: %w: %s", per, err, out)
+		return err
+	}
+	out, err := exec.CommandContext(ctx, "helm", "upgrade", "statefulsingleton", "charts/statefulsingleton",
+		"--namespace", world.ControllerNamespace, "--reuse-values", "--set", "policyPer="+string(per),
+		"--set-json", "guards.kubeletUsers="+string(users), "--wait", "--timeout", "3m").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("set policyPer to %s and guards.kubeletUsers to %s by helm: %w: %s", per, users, err, out)
 	}
 	return nil
 }

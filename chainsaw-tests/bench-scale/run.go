@@ -59,7 +59,7 @@ func measure(ctx context.Context, o options) (err error) {
 	}
 	defer func() {
 		ctx := context.WithoutCancel(ctx)
-		err = errors.Join(err, r.clean(ctx), setPolicyPer(ctx, policies.PerSingleton))
+		err = errors.Join(err, r.clean(ctx), setValues(ctx, policies.PerSingleton))
 		stop()
 		if err != nil {
 			err = fmt.Errorf("%w\nkwok's log: %s", err, filepath.Join(scratch, "kwok.log"))
@@ -71,6 +71,9 @@ func measure(ctx context.Context, o options) (err error) {
 		return err
 	}
 	if err := r.readMetrics(ctx); err != nil {
+		return err
+	}
+	if err := setValues(ctx, policies.PerSingleton, kwokUser); err != nil {
 		return err
 	}
 	if err := r.refuseOthers(ctx); err != nil {

@@ -89,6 +89,11 @@ func kubeletReported(pod *corev1.Pod, containers []heldContainer) bool {
 // (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
 // A distribution in which kubelet and garbage collector are one program does not
 // tell them apart: there the mark has to do.
+//
+// Only updates of pods/status count. An entry of another kind may own fields that its
+// manager never changed: an Apply owns every field that it names, and the API server puts
+// the fields of several managers into the entries before-first-apply and ancient-changes.
+// That nobody forges an entry of this kind, guard "reports" ensures.
 func kubeletWrotePhase(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.ManagedFields, func(writer metav1.ManagedFieldsEntry) bool {
 		var fields struct {
@@ -97,6 +102,9 @@ func kubeletWrotePhase(pod *corev1.Pod) bool {
 				Containers     json.RawMessage `json:"f:containerStatuses"`
 				InitContainers json.RawMessage `json:"f:initContainerStatuses"`
 			} `json:"f:status"`
+		}
+		if writer.Operation != metav1.ManagedFieldsOperationUpdate || writer.Subresource != "status" {
+			return false
 		}
 		if writer.FieldsV1 == nil || json.Unmarshal(writer.FieldsV1.GetRawBytes(), &fields) != nil {
 			return false

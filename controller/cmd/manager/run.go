@@ -190,6 +190,9 @@ func run(ctx context.Context, o runOptions) error {
 	if err := reconciler.SetupWithManager(mgr); err != nil {
 		return err
 	}
+	if err := mgr.Add(kubeletUsers{client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}); err != nil {
+		return fmt.Errorf("set up the look at kubelets: %w", err)
+	}
 	return mgr.Start(ctx)
 }
 

@@ -1,0 +1,264 @@
+package policies_test
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+const (
+	// otherKubelet is listed in the chart's value guards.kubeletUsers.
+	otherKubelet     = "system:serviceaccount:edge:kubelet"
+	garbageCollector = "system:serviceaccount:kube-system:pod-garbage-collector"
+
+	containersEnded = `{"status":{"initContainerStatuses":[{"name":"status-sidecar","image":"i","imageID":"i","ready":false,"restartCount":0,"state":{"terminated":{"exitCode":0}}}],
+		"containerStatuses":[{"name":"db","image":"i","imageID":"i","ready":false,"restartCount":0,"state":{"terminated":{"exitCode":1}}}]}}`
+	containersRun = `{"status":{"phase":"Running","containerStatuses":[{"name":"db","image":"i","imageID":"i","ready":true,"restartCount":0,"state":{"running":{"startedAt":"2026-01-01T00:00:00Z"}}}]}}`
+	startedAnew   = `{"status":{"containerStatuses":[{"name":"db","image":"i","imageID":"i","ready":true,"restartCount":1,"state":{"running":{"startedAt":"2026-01-01T00:00:00Z"}}}]}}`
+	phaseFailed   = `{"status":{"phase":"Failed"}}`
+	failedByGC    = `{"status":{"phase":"Failed","conditions":[{"type":"DisruptionTarget","status":"True","reason":"DeletionByPodGC"}]}}`
+
+	onlyKubeletReports = "are reported by the kubelet of its node only, as user "
+	onlyKubeletEnds    = "is reported by the kubelet of its node only, as user "
+	notInFields        = "would say that somebody else has reported its phase or its containers than its kubelet"
+)
+
+// TestReportGuards acts as those who may write pods and their status, on an API server with all guards.
+func TestReportGuards(t *testing.T) {
+	environment := startAPIServer(t)
+	config := environment.Config
+	c := newClient(t, config)
+	for _, object := range helmTemplateWith(t, []string{"--set-json", `guards.kubeletUsers=["` + otherKubelet + `"]`},
+		"templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml", "templates/guards-controller.yaml", "templates/guards-status.yaml") {
+		create(t, c, object)
+	}
+	createNamespace(t, c, "reports")
+	probe := runningHolder(t, config)
+	waitForGuard(t, func() error {
+		return patch{personUser, "status", strategic, phaseFailed}.write(t, client.NewDryRunClient(clientAs(t, config, personUser)), probe)
+	})
+	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
+	t.Run("writes", func(t *testing.T) { testReports(t, config) })
+	t.Run("forgeries", func(t *testing.T) { testForgeries(t, config) })
+}
+
+func testReports(t *testing.T, config *rest.Config) {
+	const running, unbound, plain = "running", "unbound", "plain"
+	tests := map[string]struct {
+		pod         string
+		patch       patch
+		wantRefused string
+	}{
+		"passes: its kubelet reports the containers":      {pod: running, patch: patch{kubeletUser, "status", strategic, startedAnew}},
+		"passes: its kubelet reports the phase":           {pod: running, patch: patch{kubeletUser, "status", strategic, phaseFailed}},
+		"passes: a kubelet that the chart's value names":  {pod: running, patch: patch{otherKubelet, "status", strategic, startedAnew}},
+		"passes: that kubelet reports the phase":          {pod: running, patch: patch{otherKubelet, "status", strategic, phaseFailed}},
+		"passes: the garbage collector":                   {pod: running, patch: patch{garbageCollector, "status", strategic, failedByGC}},
+		"passes: the garbage collector without a mark":    {pod: running, patch: patch{garbageCollector, "status", strategic, phaseFailed}},
+		"passes: the garbage collector of other clusters": {pod: running, patch: patch{"system:kube-controller-manager", "status", strategic, failedByGC}},
+		"passes: the garbage collector, not bound":        {pod: unbound, patch: patch{garbageCollector, "status", strategic, phaseFailed}},
+		"passes: a condition":                             {pod: running, patch: patch{personUser, "status", strategic, `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`}},
+		"passes: a disruption":                            {pod: running, patch: patch{personUser, "status", strategic, `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"Mine"}]}}`}},
+		"passes: a label":                                 {pod: running, patch: patch{personUser, "", strategic, `{"metadata":{"labels":{"team":"data"}}}`}},
+		"passes: a label applied":                         {pod: running, patch: patch{personUser, "", serverSide, `{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"team":"data"}}}`}},
+		"passes: the controller readies":                  {pod: running, patch: patch{controllerUser, "status", strategic, readyPod}},
+		"passes: a pod of nobody":                         {pod: plain, patch: patch{personUser, "status", strategic, startedAnew}},
+		"passes: the phase of a pod of nobody":            {pod: plain, patch: patch{personUser, "status", strategic, phaseFailed}},
+
+		"a person reports containers":               {running, patch{personUser, "status", strategic, startedAnew}, onlyKubeletReports + "system:node:node-1"},
+		"a person takes the containers off":         {running, patch{personUser, "status", merge, `{"status":{"containerStatuses":null}}`}, onlyKubeletReports},
+		"a person reports init containers":          {running, patch{personUser, "status", strategic, `{"status":{"initContainerStatuses":[{"name":"status-sidecar","image":"i","imageID":"i","ready":true,"restartCount":0}]}}`}, onlyKubeletReports},
+		"a person reports the phase":                {running, patch{personUser, "status", strategic, phaseFailed}, "run: helm upgrade demo <chart> --namespace the-release --reuse-values --set-json 'guards.kubeletUsers=[\"a-person\"]'"},
+		"a person reports success":                  {running, patch{personUser, "status", strategic, `{"status":{"phase":"Succeeded"}}`}, onlyKubeletEnds},
+		"a person reports another phase":            {running, patch{personUser, "status", strategic, `{"status":{"phase":"Pending"}}`}, onlyKubeletEnds},
+		"the kubelet of another node":               {running, patch{"system:node:node-2", "status", strategic, startedAnew}, onlyKubeletReports},
+		"a node without a name":                     {unbound, patch{"system:node:", "status", strategic, startedAnew}, onlyKubeletReports + "none, as it has no node yet"},
+		"a kubelet, of a pod that is not bound":     {unbound, patch{kubeletUser, "status", strategic, phaseFailed}, onlyKubeletEnds},
+		"the garbage collector reports success":     {running, patch{garbageCollector, "status", strategic, `{"status":{"phase":"Succeeded"}}`}, onlyKubeletEnds},
+		"the garbage collector reports running":     {running, patch{garbageCollector, "status", strategic, `{"status":{"phase":"Pending"}}`}, onlyKubeletEnds},
+		"the garbage collector reports more":        {running, patch{garbageCollector, "status", strategic, startedAnew}, onlyKubeletReports},
+		"the controller reports containers":         {running, patch{controllerUser, "status", strategic, startedAnew}, "StatefulSingleton"},
+		"a namesake of the garbage collector":       {running, patch{"system:serviceaccount:default:pod-garbage-collector", "status", strategic, phaseFailed}, onlyKubeletEnds},
+		"somebody is on record for containers":      {running, patch{personUser, "", jsonPatch, claimFor("me", `"f:containerStatuses":{}`)}, notInFields},
+		"somebody is on record for the phase":       {running, patch{personUser, "", jsonPatch, claimFor("me", `"f:phase":{}`)}, notInFields},
+		"passes: somebody is on record for less":    {pod: running, patch: patch{personUser, "", jsonPatch, claimFor("me", `"f:conditions":{}`)}},
+		"passes: somebody is on record for nothing": {pod: running, patch: patch{personUser, "", jsonPatch, claimFor("me", ``)}},
+	}
+	pods := map[string]func(*testing.T) *corev1.Pod{
+		running: func(t *testing.T) *corev1.Pod { return runningHolder(t, config) },
+		unbound: func(t *testing.T) *corev1.Pod { return createHolder(t, config, "reports", "db") },
+		plain: func(t *testing.T) *corev1.Pod {
+			pod := podOf("reports", map[string]string{"app": "web"})
+			pod.Spec.NodeName = "node-1"
+			create(t, newClient(t, config), pod)
+			return pod
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := pods[test.pod](t)
+			wantAnswer(t, test.patch.apply(t, config, pod), test.wantRefused)
+			wantChanged(t, config, pod, test.wantRefused == "")
+		})
+	}
+	t.Run("created with a record of its kubelet", func(t *testing.T) {
+		pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "reports", Name: "db"}})
+		pod.Spec.NodeName = "node-1"
+		pod.ManagedFields = []metav1.ManagedFieldsEntry{fieldsOf("kube-controller-manager", `"f:containerStatuses":{}`)}
+		wantAnswer(t, newClient(t, config).Create(t.Context(), pod, client.DryRunAll), notInFields)
+	})
+}
+
+// claimFor adds an entry to a pod's managedFields.
+func claimFor(manager, fields string) string {
+	return fmt.Sprintf(`[{"op":"add","path":"/metadata/managedFields/0","value":{"manager":%q,"operation":"Update","apiVersion":"v1","time":"2026-01-01T00:00:00Z",
+		"fieldsType":"FieldsV1","fieldsV1":{"f:status":{%s}},"subresource":"status"}}]`, manager, fields)
+}
+
+func fieldsOf(manager, fields string) metav1.ManagedFieldsEntry {
+	return metav1.ManagedFieldsEntry{
+		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Subresource: "status",
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:status":{` + fields + `}}`), Time: new(metav1.Now()),
+	}
+}
+
+// runningHolder creates a pod that was released, on a node whose kubelet has reported that its container crashed: the
+// report that is easiest to turn into a proof.
+func runningHolder(t *testing.T, config *rest.Config) *corev1.Pod {
+	t.Helper()
+	pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "reports", Name: "db"}})
+	pod.Name, pod.GenerateName, pod.Spec.NodeName = "", "db-", "node-1"
+	create(t, newClient(t, config), pod)
+	for _, step := range []write{
+		{patch{controllerUser, "", strategic, releasePod}, "manager"},
+		{patch{kubeletUser, "status", strategic, containersRun}, "kubelet"},
+		{patch{kubeletUser, "status", strategic, containersEnded}, "kubelet"},
+	} {
+		if err := step.apply(t, config, pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := newClient(t, config).Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// write is a patch that names its field manager.
+type write struct {
+	patch
+	manager string
+}
+
+func (w write) apply(t *testing.T, config *rest.Config, pod *corev1.Pod) error {
+	t.Helper()
+	c, raw, pod := clientAs(t, config, w.user), client.RawPatch(w.kind, []byte(w.body)), pod.DeepCopy()
+	owner := client.FieldOwner(w.manager)
+	switch {
+	case w.subresource != "" && w.kind == serverSide:
+		return c.SubResource(w.subresource).Patch(t.Context(), pod, raw, owner, client.ForceOwnership)
+	case w.subresource != "":
+		return c.SubResource(w.subresource).Patch(t.Context(), pod, raw, owner)
+	case w.kind == serverSide:
+		return c.Patch(t.Context(), pod, raw, owner, client.ForceOwnership)
+	}
+	return c.Patch(t.Context(), pod, raw, owner)
+}
+
+// testForgeries: nothing that anybody but the kubelet and the garbage collector writes leads to a proof of death. What
+// is refused of it, testReports and the API server say; here the pod counts.
+func testForgeries(t *testing.T, config *rest.Config) {
+	person := func(subresource, body, manager string) write {
+		kind := strategic
+		if body[0] == '[' {
+			kind = jsonPatch
+		}
+		return write{patch{personUser, subresource, kind, body}, manager}
+	}
+	applied := func(subresource, body string) write {
+		return write{patch{personUser, subresource, serverSide, `{"apiVersion":"v1","kind":"Pod",` + body[1:]}, "me"}
+	}
+	gc := func(body string) write {
+		return write{patch{garbageCollector, "status", strategic, body}, "kube-controller-manager"}
+	}
+	kubelet := func(body string) write { return write{patch{kubeletUser, "status", strategic, body}, "kubelet"} }
+	// What the containers are in fact, with the phase.
+	asItIs := `{"status":{"phase":"Failed",` + containersEnded[len(`{"status":{`):]
+	var labels []write
+	for i := range 12 {
+		manager := fmt.Sprintf("manager-%d", i)
+		labels = append(labels, person("", fmt.Sprintf(`{"metadata":{"labels":{%q:"a"}}}`, manager), manager))
+	}
+	tests := map[string]struct {
+		writes     []write
+		wantProven bool
+	}{
+		"the kubelet reports":                      {[]write{kubelet(phaseFailed)}, true},
+		"the kubelet reports all at once":          {[]write{kubelet(asItIs)}, true},
+		"the garbage collector":                    {writes: []write{gc(failedByGC)}},
+		"the garbage collector without a mark":     {writes: []write{gc(phaseFailed)}},
+		"all at once, in the kubelet's name":       {writes: []write{person("status", asItIs, "kubelet")}},
+		"the phase, in the kubelet's name":         {writes: []write{person("status", phaseFailed, "kubelet")}},
+		"in two requests":                          {writes: []write{person("status", containersEnded, "me"), person("status", phaseFailed, "me")}},
+		"in two requests, the phase first":         {writes: []write{person("status", phaseFailed, "me"), person("status", containersEnded, "me")}},
+		"the garbage collector's phase, unmarked":  {writes: []write{gc(failedByGC), person("status", `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"Mine"}]}}`, "kubelet")}},
+		"the garbage collector's phase, repeated":  {writes: []write{gc(phaseFailed), person("status", `{"status":{"phase":"Running"}}`, "kubelet"), person("status", phaseFailed, "kubelet")}},
+		"the garbage collector's phase, as record": {writes: []write{gc(phaseFailed), person("", claimFor("kubelet-2", `"f:phase":{},"f:containerStatuses":{}`), "me")}},
+		"the same in the kubelet's name":           {writes: []write{gc(phaseFailed), person("", claimFor("kubelet", `"f:phase":{},"f:containerStatuses":{}`), "me")}},
+		"a record before the garbage collector":    {writes: []write{person("", claimFor("kube-controller-manager", `"f:containerStatuses":{}`), "me"), gc(phaseFailed)}},
+		"a record of nonsense before":              {writes: []write{person("", claimFor("me", `"f:containerStatuses":{"f:a":{}},"f:phase":{"f:a":{}}`), "me"), gc(phaseFailed)}},
+		"a field that is dropped, before":          {writes: []write{person("status", droppedField, "kube-controller-manager"), gc(phaseFailed)}},
+		"the same applied after":                   {writes: []write{gc(phaseFailed), applied("status", asItIs)}},
+		"the same as a resize after":               {writes: []write{gc(phaseFailed), person("resize", asItIs, "me")}},
+		"no record, then something applied":        {writes: []write{gc(phaseFailed), person("", `[{"op":"replace","path":"/metadata/managedFields","value":[{}]}]`, "me"), applied("", `{"metadata":{"labels":{"a":"b"}}}`)}},
+		"so many writers that records are merged":  {writes: append([]write{gc(phaseFailed)}, labels...)},
+		"the mark hidden behind another":           {writes: []write{gc(failedByGC), person("status", `[{"op":"add","path":"/status/conditions/0","value":{"type":"DisruptionTarget","status":"True","reason":"Mine"}}]`, "me")}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := runningHolder(t, config)
+			for _, w := range test.writes {
+				err := w.apply(t, config, pod)
+				if err != nil && w.user != personUser {
+					t.Fatal(err)
+				}
+				t.Logf("%s writes %s: %v", w.user, w.body, err)
+			}
+			if err := newClient(t, config).Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+				t.Fatal(err)
+			}
+			snapshot := handoff.Snapshot{
+				Singleton: &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "reports", Name: "db"}},
+				Pods:      []corev1.Pod{*pod},
+			}
+			if got := len(handoff.Orphans(snapshot)) > 0; got != test.wantProven {
+				t.Errorf("the pod counts as dead: %t, want %t; it has %v, written by %v", got, test.wantProven, pod.Status, pod.ManagedFields)
+			}
+		})
+	}
+	// Where kubelet and garbage collector are one program, the mark alone tells them apart.
+	t.Run("the mark hidden behind another, in one program", func(t *testing.T) {
+		pod := runningHolder(t, config)
+		if err := (write{patch{garbageCollector, "status", strategic, failedByGC}, "kubelet"}).apply(t, config, pod); err != nil {
+			t.Fatal(err)
+		}
+		for _, body := range []string{
+			`[{"op":"add","path":"/status/conditions/0","value":{"type":"DisruptionTarget","status":"True","reason":"Mine"}}]`,
+			`[{"op":"replace","path":"/status/conditions","value":[]}]`,
+		} {
+			if err := person("status", body, "me").apply(t, config, pod); err == nil {
+				t.Errorf("admitted: %s", body)
+			}
+		}
+	})
+}
+
+// droppedField is of a feature that is off: the API server drops it after it has noted who wrote it.
+const droppedField = `[{"op":"add","path":"/status/containerStatuses/0/allocatedResourcesStatus","value":[{"name":"cpu","resources":[{"resourceID":"a","health":"Healthy"}]}]}]`
