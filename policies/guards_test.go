@@ -59,6 +59,11 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
 	t.Run("limit range", func(t *testing.T) { testLimitRange(t, c) })
 	t.Run("held", func(t *testing.T) { testHeld(t, c) })
+	t.Run("injected", func(t *testing.T) { testInjected(t, c) })
+	t.Run("forged", func(t *testing.T) { testForged(t, c) })
+	t.Run("being deleted", func(t *testing.T) { testBeingDeleted(t, config) })
+	t.Run("sidecar-image", func(t *testing.T) { testSidecarImage(t, config) })
+	t.Run("ephemeral-containers", func(t *testing.T) { testEphemeralContainers(t, config) })
 	t.Run("selector", func(t *testing.T) { testSelectors(t, c) })
 	t.Run("copied", func(t *testing.T) { testCopied(t, config) })
 	t.Run("unreleased", func(t *testing.T) { testUnreleased(t, c) })
@@ -69,7 +74,7 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("barrier", func(t *testing.T) { testBarrier(t, config) })
 	t.Run("attestation", func(t *testing.T) { testAttestation(t, config) })
 	t.Run("record", func(t *testing.T) { testRecord(t, config) })
-	t.Run("kube-system", func(t *testing.T) { testKubeSystem(t, c) })
+	t.Run("exempt-namespaces", func(t *testing.T) { testExemptNamespace(t, c) })
 	t.Run("definition", func(t *testing.T) { testDefinition(t, c) })
 	t.Run("definition changes", func(t *testing.T) { testDefinitionChanges(t, c, known) })
 }
@@ -182,7 +187,7 @@ func testHeld(t *testing.T, c client.Client) {
 			if test.change != nil {
 				test.change(pod)
 			}
-			// Twin of the guard, in Go: they must not drift apart.
+			// What Kyverno must have done, CheckInjected looks for, too. They must not drift apart.
 			if err := policies.CheckInjected(pod, s); (err != nil) != (test.wantRefused != "") {
 				t.Errorf("CheckInjected gives %v, want an error: %t", err, test.wantRefused != "")
 			}
@@ -370,29 +375,40 @@ func clientAs(t *testing.T, config *rest.Config, user string) client.Client {
 // helmTemplate returns what the chart installs by those templates.
 func helmTemplate(t *testing.T, templates ...string) []*unstructured.Unstructured {
 	t.Helper()
-	return helmTemplateWith(t, nil, templates...)
+	return helmTemplateFlags(t, nil, templates...)
 }
 
-// helmTemplateWith is helmTemplate with flags for helm.
-func helmTemplateWith(t *testing.T, flags []string, templates ...string) []*unstructured.Unstructured {
+// helmTemplateFlags is helmTemplate with flags for helm.
+func helmTemplateFlags(t *testing.T, flags []string, templates ...string) []*unstructured.Unstructured {
 	t.Helper()
-	args := append([]string{"template", "demo", chart, "--namespace", releaseNamespace}, flags...)
+	// The image of the pods of testdata.
+	repository, tag, _ := strings.Cut(options.SidecarImage, ":")
+	args := append([]string{"--set", "image.gate.repository=" + repository + ",image.gate.tag=" + tag}, flags...)
 	for _, template := range templates {
 		args = append(args, "--show-only", template)
 	}
+	objects, err := helmTemplateWith(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func helmTemplateWith(t *testing.T, args ...string) ([]*unstructured.Unstructured, error) {
+	t.Helper()
 	var stderr bytes.Buffer
-	command := exec.Command("helm", args...)
+	command := exec.Command("helm", append([]string{"template", "demo", chart, "--namespace", releaseNamespace}, args...)...)
 	command.Stderr = &stderr
 	out, err := command.Output()
 	if err != nil {
-		t.Fatalf("helm must be on PATH (`make test` sees to that) and render %v: %v\n%s", templates, err, &stderr)
+		return nil, fmt.Errorf("helm must be on PATH (`make test` sees to that) and render the chart with %v: %w\n%s", args, err, &stderr)
 	}
 	var objects []*unstructured.Unstructured
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(out)))
 	for {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
-			return objects
+			return objects, nil
 		}
 		if err != nil {
 			t.Fatal(err)

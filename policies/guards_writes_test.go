@@ -376,6 +376,7 @@ func testBindings(t *testing.T, config *rest.Config) {
 		"plain":     {},
 		"others":    {annotations: map[string]string{"a": "b"}, labels: map[string]string{"topology.kubernetes.io/zone": "a"}},
 		"signal":    {annotations: map[string]string{signal.Annotation: "{}"}, wantRefused: "a binding can't bring its pod annotation"},
+		"chosen":    {annotations: map[string]string{v1.ChosenByAnnotation: "uid"}, wantRefused: "a binding can't bring its pod annotation"},
 		"injected":  {annotations: map[string]string{v1.InjectedAnnotation: "shop/db"}, wantRefused: "a binding can't bring its pod annotation"},
 		"role":      {labels: map[string]string{v1.RoleLabel: v1.RoleActive}, wantRefused: "a binding can't bring its pod label"},
 		"singleton": {labels: map[string]string{v1.SingletonLabel: "db"}, wantRefused: "a binding can't bring its pod label"},
@@ -629,8 +630,8 @@ func testRecord(t *testing.T, config *rest.Config) {
 	}
 }
 
-// testKubeSystem: that a StatefulSingleton may be anywhere else, every other test shows.
-func testKubeSystem(t *testing.T, c client.Client) {
+// testExemptNamespace: that a StatefulSingleton may be anywhere else, every other test shows.
+func testExemptNamespace(t *testing.T, c client.Client) {
 	s := readSingleton(t, "default")
 	s.Namespace = metav1.NamespaceSystem
 	refused := func() error { return c.Create(t.Context(), s.DeepCopy(), client.DryRunAll) }

@@ -64,6 +64,7 @@ func TestInjection(t *testing.T) {
 		"sidecar-resources":           {pod: "shell", singleton: "default", installation: &resources},
 		"sidecar-resources-limited":   {pod: "guaranteed", singleton: "default", installation: &resources},
 		"existing-fields":             {pod: "existing-fields", singleton: "default"},
+		"own-epoch":                   {pod: "own-epoch", singleton: "default"},
 		"own-grace-period":            {pod: "existing-fields", singleton: "own-grace-period"},
 		"default-grace-period":        {pod: "shell", singleton: "own-grace-period"},
 		"generate-name":               {pod: "generate-name", singleton: "default"},

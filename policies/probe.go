@@ -92,7 +92,8 @@ func Answered(pod *corev1.Pod, policy string) bool {
 var barrierConfigMap = regexp.MustCompile("^" + barrierPrefix + "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 // CheckInjected returns nil where pod is held as s asks, else an error that names
-// everything that is missing. The guard that the chart installs checks the same.
+// everything that is missing. Guard "held" of the chart checks the same of every pod, and
+// also that nobody has forged a part of it.
 func CheckInjected(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	var missing []error
 	require := func(ok bool, format string, args ...any) {

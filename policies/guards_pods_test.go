@@ -1,0 +1,579 @@
+package policies_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// goldenSingletons are the singletons that the pods of testdata/injected were injected for. All others: default.
+var goldenSingletons = map[string]string{
+	"several-containers-one-held": "named-containers",
+	"init-containers-held":        "hold-init-containers",
+	"restricted-init-held":        "hold-init-containers",
+	"init-containers-named":       "named-init-containers",
+	"match-expressions":           "match-expressions",
+	"own-grace-period":            "own-grace-period",
+	"default-grace-period":        "own-grace-period",
+}
+
+// testInjected: every pod as Kyverno makes it is admitted, and nothing else that the pod's author wrote
+// is in the way. A pod that sets the epoch by itself is the exception.
+func testInjected(t *testing.T, c client.Client) {
+	files, err := filepath.Glob("testdata/injected/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %d pods: %v", len(files), err)
+	}
+	singletons := map[string]*v1.StatefulSingleton{}
+	for _, file := range slices.Compact(slices.Sorted(maps.Values(goldenSingletons))) {
+		singletons[file] = createSingleton(t, c, "injected-"+file, readSingleton(t, file))
+	}
+	singletons["default"] = createSingleton(t, c, "injected-default", readSingleton(t, "default"))
+	for _, s := range singletons {
+		waitForRefusal(t, c, bare(s.Namespace, s), notInjected)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		t.Run(name, func(t *testing.T) {
+			singleton := goldenSingletons[name]
+			if singleton == "" {
+				singleton = "default"
+			}
+			refused := ""
+			if name == "own-epoch" {
+				refused = "variable STATEFULSINGLETON_EPOCH is set more than once in container db. Remove it from the manifest"
+			}
+			wantAnswer(t, c.Create(t.Context(), injectedPod(t, name, singletons[singleton]), client.DryRunAll), refused)
+		})
+	}
+}
+
+// testForged changes one thing of a pod that Kyverno has injected. No Kyverno runs here, so this is also what holds
+// while Kyverno is down.
+func testForged(t *testing.T, c client.Client) {
+	singletons := map[string]*v1.StatefulSingleton{}
+	for _, file := range []string{"default", "named-containers", "hold-init-containers"} {
+		singletons[file] = createSingleton(t, c, "forged-"+file, readSingleton(t, file))
+		waitForRefusal(t, c, bare(singletons[file].Namespace, singletons[file]), notInjected)
+	}
+
+	const (
+		sidecarGone = "the status sidecar or one of its volumes is missing or changed"
+		image       = "init container status-sidecar has image"
+		lifecycle   = "lifecycle of init container status-sidecar is not as Kyverno adds it"
+		probed      = "init container status-sidecar has ports or probes"
+		environment = "the environment of init container status-sidecar is not as Kyverno adds it"
+		mounts      = "the mounts of init container status-sidecar are not as Kyverno adds them"
+		nothing     = "nothing holds container "
+		reaches     = " mounts volume statefulsingleton-signal or statefulsingleton-podinfo and could forge the signal"
+		covers      = "container db has another mount, device or terminationMessagePath at or below /var/run/signal"
+		shares      = "does not hold it in a pod with shareProcessNamespace or hostPID"
+		epochs      = "variable STATEFULSINGLETON_EPOCH is set more than once in container db"
+		signalMount = "statefulsingleton-signal"
+		podinfo     = "statefulsingleton-podinfo"
+	)
+	sidecar := func(change func(*corev1.Container)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { change(&p.Spec.InitContainers[0]) }
+	}
+	app := func(change func(*corev1.Container)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { change(&p.Spec.Containers[0]) }
+	}
+	literal := func(name, value string) corev1.EnvVar { return corev1.EnvVar{Name: name, Value: value} }
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+	}
+	sidecarEnv := func(env ...corev1.EnvVar) func(*corev1.Pod) {
+		return sidecar(func(c *corev1.Container) { c.Env = append(c.Env, env...) })
+	}
+	sidecarMount := func(source corev1.VolumeSource, mount corev1.VolumeMount) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			mount.Name, p.Spec.ServiceAccountName = "extra", "db"
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: mount.Name, VolumeSource: source})
+			p.Spec.InitContainers[0].VolumeMounts = append(p.Spec.InitContainers[0].VolumeMounts, mount)
+		}
+	}
+	token := corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
+		ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "sts.amazonaws.com", Path: "token"},
+	}}}}
+	files := corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "fake"}}}
+	// in mounts a ConfigMap of the author's own in the wrapped container.
+	in := func(path string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "fake", VolumeSource: files})
+			p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "fake", MountPath: path, SubPath: "gate"})
+		}
+	}
+	ownMount := func(change func(*corev1.VolumeMount)) func(*corev1.Pod) {
+		return app(func(c *corev1.Container) { change(&c.VolumeMounts[len(c.VolumeMounts)-1]) })
+	}
+	beside := func(init bool, mount corev1.VolumeMount) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			c := corev1.Container{Name: "beside", Image: "debian", Command: []string{"a"}, VolumeMounts: []corev1.VolumeMount{mount}}
+			if init {
+				p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+				return
+			}
+			p.Spec.Containers = append(p.Spec.Containers, c)
+		}
+	}
+	postStart := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/ko-app/gate", "delivered"}}}
+	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/ko-app/gate"}}}}
+	tests := map[string]struct {
+		// singleton is default where it is empty, and pod is shell: one container, db, which is wrapped.
+		singleton, pod string
+		change         func(*corev1.Pod)
+		wantRefused    string
+	}{
+		"sidecar: another image":         {change: sidecar(func(c *corev1.Container) { c.Image = "example.com/evil:1.0" }), wantRefused: image + " example.com/evil:1.0 instead of example.com/statefulsingleton/gate:1.0. Remove init container status-sidecar"},
+		"sidecar: another tag":           {change: sidecar(func(c *corev1.Container) { c.Image = "example.com/statefulsingleton/gate:2.0" }), wantRefused: image},
+		"sidecar: image begins the same": {change: sidecar(func(c *corev1.Container) { c.Image += "-evil" }), wantRefused: image},
+		"sidecar: another command":       {change: sidecar(func(c *corev1.Container) { c.Command = []string{"/ko-app/gate", "wrap"} }), wantRefused: sidecarGone},
+		"sidecar: more arguments":        {change: sidecar(func(c *corev1.Container) { c.Args = append(c.Args, "--more") }), wantRefused: sidecarGone},
+		"sidecar: other arguments":       {change: sidecar(func(c *corev1.Container) { c.Args = []string{"wrap"} }), wantRefused: sidecarGone},
+		"sidecar: no arguments":          {change: sidecar(func(c *corev1.Container) { c.Args = nil }), wantRefused: sidecarGone},
+		"sidecar: ends":                  {change: sidecar(func(c *corev1.Container) { c.RestartPolicy, c.Lifecycle = nil, nil }), wantRefused: sidecarGone},
+		"sidecar: among the containers": {change: func(p *corev1.Pod) {
+			p.Spec.Containers, p.Spec.InitContainers = append(p.Spec.Containers, p.Spec.InitContainers[0]), nil
+			p.Spec.Containers[1].RestartPolicy = nil
+		}, wantRefused: sidecarGone},
+		"sidecar: in both lists": {change: func(p *corev1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: v1.SidecarName, Image: "debian"})
+		}, wantRefused: `Duplicate value: "status-sidecar"`},
+		"sidecar: twice":             {change: func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, p.Spec.InitContainers[0]) }, wantRefused: `Duplicate value: "status-sidecar"`},
+		"sidecar: no postStart":      {change: sidecar(func(c *corev1.Container) { c.Lifecycle = nil }), wantRefused: lifecycle},
+		"sidecar: another postStart": {change: sidecar(func(c *corev1.Container) { c.Lifecycle.PostStart.Exec.Command = []string{"/ko-app/gate"} }), wantRefused: lifecycle},
+		"sidecar: postStart that sleeps": {change: sidecar(func(c *corev1.Container) {
+			c.Lifecycle.PostStart = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}
+		}), wantRefused: lifecycle},
+		"sidecar: preStop":         {change: sidecar(func(c *corev1.Container) { c.Lifecycle.PreStop = postStart }), wantRefused: lifecycle},
+		"sidecar: only preStop":    {change: sidecar(func(c *corev1.Container) { c.Lifecycle.PreStop, c.Lifecycle.PostStart = postStart, nil }), wantRefused: lifecycle},
+		"sidecar: port":            {change: sidecar(func(c *corev1.Container) { c.Ports = []corev1.ContainerPort{{ContainerPort: 9909, HostPort: 9909}} }), wantRefused: probed},
+		"sidecar: liveness probe":  {change: sidecar(func(c *corev1.Container) { c.LivenessProbe = probe }), wantRefused: probed},
+		"sidecar: readiness probe": {change: sidecar(func(c *corev1.Container) { c.ReadinessProbe = probe }), wantRefused: probed},
+		"sidecar: startup probe":   {change: sidecar(func(c *corev1.Container) { c.StartupProbe = probe }), wantRefused: probed},
+		"sidecar: envFrom": {change: sidecar(func(c *corev1.Container) {
+			c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "fake"}}}}
+		}), wantRefused: environment},
+		"sidecar: literal POD_UID":          {change: sidecar(func(c *corev1.Container) { c.Env[0] = literal("POD_UID", "mine") }), wantRefused: environment},
+		"sidecar: second POD_UID":           {change: sidecarEnv(literal("POD_UID", "mine")), wantRefused: environment},
+		"sidecar: POD_UID of another field": {change: sidecar(func(c *corev1.Container) { c.Env[0] = field("POD_UID", "metadata.name") }), wantRefused: environment},
+		"sidecar: no POD_UID":               {change: sidecar(func(c *corev1.Container) { c.Env = c.Env[1:] }), wantRefused: environment},
+		"sidecar: POD_UID by another name":  {change: sidecar(func(c *corev1.Container) { c.Env[0].Name = "POD_ID" }), wantRefused: environment},
+		"sidecar: literal POD_IP":           {change: sidecar(func(c *corev1.Container) { c.Env[1] = literal("POD_IP", "127.0.0.1") }), wantRefused: environment},
+		"sidecar: POD_IP of another field":  {change: sidecar(func(c *corev1.Container) { c.Env[1] = field("POD_IP", "status.hostIP") }), wantRefused: environment},
+		"sidecar: second POD_IP":            {change: sidecarEnv(literal("POD_IP", "127.0.0.1")), wantRefused: environment},
+		"sidecar: another POD_ variable":    {change: sidecarEnv(literal("POD_NAME", "a")), wantRefused: environment},
+		"sidecar: variable of the runtime":  {change: sidecarEnv(literal("GODEBUG", "a")), wantRefused: environment},
+		"sidecar: no environment":           {change: sidecar(func(c *corev1.Container) { c.Env = nil }), wantRefused: environment},
+		"sidecar: signal read-only":         {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[0].ReadOnly = true }), wantRefused: mounts},
+		"sidecar: signal elsewhere":         {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[0].MountPath = "/signal" }), wantRefused: mounts},
+		"sidecar: part of the signal":       {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[0].SubPath = "a" }), wantRefused: mounts},
+		"sidecar: signal by expression":     {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[0].SubPathExpr = "$(POD_UID)" }), wantRefused: mounts},
+		"sidecar: signal twice": {change: sidecar(func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: signalMount, MountPath: "/var/run/secrets/a"})
+		}), wantRefused: mounts},
+		"sidecar: no signal":         {change: sidecar(func(c *corev1.Container) { c.VolumeMounts = c.VolumeMounts[1:] }), wantRefused: mounts},
+		"sidecar: no podinfo":        {change: sidecar(func(c *corev1.Container) { c.VolumeMounts = c.VolumeMounts[:1] }), wantRefused: mounts},
+		"sidecar: podinfo elsewhere": {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[1].MountPath = "/etc" }), wantRefused: mounts},
+		"sidecar: podinfo writable":  {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[1].ReadOnly = false }), wantRefused: mounts},
+		"sidecar: podinfo twice": {change: sidecar(func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: podinfo, MountPath: "/var/run/secrets/a"})
+		}), wantRefused: mounts},
+		"sidecar: podinfo of another": {change: func(p *corev1.Pod) {
+			in("/a")(p)
+			p.Spec.InitContainers[0].VolumeMounts[1].Name = "fake"
+		}, wantRefused: mounts},
+		"sidecar: no mounts":                {change: sidecar(func(c *corev1.Container) { c.VolumeMounts = nil }), wantRefused: mounts},
+		"sidecar: file over the gate":       {change: sidecarMount(files, corev1.VolumeMount{MountPath: "/ko-app/gate", SubPath: "gate"}), wantRefused: mounts},
+		"sidecar: token elsewhere":          {change: sidecarMount(token, corev1.VolumeMount{MountPath: "/ko-app"}), wantRefused: mounts},
+		"sidecar: token beside the secrets": {change: sidecarMount(token, corev1.VolumeMount{MountPath: "/var/run/secrets-not"}), wantRefused: mounts},
+		"sidecar: token above the secrets":  {change: sidecarMount(token, corev1.VolumeMount{MountPath: "/var/run/secrets/../../../ko-app"}), wantRefused: mounts},
+		"sidecar: token at the parent":      {change: sidecarMount(token, corev1.VolumeMount{MountPath: "/var/run/secrets/a/.."}), wantRefused: mounts},
+		"sidecar: part of a token":          {change: sidecarMount(token, corev1.VolumeMount{MountPath: "/var/run/secrets/a", SubPath: "token"}), wantRefused: mounts},
+		"sidecar: another kind of volume":   {change: sidecarMount(files, corev1.VolumeMount{MountPath: "/var/run/secrets/a"}), wantRefused: mounts},
+		"sidecar: volume that a claim has":  {change: sidecarMount(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"}}, corev1.VolumeMount{MountPath: "/var/run/secrets/a"}), wantRefused: mounts},
+		"sidecar: device":                   {change: sidecarDevice, wantRefused: mounts},
+		"podinfo: another annotation": {change: func(p *corev1.Pod) {
+			p.Spec.Volumes[1].DownwardAPI.Items[0].FieldRef.FieldPath = "metadata.annotations['mine']"
+		}, wantRefused: sidecarGone},
+		"podinfo: another file": {change: func(p *corev1.Pod) { p.Spec.Volumes[1].DownwardAPI.Items[0].Path = "other" }, wantRefused: sidecarGone},
+		"podinfo: one more file": {change: func(p *corev1.Pod) {
+			p.Spec.Volumes[1].DownwardAPI.Items = append(p.Spec.Volumes[1].DownwardAPI.Items, corev1.DownwardAPIVolumeFile{Path: "more", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}})
+		}, wantRefused: sidecarGone},
+		"podinfo: the same file twice": {change: func(p *corev1.Pod) {
+			p.Spec.Volumes[1].DownwardAPI.Items = append(p.Spec.Volumes[1].DownwardAPI.Items, corev1.DownwardAPIVolumeFile{Path: "start-signal", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['mine']"}})
+		}, wantRefused: sidecarGone},
+		"podinfo: no file":     {change: func(p *corev1.Pod) { p.Spec.Volumes[1].DownwardAPI.Items = nil }, wantRefused: sidecarGone},
+		"podinfo: a ConfigMap": {change: func(p *corev1.Pod) { p.Spec.Volumes[1].VolumeSource = files }, wantRefused: sidecarGone},
+		"signal volume: a directory of the node": {change: func(p *corev1.Pod) {
+			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}
+		}, wantRefused: sidecarGone},
+
+		"wrapped: file over the gate":         {change: in("/var/run/signal/gate"), wantRefused: covers},
+		"wrapped: file over the signal":       {change: in("/var/run/signal/start-signal"), wantRefused: covers},
+		"wrapped: through the link":           {change: in("/run/signal/gate"), wantRefused: covers},
+		"wrapped: directory at the link":      {change: in("/run/signal"), wantRefused: covers},
+		"wrapped: slash at the end":           {change: in("/var/run/signal/"), wantRefused: covers},
+		"wrapped: two slashes first":          {change: in("//var/run/signal/gate"), wantRefused: covers},
+		"wrapped: two slashes":                {change: in("/var//run/signal/gate"), wantRefused: covers},
+		"wrapped: dot segments":               {change: in("/./var/run/./signal/gate/."), wantRefused: covers},
+		"wrapped: up and down":                {change: in("/var/run/../run/signal"), wantRefused: covers},
+		"wrapped: up at the end":              {change: in("/var/run/signal/gate/.."), wantRefused: covers},
+		"wrapped: up first":                   {change: in("../var/run/signal/gate"), wantRefused: covers},
+		"wrapped: relative":                   {change: in("var/run/signal/gate"), wantRefused: covers},
+		"wrapped: relative, through the link": {change: in("./run/signal/gate"), wantRefused: covers},
+		"wrapped: device over the gate":       {change: appDevice("/var/run/signal/gate"), wantRefused: covers},
+		"wrapped: termination message":        {change: app(func(c *corev1.Container) { c.TerminationMessagePath = "/var/run/signal/gate" }), wantRefused: covers},
+		"wrapped: signal writable":            {change: ownMount(func(m *corev1.VolumeMount) { m.ReadOnly = false }), wantRefused: "container db" + reaches},
+		"wrapped: part of the signal":         {change: ownMount(func(m *corev1.VolumeMount) { m.SubPath = "a" }), wantRefused: "container db" + reaches},
+		"wrapped: signal by expression":       {change: ownMount(func(m *corev1.VolumeMount) { m.SubPathExpr = "a" }), wantRefused: "container db" + reaches},
+		"wrapped: signal elsewhere":           {change: ownMount(func(m *corev1.VolumeMount) { m.MountPath = "/signal" }), wantRefused: nothing + "db"},
+		"wrapped: signal, written otherwise":  {change: ownMount(func(m *corev1.VolumeMount) { m.MountPath = "/var/run/signal/" }), wantRefused: nothing + "db"},
+		"wrapped: signal also elsewhere": {change: app(func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: signalMount, MountPath: "/signal"})
+		}), wantRefused: "container db" + reaches},
+		"wrapped: signal also elsewhere, ro": {change: app(func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: signalMount, MountPath: "/signal", ReadOnly: true})
+		}), wantRefused: "container db" + reaches},
+		"wrapped: podinfo": {change: app(func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: podinfo, MountPath: "/info", ReadOnly: true})
+		}), wantRefused: "container db" + reaches},
+		"wrapped: another volume in its place": {change: func(p *corev1.Pod) { in("/a")(p); p.Spec.Containers[0].VolumeMounts[0].Name = "fake" }, wantRefused: nothing + "db"},
+		"wrapped: another subcommand":          {change: app(func(c *corev1.Container) { c.Command[1] = "started" }), wantRefused: nothing + "db"},
+		"wrapped: flag of the wrapper":         {change: app(func(c *corev1.Container) { c.Command[2] = "-v" }), wantRefused: nothing + "db"},
+		"wrapped: another gate":                {change: app(func(c *corev1.Container) { c.Command[0] = "/gate" }), wantRefused: nothing + "db"},
+		"wrapped: nothing":                     {change: app(func(c *corev1.Container) { c.Command = c.Command[:3] }), wantRefused: nothing + "db"},
+		"wrapped: postStart":                   {change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} }), wantRefused: "container db, whose postStart hook would run before the signal"},
+		"wrapped: processes shared":            {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, wantRefused: shares},
+		"wrapped: processes of the node":       {change: func(p *corev1.Pod) { p.Spec.HostPID = true }, wantRefused: shares},
+		"wrapped: and at a barrier":            {change: app(func(c *corev1.Container) { c.Env = append(c.Env, barrier(firstRequest)) }), wantRefused: "container db is held twice"},
+		"wrapped: init container, covered": {singleton: "hold-init-containers", pod: "init-containers-held", change: func(p *corev1.Pod) {
+			in("/a")(p)
+			m := &p.Spec.InitContainers[1].VolumeMounts
+			*m = append(*m, corev1.VolumeMount{Name: "fake", MountPath: "/run/signal/gate", SubPath: "gate"})
+		}, wantRefused: "container migrate has another mount"},
+		"beside: signal":                    {singleton: "named-containers", change: beside(false, corev1.VolumeMount{Name: signalMount, MountPath: "/s"}), wantRefused: "container beside" + reaches},
+		"beside: signal, read-only":         {singleton: "named-containers", change: beside(false, corev1.VolumeMount{Name: signalMount, MountPath: "/var/run/signal", ReadOnly: true}), wantRefused: "container beside" + reaches},
+		"beside: podinfo":                   {singleton: "named-containers", change: beside(false, corev1.VolumeMount{Name: podinfo, MountPath: "/s", ReadOnly: true}), wantRefused: "container beside" + reaches},
+		"init container: signal":            {change: beside(true, corev1.VolumeMount{Name: signalMount, MountPath: "/s"}), wantRefused: "container beside" + reaches},
+		"init container: podinfo":           {change: beside(true, corev1.VolumeMount{Name: podinfo, MountPath: "/s"}), wantRefused: "container beside" + reaches},
+		"barrier: signal writable":          {pod: "scratch", change: ownMount(func(m *corev1.VolumeMount) { m.ReadOnly = false }), wantRefused: "container db" + reaches},
+		"barrier: a literal epoch after it": {pod: "scratch", change: app(func(c *corev1.Container) { c.Env = append(c.Env, literal(signal.EpochEnv, "1")) }), wantRefused: epochs},
+		"barrier: a literal epoch before it": {pod: "scratch", change: app(func(c *corev1.Container) {
+			c.Env = slices.Concat([]corev1.EnvVar{literal(signal.EpochEnv, "1")}, c.Env)
+		}), wantRefused: epochs},
+		"barrier: twice":             {pod: "scratch", change: app(func(c *corev1.Container) { c.Env = append(c.Env, barrier(secondRequest)) }), wantRefused: epochs},
+		"barrier: optional":          {pod: "scratch", change: app(func(c *corev1.Container) { c.Env[0].ValueFrom.ConfigMapKeyRef.Optional = new(true) }), wantRefused: nothing + "db"},
+		"barrier: another ConfigMap": {pod: "scratch", change: app(func(c *corev1.Container) { c.Env[0].ValueFrom.ConfigMapKeyRef.Name = "statefulsingleton-mine" }), wantRefused: nothing + "db"},
+		"barrier: another key":       {pod: "scratch", change: app(func(c *corev1.Container) { c.Env[0].ValueFrom.ConfigMapKeyRef.Key = "mine" }), wantRefused: nothing + "db"},
+		"barrier: a Secret": {pod: "scratch", change: app(func(c *corev1.Container) {
+			c.Env[0].ValueFrom = &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "a"}, Key: "epoch"}}
+		}), wantRefused: nothing + "db"},
+		"barriers: of two requests": {singleton: "hold-init-containers", pod: "init-containers-held", change: func(p *corev1.Pod) { p.Spec.InitContainers[3].Env[0] = barrier(secondRequest) }, wantRefused: "wait for different ConfigMaps"},
+		"passes: token":             {change: sidecarMount(token, corev1.VolumeMount{MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true})},
+		"passes: cloud identity": {change: func(p *corev1.Pod) {
+			sidecarMount(token, corev1.VolumeMount{MountPath: "/var/run/secrets/eks.amazonaws.com/serviceaccount/", ReadOnly: true})(p)
+			p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "extra", MountPath: "/var/run/secrets/eks.amazonaws.com/serviceaccount", ReadOnly: true})
+			for _, c := range []*corev1.Container{&p.Spec.InitContainers[0], &p.Spec.Containers[0]} {
+				c.Env = append(c.Env, literal("AWS_ROLE_ARN", "arn:aws:iam::1:role/a"), literal("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/secrets/eks.amazonaws.com/serviceaccount/token"))
+			}
+		}},
+		"passes: volumes of the application": {change: func(p *corev1.Pod) {
+			for _, path := range []string{"/run", "/var/run/", "/var/run/signals", "/run/signal-not/gate", "/data//a/./b", "/a..b/"} {
+				in(path)(p)
+				p.Spec.Volumes = p.Spec.Volumes[:3]
+			}
+		}},
+		"passes: barrier, processes shared": {pod: "scratch", change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }},
+		"passes: barrier, of the node":      {pod: "scratch", change: func(p *corev1.Pod) { p.Spec.HostPID = true }},
+		"passes: wrapped, epoch of its own": {change: app(func(c *corev1.Container) { c.Env = append(c.Env, literal(signal.EpochEnv, "1")) })},
+		"passes: barrier, postStart":        {pod: "scratch", change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} })},
+		"passes: another label":             {change: func(p *corev1.Pod) { p.Labels, p.Annotations, p.Spec.InitContainers[0].Image = nil, nil, "evil" }},
+		"passes: as large as a pod can be":  {change: enlargeMounts},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if test.singleton == "" {
+				test.singleton = "default"
+			}
+			if test.pod == "" {
+				test.pod = "shell"
+			}
+			pod := injectedPod(t, test.pod, singletons[test.singleton])
+			test.change(pod)
+			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
+		})
+	}
+}
+
+func claim(p *corev1.Pod) {
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "disk", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"},
+	}})
+}
+
+func sidecarDevice(p *corev1.Pod) {
+	claim(p)
+	p.Spec.InitContainers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "disk", DevicePath: "/dev/disk"}}
+}
+
+func appDevice(path string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		claim(p)
+		p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "disk", DevicePath: path}}
+	}
+}
+
+// enlargeMounts makes the guard compare as many paths as a pod can hold.
+func enlargeMounts(p *corev1.Pod) {
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	template := p.Spec.Containers[0]
+	p.Spec.Containers = nil
+	for i := range 50 {
+		c := *template.DeepCopy()
+		c.Name = fmt.Sprintf("c-%d", i)
+		for j := range 50 {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: fmt.Sprintf("/srv/data/of/the/application/%d", j)})
+		}
+		p.Spec.Containers = append(p.Spec.Containers, c)
+	}
+}
+
+// testBeingDeleted: while the record of a StatefulSingleton that is being deleted names a pod, no pod comes that is not held.
+func testBeingDeleted(t *testing.T, config *rest.Config) {
+	c, controller := newClient(t, config), clientAs(t, config, controllerUser)
+	s := readSingleton(t, "default")
+	s.Finalizers = []string{v1.PolicyFinalizer}
+	s = createSingleton(t, c, "being-deleted", s)
+	s.Status.ActivePod, s.Status.ActivePodUID = "db-0", "1234"
+	s.Status.Message = "the StatefulSingleton goes once pod db-0 has ended"
+	record(t, controller, s)
+	if err := c.Delete(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	const refused = "StatefulSingleton being-deleted/db selects this pod, but Kyverno has not injected it. The StatefulSingleton is being" +
+		" deleted, and its last pod is not proven dead. Until it is, a pod that is not held is refused. The deletion waits: the" +
+		" StatefulSingleton goes once pod db-0 has ended"
+	waitForRefusal(t, c, bare(s.Namespace, s), refused)
+	wantAnswer(t, c.Create(t.Context(), podOf(s.Namespace, map[string]string{"app": "web"}), client.DryRunAll), "")
+	wantAnswer(t, c.Create(t.Context(), injectedPod(t, "shell", s), client.DryRunAll), "")
+
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
+		t.Fatal(err)
+	}
+	s.Finalizers = nil
+	if err := controller.Update(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+		last = c.Create(ctx, bare(s.Namespace, s), client.DryRunAll)
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Errorf("the StatefulSingleton is gone, and a pod that is not held is refused: %v", last)
+	}
+}
+
+// testSidecarImage: nobody changes the sidecar of a pod that is there, the controller included.
+func testSidecarImage(t *testing.T, config *rest.Config) {
+	const (
+		refused = "the image of init container status-sidecar can't be changed"
+		another = `{"spec":{"initContainers":[{"name":"status-sidecar","image":"evil"}]}}`
+	)
+	tests := map[string]struct {
+		patch       patch
+		wantRefused string
+	}{
+		"person":                       {patch{personUser, "", strategic, another}, refused},
+		"person, json patch":           {patch{personUser, "", jsonPatch, `[{"op":"replace","path":"/spec/initContainers/0/image","value":"evil"}]`}, refused},
+		"person, with the marks":       {patch{personUser, "", strategic, `{"metadata":{"labels":null,"annotations":null},` + another[1:]}, "can't be"},
+		"controller":                   {patch{controllerUser, "", strategic, another}, refused},
+		"controller, with the marks":   {patch{controllerUser, "", strategic, `{"metadata":{"labels":null,"annotations":null},` + another[1:]}, refused},
+		"uninstaller":                  {patch{uninstallUser, "", strategic, another}, refused},
+		"kubelet":                      {patch{kubeletUser, "", strategic, another}, refused},
+		"passes: the same image":       {patch: patch{personUser, "", strategic, `{"metadata":{"labels":{"team":"data"}},"spec":{"initContainers":[{"name":"status-sidecar","image":"example.com/statefulsingleton/gate:1.0"}]}}`}},
+		"passes: another container":    {patch: patch{personUser, "", strategic, `{"spec":{"containers":[{"name":"db","image":"newer"}]}}`}},
+		"passes: the controller marks": {patch: patch{controllerUser, "", strategic, releasePod}},
+		"passes: the kubelet reports":  {patch: patch{kubeletUser, "status", strategic, `{"status":{"phase":"Running"}}`}},
+	}
+	createNamespace(t, newClient(t, config), "sidecar-image")
+	tests["person"].patch.waitForRefusal(t, config, createStandby(t, config, "sidecar-image", "db"))
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := createStandby(t, config, "sidecar-image", "db")
+			wantAnswer(t, test.patch.apply(t, config, pod), test.wantRefused)
+			wantChanged(t, config, pod, test.wantRefused == "")
+		})
+	}
+	t.Run("passes: init container of that name in another pod", func(t *testing.T) {
+		pod := bare("sidecar-image", nil)
+		pod.Spec.InitContainers = []corev1.Container{{Name: v1.SidecarName, Image: "theirs", Command: []string{"a"}}}
+		create(t, newClient(t, config), pod)
+		wantAnswer(t, tests["person"].patch.apply(t, config, pod), "")
+	})
+}
+
+// testEphemeralContainers debugs a pod that is held.
+func testEphemeralContainers(t *testing.T, config *rest.Config) {
+	const (
+		mounts  = "ephemeral container debug can't mount volume statefulsingleton-signal or statefulsingleton-podinfo"
+		targets = "ephemeral container debug can't target container status-sidecar"
+	)
+	debug := func(fields string) string {
+		return `{"spec":{"ephemeralContainers":[{"name":"debug","image":"debian","terminationMessagePolicy":"File"` + fields + `}]}}`
+	}
+	tests := map[string]struct {
+		user, body  string
+		wantRefused string
+	}{
+		"signal":                       {personUser, debug(`,"volumeMounts":[{"name":"statefulsingleton-signal","mountPath":"/s"}]`), mounts},
+		"signal, read-only":            {personUser, debug(`,"volumeMounts":[{"name":"statefulsingleton-signal","mountPath":"/s","readOnly":true}]`), mounts},
+		"podinfo":                      {personUser, debug(`,"volumeMounts":[{"name":"statefulsingleton-podinfo","mountPath":"/s"}]`), mounts},
+		"the sidecar's processes":      {personUser, debug(`,"targetContainerName":"status-sidecar"`), targets},
+		"signal, by the controller":    {controllerUser, debug(`,"volumeMounts":[{"name":"statefulsingleton-signal","mountPath":"/s"}]`), mounts},
+		"signal, by a node":            {kubeletUser, debug(`,"volumeMounts":[{"name":"statefulsingleton-signal","mountPath":"/s"}]`), mounts},
+		"passes: nothing of the pod's": {user: personUser, body: debug("")},
+		"passes: the application":      {user: personUser, body: debug(`,"targetContainerName":"db"`)},
+	}
+	c := newClient(t, config)
+	createNamespace(t, c, "ephemeral")
+	first := patch{personUser, "ephemeralcontainers", strategic, tests["signal"].body}
+	waitForGuard(t, func() error { return first.apply(t, config, createStandby(t, config, "ephemeral", "db")) })
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := createStandby(t, config, "ephemeral", "db")
+			wantAnswer(t, patch{test.user, "ephemeralcontainers", strategic, test.body}.apply(t, config, pod), test.wantRefused)
+			wantChanged(t, config, pod, test.wantRefused == "")
+		})
+	}
+	t.Run("passes: a pod of another", func(t *testing.T) {
+		pod := bare("ephemeral", nil)
+		pod.Spec.Volumes = []corev1.Volume{{Name: "statefulsingleton-signal"}}
+		create(t, c, pod)
+		wantAnswer(t, first.apply(t, config, pod), "")
+	})
+}
+
+// TestGuardValues installs the guards with other values, and upgrades them.
+func TestGuardValues(t *testing.T) {
+	environment := startAPIServer(t)
+	c := newClient(t, environment.Config)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	writeFile(t, kubeconfig, environment.KubeConfig)
+	render := func(args ...string) error {
+		objects, err := helmTemplateWith(t, append(args, "--kubeconfig", kubeconfig, "--dry-run=server",
+			"--show-only", "templates/guards.yaml", "--show-only", "templates/guards-writes.yaml")...)
+		for _, object := range objects {
+			object.SetManagedFields(nil)
+			if err := c.Patch(t.Context(), object, client.Apply, client.FieldOwner("helm"), client.ForceOwnership); err != nil {
+				t.Fatalf("apply %s: %v", object.GetName(), err)
+			}
+		}
+		return err
+	}
+	install := func(t *testing.T, args ...string) {
+		t.Helper()
+		if err := render(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	createNamespace(t, c, "network")
+
+	const cannotAsk = "failed to find resource referenced by paramKind"
+	t.Run("no namespace is exempt", func(t *testing.T) {
+		install(t, "--set-json", `guards.exemptNamespaces=[]`)
+		for _, namespace := range []string{metav1.NamespaceSystem, "network"} {
+			waitForRefusal(t, c, podOf(namespace, nil), cannotAsk)
+		}
+	})
+	t.Run("another namespace is exempt", func(t *testing.T) {
+		install(t, "--set-json", `guards.exemptNamespaces=["kube-system","network"]`)
+		for _, namespace := range []string{metav1.NamespaceSystem, "network"} {
+			waitForAdmission(t, c, podOf(namespace, nil))
+		}
+		wantAnswer(t, c.Create(t.Context(), podOf("default", nil), client.DryRunAll), cannotAsk)
+	})
+	t.Run("the label of a namespace can't be forged", func(t *testing.T) {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "forged", Labels: map[string]string{corev1.LabelMetadataName: "network"}}}
+		create(t, c, namespace)
+		for _, body := range []string{`{"metadata":{"labels":{"kubernetes.io/metadata.name":"network"}}}`, `{"metadata":{"labels":null}}`} {
+			wantAnswer(t, c.Patch(t.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(body))), "")
+			if got := namespace.Labels[corev1.LabelMetadataName]; got != "forged" {
+				t.Errorf("after %s the namespace has the name %q by its label", body, got)
+			}
+		}
+		wantAnswer(t, c.Create(t.Context(), podOf("forged", nil), client.DryRunAll), cannotAsk)
+	})
+	for _, object := range helmTemplate(t, "templates/crd.yaml") {
+		create(t, c, object)
+	}
+	waitForAdmission(t, c, podOf("default", nil))
+	s := createSingleton(t, c, "values", readSingleton(t, "default"))
+	t.Run("singletons in an exempt namespace", func(t *testing.T) {
+		for namespace, refused := range map[string]string{
+			metav1.NamespaceSystem: "a StatefulSingleton can't be in namespace kube-system",
+			"network":              "a StatefulSingleton can't be in namespace network: the chart's value guards.exemptNamespaces names it",
+			"default":              "",
+		} {
+			other := readSingleton(t, "default")
+			other.Namespace = namespace
+			wantAnswer(t, c.Create(t.Context(), other, client.DryRunAll), refused)
+		}
+		wantAnswer(t, render("--set-json", `guards.exemptNamespaces=["values"]`),
+			"guards.exemptNamespaces names namespace values, and StatefulSingleton db is there: nothing would hold its pods")
+		install(t, "--set-json", `guards.exemptNamespaces=[]`)
+		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+			other := readSingleton(t, "default")
+			other.Namespace = metav1.NamespaceSystem
+			return c.Create(ctx, other, client.DryRunAll) == nil, nil
+		})
+		if err != nil {
+			t.Errorf("no namespace is exempt, and a StatefulSingleton in kube-system is refused: %v", err)
+		}
+	})
+
+	withImage := func(tag string) *corev1.Pod {
+		pod := injectedPod(t, "shell", s)
+		pod.Spec.InitContainers[0].Image = "localhost:5000/gate:" + tag
+		return pod
+	}
+	for i, step := range []struct {
+		name, tag string
+		admitted  map[string]bool
+	}{
+		{"first release", "v1", map[string]bool{"v1": true, "v2": false}},
+		{"upgrade", "v2", map[string]bool{"v1": true, "v2": true, "v3": false}},
+		{"upgrade with the same image", "v2", map[string]bool{"v1": true, "v2": true, "v3": false}},
+		{"next upgrade", "v3", map[string]bool{"v3": true, "v2": true, "v1": false}},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			// Once the image of a mirror is admitted, the API server has heard of the change.
+			mirror := fmt.Sprintf("mirror-%d", i)
+			install(t, "--set", "image.gate.repository=localhost:5000/gate,image.gate.tag="+step.tag+",guards.gateImages={localhost:5000/gate:"+mirror+"}")
+			waitForAdmission(t, c, withImage(mirror))
+			for tag, admitted := range step.admitted {
+				refused := ""
+				if !admitted {
+					refused = "init container status-sidecar has image localhost:5000/gate:" + tag + " instead of localhost:5000/gate:" + step.tag
+				}
+				wantAnswer(t, c.Create(t.Context(), withImage(tag), client.DryRunAll), refused)
+			}
+		})
+	}
+}
