@@ -224,7 +224,8 @@ func TestGuards(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-events",
-		"controller-pods", "controller-policies", "controller-scale", "controller-singletons", "copied", "definition", "dry-run", "finalizer", "held", "kube-system", "marks", "record", "reports", "roll", "unreleased"}
+		"controller-pods", "controller-policies", "controller-scale", "controller-singletons", "copied", "definition", "dry-run",
+		"ephemeral-containers", "exempt-namespaces", "finalizer", "held", "marks", "record", "reports", "roll", "sidecar-image", "unreleased"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("guards (-want +got):\n%s", diff)
 	}

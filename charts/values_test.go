@@ -92,6 +92,14 @@ func values(t *testing.T) map[string]valueCase {
 		}
 		return rulesOf(t, o).Groups[0].Rules[0].Annotations["runbook_url"]
 	}
+	guard := func(o []client.Object, end string) *admissionregistrationv1.ValidatingAdmissionPolicy {
+		for _, policy := range all[*admissionregistrationv1.ValidatingAdmissionPolicy](o) {
+			if strings.HasSuffix(policy.Name, "-"+end) {
+				return policy
+			}
+		}
+		return &admissionregistrationv1.ValidatingAdmissionPolicy{}
+	}
 	// the dashboard, if there is one
 	dashboard := func(o []client.Object) *corev1.ConfigMap {
 		if found := all[*corev1.ConfigMap](o); len(found) > 0 {
@@ -389,14 +397,30 @@ func values(t *testing.T) map[string]valueCase {
 		"guards.kubeletUsers": {
 			set: []string{"guards.kubeletUsers={edge-kubelet}"},
 			got: func(o []client.Object) any {
-				for _, guard := range all[*admissionregistrationv1.ValidatingAdmissionPolicy](o) {
-					if strings.HasSuffix(guard.Name, "-reports") {
-						return strings.Contains(guard.Spec.MatchConditions[0].Expression, `["edge-kubelet"]`)
+				return strings.Contains(guard(o, "reports").Spec.MatchConditions[0].Expression, `["edge-kubelet"]`)
+			},
+			want: true,
+		},
+		"guards.exemptNamespaces": {
+			set: []string{"guards.exemptNamespaces={kube-system,network}"},
+			got: func(o []client.Object) any {
+				return guard(o, "copied").Spec.MatchConstraints.NamespaceSelector
+			},
+			want: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system", "network"},
+			}}},
+		},
+		"guards.gateImages": {
+			set: []string{"guards.gateImages={mirror.example/gate:0.1.0}"},
+			got: func(o []client.Object) any {
+				for _, v := range guard(o, "held").Spec.Variables {
+					if v.Name == "sidecarImages" {
+						return v.Expression
 					}
 				}
 				return nil
 			},
-			want: true,
+			want: `["ghcr.io/statefulsingleton/gate:0.1.0","mirror.example/gate:0.1.0"]`,
 		},
 		"uninstallHook.enabled": {
 			set:  []string{"uninstallHook.enabled=false"},
@@ -545,6 +569,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown at the top":      {[]string{"--set", "replica=2"}, "additional properties 'replica' not allowed"},
 		"unknown in an image":     {[]string{"--set", "image.gate.name=g"}, "at '/image/gate': additional properties 'name' not allowed"},
 		"unknown image":           {[]string{"--set", "image.sidecar.tag=v1"}, "at '/image': additional properties 'sidecar' not allowed"},
+		"no name of a namespace":  {[]string{"--set-json", `guards.exemptNamespaces=["Network"]`}, "at '/guards/exemptNamespaces/0': 'Network' does not match pattern"},
+		"no name of an image":     {[]string{"--set-json", `guards.gateImages=[""]`}, "at '/guards/gateImages/0': minLength: got 0, want 1"},
 		"unknown guard":           {[]string{"--set", "guards.enable=true"}, "at '/guards': additional properties 'enable' not allowed"},
 		"no port":                 {[]string{"--set-json", "networkPolicy.apiServer.ports=[]"}, "at '/networkPolicy/apiServer/ports': minItems: got 0, want 1"},
 		"text for a port":         {[]string{"--set-string", "networkPolicy.apiServer.ports={https}"}, "at '/networkPolicy/apiServer/ports/0': got string, want integer"},
@@ -578,7 +604,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"pull secret's text":      {[]string{"--set", "image.gate.pullSecrets={mirror}"}, "at '/image/gate/pullSecrets/0': got string, want object"},
 		"unknown sidecar amount":  {[]string{"--set", "sidecar.resources.requests.cup=1"}, "at '/sidecar/resources/requests': additional properties 'cup' not allowed"},
 		"secret without name":     {[]string{"--set", "imagePullSecrets[0].secret=x"}, "at '/imagePullSecrets/0': missing property 'name'"},
-		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod outside kube-system refused"},
+		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod outside guards.exemptNamespaces refused"},
 		"Kubernetes is too old":   {[]string{"--kube-version", "1.32.9"}, "chart requires kubeVersion: >=1.33.0-0"},
 		"name too long to append": {[]string{"--set", "fullnameOverride=" + strings.Repeat("n", 53)}, "at '/fullnameOverride': maxLength: got 53, want 52"},
 	}

@@ -64,6 +64,9 @@ func TestNamesOnPagesExist(t *testing.T) {
 	for _, dir := range []string{"../controller/api/v1", "../controller/signal", "../policies"} {
 		known = append(known, texts(func(string, string) bool { return true })(t, dir)...)
 	}
+	for _, name := range ourName.FindAllStringSubmatch(read(t, "../charts/statefulsingleton/templates/guards.yaml"), -1) {
+		known = append(known, name[1])
+	}
 	for _, page := range pages(t) {
 		for _, name := range ourName.FindAllStringSubmatch(read(t, page), -1) {
 			if !slices.Contains(known, name[1]) {

@@ -35,6 +35,7 @@ func TestOnCluster(t *testing.T) {
 		t.Fatalf("find the cluster, as `cluster exec -- go test -tags cluster ./policies` does: %v", err)
 	}
 	c := newClient(t, config)
+	useInstalledGate(t, c)
 	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml") {
 		if err := c.Create(t.Context(), object); !apierrors.IsAlreadyExists(err) {
 			if err != nil {
@@ -74,6 +75,22 @@ func TestOnCluster(t *testing.T) {
 		})
 	}
 	t.Run("pull secrets", func(t *testing.T) { checkPullSecrets(t, c) })
+}
+
+// useInstalledGate injects the image that the guards of the cluster admit, where there are any.
+func useInstalledGate(t *testing.T, c client.Client) {
+	t.Helper()
+	var list admissionregistrationv1.ValidatingAdmissionPolicyList
+	if err := c.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	before := options
+	t.Cleanup(func() { options = before })
+	for _, policy := range list.Items {
+		if image := policy.Annotations["apps.statefulsingleton.com/gate-image"]; image != "" {
+			options.SidecarImage = image
+		}
+	}
 }
 
 // The API server gives a pod the pull secrets of its service account only where it names

@@ -83,6 +83,7 @@ func testForged(t *testing.T, c client.Client) {
 		reaches     = " mounts volume statefulsingleton-signal or statefulsingleton-podinfo and could forge the signal"
 		covers      = "container db has another mount, device or terminationMessagePath at or below /var/run/signal"
 		shares      = "does not hold it in a pod with shareProcessNamespace or hostPID"
+		uid         = "container db does not have variable STATEFULSINGLETON_POD_UID exactly once"
 		epochs      = "variable STATEFULSINGLETON_EPOCH is set more than once in container db"
 		signalMount = "statefulsingleton-signal"
 		podinfo     = "statefulsingleton-podinfo"
@@ -258,10 +259,17 @@ func testForged(t *testing.T, c client.Client) {
 		"wrapped: flag of the wrapper":         {change: app(func(c *corev1.Container) { c.Command[2] = "-v" }), wantRefused: nothing + "db"},
 		"wrapped: another gate":                {change: app(func(c *corev1.Container) { c.Command[0] = "/gate" }), wantRefused: nothing + "db"},
 		"wrapped: nothing":                     {change: app(func(c *corev1.Container) { c.Command = c.Command[:3] }), wantRefused: nothing + "db"},
-		"wrapped: postStart":                   {change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} }), wantRefused: "container db, whose postStart hook would run before the signal"},
-		"wrapped: processes shared":            {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, wantRefused: shares},
-		"wrapped: processes of the node":       {change: func(p *corev1.Pod) { p.Spec.HostPID = true }, wantRefused: shares},
-		"wrapped: and at a barrier":            {change: app(func(c *corev1.Container) { c.Env = append(c.Env, barrier(firstRequest)) }), wantRefused: "container db is held twice"},
+		"wrapped: no uid":                      {change: app(func(c *corev1.Container) { c.Env = nil }), wantRefused: uid},
+		"wrapped: a literal uid":               {change: app(func(c *corev1.Container) { c.Env = []corev1.EnvVar{literal(signal.PodUIDEnv, "mine")} }), wantRefused: uid},
+		"wrapped: uid of an annotation": {change: app(func(c *corev1.Container) {
+			c.Env = []corev1.EnvVar{field(signal.PodUIDEnv, "metadata.annotations['mine']")}
+		}), wantRefused: uid},
+		"wrapped: a second, literal uid": {change: app(func(c *corev1.Container) { c.Env = append(c.Env, literal(signal.PodUIDEnv, "mine")) }), wantRefused: uid},
+		"wrapped: uid twice":             {change: app(func(c *corev1.Container) { c.Env = append(c.Env, podUID()) }), wantRefused: uid},
+		"wrapped: postStart":             {change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} }), wantRefused: "container db, whose postStart hook would run before the signal"},
+		"wrapped: processes shared":      {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, wantRefused: shares},
+		"wrapped: processes of the node": {change: func(p *corev1.Pod) { p.Spec.HostPID = true }, wantRefused: shares},
+		"wrapped: and at a barrier":      {change: app(func(c *corev1.Container) { c.Env = append(c.Env, barrier(firstRequest)) }), wantRefused: "container db is held twice"},
 		"wrapped: init container, covered": {singleton: "hold-init-containers", pod: "init-containers-held", change: func(p *corev1.Pod) {
 			in("/a")(p)
 			m := &p.Spec.InitContainers[1].VolumeMounts
@@ -470,6 +478,16 @@ func testEphemeralContainers(t *testing.T, config *rest.Config) {
 	})
 }
 
+// ownedByHelm marks what Helm would have installed: it renders no upgrade of what is another's.
+func ownedByHelm(object client.Object) {
+	annotations := object.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations["meta.helm.sh/release-name"], annotations["meta.helm.sh/release-namespace"] = "demo", releaseNamespace
+	object.SetAnnotations(annotations)
+}
+
 // TestGuardValues installs the guards with other values, and upgrades them.
 func TestGuardValues(t *testing.T) {
 	environment := startAPIServer(t)
@@ -480,7 +498,7 @@ func TestGuardValues(t *testing.T) {
 		objects, err := helmTemplateWith(t, append(args, "--kubeconfig", kubeconfig, "--dry-run=server",
 			"--show-only", "templates/guards.yaml", "--show-only", "templates/guards-writes.yaml")...)
 		for _, object := range objects {
-			object.SetManagedFields(nil)
+			ownedByHelm(object)
 			if err := c.Patch(t.Context(), object, client.Apply, client.FieldOwner("helm"), client.ForceOwnership); err != nil {
 				t.Fatalf("apply %s: %v", object.GetName(), err)
 			}
@@ -521,6 +539,7 @@ func TestGuardValues(t *testing.T) {
 		wantAnswer(t, c.Create(t.Context(), podOf("forged", nil), client.DryRunAll), cannotAsk)
 	})
 	for _, object := range helmTemplate(t, "templates/crd.yaml") {
+		ownedByHelm(object)
 		create(t, c, object)
 	}
 	waitForAdmission(t, c, podOf("default", nil))

@@ -382,8 +382,9 @@ func helmTemplate(t *testing.T, templates ...string) []*unstructured.Unstructure
 func helmTemplateFlags(t *testing.T, flags []string, templates ...string) []*unstructured.Unstructured {
 	t.Helper()
 	// The image of the pods of testdata.
-	repository, tag, _ := strings.Cut(options.SidecarImage, ":")
-	args := append([]string{"--set", "image.gate.repository=" + repository + ",image.gate.tag=" + tag}, flags...)
+	colon := strings.LastIndex(options.SidecarImage, ":")
+	repository, tag := options.SidecarImage[:colon], options.SidecarImage[colon+1:]
+	args := append([]string{"--set", "image.gate.repository=" + repository, "--set-string", "image.gate.tag=" + tag}, flags...)
 	for _, template := range templates {
 		args = append(args, "--show-only", template)
 	}

@@ -31,7 +31,8 @@ var kyvernoVersions = []string{"1.18", "1.19"}
 
 // guards are the ValidatingAdmissionPolicies of the chart, by the ends of their names.
 var guards = []string{
-	"attestation", "barrier", "bindings", "copied", "definition", "dry-run", "finalizer", "held", "kube-system", "marks", "record", "roll", "unreleased",
+	"attestation", "barrier", "bindings", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "finalizer", "held",
+	"marks", "record", "roll", "sidecar-image", "unreleased",
 }
 
 // ofTheChart are the labels of what the chart installs.
