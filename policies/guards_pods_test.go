@@ -513,7 +513,20 @@ func TestGuardValues(t *testing.T) {
 	}
 	createNamespace(t, c, "network")
 
+	// Where the API server can't tell the guards of StatefulSingletons, they refuse what may be one's, and let the
+	// cluster's own pods pass.
 	const cannotAsk = "failed to find resource referenced by paramKind"
+	t.Run("kube-system is exempt", func(t *testing.T) {
+		install(t)
+		waitForRefusal(t, c, podOf("default", nil), cannotAsk)
+		waitForRefusal(t, c, podOf("network", nil), cannotAsk)
+		waitForRefusal(t, c, podOf(metav1.NamespaceSystem, map[string]string{v1.RoleLabel: v1.RoleActive}), "role can't be there from the start")
+		for name, set := range map[string]map[string]string{"of the cluster's own": nil, "with the mark of a singleton": {v1.SingletonLabel: "db"}} {
+			t.Run("passes: "+name, func(t *testing.T) {
+				wantAnswer(t, c.Create(t.Context(), podOf(metav1.NamespaceSystem, set), client.DryRunAll), "")
+			})
+		}
+	})
 	t.Run("no namespace is exempt", func(t *testing.T) {
 		install(t, "--set-json", `guards.exemptNamespaces=[]`)
 		for _, namespace := range []string{metav1.NamespaceSystem, "network"} {

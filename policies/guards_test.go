@@ -46,16 +46,15 @@ func TestOnAPIServer(t *testing.T) {
 	environment := startAPIServer(t)
 	config := environment.Config
 	c := newClient(t, config)
-	for _, object := range helmTemplate(t, "templates/guards.yaml", "templates/guards-writes.yaml") {
-		create(t, c, object)
-	}
-	t.Run("without definition", func(t *testing.T) { testWithoutDefinition(t, c) })
 	for _, object := range helmTemplate(t, "templates/crd.yaml") {
 		create(t, c, object)
 	}
-	waitForAdmission(t, c, bare("default", nil))
 	known := createSingleton(t, c, "known", readSingleton(t, "default"))
+	for _, object := range helmTemplate(t, "templates/guards.yaml", "templates/guards-writes.yaml") {
+		create(t, c, object)
+	}
 	waitForRefusal(t, c, bare(known.Namespace, known), notInjected)
+	waitForAdmission(t, c, bare("default", nil))
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
 	t.Run("limit range", func(t *testing.T) { testLimitRange(t, c) })
 	t.Run("held", func(t *testing.T) { testHeld(t, c) })
@@ -77,19 +76,6 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("exempt-namespaces", func(t *testing.T) { testExemptNamespace(t, c) })
 	t.Run("definition", func(t *testing.T) { testDefinition(t, c) })
 	t.Run("definition changes", func(t *testing.T) { testDefinitionChanges(t, c, known) })
-}
-
-// testWithoutDefinition: where the API server can't tell the guards of StatefulSingletons, they refuse what may be
-// one's, and let the cluster's own pods pass.
-func testWithoutDefinition(t *testing.T, c client.Client) {
-	const cannotAsk = "failed to find resource referenced by paramKind"
-	waitForRefusal(t, c, podOf("default", nil), cannotAsk)
-	waitForRefusal(t, c, podOf(metav1.NamespaceSystem, map[string]string{v1.RoleLabel: v1.RoleActive}), "role can't be there from the start")
-	for name, set := range map[string]map[string]string{"of the cluster's own": nil, "with the mark of a singleton": {v1.SingletonLabel: "db"}} {
-		t.Run("passes: "+name, func(t *testing.T) {
-			wantAnswer(t, c.Create(t.Context(), podOf(metav1.NamespaceSystem, set), client.DryRunAll), "")
-		})
-	}
 }
 
 func testHeld(t *testing.T, c client.Client) {
