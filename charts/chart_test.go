@@ -12,12 +12,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -30,6 +33,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	psaapi "k8s.io/pod-security-admission/api"
 	psapolicy "k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
 
@@ -316,6 +320,9 @@ func TestNetworkPolicy(t *testing.T) {
 			t.Errorf("%s does not pick the pods of %s, which bear %v", selector, owner, template.Labels)
 		}
 	}
+	if want := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}; !slices.Equal(policy.Spec.PolicyTypes, want) {
+		t.Errorf("the policy restricts %v, want %v", policy.Spec.PolicyTypes, want)
+	}
 	var named []string
 	for _, port := range only[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0].Ports {
 		named = append(named, port.Name)
@@ -337,6 +344,48 @@ func TestHook(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, hooks(render(t))); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
+	}
+}
+
+// TestHookJob: the Job of helm uninstall stops this release's controller, has its rights when it starts, and can try
+// twice before helm gives up after five minutes.
+func TestHookJob(t *testing.T) {
+	objects := render(t)
+	job := only[*batchv1.Job](t, objects)
+	container := job.Spec.Template.Spec.Containers[0]
+	want := []string{"uninstall", "--deployment=" + only[*appsv1.Deployment](t, objects).Name, "--namespace=" + namespace, "--timeout=2m"}
+	if diff := cmp.Diff(want, container.Args); diff != "" {
+		t.Errorf("arguments (-want +got):\n%s", diff)
+	}
+	tries := time.Duration(*job.Spec.BackoffLimit) + 1
+	deadline := time.Duration(*job.Spec.ActiveDeadlineSeconds) * time.Second
+	if tries != 2 || tries*2*time.Minute > deadline || deadline >= 5*time.Minute {
+		t.Errorf("%d tries of 2m within %s, want 2 tries within less than 5m", tries, deadline)
+	}
+	// Helm creates hooks in the order of their weights. Without the annotation the weight is 0.
+	weight := func(o client.Object) int {
+		text := o.GetAnnotations()["helm.sh/hook-weight"]
+		if text == "" {
+			return 0
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Errorf("%T %s has weight %q", o, o.GetName(), text)
+		}
+		return n
+	}
+	for _, o := range objects {
+		if o.GetName() == job.Name && o != client.Object(job) && weight(o) >= weight(job) {
+			t.Errorf("%T %s has weight %d, and the Job needs it and has %d", o, o.GetName(), weight(o), weight(job))
+		}
+	}
+}
+
+// TestLeader: only one of the replicas works.
+func TestLeader(t *testing.T) {
+	args := only[*appsv1.Deployment](t, render(t)).Spec.Template.Spec.Containers[0].Args
+	if !slices.Contains(args, "--leader-elect") {
+		t.Errorf("no --leader-elect: %q", args)
 	}
 }
 

@@ -144,7 +144,8 @@ func hooks(objects []client.Object) map[string]string {
 	return found
 }
 
-// rights returns the verbs of each service account, by where and on what: "everywhere deployments.apps/name".
+// rights returns the verbs of each service account, by where and on what: "everywhere deployments.apps/name". A subject
+// other than a service account of the release's namespace has its kind and namespace in its name.
 func rights(objects []client.Object) map[string]map[string]string {
 	rules := map[string][]rbacv1.PolicyRule{}
 	for _, role := range all[*rbacv1.ClusterRole](objects) {
@@ -156,14 +157,18 @@ func rights(objects []client.Object) map[string]map[string]string {
 	rights := map[string]map[string]string{}
 	grant := func(where string, role rbacv1.RoleRef, subjects []rbacv1.Subject) {
 		for _, subject := range subjects {
-			if rights[subject.Name] == nil {
-				rights[subject.Name] = map[string]string{}
+			account := subject.Name
+			if subject.Kind != rbacv1.ServiceAccountKind || subject.Namespace != namespace {
+				account = fmt.Sprintf("%s %s/%s", subject.Kind, subject.Namespace, subject.Name)
+			}
+			if rights[account] == nil {
+				rights[account] = map[string]string{}
 			}
 			for _, rule := range rules[role.Kind+" "+role.Name] {
 				for _, what := range resources(rule) {
-					verbs := append(strings.Fields(rights[subject.Name][where+" "+what]), rule.Verbs...)
+					verbs := append(strings.Fields(rights[account][where+" "+what]), rule.Verbs...)
 					slices.Sort(verbs)
-					rights[subject.Name][where+" "+what] = strings.Join(verbs, " ")
+					rights[account][where+" "+what] = strings.Join(verbs, " ")
 				}
 			}
 		}
