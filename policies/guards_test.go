@@ -64,6 +64,7 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("sidecar-image", func(t *testing.T) { testSidecarImage(t, config) })
 	t.Run("ephemeral-containers", func(t *testing.T) { testEphemeralContainers(t, config) })
 	t.Run("selector", func(t *testing.T) { testSelectors(t, c) })
+	t.Run("large selector", func(t *testing.T) { testLargeSelector(t, c) })
 	t.Run("copied", func(t *testing.T) { testCopied(t, config) })
 	t.Run("unreleased", func(t *testing.T) { testUnreleased(t, c) })
 	t.Run("marks", func(t *testing.T) { testMarks(t, config) })
@@ -214,7 +215,7 @@ func testHeld(t *testing.T, c client.Client) {
 func testSelectors(t *testing.T, c client.Client) {
 	in, notIn := metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn
 	exists, doesNotExist := metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist
-	selectors := map[string]metav1.LabelSelector{
+	selectors := map[string]v1.LabelSelector{
 		"match-labels":   {MatchLabels: map[string]string{"app": "db", "example.com/tier": "gold"}},
 		"empty-value":    {MatchLabels: map[string]string{"app": ""}},
 		"in":             selectorOf(expression("app", in, "db", "web")),
@@ -222,7 +223,7 @@ func testSelectors(t *testing.T, c client.Client) {
 		"exists":         selectorOf(expression("app", exists)),
 		"does-not-exist": selectorOf(expression("app", doesNotExist)),
 		"all-of-them": {MatchLabels: map[string]string{"example.com/tier": "gold"},
-			MatchExpressions: []metav1.LabelSelectorRequirement{expression("app", in, "db"), expression("debug", doesNotExist), expression("app", notIn, "web")}},
+			MatchExpressions: []v1.LabelSelectorRequirement{expression("app", in, "db"), expression("debug", doesNotExist), expression("app", notIn, "web")}},
 	}
 	podLabels := []map[string]string{
 		nil, {"app": "db"}, {"app": "web"}, {"app": ""}, {"app": "other"}, {"example.com/tier": "gold"},
@@ -231,7 +232,7 @@ func testSelectors(t *testing.T, c client.Client) {
 	}
 	for name, selector := range selectors {
 		t.Run(name, func(t *testing.T) {
-			parsed, err := metav1.LabelSelectorAsSelector(&selector)
+			parsed, err := selector.Parse()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -88,7 +88,7 @@ func testCopied(t *testing.T, config *rest.Config) {
 	s := createSingleton(t, c, "copied", readSingleton(t, "default"))
 	other := readSingleton(t, "default")
 	other.Namespace, other.Name = s.Namespace, "other"
-	other.Spec.Selector = metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{expression("app", metav1.LabelSelectorOpIn, "other")}}
+	other.Spec.Selector = v1.LabelSelector{MatchExpressions: []v1.LabelSelectorRequirement{expression("app", metav1.LabelSelectorOpIn, "other")}}
 	create(t, c, other)
 	holder := injectedPod(t, "scratch", s)
 	s.Status.ActivePod, s.Status.ActivePodUID, s.Status.ActiveBarrier = "db-0", "1234", holder.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name
@@ -440,7 +440,7 @@ func testFinalizer(t *testing.T, config *rest.Config) {
 	for _, name := range []string{"db", "attested"} {
 		s := readSingleton(t, "default")
 		s.Name, s.Namespace = name, "finalizer"
-		s.Spec.Selector = metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+		s.Spec.Selector = v1.LabelSelector{MatchLabels: map[string]string{"app": name}}
 		if name == "db" {
 			createSingleton(t, c, "finalizer", s)
 			continue

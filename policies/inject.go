@@ -52,7 +52,7 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyverno
 			Kinds:      []string{"Pod"},
 			Namespaces: []string{s.Namespace},
 			Operations: []kyvernov1.AdmissionOperation{kyvernov1.Create},
-			Selector:   s.Spec.Selector.DeepCopy(),
+			Selector:   s.Spec.Selector.Meta(),
 		},
 	}}}
 	rules := []kyvernov1.Rule{{

@@ -33,7 +33,7 @@ func FuzzNamesAreNotEvaluated(f *testing.F) {
 	}
 	const harmless = "harmless"
 	rendered := func(t *testing.T, name string) map[string]string {
-		s := singletonOf(metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
+		s := singletonOf(v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
 		s.Spec.Containers = []string{name, "db"}
 		policy, err := policies.Render(s, policies.Options{SidecarImage: name})
 		if err != nil {
@@ -107,7 +107,7 @@ func leaves(path string, value any) map[string]string {
 
 // By Kyverno's own word: with all of them named, just the container db is held.
 func TestHostileNamesHoldNothingElse(t *testing.T) {
-	s := singletonOf(metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
+	s := singletonOf(v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
 	s.Spec.Containers = append(slices.Clone(hostileNames), "db")
 	pod := corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -132,7 +132,7 @@ func TestHostileNamesHoldNothingElse(t *testing.T) {
 
 // A pod's own strings are nobody's variables either.
 func TestHostilePodsAreInjectedAsTheyAre(t *testing.T) {
-	s := singletonOf(metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
+	s := singletonOf(v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
 	hostile := corev1.Container{Name: "db", Image: "{{ request.object.metadata.name }}", Command: hostileNames, Args: hostileNames, WorkingDir: "$(./../name)"}
 	for _, text := range hostileNames {
 		hostile.Env = append(hostile.Env, corev1.EnvVar{Name: "HOSTILE", Value: text})

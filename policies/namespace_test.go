@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -25,7 +24,7 @@ import (
 func named(t *testing.T, file, name string) v1.StatefulSingleton {
 	t.Helper()
 	s := readSingleton(t, file)
-	s.Name, s.Spec.Selector = name, metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+	s.Name, s.Spec.Selector = name, v1.LabelSelector{MatchLabels: map[string]string{"app": name}}
 	return *s
 }
 

@@ -97,7 +97,8 @@ func shorten(readable, identity string) string {
 	return strings.TrimRight(readable, "-") + "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
 
-// Validate fails where the selector is none that Kubernetes accepts.
+// Validate fails if Kubernetes does not accept the selector, or if the selector is too
+// large to be rendered: then the error is an ErrSelectorTooLarge.
 func Validate(s *v1.StatefulSingleton) error {
 	if _, err := selectorCEL(&s.Spec.Selector); err != nil {
 		return fmt.Errorf("no ClusterPolicy injects the pods of StatefulSingleton %s/%s: %w", s.Namespace, s.Name, err)
@@ -106,7 +107,7 @@ func Validate(s *v1.StatefulSingleton) error {
 }
 
 // Render returns the ClusterPolicy that injects the pods of s. It fails where
-// the selector is none that Kubernetes accepts.
+// Validate does.
 func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
 	key := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 	selected, err := selectorCEL(&s.Spec.Selector)

@@ -24,13 +24,13 @@ func TestRender(t *testing.T) {
 }
 
 func TestRenderRefusesSelector(t *testing.T) {
-	tests := map[string]metav1.LabelSelector{
+	tests := map[string]v1.LabelSelector{
 		"empty":            {},
 		"wildcard":         {MatchLabels: map[string]string{"app": "*"}},
 		"Kyverno's braces": {MatchLabels: map[string]string{"app": "{{ request.object }}"}},
 		"quoted key":       {MatchLabels: map[string]string{`a" || "a`: "b"}},
-		"no such operator": {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like", Values: []string{"db"}}}},
-		"quoted value":     {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{`"] || true || ["`}}}},
+		"no such operator": {MatchExpressions: []v1.LabelSelectorRequirement{{Key: "app", Operator: "Like", Values: []string{"db"}}}},
+		"quoted value":     {MatchExpressions: []v1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{`"] || true || ["`}}}},
 	}
 	for name, selector := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -75,10 +75,10 @@ func TestProbePod(t *testing.T) {
 	in, notIn := metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn
 	exists, doesNotExist := metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist
 	tests := map[string]struct {
-		selector metav1.LabelSelector
+		selector v1.LabelSelector
 		wantErr  bool
 	}{
-		"match labels":      {selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db", "empty": ""}}},
+		"match labels":      {selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db", "empty": ""}}},
 		"in":                {selector: selectorOf(expression("tier", in, "gold", "silver"))},
 		"not in":            {selector: selectorOf(expression("tier", notIn, "gold"))},
 		"exists":            {selector: selectorOf(expression("tier", exists))},
@@ -100,7 +100,7 @@ func TestProbePod(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			selector, err := metav1.LabelSelectorAsSelector(&test.selector)
+			selector, err := test.selector.Parse()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestProbePodIsInjected(t *testing.T) {
 	}
 }
 
-func singletonOf(selector metav1.LabelSelector) *v1.StatefulSingleton {
+func singletonOf(selector v1.LabelSelector) *v1.StatefulSingleton {
 	return &v1.StatefulSingleton{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"},
@@ -145,10 +145,10 @@ func singletonOf(selector metav1.LabelSelector) *v1.StatefulSingleton {
 	}
 }
 
-func selectorOf(expressions ...metav1.LabelSelectorRequirement) metav1.LabelSelector {
-	return metav1.LabelSelector{MatchExpressions: expressions}
+func selectorOf(expressions ...v1.LabelSelectorRequirement) v1.LabelSelector {
+	return v1.LabelSelector{MatchExpressions: expressions}
 }
 
-func expression(key string, operator metav1.LabelSelectorOperator, values ...string) metav1.LabelSelectorRequirement {
-	return metav1.LabelSelectorRequirement{Key: key, Operator: operator, Values: values}
+func expression(key string, operator metav1.LabelSelectorOperator, values ...string) v1.LabelSelectorRequirement {
+	return v1.LabelSelectorRequirement{Key: key, Operator: operator, Values: values}
 }

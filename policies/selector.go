@@ -10,6 +10,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
 const (
@@ -20,11 +22,19 @@ const (
 	notMirrorCEL = `!(has(object.metadata.annotations) && "kubernetes.io/config.mirror" in object.metadata.annotations)`
 )
 
+// MaxSelectorCEL is the largest size in bytes of a selector that is rendered as CEL.
+// Kyverno keeps the expressions of all policies in one object, which etcd limits to
+// 1.5 MiB. The largest selector that the definition admits is seven times larger.
+const MaxSelectorCEL = 8 << 10
+
+// ErrSelectorTooLarge is in the chain of the errors for a selector above MaxSelectorCEL.
+var ErrSelectorTooLarge = errors.New("spec.selector is too large")
+
 // selectorCEL is selector as a CEL expression over the pod in object, with the
 // meaning that Kubernetes gives it. Keys and values are legal label keys and
 // values once it is valid, so none can break out of its quotes.
-func selectorCEL(selector *metav1.LabelSelector) (string, error) {
-	if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+func selectorCEL(selector *v1.LabelSelector) (string, error) {
+	if _, err := selector.Parse(); err != nil {
 		return "", fmt.Errorf("spec.selector: %w", err)
 	}
 	var terms []string
@@ -46,7 +56,12 @@ func selectorCEL(selector *metav1.LabelSelector) (string, error) {
 	if len(terms) == 0 {
 		return "", errors.New("spec.selector is empty and would pick every pod of the namespace")
 	}
-	return strings.Join(terms, " && "), nil
+	expression := strings.Join(terms, " && ")
+	if len(expression) > MaxSelectorCEL {
+		return "", fmt.Errorf("%w: Kyverno would get %d bytes of it as CEL, and at most %d are allowed, because Kyverno keeps the selectors of all namespaces in one object. "+
+			"Create another StatefulSingleton with fewer or shorter labels and values", ErrSelectorTooLarge, len(expression), MaxSelectorCEL)
+	}
+	return expression, nil
 }
 
 func hasLabel(key string) string {
@@ -68,8 +83,8 @@ func celString(s string) string {
 
 // selectedLabels returns labels that selector picks, as few as it takes. It
 // fails where no pod can have such labels.
-func selectedLabels(selector *metav1.LabelSelector) (labels.Set, error) {
-	parsed, err := metav1.LabelSelectorAsSelector(selector)
+func selectedLabels(selector *v1.LabelSelector) (labels.Set, error) {
+	parsed, err := selector.Parse()
 	if err != nil {
 		return nil, fmt.Errorf("spec.selector: %w", err)
 	}

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -39,9 +40,9 @@ func TestSelectorCELMeansWhatKubernetesMeans(t *testing.T) {
 		metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist,
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		selector := &metav1.LabelSelector{MatchLabels: rapid.MapOfN(key, value, 0, 1).Draw(t, "matchLabels")}
+		selector := &v1.LabelSelector{MatchLabels: rapid.MapOfN(key, value, 0, 1).Draw(t, "matchLabels")}
 		for range rapid.IntRange(0, 4).Draw(t, "expressions") {
-			e := metav1.LabelSelectorRequirement{Key: key.Draw(t, "key"), Operator: rapid.SampledFrom(operators).Draw(t, "operator")}
+			e := v1.LabelSelectorRequirement{Key: key.Draw(t, "key"), Operator: rapid.SampledFrom(operators).Draw(t, "operator")}
 			if e.Operator == metav1.LabelSelectorOpIn || e.Operator == metav1.LabelSelectorOpNotIn {
 				e.Values = rapid.SliceOfN(value, 1, 3).Draw(t, "values")
 			}
@@ -54,10 +55,13 @@ func TestSelectorCELMeansWhatKubernetesMeans(t *testing.T) {
 // podCEL knows what the API server's expressions over a pod know.
 var podCEL = sync.OnceValues(func() (*cel.Env, error) { return cel.NewEnv(cel.Variable("object", cel.DynType)) })
 
-func checkSelector(t rapid.TB, selector *metav1.LabelSelector, podLabels labels.Set) {
+func checkSelector(t rapid.TB, selector *v1.LabelSelector, podLabels labels.Set) {
 	t.Helper()
 	expression, err := selectorCEL(selector)
-	want, wantErr := metav1.LabelSelectorAsSelector(selector)
+	if errors.Is(err, ErrSelectorTooLarge) {
+		return // TestSelectorSize
+	}
+	want, wantErr := metav1.LabelSelectorAsSelector(selector.Meta())
 	if refused := wantErr != nil || want.Empty(); (err != nil) != refused {
 		t.Fatalf("selector %+v: error %v, want one: %t (%v)", selector, err, refused, wantErr)
 	}
@@ -109,13 +113,13 @@ func picks(t rapid.TB, expression string, podLabels labels.Set) bool {
 
 // selectorOfText reads terms between commas: key=value is a matched label, "key
 // operator values" an expression.
-func selectorOfText(text string) *metav1.LabelSelector {
-	selector := &metav1.LabelSelector{MatchLabels: map[string]string{}}
+func selectorOfText(text string) *v1.LabelSelector {
+	selector := &v1.LabelSelector{MatchLabels: map[string]string{}}
 	for term := range strings.SplitSeq(text, ",") {
 		if key, value, ok := strings.Cut(term, "="); ok {
 			selector.MatchLabels[key] = value
 		} else if words := strings.Split(term, " "); len(words) > 1 {
-			selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
+			selector.MatchExpressions = append(selector.MatchExpressions, v1.LabelSelectorRequirement{
 				Key: words[0], Operator: metav1.LabelSelectorOperator(words[1]), Values: words[2:],
 			})
 		}

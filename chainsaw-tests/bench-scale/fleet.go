@@ -128,7 +128,7 @@ func (r *run) createNamespace(ctx context.Context, s singleton) error {
 func statefulSingleton(s singleton) *v1.StatefulSingleton {
 	return &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: labelsOf(s)}},
+		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: labelsOf(s)}},
 	}
 }
 

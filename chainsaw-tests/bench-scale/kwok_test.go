@@ -59,7 +59,7 @@ func TestKwokPlaysTheKubelet(t *testing.T) {
 	r.await(t, pod, "ended", func() bool { return pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 })
 	holder := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "db"},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
 		Status:     v1.StatefulSingletonStatus{ActivePod: pod.Name, ActivePodUID: pod.UID, Epoch: 1},
 	}
 	plan := handoff.Decide(handoff.Snapshot{Singleton: holder, Pods: []corev1.Pod{*pod}}, time.Now())

@@ -118,7 +118,7 @@ func emptyNamespace(t *testing.T) *world.Singleton {
 }
 
 func spec() v1.StatefulSingletonSpec {
-	return v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: world.Labels()}}
+	return v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: world.Labels()}}
 }
 
 // create makes the singleton and returns it as the API server stored it.

@@ -113,13 +113,13 @@ func (d *decision) found(outcome Outcome, format string, args ...any) {
 // picks tells whether the singleton's selector picks the pod. The CRD lets one in that is
 // none: it picks nothing.
 func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
-	selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector)
+	selector, err := singleton.Spec.Selector.Parse()
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
 }
 
 // sort finds out what each pod is to the singleton.
 func (d *decision) sort() {
-	selector, err := metav1.LabelSelectorAsSelector(&d.Singleton.Spec.Selector)
+	selector, err := d.Singleton.Spec.Selector.Parse()
 	if err != nil {
 		selector = labels.Nothing() // the CRD lets no such selector in
 	}

@@ -352,7 +352,7 @@ func MakeSnapshot(pods ...*PodWrapper) *SnapshotWrapper {
 		Singleton: &v1.StatefulSingleton{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db", UID: "stfs-uid", ResourceVersion: version, Generation: 3, Annotations: map[string]string{}},
 			Spec: v1.StatefulSingletonSpec{
-				Selector:          metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+				Selector:          v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 				MaxTransitionTime: 300,
 			},
 		},
@@ -439,7 +439,7 @@ func (s *SnapshotWrapper) Other(name, app string) *SnapshotWrapper {
 func (s *SnapshotWrapper) OtherSelecting(name, label, value string) *SnapshotWrapper {
 	s.Others = append(s.Others, v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{label: value}}},
+		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{label: value}}},
 	})
 	return s
 }

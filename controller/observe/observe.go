@@ -77,7 +77,7 @@ func (o Observer) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err e
 func (o Observer) pods(ctx context.Context, s *handoff.Snapshot) error {
 	singleton := s.Singleton
 	labelled := client.MatchingLabels{v1.SingletonLabel: singleton.Name}
-	selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector)
+	selector, err := singleton.Spec.Selector.Parse()
 	selected := client.MatchingLabelsSelector{Selector: selector}
 	switch {
 	case err != nil:

@@ -187,7 +187,7 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 }
 
 func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
-	selector, err := metav1.LabelSelectorAsSelector(&singleton.Spec.Selector)
+	selector, err := singleton.Spec.Selector.Parse()
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
 }
 
@@ -202,7 +202,7 @@ func (c *cluster) notInjected(pod *corev1.Pod, singletons, picking []v1.Stateful
 	}
 	var selectors []string
 	for i := range singletons {
-		selectors = append(selectors, fmt.Sprintf("%s picks %s", singletons[i].Name, metav1.FormatLabelSelector(&singletons[i].Spec.Selector)))
+		selectors = append(selectors, fmt.Sprintf("%s picks %s", singletons[i].Name, metav1.FormatLabelSelector(singletons[i].Spec.Selector.Meta())))
 	}
 	return errors.New(text + ": " + strings.Join(selectors, "; "))
 }

@@ -63,7 +63,7 @@ func (r *Reconciler) letGoOfAll(ctx context.Context, singleton *v1.StatefulSingl
 func (r *Reconciler) letGoOfOrphans(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	gone := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{v1.SingletonLabel: key.Name}}},
+		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{v1.SingletonLabel: key.Name}}},
 	}
 	cached, err := r.observer().Labelled(ctx, gone)
 	if err != nil || !slices.ContainsFunc(cached, isStuck) {

@@ -2,6 +2,7 @@ package singleton
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -52,6 +53,7 @@ const (
 	reasonNotInjected      = "NotInjected"
 	reasonProbeRefused     = "ProbeRefused"
 	reasonInvalidSingleton = "InvalidSingleton"
+	reasonSelectorTooLarge = "SelectorTooLarge"
 )
 
 // unprovenHelp is what to do where a dry-run does not show the injection.
@@ -121,7 +123,9 @@ type installation struct {
 // injection by the dry-run of a pod, and reports condition PolicyInstalled. While a
 // handoff is under way nothing is proven again, for as long again as a proof lasts.
 func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, handingOver bool) installation {
-	if err := policies.Validate(singleton); err != nil {
+	if err := policies.Validate(singleton); errors.Is(err, policies.ErrSelectorTooLarge) {
+		return notInstalled(singleton, reasonSelectorTooLarge, err.Error())
+	} else if err != nil {
 		return notInstalled(singleton, reasonInvalidSingleton, err.Error())
 	}
 	policy, content := i.policyOf(singleton), contentOf(*singleton)

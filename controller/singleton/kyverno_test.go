@@ -88,7 +88,7 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 	defer webhooksMu.Unlock()
 	for i := range singletons.Items {
 		key := client.ObjectKeyFromObject(&singletons.Items[i])
-		selector, err := metav1.LabelSelectorAsSelector(&singletons.Items[i].Spec.Selector)
+		selector, err := singletons.Items[i].Spec.Selector.Parse()
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}

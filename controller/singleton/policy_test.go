@@ -387,6 +387,38 @@ func TestInvalidSelector(t *testing.T) {
 	w.Expect(w.pod("bystander").ResourceVersion).To(Equal(bystander.ResourceVersion))
 }
 
+// A selector that is too large for Kyverno's webhooks: the status says so and what to do,
+// no policy has it, and the other singletons of the namespace are installed as before.
+func TestSelectorTooLarge(t *testing.T) {
+	for _, per := range []policies.Per{policies.PerSingleton, policies.PerNamespace} {
+		t.Run(string(per), func(t *testing.T) {
+			w := newWorld(t)
+			w.kyverno(serves)
+			w.run(per)
+			w.createSingleton(func(s *v1.StatefulSingleton) {
+				expression := v1.LabelSelectorRequirement{Key: "app", Operator: metav1.LabelSelectorOpIn}
+				for i := range 32 {
+					expression.Values = append(expression.Values, fmt.Sprintf("db-%d-", i)+strings.Repeat("x", 55))
+				}
+				s.Spec.Selector = v1.LabelSelector{MatchExpressions: slices.Repeat([]v1.LabelSelectorRequirement{expression}, 16)}
+			})
+			condition := w.installed("SelectorTooLarge")
+			w.Expect(condition.Message).To(And(ContainSubstring("spec.selector is too large"), ContainSubstring("Create another StatefulSingleton with fewer or shorter labels and values")))
+			w.Expect(w.singleton().Status.Message).To(Equal(condition.Message))
+
+			w.createNamed("queue")
+			w.allInstalled("queue")
+			for _, singletons := range w.forms() {
+				w.Expect(singletons).NotTo(ContainElement(singletonName))
+			}
+			w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
+			w.Eventually(func() bool {
+				return apierrors.IsNotFound(c.Get(t.Context(), w.key(singletonName), &v1.StatefulSingleton{}))
+			}).Should(BeTrue())
+		})
+	}
+}
+
 // Not parallel: it takes Kyverno's CRD away from every test.
 func TestKyvernoMissing(t *testing.T) {
 	w := newLonelyWorld(t)

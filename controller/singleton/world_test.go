@@ -188,7 +188,7 @@ func (w *world) createSingleton(changes ...func(*v1.StatefulSingleton)) *v1.Stat
 	w.t.Helper()
 	s := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: singletonName},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
 	}
 	for _, change := range changes {
 		change(s)

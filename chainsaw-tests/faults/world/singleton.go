@@ -91,7 +91,7 @@ func (w *World) NewSingleton(ctx context.Context, prefix string, o Options) (*Si
 	}
 	object := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: labels}, MaxTransitionTime: o.MaxTransitionTime, Drain: o.Drain},
+		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: labels}, MaxTransitionTime: o.MaxTransitionTime, Drain: o.Drain},
 	}
 	if err := w.Create(ctx, object); err != nil {
 		return s, err

@@ -39,7 +39,7 @@ func singletonOf(t *testing.T, name, spec string) *unstructured.Unstructured {
 
 func TestDefaults(t *testing.T) {
 	asDefault := v1.StatefulSingletonSpec{
-		Selector:               metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+		Selector:               v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 		MaxTransitionTime:      300,
 		TerminationGracePeriod: new(int32(30)),
 		RespectPodGracePeriod:  new(true),
@@ -87,7 +87,7 @@ func TestDefaults(t *testing.T) {
 		"expressions": {
 			spec: "selector: {matchExpressions: [{key: app, operator: In, values: [db]}, {key: old, operator: DoesNotExist}]}",
 			want: with(func(s *v1.StatefulSingletonSpec) {
-				s.Selector = metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				s.Selector = v1.LabelSelector{MatchExpressions: []v1.LabelSelectorRequirement{
 					{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{"db"}},
 					{Key: "old", Operator: metav1.LabelSelectorOpDoesNotExist},
 				}}
@@ -148,12 +148,21 @@ func TestRefusals(t *testing.T) {
 		"grace period below":      {spec: selector + "terminationGracePeriod: -1", want: grace},
 		"grace period above":      {spec: selector + "terminationGracePeriod: 3601", want: grace},
 
-		"drain in lower case":       {spec: selector + "drain: surge", want: `supported values: "Surge", "Evict"`},
-		"a handoff of no kind":      {spec: selector + "handoff: Never", want: `supported values: "Automatic", "Manual"`},
-		"empty container name":      {spec: selector + "containers: [db, \"\"]", want: emptyName},
-		"container twice":           {spec: selector + "containers: [db, proxy, db]", want: twice},
-		"container name too long":   {spec: selector + "containers: [" + strings.Repeat("a", 64) + "]", want: "Too long: may not be more than 63 bytes"},
-		"too many containers":       {spec: selector + "containers: [" + strings.Join(containers(65), ", ") + "]", want: "must have at most 64 items"},
+		"drain in lower case":     {spec: selector + "drain: surge", want: `supported values: "Surge", "Evict"`},
+		"a handoff of no kind":    {spec: selector + "handoff: Never", want: `supported values: "Automatic", "Manual"`},
+		"empty container name":    {spec: selector + "containers: [db, \"\"]", want: emptyName},
+		"container twice":         {spec: selector + "containers: [db, proxy, db]", want: twice},
+		"container name too long": {spec: selector + "containers: [" + strings.Repeat("a", 64) + "]", want: "Too long: may not be more than 63 bytes"},
+		"too many containers":     {spec: selector + "containers: [" + strings.Join(containers(65), ", ") + "]", want: "must have at most 64 items"},
+
+		"too many labels":      {spec: labels(17, "app", "db"), want: "spec.selector.matchLabels: Too many: 17: must have at most 16 items"},
+		"label key too long":   {spec: labels(1, strings.Repeat("a", 317), "db"), want: "spec.selector.matchLabels: a key has more than 317 characters, and no label has such a key"},
+		"label value too long": {spec: labels(1, "app", strings.Repeat("a", 64)), want: "spec.selector.matchLabels: a value has more than 63 characters, and no label has such a value: shorten it"},
+		"too many expressions": {spec: expressions(17, "app", 1, "db"), want: "spec.selector.matchExpressions: Too many: 17: must have at most 16 items"},
+		"key too long":         {spec: expressions(1, strings.Repeat("a", 317), 1, "db"), want: "spec.selector.matchExpressions[0].key: Too long: may not be more than 317 bytes"},
+		"too many values":      {spec: expressions(1, "app", 33, "db"), want: "spec.selector.matchExpressions[0].values: Too many: 33: must have at most 32 items"},
+		"value too long":       {spec: expressions(1, "app", 1, strings.Repeat("a", 64)), want: "spec.selector.matchExpressions[0].values[0]: Too long: may not be more than 63 bytes"},
+
 		"singleton's name too long": {name: strings.Repeat("a", 64), spec: selector, want: longName},
 	}
 	for name, test := range tests {
@@ -170,6 +179,29 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// labels is a selector of so many labels, whose keys begin with key.
+func labels(n int, key, value string) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s%c: %q", key, 'a'+i, value))
+	}
+	return "selector: {matchLabels: {" + strings.Join(all, ", ") + "}}"
+}
+
+// expressions is a selector of so many expressions, each of so many values, whose keys
+// begin with key.
+func expressions(n int, key string, values int, value string) string {
+	var all []string
+	for i := range n {
+		texts := make([]string, values)
+		for j := range texts {
+			texts[j] = fmt.Sprintf("%q", value)
+		}
+		all = append(all, fmt.Sprintf("{key: %s%c, operator: In, values: [%s]}", key, 'a'+i, strings.Join(texts, ", ")))
+	}
+	return "selector: {matchExpressions: [" + strings.Join(all, ", ") + "]}"
+}
+
 func containers(n int) []string {
 	var names []string
 	for i := range n {
@@ -178,11 +210,18 @@ func containers(n int) []string {
 	return names
 }
 
-// The longest name, and as many containers as may be, are not refused.
+// What is as long and as many as may be is not refused.
 func TestLimits(t *testing.T) {
-	o := singletonOf(t, strings.Repeat("a", 63), selector+"containers: ["+strings.Join(containers(64), ", ")+"]")
-	if err := c.Create(t.Context(), o, client.DryRunAll); err != nil {
-		t.Error(err)
+	longKey, longValue := strings.Repeat("a", 316), strings.Repeat("a", 63)
+	for what, spec := range map[string]string{
+		"containers":  selector + "containers: [" + strings.Join(containers(64), ", ") + "]",
+		"labels":      labels(16, longKey, longValue),
+		"expressions": expressions(16, longKey, 32, longValue),
+	} {
+		o := singletonOf(t, strings.Repeat("a", 63), spec)
+		if err := c.Create(t.Context(), o, client.DryRunAll); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 
@@ -347,7 +386,7 @@ func create(t *testing.T, name string) *v1.StatefulSingleton {
 	t.Helper()
 	o := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
 	}
 	if err := c.Create(t.Context(), o); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,8 @@
 package v1_test
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand"
 	"strings"
@@ -99,9 +101,9 @@ func validFuncs(serializer.CodecFactory) []any {
 				s.Containers[i] = fmt.Sprintf("%.40s-%d", r.String(40), i)
 			}
 		},
-		func(s *metav1.LabelSelector, r randfill.Continue) {
+		func(s *v1.LabelSelector, r randfill.Continue) {
 			s.MatchLabels = map[string]string{name(r): name(r), "empty": ""}
-			s.MatchExpressions = []metav1.LabelSelectorRequirement{
+			s.MatchExpressions = []v1.LabelSelectorRequirement{
 				{Key: name(r), Operator: metav1.LabelSelectorOpIn, Values: []string{name(r), ""}},
 				{Key: "example.com/" + name(r), Operator: metav1.LabelSelectorOpExists},
 			}
@@ -190,5 +192,34 @@ func TestFieldsGivenTwiceAreRefused(t *testing.T) {
 		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("the API server answered %v, want a refusal with %s", err, want)
 		}
+	}
+}
+
+// The selector means to the libraries of Kubernetes what it says in JSON.
+func TestSelectorMeta(t *testing.T) {
+	const text = `{"matchLabels":{"app":"db"},"matchExpressions":[{"key":"tier","operator":"In","values":["gold","silver"]},{"key":"old","operator":"DoesNotExist"}]}`
+	var own v1.LabelSelector
+	var want metav1.LabelSelector
+	if err := errors.Join(json.Unmarshal([]byte(text), &own), json.Unmarshal([]byte(text), &want)); err != nil {
+		t.Fatal(err)
+	}
+	got := own.Meta()
+	if diff := cmp.Diff(&want, got); diff != "" {
+		t.Errorf("as metav1.LabelSelector (-want +got):\n%s", diff)
+	}
+	got.MatchLabels["app"], got.MatchExpressions[0].Values[0] = "changed", "changed"
+	if own.MatchLabels["app"] != "db" || own.MatchExpressions[0].Values[0] != "gold" {
+		t.Errorf("a change of the copy changes the selector: %+v", own)
+	}
+	if again, err := json.Marshal(own); err != nil || string(again) != text {
+		t.Errorf("JSON is %s (%v), want %s", again, err, text)
+	}
+	parsed, err := own.Parse()
+	if err != nil || parsed.String() != "app=db,!old,tier in (gold,silver)" {
+		t.Errorf("Parse gives %v, %v", parsed, err)
+	}
+	own.MatchLabels["app"] = "my database"
+	if parsed, err := own.Parse(); err == nil {
+		t.Errorf("Parse gives %v for a value that no label has, want an error", parsed)
 	}
 }

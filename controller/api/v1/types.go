@@ -42,7 +42,7 @@ type StatefulSingletonSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.selector can't be changed, since the pods it picked so far would be forgotten while they run: create another StatefulSingleton instead"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="spec.selector.matchExpressions: operator must be In, NotIn, Exists or DoesNotExist"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="spec.selector.matchExpressions: In and NotIn need values, Exists and DoesNotExist take none"
-	Selector metav1.LabelSelector `json:"selector"`
+	Selector LabelSelector `json:"selector"`
 
 	// MaxTransitionTime is how long a handoff may take, in seconds, before phase
 	// is Failed and the message says what would help. It bounds patience, not

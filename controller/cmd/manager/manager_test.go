@@ -325,7 +325,7 @@ func createSingleton(t *testing.T, name string) *v1.StatefulSingleton {
 	t.Helper()
 	return create(t, &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: release, Name: name, Finalizers: []string{v1.PolicyFinalizer}},
-		Spec:       v1.StatefulSingletonSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
 	})
 }
 

@@ -1,0 +1,68 @@
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// LabelSelector picks pods by their labels, as metav1.LabelSelector does. It is a type
+// of this API because the fields of metav1.LabelSelector have no upper bounds: each
+// selector becomes a part of Kyverno's webhook configuration, which all namespaces share.
+//
+// +structType=atomic
+type LabelSelector struct {
+	// MatchLabels are the labels that a pod must have. At most 16.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(key, size(key) <= 317)",message="spec.selector.matchLabels: a key has more than 317 characters, and no label has such a key: a key is at most a prefix of 253 characters, '/' and a name of 63"
+	// +kubebuilder:validation:XValidation:rule="self.all(key, size(self[key]) <= 63)",message="spec.selector.matchLabels: a value has more than 63 characters, and no label has such a value: shorten it"
+	MatchLabels map[string]string `json:"matchLabels,omitempty"`
+
+	// MatchExpressions are the requirements that the labels of a pod must meet. At most
+	// 16.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	MatchExpressions []LabelSelectorRequirement `json:"matchExpressions,omitempty"`
+}
+
+// LabelSelectorRequirement is one requirement of a LabelSelector.
+type LabelSelectorRequirement struct {
+	// Key is the key of the label: at most 317 characters, a prefix of 253, a slash and a
+	// name of 63.
+	//
+	// +kubebuilder:validation:MaxLength=317
+	Key string `json:"key"`
+
+	// Operator is In, NotIn, Exists or DoesNotExist.
+	Operator metav1.LabelSelectorOperator `json:"operator"`
+
+	// Values are the values of In and NotIn: at least one and at most 32, of 63
+	// characters each. Exists and DoesNotExist take none.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=63
+	Values []string `json:"values,omitempty"`
+}
+
+// Meta returns a copy as metav1.LabelSelector, which the libraries of Kubernetes take.
+func (s *LabelSelector) Meta() *metav1.LabelSelector {
+	meta := &metav1.LabelSelector{}
+	own := s.DeepCopy()
+	meta.MatchLabels = own.MatchLabels
+	for _, requirement := range own.MatchExpressions {
+		meta.MatchExpressions = append(meta.MatchExpressions, metav1.LabelSelectorRequirement(requirement))
+	}
+	return meta
+}
+
+// Parse returns what matches the labels of pods. It fails if the selector is not one that
+// Kubernetes accepts: the definition bounds lengths, but does not know each rule for keys
+// and values.
+func (s *LabelSelector) Parse() (labels.Selector, error) {
+	return metav1.LabelSelectorAsSelector(s.Meta())
+}

@@ -1,0 +1,143 @@
+package policies_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// etcdLimit is the size in bytes of the largest object that etcd stores by default.
+const etcdLimit = 3 << 19
+
+// largestSelector is the largest selector that the definition admits: as many labels,
+// expressions and values, and as long ones, as there may be.
+func largestSelector() v1.LabelSelector {
+	s := v1.LabelSelector{MatchLabels: map[string]string{}}
+	for i := range 16 {
+		s.MatchLabels[longKey("label", i)] = longText("value", i, 63)
+		e := v1.LabelSelectorRequirement{Key: longKey("expression", i), Operator: metav1.LabelSelectorOpNotIn}
+		for j := range 32 {
+			e.Values = append(e.Values, longText("value", j, 63))
+		}
+		s.MatchExpressions = append(s.MatchExpressions, e)
+	}
+	return s
+}
+
+// longKey is one of the longest label keys: a prefix of 253 characters and a name of 63.
+func longKey(kind string, i int) string {
+	return strings.Repeat("a", 61) + "." + strings.Repeat("b", 63) + "." + strings.Repeat("c", 63) + "." + strings.Repeat("d", 63) + "/" + longText(kind, i, 63)
+}
+
+// longText is text of so many characters, another one for each i.
+func longText(kind string, i, length int) string {
+	text := fmt.Sprintf("%s-%d-", kind, i)
+	return text + strings.Repeat("x", length-len(text))
+}
+
+// selectorOfValues is a selector that the definition admits, with so many values.
+func selectorOfValues(values int) (s v1.LabelSelector) {
+	for i := 0; values > 0; i++ {
+		e := v1.LabelSelectorRequirement{Key: longKey("expression", i), Operator: metav1.LabelSelectorOpNotIn}
+		for ; values > 0 && len(e.Values) < 32; values-- {
+			e.Values = append(e.Values, longText("value", values, 63))
+		}
+		s.MatchExpressions = append(s.MatchExpressions, e)
+	}
+	return s
+}
+
+// largestRendered is the largest such selector that is rendered.
+func largestRendered(t *testing.T) v1.LabelSelector {
+	t.Helper()
+	for values := 1; values < 16*32; values++ {
+		if policies.Validate(singletonOf(selectorOfValues(values+1))) != nil {
+			return selectorOfValues(values)
+		}
+	}
+	t.Fatal("every selector is rendered")
+	return v1.LabelSelector{}
+}
+
+// conditionsSize is what a policy adds to Kyverno's webhooks, as JSON.
+func conditionsSize(t *testing.T, policy *unstructured.Unstructured) int {
+	t.Helper()
+	return len(mustJSON(t, matchConditions(t, policy)))
+}
+
+func mustJSON(t *testing.T, o any) []byte {
+	t.Helper()
+	data, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// Kyverno keeps the selectors of all policies in one object. What one tenant puts there
+// is bounded, both with a policy for each singleton and with one for the namespace.
+func TestSelectorSize(t *testing.T) {
+	admitted := singletonOf(largestSelector())
+	for what, err := range map[string]error{
+		"Validate":        policies.Validate(admitted),
+		"Render":          second(policies.Render(admitted, options)),
+		"RenderNamespace": second(policies.RenderNamespace("shop", []v1.StatefulSingleton{*admitted}, options)),
+	} {
+		if !errors.Is(err, policies.ErrSelectorTooLarge) || !strings.Contains(err.Error(), "Create another StatefulSingleton with fewer or shorter labels and values") {
+			t.Errorf("%s of the largest selector that the definition admits: %v, want that it is too large, and what to do", what, err)
+		}
+		t.Logf("%s: %v", what, err)
+	}
+
+	ordinary, largest := singletonOf(v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}}), singletonOf(largestRendered(t))
+	for what, s := range map[string]*v1.StatefulSingleton{"ordinary": ordinary, "largest": largest} {
+		policy := render(t, s)
+		size := conditionsSize(t, policy)
+		t.Logf("%s selector: matchConditions of %d bytes, ClusterPolicy of %d bytes, each as JSON", what, size, len(mustJSON(t, policy.Object)))
+		if most := etcdLimit / 8 / 16; size > most {
+			t.Errorf("%s selector: 16 matchConditions of %d bytes fill more than an eighth of the %d bytes that Kyverno has for all", what, size, etcdLimit)
+		}
+	}
+
+	// One ClusterPolicy for a namespace has to fit into etcd, too, with its rules.
+	var all []v1.StatefulSingleton
+	for fits := 0; ; {
+		s := largest.DeepCopy()
+		s.Name = fmt.Sprintf("db-%d", len(all))
+		all = append(all, *s)
+		policy := renderNamespace(t, all...)
+		if size := len(mustJSON(t, policy.Object)); size > etcdLimit {
+			t.Logf("one ClusterPolicy of a namespace has room for %d singletons of the largest selector, with matchConditions of %d bytes", len(all)-1, fits)
+			break
+		}
+		if fits = conditionsSize(t, policy); fits > etcdLimit/4 {
+			t.Fatalf("%d singletons of one namespace have matchConditions of %d bytes, more than a quarter of what Kyverno has for all", len(all), fits)
+		}
+	}
+}
+
+// The guard refuses the pods of a singleton whose selector is too large to be rendered,
+// and leaves the other pods of its namespace alone: CEL may cost only so much.
+func testLargeSelector(t *testing.T, c client.Client) {
+	s := createSingleton(t, c, "large-selector", singletonOf(largestSelector()))
+	waitForRefusal(t, c, bare(s.Namespace, s), notInjected)
+	if err := c.Create(t.Context(), podOf(s.Namespace, map[string]string{"app": "other"}), client.DryRunAll); err != nil {
+		t.Errorf("a pod that the selector does not pick: %v", err)
+	}
+	almost := bare(s.Namespace, s)
+	almost.Labels[longKey("expression", 15)] = longText("value", 31, 63)
+	if err := c.Create(t.Context(), almost, client.DryRunAll); err != nil {
+		t.Errorf("a pod that fails the last value of the last expression: %v", err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
