@@ -32,7 +32,7 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 		return ctrl.Result{}, nil
 	}
 	result, err := r.letGoOfAll(ctx, singleton)
-	if mayLast(ctx, err) {
+	if r.mayLast(ctx, singleton, err) {
 		err = errors.Join(err, r.tellStopping(ctx, singleton, "the StatefulSingleton can't go yet: can't "+oneLine(err.Error())))
 	}
 	return result, err

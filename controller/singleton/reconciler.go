@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -26,9 +27,15 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
-// conflictDelay is how long to wait before a decision that somebody else's write
-// overtook is made anew.
-const conflictDelay = 10 * time.Millisecond
+const (
+	// conflictDelay is how long to wait before a decision that somebody else's write
+	// overtook is made anew. It doubles with each conflict in a row.
+	conflictDelay = 10 * time.Millisecond
+	// conflictsInARow is the number of conflicts in a row from which on a conflict is an
+	// error like any other: other writers cause a few, an admission webhook that answers
+	// 409 causes one each time. The delays until then add up to 2.5 s.
+	conflictsInARow = 8
+)
 
 // Reconciler brings each StatefulSingleton to where its pods allow.
 type Reconciler struct {
@@ -46,6 +53,34 @@ type Reconciler struct {
 	Clock clock.PassiveClock
 
 	places places
+	conflicts conflicts
+}
+
+// conflicts counts the conflicts in a row of each singleton.
+type conflicts struct {
+	mu    sync.Mutex
+	inRow map[types.NamespacedName]int
+}
+
+// count returns how many reconciles in a row ended in a conflict.
+func (c *conflicts) count(key types.NamespacedName) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inRow[key]
+}
+
+// ended counts one more, or begins anew after a reconcile that ended otherwise.
+func (c *conflicts) ended(key types.NamespacedName, inConflict bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !inConflict {
+		delete(c.inRow, key)
+		return
+	}
+	if c.inRow == nil {
+		c.inRow = map[types.NamespacedName]int{}
+	}
+	c.inRow[key]++
 }
 
 func (r *Reconciler) observer() observe.Observer {
@@ -54,13 +89,15 @@ func (r *Reconciler) observer() observe.Observer {
 
 // Reconcile observes, decides, executes and reports, for one singleton.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	before := r.conflicts.count(request.NamespacedName)
 	result, err := r.reconcile(ctx, request.NamespacedName)
+	r.conflicts.ended(request.NamespacedName, apierrors.IsConflict(err))
 	switch {
 	case ctx.Err() != nil:
 		return ctrl.Result{}, nil // told to stop: nothing went wrong
-	case apierrors.IsConflict(err):
+	case apierrors.IsConflict(err) && before < conflictsInARow:
 		ctrl.LoggerFrom(ctx).V(1).Info("Overtaken by another write, deciding anew", "conflict", err.Error())
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
+		return ctrl.Result{RequeueAfter: conflictDelay << before}, nil
 	}
 	return result, err
 }
@@ -96,7 +133,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	installed := r.Injector.Ensure(ctx, singleton, handingOver)
 	report(&singleton.Status, installed.condition)
 	unguarded := r.createBudget(ctx, singleton, snapshot.Budget(), plan.Budget)
-	if mayLast(ctx, unguarded) {
+	if r.mayLast(ctx, singleton, unguarded) {
 		reportUnguarded(stored, singleton, unguarded)
 	}
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
@@ -115,7 +152,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 // tellStuck has the status say what keeps the plan from being executed: else the log
 // alone would. It tells of the plan, and leaves the record as it was written last.
 func (r *Reconciler) tellStuck(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan, err error) error {
-	if !mayLast(ctx, err) {
+	if !r.mayLast(ctx, singleton, err) {
 		return nil
 	}
 	stored := singleton.DeepCopy()
@@ -136,9 +173,11 @@ func (r *Reconciler) tellStuck(ctx context.Context, singleton *v1.StatefulSingle
 }
 
 // mayLast tells whether what failed may fail for ever, so that somebody has to be told:
-// another write that came first does not, nor does what is gone since it was read.
-func mayLast(ctx context.Context, err error) bool {
-	return err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err)
+// another write that came first does not, unless it does each time, nor does what is gone
+// since it was read.
+func (r *Reconciler) mayLast(ctx context.Context, singleton *v1.StatefulSingleton, err error) bool {
+	overtaken := apierrors.IsConflict(err) && r.conflicts.count(client.ObjectKeyFromObject(singleton)) < conflictsInARow
+	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
 }
 
 func (r *Reconciler) addFinalizer(ctx context.Context, singleton *v1.StatefulSingleton) error {
