@@ -1,0 +1,201 @@
+package singleton_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// restsOnProof tells what a write does that is safe only after live reads. Empty: nothing.
+func restsOnProof(s sentRequest) string {
+	finalizersGo := s.has("metadata", "$deleteFromPrimitiveList/finalizers") ||
+		s.has("metadata", "finalizers") && !strings.Contains(fmt.Sprint(s.body["metadata"]), v1.HandoffFinalizer)
+	switch {
+	case s.isRead() || !s.succeeded():
+		return ""
+	case s.resource == "statefulsingletons" && s.subresource == "status" && s.has("status", "activePodUID"):
+		return "records the holder"
+	case s.resource == "configmaps" && s.verb == "create":
+		return "opens the barrier"
+	case s.resource == "pods" && s.subresource == "status" && s.has("metadata", "annotations", signal.Annotation):
+		return "signals the pod"
+	case s.resource == "pods" && s.subresource == "" && finalizersGo:
+		return "lets go of the pod"
+	}
+	return ""
+}
+
+// wantLiveReads demands that each write that is safe only after live reads comes after all
+// of them, in the requests of one reconcile, and returns what these writes do. needed are
+// the reads besides those that each such write needs.
+func (w *world) wantLiveReads(sent []sentRequest, needed ...string) (did []string) {
+	w.t.Helper()
+	needed = append([]string{
+		"get statefulsingletons/" + singletonName,
+		"list statefulsingletons",
+		"list pods app=db",
+		"list pods " + v1.SingletonLabel + "=" + singletonName,
+	}, needed...)
+	read := map[string]bool{}
+	for _, s := range sent {
+		if s.isRead() {
+			if s.from == fromLive && !s.isLive() && !s.metadataOnly {
+				w.t.Errorf("%s: the API server may answer from its watch cache", s)
+			}
+			if s.isLive() {
+				read[strings.TrimSpace(strings.TrimSuffix(s.verb+" "+s.resource+"/"+s.name, "/")+" "+s.query.Get("labelSelector"))] = true
+			}
+			continue
+		}
+		what := restsOnProof(s)
+		if what == "" {
+			continue
+		}
+		did = append(did, what)
+		for _, need := range needed {
+			if !read[need] {
+				w.t.Errorf("%s: %s before a live read %q", s, what, need)
+			}
+		}
+	}
+	return did
+}
+
+// Whatever releases a pod, or lets go of one, rests on reads that the API server answers
+// by quorum: a cache may lag behind the kubelet that just started a process.
+func TestProofsRestOnLiveReads(t *testing.T) {
+	w := newWorld(t)
+	journal := w.keepJournal()
+	w.createSingleton()
+	sent := &requests{}
+	r := newReconciler(sent.client(t, fromCache), sent.client(t, fromLive), w.clock)
+	d := w.deployment()
+	first := w.warmPod("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
+	var second *corev1.Pod
+	for _, step := range []struct {
+		what   string
+		do     func()
+		needed []string
+		want   []string
+	}{
+		{"the first pod is released", func() {}, nil, []string{"records the holder", "signals the pod"}},
+		{"the holder stops", func() {
+			w.report(first, ready)
+			second = w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)))
+			w.ask(first)
+		}, nil, nil},
+		{"the next pod is released", func() { w.report(first, ended) },
+			[]string{"get nodes/" + nodeName, "get replicasets/db-1", "get replicasets/db-2", "get deployments/db"},
+			[]string{"records the holder", "opens the barrier", "signals the pod", "lets go of the pod"}},
+		{"the singleton goes", func() {
+			w.report(second, ready)
+			w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
+		}, nil, []string{"lets go of the pod"}},
+	} {
+		step.do()
+		sent.taken()
+		w.reconcile(r)
+		did := w.wantLiveReads(sent.taken(), step.needed...)
+		for _, want := range step.want {
+			w.Expect(did).To(ContainElement(want), step.what)
+		}
+	}
+	w.Expect(journal.wantOneAtATime()).To(Equal(2))
+}
+
+// So it is where the cache has the holder as one that stays, because it ended by itself.
+func TestEndRestsOnLiveReads(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	sent := &requests{}
+	r := newReconciler(sent.client(t, fromCache), sent.client(t, fromLive), w.clock)
+	first := w.warmPod("db-1", withCommand)
+	w.reconcile(r)
+	w.report(first, ready)
+	w.warmPod("db-2", withCommand)
+	w.report(first, ended)
+	sent.taken()
+	w.reconcile(r)
+	w.Expect(w.wantLiveReads(sent.taken(), "get nodes/"+nodeName)).To(ContainElement("signals the pod"))
+	w.Expect(w.holder()).To(Equal("db-2"))
+}
+
+// The pods of a singleton that is gone are let go of after the same reads.
+func TestOrphansRestOnLiveReads(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	first, _ := w.handoffDue()
+	w.removeSingleton()
+	sent := &requests{}
+	w.reconcile(newReconciler(sent.client(t, fromCache), sent.client(t, fromLive), w.clock))
+	w.Expect(hasFinalizer(w.pod(first.Name))).To(BeFalse())
+	did := 0
+	read := map[string]bool{}
+	for _, s := range sent.taken() {
+		if s.isRead() {
+			read[s.verb+" "+s.resource] = read[s.verb+" "+s.resource] || s.isLive()
+		}
+		if restsOnProof(s) != "" {
+			did++
+			w.Expect(read).To(And(HaveKeyWithValue("list pods", true), HaveKeyWithValue("get statefulsingletons", true), HaveKeyWithValue("get nodes", true)), s.String())
+		}
+	}
+	w.Expect(did).To(Equal(1))
+}
+
+// A holder whose labels somebody took away is neither picked nor labelled, and is read by
+// its name: it goes on, and no other pod is released.
+func TestHolderWithoutLabels(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	sent := &requests{}
+	r := newReconciler(sent.client(t, fromCache), sent.client(t, fromLive), w.clock)
+	first := w.warmPod("db-1", withCommand)
+	w.reconcile(r)
+	w.report(first, ready)
+	w.reconcile(r)
+	w.Expect(c.Patch(t.Context(), first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":null}}`)))).To(Succeed())
+	second := w.warmPod("db-2", withCommand)
+
+	w.reconcile(r)
+	status := w.singleton().Status
+	w.Expect(status.ActivePodUID).To(Equal(first.UID))
+	w.Expect(status.Phase).NotTo(Equal(v1.PhaseFailed), status.Message)
+	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
+
+	w.ask(first)
+	w.report(first, ended)
+	sent.taken()
+	w.reconcile(r)
+	w.wantLiveReads(sent.taken(), "get pods/db-1", "get nodes/"+nodeName)
+	w.Expect(w.singleton().Status.ActivePodUID).To(Equal(second.UID), "the end of db-1 is proven")
+	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeFalse())
+}
+
+// A pod that runs and has the singleton's label, but is not picked any more, keeps another
+// one from being released.
+func TestRunnerWithoutSelectedLabels(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	first := w.warmPod("db-1", withCommand)
+	w.reconcile(r)
+	w.report(first, ready)
+	w.reconcile(r)
+	w.removeSingleton()
+	w.Expect(c.Patch(t.Context(), first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`)))).To(Succeed())
+	w.createSingleton()
+	w.warmPod("db-2", withCommand)
+
+	w.reconcile(r)
+	w.Expect(signalled(w.pod("db-2"))).To(BeFalse(), "db-1 runs")
+	w.Expect(w.singleton().Status.Message).To(ContainSubstring("db-1"))
+}
