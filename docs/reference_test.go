@@ -78,7 +78,7 @@ func TestNamesOnPagesExist(t *testing.T) {
 
 // What status says is looked up by its words: those on the page are the code's.
 func TestMessagesAreTheCodes(t *testing.T) {
-	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/singleton"), literals(t, "../policies"))
+	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../policies"))
 	for _, guards := range []string{"guards.yaml", "guards-writes.yaml", "guards-controller.yaml", "guards-status.yaml"} {
 		said = append(said, read(t, "../charts/statefulsingleton/templates/"+guards))
 	}

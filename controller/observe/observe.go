@@ -34,7 +34,8 @@ type Observer struct {
 // meanwhile fails the compare-and-swap.
 func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) (handoff.Snapshot, error) {
 	s := handoff.Snapshot{Singleton: singleton}
-	if err := o.othersAndPods(ctx, &s); err != nil {
+	r := &reading{Observer: o, singleton: singleton}
+	if err := r.othersAndPods(ctx, &s); err != nil {
 		return s, err
 	}
 	var budgets policyv1.PodDisruptionBudgetList
@@ -42,7 +43,7 @@ func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) 
 		return s, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", singleton.Namespace, err)
 	}
 	s.Budgets = budgets.Items
-	if err := o.surroundings(ctx, &s); err != nil {
+	if err := r.surroundings(ctx, &s); err != nil {
 		return s, fmt.Errorf("read what the pods of StatefulSingleton %s belong to: %w", client.ObjectKeyFromObject(singleton), err)
 	}
 	return s, nil
@@ -52,17 +53,17 @@ func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) 
 // is not among the others is gone, and what it has done to the pods is seen; or it comes
 // later, and sees what this one does. They may be many, and matter where a pod may be
 // released, or let go of: else those in the cache will do.
-func (o Observer) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err error) {
-	singletons := []client.Reader{o.Live}
-	if s.Singleton.DeletionTimestamp.IsZero() && o.SeemsToStay(ctx, s.Singleton) {
-		singletons = []client.Reader{o.Client, o.Live}
+func (r *reading) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err error) {
+	lists := []func(context.Context) ([]v1.StatefulSingleton, error){r.liveSingletons}
+	if s.Singleton.DeletionTimestamp.IsZero() && r.SeemsToStay(ctx, s.Singleton) {
+		lists = []func(context.Context) ([]v1.StatefulSingleton, error){r.cachedSingletons, r.liveSingletons}
 	}
-	for i, from := range singletons {
-		if s.Others, err = others(ctx, from, s.Singleton); err != nil {
+	for i, list := range lists {
+		if s.Others, err = r.others(ctx, list); err != nil {
 			return fmt.Errorf("list StatefulSingletons in namespace %s: %w", s.Singleton.Namespace, err)
 		}
 		s.Pods = nil
-		if err := o.pods(ctx, s); err != nil {
+		if err := r.pods(ctx, s); err != nil {
 			return fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(s.Singleton), err)
 		}
 		if i == 0 && s.HolderStays() {
@@ -74,7 +75,7 @@ func (o Observer) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err e
 
 // pods reads those that bear the singleton's label, those that the selector picks, and
 // the recorded holder.
-func (o Observer) pods(ctx context.Context, s *handoff.Snapshot) error {
+func (r *reading) pods(ctx context.Context, s *handoff.Snapshot) error {
 	singleton := s.Singleton
 	labelled := client.MatchingLabels{v1.SingletonLabel: singleton.Name}
 	selector, err := singleton.Spec.Selector.Parse()
@@ -82,24 +83,23 @@ func (o Observer) pods(ctx context.Context, s *handoff.Snapshot) error {
 	switch {
 	case err != nil:
 		// A selector that is none picks nothing: the Injector says what is wrong with it.
-		err = o.listPods(ctx, s, labelled)
-	case !o.selectorDoes(ctx, singleton, selector):
-		err = o.listPods(ctx, s, selected, labelled)
+		err = r.listPods(ctx, s, labelled)
+	case !r.selectorDoes(ctx, singleton, selector):
+		err = r.listPods(ctx, s, selected, labelled)
 	default:
-		if err = o.listPods(ctx, s, selected); err == nil && !s.HolderStays() {
-			err = o.listPods(ctx, s, labelled)
+		if err = r.listPods(ctx, s, selected); err == nil && !s.HolderStays() {
+			err = r.listPods(ctx, s, labelled)
 		}
 	}
 	holder := singleton.Status.ActivePod
 	if err != nil || holder == "" || hasPod(s, singleton.Status.ActivePodUID) {
 		return err
 	}
-	var pod corev1.Pod
-	err = o.Live.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: holder}, &pod)
-	if err == nil && pod.UID == singleton.Status.ActivePodUID {
-		s.Pods = append(s.Pods, pod)
+	found, err := named[corev1.Pod](ctx, r, r.Live, singleton.Namespace, sets.New(holder))
+	if pod := found[holder]; pod != nil && pod.UID == singleton.Status.ActivePodUID {
+		s.Pods = append(s.Pods, *pod)
 	}
-	return client.IgnoreNotFound(err)
+	return err
 }
 
 // selectorDoes tells whether, as the caches have it, the holder stays and the selector
@@ -136,19 +136,20 @@ func PodMetadata() *metav1.PartialObjectMetadata {
 }
 
 // listPods adds the pods that match, each once.
-func (o Observer) listPods(ctx context.Context, s *handoff.Snapshot, matches ...client.ListOption) error {
-	lists := make([]corev1.PodList, len(matches))
+func (r *reading) listPods(ctx context.Context, s *handoff.Snapshot, matches ...client.ListOption) error {
+	lists := make([][]corev1.Pod, len(matches))
 	reads, readContext := errgroup.WithContext(ctx)
 	for i := range matches {
-		reads.Go(func() error {
-			return o.Live.List(readContext, &lists[i], client.InNamespace(s.Singleton.Namespace), matches[i])
+		reads.Go(func() (err error) {
+			lists[i], err = r.podsThat(readContext, matches[i])
+			return err
 		})
 	}
 	if err := reads.Wait(); err != nil {
 		return err
 	}
-	for i := range lists {
-		for _, pod := range lists[i].Items {
+	for _, pods := range lists {
+		for _, pod := range pods {
 			if !hasPod(s, pod.UID) {
 				s.Pods = append(s.Pods, pod)
 			}
@@ -162,38 +163,59 @@ func hasPod(s *handoff.Snapshot, uid types.UID) bool {
 }
 
 // others reads the other singletons of the namespace.
-func others(ctx context.Context, from client.Reader, singleton *v1.StatefulSingleton) ([]v1.StatefulSingleton, error) {
+func (r *reading) others(ctx context.Context, list func(context.Context) ([]v1.StatefulSingleton, error)) ([]v1.StatefulSingleton, error) {
+	all, err := list(ctx)
+	return slices.DeleteFunc(all, func(other v1.StatefulSingleton) bool { return other.Name == r.singleton.Name }), err
+}
+
+func (r *reading) cachedSingletons(ctx context.Context) ([]v1.StatefulSingleton, error) {
 	var list v1.StatefulSingletonList
-	if err := from.List(ctx, &list, client.InNamespace(singleton.Namespace)); err != nil {
-		return nil, err
+	err := r.Client.List(ctx, &list, client.InNamespace(r.singleton.Namespace))
+	return list.Items, err
+}
+
+func (r *reading) liveSingletons(ctx context.Context) (all []v1.StatefulSingleton, err error) {
+	for next, first := "", true; first || next != ""; first = false {
+		var page v1.StatefulSingletonList
+		err := alone(ctx, listAtOnce, func(ctx context.Context) error {
+			err := r.Live.List(ctx, &page, client.InNamespace(r.singleton.Namespace), client.Limit(singletonsPerPage), client.Continue(next))
+			for i := range page.Items {
+				trim(&page.Items[i])
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		all, next = append(all, page.Items...), page.Continue
 	}
-	return slices.DeleteFunc(list.Items, func(other v1.StatefulSingleton) bool { return other.Name == singleton.Name }), nil
+	return all, nil
 }
 
 // surroundings reads what is wanted besides the pods, all at once.
-func (o Observer) surroundings(ctx context.Context, s *handoff.Snapshot) error {
+func (r *reading) surroundings(ctx context.Context, s *handoff.Snapshot) error {
 	namespace, want := s.Singleton.Namespace, wantedFor(s)
 	reads, readContext := errgroup.WithContext(ctx)
 	reads.Go(func() (err error) {
-		s.Nodes, err = named[corev1.Node](readContext, o.Live, "", want.nodes)
+		s.Nodes, err = named[corev1.Node](readContext, r, r.Live, "", want.nodes)
 		return err
 	})
 	reads.Go(func() (err error) {
 		// Nothing is proven by these, and they cost no request.
-		s.CachedNodes, err = named[corev1.Node](readContext, o.Client, "", want.cachedNodes)
+		s.CachedNodes, err = named[corev1.Node](readContext, r, r.Client, "", want.cachedNodes)
 		return err
 	})
 	reads.Go(func() (err error) {
-		s.Claims, err = named[corev1.PersistentVolumeClaim](readContext, o.Live, namespace, want.claims)
+		s.Claims, err = named[corev1.PersistentVolumeClaim](readContext, r, r.Live, namespace, want.claims)
 		return err
 	})
 	reads.Go(func() error {
-		found, err := named[appsv1.StatefulSet](readContext, o.Live, namespace, want.statefulSets)
+		found, err := named[appsv1.StatefulSet](readContext, r, r.Live, namespace, want.statefulSets)
 		s.StatefulSets = byUID(found)
 		return err
 	})
 	reads.Go(func() error {
-		found, err := named[appsv1.ReplicaSet](readContext, o.Live, namespace, want.replicaSets)
+		found, err := named[appsv1.ReplicaSet](readContext, r, r.Live, namespace, want.replicaSets)
 		if err != nil {
 			return err
 		}
@@ -202,7 +224,7 @@ func (o Observer) surroundings(ctx context.Context, s *handoff.Snapshot) error {
 		for _, rs := range found {
 			deployments.Insert(ownerName(rs, "Deployment"))
 		}
-		owners, err := named[appsv1.Deployment](readContext, o.Live, namespace, deployments)
+		owners, err := named[appsv1.Deployment](readContext, r, r.Live, namespace, deployments)
 		s.Deployments = byUID(owners)
 		return err
 	})
@@ -249,25 +271,35 @@ func ownerName(object metav1.Object, kind string) string {
 	return ""
 }
 
-// named reads objects, all at once. One that does not exist is missing from what
+// named reads objects, a few at once. One that does not exist is missing from what
 // it returns, by name.
 func named[T any, P interface {
 	*T
 	client.Object
-}](ctx context.Context, reader client.Reader, namespace string, names sets.Set[string]) (map[string]*T, error) {
+	Size() int
+}](ctx context.Context, r *reading, reader client.Reader, namespace string, names sets.Set[string]) (map[string]*T, error) {
+	if names.Delete(""); names.Len() > maxNames {
+		return nil, &TooManyPodsError{fmt.Sprintf("the pods refer to more than %d objects of the kind %T", maxNames, *new(T)), r.singleton}
+	}
 	var mu sync.Mutex
 	found := map[string]*T{}
 	reads, readContext := errgroup.WithContext(ctx)
-	for name := range names.Delete("") {
+	reads.SetLimit(namesAtOnce)
+	for name := range names {
 		reads.Go(func() error {
 			object := P(new(T))
-			err := reader.Get(readContext, client.ObjectKey{Namespace: namespace, Name: name}, object)
-			if err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				found[name] = object
+			err := alone(readContext, objectAtOnce, func(ctx context.Context) error {
+				err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object)
+				trim(object)
+				return err
+			})
+			if err != nil {
+				return client.IgnoreNotFound(err)
 			}
-			return client.IgnoreNotFound(err)
+			mu.Lock()
+			defer mu.Unlock()
+			found[name] = object
+			return r.keep(object)
 		})
 	}
 	return found, reads.Wait()

@@ -35,7 +35,14 @@ const (
 	// error like any other: other writers cause a few, an admission webhook that answers
 	// 409 causes one each time. The delays until then add up to 2.5 s.
 	conflictsInARow = 8
+	// tooManyPoll is how often to look again whether fewer pods match. No watch reports
+	// the pods that only the selector picks.
+	tooManyPoll = 10 * time.Second
 )
+
+// reasonTooManyPods is the reason of Ready, Reconciling and Stalled if the pods are too
+// many, or too large, to be read.
+const reasonTooManyPods = "TooManyPods"
 
 // Reconciler brings each StatefulSingleton to where its pods allow.
 type Reconciler struct {
@@ -52,7 +59,7 @@ type Reconciler struct {
 	// Clock tells the time.
 	Clock clock.PassiveClock
 
-	places places
+	places    places
 	conflicts conflicts
 }
 
@@ -117,7 +124,10 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		return ctrl.Result{}, err
 	}
 	snapshot, err := r.observer().Observe(ctx, singleton)
-	if err != nil {
+	var tooMany *observe.TooManyPodsError
+	if errors.As(err, &tooMany) {
+		return r.tellTooMany(ctx, singleton, tooMany)
+	} else if err != nil {
 		return ctrl.Result{}, err
 	}
 	r.places.note(key, snapshot)
@@ -147,6 +157,26 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		result.Priority = new(handler.LowPriority) // another look can wait behind what happens
 	}
 	return result, nil
+}
+
+// tellTooMany writes to the status that nothing is decided, and leaves the record as it is.
+func (r *Reconciler) tellTooMany(ctx context.Context, singleton *v1.StatefulSingleton, tooMany *observe.TooManyPodsError) (ctrl.Result, error) {
+	stored := singleton.DeepCopy()
+	status := &singleton.Status
+	if !handingOver(status) {
+		status.TransitionTimestamp = new(metav1.NewMicroTime(r.Clock.Now()))
+	}
+	status.Phase, status.Message, status.ObservedGeneration = v1.PhaseFailed, tooMany.Error(), singleton.Generation
+	for kind, value := range map[string]metav1.ConditionStatus{
+		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionReconciling: metav1.ConditionFalse, v1.ConditionStalled: metav1.ConditionTrue,
+	} {
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: kind, Status: value, Reason: reasonTooManyPods, Message: status.Message, ObservedGeneration: singleton.Generation,
+		})
+	}
+	installed := r.Injector.Ensure(ctx, singleton, true)
+	report(status, installed.condition)
+	return ctrl.Result{RequeueAfter: min(tooManyPoll, installed.recheck)}, r.writeStatus(ctx, stored, singleton)
 }
 
 // tellStuck has the status say what keeps the plan from being executed: else the log

@@ -47,6 +47,8 @@ type sentRequest struct {
 	// body is the object, the patch or the DeleteOptions; nil if the request has no body.
 	body map[string]any
 	code int
+	// received is the number of bytes of the answer that were read.
+	received *int
 }
 
 // client returns a client with the rights of the controller. Its requests are recorded
@@ -93,12 +95,25 @@ func (r *recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	response, err := r.next.RoundTrip(request)
 	if err == nil {
-		sent.code = response.StatusCode
+		sent.code, sent.received = response.StatusCode, new(int)
+		response.Body = &countedBody{response.Body, sent.received}
 		r.mu.Lock()
 		r.sent = append(r.sent, sent)
 		r.mu.Unlock()
 	}
 	return response, err
+}
+
+// countedBody counts what is read of an answer.
+type countedBody struct {
+	io.ReadCloser
+	read *int
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	*b.read += n
+	return n, err
 }
 
 // parseRequest reads verb and object from method, path and query.

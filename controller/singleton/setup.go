@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -52,11 +53,41 @@ func CacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			observe.PodMetadata():           {Label: labels.NewSelector().Add(*hasLabel)},
+			observe.PodMetadata():           {Label: labels.NewSelector().Add(*hasLabel), Transform: onlyShort},
+			&v1.StatefulSingleton{}:         {Transform: onlyShort},
 			&corev1.Node{}:                  {Transform: onlyDrains},
 			&policyv1.PodDisruptionBudget{}: {Transform: onlySpec},
 		},
 	}
+}
+
+// longestAnnotation is the size in bytes of the longest annotation in the cache, and
+// longestSelector that of the longest selector of a budget: users choose how long these
+// are, and how many objects have them.
+const (
+	longestAnnotation = 256
+	longestSelector   = 16 << 10
+)
+
+// onlyShort keeps of an object all but long annotations. Of those of this project it keeps
+// the beginning, which tells that the annotation is there.
+func onlyShort(o any) (any, error) {
+	object, err := meta.Accessor(o)
+	if err != nil {
+		return o, nil // word of one that is gone
+	}
+	object.SetManagedFields(nil)
+	annotations := object.GetAnnotations()
+	for key, value := range annotations {
+		switch own := strings.HasPrefix(key, v1.GroupVersion.Group+"/"); {
+		case len(value) <= longestAnnotation:
+		case own:
+			annotations[key] = strings.Clone(value[:longestAnnotation])
+		default:
+			delete(annotations, key)
+		}
+	}
+	return o, nil
 }
 
 // onlyDrains keeps of a node what tells whether it is drained, and whether it answers.
@@ -77,10 +108,15 @@ func onlyDrains(o any) (any, error) {
 	return kept, nil
 }
 
-// onlySpec keeps of a budget whose it is and which pods it covers.
+// onlySpec keeps of a budget whose it is and which pods it covers. A budget whose selector
+// is too long to be kept counts as one that covers none: then drains may be refused, and
+// nothing else.
 func onlySpec(o any) (any, error) {
 	if budget, ok := o.(*policyv1.PodDisruptionBudget); ok {
 		budget.ManagedFields, budget.Annotations, budget.Labels, budget.Status = nil, nil, nil, policyv1.PodDisruptionBudgetStatus{}
+		if selector := budget.Spec.Selector; selector != nil && selector.Size() > longestSelector {
+			budget.Spec.Selector = nil
+		}
 	}
 	return o, nil
 }

@@ -98,7 +98,7 @@ func begins(before, after *v1.StatefulSingletonStatus) bool {
 	switch outcome := outcomeOf(after); {
 	case !handingOver(after):
 		return false
-	case outcome == handoff.SeveralRun || outcome == handoff.Overlapping || outcome == handoff.HolderLost:
+	case outcome == handoff.SeveralRun || outcome == handoff.Overlapping || outcome == handoff.HolderLost || outcome == reasonTooManyPods:
 		return false // no handoff can
 	case !handingOver(before) || completes(before, after):
 		return true

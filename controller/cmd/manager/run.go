@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
@@ -157,6 +158,7 @@ func run(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
+	observe.LimitLargeResponses(config)
 	scheme, err := newScheme()
 	if err != nil {
 		return err

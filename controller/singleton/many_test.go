@@ -1,0 +1,183 @@
+package singleton_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+)
+
+// evictedSize is the size in bytes of each pod that evicted creates.
+const evictedSize = 200 << 10
+
+// evicted creates pods that were evicted. Half of each is an annotation, and half a variable
+// of the environment.
+func (w *world) evicted(pods int) {
+	w.t.Helper()
+	long := strings.Repeat("x", evictedSize/2)
+	var creates errgroup.Group
+	creates.SetLimit(8)
+	for i := range pods {
+		creates.Go(func() error {
+			pod := inject(w.bare(fmt.Sprintf("evicted-%d", i), withCommand), w.key(singletonName))
+			pod.Annotations["long"] = long
+			pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LONG", Value: long}}
+			if err := c.Create(w.t.Context(), pod); err != nil {
+				return err
+			}
+			pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "Evicted"
+			return c.Status().Update(w.t.Context(), pod)
+		})
+	}
+	w.Expect(creates.Wait()).To(Succeed())
+}
+
+// wantTooMany checks that the status says that nothing is decided, and why, and that the
+// record is as it was.
+func (w *world) wantTooMany(holder *corev1.Pod, why string) {
+	w.t.Helper()
+	status := w.singleton().Status
+	w.Expect(status.Phase).To(Equal(v1.PhaseFailed))
+	w.Expect(status.ActivePodUID).To(Equal(holder.UID))
+	w.Expect(status.Message).To(And(HavePrefix(why+". No pod is released or let go of until fewer match."),
+		ContainSubstring("kubectl delete pod -n "+w.namespace+" -l 'app=db' --field-selector=status.phase=Failed")))
+	for kind, want := range map[string]metav1.ConditionStatus{
+		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionReconciling: metav1.ConditionFalse, v1.ConditionStalled: metav1.ConditionTrue,
+	} {
+		condition := meta.FindStatusCondition(status.Conditions, kind)
+		w.Expect(condition).To(And(HaveField("Status", want), HaveField("Reason", "TooManyPods"), HaveField("Message", status.Message)), kind)
+	}
+}
+
+// allocated returns what do allocates in all, and what of that is still in use after, in MiB.
+func allocated(do func()) (total, kept uint64) {
+	var before, after, collected runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	runtime.GC()
+	runtime.ReadMemStats(&collected)
+	return (after.TotalAlloc - before.TotalAlloc) >> 20, (max(collected.HeapAlloc, before.HeapAlloc) - before.HeapAlloc) >> 20
+}
+
+// More pods match than are read: nothing is decided, the status says what to do, and it
+// goes on once they are fewer. What is read at once is bounded, and what is kept even more.
+// Not parallel: it measures memory.
+func TestTooManyPods(t *testing.T) {
+	w := newLonelyWorld(t)
+	journal := w.keepJournal()
+	w.createSingleton()
+	sent := &requests{}
+	live := sent.client(t, fromLive)
+	r := newReconciler(sent.client(t, fromCache), live, w.clock)
+	first := w.warmPod("db-1", withCommand)
+	w.reconcile(r)
+	w.report(first, ready)
+	w.reconcile(r)
+	w.clock.advance(time.Hour)
+	second := w.warmPod("db-2", withCommand)
+	w.ask(first)
+	w.report(first, ended)
+	const mebibytes = observe.MaxPods * evictedSize >> 20
+	w.evicted(observe.MaxPods - 1) // and db-1 and db-2
+
+	sent.taken()
+	var result ctrl.Result
+	total, _ := allocated(func() { result = w.reconcile(r) })
+	t.Logf("a reconcile of %d pods, of %d MiB, allocates %d MiB in all", observe.MaxPods+1, mebibytes, total)
+	var whole, largest int
+	for _, s := range sent.taken() {
+		w.Expect(restsOnProof(s)).To(Or(BeEmpty(), Equal("records the holder")), "it writes no pod: %s", s)
+		if s.verb == "list" && s.resource == "pods" && s.from == fromLive {
+			w.Expect(s.query.Get("limit")).To(Equal("16"), s.String())
+			largest = max(largest, *s.received)
+			if !s.metadataOnly {
+				whole++
+			}
+		}
+	}
+	w.Expect(whole).To(BeNumerically("<=", 2), "pages of whole pods")
+	w.Expect(largest).To(And(BeNumerically(">", 10*evictedSize), BeNumerically("<", 18*evictedSize)), "bytes of the largest answer")
+	w.Expect(result.RequeueAfter).To(BeNumerically("<=", 10*time.Second))
+	w.wantTooMany(first, "more than 250 pods match spec.selector or have the label apps.statefulsingleton.com/singleton=db")
+	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
+	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
+
+	// One fewer, and all are read, page by page.
+	w.Expect(c.Delete(t.Context(), w.pod("evicted-0"), client.GracePeriodSeconds(0))).To(Succeed())
+	var snapshot handoff.Snapshot
+	stored := w.singleton()
+	_, kept := allocated(func() {
+		var err error
+		snapshot, err = observe.Observer{Client: live, Live: live}.Observe(t.Context(), stored)
+		w.Expect(err).NotTo(HaveOccurred())
+	})
+	t.Logf("of %d pods, of %d MiB, %d MiB are kept", len(snapshot.Pods), mebibytes, kept)
+	w.Expect(snapshot.Pods).To(HaveLen(observe.MaxPods))
+	w.Expect(kept).To(BeNumerically("<", 16), "MiB")
+	w.reconcile(r)
+	status := w.singleton().Status
+	w.Expect(status.ActivePodUID).To(Equal(second.UID))
+	w.Expect(status.Phase).To(Equal(v1.PhaseTransitioning))
+	w.Expect(status.Message).NotTo(ContainSubstring("takes longer"))
+	w.Expect(signalled(w.pod("db-2"))).To(BeTrue())
+	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeFalse())
+	w.Expect(journal.wantOneAtATime()).To(Equal(2))
+}
+
+// A few pods can be too large as well, by what is not trimmed, or refer to too much.
+func TestTooLargePods(t *testing.T) {
+	tests := map[string]struct {
+		bloat func(i int, pod *corev1.Pod)
+		want  string
+	}{
+		"many variables": {func(_ int, pod *corev1.Pod) {
+			for i := range 8000 {
+				pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("V%d", i), Value: strings.Repeat("x", 100)})
+			}
+		}, "the pods, and the objects that they refer to, take more than 3 MiB"},
+		"many claims": {func(pod int, p *corev1.Pod) {
+			for i := range 60 {
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("v%d", i), VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprintf("claim-%d-%d", pod, i)},
+				}})
+			}
+		}, "the pods refer to more than 250 objects of the kind v1.PersistentVolumeClaim"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.createSingleton()
+			r := newReconciler(controllerClient, controllerClient, w.clock)
+			first := w.warmPod("db-1", withCommand)
+			w.reconcile(r)
+			w.report(first, ready)
+			var large []*corev1.Pod
+			for i := range 5 {
+				large = append(large, w.createPod(fmt.Sprintf("large-%d", i), withCommand, func(pod *corev1.Pod) { test.bloat(i, pod) }))
+			}
+			w.reconcile(r)
+			w.wantTooMany(first, test.want)
+
+			for _, pod := range large[1:] {
+				w.Expect(c.Delete(t.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
+			}
+			w.reconcile(r)
+			w.Expect(w.singleton().Status.Phase).NotTo(Equal(v1.PhaseFailed))
+		})
+	}
+}
