@@ -29,6 +29,56 @@ func (w *world) reconcile(r *singleton.Reconciler) ctrl.Result {
 	return result
 }
 
+// holdUp has a controller of its own reconcile the singleton of that name, and stops it just before the first write that
+// which picks. It returns once the controller is there. proceed has the controller go on, and returns what it came to.
+func (w *world) holdUp(name string, which func(write) bool, changes ...func(*singleton.Reconciler)) (proceed func() (ctrl.Result, error)) {
+	w.t.Helper()
+	type answer struct {
+		result ctrl.Result
+		err    error
+	}
+	reached, goOn, answers := make(chan struct{}), make(chan struct{}), make(chan answer, 1)
+	stop, resume := sync.OnceFunc(func() { close(reached); <-goOn }), sync.OnceFunc(func() { close(goOn) })
+	w.t.Cleanup(resume)
+	slow := newReconciler(writing(func(sent write) {
+		if which(sent) {
+			stop()
+		}
+	}), controllerClient, w.clock)
+	for _, change := range changes {
+		change(slow)
+	}
+	go func() {
+		result, err := slow.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.key(name)})
+		answers <- answer{result, err}
+	}()
+	w.Eventually(reached).Should(BeClosed(), "the controller comes to the write that the test waits for")
+	return func() (ctrl.Result, error) {
+		w.t.Helper()
+		resume()
+		var got answer
+		w.Eventually(answers).Should(Receive(&got), "the controller goes on")
+		return got.result, got.err
+	}
+}
+
+// ofStatus tells whether the write is of a singleton's status.
+func ofStatus(sent write) bool {
+	_, ok := sent.object.(*v1.StatefulSingleton)
+	return ok && strings.HasSuffix(sent.verb, "/status")
+}
+
+// ofPod tells whether the write is of a pod, but not of its status.
+func ofPod(sent write) bool {
+	_, ok := sent.object.(*corev1.Pod)
+	return ok && sent.verb == "patch"
+}
+
+// ofSignal tells whether the write signals a pod.
+func ofSignal(sent write) bool {
+	return sent.verb == "patch/status" && strings.Contains(sent.data, signal.Annotation)
+}
+
 // A controller that decided on what it read, and was overtaken before it wrote,
 // loses the compare-and-swap and signals nothing.
 func TestStaleReconciler(t *testing.T) {
@@ -40,48 +90,22 @@ func TestStaleReconciler(t *testing.T) {
 	w.report(a, pulling)
 	w.report(b, pulling)
 	w.reconcile(fresh)
-
-	writes, proceed := make(chan struct{}), make(chan struct{})
-	podWrites := 0
-	slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, c client.Client, name string, o client.Object, options ...client.SubResourceUpdateOption) error {
-			close(writes)
-			<-proceed
-			podWrites = 0 // the finalizer comes before the record
-			return c.SubResource(name).Update(ctx, o, options...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if _, ok := o.(*corev1.Pod); ok {
-				podWrites++
-			}
-			return c.Patch(ctx, o, patch, options...)
-		},
-	})
 	w.report(a, held)
-	type answer struct {
-		result ctrl.Result
-		err    error
-	}
-	answers := make(chan answer)
-	go func() {
-		result, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), w.request())
-		answers <- answer{result, err}
-	}()
-	<-writes // about to record a
+	proceed := w.holdUp(singletonName, ofStatus) // about to record a
 
 	w.report(a, pulling)
 	w.report(b, held)
 	w.reconcile(fresh)
 	w.Expect(w.holder()).To(Equal("b"))
-	close(proceed)
+	before := []*corev1.Pod{w.pod("a"), w.pod("b")}
+	result, err := proceed()
 
-	got := <-answers
-	w.Expect(got.err).NotTo(HaveOccurred())
-	w.Expect(got.result.RequeueAfter).To(BeNumerically(">", 0), "it decides anew")
-	w.Expect(podWrites).To(BeZero(), "writes on pods after a lost compare-and-swap")
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it decides anew")
+	w.Expect(w.holder()).To(Equal("b"))
+	w.Expect([]*corev1.Pod{w.pod("a"), w.pod("b")}).To(Equal(before), "pods after a lost compare-and-swap")
 	w.Expect(signalled(w.pod("a"))).To(BeFalse())
 	w.Expect(signalled(w.pod("b"))).To(BeTrue())
-	w.Expect(w.holder()).To(Equal("b"))
 	w.Expect(journal.wantOneAtATime()).To(Equal(1))
 }
 
@@ -102,30 +126,15 @@ func TestLateSignal(t *testing.T) {
 			w.createSingleton()
 			d := w.deployment()
 			a := w.warmPod("a", withCommand, ownedBy(w.replicaSet(d, 1)))
-			signals, proceed := make(chan struct{}), make(chan struct{})
-			slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
-				SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-					if data, err := patch.Data(o); err == nil && strings.Contains(string(data), signal.Annotation) {
-						close(signals)
-						<-proceed
-					}
-					return c.SubResource(subResource).Patch(ctx, o, patch, options...)
-				},
-			})
-			done := make(chan error)
-			go func() {
-				_, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), w.request())
-				done <- err
-			}()
-			<-signals
+			proceed := w.holdUp(singletonName, ofSignal)
 			w.Expect(w.holder()).To(Equal("a"))
 
 			writeOff(w, a)
 			w.warmPod("b", withCommand, ownedBy(w.replicaSet(d, 2)))
 			w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
 			w.Expect(w.holder()).To(Equal("b"))
-			close(proceed)
-			w.Expect(<-done).NotTo(HaveOccurred(), "being late is no error")
+			_, err := proceed()
+			w.Expect(err).NotTo(HaveOccurred(), "being late is no error")
 			if a = w.pod("a"); a != nil {
 				w.Expect(signalled(a)).To(BeFalse())
 			}
@@ -156,35 +165,21 @@ func TestLateProtect(t *testing.T) {
 			w := newWorld(t)
 			w.createSingleton()
 			pod := test.pod(w)
-			protects, proceed := make(chan struct{}), make(chan struct{})
-			once := sync.OnceFunc(func() { close(protects); <-proceed })
-			slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
-				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-					if _, ok := o.(*corev1.Pod); ok {
-						once()
-					}
-					return c.Patch(ctx, o, patch, options...)
-				},
-			})
-			done := make(chan error)
-			go func() {
-				_, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), w.request())
-				done <- err
-			}()
-			<-protects
+			proceed := w.holdUp(singletonName, ofPod)
 
 			fresh := newReconciler(controllerClient, controllerClient, w.clock)
 			w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
 			w.reconcile(fresh)
-			w.Expect(c.Get(t.Context(), w.key(singletonName), &v1.StatefulSingleton{})).To(MatchError(apierrors.IsNotFound, "not found"))
-			close(proceed)
-			w.Expect(<-done).To(MatchError(apierrors.IsNotFound, "not found"))
+			w.gone()
+			_, err := proceed()
+			w.Expect(err).To(MatchError(apierrors.IsNotFound, "not found"))
 			w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
 
 			w.ask(pod)
-			w.reconcile(fresh)
+			result := w.reconcile(fresh)
 			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(!test.wantAtOnce))
 			if !test.wantAtOnce {
+				w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "a taint of the node is no event of the pod")
 				w.report(pod, ended)
 				w.reconcile(fresh)
 				w.Expect(hasFinalizer(w.pod("db-1"))).To(BeFalse())
@@ -221,27 +216,13 @@ func TestOtherGoesMeanwhile(t *testing.T) {
 	theirs := inject(w.bare("theirs", withCommand), w.key("other"))
 	w.Expect(c.Create(t.Context(), theirs)).To(Succeed())
 	w.report(theirs, held)
-	writes, proceed, written := make(chan struct{}), make(chan struct{}), make(chan error)
-	once := sync.OnceFunc(func() { close(writes); <-proceed })
-	slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if _, ok := o.(*corev1.Pod); ok {
-				once()
-			}
-			return c.Patch(ctx, o, patch, options...)
-		},
-	})
-	go func() {
-		_, err := newReconciler(slow, controllerClient, w.clock).Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("other")})
-		written <- err
-	}()
-	<-writes // about to choose its pod
+	proceed := w.holdUp("other", ofPod) // about to choose its pod
 
 	w.createSingleton()
 	w.warmPod("ours", withCommand)
 	live := &between{Reader: controllerClient, meanwhile: sync.OnceFunc(func() {
-		close(proceed)
-		w.Expect(<-written).NotTo(HaveOccurred())
+		_, err := proceed()
+		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(c.Delete(t.Context(), other)).To(Succeed())
 		w.reconcileOne(newReconciler(controllerClient, controllerClient, w.clock), w.key("other"))
 	})}

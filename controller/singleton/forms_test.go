@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -16,9 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
@@ -133,42 +130,24 @@ func TestStaleWriterOfSharedPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.kyverno(serves)
-			perNamespace := func(c client.Client) *singleton.Reconciler {
-				r := newReconciler(c, controllerClient, w.clock)
-				r.Injector.Per = policies.PerNamespace
-				return r
-			}
+			perNamespace := func(r *singleton.Reconciler) { r.Injector.Per = policies.PerNamespace }
+			fresh := newReconciler(controllerClient, controllerClient, w.clock)
+			perNamespace(fresh)
 			for _, name := range test.thereBefore {
 				w.createNamed(name)
-				w.reconcileOne(perNamespace(controllerClient), w.key(name))
+				w.reconcileOne(fresh, w.key(name))
 			}
-			writes, proceed := make(chan struct{}), make(chan struct{})
-			once := sync.OnceFunc(func() { close(writes); <-proceed })
-			slow := interceptor.NewClient(controllerClient, interceptor.Funcs{
-				Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
-					once()
-					return c.Apply(ctx, o, options...)
-				},
-				Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-					once()
-					return c.Create(ctx, o, options...)
-				},
-			})
 			w.createNamed("b")
-			done := make(chan error)
-			go func() {
-				_, err := perNamespace(slow).Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("b")})
-				done <- err
-			}()
-			<-writes // it knows of b, and not of c
+			proceed := w.holdUp("b", ofPolicy, perNamespace) // it knows of b, and not of c
 
 			w.createNamed("c")
-			w.reconcileOne(perNamespace(controllerClient), w.key("c"))
+			w.reconcileOne(fresh, w.key("c"))
 			want := map[string][]string{policies.NamespaceName(w.namespace): append(test.thereBefore, "b", "c")}
 			w.Expect(w.forms()).To(Equal(want))
-			close(proceed)
-			w.Expect(<-done).NotTo(HaveOccurred())
+			_, err := proceed()
+			w.Expect(err).NotTo(HaveOccurred())
 			w.Expect(w.forms()).To(Equal(want))
+			w.Expect(w.installedReason("b")).To(Equal("Injected"), "being overtaken is no error")
 		})
 	}
 }

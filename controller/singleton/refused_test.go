@@ -29,7 +29,7 @@ func refusingClient(refused func(o client.Object, subResource string) bool) clie
 		if !refused(o, subResource) {
 			return nil
 		}
-		return apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprintf("%T", o)}, o.GetName(), errors.New(notOnMyWatch))
+		return refusal(o)
 	}
 	return interceptor.NewClient(controllerClient, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
@@ -51,6 +51,11 @@ func refusingClient(refused func(o client.Object, subResource string) bool) clie
 			return c.SubResource(name).Patch(ctx, o, patch, options...)
 		},
 	})
+}
+
+// refusal is the API server's answer to a write that the controller has no right to.
+func refusal(o client.Object) error {
+	return apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprintf("%T", o)}, o.GetName(), errors.New(notOnMyWatch))
 }
 
 func refusesPods(o client.Object, subResource string) bool {
