@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // node creates a node of this test alone, named as its namespace.
@@ -93,6 +94,7 @@ func TestWarmDrain(t *testing.T) {
 	w.Eventually(w.budget).ShouldNot(BeNil())
 	budget := w.budget()
 	w.Expect(metav1.IsControlledBy(budget, s)).To(BeTrue(), "it goes with its singleton")
+	w.Expect(budget.Labels).To(Equal(map[string]string{v1.SingletonLabel: singletonName, policies.ManagedByLabel: policies.ManagedBy}), "by which manager uninstall finds it")
 	w.Expect(budget.Spec).To(Equal(policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable: new(intstr.FromInt32(0)), UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.SingletonLabel: singletonName, v1.RoleLabel: v1.RoleActive}},
@@ -117,6 +119,19 @@ func TestWarmDrain(t *testing.T) {
 	w.Expect(w.budget()).To(Equal(budget), "a handoff leaves the budget as it is")
 	w.Expect(d.Generation).To(Equal(int64(2)), "the Deployment is rolled once")
 	w.Expect(journal.wantOneAtATime()).To(Equal(2))
+}
+
+// A taint that the holder does not tolerate drains its node as a cordon does.
+func TestDrainByTaint(t *testing.T) {
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton()
+	d, node := w.deployment(), w.node()
+	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand, onNode(node))
+	before := node.DeepCopy()
+	node.Spec.Taints = []corev1.Taint{{Key: "example.com/replaced", Effect: corev1.TaintEffectNoSchedule}}
+	w.Expect(c.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
+	w.Eventually(w.replaces(d)).Should(Equal(string(first.UID)))
 }
 
 // A holder with a spare elsewhere is not replaced: evictions of it need not wait, and
@@ -375,4 +390,74 @@ func TestRolloutToSilentNode(t *testing.T) {
 	w.eventually("Retiring")
 	w.takeOver(first, second)
 	w.Expect(w.singleton().Status.ActiveNode).To(Equal(node.Name))
+}
+
+// oldBudgets is a cache of budgets that lags: it has those that the test says.
+type oldBudgets struct {
+	client.Client
+	budgets []policyv1.PodDisruptionBudget
+}
+
+func (o *oldBudgets) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if budgets, ok := list.(*policyv1.PodDisruptionBudgetList); ok {
+		budgets.Items = o.budgets
+		return nil
+	}
+	return o.Client.List(ctx, list, options...)
+}
+
+// What a cache does not know yet of the budget does no harm, and is no error.
+func TestBudgetInAnOldCache(t *testing.T) {
+	const evict = `{"spec":{"drain":"Evict"}}`
+	tests := map[string]struct {
+		// change is what has become of the budget, and what is wanted of it now.
+		change func(w *world, budget *policyv1.PodDisruptionBudget)
+		// known is what the cache has.
+		known func(budget policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget
+		// wantGone: there is no budget. Else it is as it was.
+		wantGone bool
+	}{
+		"it is there already": {
+			change: func(*world, *policyv1.PodDisruptionBudget) {},
+			known:  func(policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget { return nil },
+		},
+		"it is gone already": {
+			change: func(w *world, budget *policyv1.PodDisruptionBudget) {
+				w.Expect(c.Delete(w.t.Context(), budget)).To(Succeed())
+				w.Expect(c.Patch(w.t.Context(), w.singleton(), client.RawPatch("application/merge-patch+json", []byte(evict)))).To(Succeed())
+			},
+			known: func(b policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget {
+				return []policyv1.PodDisruptionBudget{b}
+			},
+			wantGone: true,
+		},
+		"it was created anew": {
+			change: func(*world, *policyv1.PodDisruptionBudget) {},
+			known: func(b policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget {
+				b.UID, b.Spec.MaxUnavailable = "before", nil
+				return []policyv1.PodDisruptionBudget{b}
+			},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.createSingleton()
+			fresh := newReconciler(controllerClient, controllerClient, w.clock)
+			pod := w.warmPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
+			w.reconcile(fresh)
+			w.report(pod, ready)
+			w.reconcile(fresh)
+			budget := w.budget()
+			w.Expect(budget).NotTo(BeNil())
+			test.change(w, budget.DeepCopy())
+			w.reconcile(newReconciler(&oldBudgets{controllerClient, test.known(*budget)}, controllerClient, w.clock))
+			if test.wantGone {
+				w.Expect(w.budget()).To(BeNil())
+				return
+			}
+			w.Expect(w.budget()).To(Equal(budget))
+			w.Expect(w.reason(v1.ConditionGuarded)()).To(Equal("Guarded"))
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,6 +76,25 @@ func TestHandoffsAreCountedFromZero(t *testing.T) {
 	want[handoffSeries{"Created", "None"}], want[handoffSeries{"Drain", "Attested"}] = 1, 1
 	if diff := cmp.Diff(want, countedHandoffs(t, metrics)); diff != "" {
 		t.Errorf("handoffs after two (-want +got):\n%s", diff)
+	}
+}
+
+// Durations are counted in seconds, from the first cause to the new holder being Ready.
+func TestHandoffSeconds(t *testing.T) {
+	metrics := NewMetrics(prometheus.NewRegistry(), nil)
+	began := metav1.NewMicroTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	ready := metav1.NewMicroTime(began.Add(2500 * time.Millisecond))
+	metrics.completed(&v1.Transition{Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, Started: &began, Ready: &ready, GapMilliseconds: new(int64(250))})
+	for want, histogram := range map[float64]prometheus.Histogram{0.25: metrics.gap, 2.5: metrics.seconds} {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(histogram)
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := families[0].Metric[0].GetHistogram().GetSampleSum(); got != want {
+			t.Errorf("%s sums up to %v, want %v", families[0].GetName(), got, want)
+		}
 	}
 }
 

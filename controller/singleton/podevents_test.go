@@ -2,7 +2,9 @@ package singleton
 
 import (
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +28,7 @@ const (
 	first turn = "first"
 	now   turn = "now"
 	later turn = "later"
+	never turn = "later than anybody should wait"
 )
 
 // order is a queue that tells whose turn is when.
@@ -37,6 +40,8 @@ type order struct {
 func (o order) AddWithOpts(options priorityqueue.AddOpts, requests ...reconcile.Request) {
 	for _, request := range requests {
 		switch {
+		case options.After > 5*time.Second:
+			o.of[request.Name] = never
 		case options.After > 0:
 			o.of[request.Name] = later
 		case ptr.Deref(options.Priority, 0) > 0:
@@ -78,29 +83,32 @@ func TestPodEvents(t *testing.T) {
 		noRecord bool
 		// armed is another standby, which bears the finalizer.
 		armed bool
-		event any
-		want  turn
+		// armedGoes: there is such a standby, and its deletion was requested.
+		armedGoes bool
+		event     any
+		want      turn
 	}{
-		"a standby comes":                         {holder: pod("db-1"), event: created(pod("db-2")), want: later},
-		"a standby changes":                       {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), want: later},
-		"a standby goes":                          {holder: pod("db-1"), event: updated(pod("db-2", going), pod("db-2", going)), want: later},
-		"a standby is gone":                       {holder: pod("db-1"), event: deleted(pod("db-2", going)), want: later},
-		"a standby changes while the holder goes": {holder: pod("db-1", going), event: updated(pod("db-2"), pod("db-2")), want: first},
-		"a standby changes after the holder":      {event: updated(pod("db-2"), pod("db-2")), want: first},
-		"a standby comes while one is warm":       {holder: pod("db-1", going), armed: true, event: created(pod("db-2")), want: later},
-		"the warm standby changes itself":         {holder: pod("db-1", going), event: updated(pod("db-2", protected), pod("db-2", protected)), want: first},
-		"another pod has the holder's name":       {holder: pod("db-1", another), event: updated(pod("db-2"), pod("db-2")), want: first},
-		"nobody holds":                            {noRecord: true, event: updated(pod("db-2"), pod("db-2")), want: first},
-		"nobody holds, and one was armed":         {noRecord: true, armed: true, event: updated(pod("db-2"), pod("db-2")), want: first},
-		"the holder changes":                      {holder: pod("db-1"), event: updated(pod("db-1"), pod("db-1")), want: now},
-		"the holder was just released":            {holder: pod("db-1", released), event: updated(pod("db-1"), pod("db-1", released)), want: later},
-		"the holder changes after its release":    {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released)), want: now},
-		"the holder was just asked to stop":       {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), want: later},
-		"the holder goes":                         {holder: pod("db-1", going), armed: true, event: updated(pod("db-1", going), pod("db-1", going)), want: first},
-		"the holder is gone":                      {armed: true, event: deleted(pod("db-1", going)), want: first},
-		"the holder is let go of":                 {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},
-		"the holder is gone, as it was let go of": {event: deleted(pod("db-1", free)), want: later},
-		"a pod of a singleton that is not there":  {holder: pod("db-1"), event: created(pod("db-2", other)), want: now},
+		"a standby comes":                                {holder: pod("db-1"), event: created(pod("db-2")), want: later},
+		"a standby changes":                              {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), want: later},
+		"a standby goes":                                 {holder: pod("db-1"), event: updated(pod("db-2", going), pod("db-2", going)), want: later},
+		"a standby is gone":                              {holder: pod("db-1"), event: deleted(pod("db-2", going)), want: later},
+		"a standby changes while the holder goes":        {holder: pod("db-1", going), event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby changes after the holder":             {event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby comes while one is warm":              {holder: pod("db-1", going), armed: true, event: created(pod("db-2")), want: later},
+		"the warm standby changes itself":                {holder: pod("db-1", going), event: updated(pod("db-2", protected), pod("db-2", protected)), want: first},
+		"another pod has the holder's name":              {holder: pod("db-1", another), event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby changes while one that was warm goes": {holder: pod("db-1", going), armedGoes: true, event: updated(pod("db-2"), pod("db-2")), want: first},
+		"nobody holds":                                   {noRecord: true, event: updated(pod("db-2"), pod("db-2")), want: first},
+		"nobody holds, and one was armed":                {noRecord: true, armed: true, event: updated(pod("db-2"), pod("db-2")), want: first},
+		"the holder changes":                             {holder: pod("db-1"), event: updated(pod("db-1"), pod("db-1")), want: now},
+		"the holder was just released":                   {holder: pod("db-1", released), event: updated(pod("db-1"), pod("db-1", released)), want: later},
+		"the holder changes after its release":           {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released)), want: now},
+		"the holder was just asked to stop":              {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), want: later},
+		"the holder goes":                                {holder: pod("db-1", going), armed: true, event: updated(pod("db-1", going), pod("db-1", going)), want: first},
+		"the holder is gone":                             {armed: true, event: deleted(pod("db-1", going)), want: first},
+		"the holder is let go of":                        {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},
+		"the holder is gone, as it was let go of":        {event: deleted(pod("db-1", free)), want: later},
+		"a pod of a singleton that is not there":         {holder: pod("db-1"), event: created(pod("db-2", other)), want: now},
 	} {
 		t.Run(name, func(t *testing.T) {
 			singleton := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db"}}
@@ -113,6 +121,9 @@ func TestPodEvents(t *testing.T) {
 			}
 			if tc.armed {
 				objects = append(objects, &corev1.Pod{ObjectMeta: pod("db-3", protected).ObjectMeta})
+			}
+			if tc.armedGoes {
+				objects = append(objects, &corev1.Pod{ObjectMeta: pod("db-3", going).ObjectMeta})
 			}
 			scheme := runtime.NewScheme()
 			if err := v1.AddToScheme(scheme); err != nil {
@@ -140,5 +151,21 @@ func TestPodEvents(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A pod that is moved from one singleton to another is news for both.
+func TestPodChangesItsSingleton(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).Build()}
+	before, after := observe.PodMetadata(), observe.PodMetadata()
+	before.Labels, after.Labels = map[string]string{v1.SingletonLabel: "db"}, map[string]string{v1.SingletonLabel: "queue"}
+	queue := order{of: map[string]turn{}}
+	r.podEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
+	if diff := cmp.Diff(map[string]turn{"db": now, "queue": now}, queue.of); diff != "" {
+		t.Errorf("turns (-want +got):\n%s", diff)
 	}
 }

@@ -50,6 +50,10 @@ func TestStory(t *testing.T) {
 	scaleDown := v1.Transition{From: "db-1", Cause: v1.CauseScaleDown, Proof: v1.ProofKubeletReported, Started: at(0), Terminated: at(time.Second)}
 	followed := v1.Transition{From: "db-2", To: "db-3", Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, Started: at(0), Terminated: at(time.Minute)}
 
+	vouched := v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofNodeOutOfService, Started: at(0), Terminated: at(time.Second)}
+	vouchedStarted := vouched
+	vouchedStarted.GapMilliseconds = new(int64(412))
+
 	holds := status(running, handoff.HolderReady, "pod db-1 holds with epoch 1", "db-1", first)
 	released := status(transitioning, handoff.Released, "pod db-2 is released with epoch 2", "db-2", &rollout)
 	waits := status(transitioning, handoff.Starting, "pod db-2 was released and is not Ready yet: container app is not ready", "db-2", &rollout)
@@ -125,6 +129,16 @@ func TestStory(t *testing.T) {
 			[]string{
 				"Normal HandoffStarted handoff to pod db-1, cause Adopted: pod db-1 runs already and holds",
 				"Normal HandoffCompleted pod db-1 holds with epoch 2: cause Adopted, 1m0s in all",
+			},
+		},
+		"a person says that the node is off": {
+			[]v1.StatefulSingletonStatus{
+				status(transitioning, handoff.HolderStopping, stops, "db-1", first, "db-2"),
+				status(transitioning, handoff.Released, released.Message, "db-2", &vouched),
+				status(transitioning, handoff.Starting, waits.Message, "db-2", &vouchedStarted),
+			},
+			[]string{
+				"Warning NodeOutOfService pod db-1 counts as dead: its node does not answer and bears the taint node.kubernetes.io/out-of-service, by which a person vouches that it is off",
 			},
 		},
 		"a rollout that is undone": {

@@ -1,0 +1,248 @@
+package singleton_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// inFlight is longer than the API server waits for the webhook of a policy.
+const inFlight = (policies.WebhookTimeoutSeconds + 1) * time.Second
+
+// controllerOf is a controller that makes policies of that form, and whose watch knows every policy.
+func (w *world) controllerOf(per policies.Per, writes client.Client) *singleton.Reconciler {
+	r := newReconciler(writes, controllerClient, w.clock)
+	r.Injector.Per = per
+	r.Injector.Watch = func() (singleton.Watched, error) {
+		return singleton.Watched{Reader: controllerClient, HasSynced: func() bool { return true }}, nil
+	}
+	return r
+}
+
+// proven reconciles a singleton until its injection is proven.
+func (w *world) proven(r *singleton.Reconciler, name string) {
+	w.t.Helper()
+	w.Eventually(func() bool { w.reconcileOne(r, w.key(name)); return w.isInstalled(w.key(name)) }).Should(BeTrue())
+}
+
+// picksPods tells whether the policy exists, and was not made to pick no pod.
+func (w *world) picksPods(policy string) bool {
+	w.t.Helper()
+	found := w.policyNamed(policy)
+	return found != nil && !strings.Contains(fmt.Sprint(found.Object["spec"]), "expression:false")
+}
+
+// disarmed reconciles until the policy picks no pod.
+func (w *world) disarmed(r *singleton.Reconciler, policy string) {
+	w.t.Helper()
+	w.Eventually(func() bool { w.reconcile(r); return w.picksPods(policy) }).Should(BeFalse())
+	w.Expect(w.policyNamed(policy)).NotTo(BeNil())
+}
+
+// laggingProbes are dry-runs that go through a policy of the other form until the test says otherwise, as long as a
+// replica of Kyverno has not seen that the policy picks no pod.
+type laggingProbes struct {
+	client.Client
+	policy string
+	lags   bool
+}
+
+func newLaggingProbes(policy string) *laggingProbes {
+	lagging := &laggingProbes{policy: policy, lags: true}
+	lagging.Client = interceptor.NewClient(controllerClient, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			err := c.Create(ctx, o, options...)
+			if pod, ok := o.(*corev1.Pod); ok && lagging.lags {
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "policy.statefulsingleton.com/"+lagging.policy, "true")
+			}
+			return err
+		},
+	})
+	return lagging
+}
+
+// The policy of the other form is deleted only after pods go past it, and after the requests have ended that began
+// before: Kyverno refuses pods whose policy it does not find.
+func TestOldFormStaysUntilNobodyAsksForIt(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	old := policies.Name(w.key(singletonName))
+	w.proven(w.controllerOf(policies.PerSingleton, controllerClient), singletonName)
+	probes := newLaggingProbes(old)
+	r := w.controllerOf(policies.PerNamespace, probes)
+	w.proven(r, singletonName)
+	w.disarmed(r, old)
+
+	for range 3 {
+		w.reconcile(r)
+		w.clock.advance(inFlight)
+	}
+	w.Expect(w.policyNamed(old)).NotTo(BeNil(), "pods still go through it")
+	probes.lags = false
+	for range 3 {
+		w.reconcile(r)
+	}
+	w.Expect(w.policyNamed(old)).NotTo(BeNil(), "a request may still go through it")
+	w.clock.advance(inFlight)
+	w.reconcile(r)
+	w.Expect(w.policyNamed(old)).To(BeNil())
+	w.Expect(w.forms()).To(Equal(map[string][]string{policies.NamespaceName(w.namespace): {singletonName}}))
+}
+
+// While a handoff is under way, the policy of the other form stays as it is: what is left to do can wait.
+func TestHandoffPutsSwitchOff(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	old := policies.Name(w.key(singletonName))
+	w.proven(w.controllerOf(policies.PerSingleton, controllerClient), singletonName)
+	r := w.controllerOf(policies.PerNamespace, controllerClient)
+	w.proven(r, singletonName)
+	pod := w.createPod("db-1", withCommand)
+	w.report(pod, pulling)
+	for range 3 {
+		w.reconcile(r)
+		w.Expect(w.picksPods(old)).To(BeTrue())
+	}
+	w.ask(pod)
+	w.remove(pod)
+	w.disarmed(r, old)
+}
+
+// Another controller, which still makes the other form, writes its policy just before this one makes it pick no pod:
+// the rules of a singleton that has no other policy stay in force.
+func TestOldFormIsWrittenBeforeItIsDisarmed(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	shared := policies.NamespaceName(w.namespace)
+	other := w.controllerOf(policies.PerNamespace, controllerClient)
+	w.proven(other, singletonName)
+
+	late := false
+	r := w.controllerOf(policies.PerSingleton, w.meanwhile(func(sent write) bool { return sent.verb == "apply" }, func() {
+		w.createNamed("late")
+		other.Injector.Watch = nil
+		w.reconcileOne(other, w.key("late"))
+		late = true
+	}))
+	w.proven(r, singletonName)
+	w.Eventually(func() bool { w.reconcile(r); return late }).Should(BeTrue())
+	w.Expect(w.picksPods(shared)).To(BeTrue())
+	w.Expect(w.forms()[shared]).To(Equal([]string{singletonName, "late"}))
+}
+
+// Another controller, which still makes the other form, writes its policy just before this one deletes it: the policy
+// stays, since Kyverno asks for it again.
+func TestOldFormIsWrittenBeforeItIsDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	old := policies.Name(w.key(singletonName))
+	other := newReconciler(controllerClient, controllerClient, w.clock) // it retires nothing, as it has no watch
+	w.proven(other, singletonName)
+
+	written := false
+	r := w.controllerOf(policies.PerNamespace, w.meanwhile(func(sent write) bool { return ofPolicy(sent) && sent.of("delete", old) }, func() {
+		w.clock.advance(time.Hour) // it looks at its policy again
+		w.reconcile(other)
+		w.Expect(w.picksPods(old)).To(BeTrue())
+		written = true
+	}))
+	w.proven(r, singletonName)
+	w.Eventually(func() bool { w.reconcile(r); w.clock.advance(inFlight); return written }).Should(BeTrue())
+	w.Expect(w.picksPods(old)).To(BeTrue())
+}
+
+// Two controllers of different forms work at once, as one that was cut off may. Once it stops, the other one's form
+// is left, and injects.
+func TestTwoControllersOfTwoForms(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	one, other := w.controllerOf(policies.PerSingleton, controllerClient), w.controllerOf(policies.PerNamespace, controllerClient)
+	for range 5 {
+		w.reconcile(one)
+		w.reconcile(other)
+		w.clock.advance(inFlight)
+	}
+	want := map[string][]string{policies.NamespaceName(w.namespace): {singletonName}}
+	w.Eventually(func() map[string][]string {
+		w.reconcile(other)
+		w.clock.advance(inFlight)
+		return w.forms()
+	}).Should(Equal(want))
+	w.proven(other, singletonName)
+	w.Expect(w.picksPods(policies.NamespaceName(w.namespace))).To(BeTrue())
+}
+
+// Where each singleton has its own policy, the deletion of one makes no policy for the namespace.
+func TestDeletionMakesNoOtherForm(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	s := w.createSingleton()
+	w.createNamed("queue")
+	r := w.controllerOf(policies.PerSingleton, controllerClient)
+	w.proven(r, singletonName)
+	w.proven(r, "queue")
+	w.Expect(c.Delete(t.Context(), s)).To(Succeed())
+	w.reconcile(r)
+	w.gone()
+	w.Expect(w.forms()).To(Equal(map[string][]string{policies.Name(w.key("queue")): {"queue"}}))
+}
+
+// A singleton that is removed by hand and created anew with another spec has the generation of the one before. Its policy
+// is written anew all the same.
+func TestPolicyOfSingletonMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	r := w.controllerOf(policies.PerSingleton, controllerClient)
+	w.proven(r, singletonName)
+	w.removeSingleton()
+	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.HoldInitContainers = true })
+	w.reconcile(r)
+	w.Expect(w.ruleNames()).To(ContainElement("hold-init-containers"))
+}
+
+// A policy that can't be written is told, with what the API server says, and written as soon as that lets it.
+func TestRefusedPolicy(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	refusing := refusingClient(func(o client.Object, _ string) bool { return o.GetObjectKind().GroupVersionKind() == policies.GVK })
+	result := w.reconcile(newReconciler(refusing, controllerClient, w.clock))
+	w.Expect(result.RequeueAfter).To(BeNumerically("<=", 2*time.Second))
+	w.Expect(w.installed("PolicyRefused").Message).To(And(
+		HavePrefix("ClusterPolicy "+policies.Name(w.key(singletonName))+" can't be written, and is tried again every 2s: "), ContainSubstring(notOnMyWatch)))
+	w.Expect(meta.IsStatusConditionFalse(w.singleton().Status.Conditions, v1.ConditionReady)).To(BeTrue())
+	w.proven(newReconciler(controllerClient, controllerClient, w.clock), singletonName)
+}
+
+// A controller that starts anew does not take back what was told of an injection that does not work.
+func TestRestartKeepsWhatIsAmiss(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(isDown)
+	w.createSingleton()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	w.reconcile(r)
+	w.clock.advance(time.Minute)
+	w.reconcile(r)
+	w.installed("NotInjected")
+	w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+	w.installed("NotInjected")
+}
