@@ -32,7 +32,7 @@
 //     recorded and told who may open its barrier may run, whether signalled or not, until
 //     the kubelet says otherwise; and so may one that was told of a singleton that is not
 //     this one, whose record nobody knows.
-//  4. Signal, one patch of the pod: finalizer, signal, role and readiness gate. One,
+//  4. Signal, one patch of the pod: signal, role and readiness gate. One,
 //     since the kubelet looks at a pod once in each second: what came after it would wait
 //     for the next look. Like the Protect before it, it fails if anybody wrote the pod
 //     since the Snapshot. So a controller that comes late signals no pod that others

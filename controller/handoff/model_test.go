@@ -552,7 +552,7 @@ func (m *model) write(w *world, c int, s step) bool {
 		return s.do == letGoStep
 	case stale:
 		return false
-	case s.do == protectStep && !m.protect(p), s.do == signalStep && !m.protect(p):
+	case s.do == protectStep && !m.protect(p):
 		return false
 	}
 	switch s.do {

@@ -116,7 +116,7 @@ type (
 		Epoch     int64
 	}
 
-	// Signal releases a pod: finalizer, signal, role and readiness gate in one patch. The
+	// Signal releases a pod: signal, role and readiness gate in one patch. The
 	// pod is Ready as soon as its containers are, and the kubelet looks whether a barrier
 	// is open. Whoever executes it gives the signal its time.
 	Signal struct {

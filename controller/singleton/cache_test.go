@@ -1,59 +1,69 @@
 package singleton_test
 
 import (
-	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
-// The cache keeps of each object no more than a few KiB, as long as users may make it.
-func TestCacheIsBounded(t *testing.T) {
-	long := strings.Repeat("x", 200<<10)
-	metadata := metav1.ObjectMeta{
-		Name:          "db",
-		Annotations:   map[string]string{"long": long, v1.HandoverAnnotation: long, "short": "x"},
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: long}},
+// The cache holds what the controller's watches need, and of a large cluster nothing else.
+func TestCacheHoldsLittle(t *testing.T) {
+	w := newWorld(t)
+	w.createPod("db-1", withCommand)
+	w.Expect(c.Create(t.Context(), w.bare("bystander"))).To(Succeed())
+	node := w.node()
+	node.Labels, node.Annotations = map[string]string{"large": "label"}, map[string]string{"large": "annotation"}
+	node.Spec.Unschedulable, node.Spec.PodCIDR = true, "10.0.0.0/24"
+	node.Spec.Taints = []corev1.Taint{{Key: "gone", Effect: corev1.TaintEffectNoExecute}}
+	w.Expect(c.Update(t.Context(), node)).To(Succeed())
+	node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse})
+	node.Status.Images = []corev1.ContainerImage{{Names: []string{"large"}}}
+	w.Expect(c.Status().Update(t.Context(), node)).To(Succeed())
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: "theirs", Labels: map[string]string{"large": "label"}, Annotations: map[string]string{"large": "annotation"},
+		},
+		Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: selector},
 	}
-	budget := func(value string) *policyv1.PodDisruptionBudget {
-		return &policyv1.PodDisruptionBudget{ObjectMeta: *metadata.DeepCopy(), Spec: policyv1.PodDisruptionBudgetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": value}},
-		}}
-	}
-	for kind, by := range singleton.CacheOptions().ByObject {
-		var objects []client.Object
-		switch kind.(type) {
-		case *v1.StatefulSingleton:
-			objects = []client.Object{&v1.StatefulSingleton{ObjectMeta: *metadata.DeepCopy()}}
-		case *metav1.PartialObjectMetadata:
-			objects = []client.Object{&metav1.PartialObjectMetadata{ObjectMeta: *metadata.DeepCopy()}}
-		case *policyv1.PodDisruptionBudget:
-			objects = []client.Object{budget(long), budget("db")}
-		default:
-			continue // nodes, which users do not make
-		}
-		for i, o := range objects {
-			out, err := by.Transform(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			kept := out.(client.Object)
-			size := 0
-			for key, value := range kept.GetAnnotations() {
-				size += len(key) + len(value)
-			}
-			_, isBudget := out.(*policyv1.PodDisruptionBudget)
-			if size > 1000 || len(kept.GetManagedFields()) > 0 || !isBudget && (kept.GetAnnotations()["short"] != "x" || kept.GetAnnotations()[v1.HandoverAnnotation] == "") {
-				t.Errorf("of %T it keeps annotations of %d bytes, %d managed fields and %d annotations", out, size, len(kept.GetManagedFields()), len(kept.GetAnnotations()))
-			}
-			if isBudget && (out.(*policyv1.PodDisruptionBudget).Spec.Selector == nil) != (i == 0) {
-				t.Errorf("budget %d: selector kept: %t, want that of a short one alone", i, i == 0)
-			}
-		}
-	}
+	w.Expect(c.Create(t.Context(), budget)).To(Succeed())
+
+	options := singleton.CacheOptions()
+	options.Scheme = scheme.Scheme
+	cached, err := cache.New(controllerConfig, options)
+	w.Expect(err).NotTo(HaveOccurred())
+	go func() { _ = cached.Start(t.Context()) }()
+	w.Expect(cached.WaitForCacheSync(t.Context())).To(BeTrue())
+
+	pods := &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	w.Expect(cached.List(t.Context(), pods, client.InNamespace(w.namespace))).To(Succeed())
+	w.Expect(pods.Items).To(HaveLen(1))
+	w.Expect(pods.Items[0].Name).To(Equal("db-1"))
+	w.Expect(pods.Items[0].ManagedFields).To(BeEmpty())
+	w.Expect(cached.Get(t.Context(), w.key("bystander"), observe.PodMetadata())).NotTo(Succeed())
+
+	kept := &corev1.Node{}
+	w.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(node), kept)).To(Succeed())
+	w.Expect(kept).To(Equal(&corev1.Node{
+		TypeMeta:   kept.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+		Spec:       corev1.NodeSpec{Unschedulable: true, Taints: node.Spec.Taints},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}))
+
+	known := &policyv1.PodDisruptionBudget{}
+	w.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(budget), known)).To(Succeed())
+	w.Expect(known.Spec).To(Equal(budget.Spec))
+	w.Expect([]int{len(known.Labels), len(known.Annotations), len(known.ManagedFields)}).To(HaveEach(0))
 }

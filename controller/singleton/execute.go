@@ -205,7 +205,6 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 func (e *execution) signal(ctx context.Context, step handoff.Signal) error {
 	step.Signal.Time = e.Clock.Now().UTC()
 	return e.openGate(ctx, step.Pod, step.Version, object{
-		"finalizers":  []string{v1.HandoffFinalizer},
 		"labels":      object{v1.RoleLabel: v1.RoleActive},
 		"annotations": object{signal.Annotation: step.Signal.String()},
 	})

@@ -155,7 +155,7 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 		return i.proveInTurn(ctx, singleton, policy, last, now.at)
 	}
 	state := proven(singleton, policy, max(time.Second, provenPoll-i.Clock.Since(last.at)%provenPoll))
-	if old := i.otherForm(ctx, singleton); old != "" && !last.hearsay && !handingOver {
+	if old := i.otherForm(ctx, singleton); old != "" && !handingOver {
 		state.recheck = i.retireInTurn(ctx, singleton, old)
 	}
 	return state

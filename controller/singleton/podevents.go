@@ -84,12 +84,12 @@ func (r *Reconciler) turnFor(ctx context.Context, key types.NamespacedName, pod 
 }
 
 // anotherIsArmed tells whether, as the cache has it, a standby besides the pod is warm, or
-// was: it was given the finalizer.
+// was: it was given the finalizer. A holder that is not terminating stays, and the caller
+// has handled that case.
 func (r *Reconciler) anotherIsArmed(ctx context.Context, singleton *v1.StatefulSingleton, pod client.Object) bool {
 	pods, err := r.observer().Labelled(ctx, singleton)
 	return err == nil && slices.ContainsFunc(pods, func(other metav1.PartialObjectMetadata) bool {
-		return other.UID != pod.GetUID() && other.UID != singleton.Status.ActivePodUID &&
-			other.DeletionTimestamp == nil && isProtected(&other)
+		return other.UID != pod.GetUID() && other.DeletionTimestamp == nil && isProtected(&other)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -150,6 +151,50 @@ func TestRefutedProofsTakeTurns(t *testing.T) {
 
 	w.Expect(slow.running.Load()).To(BeEquivalentTo(wantAgain), "proofs at once")
 	end()
+}
+
+// A handoff does not wait for proofs, however many there are and however long they last. Those that wait in line are
+// woken when a turn ends: the time until they look by themselves is long.
+func TestHandoffBesidesProofs(t *testing.T) {
+	const others = 40
+	w := newWorld(t)
+	w.kyverno(serves)
+	slow := newSlowProbes()
+	close(slow.end)
+	w.policyWrites = slow
+	w.startManager()
+	w.createSingleton()
+	first := w.hold("db-1", withCommand)
+	w.installed("Injected")
+
+	slow.reset()
+	var keys []client.ObjectKey
+	for n := range others {
+		keys = append(keys, client.ObjectKeyFromObject(w.createNamed(fmt.Sprintf("s%d", n))))
+	}
+	w.Eventually(slow.running.Load).Should(BeEquivalentTo(8), "first proofs at once")
+	w.warmPod("db-2", withCommand)
+	w.ask(first)
+	w.report(first, ended)
+	w.Eventually(w.holder).Should(Equal("db-2"))
+	close(slow.end)
+	for _, key := range keys {
+		w.Eventually(func() bool { return w.isInstalled(key) }).Should(BeTrue())
+	}
+
+	w.clock.advance(6 * time.Minute)
+	slow.reset()
+	slow.probed.Clear()
+	again := keys[:6]
+	for _, key := range again {
+		s := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		w.Expect(c.Patch(t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"look":"again"}}}`)))).To(Succeed())
+	}
+	w.Eventually(slow.running.Load).Should(BeEquivalentTo(4), "proofs at once")
+	close(slow.end)
+	for _, key := range again {
+		w.Eventually(func() bool { return slow.probes(key) }).Should(BeTrue(), "%s is woken", key)
+	}
 }
 
 func (s *slowProbes) probes(key client.ObjectKey) bool {

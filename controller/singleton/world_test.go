@@ -46,6 +46,8 @@ type world struct {
 	clock     *skewedClock
 	// counting is nil where nobody wants to know what the manager reads.
 	counting *counting
+	// policyWrites is what the manager's Injector writes with; nil where that is as it is in production.
+	policyWrites client.Client
 	// policyReads counts what the managers read of policies from the API server.
 	policyReads atomic.Int32
 }
@@ -107,6 +109,9 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	registry = prometheus.NewRegistry()
 	reconciler := newReconciler(mgr.GetClient(), live, w.clock)
 	reconciler.Injector.Per = per
+	if w.policyWrites != nil {
+		reconciler.Injector.Client = w.policyWrites
+	}
 	reconciler.Recorder = mgr.GetEventRecorder("statefulsingleton")
 	reconciler.Metrics = singleton.NewMetrics(registry, mgr.GetClient())
 	w.Expect(reconciler.SetupWithManager(mgr)).To(Succeed())

@@ -25,8 +25,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -243,6 +245,52 @@ func TestUninstall(t *testing.T) {
 
 	// Once more, with nothing left to do.
 	g.Expect(execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name)).To(Succeed())
+}
+
+// Others write, and remove, what the command is about to release: what they wrote stays, and everything is released.
+func TestUninstallIsOvertaken(t *testing.T) {
+	g := NewWithT(t)
+	as(t, release+"-uninstall")
+	installCRDs(t)
+	kept, going := createSingleton(t, "kept"), createSingleton(t, "going")
+	standby := createPod(t, "standby", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer)
+	lost := createPod(t, "lost", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer)
+	standby.Annotations = map[string]string{v1.ChosenByAnnotation: string(kept.UID)}
+	g.Expect(c.Update(t.Context(), standby)).To(Succeed())
+
+	restConfig, err := restConfig()
+	g.Expect(err).NotTo(HaveOccurred())
+	own, err := client.NewWithWatch(restConfig, client.Options{Scheme: c.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	overtaken := map[string]bool{}
+	raced := interceptor.NewClient(own, interceptor.Funcs{
+		Patch: func(ctx context.Context, own client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if name := o.GetName(); !overtaken[name] {
+				overtaken[name] = true
+				finalizers := `["` + v1.HandoffFinalizer + `","` + v1.PolicyFinalizer + `","example.com/theirs"]`
+				if name == lost.Name || name == going.Name {
+					finalizers = "null"
+				}
+				written := o.DeepCopyObject().(client.Object)
+				g.Expect(c.Patch(ctx, written, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+finalizers+`}}`)))).To(Succeed())
+				if finalizers == "null" {
+					g.Expect(c.Delete(ctx, written, client.GracePeriodSeconds(0))).To(Succeed())
+				}
+			}
+			return own.Patch(ctx, o, patch, options...)
+		},
+	})
+	g.Expect(uninstallWith(t.Context(), raced, types.NamespacedName{Namespace: release, Name: release})).To(Succeed())
+
+	g.Expect(overtaken).To(Equal(map[string]bool{"kept": true, "going": true, "standby": true, "lost": true}))
+	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(kept), kept)).To(Succeed())
+	g.Expect(kept.Finalizers).To(ConsistOf(v1.HandoffFinalizer, "example.com/theirs"))
+	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(standby), standby)).To(Succeed())
+	g.Expect(standby.Finalizers).To(ConsistOf(v1.PolicyFinalizer, "example.com/theirs"))
+	g.Expect(standby.Annotations).NotTo(HaveKey(v1.ChosenByAnnotation))
+	for _, gone := range []client.Object{going, lost} {
+		wantGone(g, t, gone)
+	}
 }
 
 // A controller that does not end keeps everything as it is.

@@ -59,6 +59,10 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 	if err != nil {
 		return fmt.Errorf("connect to the cluster: %w", err)
 	}
+	return uninstallWith(ctx, c, deployment)
+}
+
+func uninstallWith(ctx context.Context, c client.Client, deployment types.NamespacedName) error {
 	for _, step := range []struct {
 		what string
 		do   func(context.Context, client.Client) error
