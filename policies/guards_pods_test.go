@@ -429,6 +429,14 @@ func testSidecarImage(t *testing.T, config *rest.Config) {
 			wantChanged(t, config, pod, test.wantRefused == "")
 		})
 	}
+	t.Run("the pod of a kubelet stays one", func(t *testing.T) {
+		// The guards do not look at the image of a static pod, and no kubelet starts a pod that is the image of none.
+		s := createSingleton(t, newClient(t, config), "mirror", readSingleton(t, "default"))
+		pod := bare(s.Namespace, s)
+		pod.Spec.NodeName, pod.Annotations = "node-1", map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+		create(t, newClient(t, config), pod)
+		wantAnswer(t, patch{personUser, "", merge, `{"metadata":{"annotations":null}}`}.apply(t, config, pod), "may not remove or update mirror pod annotation")
+	})
 	t.Run("passes: init container of that name in another pod", func(t *testing.T) {
 		pod := bare("sidecar-image", nil)
 		pod.Spec.InitContainers = []corev1.Container{{Name: v1.SidecarName, Image: "theirs", Command: []string{"a"}}}
