@@ -17,6 +17,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -26,6 +27,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -344,11 +346,31 @@ func newClient(t *testing.T, config *rest.Config) client.WithWatch {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	mapper, err := mapperOf(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// mappers hold the kinds of each API server, so that not each client asks for them anew.
+var mappers = map[string]meta.RESTMapper{}
+
+func mapperOf(config *rest.Config) (meta.RESTMapper, error) {
+	if mapper := mappers[config.Host]; mapper != nil {
+		return mapper, nil
+	}
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	mapper, err := apiutil.NewDynamicRESTMapper(config, httpClient)
+	mappers[config.Host] = mapper
+	return mapper, err
 }
 
 // clientAs acts as a user for whom RBAC lets everything pass: only the guards are asked.
