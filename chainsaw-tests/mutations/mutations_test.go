@@ -98,6 +98,15 @@ func TestVerdicts(t *testing.T) {
 			failed: true,
 			want:   []string{"STALE ", "list: mutated (TestClamp)", "what their entries say in survives is wrong"},
 		},
+		"caught by a crash outside of a test": {
+			entry: "file: sum/sum.go, old: return a - b, new: 'go panic(`lost`); select {}', tests: [{package: ./sum, run: ^TestSub$}]",
+			want:  []string{"caught ", "list: mutated (panic: lost)"},
+		},
+		"no test begins": {
+			entry:  "file: greeting.txt, old: hello, new: '', tests: [{package: ./sum, run: ^TestGreeting$}]",
+			failed: true,
+			want:   []string{"NO TEST FAILED ", "list: mutated\n", "The test program failed with these, and no test did.", "greeting.txt is empty"},
+		},
 		"does not build": {
 			entry:  "file: sum/sum.go, old: a + b, new: a + c, tests: [{package: ./sum, run: ^TestAdd$}]",
 			failed: true,

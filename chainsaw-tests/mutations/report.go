@@ -15,7 +15,7 @@ func report(out io.Writer, results []result) (failed bool) {
 	if len(results) == 0 {
 		return false
 	}
-	verdicts := []verdict{caught, timedOut, survived, explained, stale, broken}
+	verdicts := []verdict{caught, timedOut, survived, explained, stale, broken, unclear}
 	counts := map[string]map[verdict]int{}
 	var areas []string
 	for _, r := range results {
@@ -61,6 +61,7 @@ func report(out io.Writer, results []result) (failed bool) {
 		{survived, "No test notices these. Add a test, remove the code, or say in survives why nothing observable changes:", true},
 		{stale, "A test notices these, so what their entries say in survives is wrong. Remove it:", true},
 		{broken, "These do not build, so no test ran. Correct new:", true},
+		{unclear, "The test program failed with these, and no test did. Name tests that start with the mutation, or run these again if the machine was too busy:", true},
 		{timedOut, "These are only noticed by a timeout. A test that fails at once, and says why, would be better:", false},
 	} {
 		first := true

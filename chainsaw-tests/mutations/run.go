@@ -30,6 +30,8 @@ const (
 	stale verdict = "STALE"
 	// broken: the mutated package does not build, so no test ran.
 	broken verdict = "DOES NOT BUILD"
+	// unclear: the test program failed and no test did, as when the API server that the tests need does not start.
+	unclear verdict = "NO TEST FAILED"
 )
 
 // result is a mutation's verdict.
@@ -44,7 +46,7 @@ type result struct {
 // String is the progress line of a mutation.
 func (r result) String() string {
 	line := fmt.Sprintf("%-14s %6.1fs  %s: %s", r.verdict, r.took.Seconds(), r.area, r.Name)
-	if r.detail != "" && r.verdict != broken {
+	if r.detail != "" && r.verdict != broken && r.verdict != unclear {
 		line += " (" + r.detail + ")"
 	}
 	return line
@@ -161,7 +163,10 @@ var (
 	started = regexp.MustCompile(`(?m)^=== RUN   (\S+)$`)
 	skipped = regexp.MustCompile(`(?m)^\s*--- SKIP: (\S+) \(`)
 	failed  = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+) \(`)
-	late    = regexp.MustCompile(`(?m)^panic: test timed out after .*\n\s+running tests:\n\s+(\S+) \(`)
+	crashed = regexp.MustCompile(`(?m)^(?:panic|fatal error): .*$`)
+	// names matches what says which test failed, or that the program crashed while tests ran.
+	names = regexp.MustCompile(failed.String() + "|" + crashed.String())
+	late  = regexp.MustCompile(`(?m)^panic: test timed out after .*\n\s+running tests:\n\s+(\S+) \(`)
 )
 
 // ran returns the tests that ran and were not skipped, from the output of go test -v.
@@ -194,6 +199,10 @@ func (w worker) judge(ctx context.Context, m mutation, timeout time.Duration) (v
 			return broken, tail(output), nil
 		}
 		output, err = w.test(ctx, t.Package, t.Run, timeout, "-test.failfast")
+		if err != nil && ctx.Err() == nil && !names.MatchString(output) {
+			// The machine may have been too slow for the API server to start.
+			output, err = w.test(ctx, t.Package, t.Run, timeout, "-test.failfast")
+		}
 		v, detail := caught, firstFailed(output)
 		var exit *exec.ExitError
 		switch {
@@ -207,6 +216,8 @@ func (w worker) judge(ctx context.Context, m mutation, timeout time.Duration) (v
 			return "", "", err
 		case late.MatchString(output):
 			v, detail = timedOut, late.FindStringSubmatch(output)[1]
+		case !names.MatchString(output):
+			return unclear, tail(output), nil
 		}
 		if m.Survives != "" {
 			v = stale
@@ -219,8 +230,8 @@ func (w worker) judge(ctx context.Context, m mutation, timeout time.Duration) (v
 	return survived, "", nil
 }
 
-// firstFailed is the name of the test that failed first, with that of its subtest, or the last line of the output if
-// no test had begun.
+// firstFailed is the name of the test that failed first, with that of its subtest, or why the program crashed if no
+// test is named.
 func firstFailed(output string) string {
 	name := ""
 	for _, match := range failed.FindAllStringSubmatch(output, -1) {
@@ -230,8 +241,7 @@ func firstFailed(output string) string {
 		name = match[1]
 	}
 	if name == "" {
-		lines := strings.Split(strings.TrimSpace(output), "\n")
-		return lines[len(lines)-1]
+		return crashed.FindString(output)
 	}
 	return name
 }

@@ -1,11 +1,21 @@
 package sum
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 )
+
+// TestMain fails before any test runs, as where an API server does not start.
+func TestMain(m *testing.M) {
+	if data, err := os.ReadFile("../greeting.txt"); err != nil || strings.TrimSpace(string(data)) == "" {
+		fmt.Fprintln(os.Stderr, "greeting.txt is empty")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 func TestAdd(t *testing.T) {
 	t.Run("small", func(t *testing.T) {
@@ -18,6 +28,10 @@ func TestAdd(t *testing.T) {
 			t.Error("1000 + 2000 is not 3000")
 		}
 	})
+}
+
+func TestSub(t *testing.T) {
+	Sub(2, 1)
 }
 
 func TestClamp(t *testing.T) {
