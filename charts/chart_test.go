@@ -150,8 +150,7 @@ func TestRights(t *testing.T) {
 			"everywhere clusterpolicies.kyverno.io":                "create delete get list patch watch",
 			"everywhere subjectaccessreviews.authorization.k8s.io": "create",
 
-			"everywhere tokenreviews.authentication.k8s.io":        "create",
-			"everywhere subjectaccessreviews.authorization.k8s.io": "create",
+			"everywhere tokenreviews.authentication.k8s.io": "create",
 
 			"the-namespace leases.coordination.k8s.io":                   "create",
 			"the-namespace leases.coordination.k8s.io/statefulsingleton": "get update",

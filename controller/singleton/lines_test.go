@@ -82,13 +82,13 @@ func TestPredicates(t *testing.T) {
 		after *corev1.Node
 		want  bool
 	}{
-		"a cordon": {cordoned, true}, "a taint": {tainted, true}, "nothing": {fine, false}, "a condition": {notReady, false},
+		"a cordon": {cordoned, true}, "a taint": {tainted, true}, "nothing": {fine, false}, "no answer": {notReady, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := drainChanges().Update(event.UpdateEvent{ObjectOld: fine, ObjectNew: test.after}); got != test.want {
+			if got := nodeChanges().Update(event.UpdateEvent{ObjectOld: fine, ObjectNew: test.after}); got != test.want {
 				t.Errorf("it passes: %t, want %t", got, test.want)
 			}
-			if got := drainChanges().Update(event.UpdateEvent{ObjectOld: test.after, ObjectNew: fine}); got != test.want {
+			if got := nodeChanges().Update(event.UpdateEvent{ObjectOld: test.after, ObjectNew: fine}); got != test.want {
 				t.Errorf("its end passes: %t, want %t", got, test.want)
 			}
 		})
