@@ -323,7 +323,9 @@ func release(c *corev1.Container) {
 	if p := c.StartupProbe; p != nil && p.Exec != nil && slices.Equal(p.Exec.Command, []string{"/var/run/signal/gate", "started", "20s"}) {
 		c.StartupProbe = nil
 	}
-	if last := len(c.Env) - 1; last >= 0 && (cmp.Equal(c.Env[last], barrier(firstRequest)) || cmp.Equal(c.Env[last], podUID())) {
+	// The API server fills in the version of a field.
+	asWritten := cmpopts.IgnoreFields(corev1.ObjectFieldSelector{}, "APIVersion")
+	if last := len(c.Env) - 1; last >= 0 && (cmp.Equal(c.Env[last], barrier(firstRequest)) || cmp.Equal(c.Env[last], podUID(), asWritten)) {
 		c.Env = c.Env[:last]
 	}
 	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
