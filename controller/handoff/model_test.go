@@ -246,6 +246,8 @@ type mutation struct {
 	cached bool
 	// blindRecord and blindSignal take no notice of what others wrote.
 	blindRecord, blindSignal, noFinalizer bool
+	// blindStrip: the deletion goes on though a pod vanished meanwhile.
+	blindStrip bool
 }
 
 func newModel(pods []podKind, nodes, controllers int) *model {
@@ -549,7 +551,7 @@ func (m *model) write(w *world, c int, s step) bool {
 	}
 	switch {
 	case !p.exists():
-		return s.do == letGoStep
+		return s.do == letGoStep || s.do == stripStep && m.mutation.blindStrip
 	case stale:
 		return false
 	case s.do == protectStep && !m.protect(p):
@@ -856,10 +858,21 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 		i := slices.IndexFunc(v.pods[:], func(p podState) bool {
 			return p.kind != noPod && fmt.Sprintf("db-v%d", p.revision) == s.ReplicaSet
 		})
+		if !v.warmAfter(v.pods[i].revision) {
+			panic(violation(fmt.Sprintf("%s is asked to stop, and no pod is warm on a node that answers", podName(i))))
+		}
 		return step{do: retireStep, pod: uint8(i)}
 	default:
 		panic(fmt.Sprintf("no such step: %T", s))
 	}
+}
+
+// warmAfter tells whether a pod of a newer revision is warm on a node that seems to answer.
+func (v *view) warmAfter(revision uint8) bool {
+	return slices.ContainsFunc(v.pods[:], func(p podState) bool {
+		return p.exists() && !p.going() && p.revision > revision && p.reported == heldProcess && p.node > 0 &&
+			!v.nodes[p.node-1].notReady && !v.nodes[p.node-1].deleted
+	})
 }
 
 // number is the pod's, from 1; 0 for no uid.

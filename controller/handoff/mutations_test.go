@@ -100,6 +100,12 @@ var mutations = map[string]struct {
 	"pods are read from a cache": {
 		mutation: mutation{cached: true}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
+	"a singleton that is deleted takes the finalizer off whatever others wrote": {
+		mutation: mutation{plan: unconditionally(stripStep)}, pods: []podKind{barePod, wrapperPod}, faults: 2, wantBroken: twoRun,
+	},
+	"a singleton that is deleted goes though a pod vanished meanwhile": {
+		mutation: mutation{blindStrip: true}, pods: []podKind{barePod, wrapperPod}, faults: 3, wantBroken: twoRun,
+	},
 	"a singleton that is deleted lets go of pods that stop": {
 		mutation: mutation{see: func(v *view) {
 			for i := range v.pods {
@@ -141,6 +147,15 @@ func move(kind, to stepKind) func(*planState) {
 		copy(p.steps[from:], p.steps[from+1:])
 		copy(p.steps[at+1:], p.steps[at:])
 		p.steps[at] = s
+	}
+}
+
+// unconditionally has the plan's steps of a kind take no notice of what others wrote.
+func unconditionally(kind stepKind) func(*planState) {
+	return func(p *planState) {
+		for i := range p.steps {
+			p.steps[i].conditional = p.steps[i].conditional && p.steps[i].do != kind
+		}
 	}
 }
 
