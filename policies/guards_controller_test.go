@@ -553,12 +553,13 @@ func testControllerBudgets(t *testing.T, config *rest.Config) {
 func testControllerScale(t *testing.T, config *rest.Config) {
 	admin, controller := newClient(t, config), clientAs(t, config, controllerUser)
 	createNamespace(t, admin, "controller-scale")
-	scale := func(c client.Client, replicas string) error {
-		rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "controller-scale", Name: "db"}}
+	scaleIn := func(c client.Client, namespace, replicas string) error {
+		rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db"}}
 		return c.SubResource("scale").Patch(t.Context(), rs, client.RawPatch(merge, []byte(`{"spec":{"replicas":`+replicas+`}}`)),
 			client.WithSubResourceBody(&autoscalingv1.Scale{}), client.DryRunAll)
 	}
-	create(t, admin, &appsv1.ReplicaSet{
+	scale := func(c client.Client, replicas string) error { return scaleIn(c, "controller-scale", replicas) }
+	rs := &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "controller-scale", Name: "db"},
 		Spec: appsv1.ReplicaSetSpec{
 			Replicas: new(int32(2)),
@@ -568,13 +569,19 @@ func testControllerScale(t *testing.T, config *rest.Config) {
 				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
 			},
 		},
-	})
+	}
+	clusters := rs.DeepCopy()
+	clusters.Namespace = metav1.NamespaceSystem
+	create(t, admin, rs)
+	create(t, admin, clusters)
 	const toZero = "scales a ReplicaSet to zero only"
 	waitForGuard(t, func() error { return scale(controller, "3") })
 	wantAnswer(t, scale(controller, "0"), "")
 	wantAnswer(t, scale(controller, "1"), toZero)
 	wantAnswer(t, scale(controller, "3"), toZero)
 	wantAnswer(t, scale(admin, "3"), "")
+	wantAnswer(t, scaleIn(controller, metav1.NamespaceSystem, "0"), "scales no ReplicaSet in an exempt namespace")
+	wantAnswer(t, scaleIn(admin, metav1.NamespaceSystem, "0"), "")
 }
 
 func testRoll(t *testing.T, config *rest.Config) {
@@ -631,6 +638,13 @@ func testRoll(t *testing.T, config *rest.Config) {
 			wantAnswer(t, change(admin, test.patch), "")
 		})
 	}
+	t.Run("in an exempt namespace", func(t *testing.T) {
+		clusters := deployment.DeepCopy()
+		clusters.ObjectMeta = metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "rolled"}
+		create(t, admin, clusters)
+		roll := patch{controllerUser, "", strategic, tests["rolled"].patch}
+		wantAnswer(t, roll.write(t, client.NewDryRunClient(controller), clusters), "rolls no Deployment in an exempt namespace")
+	})
 }
 
 func testControllerSingletons(t *testing.T, config *rest.Config) {
