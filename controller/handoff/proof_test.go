@@ -178,11 +178,12 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"chosen by a singleton that is gone, and deleted":    {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting()), ""},
 
 		// Whoever takes the signal off does not take back the start.
-		"deleted, all but the record taken off": {with(chosen().Deleting()), ""},
-		"deleted, all but the role taken off":   {unsignalled(chosen().Label(v1.RoleLabel, v1.RoleActive).Deleting()), ""},
-		"deleted, all but the gate taken off":   {unsignalled(chosen().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "").Deleting()), ""},
-		"deleted before it was bound to a node": {with(MakePod("db-1").Protected().Deleting()), v1.ProofNeverSignalled},
-		"not bound to a node, not deleted":      {with(MakePod("db-1").Protected()), ""},
+		"deleted, all but the record taken off":    {with(chosen().Deleting()), ""},
+		"deleted, all but the role taken off":      {unsignalled(chosen().Label(v1.RoleLabel, v1.RoleActive).Deleting()), ""},
+		"deleted, all but the gate taken off":      {unsignalled(chosen().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "").Deleting()), ""},
+		"deleted before it was bound to a node":    {with(MakePod("db-1").Protected().Deleting()), v1.ProofNeverSignalled},
+		"not bound to a node, not deleted":         {with(MakePod("db-1").Protected()), ""},
+		"not bound to a node, Failed, not deleted": {with(MakePod("db-1").Protected().Phase(corev1.PodFailed)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := handoff.Decide(tc.snapshot.Snapshot, now)
@@ -272,20 +273,21 @@ func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 		// wantSeveral is whether the pod counts as one that may run.
 		wantSeveral bool
 	}{
-		"deletion asked for":         {MakePod("db-1").Injected().Holding().Deleting(), false, true},
-		"ended by the kubelet":       {MakePod("db-1").Injected().Holding().Deleting().Ended(), true, false},
-		"ended, not deleted":         {MakePod("db-1").Injected().Holding().Ended(), true, false},
-		"ended and let go already":   {MakePod("db-1").Injected().Running().Deleting().Ended(), false, false},
-		"signal taken off by hand":   {MakePod("db-1").Injected().Protected().Label(v1.RoleLabel, v1.RoleActive).Running(), false, true},
-		"signal and role taken off":  {MakePod("db-1").Injected().Protected().Ready(), false, true},
-		"past its barrier, unsigned": {MakePod("db-1").Barrier().Injected().Running(), false, true},
-		"a standby with a finalizer": {MakePod("db-1").Injected().Protected().Warm(), false, false},
-		"a standby that is to go":    {MakePod("db-1").Injected().Protected().Warm().Deleting(), true, false},
-		"finalizer taken off":        {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Running().Deleting(), false, true},
-		"un-injected, ended":         {MakePod("db-1").Protected().Running().Deleting().Ended(), true, false},
-		"a standby that is deleted":  {MakePod("db-1").Injected().Warm().Deleting(), false, false},
-		"a signal of another pod":    {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm(), false, false},
-		"a signal that says nothing": {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid"}`).Warm(), false, false},
+		"deletion asked for":                            {MakePod("db-1").Injected().Holding().Deleting(), false, true},
+		"ended by the kubelet":                          {MakePod("db-1").Injected().Holding().Deleting().Ended(), true, false},
+		"ended, not deleted":                            {MakePod("db-1").Injected().Holding().Ended(), true, false},
+		"ended and let go already":                      {MakePod("db-1").Injected().Running().Deleting().Ended(), false, false},
+		"signal taken off by hand":                      {MakePod("db-1").Injected().Protected().Label(v1.RoleLabel, v1.RoleActive).Running(), false, true},
+		"signal and role taken off":                     {MakePod("db-1").Injected().Protected().Ready(), false, true},
+		"past its barrier, unsigned":                    {MakePod("db-1").Barrier().Injected().Running(), false, true},
+		"a standby with a finalizer":                    {MakePod("db-1").Injected().Protected().Warm(), false, false},
+		"a standby that is to go":                       {MakePod("db-1").Injected().Protected().Warm().Deleting(), true, false},
+		"finalizer taken off":                           {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Running().Deleting(), false, true},
+		"un-injected, ended":                            {MakePod("db-1").Protected().Running().Deleting().Ended(), true, false},
+		"chosen by a singleton that is gone, and to go": {MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting(), false, true},
+		"a standby that is deleted":                     {MakePod("db-1").Injected().Warm().Deleting(), false, false},
+		"a signal of another pod":                       {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm(), false, false},
+		"a signal that says nothing":                    {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid"}`).Warm(), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := handoff.Decide(MakeSnapshot(holder, tc.leftover).Holder("db-2").Snapshot, now)
