@@ -356,9 +356,9 @@ func TestHookJob(t *testing.T) {
 	if diff := cmp.Diff(want, container.Args); diff != "" {
 		t.Errorf("arguments (-want +got):\n%s", diff)
 	}
-	tries := time.Duration(*job.Spec.BackoffLimit) + 1
+	tries := *job.Spec.BackoffLimit + 1
 	deadline := time.Duration(*job.Spec.ActiveDeadlineSeconds) * time.Second
-	if tries != 2 || tries*2*time.Minute > deadline || deadline >= 5*time.Minute {
+	if tries != 2 || 2*2*time.Minute > deadline || deadline >= 5*time.Minute {
 		t.Errorf("%d tries of 2m within %s, want 2 tries within less than 5m", tries, deadline)
 	}
 	// Helm creates hooks in the order of their weights. Without the annotation the weight is 0.

@@ -507,7 +507,7 @@ func TestGuardValues(t *testing.T) {
 			"--show-only", "templates/guards.yaml", "--show-only", "templates/guards-writes.yaml")...)
 		for _, object := range objects {
 			ownedByHelm(object)
-			if err := c.Patch(t.Context(), object, client.Apply, client.FieldOwner("helm"), client.ForceOwnership); err != nil {
+			if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("helm"), client.ForceOwnership); err != nil {
 				t.Fatalf("apply %s: %v", object.GetName(), err)
 			}
 		}

@@ -127,7 +127,7 @@ func (c checker) tests(t tests) error {
 	if t.Run == "" {
 		return fmt.Errorf("run of package %s is missing: name the tests that should fail", t.Package)
 	}
-	for _, part := range strings.Split(t.Run, "/") {
+	for part := range strings.SplitSeq(t.Run, "/") {
 		if _, err := regexp.Compile(part); err != nil {
 			return fmt.Errorf("run %q of package %s: %w", t.Run, t.Package, err)
 		}

@@ -43,7 +43,7 @@ func newWorkers(ctx context.Context, root, dir string, n int) ([]worker, error) 
 				return nil, err
 			}
 		}
-		for _, file := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		for file := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 			if err := copyFile(filepath.Join(root, file), filepath.Join(w.tree, file)); err != nil {
 				return nil, err
 			}

@@ -56,6 +56,7 @@ type TooManyPodsError struct {
 	Singleton *v1.StatefulSingleton
 }
 
+// Error says what exceeds which bound, and what to do.
 func (e *TooManyPodsError) Error() string {
 	namespace, picked := e.Singleton.Namespace, metav1.FormatLabelSelector(e.Singleton.Spec.Selector.Meta())
 	return fmt.Sprintf("%s. No pod is released or let go of until fewer match. Delete the pods that have ended: "+

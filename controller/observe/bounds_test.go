@@ -99,7 +99,7 @@ func TestTrim(t *testing.T) {
 				Finalizers:  []string{v1.HandoffFinalizer}, CreationTimestamp: metav1.NewTime(now),
 				ManagedFields: []metav1.ManagedFieldsEntry{
 					{Manager: "user", Time: new(metav1.NewTime(now)), FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + long + `":{}}}`)},
-					{Manager: "kubelet", Time: new(metav1.NewTime(now)), Subresource: "status", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:phase":{},"f:containerStatuses":{}}}`)},
+					{Manager: "kubelet", Operation: metav1.ManagedFieldsOperationUpdate, Time: new(metav1.NewTime(now)), Subresource: "status", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:phase":{},"f:containerStatuses":{}}}`)},
 				},
 			},
 			Spec: corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{
@@ -114,7 +114,8 @@ func TestTrim(t *testing.T) {
 	holder.Annotations[signal.Annotation] = signal.Signal{UID: "db-1", Epoch: 1, Time: now}.String()
 	standby := pod("db-2", corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
 	standby.UID = "db-2"
-	snapshot := handoff.Snapshot{Singleton: singleton, Pods: []corev1.Pod{holder, standby}}
+	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	snapshot := handoff.Snapshot{Singleton: singleton, Pods: []corev1.Pod{holder, standby}, CachedNodes: map[string]*corev1.Node{"node": node}}
 	want := handoff.Decide(snapshot, now)
 	if want.Outcome != handoff.Released {
 		t.Fatalf("before the pods are trimmed, the outcome is %s: %s", want.Outcome, want.Status.Message)

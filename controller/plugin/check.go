@@ -31,8 +31,9 @@ var kyvernoVersions = []string{"1.18", "1.19"}
 
 // guards are the ValidatingAdmissionPolicies of the chart, by the ends of their names.
 var guards = []string{
-	"attestation", "barrier", "bindings", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "finalizer", "held",
-	"marks", "record", "roll", "sidecar-image", "unreleased",
+	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-events", "controller-pods",
+	"controller-policies", "controller-scale", "controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers",
+	"exempt-namespaces", "finalizer", "held", "marks", "record", "reports", "roll", "sidecar-image", "unreleased",
 }
 
 // ofTheChart are the labels of what the chart installs.

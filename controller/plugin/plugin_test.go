@@ -327,7 +327,7 @@ var boundGuard = regexp.MustCompile(`guardBinding" \(dict "root" \$ "guard" "([a
 // What check knows is what the chart and the pages say.
 func TestCheckKnowsTheChart(t *testing.T) {
 	var named []string
-	for _, file := range []string{"guards.yaml", "guards-writes.yaml"} {
+	for _, file := range []string{"guards.yaml", "guards-controller.yaml", "guards-status.yaml", "guards-writes.yaml"} {
 		text := read(t, "../../charts/statefulsingleton/templates/"+file)
 		for _, match := range boundGuard.FindAllStringSubmatch(text, -1) {
 			named = append(named, match[1])

@@ -124,8 +124,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		return ctrl.Result{}, err
 	}
 	snapshot, err := r.observer().Observe(ctx, singleton)
-	var tooMany *observe.TooManyPodsError
-	if errors.As(err, &tooMany) {
+	if tooMany, ok := errors.AsType[*observe.TooManyPodsError](err); ok {
 		return r.tellTooMany(ctx, singleton, tooMany)
 	} else if err != nil {
 		return ctrl.Result{}, err
