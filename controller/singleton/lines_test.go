@@ -71,18 +71,18 @@ func TestPredicates(t *testing.T) {
 		return node
 	}
 	fine := node(func(*corev1.Node) {})
+	answers := node(func(n *corev1.Node) {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	})
 	cordoned := node(func(n *corev1.Node) { n.Spec.Unschedulable = true })
 	tainted := node(func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "gone", Effect: corev1.TaintEffectNoExecute}}
-	})
-	notReady := node(func(n *corev1.Node) {
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
 	})
 	for name, test := range map[string]struct {
 		after *corev1.Node
 		want  bool
 	}{
-		"a cordon": {cordoned, true}, "a taint": {tainted, true}, "nothing": {fine, false}, "no answer": {notReady, true},
+		"a cordon": {cordoned, true}, "a taint": {tainted, true}, "nothing": {fine, false}, "an answer": {answers, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := nodeChanges().Update(event.UpdateEvent{ObjectOld: fine, ObjectNew: test.after}); got != test.want {

@@ -150,7 +150,7 @@ func TestRefusedFarewell(t *testing.T) {
 
 	refusing := newReconciler(refusingClient(refusesPods), controllerClient, w.clock)
 	phase := w.singleton().Status.Phase
-	status := w.stuck(refusing, phase, "the StatefulSingleton can't go yet: can't patch pod ")
+	status := w.stuck(refusing, phase, "the StatefulSingleton can't go yet: can't take finalizer apps.statefulsingleton.com/handoff off pod db-1: patch pod ")
 	w.Expect(status.ActivePod).To(Equal("db-1"))
 
 	w.reconcile(fresh)

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
 // Where a request comes from: the reconciler's Client, which stands for the cache, or
@@ -207,7 +209,13 @@ func (s sentRequest) String() string {
 func TestRequests(t *testing.T) {
 	w := newWorld(t)
 	pod := w.warmPod("db-1", withCommand)
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "db"}}
+	// The guards let the controller delete no other.
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{
+		Namespace: w.namespace, Name: "statefulsingleton-db",
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: "db", UID: "stfs", Controller: new(true),
+		}},
+	}}
 	w.Expect(c.Create(t.Context(), budget)).To(Succeed())
 	sent := &requests{}
 	live, cached := sent.client(t, fromLive), sent.client(t, fromCache)
@@ -241,7 +249,7 @@ func TestRequests(t *testing.T) {
 		}, want: "cache: patch pods/db-1", wantUID: uid, wantVersion: version},
 		{do: func() error {
 			return cached.Delete(t.Context(), budget.DeepCopy(), client.Preconditions{UID: &budget.UID, ResourceVersion: &budget.ResourceVersion})
-		}, want: "cache: delete poddisruptionbudgets/db", wantUID: string(budget.UID), wantVersion: budget.ResourceVersion},
+		}, want: "cache: delete poddisruptionbudgets/statefulsingleton-db", wantUID: string(budget.UID), wantVersion: budget.ResourceVersion},
 	}
 	for _, test := range tests {
 		if err := test.do(); err != nil {
