@@ -62,7 +62,7 @@ unit: deps $(promtool) search ## Tests beside the code, Kyverno's engine and a r
 # Which mutations make mutations runs: flags of chainsaw-tests/mutations, as MUTATIONS="-area handoff".
 MUTATIONS ?=
 .PHONY: mutations
-mutations: $(cluster) $(promtool) ## Break the code in some 200 places, one at a time, and check that a test fails; an hour
+mutations: $(cluster) $(promtool) ## Break the code in each listed place, one at a time, and check that a test fails
 	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go run ./chainsaw-tests/mutations $(MUTATIONS)
 
 .PHONY: vulnerabilities
