@@ -866,6 +866,12 @@ func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
 			MakeSnapshot(holder().Deleting()).NoNode(node1), "its node node-1 does not exist any more, and nothing proves that it has ended: if you have made sure that its processes have ended, delete it and run: "+attest),
 		"the kubelet told a phase and no states": stopping(
 			MakeSnapshot(rejected(holder().Deleting())), "it is Failed without a report that every held container has ended: "),
+		"the kubelet could not locate a container": stopping(
+			MakeSnapshot(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})),
+			"its kubelet could not locate container app (ContainerStatusUnknown), and nothing proves that it has ended. Look for its processes on node node-1; if you have made sure that its processes have ended, delete it and run: "+attest),
+		"the kubelet could not locate a container, and cleans up": stopping(
+			MakeSnapshot(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("ContainerCreating", ""), LastTerminationState: unknown()})),
+			"its kubelet could not locate container app, and kills what is left of the pod before it reports that it has ended"),
 		"the grace period is over": stopping(
 			MakeSnapshot(overdue), "its grace period ended at 03:03:59: look at the kubelet of node node-1"),
 		"the holder failed, and nobody deleted it": {

@@ -130,34 +130,52 @@ func (h heldContainer) waitsForSignal() bool {
 	return h.status != nil && h.status.State.Running != nil
 }
 
-// statusUnknown is the reason with which the kubelet reports a container as terminated that
-// the container runtime does not know (k8s.io/kubernetes/pkg/kubelet/container:
-// ContainerReasonStatusUnknown). The kubelet writes it with exit code 137 where it expected
-// a running container (pkg/kubelet: convertToAPIContainerStatuses), and for every container
-// without a terminated state once it has ended the pod (pkg/kubelet/status: TerminatePod).
-// It has seen no exit: the processes may run on under a runtime that it does not ask.
+// statusUnknown is the reason with which the kubelet reports the end of a container that
+// the container runtime does not know, with exit code 137 (k8s.io/kubernetes/pkg/kubelet/container:
+// ContainerReasonStatusUnknown). It has seen no exit. Under a runtime that was swapped, or
+// that lost its state, the processes may run on.
 const statusUnknown = "ContainerStatusUnknown"
 
-// lost tells whether the kubelet reports that it could not locate the container, or the
-// one before it.
-func (h heldContainer) lost() bool {
-	return h.status != nil && (isUnknown(h.status.State) || isUnknown(h.status.LastTerminationState))
+// cleanedUp tells whether the kubelet reports a container that it could not locate after it
+// killed all processes in the pod's cgroup and removed the cgroup. Only the last report of a
+// pod has a terminated state of that reason without a container ID: pkg/kubelet: SyncTerminatedPod
+// removes the cgroup and then has pkg/kubelet/status: TerminatePod write that state. Where the
+// runtime knows the container but not its state, the report has its ID
+// (pkg/kubelet: convertToAPIContainerStatuses).
+//
+// It is the usual end of an evicted pod, whose containers the kubelet removes as soon as they
+// exit, often before it has read their exit codes (pkg/kubelet: cleanUpContainersInPod).
+func (h heldContainer) cleanedUp() bool {
+	return h.status != nil && isUnknown(h.status.State) && h.status.ContainerID == ""
 }
 
 func isUnknown(state corev1.ContainerState) bool {
 	return state.Terminated != nil && state.Terminated.Reason == statusUnknown
 }
 
-// terminated tells whether the kubelet reports that the container has ended.
+// terminated tells whether the kubelet reports that the container, and the one before it,
+// has ended.
 func (h heldContainer) terminated() bool {
-	return h.status != nil && h.status.State.Terminated != nil && !h.lost()
+	return h.cleanedUp() || h.status != nil && h.status.State.Terminated != nil &&
+		!isUnknown(h.status.State) && !isUnknown(h.status.LastTerminationState)
+}
+
+// lost tells whether the kubelet's last report leaves open whether the container has ended,
+// since the kubelet could not locate it or the one before it.
+func (h heldContainer) lost() bool {
+	return h.status != nil && h.status.State.Terminated != nil && !h.terminated()
+}
+
+// cleaningUp tells whether the kubelet could not locate the container and has not yet
+// cleaned up after the pod. It writes such a state before it removes the pod's cgroup.
+func (h heldContainer) cleaningUp() bool {
+	return h.status != nil && h.status.State.Waiting != nil && isUnknown(h.status.LastTerminationState)
 }
 
 // neverCreated tells whether the kubelet reports that it has not created the
-// container, and never did before. At the end of the pod it reports such a container as
-// terminated, too, with reason statusUnknown.
+// container, and never did before.
 func (h heldContainer) neverCreated() bool {
-	return h.status != nil && (h.status.State.Waiting != nil || isUnknown(h.status.State)) &&
+	return h.status != nil && h.status.State.Waiting != nil &&
 		h.status.ContainerID == "" && h.status.LastTerminationState.Terminated == nil
 }
 

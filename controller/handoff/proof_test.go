@@ -92,12 +92,18 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"Failed, one of two containers unreported": {with(unreported(two().Deleting().Ended(), "helper")), ""},
 
 		// A container that the kubelet could not locate.
-		"could not be located": {with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})), ""},
-		"could not be located, by its last state": {
-			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: unknown()})), "",
+		"could not be located, its runtime knows its id": {with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})), ""},
+		"could not be located, its cgroup not removed yet": {
+			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("ContainerCreating", ""), LastTerminationState: unknown()})), "",
 		},
-		"could not be located, after a crash": {
-			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: terminated(1)})), "",
+		"could not be located, its cgroup removed": {
+			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: unknown()})), v1.ProofKubeletReported,
+		},
+		"could not be located after a crash, its cgroup removed": {
+			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: terminated(1)})), v1.ProofKubeletReported,
+		},
+		"could not be located, its cgroup removed, the phase not terminal": {
+			with(holder().Deleting().Ended().Phase(corev1.PodRunning).Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: unknown()})), "",
 		},
 		"could not be located once, and the next one ended": {
 			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: terminated(143), LastTerminationState: unknown(), ContainerID: "cri://2"})), "",

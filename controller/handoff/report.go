@@ -257,15 +257,18 @@ func (s Snapshot) lostNodeHelp(pod *corev1.Pod) string {
 // stoppingHelp says what the proof of a pod's death waits for.
 func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
 	attest := "if " + s.attestHelp(pod)
-	node := s.Nodes[pod.Spec.NodeName]
+	node, containers := s.Nodes[pod.Spec.NodeName], held(pod, s.Singleton)
 	switch {
 	case node == nil:
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that it has ended: %s", pod.Spec.NodeName, attest)
 	case !NodeReady(node):
 		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: %s; %s", node.Name, TaintCommand(node), attest)
-	case terminal(pod) && lostContainer(held(pod, s.Singleton)) != "":
+	case terminal(pod) && first(containers, heldContainer.lost) != "":
 		return fmt.Sprintf(", but its kubelet could not locate container %s (ContainerStatusUnknown), and nothing proves that it has ended. Look for its processes on node %s; %s",
-			lostContainer(held(pod, s.Singleton)), node.Name, attest)
+			first(containers, heldContainer.lost), node.Name, attest)
+	case terminal(pod) && first(containers, heldContainer.cleaningUp) != "":
+		return fmt.Sprintf("; its kubelet could not locate container %s, and kills what is left of the pod before it reports that it has ended",
+			first(containers, heldContainer.cleaningUp))
 	case terminal(pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
@@ -275,9 +278,9 @@ func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
 	return "; the next pod is released once the kubelet reports that it has ended"
 }
 
-// lostContainer is the first of which nobody knows whether it has ended; empty if there is none.
-func lostContainer(containers []heldContainer) string {
-	i := slices.IndexFunc(containers, func(h heldContainer) bool { return h.lost() && !h.neverCreated() })
+// first is the name of the first container of that kind; empty if there is none.
+func first(containers []heldContainer, kind func(heldContainer) bool) string {
+	i := slices.IndexFunc(containers, kind)
 	if i < 0 {
 		return ""
 	}
