@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -116,6 +117,13 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 
 		"Failed, by nobody knows whom":                 {with(holder().Deleting().Ended().WrittenBy(nil)), ""},
 		"Failed by one who does not report containers": {with(holder().Deleting().Ended().WrittenBy(map[string]string{"kubelet": `"f:containerStatuses":{}`, "somebody": `"f:phase":{}`})), ""},
+
+		"Failed by one whose fields are those of an apply": {
+			with(holder().Deleting().Ended().Recorded(func(e *metav1.ManagedFieldsEntry) { e.Operation = metav1.ManagedFieldsOperationApply })), "",
+		},
+		"Failed by one whose fields are not those of the status": {
+			with(holder().Deleting().Ended().Recorded(func(e *metav1.ManagedFieldsEntry) { e.Subresource = "" })), "",
+		},
 
 		// The pod garbage collector has not asked the kubelet.
 		"Failed by the pod garbage collector": {
