@@ -10,11 +10,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -62,6 +62,10 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 	return uninstallWith(ctx, c, deployment)
 }
 
+// overtaken is how a step is run again, which reads anew, after somebody else wrote what it has read: for some ten
+// seconds at most.
+var overtaken = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Cap: 5 * time.Second, Steps: 10}
+
 func uninstallWith(ctx context.Context, c client.Client, deployment types.NamespacedName) error {
 	for _, step := range []struct {
 		what string
@@ -73,21 +77,12 @@ func uninstallWith(ctx context.Context, c client.Client, deployment types.Namesp
 		{"take the finalizers off StatefulSingletons and pods", letGo},
 	} {
 		start := time.Now()
-		if err := retryConflicts(ctx, c, step.do); err != nil {
+		if err := retry.RetryOnConflict(overtaken, func() error { return step.do(ctx, c) }); err != nil {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 		fmt.Printf("%s: done in %s\n", step.what, time.Since(start).Round(time.Millisecond))
 	}
 	return nil
-}
-
-// retryConflicts runs a step again, which reads anew, after somebody else wrote what the step has read.
-func retryConflicts(ctx context.Context, c client.Client, do func(context.Context, client.Client) error) error {
-	err := do(ctx, c)
-	for apierrors.IsConflict(err) {
-		err = do(ctx, c)
-	}
-	return err
 }
 
 // stopController scales the controller to zero and waits until none of its pods
