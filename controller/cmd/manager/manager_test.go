@@ -169,6 +169,7 @@ func TestUninstall(t *testing.T) {
 	installCRDs(t)
 	deployment := createDeployment(t, "controller")
 	controller := createPod(t, "controller", map[string]string{"app": "controller"})
+	namesake := create(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "controller", Labels: controller.Labels}, Spec: podSpec()})
 	holder := createPod(t, "holder", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer, "example.com/theirs")
 	standby := createPod(t, "standby", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer)
 	stuck := createPod(t, "stuck", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer)
@@ -203,7 +204,7 @@ func TestUninstall(t *testing.T) {
 	for _, gone := range []client.Object{ours, guard, stuck, going} {
 		wantGone(g, t, gone)
 	}
-	for _, left := range []client.Object{theirs, budget, copied, charts, holder, standby, kept} {
+	for _, left := range []client.Object{theirs, budget, copied, charts, namesake, holder, standby, kept} {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(left), left)).To(Succeed())
 		g.Expect(left.GetDeletionTimestamp()).To(BeNil())
 	}
