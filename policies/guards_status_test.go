@@ -27,7 +27,7 @@ const (
 
 	onlyKubeletReports = "are reported by the kubelet of its node only, as user "
 	onlyKubeletEnds    = "is reported by the kubelet of its node only, as user "
-	notInFields        = "would say that somebody else has reported its phase or its containers than its kubelet"
+	notInFields        = "records another writer of the phase or of the containers"
 )
 
 // TestReportGuards acts as those who may write pods and their status, on an API server with all guards.

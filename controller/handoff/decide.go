@@ -214,9 +214,9 @@ func (d *decision) standbyOf(pod *corev1.Pod, containers []heldContainer) standb
 	return s
 }
 
-// silentNode says what the node of a pod does not, so that it can't be expected to start it. It is read from a
-// cache that may lag: it keeps a pod from being chosen, and proves nothing. Empty: the node
-// answers, or the pod has none yet.
+// silentNode returns why the node of a pod cannot start the pod: the node does not exist, or
+// does not answer. Empty: the node answers, or the pod is not scheduled yet. The node is read
+// from a cache that may lag: the result keeps a pod from being chosen, and proves nothing.
 func (s Snapshot) silentNode(pod *corev1.Pod) string { return silentIn(s.CachedNodes, pod) }
 
 func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {

@@ -32,9 +32,9 @@ func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
 
 // Farewell tells what a singleton that is being deleted waits for, in words, and
 // which pods it does not let go of until then; "" if there is nothing. A pod that was
-// asked to stop could vanish while its processes run on, and one that is lost already
-// is known by the record alone: a singleton that is made anew would not know of either.
-// Nor is one let go of that runs and that another singleton picks, which will do that.
+// asked to stop could vanish while its processes run on, and only the record knows a pod
+// that is lost already: a new singleton of the same name would not know of either. It also
+// keeps a running pod that another singleton picks: that singleton lets go of the pod.
 func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
 	status := &s.Singleton.Status
 	_, attested := s.proveGone()
@@ -58,10 +58,10 @@ func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
 	return keep, message
 }
 
-// Orphans says what to write for the pods of a singleton that is gone: it lets go of those
-// that are proven dead, but for those that another one picks, which lets go of them itself.
-// A singleton that was made anew meanwhile may have recorded one of them. One that comes
-// later finds what is dead, and records none of it.
+// Orphans returns what to write for the pods of a singleton that is gone: it lets go of pods
+// that are proven dead, unless another singleton picks them and lets go of them itself.
+// ConfirmGone comes first, because a new singleton of the same name may have recorded one of
+// these pods. A singleton that is created later finds the pods dead and records none of them.
 func Orphans(s Snapshot) (steps []Step) {
 	for i := range s.Pods {
 		pod := &s.Pods[i]
@@ -77,8 +77,9 @@ func Orphans(s Snapshot) (steps []Step) {
 	return steps
 }
 
-// runsForAnother tells whether a pod that is not going runs, and another singleton, which
-// stays, picks it. What is held may be about to be signalled for this one, and is no such pod.
+// runsForAnother tells whether a pod that is not going runs, and a singleton that is not being
+// deleted picks it. A pod that is still held does not count, because this singleton may be
+// about to signal it.
 func (s Snapshot) runsForAnother(pod *corev1.Pod) bool {
 	containers := held(pod, s.Singleton)
 	runs := !isHeld(pod, containers) || released(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier)

@@ -159,8 +159,8 @@ func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (si
 	return sight{snapshot, c, reader.hidden.Load()}, err
 }
 
-// assumeReady has the nodes of pods that are not going look Ready, where the user may not
-// read nodes: what is not known of a standby's node is not told of the standby.
+// assumeReady adds a Ready node for each pod that is not going, because the user may not read
+// nodes. Without it, the output would say that the node of each standby does not exist.
 func assumeReady(s *handoff.Snapshot) {
 	for i := range s.Pods {
 		if name := s.Pods[i].Spec.NodeName; !handoff.Going(&s.Pods[i]) {

@@ -245,7 +245,7 @@ func (e *execution) takeAttestation(ctx context.Context, step handoff.TakeAttest
 	return nil
 }
 
-// strip takes the finalizer off a pod as it was read. One that is gone is an error, too.
+// strip takes the finalizer off a pod. It fails if the pod is gone or has changed since the read.
 func (e *execution) strip(ctx context.Context, step handoff.Strip) error {
 	metadata := object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}
 	if step.Unchoose {
@@ -270,7 +270,7 @@ func (e *execution) confirmGone(ctx context.Context) error {
 	return apierrors.NewConflict(v1.GroupVersion.WithResource("statefulsingletons").GroupResource(), key.Name, errors.New("it was made anew"))
 }
 
-// finish lets the singleton go. One that is gone already is none to let go.
+// finish takes the finalizer off the singleton. It is no error if the singleton is gone already.
 func (e *execution) finish(ctx context.Context, step handoff.Finish) error {
 	e.singleton.ResourceVersion = string(step.Version)
 	return client.IgnoreNotFound(ReleaseFinalizer(ctx, e.Client, e.singleton, v1.PolicyFinalizer))

@@ -9,9 +9,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// places knows on which nodes the pods of each singleton were that were not going when it
-// was reconciled last. The cache has only the metadata of pods, and status names the node of
-// the holder alone.
+// places has, for each singleton, the nodes of its pods at the last reconcile, without pods
+// that are going. The cache has only the metadata of pods, and status names only the holder's
+// node.
 type places struct{ nodes sync.Map }
 
 func (p *places) note(key types.NamespacedName, s handoff.Snapshot) {

@@ -216,8 +216,8 @@ func (r *Reconciler) singletons(ctx context.Context, which client.ListOption) []
 	return requests
 }
 
-// nodeChanges passes what may begin or end a drain, and what may have a node start pods or
-// not. What nodes were like when the controller started is seen along with their singletons.
+// nodeChanges passes events that may begin or end a drain, or change whether a node can start
+// pods. It drops the initial list: the first reconcile of each singleton reads the nodes.
 func nodeChanges() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },

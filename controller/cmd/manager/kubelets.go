@@ -11,8 +11,8 @@ import (
 )
 
 // kubeletUsers tells at start whether kubelets seem to act as other users than their nodes, whose reports the guard
-// "reports" refuses. Who wrote a status, the API server tells nobody. So it asks whether the user of a Ready node may
-// write that node's status, which each kubelet has to.
+// "reports" refuses. The API server does not tell who wrote a status. So the check asks whether the user of a Ready node
+// may write that node's status, as each kubelet must.
 type kubeletUsers struct {
 	client client.Client
 	live   client.Reader
@@ -24,7 +24,7 @@ func (k kubeletUsers) Start(ctx context.Context) error {
 	user, allowed, err := k.allowed(ctx)
 	switch {
 	case err != nil:
-		k.log.Error(err, "Find out which users kubelets act as; the controller goes on")
+		k.log.Error(err, "Could not find out which users kubelets act as; the controller goes on")
 	case user != "" && !allowed:
 		k.log.Error(nil, "kubelets seem to act as other users than their nodes: unless the chart's value guards.kubeletUsers names these,"+
 			" the guards refuse their reports, and no standby gets warm. The kubelet's log has the refusal, with the user and what to do", "deniedUser", user)

@@ -32,11 +32,11 @@ func (o *runOptions) metricsOptions() (metricsserver.Options, error) {
 	return options, nil
 }
 
-// metricsAuthQPS and metricsAuthBurst bound the requests to the API server, per second, that
-// clients of the metrics endpoint cause. An answer is cached for each token, so that a Prometheus
-// causes about one request a minute, but a client that sends a new wrong token with each request
-// causes one with each. API Priority and Fairness counts them as the controller's own: without a
-// bound they would delay handoffs.
+// metricsAuthQPS and metricsAuthBurst limit the requests to the API server that clients of the
+// metrics endpoint cause: TokenReviews and SubjectAccessReviews, each kind by itself. An answer
+// is cached for each token. A Prometheus causes about one request a minute, but a client that
+// sends a new wrong token with each request causes one with each. API Priority and Fairness
+// counts them as the controller's own: without a bound they would delay handoffs.
 const (
 	metricsAuthQPS   = 5
 	metricsAuthBurst = 10

@@ -63,7 +63,7 @@ func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "how long a leader that can't renew its Lease goes on before it ends; a request that renews it may take half of that")
 	flags.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "how often a replica renews the Lease, or looks whether it is free")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "address of the metrics endpoint; 0 turns it off. The endpoint serves HTTPS, to users who may get the path /metrics")
-	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "folder with the certificate of the metrics endpoint, tls.crt and tls.key, which are read again when they change (default: a self-signed certificate, made at each start)")
+	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "directory with the certificate of the metrics endpoint, tls.crt and tls.key, which are read again when they change (default: a self-signed certificate, made at each start)")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error; debug tells of every write")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json or console")
@@ -193,7 +193,7 @@ func run(ctx context.Context, o runOptions) error {
 		return err
 	}
 	if err := mgr.Add(kubeletUsers{client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}); err != nil {
-		return fmt.Errorf("set up the look at kubelets: %w", err)
+		return fmt.Errorf("set up the check of kubelet users: %w", err)
 	}
 	return mgr.Start(ctx)
 }

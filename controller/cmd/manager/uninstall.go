@@ -62,8 +62,8 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 	return uninstallWith(ctx, c, deployment)
 }
 
-// overtaken is how a step is run again, which reads anew, after somebody else wrote what it has read: for some ten
-// seconds at most.
+// overtaken is the backoff of a step that failed with a conflict. Each try reads anew; all tries together take some ten
+// seconds.
 var overtaken = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Cap: 5 * time.Second, Steps: 10}
 
 func uninstallWith(ctx context.Context, c client.Client, deployment types.NamespacedName) error {
