@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -254,7 +255,7 @@ func TestFinalizerOfOthersStays(t *testing.T) {
 	w.Expect(w.pod("db-1").Finalizers).To(ConsistOf(theirFinalizer))
 }
 
-// While a deleted singleton waits for a pod, its status says so once, and nothing is written again.
+// While a deleted singleton waits for a pod, its status and one event say so once, and nothing is written again.
 func TestFarewellSaysOnceWhatItWaitsFor(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -264,6 +265,8 @@ func TestFarewellSaysOnceWhatItWaitsFor(t *testing.T) {
 	w.report(pod, ready)
 	w.ask(pod)
 	w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
+	recorder := events.NewFakeRecorder(100)
+	fresh.Recorder = recorder
 
 	result := w.reconcile(fresh)
 	w.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", 5*time.Second)), "a taint of the node is no event of the pod")
@@ -271,6 +274,9 @@ func TestFarewellSaysOnceWhatItWaitsFor(t *testing.T) {
 	w.Expect(told.Status.Message).To(HavePrefix("the StatefulSingleton goes once pod db-1 has ended"))
 	w.reconcile(fresh)
 	w.Expect(w.singleton().ResourceVersion).To(Equal(told.ResourceVersion))
+	wantEvent := Receive(HavePrefix("Normal StillStopping the StatefulSingleton goes once pod db-1 has ended"))
+	w.Expect(recorder.Events).To(wantEvent)
+	w.Expect(recorder.Events).NotTo(wantEvent)
 }
 
 // A singleton whose policy can't be deleted releases no pod: pods that come later would be held for a singleton that
