@@ -168,6 +168,73 @@ func TestOldFormIsWrittenBeforeItIsDeleted(t *testing.T) {
 	w.Expect(w.picksPods(old)).To(BeTrue())
 }
 
+// The policy of the namespace picks pods until each singleton's own one was proven by the controller that retires it:
+// until then nothing else injects the pods of the others.
+func TestSharedFormStaysUntilAllAreProven(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	w.createNamed("queue")
+	shared := policies.NamespaceName(w.namespace)
+	before := w.controllerOf(policies.PerNamespace, controllerClient)
+	w.proven(before, singletonName)
+	w.proven(before, "queue")
+	stays := func(r *singleton.Reconciler, why string) {
+		t.Helper()
+		for range 3 {
+			w.reconcile(r)
+			w.Expect(w.picksPods(shared)).To(BeTrue(), why)
+			w.clock.advance(inFlight)
+		}
+	}
+
+	r := w.controllerOf(policies.PerSingleton, controllerClient)
+	w.proven(r, singletonName)
+	stays(r, "queue has no policy of its own")
+	w.proven(r, "queue")
+
+	// The next controller does not prove it again while queue hands over.
+	pod := inject(w.bare("queue-1", withCommand), w.key("queue"))
+	pod.Labels["app"] = "queue"
+	w.Expect(c.Create(t.Context(), pod)).To(Succeed())
+	w.report(pod, pulling)
+	next := w.controllerOf(policies.PerSingleton, controllerClient)
+	w.reconcileOne(next, w.key("queue"))
+	w.Expect(w.installedReason("queue")).To(Equal("Injected"))
+	w.proven(next, singletonName)
+	stays(next, "queue's own policy was proven by another controller")
+
+	w.ask(pod)
+	w.remove(pod)
+	w.clock.advance(time.Hour)
+	w.proven(next, "queue")
+	w.disarmed(next, shared)
+}
+
+// A policy that somebody changed or deleted, and that was written anew, is not taken for proven: Kyverno may not
+// serve it yet.
+func TestPolicyPutRightIsProvenAgain(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	r := w.controllerOf(policies.PerSingleton, controllerClient)
+	w.proven(r, singletonName)
+
+	w.kyverno(isDown)
+	w.Eventually(func() map[string]string { // the API server learns of it in a while
+		probe := w.bare("db-1")
+		w.Expect(c.Create(t.Context(), probe, client.DryRunAll)).To(Succeed())
+		return probe.Annotations
+	}).ShouldNot(HaveKey(v1.InjectedAnnotation))
+	w.Expect(c.Delete(t.Context(), w.policy())).To(Succeed())
+	w.clock.advance(time.Second)
+	w.reconcile(r)
+	w.Expect(w.policy()).NotTo(BeNil())
+	w.Expect(w.reason(v1.ConditionPolicyInstalled)()).To(Equal("Installing"))
+	w.kyverno(serves)
+	w.proven(r, singletonName)
+}
+
 // Two controllers of different forms work at once, as one that was cut off may. Once it stops, the other one's form
 // is left, and injects.
 func TestTwoControllersOfTwoForms(t *testing.T) {
