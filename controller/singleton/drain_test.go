@@ -253,8 +253,10 @@ func TestBudgets(t *testing.T) {
 // followed once.
 func TestHandover(t *testing.T) {
 	w := newWorld(t)
+	w.kyverno(serves)
 	w.startManager()
 	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.Handoff = v1.HandoffManual })
+	w.installed("Injected") // else each look at the injection would be one at the annotation
 	d := w.deployment()
 	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
 	second := w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)), withCommand)
