@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -167,5 +168,40 @@ func TestPodChangesItsSingleton(t *testing.T) {
 	r.podEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
 	if diff := cmp.Diff(map[string]turn{"db": now, "queue": now}, queue.of); diff != "" {
 		t.Errorf("turns (-want +got):\n%s", diff)
+	}
+}
+
+// A singleton's own budget is news for that one, and a budget of somebody else for all of its namespace: it may cover
+// the holder of any.
+func TestBudgetEvents(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	singleton := func(namespace, name string) *v1.StatefulSingleton {
+		return &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name + "-uid")}}
+	}
+	db := singleton("prod", "db")
+	objects := []client.Object{db, singleton("prod", "queue"), singleton("test", "db")}
+	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+	theirs := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "theirs"}}
+	own := theirs.DeepCopy()
+	own.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(db, v1.GroupVersion.WithKind("StatefulSingleton"))}
+	for name, tc := range map[string]struct {
+		budget *policyv1.PodDisruptionBudget
+		want   []string
+	}{
+		"its own":       {own, []string{"prod/db"}},
+		"somebody else": {theirs, []string{"prod/db", "prod/queue"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, request := range r.singletonsOfBudget(t.Context(), tc.budget) {
+				got = append(got, request.String())
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("enqueued (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
