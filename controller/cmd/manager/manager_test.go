@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -137,6 +139,33 @@ func TestRun(t *testing.T) {
 	g.Eventually(stopped).Should(Receive(BeNil()))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(lease), lease)).To(Succeed())
 	g.Expect(lease.Spec.HolderIdentity).To(HaveValue(BeEmpty()), "the next leader need not wait")
+}
+
+// A step that somebody's write interferes with is done anew. Another error ends it.
+func TestConflict(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "holder", errors.New("written meanwhile"))
+	failure := errors.New("forbidden")
+	tests := map[string]struct {
+		answers []error
+		want    error
+	}{
+		"written twice":           {[]error{conflict, conflict, nil}, nil},
+		"fails":                   {[]error{failure, nil}, failure},
+		"written, and then fails": {[]error{conflict, failure, nil}, failure},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			answers := tc.answers
+			err := retryConflicts(t.Context(), nil, func(context.Context, client.Client) error {
+				answer := answers[0]
+				answers = answers[1:]
+				return answer
+			})
+			if !errors.Is(err, tc.want) {
+				t.Errorf("error %v, want %v", err, tc.want)
+			}
+		})
+	}
 }
 
 // Every handoff is in the log, however many there are in a second.

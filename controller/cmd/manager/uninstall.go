@@ -10,11 +10,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -62,10 +62,6 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 	return uninstallWith(ctx, c, deployment)
 }
 
-// overtaken is the backoff of a step that failed with a conflict. Each try reads anew; all tries together take some ten
-// seconds.
-var overtaken = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Cap: 5 * time.Second, Steps: 10}
-
 func uninstallWith(ctx context.Context, c client.Client, deployment types.NamespacedName) error {
 	for _, step := range []struct {
 		what string
@@ -77,12 +73,27 @@ func uninstallWith(ctx context.Context, c client.Client, deployment types.Namesp
 		{"take the finalizers off StatefulSingletons and pods", letGo},
 	} {
 		start := time.Now()
-		if err := retry.RetryOnConflict(overtaken, func() error { return step.do(ctx, c) }); err != nil {
+		if err := retryConflicts(ctx, c, step.do); err != nil {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 		fmt.Printf("%s: done in %s\n", step.what, time.Since(start).Round(time.Millisecond))
 	}
 	return nil
+}
+
+// retryConflicts runs a step again, which reads anew, after somebody else wrote what the step has read: for some ten
+// seconds. Not by client-go's retry, which takes a step that ran out of time for one that was done.
+func retryConflicts(ctx context.Context, c client.Client, do func(context.Context, client.Client) error) error {
+	var last error
+	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Cap: 5 * time.Second, Steps: 10}
+	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+		last = do(ctx, c)
+		return !apierrors.IsConflict(last), nil
+	})
+	if last != nil {
+		return last
+	}
+	return err
 }
 
 // stopController scales the controller to zero and waits until none of its pods
