@@ -272,7 +272,7 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 	const (
 		otherName      = "writes and deletes those that are named stfs-… and bear label app.kubernetes.io/managed-by=statefulsingleton"
 		takesOver      = "does not take over a ClusterPolicy that does not bear label"
-		otherMetadata  = "the metadata of a ClusterPolicy of the StatefulSingleton controller are its own"
+		otherMetadata  = "the controller changes only its own labels and annotations of a ClusterPolicy"
 		autogen        = "bears annotation pod-policies.kyverno.io/autogen-controllers=none"
 		otherSpec      = "has rules and a webhookConfiguration, no other field, and background: false"
 		otherRule      = "a rule of the StatefulSingleton controller mutates, has preconditions, and has no other field"

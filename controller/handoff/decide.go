@@ -236,7 +236,7 @@ func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 // adviseReplacement says how a standby that its node can't start is replaced.
 func (d *decision) adviseReplacement(s standby) {
 	if s.silent != "" && !s.needsPerson {
-		d.advice = append(d.advice, fmt.Sprintf("Its owner replaces pod %s once it is evicted, by default 5 minutes after its node stopped answering. To replace it now, run: kubectl delete -n %s pod %s",
+		d.advice = append(d.advice, fmt.Sprintf("A ReplicaSet replaces pod %s once it is deleted, by default 5 minutes after its node stopped answering; a StatefulSet, only once it is gone. To delete it now, run: kubectl delete -n %s pod %s --wait=false",
 			s.pod.Name, s.pod.Namespace, s.pod.Name))
 	}
 }

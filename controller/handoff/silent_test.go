@@ -29,8 +29,8 @@ var silences = map[string]struct {
 	"the node has not been Ready": {func(s *SnapshotWrapper) { s.Node(node3, ""); s.CachedNodes[node3].Status.Conditions = nil }, "its node node-3 does not answer"},
 }
 
-const adviceReplace = "Its owner replaces pod db-2 once it is evicted, by default 5 minutes after its node stopped answering. " +
-	"To replace it now, run: kubectl delete -n prod pod db-2"
+const adviceReplace = "A ReplicaSet replaces pod db-2 once it is deleted, by default 5 minutes after its node stopped answering; a StatefulSet, only once it is gone. " +
+	"To delete it now, run: kubectl delete -n prod pod db-2 --wait=false"
 
 // A standby whose node can't start it is not warm: neither is the holder stopped for it,
 // nor is it released, while one on a node that answers is.

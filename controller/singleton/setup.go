@@ -74,7 +74,7 @@ const (
 func onlyShort(o any) (any, error) {
 	object, err := meta.Accessor(o)
 	if err != nil {
-		return o, nil // word of one that is gone
+		return o, nil // a tombstone of a deleted object
 	}
 	object.SetManagedFields(nil)
 	annotations := object.GetAnnotations()
@@ -94,7 +94,7 @@ func onlyShort(o any) (any, error) {
 func onlyDrains(o any) (any, error) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
-		return o, nil // word of one that is gone
+		return o, nil // a tombstone of a deleted object
 	}
 	kept := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
