@@ -201,8 +201,9 @@ func TestDecideAdoption(t *testing.T) {
 		"two that ran before": {
 			snapshot:    MakeSnapshot(plain("db-0"), plain("db-1"), standby),
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
-			wantSteps:   []handoff.Step{protect("db-0", false), protect("db-1", false)},
-			wantMessage: "pods db-0, db-1 are not held, and no record says which one holds: no pod is released until only one is left. Delete what is too much, as in: kubectl delete -n prod pod db-1",
+			wantSteps: []handoff.Step{protect("db-0", false), protect("db-1", false)},
+			wantMessage: "pods db-0, db-1 are not held, and no record says which one holds: no pod is released until only one is left. " +
+				"Find out which pod to keep, as from the logs of the application. Then delete each other pod: kubectl delete -n prod pod <name>",
 		},
 		"two that ran before, one is going on a node that does not answer": {
 			snapshot: MakeSnapshot(plain("db-0").On(node2).Protected().Deleting(), plain("db-1").Protected(), standby).
@@ -292,7 +293,7 @@ func TestDecideAdoption(t *testing.T) {
 		"chosen by a singleton that is gone, besides the holder": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Barrier().Injected().ChosenBy("gone").Warm()).Holder("db-1"),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
-			wantMessage: "Pod db-2 may have been released by a StatefulSingleton that is gone. Delete what is too much, as in: kubectl delete -n prod pod db-2",
+			wantMessage: "Pod db-2 may have been released by a StatefulSingleton that is gone. Keep pod db-1, which holds, and run: kubectl delete -n prod pod db-2",
 		},
 		"signalled, with an epoch before the record's": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Signalled(3).Ready()).Ended(v1.CauseDeletion),
@@ -357,14 +358,14 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
 			wantSteps: []handoff.Step{protect("db-2", false)},
 			wantMessage: "Nothing holds container seed of pod db-2, which was created before spec.holdInitContainers asked for it. " +
-				"Delete what is too much, as in: kubectl delete -n prod pod db-2",
+				"Keep pod db-1, which holds, and run: kubectl delete -n prod pod db-2",
 		},
 		"a container is to be held, and ran before, besides the holder": {
 			snapshot:    MakeSnapshot(openHelper("db-2"), MakePod("db-1").Injected().Holding(), plain("db-3").Protected()).Holder("db-1"),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
 			wantSteps: []handoff.Step{protect("db-2", false)},
 			wantMessage: "Nothing holds container helper of pod db-2, which was created before spec.containers asked for it. " +
-				"Delete what is too much, as in: kubectl delete -n prod pod db-2",
+				"Keep pod db-1, which holds, and run: kubectl delete -n prod pod db-2 db-3",
 		},
 		"one besides a standby that may have been chosen in a record that is lost": {
 			snapshot:    MakeSnapshot(plain("db-1"), MakePod("db-2").Injected().Warm().Protected()),
@@ -586,7 +587,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), MakePod("db-2").Injected().Warm().On(node2)).
 				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere; pod db-2 is warm and would take over. If the node is off, run: kubectl taint node node-1",
+			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere; pod db-2 is warm and would take over. If node node-1 is off, run: kubectl taint node node-1",
 			wantSteps:   []handoff.Step{arm("db-2")},
 		},
 		"a spare of the same revision": {
@@ -861,14 +862,14 @@ func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
 		},
 		"the node does not answer": stopping(
 			MakeSnapshot(holder().Deleting()).Node(node1, corev1.ConditionUnknown),
-			"If the node is off, run: kubectl taint node node-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute; if you have made sure that its processes have ended, delete it and run: "+attest),
+			"If node node-1 is off, run: kubectl taint node node-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute; if you have made sure that the processes of pod db-1 have ended, run: "+attest),
 		"the node's object is gone": stopping(
-			MakeSnapshot(holder().Deleting()).NoNode(node1), "its node node-1 does not exist any more, and nothing proves that it has ended: if you have made sure that its processes have ended, delete it and run: "+attest),
+			MakeSnapshot(holder().Deleting()).NoNode(node1), "its node node-1 does not exist any more, and nothing proves that the pod has ended: if you have made sure that the processes of pod db-1 have ended, run: "+attest),
 		"the kubelet told a phase and no states": stopping(
 			MakeSnapshot(rejected(holder().Deleting())), "it is Failed without a report that every held container has ended: "),
 		"the kubelet could not locate a container": stopping(
 			MakeSnapshot(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})),
-			"its kubelet could not locate container app (ContainerStatusUnknown), and nothing proves that it has ended. Look for its processes on node node-1; if you have made sure that its processes have ended, delete it and run: "+attest),
+			"its kubelet could not locate container app (ContainerStatusUnknown), and nothing proves that the container has ended. Look for its processes on node node-1; if you have made sure that the processes of pod db-1 have ended, run: "+attest),
 		"the kubelet could not locate a container, and cleans up": stopping(
 			MakeSnapshot(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("ContainerCreating", ""), LastTerminationState: unknown()})),
 			"its kubelet could not locate container app, and kills what is left of the pod before it reports that it has ended"),

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -184,14 +185,15 @@ func (d *decision) severalHelp() string {
 			return fmt.Sprintf("Pod %s stops%s", pod.Name, d.stoppingHelp(pod, d.now))
 		}
 	}
-	tooMuch, why := d.runners[len(d.runners)-1], ""
+	why, names := "", ""
 	for _, pod := range d.runners {
-		if why = d.whyInjectedRuns(pod); why != "" {
-			tooMuch = pod
-			break
-		}
+		why, names = cmp.Or(why, d.whyInjectedRuns(pod)), names+" "+pod.Name
 	}
-	return fmt.Sprintf("%sDelete what is too much, as in: kubectl delete -n %s pod %s", why, d.Singleton.Namespace, tooMuch.Name)
+	if d.holder == nil {
+		return fmt.Sprintf("%sFind out which pod to keep, as from the logs of the application. Then delete each other pod: kubectl delete -n %s pod <name>",
+			why, d.Singleton.Namespace)
+	}
+	return fmt.Sprintf("%sKeep pod %s, which holds, and run: kubectl delete -n %s pod%s", why, d.holder.Name, d.Singleton.Namespace, names)
 }
 
 // whyInjectedRuns says why a pod may run though it was injected, where the pod itself
@@ -241,15 +243,19 @@ func (d *decision) strangerHelp() string {
 
 // attestHelp says how a person attests that the pod has stopped for good, after an if.
 func (s Snapshot) attestHelp(pod *corev1.Pod) string {
-	return fmt.Sprintf("you have made sure that its processes have ended, delete it and run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
-		s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, pod.UID)
+	deletion := ""
+	if !Going(pod) {
+		deletion = fmt.Sprintf("kubectl delete -n %s pod %s --wait=false && ", pod.Namespace, pod.Name)
+	}
+	return fmt.Sprintf("you have made sure that the processes of pod %s have ended, run: %skubectl annotate -n %s stfs %s %s=%s --overwrite",
+		pod.Name, deletion, s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, pod.UID)
 }
 
 // lostNodeHelp says what to do about the holder, which nobody asked to stop, where its
 // node does not answer or does not exist.
 func (s Snapshot) lostNodeHelp(pod *corev1.Pod) string {
 	if node := s.LostNode(pod); node != nil {
-		return "If the node is off, run: " + TaintCommand(node)
+		return "If node " + node.Name + " is off, run: " + TaintCommand(node)
 	}
 	return "If " + s.attestHelp(pod)
 }
@@ -260,11 +266,11 @@ func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
 	node, containers := s.Nodes[pod.Spec.NodeName], held(pod, s.Singleton)
 	switch {
 	case node == nil:
-		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that it has ended: %s", pod.Spec.NodeName, attest)
+		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that the pod has ended: %s", pod.Spec.NodeName, attest)
 	case !NodeReady(node):
-		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that it has ended. If the node is off, run: %s; %s", node.Name, TaintCommand(node), attest)
+		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that the pod has ended. If node %s is off, run: %s; %s", node.Name, node.Name, TaintCommand(node), attest)
 	case terminal(pod) && first(containers, heldContainer.lost) != "":
-		return fmt.Sprintf(", but its kubelet could not locate container %s (ContainerStatusUnknown), and nothing proves that it has ended. Look for its processes on node %s; %s",
+		return fmt.Sprintf(", but its kubelet could not locate container %s (ContainerStatusUnknown), and nothing proves that the container has ended. Look for its processes on node %s; %s",
 			first(containers, heldContainer.lost), node.Name, attest)
 	case terminal(pod) && first(containers, heldContainer.cleaningUp) != "":
 		return fmt.Sprintf("; its kubelet could not locate container %s, and kills what is left of the pod before it reports that it has ended",

@@ -142,7 +142,7 @@ func TestDecideGoesColdForNoSilentNode(t *testing.T) {
 
 // The node of the pod that is to start stops answering.
 func TestDecideReleasesOnSilentNode(t *testing.T) {
-	const taint = "If the node is off, run: kubectl taint node node-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+	const taint = "If node node-3 is off, run: kubectl taint node node-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 	silent := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node3, corev1.ConditionUnknown) }
 	chosen := func() *PodWrapper { return MakePod("db-2").Injected().Warm().On(node3).Protected() }
 	atBarrier := func() *PodWrapper { return MakePod("db-2").Barrier().Injected().Warm().On(node3).ChosenBy("stfs-uid") }
@@ -202,7 +202,7 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
 			wantMessage: "and its node node-3 does not exist: it may start there, so nothing starts elsewhere. " +
-				"If you have made sure that its processes have ended, delete it and run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/attest-terminated=db-2-uid --overwrite",
+				"If you have made sure that the processes of pod db-2 have ended, run: kubectl delete -n prod pod db-2 --wait=false && kubectl annotate -n prod stfs db apps.statefulsingleton.com/attest-terminated=db-2-uid --overwrite",
 		},
 		"signalled a moment ago": {
 			snapshot:    shut,

@@ -250,7 +250,7 @@ func (s sight) aboutRunners() (helps []help) {
 		case handoff.Going(is.Pod):
 			helps = append(helps, s.vouch(is.Pod.UID)...)
 		default:
-			helps = append(helps, help{"stop it, if it is too much", s.kubectl("delete pod %s", is.Pod.Name)})
+			helps = append(helps, help{"delete pod " + is.Pod.Name + ", if another pod is the one to keep", s.kubectl("delete pod %s", is.Pod.Name)})
 		}
 	}
 	return helps
