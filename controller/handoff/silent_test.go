@@ -59,6 +59,10 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 			holder: holding, revision: 2, want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
 			wantMessage: "; pod db-1 goes on until it is warm. " + adviceReplace,
 		},
+		"rollout, the healthy one is on a cordoned node": {
+			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node2) },
+			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
+		},
 		"handover": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Manual().Handover("now") },
 			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
