@@ -160,10 +160,3 @@ func (s Snapshot) judgeAttestation() (spent bool, refused string) {
 		return true, fmt.Sprintf("node %s of pod %s answers, and its kubelet will report when the pod has ended", pod.Spec.NodeName, pod.Name)
 	}
 }
-
-func (s Snapshot) holderInWords() string {
-	if s.Singleton.Status.ActivePodUID == "" {
-		return "none"
-	}
-	return fmt.Sprintf("pod %s with uid %s", s.Singleton.Status.ActivePod, s.Singleton.Status.ActivePodUID)
-}
