@@ -11,8 +11,42 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-type standby struct {
-	pod      *corev1.Pod
+// Role is what a pod is to a singleton.
+type Role string
+
+const (
+	// Holder: the record names it, so it may run its main processes.
+	Holder Role = "Holder"
+	// Standby: held for this singleton, and may be the next holder.
+	Standby Role = "Standby"
+	// Unrecorded: it may run a main process though the record does not name it.
+	Unrecorded Role = "Unrecorded"
+	// Foreign: held for a singleton of another name, and stays held.
+	Foreign Role = "Foreign"
+	// Ended: it has ended, or is held and nothing releases it as it is.
+	Ended Role = "Ended"
+)
+
+// ClassifiedPod is a pod of a Snapshot, and what it is to the singleton.
+type ClassifiedPod struct {
+	*corev1.Pod
+	Role Role
+	// Proof tells why its main processes have ended and can't start again. Empty: nothing
+	// proves that they have.
+	Proof v1.Proof
+	// WaitsFor says what keeps a standby from being warm. Empty: it is warm, or no standby.
+	WaitsFor string
+
+	// held are the containers that must not start their main process before the signal.
+	held []heldContainer
+	// selected is whether the singleton's selector matches it.
+	selected bool
+	// mayRun is whether it may run a main process, as far as is known.
+	mayRun bool
+
+	// The rest is known of standbys only.
+
+	// revision is its number in its Deployment or StatefulSet.
 	revision int64
 	// outdated is how many standbys of its Deployment are of a newer revision.
 	outdated int
@@ -20,10 +54,125 @@ type standby struct {
 	silent string
 	// drained says why its node is being drained. Empty: it is not.
 	drained string
-	// waitsFor is empty if the standby is warm.
-	waitsFor string
-	// needsPerson: it never will be by itself.
+	// needsPerson: it never becomes warm by itself.
 	needsPerson bool
+}
+
+// Classify returns the pods of the Snapshot with what each is to the singleton: the holder
+// first, then what may run besides it, the standbys in the order in which they would be
+// released, and the rest.
+func Classify(s Snapshot) []*ClassifiedPod {
+	all := classify(s)
+	byRole := []Role{Holder, Unrecorded, Standby, Foreign, Ended}
+	slices.SortStableFunc(all, func(a, b *ClassifiedPod) int {
+		return cmp.Compare(slices.Index(byRole, a.Role), slices.Index(byRole, b.Role))
+	})
+	return all
+}
+
+// classify finds out once what each pod is to the singleton. Standbys come in the order in
+// which they would be released, other pods in that of the Snapshot.
+func classify(s Snapshot) []*ClassifiedPod {
+	selector, err := s.Singleton.Spec.Selector.Parse()
+	if err != nil {
+		selector = labels.Nothing() // the CRD lets no such selector in
+	}
+	all := make([]*ClassifiedPod, len(s.Pods))
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		all[i] = &ClassifiedPod{Pod: pod, held: held(pod, s.Singleton), selected: selector.Matches(labels.Set(pod.Labels))}
+	}
+	for _, p := range all {
+		p.Proof = s.proveDead(p)
+		p.mayRun = p.Proof == "" && s.mayRun(p, all)
+		p.Role = s.roleOf(p)
+	}
+	s.judgeStandbys(all)
+	return all
+}
+
+func (s Snapshot) roleOf(p *ClassifiedPod) Role {
+	switch {
+	case p.UID == s.Singleton.Status.ActivePodUID:
+		return Holder
+	case p.Proof != "":
+		return Ended
+	case p.mayRun:
+		return Unrecorded
+	case Going(p.Pod) || !p.selected:
+		return Ended
+	case injectedFor(p.Pod, s.Singleton):
+		return Standby
+	}
+	return Foreign
+}
+
+// withRole returns the pods that have the role, in their order.
+func withRole(all []*ClassifiedPod, role Role) (pods []*ClassifiedPod) {
+	for _, p := range all {
+		if p.Role == role {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+// judgeStandbys finds out what is known of standbys only, and puts them in order.
+func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
+	standbys := withRole(all, Standby)
+	for _, p := range standbys {
+		s.judgeStandby(p, all)
+	}
+	for _, p := range standbys {
+		p.outdated = s.newerRevisions(p, standbys)
+	}
+	var holder *ClassifiedPod
+	if i := slices.IndexFunc(all, func(p *ClassifiedPod) bool { return p.Role == Holder }); i >= 0 {
+		holder = all[i]
+	}
+	slices.SortFunc(standbys, func(a, b *ClassifiedPod) int {
+		return cmp.Or(cmp.Compare(s.otherDeployment(a, holder), s.otherDeployment(b, holder)), // one of the holder's owner first
+			cmp.Compare(a.outdated, b.outdated),
+			cmp.Compare(min(len(a.silent), 1), min(len(b.silent), 1)),     // one whose node answers first
+			cmp.Compare(a.drained, b.drained),                             // one that need not leave first
+			cmp.Compare(min(len(a.WaitsFor), 1), min(len(b.WaitsFor), 1)), // one that is warm first
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name))
+	})
+	for i, next := 0, 0; i < len(all); i++ {
+		if all[i].Role == Standby {
+			all[i], next = standbys[next], next+1
+		}
+	}
+}
+
+// judgeStandby says what is known of a pod that is held for the singleton.
+func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
+	p.revision, p.silent, p.drained = s.revision(p.Pod), s.silentNode(p.Pod), s.drainOf(p.Pod)
+	shares := sharesBarrier(p, all)
+	p.WaitsFor, p.needsPerson = cmp.Or(shares, waitsFor(p)), shares != ""
+	if shares == "" && p.silent != "" {
+		p.WaitsFor = fmt.Sprintf("can't start: its node %s %s", p.Spec.NodeName, p.silent)
+	}
+}
+
+// newerRevisions is how many standbys are of a newer revision of the same owner. Revisions
+// of two Deployments can't be compared.
+func (s Snapshot) newerRevisions(p *ClassifiedPod, standbys []*ClassifiedPod) (n int) {
+	for _, other := range standbys {
+		if other.revision > p.revision && s.deployment(other.Pod) == s.deployment(p.Pod) {
+			n++
+		}
+	}
+	return n
+}
+
+// otherDeployment is 1 if the pod is not of the Deployment that the holder is of, and 0 if it is.
+func (s Snapshot) otherDeployment(p, holder *ClassifiedPod) int {
+	if holder == nil || s.deployment(p.Pod) == s.deployment(holder.Pod) {
+		return 0
+	}
+	return 1
 }
 
 // picks tells whether the singleton's selector picks the pod. The CRD lets one in that is
@@ -31,86 +180,6 @@ type standby struct {
 func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
 	selector, err := singleton.Spec.Selector.Parse()
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
-}
-
-// sort finds out what each pod is to the singleton.
-func (d *decision) sort() {
-	selector, err := d.Singleton.Spec.Selector.Parse()
-	if err != nil {
-		selector = labels.Nothing() // the CRD lets no such selector in
-	}
-	for i := range d.Pods {
-		pod := &d.Pods[i]
-		selected := selector.Matches(labels.Set(pod.Labels))
-		if selected {
-			d.findOverlap(pod)
-		}
-		containers := held(pod, d.Singleton)
-		_, dead := d.proveDead(pod)
-		if given, ok := signalled(pod); ok {
-			d.status.Epoch = max(d.status.Epoch, given.Epoch) // the record may have been lost
-		}
-		mayRun := d.mayRun(pod, containers)
-		if !dead && protected(pod) && !mayRun {
-			d.armed = append(d.armed, pod)
-		}
-		switch {
-		case pod.UID == d.status.ActivePodUID:
-			d.holder = pod
-		case dead && protected(pod):
-			d.leftovers = append(d.leftovers, pod)
-		case dead:
-		case mayRun:
-			d.runners = append(d.runners, pod)
-		case Going(pod):
-		case injectedFor(pod, d.Singleton) && selected:
-			d.standbys = append(d.standbys, d.standbyOf(pod, containers))
-		case selected:
-			d.strangers = append(d.strangers, pod)
-		}
-	}
-	for i := range d.standbys {
-		d.standbys[i].outdated = d.newerRevisions(d.standbys[i])
-	}
-	slices.SortFunc(d.standbys, func(a, b standby) int {
-		return cmp.Or(cmp.Compare(d.foreign(a.pod), d.foreign(b.pod)), // one of the holder's owner first
-			cmp.Compare(a.outdated, b.outdated),
-			cmp.Compare(min(len(a.silent), 1), min(len(b.silent), 1)),     // one whose node answers first
-			cmp.Compare(a.drained, b.drained),                             // one that need not leave first
-			cmp.Compare(min(len(a.waitsFor), 1), min(len(b.waitsFor), 1)), // one that is warm first
-			a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time),
-			cmp.Compare(a.pod.Name, b.pod.Name))
-	})
-}
-
-// newerRevisions is how many standbys are of a newer revision of the same owner. Revisions
-// of two Deployments can't be compared.
-func (d *decision) newerRevisions(s standby) (n int) {
-	for _, other := range d.standbys {
-		if other.revision > s.revision && d.deployment(other.pod) == d.deployment(s.pod) {
-			n++
-		}
-	}
-	return n
-}
-
-// foreign is 1 if the pod is not of the Deployment that the holder is of, and 0 if it is.
-func (d *decision) foreign(pod *corev1.Pod) int {
-	if d.holder == nil || d.deployment(pod) == d.deployment(d.holder) {
-		return 0
-	}
-	return 1
-}
-
-// standbyOf says what is known of a pod that is held for the singleton.
-func (d *decision) standbyOf(pod *corev1.Pod, containers []heldContainer) standby {
-	s := standby{pod: pod, revision: d.revision(pod), silent: d.silentNode(pod), drained: d.drainOf(pod)}
-	shares := d.sharesBarrier(pod, containers)
-	s.waitsFor, s.needsPerson = cmp.Or(shares, waitsFor(pod, containers)), shares != ""
-	if shares == "" && s.silent != "" {
-		s.waitsFor = fmt.Sprintf("can't start: its node %s %s", pod.Spec.NodeName, s.silent)
-	}
-	return s
 }
 
 // silentNode returns why the node of a pod cannot start the pod: the node does not exist, or
@@ -134,26 +203,25 @@ func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 
 // mayRun tells whether a pod that is not proven dead may run a main process: nothing
 // holds it, or not any more.
-func (d *decision) mayRun(pod *corev1.Pod, containers []heldContainer) bool {
-	return !isHeld(pod, containers) || released(pod) || d.chosenElsewhere(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier) ||
-		d.sharing(pod, containers, d.opened) != nil
+func (s Snapshot) mayRun(p *ClassifiedPod, all []*ClassifiedPod) bool {
+	return !isHeld(p.Pod, p.held) || released(p.Pod) || s.chosenElsewhere(p.Pod) || slices.ContainsFunc(p.held, heldContainer.pastBarrier) ||
+		sharing(p, all, s.opened) != nil
 }
 
 // opened tells whether the pod's barriers were opened, or are about to be. Whoever
 // shares one must be a copy of it.
-func (d *decision) opened(pod *corev1.Pod) bool {
-	return released(pod) || pod.UID == d.status.ActivePodUID || d.chosenElsewhere(pod)
+func (s Snapshot) opened(p *ClassifiedPod) bool {
+	return released(p.Pod) || p.UID == s.Singleton.Status.ActivePodUID || s.chosenElsewhere(p.Pod)
 }
 
 // sharing is another pod that waits for one of the same ConfigMaps, nil if none does.
-func (d *decision) sharing(pod *corev1.Pod, containers []heldContainer, which func(*corev1.Pod) bool) *corev1.Pod {
-	for i := range d.Pods {
-		other := &d.Pods[i]
-		if other.UID == pod.UID || !which(other) {
+func sharing(p *ClassifiedPod, all []*ClassifiedPod, which func(*ClassifiedPod) bool) *ClassifiedPod {
+	for _, other := range all {
+		if other.UID == p.UID || !which(other) {
 			continue
 		}
-		for _, theirs := range held(other, d.Singleton) {
-			if theirs.configMap != "" && slices.ContainsFunc(containers, func(h heldContainer) bool { return h.configMap == theirs.configMap }) {
+		for _, theirs := range other.held {
+			if theirs.configMap != "" && slices.ContainsFunc(p.held, func(h heldContainer) bool { return h.configMap == theirs.configMap }) {
 				return other
 			}
 		}
@@ -161,13 +229,16 @@ func (d *decision) sharing(pod *corev1.Pod, containers []heldContainer, which fu
 	return nil
 }
 
-func (d *decision) findOverlap(pod *corev1.Pod) {
-	for i := range d.Others {
-		if other := &d.Others[i]; picks(other, pod) {
-			d.overlap = fmt.Sprintf("StatefulSingleton %s picks pod %s too", other.Name, pod.Name)
-			return
+// overlap names another singleton and the pod that both pick. Empty: there is none.
+func (s Snapshot) overlap(all []*ClassifiedPod) string {
+	for _, p := range all {
+		for i := range s.Others {
+			if other := &s.Others[i]; p.selected && picks(other, p.Pod) {
+				return fmt.Sprintf("StatefulSingleton %s picks pod %s too", other.Name, p.Name)
+			}
 		}
 	}
+	return ""
 }
 
 // NodeReady tells whether the node controller takes the node to answer, and the kubelet to be able
@@ -188,15 +259,15 @@ func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
 
 // waitsFor says what keeps a standby from being warm, in words for status. Empty:
 // it is warm, nothing is left to wait for but the signal.
-func waitsFor(pod *corev1.Pod, containers []heldContainer) string {
+func waitsFor(pod *ClassifiedPod) string {
 	if pod.Spec.NodeName == "" {
-		if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		if c := condition(pod.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 			return "can't be scheduled: " + c.Message
 		}
 		return "is not scheduled yet"
 	}
 	byName := map[string]heldContainer{}
-	for _, h := range containers {
+	for _, h := range pod.held {
 		byName[h.name] = h
 	}
 	for i := range pod.Spec.InitContainers {
@@ -234,60 +305,4 @@ func initDone(c *corev1.Container, status *corev1.ContainerStatus) bool {
 		return status.State.Running != nil && status.Started != nil && *status.Started
 	}
 	return status.State.Terminated != nil && status.State.Terminated.ExitCode == 0
-}
-
-// Part is what a pod is to a singleton.
-type Part string
-
-const (
-	// Holder: the record names it, so it may run its main processes.
-	Holder Part = "Holder"
-	// Standby: held for this singleton, and may be the next holder.
-	Standby Part = "Standby"
-	// Runner: it may run a main process though the record does not name it.
-	Runner Part = "Runner"
-	// Stranger: held for a singleton of another name, and stays held.
-	Stranger Part = "Stranger"
-	// Ended: it has ended, or is held and nothing releases it as it is.
-	Ended Part = "Ended"
-)
-
-// Surveyed is a pod, and what it is to the singleton.
-type Surveyed struct {
-	Pod  *corev1.Pod
-	Part Part
-	// WaitsFor says what keeps a standby from being warm. Empty: it is warm, or no standby.
-	WaitsFor string
-}
-
-// Survey tells of each pod of the Snapshot what it is to the singleton, by the same rules
-// as Decide: the holder first, then what may run besides it, the standbys in the order in
-// which they would be released, and the rest.
-func Survey(s Snapshot) []Surveyed {
-	d := &decision{Snapshot: s, status: s.Singleton.Status.DeepCopy()}
-	d.sort()
-	var all []Surveyed
-	add := func(part Part, waitsFor string, pods ...*corev1.Pod) {
-		for _, pod := range pods {
-			all = append(all, Surveyed{pod, part, waitsFor})
-		}
-	}
-	if d.holder != nil {
-		add(Holder, "", d.holder)
-	}
-	add(Runner, "", d.runners...)
-	for _, standby := range d.standbys {
-		add(Standby, standby.waitsFor, standby.pod)
-	}
-	add(Stranger, "", d.strangers...)
-	for i := range d.Pods {
-		if pod := &d.Pods[i]; !surveyed(all, pod) {
-			add(Ended, "", pod)
-		}
-	}
-	return all
-}
-
-func surveyed(all []Surveyed, pod *corev1.Pod) bool {
-	return slices.ContainsFunc(all, func(one Surveyed) bool { return one.Pod == pod })
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-func TestSurvey(t *testing.T) {
+func TestClassify(t *testing.T) {
 	s := MakeSnapshot(
 		MakePod("ended").Injected().Running().Ended().Signalled(6),
 		MakePod("theirs").InjectedFor("cache").Warm(),
@@ -18,17 +18,17 @@ func TestSurvey(t *testing.T) {
 		MakePod("stray").Running(),
 		MakePod("holder").Injected().Revision(1).Holding(),
 	).Holder("holder")
-	type found struct{ Pod, Part, WaitsFor string }
+	type found struct{ Pod, Role, WaitsFor string }
 	var got []found
-	for _, one := range handoff.Survey(s.Snapshot) {
-		got = append(got, found{one.Pod.Name, string(one.Part), one.WaitsFor})
+	for _, one := range handoff.Classify(s.Snapshot) {
+		got = append(got, found{one.Pod.Name, string(one.Role), one.WaitsFor})
 	}
 	want := []found{
 		{"holder", "Holder", ""},
-		{"stray", "Runner", ""},
+		{"stray", "Unrecorded", ""},
 		{"cold", "Standby", "init container status-sidecar has not started"},
 		{"warm", "Standby", ""},
-		{"theirs", "Stranger", ""},
+		{"theirs", "Foreign", ""},
 		{"ended", "Ended", ""},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

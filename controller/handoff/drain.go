@@ -70,11 +70,11 @@ func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 // surging is the Deployment that brings up a pod beside the holder when it is
 // rolled, and does not stop the holder before; nil if there is none, and then why.
 func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
-	owner := metav1.GetControllerOf(d.holder)
+	owner := metav1.GetControllerOf(d.holder.Pod)
 	if owner == nil {
 		return nil, fmt.Sprintf("pod %s belongs to no Deployment", d.holder.Name)
 	}
-	if deployment = d.deployment(d.holder); deployment == nil {
+	if deployment = d.deployment(d.holder.Pod); deployment == nil {
 		return nil, fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", d.holder.Name, owner.Kind, owner.Name)
 	}
 	spec := &deployment.Spec
@@ -149,7 +149,7 @@ func tolerates(pod *corev1.Pod, taint *corev1.Taint) bool {
 func (d *decision) toleratesCordon() bool {
 	node := d.CachedNodes[d.holder.Spec.NodeName]
 	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
-	return node != nil && node.Spec.Unschedulable && tolerates(d.holder, &cordon)
+	return node != nil && node.Spec.Unschedulable && tolerates(d.holder.Pod, &cordon)
 }
 
 // drainDeadline is until when evictions of the holder wait; now and its patience, if
@@ -166,8 +166,8 @@ func (d *decision) drainDeadline() time.Time {
 func (d *decision) drainTimedOut() bool { return !d.now.Before(d.drainDeadline()) }
 
 // spare is a pod that is warm on a node that is not drained, and would take over.
-func (d *decision) spare() *corev1.Pod {
-	if pod := d.warm(); pod != nil && d.drainOf(pod) == "" {
+func (d *decision) spare() *ClassifiedPod {
+	if pod := d.warm(); pod != nil && pod.drained == "" {
 		return pod
 	}
 	return nil
@@ -185,23 +185,23 @@ func (d *decision) handoverAsked() string {
 
 // postpone has a standby of a newer revision wait, though it could take over. It
 // returns false where nothing speaks against that.
-func (d *decision) postpone(next *standby) bool {
+func (d *decision) postpone(next *ClassifiedPod) bool {
 	cold := ""
-	if next.waitsFor != "" {
-		cold = d.waitsForHolder(next.pod)
+	if next.WaitsFor != "" {
+		cold = d.waitsForHolder(next.Pod)
 	}
 	switch {
-	case next.waitsFor != "" && cold == "":
+	case next.WaitsFor != "" && cold == "":
 		return false
 	case d.drained != "" && cold == "" && next.drained != "" && !d.drainTimedOut():
-		d.found(StandbyNotWarm, "pod %s is warm, but %s; pod %s goes on until one is warm elsewhere", next.pod.Name, next.drained, d.holder.Name)
+		d.found(StandbyNotWarm, "pod %s is warm, but %s; pod %s goes on until one is warm elsewhere", next.Name, next.drained, d.holder.Name)
 	case d.Singleton.Spec.Handoff == v1.HandoffManual && d.drained == "" && d.handoverAsked() == "":
 		state := "is warm"
 		if cold != "" {
 			state = "can only warm up once pod " + d.holder.Name + " is gone, since " + cold
 		}
 		d.found(AwaitingHandover, "pod %s %s, and takes over from pod %s when you say so, since spec.handoff is Manual. Run: kubectl annotate -n %s stfs %s %s=\"$(date +%%s)\" --overwrite",
-			next.pod.Name, state, d.holder.Name, d.Singleton.Namespace, d.Singleton.Name, v1.HandoverAnnotation)
+			next.Name, state, d.holder.Name, d.Singleton.Namespace, d.Singleton.Name, v1.HandoverAnnotation)
 	default:
 		return false
 	}
@@ -221,9 +221,9 @@ func (d *decision) replace() bool {
 		return false
 	}
 	rolled := deployment.Spec.Template.Annotations[v1.ReplacesAnnotation] == string(d.holder.UID) ||
-		revisionOf(deployment) > d.revision(d.holder)
+		revisionOf(deployment) > d.revision(d.holder.Pod)
 	if !rolled {
-		d.do(Roll{Deployment: deployment.Name, UID: deployment.UID, Version: Version(deployment.ResourceVersion), Replaces: refOf(d.holder)})
+		d.do(Roll{Deployment: deployment.Name, UID: deployment.UID, Version: Version(deployment.ResourceVersion), Replaces: refOf(d.holder.Pod)})
 	}
 	d.found(Rolling, "Deployment %s is rolled, and the pod that takes over from pod %s has not come yet", deployment.Name, d.holder.Name)
 	return true
@@ -243,7 +243,7 @@ func (d *decision) refuseHandover(asked, why string) {
 func (d *decision) replaced() v1.Cause {
 	_, why := d.surging()
 	switch {
-	case why != "" || d.holder.DeletionTimestamp == nil || !d.outdated(d.holder):
+	case why != "" || d.holder.DeletionTimestamp == nil || !d.outdated(d.holder.Pod):
 		return ""
 	case meta.IsStatusConditionTrue(d.Singleton.Status.Conditions, v1.ConditionDraining):
 		return v1.CauseDrain
@@ -279,7 +279,7 @@ func (d *decision) guard() {
 func (d *decision) evictions() (reason, message string) {
 	const atOnce = "an eviction stops the holder at once, since "
 	_, why := d.surging()
-	other := d.otherBudget(d.holder)
+	other := d.otherBudget(d.holder.Pod)
 	switch {
 	case d.Singleton.Spec.Drain == v1.DrainEvict:
 		return drainIsEvict, atOnce + "spec.drain is Evict"

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
@@ -37,19 +35,16 @@ func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
 // keeps a running pod that another singleton picks: that singleton lets go of the pod.
 func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
 	status := &s.Singleton.Status
-	_, attested := s.proveGone()
-	lost := status.ActivePodUID != "" && !attested
-	for i := range s.Pods {
-		pod := &s.Pods[i]
+	lost := status.ActivePodUID != "" && s.proveGone() == ""
+	for _, pod := range classify(s) {
 		lost = lost && pod.UID != status.ActivePodUID
-		_, dead := s.proveDead(pod)
 		switch {
-		case dead || !protected(pod):
-		case Going(pod):
-			keep = append(keep, refOf(pod))
+		case pod.Proof != "" || !protected(pod.Pod):
+		case Going(pod.Pod):
+			keep = append(keep, refOf(pod.Pod))
 			message = fmt.Sprintf("the StatefulSingleton goes once pod %s has ended: the pod stops%s", pod.Name, s.stoppingHelp(pod, now))
 		case s.runsForAnother(pod):
-			keep = append(keep, refOf(pod))
+			keep = append(keep, refOf(pod.Pod))
 		}
 	}
 	if lost {
@@ -63,12 +58,10 @@ func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
 // ConfirmGone comes first, because a new singleton of the same name may have recorded one of
 // these pods. A singleton that is created later finds the pods dead and records none of them.
 func Orphans(s Snapshot) (steps []Step) {
-	for i := range s.Pods {
-		pod := &s.Pods[i]
-		_, proven := s.proveDead(pod)
-		picked := slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool { return picks(&other, pod) })
-		if proven && protected(pod) && !picked {
-			steps = append(steps, Strip{Pod: refOf(pod), Version: Version(pod.ResourceVersion)})
+	for _, pod := range classify(s) {
+		picked := slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool { return picks(&other, pod.Pod) })
+		if pod.Proof != "" && protected(pod.Pod) && !picked {
+			steps = append(steps, Strip{Pod: refOf(pod.Pod), Version: Version(pod.ResourceVersion)})
 		}
 	}
 	if len(steps) > 0 {
@@ -80,10 +73,9 @@ func Orphans(s Snapshot) (steps []Step) {
 // runsForAnother tells whether a pod that is not going runs, and a singleton that is not being
 // deleted picks it. A pod that is still held does not count, because this singleton may be
 // about to signal it.
-func (s Snapshot) runsForAnother(pod *corev1.Pod) bool {
-	containers := held(pod, s.Singleton)
-	runs := !isHeld(pod, containers) || released(pod) || slices.ContainsFunc(containers, heldContainer.pastBarrier)
+func (s Snapshot) runsForAnother(pod *ClassifiedPod) bool {
+	runs := !isHeld(pod.Pod, pod.held) || released(pod.Pod) || slices.ContainsFunc(pod.held, heldContainer.pastBarrier)
 	return runs && slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool {
-		return other.DeletionTimestamp.IsZero() && picks(&other, pod)
+		return other.DeletionTimestamp.IsZero() && picks(&other, pod.Pod)
 	})
 }

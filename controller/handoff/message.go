@@ -30,16 +30,16 @@ func (d *decision) adviseOneDeployment() {
 }
 
 // adviseReplacement says how a standby that its node can't start is replaced.
-func (d *decision) adviseReplacement(s standby) {
-	if s.silent != "" && !s.needsPerson {
+func (d *decision) adviseReplacement(pod *ClassifiedPod, silent string) {
+	if silent != "" && !pod.needsPerson {
 		d.advice = append(d.advice, fmt.Sprintf("A ReplicaSet replaces pod %s once it is deleted, by default 5 minutes after its node stopped answering; a StatefulSet, only once it is gone. To delete it now, run: kubectl delete -n %s pod %s --wait=false",
-			s.pod.Name, s.pod.Namespace, s.pod.Name))
+			pod.Name, pod.Namespace, pod.Name))
 	}
 }
 
 // sharesBarrier says which pod would start along with this one. Empty: none.
-func (d *decision) sharesBarrier(pod *corev1.Pod, containers []heldContainer) string {
-	if other := d.sharing(pod, containers, func(*corev1.Pod) bool { return true }); other != nil {
+func sharesBarrier(pod *ClassifiedPod, all []*ClassifiedPod) string {
+	if other := sharing(pod, all, func(*ClassifiedPod) bool { return true }); other != nil {
 		return fmt.Sprintf("waits for the same ConfigMap as pod %s, which would start along with it: one is a copy of the other. Delete both, so that they are created anew", other.Name)
 	}
 	return ""
@@ -52,7 +52,7 @@ func (s Snapshot) lostHelp() string {
 }
 
 // these lists pods as the subject of a sentence in the plural or the singular.
-func these(pods []*corev1.Pod) string {
+func these(pods []*ClassifiedPod) string {
 	names := make([]string, len(pods))
 	for i, pod := range pods {
 		names[i] = pod.Name
@@ -65,13 +65,13 @@ func these(pods []*corev1.Pod) string {
 
 // severalHelp says what to do about pods of which only one may be left.
 func (d *decision) severalHelp() string {
-	for _, pod := range d.runners {
-		if Going(pod) {
+	for _, pod := range d.unrecorded {
+		if Going(pod.Pod) {
 			return fmt.Sprintf("Pod %s stops%s", pod.Name, d.stoppingHelp(pod, d.now))
 		}
 	}
 	why, names := "", ""
-	for _, pod := range d.runners {
+	for _, pod := range d.unrecorded {
 		why, names = cmp.Or(why, d.whyInjectedRuns(pod)), names+" "+pod.Name
 	}
 	if d.holder == nil {
@@ -83,11 +83,11 @@ func (d *decision) severalHelp() string {
 
 // whyInjectedRuns says why a pod may run though it was injected, where the pod itself
 // does not show it; empty if it does.
-func (d *decision) whyInjectedRuns(pod *corev1.Pod) string {
-	if d.chosenElsewhere(pod) {
+func (d *decision) whyInjectedRuns(pod *ClassifiedPod) string {
+	if d.chosenElsewhere(pod.Pod) {
 		return fmt.Sprintf("Pod %s may have been released by a StatefulSingleton that is gone. ", pod.Name)
 	}
-	containers := held(pod, d.Singleton)
+	containers := pod.held
 	i := slices.IndexFunc(containers, func(h heldContainer) bool { return h.open })
 	if i < 0 || pod.Annotations[v1.InjectedAnnotation] == "" {
 		return ""
@@ -108,20 +108,21 @@ func (d *decision) spareInWords() string {
 	if len(d.standbys) == 0 {
 		return ""
 	}
-	spare := &d.standbys[0]
-	if d.again = d.left(usuallyWarm, spare.pod.CreationTimestamp.Time); d.again > 0 {
+	spare := d.standbys[0]
+	if d.again = d.left(usuallyWarm, spare.CreationTimestamp.Time); d.again > 0 {
 		return ""
 	}
-	d.adviseReplacement(*spare)
-	return fmt.Sprintf("; no standby is warm: pod %s %s", spare.pod.Name, spare.waitsFor)
+	d.adviseReplacement(spare, spare.silent)
+	return fmt.Sprintf("; no standby is warm: pod %s %s", spare.Name, spare.WaitsFor)
 }
 
-// strangerHelp tells of pods that stay held for ever.
-func (d *decision) strangerHelp() string {
-	if len(d.strangers) == 0 {
+// foreignHelp tells of pods that stay held for ever.
+func (d *decision) foreignHelp() string {
+	pods := withRole(d.pods, Foreign)
+	if len(pods) == 0 {
 		return ""
 	}
-	pod := d.strangers[0]
+	pod := pods[0]
 	return fmt.Sprintf("; pod %s is held for StatefulSingleton %s and is never released by this one: delete the pod, so that it is created anew",
 		pod.Name, pod.Annotations[v1.InjectedAnnotation])
 }
@@ -146,21 +147,21 @@ func (s Snapshot) lostNodeHelp(pod *corev1.Pod) string {
 }
 
 // stoppingHelp says what the proof of a pod's death waits for.
-func (s Snapshot) stoppingHelp(pod *corev1.Pod, now time.Time) string {
-	attest := "if " + s.attestHelp(pod)
-	node, containers := s.Nodes[pod.Spec.NodeName], held(pod, s.Singleton)
+func (s Snapshot) stoppingHelp(pod *ClassifiedPod, now time.Time) string {
+	attest := "if " + s.attestHelp(pod.Pod)
+	node, containers := s.Nodes[pod.Spec.NodeName], pod.held
 	switch {
 	case node == nil:
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that the pod has ended: %s", pod.Spec.NodeName, attest)
 	case !NodeReady(node):
 		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that the pod has ended. If node %s is off, run: %s; %s", node.Name, node.Name, TaintCommand(node), attest)
-	case terminal(pod) && first(containers, heldContainer.lost) != "":
+	case terminal(pod.Pod) && first(containers, heldContainer.lost) != "":
 		return fmt.Sprintf(", but its kubelet could not locate container %s (ContainerStatusUnknown), and nothing proves that the container has ended. Look for its processes on node %s; %s",
 			first(containers, heldContainer.lost), node.Name, attest)
-	case terminal(pod) && first(containers, heldContainer.cleaningUp) != "":
+	case terminal(pod.Pod) && first(containers, heldContainer.cleaningUp) != "":
 		return fmt.Sprintf("; its kubelet could not locate container %s, and kills what is left of the pod before it reports that it has ended",
 			first(containers, heldContainer.cleaningUp))
-	case terminal(pod):
+	case terminal(pod.Pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
 	if pod.DeletionTimestamp != nil && now.After(pod.DeletionTimestamp.Time.Add(transitionPoll)) {

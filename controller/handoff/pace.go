@@ -64,7 +64,7 @@ const attachPatience = 20 * time.Second
 // mountOrAttachVolumes). By itself it would look again after 60 to 90 s.
 func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	t := d.status.LastTransition
-	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !IsTrue(d.holder, corev1.PodReady)
+	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !IsTrue(d.holder.Pod, corev1.PodReady)
 	atBarrier := slices.ContainsFunc(containers, heldContainer.atBarrier)
 	after := nudgeAfter(containers)
 	nudged := d.holder.Annotations[v1.NudgeAnnotation] == fmt.Sprint(given.Epoch)
@@ -78,7 +78,7 @@ func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 		d.do(d.barriers(d.holder)...)
 	}
 	if !nudged {
-		d.do(Nudge{refOf(d.holder), given.Epoch})
+		d.do(Nudge{refOf(d.holder.Pod), given.Epoch})
 	}
 }
 
@@ -114,9 +114,9 @@ func (d *decision) begun() *metav1.MicroTime {
 	}
 	began := d.now
 	if d.holder != nil {
-		moments := []time.Time{askedToStop(d.holder)}
+		moments := []time.Time{askedToStop(d.holder.Pod)}
 		if next := d.newest(); next != nil {
-			moments = append(moments, next.pod.CreationTimestamp.Time)
+			moments = append(moments, next.CreationTimestamp.Time)
 		}
 		for _, moment := range moments {
 			if d.left(longestUntold, moment) > 0 && moment.Before(began) {

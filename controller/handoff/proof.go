@@ -18,53 +18,53 @@ import (
 const deletionByPodGC = "DeletionByPodGC"
 
 // proveDead tells why the pod's main processes have ended and none of them can
-// start again; ok is false where nothing proves it.
+// start again. Empty: nothing proves it.
 //
 // Every proof of a pod that exists needs the pod to be beyond starting anything:
 // deletion asked for, or phase terminal. Without that a process which ended is
 // just one that the kubelet is about to restart.
-func (s Snapshot) proveDead(pod *corev1.Pod) (proof v1.Proof, ok bool) {
+func (s Snapshot) proveDead(p *ClassifiedPod) v1.Proof {
 	switch {
-	case !Going(pod):
-		return "", false
-	case s.neverStarted(pod, held(pod, s.Singleton)):
-		return v1.ProofNeverSignalled, true
-	case kubeletReported(pod, held(pod, s.Singleton)):
-		return v1.ProofKubeletReported, true
-	case s.outOfService(pod):
-		return v1.ProofNodeOutOfService, true
-	case s.attested(pod):
-		return v1.ProofAttested, true
+	case !Going(p.Pod):
+		return ""
+	case s.neverStarted(p):
+		return v1.ProofNeverSignalled
+	case kubeletReported(p):
+		return v1.ProofKubeletReported
+	case s.outOfService(p.Pod):
+		return v1.ProofNodeOutOfService
+	case s.attested(p.Pod):
+		return v1.ProofAttested
 	}
-	return "", false
+	return ""
 }
 
-// proveGone tells whether a person vouches for the recorded holder, whose object
+// proveGone tells whether a person attests that the recorded holder has ended, whose object
 // is gone. Nothing else proves its death: it bore the finalizer before it was
 // recorded, so that somebody took that off.
-func (s Snapshot) proveGone() (proof v1.Proof, ok bool) {
+func (s Snapshot) proveGone() v1.Proof {
 	if s.Singleton.Annotations[v1.AttestAnnotation] == string(s.Singleton.Status.ActivePodUID) {
-		return v1.ProofAttested, true
+		return v1.ProofAttested
 	}
-	return "", false
+	return ""
 }
 
 // neverStarted tells whether a pod that is going has never run a main process and
 // never will. One whose deletion was asked for is bound to no node any more
 // (pkg/registry/core/pod/storage: assignPod). A Signal on its way fails, since what made
 // it go changed the pod; a barrier that is about to be opened is opened all the same.
-func (s Snapshot) neverStarted(pod *corev1.Pod, containers []heldContainer) bool {
-	return pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil || s.isUnreleased(pod, containers)
+func (s Snapshot) neverStarted(p *ClassifiedPod) bool {
+	return p.Spec.NodeName == "" && p.DeletionTimestamp != nil || s.isUnreleased(p)
 }
 
 // isUnreleased tells whether the pod is held, and nothing that may release it has happened:
 // no signal, and no record after which a barrier may be opened.
-func (s Snapshot) isUnreleased(pod *corev1.Pod, containers []heldContainer) bool {
+func (s Snapshot) isUnreleased(p *ClassifiedPod) bool {
 	last := s.Singleton.Status.LastTransition
-	recorded := pod.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil || chosenBy(pod) != "")
-	_, hasSignal := pod.Annotations[signal.Annotation]
-	return isHeld(pod, containers) && !recorded && !hasSignal && !released(pod) &&
-		!s.chosenElsewhere(pod) && !slices.ContainsFunc(containers, heldContainer.pastBarrier)
+	recorded := p.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil || chosenBy(p.Pod) != "")
+	_, hasSignal := p.Annotations[signal.Annotation]
+	return isHeld(p.Pod, p.held) && !recorded && !hasSignal && !released(p.Pod) &&
+		!s.chosenElsewhere(p.Pod) && !slices.ContainsFunc(p.held, heldContainer.pastBarrier)
 }
 
 // kubeletReported tells whether the kubelet ended the pod and reported every held
@@ -76,12 +76,12 @@ func (s Snapshot) isUnreleased(pod *corev1.Pod, containers []heldContainer) bool
 // runs (pkg/kubelet/status: mergePodStatus holds the phase back until then). The pod
 // garbage collector writes it without knowing; it leaves its mark, but an eviction may
 // overwrite that.
-func kubeletReported(pod *corev1.Pod, containers []heldContainer) bool {
-	if c := condition(pod, corev1.DisruptionTarget); c != nil && c.Reason == deletionByPodGC {
+func kubeletReported(p *ClassifiedPod) bool {
+	if c := condition(p.Pod, corev1.DisruptionTarget); c != nil && c.Reason == deletionByPodGC {
 		return false
 	}
-	return terminal(pod) && kubeletWrotePhase(pod) && len(containers) > 0 &&
-		!slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.terminated() && !h.neverCreated() })
+	return terminal(p.Pod) && kubeletWrotePhase(p.Pod) && len(p.held) > 0 &&
+		!slices.ContainsFunc(p.held, func(h heldContainer) bool { return !h.terminated() && !h.neverCreated() })
 }
 
 // kubeletWrotePhase tells whether the last to change the phase was the one who
@@ -136,24 +136,22 @@ func (s Snapshot) attested(pod *corev1.Pod) bool {
 // judgeAttestation tells what is left of a person's word: whether it is spent, and why it
 // was refused. A word that is believed stays until the pod's object is gone, since
 // until then it is all that proves the death.
-func (s Snapshot) judgeAttestation() (spent bool, refused string) {
-	word := s.Singleton.Annotations[v1.AttestAnnotation]
-	status := &s.Singleton.Status
-	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return string(pod.UID) == word })
+func (d *decision) judgeAttestation() (spent bool, refused string) {
+	word := d.Singleton.Annotations[v1.AttestAnnotation]
+	status := &d.Singleton.Status
+	i := slices.IndexFunc(d.pods, func(p *ClassifiedPod) bool { return string(p.UID) == word })
 	switch {
 	case word == "" || i < 0 && word == string(status.ActivePodUID):
 		return false, ""
 	case i < 0 && status.LastTransition != nil && string(status.LastTransition.FromUID) == word:
 		return true, ""
 	case i < 0:
-		return true, fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", word, s.holderInWords())
+		return true, fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", word, d.holderInWords())
 	}
-	pod := &s.Pods[i]
-	proof, dead := s.proveDead(pod)
-	switch {
-	case dead:
-		return proof != v1.ProofAttested, ""
-	case !Going(pod):
+	switch pod := d.pods[i]; {
+	case pod.Proof != "":
+		return pod.Proof != v1.ProofAttested, ""
+	case !Going(pod.Pod):
 		return true, fmt.Sprintf("nobody asked for the deletion of pod %s, so that it may start again. Run: kubectl delete -n %s pod %s --wait=false, and attest then",
 			pod.Name, pod.Namespace, pod.Name)
 	default:

@@ -27,7 +27,7 @@ func (d *decision) followStart(containers []heldContainer, given signal.Signal) 
 			t.Signalled = new(metav1.NewMicroTime(given.Time))
 		}
 	}
-	ready := IsTrue(d.holder, corev1.PodReady)
+	ready := IsTrue(d.holder.Pod, corev1.PodReady)
 	if t.Terminated != nil && t.GapMilliseconds == nil && (ready || startReported(containers) && mainStarted(containers)) {
 		t.GapMilliseconds = new(d.now.Sub(t.Terminated.Time).Milliseconds())
 	}
@@ -38,10 +38,10 @@ func (d *decision) followStart(containers []heldContainer, given signal.Signal) 
 
 // cause is what began the handoff from a holder that is dead.
 func (d *decision) cause() v1.Cause {
-	pod := d.holder
-	if pod == nil {
+	if d.holder == nil {
 		return v1.CauseDeletion
 	}
+	pod := d.holder.Pod
 	disrupted := IsTrue(pod, corev1.DisruptionTarget)
 	switch replaced := d.replaced(); {
 	case replaced != "":
@@ -113,9 +113,9 @@ func (d *decision) report() {
 	d.status.ObservedGeneration = d.Singleton.Generation
 	d.status.StandbyPods = nil
 	for _, s := range d.standbys {
-		d.status.StandbyPods = append(d.status.StandbyPods, s.pod.Name)
+		d.status.StandbyPods = append(d.status.StandbyPods, s.Name)
 	}
-	serves := outcome == AwaitingHandover && IsTrue(d.holder, corev1.PodReady)
+	serves := outcome == AwaitingHandover && IsTrue(d.holder.Pod, corev1.PodReady)
 	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods || serves)
 	d.setCondition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)
 	d.setCondition(v1.ConditionStalled, phase == v1.PhaseFailed)
@@ -127,18 +127,16 @@ func (d *decision) activeBarrier() string {
 	if d.status.ActivePodUID == "" {
 		return ""
 	}
-	for i := range d.Pods {
-		if d.Pods[i].UID != d.status.ActivePodUID {
-			continue
-		}
-		for _, h := range held(&d.Pods[i], d.Singleton) {
-			if h.configMap != "" {
-				return h.configMap
-			}
-		}
-		return ""
+	active := d.active()
+	if active == nil {
+		return d.status.ActiveBarrier
 	}
-	return d.status.ActiveBarrier
+	for _, h := range active.held {
+		if h.configMap != "" {
+			return h.configMap
+		}
+	}
+	return ""
 }
 
 // activeNode is the holder's.
@@ -146,11 +144,21 @@ func (d *decision) activeNode() string {
 	if d.status.ActivePodUID == "" {
 		return ""
 	}
-	i := slices.IndexFunc(d.Pods, func(pod corev1.Pod) bool { return pod.UID == d.status.ActivePodUID })
-	if i < 0 {
+	active := d.active()
+	if active == nil {
 		return d.status.ActiveNode
 	}
-	return d.Pods[i].Spec.NodeName
+	return active.Spec.NodeName
+}
+
+// active is the pod that the status to be written names as the holder, nil if its object is
+// gone.
+func (d *decision) active() *ClassifiedPod {
+	i := slices.IndexFunc(d.pods, func(p *ClassifiedPod) bool { return p.UID == d.status.ActivePodUID })
+	if i < 0 {
+		return nil
+	}
+	return d.pods[i]
 }
 
 func (d *decision) setCondition(kind string, value bool) {

@@ -11,19 +11,19 @@ import (
 // successor is a warm standby of the newest revision of the holder's StatefulSet, where
 // the holder is of an older one; nil if there is none. The StatefulSet stops the holder
 // only once the pod that it made before is Ready, which a standby never is.
-func (d *decision) successor() *corev1.Pod {
-	set, next := d.statefulSet(d.holder), d.warm()
-	if set == nil || next == nil || d.statefulSet(next) != set || !d.outdated(d.holder) || d.outdated(next) {
+func (d *decision) successor() *ClassifiedPod {
+	set, next := d.statefulSet(d.holder.Pod), d.warm()
+	if set == nil || next == nil || d.statefulSet(next.Pod) != set || !d.outdated(d.holder.Pod) || d.outdated(next.Pod) {
 		return nil
 	}
 	return next
 }
 
 // newest is the first standby that is of a newer revision than the holder.
-func (d *decision) newest() *standby {
-	for i := range d.standbys {
-		if d.newer(d.standbys[i].pod, d.holder) {
-			return &d.standbys[i]
+func (d *decision) newest() *ClassifiedPod {
+	for _, pod := range d.standbys {
+		if d.newer(pod.Pod, d.holder.Pod) {
+			return pod
 		}
 	}
 	return nil
@@ -31,26 +31,26 @@ func (d *decision) newest() *standby {
 
 // rollOver asks the holder to stop once a pod of a newer revision is warm, or can
 // only warm up without it.
-func (d *decision) rollOver(next *standby) {
+func (d *decision) rollOver(next *ClassifiedPod) {
 	cold := ""
-	if next.waitsFor != "" {
-		if cold = d.waitsForHolder(next.pod); cold == "" {
+	if next.WaitsFor != "" {
+		if cold = d.waitsForHolder(next.Pod); cold == "" {
 			d.needsPerson = next.needsPerson
-			d.usual = d.left(usuallyWarm, next.pod.CreationTimestamp.Time)
-			d.found(StandbyNotWarm, "pod %s %s; pod %s goes on until it is warm", next.pod.Name, next.waitsFor, d.holder.Name)
-			d.adviseReplacement(*next)
+			d.usual = d.left(usuallyWarm, next.CreationTimestamp.Time)
+			d.found(StandbyNotWarm, "pod %s %s; pod %s goes on until it is warm", next.Name, next.WaitsFor, d.holder.Name)
+			d.adviseReplacement(next, next.silent)
 			return
 		}
 	}
 	if cold == "" {
-		d.found(Retiring, "pod %s is warm; pod %s is asked to stop", next.pod.Name, d.holder.Name)
-		if d.usual = min(d.left(kubeletPause, lastWrite(next.pod)), d.left(longestPause, lastStart(next.pod))); d.usual > 0 {
+		d.found(Retiring, "pod %s is warm; pod %s is asked to stop", next.Name, d.holder.Name)
+		if d.usual = min(d.left(kubeletPause, lastWrite(next.Pod)), d.left(longestPause, lastStart(next.Pod))); d.usual > 0 {
 			return
 		}
 	} else {
-		d.found(RetiringCold, "pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.pod.Name, cold)
+		d.found(RetiringCold, "pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.Name, cold)
 	}
-	rs := d.replicaSet(d.holder)
+	rs := d.replicaSet(d.holder.Pod)
 	if rs.Spec.Replicas != nil && *rs.Spec.Replicas == 0 {
 		return
 	}
@@ -67,7 +67,7 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 		return ""
 	}
 	for _, volume := range pod.Spec.Volumes {
-		if volume.PersistentVolumeClaim == nil || !mounts(d.holder, volume.PersistentVolumeClaim.ClaimName) {
+		if volume.PersistentVolumeClaim == nil || !mounts(d.holder.Pod, volume.PersistentVolumeClaim.ClaimName) {
 			continue
 		}
 		claim := d.Claims[volume.PersistentVolumeClaim.ClaimName]

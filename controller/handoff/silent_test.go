@@ -238,8 +238,8 @@ func TestDecideTellsOfASilentSpare(t *testing.T) {
 	if plan.Outcome != handoff.HolderReady || !strings.HasSuffix(plan.Status.Message, want) {
 		t.Errorf("outcome %s, message %q, want HolderReady and %q", plan.Outcome, plan.Status.Message, want)
 	}
-	i := slices.IndexFunc(handoff.Survey(s.Snapshot), func(one handoff.Surveyed) bool { return one.Part == handoff.Standby })
-	if got := handoff.Survey(s.Snapshot)[i].WaitsFor; got != "can't start: its node node-3 does not answer" {
+	i := slices.IndexFunc(handoff.Classify(s.Snapshot), func(one *handoff.ClassifiedPod) bool { return one.Role == handoff.Standby })
+	if got := handoff.Classify(s.Snapshot)[i].WaitsFor; got != "can't start: its node node-3 does not answer" {
 		t.Errorf("the survey says that the standby waits for %q", got)
 	}
 }

@@ -244,9 +244,9 @@ func (s sight) believed(uid types.UID) bool {
 
 // aboutRunners are the commands that leave only one of the pods that run.
 func (s sight) aboutRunners() (helps []help) {
-	for _, is := range handoff.Survey(s.Snapshot) {
+	for _, is := range handoff.Classify(s.Snapshot) {
 		switch {
-		case is.Part != handoff.Runner:
+		case is.Role != handoff.Unrecorded:
 		case handoff.Going(is.Pod):
 			helps = append(helps, s.vouch(is.Pod.UID)...)
 		default:
@@ -257,9 +257,9 @@ func (s sight) aboutRunners() (helps []help) {
 }
 
 // aboutPods is a command for each of the pods that have that part.
-func (s sight) aboutPods(part handoff.Part, to, command string) (helps []help) {
-	for _, is := range handoff.Survey(s.Snapshot) {
-		if is.Part == part && (part != handoff.Standby || is.WaitsFor != "") {
+func (s sight) aboutPods(role handoff.Role, to, command string) (helps []help) {
+	for _, is := range handoff.Classify(s.Snapshot) {
+		if is.Role == role && (role != handoff.Standby || is.WaitsFor != "") {
 			helps = append(helps, help{to, s.kubectl(command, is.Pod.Name)})
 		}
 	}

@@ -52,8 +52,8 @@ type StatusList struct {
 type Pod struct {
 	Name string    `json:"name"`
 	UID  types.UID `json:"uid"`
-	// Part is what the pod is to the singleton, as package handoff names it.
-	Part handoff.Part `json:"part"`
+	// Role is what the pod is to the singleton, as package handoff names it.
+	Role handoff.Role `json:"role"`
 	// Node is empty until the pod is bound to one.
 	Node string `json:"node,omitempty"`
 	// Phase is Kubernetes' own: Pending, Running, Succeeded, Failed.
@@ -199,13 +199,13 @@ func (c commands) statusOf(s sight) Status {
 func podsOf(s handoff.Snapshot) []Pod {
 	pods := []Pod{}
 	record := &s.Singleton.Status
-	surveyed := handoff.Survey(s)
-	if record.ActivePodUID != "" && (len(surveyed) == 0 || surveyed[0].Pod.UID != record.ActivePodUID) {
-		pods = append(pods, Pod{Name: record.ActivePod, UID: record.ActivePodUID, Part: handoff.Holder, Node: record.ActiveNode, Gone: true})
+	classified := handoff.Classify(s)
+	if record.ActivePodUID != "" && (len(classified) == 0 || classified[0].Pod.UID != record.ActivePodUID) {
+		pods = append(pods, Pod{Name: record.ActivePod, UID: record.ActivePodUID, Role: handoff.Holder, Node: record.ActiveNode, Gone: true})
 	}
-	for _, is := range surveyed {
+	for _, is := range classified {
 		pods = append(pods, Pod{
-			Name: is.Pod.Name, UID: is.Pod.UID, Part: is.Part, Node: is.Pod.Spec.NodeName, Phase: is.Pod.Status.Phase,
+			Name: is.Pod.Name, UID: is.Pod.UID, Role: is.Role, Node: is.Pod.Spec.NodeName, Phase: is.Pod.Status.Phase,
 			Ready:    handoff.IsTrue(is.Pod, corev1.PodReady),
 			Stopping: is.Pod.DeletionTimestamp != nil,
 			WaitsFor: is.WaitsFor,

@@ -36,7 +36,7 @@ func (s *Status) text() string {
 	}
 	b.WriteString(columns(func(row func(cells ...string)) {
 		for _, pod := range s.Pods {
-			row("  "+pod.Name, strings.ToLower(string(pod.Part)), cmp.Or(pod.Node, "-"), pod.state())
+			row("  "+pod.Name, strings.ToLower(string(pod.Role)), cmp.Or(pod.Node, "-"), pod.state())
 		}
 	}))
 	b.WriteString("\nConditions\n")
@@ -68,11 +68,11 @@ func (p Pod) state() string {
 		return "ended: " + string(p.Phase)
 	case p.Stopping:
 		return "stops"
-	case p.Part == handoff.Standby && p.WaitsFor == "":
+	case p.Role == handoff.Standby && p.WaitsFor == "":
 		return "warm"
-	case p.Part == handoff.Standby:
+	case p.Role == handoff.Standby:
 		return "not warm: " + p.WaitsFor
-	case p.Part == handoff.Stranger:
+	case p.Role == handoff.Foreign:
 		return "held for another StatefulSingleton"
 	case p.Ready:
 		return "Ready"
@@ -105,7 +105,7 @@ func table(statuses []Status, namespace string) string {
 }
 
 func (s *Status) holder() string {
-	if len(s.Pods) == 0 || s.Pods[0].Part != handoff.Holder {
+	if len(s.Pods) == 0 || s.Pods[0].Role != handoff.Holder {
 		return "-"
 	}
 	holder := &s.Pods[0]
@@ -118,7 +118,7 @@ func (s *Status) holder() string {
 func (s *Status) standbys() string {
 	all, warm := 0, 0
 	for _, pod := range s.Pods {
-		if pod.Part != handoff.Standby {
+		if pod.Role != handoff.Standby {
 			continue
 		}
 		all++
