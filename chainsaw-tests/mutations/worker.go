@@ -93,9 +93,10 @@ func (w worker) mutate(m mutation) (undo func() error, err error) {
 }
 
 // build builds the test binary of a package. What it returns is the compiler's output if the package does not build.
-// Go builds nothing if the binary is up to date, as after a change of a file that tests read.
+// Go builds nothing if the binary is up to date, as after a change of a file that tests read. Debugging information is
+// left out, because most of the time of a build is that of the linker.
 func (w worker) build(ctx context.Context, pkg string) (output string, err error) {
-	return w.run(ctx, w.tree, "go", "test", "-c", "-vet=off", "-o", w.binary(pkg), pkg)
+	return w.run(ctx, w.tree, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", w.binary(pkg), pkg)
 }
 
 func (w worker) binary(pkg string) string {
