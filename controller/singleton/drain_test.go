@@ -355,8 +355,10 @@ func (w *world) readiness(node *corev1.Node, ready corev1.ConditionStatus) {
 // once the node answers. The requeue would notice only minutes later.
 func TestStandbyOnSilentNode(t *testing.T) {
 	w := newWorld(t)
+	w.kyverno(serves)
 	w.startManager()
 	w.createSingleton()
+	w.installed("Injected") // else each look at the injection would be one at the node
 	d, node := w.deployment(), w.node()
 	d.Spec.Replicas = new(int32(2))
 	w.Expect(c.Update(t.Context(), d)).To(Succeed())
