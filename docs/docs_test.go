@@ -112,14 +112,14 @@ func TestFiguresAreTheMeasuredOnes(t *testing.T) {
 
 // So are those of many singletons.
 func TestScaleIsTheMeasuredOne(t *testing.T) {
-	got, err := figures.Between(read(t, "scale.md"))
+	got, err := figures.Between(read(t, "benchmarks/scale.md"))
 	if err != nil {
-		t.Fatalf("scale.md: %v", err)
+		t.Fatalf("benchmarks/scale.md: %v", err)
 	}
 	measured, err := results.Read("benchmarks/scale.json")
 	if errors.Is(err, fs.ErrNotExist) {
 		if got != "" {
-			t.Errorf("scale.md has figures, and no benchmarks/scale.json: %s", got)
+			t.Errorf("benchmarks/scale.md has figures, and no benchmarks/scale.json: %s", got)
 		}
 		return
 	}
@@ -131,7 +131,7 @@ func TestScaleIsTheMeasuredOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("scale.md is not what benchmarks/scale.json gives, run go run ./chainsaw-tests/bench-scale -report (-want +got):\n%s", diff)
+		t.Errorf("benchmarks/scale.md is not what benchmarks/scale.json gives, run go run ./chainsaw-tests/bench-scale -report (-want +got):\n%s", diff)
 	}
 }
 

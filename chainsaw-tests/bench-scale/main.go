@@ -1,5 +1,5 @@
-// Command bench-scale measures what many singletons cost: the controller, Kyverno and
-// the API server are real, and kwok plays the kubelets.
+// Command bench-scale measures the cost of many singletons. The controller, Kyverno and the API server are real, and
+// kwok simulates the kubelets.
 package main
 
 import (
@@ -16,15 +16,17 @@ import (
 	"time"
 )
 
-const usage = `bench-scale makes ever more singletons, each with a Deployment of one, and measures at each number
-what the controller and Kyverno take, and how 100 handoffs at once go; at the last number also with
-policies that the singletons of a namespace share. It runs by make bench-scale, on the local cluster,
-with nothing else going on. The end of it, by Ctrl-C too, removes what it made.
+const usage = `bench-scale creates increasing numbers of singletons, each with a Deployment of one replica. For each number it
+measures the resources that the controller and Kyverno use, and 100 handoffs at once. With the last number, it
+also measures policies that the singletons of a namespace share.
+
+Run it with make bench-scale on the local cluster, without any other load. When it ends, also by Ctrl-C, it removes
+everything that it created.
 
 Examples:
-  make bench-scale                                                       the default, and the tables in docs/scale.md
-  make bench-scale SCALE="-singletons 20 -namespaces 5 -handoffs 10 -idle 10s -out dist/scale.json"    a try
-  go run ./chainsaw-tests/bench-scale -report                            the tables once more, without a run
+  make bench-scale                                                       the default run, and the tables in docs/benchmarks/scale.md
+  make bench-scale SCALE="-singletons 20 -namespaces 5 -handoffs 10 -idle 10s -out dist/scale.json"    a short run
+  go run ./chainsaw-tests/bench-scale -report                            the tables, without a run
 
 Flags:
 `
@@ -62,13 +64,13 @@ func main() {
 func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("bench-scale", flag.ContinueOnError)
-	singletons := flags.String("singletons", "1,100,300,500,1000", "how many there are at each step, comma-separated, growing")
-	flags.IntVar(&o.namespaces, "namespaces", 50, "how many namespaces they are spread over")
-	flags.IntVar(&o.handoffs, "handoffs", 100, "how many are handed over at once; at steps of fewer, all")
-	flags.DurationVar(&o.idle, "idle", 5*time.Minute, "how long to measure while nothing happens; in five minutes the controller looks once at each singleton")
-	flags.StringVar(&o.out, "out", "docs/benchmarks/scale.json", "the file of the results")
-	flags.StringVar(&o.page, "page", "docs/scale.md", "with -report: the page whose tables between <!-- bench --> markers are written anew")
-	flags.BoolVar(&o.report, "report", false, "write the tables from the file, without a run")
+	singletons := flags.String("singletons", "1,100,300,500,1000", "numbers of singletons, comma-separated and increasing")
+	flags.IntVar(&o.namespaces, "namespaces", 50, "number of namespaces with singletons")
+	flags.IntVar(&o.handoffs, "handoffs", 100, "number of handoffs at once, at most one for each singleton")
+	flags.DurationVar(&o.idle, "idle", 5*time.Minute, "duration of the measurement without any change; the controller reconciles each singleton once in five minutes")
+	flags.StringVar(&o.out, "out", "docs/benchmarks/scale.json", "file of the results")
+	flags.StringVar(&o.page, "page", "docs/benchmarks/scale.md", "with -report: page whose tables between <!-- bench --> markers are replaced")
+	flags.BoolVar(&o.report, "report", false, "write the tables from the file of the results, without a run")
 	flags.Usage = func() {
 		_, _ = fmt.Fprint(flags.Output(), usage)
 		flags.PrintDefaults()
@@ -77,17 +79,17 @@ func parse(args []string) (options, error) {
 		return o, err
 	}
 	if flags.NArg() > 0 {
-		return o, fmt.Errorf("%q is no flag, see --help", flags.Arg(0))
+		return o, fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
 	}
 	for number := range strings.SplitSeq(*singletons, ",") {
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 1 {
-			return o, fmt.Errorf("-singletons has %q: give numbers from 1 on", number)
+			return o, fmt.Errorf("-singletons contains %q: use numbers of 1 or more", number)
 		}
 		o.singletons = append(o.singletons, n)
 	}
 	if !slices.IsSorted(o.singletons) || o.namespaces < 1 || o.handoffs < 1 {
-		return o, errors.New("-singletons must grow, and -namespaces and -handoffs be 1 or more")
+		return o, errors.New("-singletons must increase, and -namespaces and -handoffs must be 1 or more")
 	}
 	return o, nil
 }

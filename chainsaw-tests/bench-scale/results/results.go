@@ -1,4 +1,4 @@
-// Package results is what the benchmark of many singletons measured, and how it is shown.
+// Package results stores the results of the benchmark of many singletons, and renders them as Markdown.
 package results
 
 import (
@@ -20,107 +20,105 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
 )
 
-// Results are those of one run.
+// Results holds the results of one run.
 type Results struct {
 	Date     time.Time         `json:"date"`
 	Machine  figures.Machine   `json:"machine"`
 	Versions map[string]string `json:"versions"`
-	// Namespaces and Nodes are how many the singletons were spread over.
+	// Namespaces and Nodes are the numbers of namespaces and nodes with singletons.
 	Namespaces int `json:"namespaces"`
 	Nodes      int `json:"nodes"`
-	// IdleSeconds is how long nothing happened while what is idle was measured.
+	// IdleSeconds is the duration of the measurement without any change, in seconds.
 	IdleSeconds int    `json:"idle_seconds"`
 	Steps       []Step `json:"steps"`
-	// Forms are what the policies of the last step could look like.
+	// Forms are other kinds of policies, measured without singletons.
 	Forms []Form `json:"forms"`
 }
 
-// Form is what was measured of one form of the policies.
+// Form holds the results for another kind of policies.
 type Form struct {
 	Name string `json:"name"`
-	// WrittenSeconds is how long it took to write all policies, and ServedSeconds until
-	// the last one worked too; 0: it never did.
+	// WrittenSeconds is the time to write all policies. ServedSeconds is the time until the last policy
+	// worked, or 0 if it never worked.
 	WrittenSeconds float64 `json:"written_seconds"`
 	ServedSeconds  float64 `json:"served_seconds"`
-	// Refused is what became of a pod of the last singleton. Empty: it was injected.
+	// Refused is why a pod of the last singleton was not injected. Empty if the pod was injected.
 	Refused string  `json:"refused,omitempty"`
 	Kyverno Kyverno `json:"kyverno"`
 }
 
-// Step is what was measured with that many singletons.
+// Step holds the results for one number of singletons.
 type Step struct {
 	Singletons int `json:"singletons"`
-	// PolicyPer is what had a policy of its own: singleton or namespace.
+	// PolicyPer is the value of policyPer: singleton or namespace.
 	PolicyPer policies.Per `json:"policy_per"`
-	// Injected of them have a policy that works, by their condition PolicyInstalled.
+	// Injected is the number of singletons with a working policy, by their condition PolicyInstalled.
 	Injected int `json:"injected"`
-	// Refused is why the others have not, by the condition of one of them.
+	// Refused is the reason and message of PolicyInstalled of a singleton without a working policy.
 	Refused string `json:"refused,omitempty"`
-	// InstallSeconds is the time from the first new StatefulSingleton, or from when the
-	// controller is told to share policies, to the last policy that works.
+	// InstallSeconds is the time until the last policy works. It starts with the first new StatefulSingleton, or with
+	// the change of policyPer.
 	InstallSeconds float64    `json:"install_seconds"`
 	Controller     Controller `json:"controller"`
 	Kyverno        Kyverno    `json:"kyverno"`
 	Handoffs       []Handoffs `json:"handoffs"`
 }
 
-// Controller is about the process that leads.
+// Controller holds the figures of the leader.
 type Controller struct {
-	// IdleMiB and PeakMiB are resident memory: while nothing happens, and the most that
-	// was seen at any time of the step.
+	// IdleMiB is the resident memory without any change. PeakMiB is the maximum during the step.
 	IdleMiB float64 `json:"idle_mib"`
 	PeakMiB float64 `json:"peak_mib"`
-	// IdleCores is CPU time by time.
+	// IdleCores is CPU time divided by time.
 	IdleCores float64 `json:"idle_cores"`
 	// IdleReconciles and IdleRequests are per second.
 	IdleReconciles float64 `json:"idle_reconciles"`
 	IdleRequests   float64 `json:"idle_requests"`
-	// RestartSeconds is the time from a new leader's start to its first reconcile of the
-	// last singleton, with nothing left in the queue.
+	// RestartSeconds is the time from the start of a new leader until it has reconciled every singleton and its queue
+	// is empty.
 	RestartSeconds float64 `json:"restart_seconds"`
 }
 
-// Kyverno is about its admission controller.
+// Kyverno holds the figures of Kyverno's admission controller.
 type Kyverno struct {
 	MiB float64 `json:"mib"`
-	// Policies is how many policies of any kind there are, Webhooks how many webhooks they
-	// have in its MutatingWebhookConfiguration.
+	// Policies is the number of policies of any kind. Webhooks is the number of their webhooks in Kyverno's
+	// MutatingWebhookConfiguration.
 	Policies int `json:"policies"`
 	Webhooks int `json:"webhooks"`
-	// WebhookBytes is the size of that object as it is stored.
+	// WebhookBytes is the stored size of the MutatingWebhookConfiguration.
 	WebhookBytes int `json:"webhook_bytes"`
-	// Error is the last that Kyverno logged about that object. Empty: none.
+	// Error is the last error that Kyverno logged about the MutatingWebhookConfiguration. Empty if there is none.
 	Error string `json:"error,omitempty"`
-	// SelectedMS is how long the creation of a pod takes that a singleton selects, OtherMS
-	// one that none selects; both in a server-side dry-run.
+	// SelectedMS is the time to create a pod that a singleton selects, and OtherMS to create a pod that no singleton
+	// selects. Both are server-side dry-runs.
 	SelectedMS figures.Distribution `json:"selected_ms"`
 	OtherMS    figures.Distribution `json:"other_ms"`
 }
 
-// Handoffs are many at once.
+// Handoffs holds the figures of many handoffs at once.
 type Handoffs struct {
-	// Cause is what began them.
+	// Cause is the cause of the handoffs: rollout or deletion.
 	Cause string `json:"cause"`
 	N     int    `json:"n"`
-	// DecidedMS is the time from the first cause of all to the record of the next holder,
-	// ReadyMS to its being Ready.
+	// DecidedMS is the time from the first cause to the record of the next holder. ReadyMS is the time from the first
+	// cause until the next holder is Ready.
 	DecidedMS figures.Distribution `json:"decided_ms"`
 	ReadyMS   figures.Distribution `json:"ready_ms"`
-	// Legs are the parts of the way, as watches told of them.
+	// Legs are the stages of the handoffs, measured by watches.
 	Legs []figures.Leg `json:"legs"`
-	// Cores is the controller's CPU time by time, from the first cause to the last Ready.
+	// Cores is the controller's CPU time divided by time, from the first cause until the last holder is Ready.
 	Cores float64 `json:"cores"`
-	// QueueMS is how long a singleton waited in the controller's queue on average.
+	// QueueMS is the mean time in the controller's queue.
 	QueueMS float64 `json:"queue_ms"`
-	// Writes, DryRuns and Reads are the controller's requests for each handoff. Requests
-	// tells them apart by verb and resource.
+	// Writes, DryRuns and Reads are the controller's requests per handoff. Requests counts them by verb and resource.
 	Writes   float64            `json:"writes"`
 	DryRuns  float64            `json:"dry_runs"`
 	Reads    float64            `json:"reads"`
 	Requests map[string]float64 `json:"requests"`
 }
 
-// Read reads what Write wrote.
+// Read reads the results from a file.
 func Read(file string) (*Results, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -133,7 +131,7 @@ func Read(file string) (*Results, error) {
 	return r, nil
 }
 
-// Write writes the results whole, or leaves the file as it was.
+// Write replaces the file with the results. If Write fails, the file is unchanged.
 func (r *Results) Write(file string) error {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -167,13 +165,13 @@ var parsed = template.Must(template.New("").Funcs(template.FuncMap{
 	"requests": func(m map[string]float64) string {
 		var all []string
 		for _, name := range slices.Sorted(maps.Keys(m)) {
-			all = append(all, fmt.Sprintf("%s %.2f", name, m[name]))
+			all = append(all, fmt.Sprintf("`%s` %.2f", name, m[name]))
 		}
 		return strings.Join(all, ", ")
 	},
 }).Parse(tables))
 
-// Tables are all figures, in Markdown.
+// Tables renders all figures as Markdown.
 func (r *Results) Tables() (string, error) {
 	var text bytes.Buffer
 	err := parsed.Execute(&text, r)

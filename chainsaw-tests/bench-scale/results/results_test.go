@@ -12,9 +12,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/bench/figures"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
-// made up, in round numbers
+// results returns invented results in round numbers.
 func results() *Results {
 	triple := func(n int64) figures.Distribution { return figures.Distribution{P50: n, P95: 2 * n, Max: 3 * n} }
 	return &Results{
@@ -63,7 +63,7 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("tables (-want +got), go test -update writes them anew:\n%s", diff)
+		t.Errorf("tables (-want +got), update them with go test -update:\n%s", diff)
 	}
 }
 
