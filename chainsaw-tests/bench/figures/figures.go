@@ -1,5 +1,4 @@
-// Package figures is what the benchmark measured: the samples, what is computed of
-// them, and how they are shown.
+// Package figures stores the samples of the benchmark, computes figures from the samples, and renders the figures.
 package figures
 
 import (
@@ -16,87 +15,86 @@ import (
 	"time"
 )
 
-// The moments of a handoff. Those of the old pod, and of the new one.
+// Events of a handoff. The keys of Sample.Moments.
 const (
-	// Asked: the old pod's deletion was asked for, a watch told.
+	// Asked: a watch reports that the old pod is terminating.
 	Asked = "asked"
-	// Stopping: the old application got its SIGTERM, as it wrote down.
+	// Stopping: the old application records that it received SIGTERM.
 	Stopping = "stopping"
-	// Exit: the old application ended, as it wrote down.
+	// Exit: the old application records that it exits.
 	Exit = "exit"
-	// Status: the old pod's status says so, a watch told.
+	// Status: a watch reports that the old pod's status shows the exit.
 	Status = "status"
-	// Gone: the old pod's object is gone, a watch told.
+	// Gone: a watch reports that the old pod is removed.
 	Gone = "gone"
-	// Created: there is a new pod, a watch told.
+	// Created: a watch reports the new pod.
 	Created = "created"
-	// Warm: the new pod waits for the signal alone, a watch told.
+	// Warm: a watch reports that the new pod is warm.
 	Warm = "warm"
-	// Record: the singleton's status names the new pod, a watch told.
+	// Record: a watch reports that the singleton's status names the new pod.
 	Record = "record"
-	// Signal: the new pod bears the signal, a watch told.
+	// Signal: a watch reports that the new pod has the signal.
 	Signal = "signal"
-	// Start: the new application began, as it wrote down.
+	// Start: the new application records that it starts.
 	Start = "start"
-	// Ready: the new pod is Ready, a watch told.
+	// Ready: a watch reports that the new pod is Ready.
 	Ready = "ready"
 )
 
-// Recreate is the system that the others are held against.
+// Recreate is the system that the other systems are compared with.
 const Recreate = "recreate"
 
 // Sample is one handoff. All its times are in milliseconds.
 type Sample struct {
-	// GapMS is the time from the old application's end to the new one's start;
-	// negative where both ran.
+	// GapMS is the time from the exit of the old application to the start of the new application. GapMS is negative if
+	// both ran.
 	GapMS int64 `json:"gap_ms"`
-	// DowntimeMS is the longest time in which no client got a good answer.
+	// DowntimeMS is the longest time without a successful response to a client.
 	DowntimeMS int64 `json:"downtime_ms"`
 	// ReadyMS is the time from the cause until the new pod was Ready.
 	ReadyMS int64 `json:"ready_ms"`
-	// Overlaps counts the applications that began while another one ran.
+	// Overlaps counts the applications that started while another application ran.
 	Overlaps int `json:"overlaps"`
-	// Moments are times since the cause. One that did not come is not there.
+	// Moments has the time of each event since the cause. Events that did not occur are missing.
 	Moments map[string]int64 `json:"moments"`
 }
 
-// Row is what was measured of one combination.
+// Row holds the results of one combination.
 type Row struct {
 	System    string `json:"system"`
 	Cause     string `json:"cause"`
 	Condition string `json:"condition"`
-	// N is the number of handoffs that count.
+	// N is the number of handoffs that did not fail.
 	N          int          `json:"n"`
 	GapMS      Distribution `json:"gap_ms"`
 	DowntimeMS Distribution `json:"downtime_ms"`
 	ReadyMS    Distribution `json:"ready_ms"`
 	Overlaps   int          `json:"overlaps"`
-	// RatioToRecreate is the median gap divided by Recreate's. It is not there where
-	// one of them is not above zero.
+	// RatioToRecreate is the median gap divided by the median gap of Recreate, or 0 unless both are positive.
 	RatioToRecreate float64 `json:"ratio_to_recreate,omitempty"`
-	// Legs are the parts of the way, in a handoff that goes by a signal.
+	// Legs are the stages of handoffs with a signal.
 	Legs []Leg `json:"legs,omitempty"`
-	// Failed tells of each handoff that does not count, why.
+	// Failed has the error of each handoff that failed.
 	Failed  []string `json:"failed,omitempty"`
 	Samples []Sample `json:"samples,omitempty"`
 }
 
-// Leg is the time from one moment to another.
+// Leg is a stage: the time from one event to the next event.
 type Leg struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 	Distribution
 }
 
-// Distribution is of milliseconds. Each figure is one that was measured: the smallest
-// that so many of all do not exceed.
+// Distribution has percentiles in milliseconds. Each percentile is the smallest measured value that this share of the
+// values does not exceed.
 type Distribution struct {
 	P50 int64 `json:"p50"`
 	P95 int64 `json:"p95"`
 	Max int64 `json:"max"`
 }
 
-// Distribute computes the distribution. None has zeros.
+// Distribute computes the distribution of the values. Without values, the percentiles are 0.
 func Distribute(values []int64) Distribution {
 	if len(values) == 0 {
 		return Distribution{}
@@ -106,7 +104,7 @@ func Distribute(values []int64) Distribution {
 	return Distribution{P50: rank(50), P95: rank(95), Max: rank(100)}
 }
 
-// way is the one that a handoff by a signal goes.
+// way lists the events of a handoff with a signal, in their order.
 var way = []string{"cause", Asked, Exit, Status, Record, Signal, Start, Ready}
 
 func legs(samples []Sample) []Leg {
@@ -127,28 +125,28 @@ func legs(samples []Sample) []Leg {
 	return all
 }
 
-// Results are those of one run.
+// Results holds the results of one run.
 type Results struct {
 	Date     time.Time         `json:"date"`
 	Machine  Machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
-	// Systems, Causes and Conditions tell what the names in the rows mean.
+	// Systems, Causes and Conditions explain the names in the rows.
 	Systems    []Term `json:"systems"`
 	Causes     []Term `json:"causes"`
 	Conditions []Term `json:"conditions"`
 	Rows       []Row  `json:"rows"`
 }
 
-// Term is a name with what it means.
+// Term is a name and its description.
 type Term struct {
 	Name  string `json:"name"`
 	About string `json:"about"`
 }
 
-// Named is the term, of what has one.
+// Named returns the term itself, for types that embed Term.
 func (t Term) Named() Term { return t }
 
-// Machine is what it ran on.
+// Machine describes the machine of the run.
 type Machine struct {
 	CPU       string `json:"cpu"`
 	CPUs      int    `json:"cpus"`
@@ -158,10 +156,9 @@ type Machine struct {
 	Nodes     int    `json:"nodes"`
 }
 
-// Continue takes over what an earlier run has measured. It fails where that was of
-// another machine, another cluster or other applications: then the figures of the two are
-// not those of one run. Where the code has changed since, the results name both: each
-// round measures every system by the same code, so what is compared is alike.
+// Continue takes the rows from an earlier run. Continue fails if the machine, the cluster or the applications differ,
+// because the figures are not comparable. If only the code differs, the results name both versions. Each round measures
+// every system with the same code, and the systems stay comparable.
 func (r *Results) Continue(earlier *Results) error {
 	const and = " and "
 	ours := []string{"statefulsingleton", "code"}
@@ -175,7 +172,7 @@ func (r *Results) Continue(earlier *Results) error {
 	was, is := subject(earlier), subject(r)
 	for i := range is {
 		if !reflect.DeepEqual(was[i], is[i]) {
-			return fmt.Errorf("it was of something else, so begin anew: %v, now %v", was[i], is[i])
+			return fmt.Errorf("cannot continue the earlier run, because it measured %v instead of %v: start a new run", was[i], is[i])
 		}
 	}
 	r.Rows = earlier.Rows
@@ -189,8 +186,8 @@ func (r *Results) Continue(earlier *Results) error {
 	return nil
 }
 
-// Fewest is how many handoffs were measured of the combination that has fewest, of so
-// many combinations.
+// Fewest returns the smallest number of handoffs of a combination. Fewest returns 0 if there are fewer rows than
+// combinations.
 func (r *Results) Fewest(combinations int) int {
 	if len(r.Rows) < combinations {
 		return 0
@@ -202,7 +199,7 @@ func (r *Results) Fewest(combinations int) int {
 	return fewest
 }
 
-// Compute fills in what follows from the samples.
+// Compute computes the figures from the samples.
 func (r *Results) Compute() {
 	for i := range r.Rows {
 		row := &r.Rows[i]
@@ -225,13 +222,13 @@ func (r *Results) Compute() {
 		r.Rows[i].RatioToRecreate = 0
 		other := r.Row(Recreate, r.Rows[i].Cause, r.Rows[i].Condition)
 		if other != nil && other.GapMS.P50 > 0 && r.Rows[i].GapMS.P50 > 0 {
-			// three digits are more than the figures bear
+			// The figures are not more precise than three digits.
 			r.Rows[i].RatioToRecreate = float64(r.Rows[i].GapMS.P50*1000/other.GapMS.P50) / 1000
 		}
 	}
 }
 
-// Row finds one, nil if it was not measured.
+// Row returns the row of the combination, or nil.
 func (r *Results) Row(system, cause, condition string) *Row {
 	i := slices.IndexFunc(r.Rows, func(row Row) bool {
 		return row.System == system && row.Cause == cause && row.Condition == condition
@@ -242,7 +239,7 @@ func (r *Results) Row(system, cause, condition string) *Row {
 	return &r.Rows[i]
 }
 
-// Read reads what Write wrote.
+// Read reads the results from a file.
 func Read(file string) (*Results, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -255,7 +252,7 @@ func Read(file string) (*Results, error) {
 	return r, nil
 }
 
-// Write writes the results whole, or leaves the file as it was.
+// Write replaces the file with the results. If Write fails, the file is unchanged.
 func (r *Results) Write(file string) error {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 func TestDistribute(t *testing.T) {
 	tests := map[string]struct {
@@ -23,7 +23,7 @@ func TestDistribute(t *testing.T) {
 		"two":      {[]int64{9, 1}, Distribution{1, 9, 9}},
 		"odd":      {[]int64{30, 10, 20}, Distribution{20, 30, 30}},
 		"negative": {[]int64{-5, -20, -10}, Distribution{-10, -5, -5}},
-		// the 95th of twenty is not the worst
+		// The 95th percentile of twenty values is not the maximum.
 		"twenty": {[]int64{20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1}, Distribution{10, 19, 20}},
 	}
 	for name, tc := range tests {
@@ -35,7 +35,7 @@ func TestDistribute(t *testing.T) {
 	}
 }
 
-// made up, in round numbers
+// results returns invented results in round numbers.
 func results() *Results {
 	signalled := func(late int64) Sample {
 		return Sample{GapMS: 300 + late, DowntimeMS: 400 + late, ReadyMS: 2000 + late, Moments: map[string]int64{
@@ -120,9 +120,9 @@ func TestContinue(t *testing.T) {
 		"the same":          {func(*Results) {}, "", "abc1234"},
 		"other code":        {func(r *Results) { r.Versions["statefulsingleton"] = "def5678" }, "", "abc1234 and def5678"},
 		"another version":   {func(r *Results) { r.Versions["kubernetes"] = "v1.37.0" }, "v1.36.3", ""},
-		"another machine":   {func(r *Results) { r.Machine.CPUs = 64 }, "begin anew", ""},
-		"fewer systems":     {func(r *Results) { r.Systems = r.Systems[1:] }, "begin anew", ""},
-		"another condition": {func(r *Results) { r.Conditions[0].About = "the image is not" }, "begin anew", ""},
+		"another machine":   {func(r *Results) { r.Machine.CPUs = 64 }, "start a new run", ""},
+		"fewer systems":     {func(r *Results) { r.Systems = r.Systems[1:] }, "start a new run", ""},
+		"another condition": {func(r *Results) { r.Conditions[0].About = "the image is not" }, "start a new run", ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("%s, see -update (-want +got):\n%s", file, diff)
+				t.Errorf("%s differs, update it with go test -update (-want +got):\n%s", file, diff)
 			}
 		})
 	}
@@ -192,7 +192,7 @@ func TestPictureNeedsBoth(t *testing.T) {
 	r := results()
 	r.Rows = r.Rows[:1]
 	if _, err := r.Picture(); err == nil {
-		t.Error("no error, want one: there is nothing to hold ours against")
+		t.Error("no error, want an error: there is no row of Recreate")
 	}
 }
 

@@ -19,7 +19,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"sorted": func(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) },
 }).ParseFS(files, "*.tmpl"))
 
-// Ratio is how a median stands to Recreate's, in words. Empty where it does not.
+// Ratio formats a RatioToRecreate. The text is empty if there is no ratio.
 func Ratio(r float64) string {
 	if r == 0 {
 		return ""
@@ -27,11 +27,10 @@ func Ratio(r float64) string {
 	return fmt.Sprintf("%.2f", r)
 }
 
-// Page is the page of all figures, in Markdown.
+// Page renders the page of all figures as Markdown.
 func (r *Results) Page() (string, error) { return render("page.md.tmpl", r) }
 
-// Summary is the table for the README, in Markdown. The page and the picture are in
-// the directory.
+// Summary renders the table of the README as Markdown. The directory contains the page and the picture.
 func (r *Results) Summary(directory string) (string, error) {
 	return render("summary.md.tmpl", struct {
 		*Results
@@ -47,7 +46,7 @@ func render(name string, data any) (string, error) {
 	return text.String(), nil
 }
 
-// Cell is a gap in the table for the README: median and worst.
+// Cell returns a cell of the gap table in the README: median and maximum.
 func (r *Results) Cell(system, cause, condition string) string {
 	row := r.Row(system, cause, condition)
 	if row == nil || row.N == 0 {
@@ -60,7 +59,7 @@ func (r *Results) Cell(system, cause, condition string) string {
 	return cell
 }
 
-// Pause is a client's in the table for the README: median and worst.
+// Pause returns a cell of the downtime table in the README: median and maximum.
 func (r *Results) Pause(system, cause, condition string) string {
 	row := r.Row(system, cause, condition)
 	if row == nil || row.N == 0 {
@@ -69,12 +68,12 @@ func (r *Results) Pause(system, cause, condition string) string {
 	return fmt.Sprintf("%d / %d", row.DowntimeMS.P50, row.DowntimeMS.Max)
 }
 
-// Measured tells whether there is a row of that cause and condition.
+// Measured returns true if a row has the cause and the condition.
 func (r *Results) Measured(cause, condition string) bool {
 	return slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Cause == cause && row.Condition == condition })
 }
 
-// Handoffs is the least and the largest number of handoffs of a row, as one text.
+// Handoffs returns the range of the numbers of handoffs in the rows, as text.
 func (r *Results) Handoffs() string {
 	if len(r.Rows) == 0 {
 		return "0"
@@ -94,17 +93,17 @@ const (
 	ends   = "<!-- /bench -->"
 )
 
-// Between returns what stands in the text between the markers.
+// Between returns the text between the markers.
 func Between(text string) (string, error) {
 	_, after, begun := strings.Cut(text, begins+"\n")
 	between, _, ended := strings.Cut(after, ends)
 	if !begun || !ended {
-		return "", fmt.Errorf("it lacks the lines %s and %s", begins, ends)
+		return "", fmt.Errorf("the lines %s and %s are missing", begins, ends)
 	}
 	return between, nil
 }
 
-// Replace puts other words between the markers.
+// Replace replaces the text between the markers.
 func Replace(text, words string) (string, error) {
 	old, err := Between(text)
 	if err != nil {
@@ -113,7 +112,7 @@ func Replace(text, words string) (string, error) {
 	return strings.Replace(text, begins+"\n"+old+ends, begins+"\n"+words+ends, 1), nil
 }
 
-// Failures tells of the handoffs that do not count.
+// Failures lists the errors of failed handoffs.
 func (r *Results) Failures() []string {
 	var all []string
 	for _, row := range r.Rows {

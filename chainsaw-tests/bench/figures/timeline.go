@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Where things are in the picture, in its own units.
+// Positions and sizes in the picture, in units of its view box.
 const (
 	left     = 180.0
 	right    = 880.0
@@ -16,33 +16,33 @@ const (
 	trackGap = 34.0
 )
 
-// shown are the systems of the picture, the conditions of a rollout that it shows one
-// under the other.
+// ours are the systems of which the picture shows the first that was measured. shownConditions are the conditions of
+// the rollouts in the picture.
 var (
 	ours            = []string{"wrapper", "barrier"}
 	shownConditions = []string{"cached", "pull"}
 )
 
-// headings are the systems' names for who has not read what they mean.
+// headings are the names of the systems in the picture.
 var headings = map[string]string{
 	"wrapper": "StatefulSingleton", "barrier": "StatefulSingleton", Recreate: "Recreate",
 }
 
-// picture is what the template draws.
+// picture is the data of the template.
 type picture struct {
 	Height float64
 	Panels []panel
-	// Legend is where it is.
+	// Legend is the vertical position of the legend.
 	Legend float64
 }
 
-// panel has two handoffs under each other, on one axis.
+// panel shows two handoffs on one axis.
 type panel struct {
 	Title  string
 	Y      float64
 	Tracks []track
 	Ticks  []tick
-	// AxisY is where the axis is, and Top where its lines begin.
+	// AxisY is the position of the axis. Top is the upper end of its grid lines.
 	AxisY, Top float64
 }
 
@@ -50,7 +50,7 @@ type track struct {
 	Name, Detail, Gap string
 	Y                 float64
 	GapX, GapWidth    float64
-	// LabelX is where the gap's label begins or, where Before is set, ends.
+	// LabelX is the start of the gap's label, or the end of the label if Before is set.
 	LabelX float64
 	Before bool
 	High   float64
@@ -67,8 +67,8 @@ type tick struct {
 	Label string
 }
 
-// Picture draws a handoff of ours and one of Recreate under each other, each the one
-// whose gap is closest to the median of all of its kind.
+// Picture draws one rollout by StatefulSingleton and one rollout by Recreate for each shown condition. Each is the
+// sample with the gap closest to the median.
 func (r *Results) Picture() (string, error) {
 	p := picture{}
 	y := 30.0
@@ -82,13 +82,13 @@ func (r *Results) Picture() (string, error) {
 		y = panel.AxisY + 60
 	}
 	if len(p.Panels) == 0 {
-		return "", errors.New("there is no rollout of both ours and Recreate to draw")
+		return "", errors.New("draw the timeline: no condition has rollouts of both StatefulSingleton and Recreate")
 	}
 	p.Legend, p.Height = y-10, y+30
 	return render("timeline.svg.tmpl", p)
 }
 
-// rollout is the first of the systems that was measured.
+// rollout returns the row of the first system that was measured, or nil.
 func (r *Results) rollout(systems []string, condition string) *Row {
 	for _, system := range systems {
 		if row := r.Row(system, "rollout", condition); row != nil && row.N > 0 {
@@ -106,13 +106,13 @@ func (r *Results) about(condition string) string {
 	return r.Conditions[i].About
 }
 
-// typical is the sample whose gap is closest to the median.
+// typical returns the sample with the gap closest to the median.
 func (r *Row) typical() Sample {
 	away := func(s Sample) int64 { return max(s.GapMS-r.GapMS.P50, r.GapMS.P50-s.GapMS) }
 	return slices.MinFunc(r.Samples, func(a, b Sample) int { return cmp.Compare(away(a), away(b)) })
 }
 
-// scale maps milliseconds since the cause to the picture.
+// scale maps milliseconds since the cause to positions in the picture.
 type scale struct{ from, to int64 }
 
 func (s scale) x(ms int64) float64 {
@@ -140,7 +140,7 @@ func drawPanel(y float64, about string, rows ...*Row) panel {
 	return p
 }
 
-// tickStep is the round number that gives between four and ten ticks.
+// tickStep returns a round number that results in four to ten ticks.
 func tickStep(span int64) int64 {
 	for step := int64(1); ; step *= 10 {
 		for _, times := range []int64{1, 2, 5} {
@@ -186,7 +186,7 @@ func drawTrack(s scale, y float64, row *Row) track {
 	return t
 }
 
-// Entries are the legend: what the classes of bars mean.
+// Entries returns the legend of the bars.
 func (picture) Entries() []bar {
 	var entries []bar
 	x := 20.0
