@@ -120,7 +120,7 @@ func testControllerPods(t *testing.T, config *rest.Config) {
 		"passes: signals":            {pod: standby, patch: controller("status", signalled)},
 		"passes: readies":            {pod: standby, patch: controller("status", readyPod)},
 		"passes: nudges":             {pod: holder, patch: controller("", `{"metadata":{"annotations":{"apps.statefulsingleton.com/nudged":"1"}}}`)},
-		"passes: lets go":            {pod: holder, patch: controller("", letGo)},
+		"passes: lets go":            {pod: holder, patch: controller("", unprotect)},
 		"passes: takes chosen-by":    {pod: holder, patch: controller("", `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":null}}}`)},
 		"passes: somebody's own":     {pod: standby, patch: patch{personUser, "", merge, `{"metadata":{"annotations":{"a":"b"},"labels":{"a":"b"},"finalizers":["example.com/mine"]}}`}},
 		"a pod of the cluster's own": {cluster, controller("", adopt), notOurs},
@@ -183,7 +183,7 @@ func testControllerPods(t *testing.T, config *rest.Config) {
 		unready := strings.Replace(readyPod, "True", "False", 1)
 		wantAnswer(t, controller("status", unready).apply(t, config, pod), "")
 		wantAnswer(t, controller("status", `{"status":{"phase":"Failed"}}`).apply(t, config, pod), status)
-		wantAnswer(t, controller("", letGo).apply(t, config, pod), "")
+		wantAnswer(t, controller("", unprotect).apply(t, config, pod), "")
 	})
 	t.Run("conditions of others taken away", func(t *testing.T) {
 		pod := pods[standby](t)
@@ -339,7 +339,7 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 		wantRefused string
 	}{
 		"passes: as the controller writes it": {change: func(*unstructured.Unstructured) {}},
-		"passes: disarmed": {change: func(p *unstructured.Unstructured) {
+		"passes: disabled": {change: func(p *unstructured.Unstructured) {
 			if err := policies.Disarm(p); err != nil {
 				t.Fatal(err)
 			}

@@ -288,7 +288,7 @@ func testMarks(t *testing.T, config *rest.Config) {
 		"passes: the controller signals":         {pod: standby, patch: patch{controllerUser, "", strategic, releasePod}},
 		"passes: the controller marks":           {pod: plain, patch: patch{controllerUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],"labels":{"apps.statefulsingleton.com/singleton":"db"}}}`}},
 		"passes: the controller readies":         {pod: standby, patch: patch{controllerUser, "status", strategic, readyPod}},
-		"passes: the controller lets go":         {pod: holder, patch: patch{controllerUser, "", strategic, letGo}},
+		"passes: the controller lets go":         {pod: holder, patch: patch{controllerUser, "", strategic, unprotect}},
 		"passes: the uninstaller lets go":        {pod: holder, patch: patch{uninstallUser, "", merge, setUnchosen}},
 		"passes: the kubelet reports":            {pod: holder, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
 		"passes: the kubelet reports of any pod": {pod: plain, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
@@ -338,8 +338,8 @@ const (
 	releasePod = `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],
 		"labels":{"apps.statefulsingleton.com/role":"active"},"annotations":{
 		"apps.statefulsingleton.com/chosen-by":"2f1c4f5e-0000-4000-8000-000000000001","apps.statefulsingleton.com/start-signal":"{\"epoch\":1}"}}}`
-	readyPod = `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","status":"True"}]}}`
-	letGo    = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["apps.statefulsingleton.com/handoff"],
+	readyPod  = `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","status":"True"}]}}`
+	unprotect = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["apps.statefulsingleton.com/handoff"],
 		"labels":{"apps.statefulsingleton.com/role":null},"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`
 )
 
@@ -429,7 +429,7 @@ func testFinalizer(t *testing.T, config *rest.Config) {
 		"person, with the label":     {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":null,"labels":null}}`}, "is the StatefulSingleton controller's"},
 		"namesake":                   {"finalizer", "db", patch{namesakeUser, "", strategic, remove}, refused},
 		"kubelet":                    {"finalizer", "db", patch{kubeletUser, "status", strategic, remove}, refused},
-		"passes: controller":         {namespace: "finalizer", singleton: "db", patch: patch{controllerUser, "", strategic, letGo}},
+		"passes: controller":         {namespace: "finalizer", singleton: "db", patch: patch{controllerUser, "", strategic, unprotect}},
 		"passes: uninstall":          {namespace: "finalizer", singleton: "db", patch: patch{uninstallUser, "", merge, `{"metadata":{"finalizers":null}}`}},
 		"passes: singleton is gone":  {namespace: "finalizer", singleton: "gone", patch: patch{personUser, "", strategic, remove}},
 		"passes: none in namespace":  {namespace: "finalizer-none", singleton: "db", patch: patch{personUser, "", strategic, remove}},

@@ -179,7 +179,7 @@ func Disarm(policy *unstructured.Unstructured) error {
 	path := []string{"spec", "webhookConfiguration", "matchConditions"}
 	conditions, _, err := unstructured.NestedSlice(policy.Object, path...)
 	if err != nil {
-		return fmt.Errorf("disarm ClusterPolicy %s: %w", policy.GetName(), err)
+		return fmt.Errorf("disable ClusterPolicy %s: %w", policy.GetName(), err)
 	}
 	for _, condition := range conditions {
 		condition.(map[string]any)["expression"] = "false"

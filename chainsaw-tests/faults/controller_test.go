@@ -49,7 +49,7 @@ func TestControllerKilledAtEachStep(t *testing.T) {
 		"OpenBarrier": {barrier: true},
 		// The kubelet looks by itself after a while.
 		"Signal, its barrier open": {step: "Signal", barrier: true, wantStarted: true},
-		"LetGo":                    {wantStarted: true},
+		"Unprotect":                {wantStarted: true},
 	}
 	var stuck sync.WaitGroup
 	restarted := make(chan struct{})

@@ -32,7 +32,7 @@ var writes = map[string]string{
 		object.status.epoch != oldObject.status.epoch`,
 	"Signal":      `variables.pod && '` + signal.Annotation + `' in variables.annotations && !('` + signal.Annotation + `' in variables.oldAnnotations)`,
 	"OpenBarrier": `request.resource.resource == 'configmaps'`,
-	"LetGo":       `variables.pod && '` + v1.HandoffFinalizer + `' in variables.oldFinalizers && !('` + v1.HandoffFinalizer + `' in variables.finalizers)`,
+	"Unprotect":   `variables.pod && '` + v1.HandoffFinalizer + `' in variables.oldFinalizers && !('` + v1.HandoffFinalizer + `' in variables.finalizers)`,
 	"Retire":      `request.resource.resource == 'replicasets' && request.subResource == 'scale'`,
 }
 

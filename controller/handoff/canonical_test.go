@@ -43,7 +43,7 @@ func (m *model) forget(c *controllerState) {
 		if s.conditional {
 			asked |= 1 << s.pod
 		}
-		cas = cas || s.do == recordStep || s.do == takeAttestationStep || s.do == finishStep || s.do == letGoStep
+		cas = cas || s.do == recordStep || s.do == takeAttestationStep || s.do == finishStep || s.do == unprotectStep
 	}
 	c.stalePods &= asked
 	c.staleSingleton = c.staleSingleton && (cas || c.notes > 0)

@@ -15,52 +15,51 @@ import (
 type Role string
 
 const (
-	// Holder: the record names it, so it may run its main processes.
+	// Holder: the record names the pod. The pod may run its main processes.
 	Holder Role = "Holder"
-	// Standby: held for this singleton, and may be the next holder.
+	// Standby: the pod is held for this singleton, and may be the next holder.
 	Standby Role = "Standby"
-	// Unrecorded: it may run a main process though the record does not name it.
+	// Unrecorded: the pod may run a main process although the record does not name it.
 	Unrecorded Role = "Unrecorded"
-	// Foreign: held for a singleton of another name, and stays held.
+	// Foreign: the pod is held for a singleton of another name, and stays held.
 	Foreign Role = "Foreign"
-	// Ended: it has ended, or is held and nothing releases it as it is.
+	// Ended: the pod has terminated, or is held and terminating or no longer selected.
 	Ended Role = "Ended"
 )
 
-// ClassifiedPod is a pod of a Snapshot, and what it is to the singleton.
+// ClassifiedPod is a pod of a Snapshot with its role.
 type ClassifiedPod struct {
 	*corev1.Pod
 	Role Role
-	// Proof tells why its main processes have ended and can't start again. Empty: nothing
-	// proves that they have.
+	// Proof is the proof that its main processes have ended and cannot start again. Empty: there is no
+	// proof.
 	Proof v1.Proof
-	// WaitsFor says what keeps a standby from being warm. Empty: it is warm, or no standby.
+	// WaitsFor says what keeps a standby from being warm. Empty: the pod is warm, or not a standby.
 	WaitsFor string
 
 	// held are the containers that must not start their main process before the signal.
 	held []heldContainer
-	// selected is whether the singleton's selector matches it.
+	// selected: the singleton's selector matches the pod.
 	selected bool
-	// mayRun is whether it may run a main process, as far as is known.
+	// mayRun: the pod may run a main process.
 	mayRun bool
 
-	// The rest is known of standbys only.
+	// The fields below are set for standbys only.
 
-	// revision is its number in its Deployment or StatefulSet.
+	// revision is the revision of the pod in its Deployment or StatefulSet.
 	revision int64
-	// outdated is how many standbys of its Deployment are of a newer revision.
+	// outdated is the number of standbys of the same Deployment that have a newer revision.
 	outdated int
-	// silent says why its node can't start it. Empty: as far as is known, it can.
+	// silent says why the node cannot start the pod. Empty: the node is Ready, or the pod is not scheduled.
 	silent string
-	// drained says why its node is being drained. Empty: it is not.
+	// drained says why the node is being drained. Empty: it is not.
 	drained string
-	// needsPerson: it never becomes warm by itself.
+	// needsPerson: the pod does not become warm without a person.
 	needsPerson bool
 }
 
-// Classify returns the pods of the Snapshot with what each is to the singleton: the holder
-// first, then what may run besides it, the standbys in the order in which they would be
-// released, and the rest.
+// Classify returns the pods of the Snapshot with their roles: first the holder, then unrecorded pods, the
+// standbys in the order in which they would be released, and the rest.
 func Classify(s Snapshot) []*ClassifiedPod {
 	all := classify(s)
 	byRole := []Role{Holder, Unrecorded, Standby, Foreign, Ended}
@@ -70,12 +69,12 @@ func Classify(s Snapshot) []*ClassifiedPod {
 	return all
 }
 
-// classify finds out once what each pod is to the singleton. Standbys come in the order in
-// which they would be released, other pods in that of the Snapshot.
+// classify sets the role of each pod, once for each decision. Standbys come in the order in which they would be
+// released, other pods in the order of the Snapshot.
 func classify(s Snapshot) []*ClassifiedPod {
 	selector, err := s.Singleton.Spec.Selector.Parse()
 	if err != nil {
-		selector = labels.Nothing() // the CRD lets no such selector in
+		selector = labels.Nothing() // the CRD rejects such a selector
 	}
 	all := make([]*ClassifiedPod, len(s.Pods))
 	for i := range s.Pods {
@@ -107,7 +106,7 @@ func (s Snapshot) roleOf(p *ClassifiedPod) Role {
 	return Foreign
 }
 
-// withRole returns the pods that have the role, in their order.
+// withRole returns the pods with the role, in their order.
 func withRole(all []*ClassifiedPod, role Role) (pods []*ClassifiedPod) {
 	for _, p := range all {
 		if p.Role == role {
@@ -117,7 +116,7 @@ func withRole(all []*ClassifiedPod, role Role) (pods []*ClassifiedPod) {
 	return pods
 }
 
-// judgeStandbys finds out what is known of standbys only, and puts them in order.
+// judgeStandbys sets the fields of standbys, and sorts the standbys.
 func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 	standbys := withRole(all, Standby)
 	for _, p := range standbys {
@@ -131,11 +130,11 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 		holder = all[i]
 	}
 	slices.SortFunc(standbys, func(a, b *ClassifiedPod) int {
-		return cmp.Or(cmp.Compare(s.otherDeployment(a, holder), s.otherDeployment(b, holder)), // one of the holder's owner first
+		return cmp.Or(cmp.Compare(s.otherDeployment(a, holder), s.otherDeployment(b, holder)), // pods of the holder's Deployment first
 			cmp.Compare(a.outdated, b.outdated),
-			cmp.Compare(min(len(a.silent), 1), min(len(b.silent), 1)),     // one whose node answers first
-			cmp.Compare(a.drained, b.drained),                             // one that need not leave first
-			cmp.Compare(min(len(a.WaitsFor), 1), min(len(b.WaitsFor), 1)), // one that is warm first
+			cmp.Compare(min(len(a.silent), 1), min(len(b.silent), 1)),     // Ready nodes first
+			cmp.Compare(a.drained, b.drained),                             // nodes that are not drained first
+			cmp.Compare(min(len(a.WaitsFor), 1), min(len(b.WaitsFor), 1)), // warm standbys first
 			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			cmp.Compare(a.Name, b.Name))
 	})
@@ -146,7 +145,7 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 	}
 }
 
-// judgeStandby says what is known of a pod that is held for the singleton.
+// judgeStandby sets the fields of one standby.
 func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
 	p.revision, p.silent, p.drained = s.revision(p.Pod), s.silentNode(p.Pod), s.drainOf(p.Pod)
 	shares := sharesBarrier(p, all)
@@ -156,8 +155,8 @@ func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
 	}
 }
 
-// newerRevisions is how many standbys are of a newer revision of the same owner. Revisions
-// of two Deployments can't be compared.
+// newerRevisions returns how many standbys of the same Deployment have a newer revision. Revisions of
+// two Deployments cannot be compared.
 func (s Snapshot) newerRevisions(p *ClassifiedPod, standbys []*ClassifiedPod) (n int) {
 	for _, other := range standbys {
 		if other.revision > p.revision && s.deployment(other.Pod) == s.deployment(p.Pod) {
@@ -167,7 +166,8 @@ func (s Snapshot) newerRevisions(p *ClassifiedPod, standbys []*ClassifiedPod) (n
 	return n
 }
 
-// otherDeployment is 1 if the pod is not of the Deployment that the holder is of, and 0 if it is.
+// otherDeployment returns 0 if the pod and the holder have the same Deployment, or if there is no holder,
+// and 1 otherwise.
 func (s Snapshot) otherDeployment(p, holder *ClassifiedPod) int {
 	if holder == nil || s.deployment(p.Pod) == s.deployment(holder.Pod) {
 		return 0
@@ -175,16 +175,15 @@ func (s Snapshot) otherDeployment(p, holder *ClassifiedPod) int {
 	return 1
 }
 
-// picks tells whether the singleton's selector picks the pod. The CRD lets one in that is
-// none: it picks nothing.
+// picks returns true if the singleton's selector matches the pod. An invalid selector matches no pod.
 func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
 	selector, err := singleton.Spec.Selector.Parse()
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
 }
 
-// silentNode returns why the node of a pod cannot start the pod: the node does not exist, or
-// does not answer. Empty: the node answers, or the pod is not scheduled yet. The node is read
-// from a cache that may lag: the result keeps a pod from being chosen, and proves nothing.
+// silentNode returns why the node of a pod cannot start the pod: the node does not exist, or does not
+// answer. Empty: the node is Ready, or the pod is not scheduled. The node is read from the cache: the
+// result keeps a pod from being chosen, and proves nothing.
 func (s Snapshot) silentNode(pod *corev1.Pod) string { return silentIn(s.CachedNodes, pod) }
 
 func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
@@ -201,20 +200,20 @@ func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 	return ""
 }
 
-// mayRun tells whether a pod that is not proven dead may run a main process: nothing
-// holds it, or not any more.
+// mayRun returns true if a pod without a proof of termination may run a main process: the pod is not held,
+// or is no longer held.
 func (s Snapshot) mayRun(p *ClassifiedPod, all []*ClassifiedPod) bool {
 	return !isHeld(p.Pod, p.held) || released(p.Pod) || s.chosenElsewhere(p.Pod) || slices.ContainsFunc(p.held, heldContainer.pastBarrier) ||
 		sharing(p, all, s.opened) != nil
 }
 
-// opened tells whether the pod's barriers were opened, or are about to be. Whoever
-// shares one must be a copy of it.
+// opened returns true if the pod's barriers were opened, or may be opened at any time. A pod that shares a
+// barrier with the pod is a copy of the pod.
 func (s Snapshot) opened(p *ClassifiedPod) bool {
 	return released(p.Pod) || p.UID == s.Singleton.Status.ActivePodUID || s.chosenElsewhere(p.Pod)
 }
 
-// sharing is another pod that waits for one of the same ConfigMaps, nil if none does.
+// sharing returns another pod that fulfils the condition and waits for one of the same ConfigMaps, or nil.
 func sharing(p *ClassifiedPod, all []*ClassifiedPod, which func(*ClassifiedPod) bool) *ClassifiedPod {
 	for _, other := range all {
 		if other.UID == p.UID || !which(other) {
@@ -229,7 +228,7 @@ func sharing(p *ClassifiedPod, all []*ClassifiedPod, which func(*ClassifiedPod) 
 	return nil
 }
 
-// overlap names another singleton and the pod that both pick. Empty: there is none.
+// overlap names another singleton and a pod that both select. Empty: there is none.
 func (s Snapshot) overlap(all []*ClassifiedPod) string {
 	for _, p := range all {
 		for i := range s.Others {
@@ -241,8 +240,7 @@ func (s Snapshot) overlap(all []*ClassifiedPod) string {
 	return ""
 }
 
-// NodeReady tells whether the node controller takes the node to answer, and the kubelet to be able
-// to run pods.
+// NodeReady returns true if the condition Ready of the node is True.
 func NodeReady(node *corev1.Node) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -252,13 +250,13 @@ func NodeReady(node *corev1.Node) bool {
 	return false
 }
 
-// injectedFor tells whether the singleton's policy injected the pod.
+// injectedFor returns true if the singleton's policy injected the pod.
 func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
 	return pod.Annotations[v1.InjectedAnnotation] == singleton.Namespace+"/"+singleton.Name
 }
 
-// waitsFor says what keeps a standby from being warm, in words for status. Empty:
-// it is warm, nothing is left to wait for but the signal.
+// waitsFor returns what keeps a standby from being warm, as text for the status. Empty: the standby is warm
+// and waits only for the signal.
 func waitsFor(pod *ClassifiedPod) string {
 	if pod.Spec.NodeName == "" {
 		if c := condition(pod.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
@@ -274,7 +272,7 @@ func waitsFor(pod *ClassifiedPod) string {
 		c := &pod.Spec.InitContainers[i]
 		if h, ok := byName[c.Name]; ok {
 			if h.waitsForSignal() {
-				return "" // whatever follows waits in its turn
+				return "" // the containers after it have not been created yet
 			}
 			return containerState(c.Name, h.status)
 		}

@@ -2,7 +2,6 @@ package handoff
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -14,42 +13,37 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// decision is a Snapshot sorted by what its pods are to the singleton, and the
-// Plan that grows out of it.
+// decision is a Snapshot with its pods classified, and the Plan under construction.
 type decision struct {
 	Snapshot
 	now time.Time
 
-	// pods are those of the Snapshot, classified.
+	// pods are the pods of the Snapshot.
 	pods []*ClassifiedPod
-	// holder is the recorded holder, nil if its object is gone or none is recorded.
+	// holder is the recorded holder; nil if its object does not exist or no holder is recorded.
 	holder *ClassifiedPod
-	// unrecorded may run a main process though the record does not name them.
+	// unrecorded are the pods that may run a main process although the record does not name them.
 	unrecorded []*ClassifiedPod
 	// standbys are in the order in which they would be released.
 	standbys []*ClassifiedPod
-	// overlap names another singleton and the pod that both pick.
+	// overlap names another singleton and a pod that both select. Empty: there is none.
 	overlap string
-	// drained says why the holder has to leave its node. Empty: it has not.
+	// drained says why the node of the holder is being drained. Empty: it is not.
 	drained string
 
 	plan   Plan
 	status *v1.StatefulSingletonStatus
-	// message says in words what the outcome means here.
+	// message says what the outcome means for this singleton.
 	message string
-	// advice is what a person can do about it, in sentences that end the message. A command is
-	// their last words.
+	// advice are sentences that say what a person can do. They follow the message; a command ends its
+	// sentence.
 	advice []string
-	// needsPerson: nothing goes on without a person, however long one waits.
+	// needsPerson: the handoff cannot continue without a person.
 	needsPerson bool
-	// usual is how much longer what is under way usually takes: until then it is not told.
-	usual time.Duration
-	// again is in how long there is more to do or to tell, if nothing changes. 0: there is not.
-	again time.Duration
+	pacing
 }
 
-// Decide says what to do about a singleton that looks like the Snapshot at the
-// time now.
+// Decide returns what to do about the singleton of the Snapshot at the time now.
 func Decide(s Snapshot, now time.Time) Plan {
 	d := &decision{Snapshot: s, now: now, status: s.Singleton.Status.DeepCopy(), pods: classify(s)}
 	d.unrecorded, d.standbys, d.overlap = withRole(d.pods, Unrecorded), withRole(d.pods, Standby), s.overlap(d.pods)
@@ -61,14 +55,14 @@ func Decide(s Snapshot, now time.Time) Plan {
 			d.status.Epoch = max(d.status.Epoch, given.Epoch) // the record may have been lost
 		}
 	}
-	// While no holder is there, what guards it is left as it is.
+	// Without a holder the PodDisruptionBudget stays as it is.
 	d.plan.Budget = s.Budget() != nil && s.Singleton.Spec.Drain != v1.DrainEvict
 	if d.status.ActivePodUID != "" {
 		d.withHolder()
 	} else {
 		d.withoutHolder()
 	}
-	d.letGoEnded()
+	d.unprotectEnded()
 	if spent, refused := d.judgeAttestation(); spent {
 		d.do(TakeAttestation{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
 	}
@@ -79,9 +73,9 @@ func Decide(s Snapshot, now time.Time) Plan {
 	return d.plan
 }
 
-// letGoEnded lets go of pods that are proven dead, besides the holder. It comes after a
-// Record of the epoch, where only they bear the last.
-func (d *decision) letGoEnded() {
+// unprotectEnded removes the finalizer of pods with a proof of termination, except for the holder. If
+// only such a pod has the highest epoch, the epoch is recorded first.
+func (d *decision) unprotectEnded() {
 	for _, pod := range d.pods {
 		if pod.Role != Ended || pod.Proof == "" || !protected(pod.Pod) {
 			continue
@@ -89,39 +83,33 @@ func (d *decision) letGoEnded() {
 		if d.status.Epoch > d.Singleton.Status.Epoch && !slices.Contains(d.plan.Steps, Step(Record{})) {
 			d.do(Record{})
 		}
-		d.do(LetGo{Pod: refOf(pod.Pod)})
+		d.do(Unprotect{Pod: refOf(pod.Pod)})
 	}
 }
 
 func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }
 
-func (d *decision) found(outcome Outcome, format string, args ...any) {
-	d.plan.Outcome = outcome
-	d.message = fmt.Sprintf(format, args...)
+// found sets the outcome, and the message that says what the outcome means here.
+func (d *decision) found(outcome Outcome, message string) {
+	d.plan.Outcome, d.message = outcome, message
 }
 
-// blocked reports why nothing may be signalled. It returns false where nothing
-// is in the way.
+// blocked reports why no pod may be signalled. It returns false if nothing prevents that.
 func (d *decision) blocked() bool {
 	switch {
 	case d.overlap != "":
 		d.needsPerson = true
-		d.found(Overlapping, "%s: no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons", d.overlap)
+		d.found(Overlapping, d.overlapMessage())
 	case len(d.unrecorded) > 0:
 		d.needsPerson = !slices.ContainsFunc(d.unrecorded, func(p *ClassifiedPod) bool { return Going(p.Pod) })
-		besides := "and no record says which one holds"
-		if d.status.ActivePodUID != "" {
-			besides = "and may run besides the holder"
-		}
-		d.found(SeveralRun, "%s not held, %s: no pod is released until only one is left. %s", these(d.unrecorded), besides, d.severalHelp())
+		d.found(SeveralRun, d.severalMessage())
 	default:
 		return false
 	}
 	return true
 }
 
-// protect puts the finalizer on pods that lack it, except where the API server
-// takes no finalizer any more.
+// protect adds the finalizer to pods without it. A terminating pod cannot receive a finalizer.
 func (d *decision) protect(pods ...*ClassifiedPod) {
 	for _, pod := range pods {
 		if pod.DeletionTimestamp == nil && !protected(pod.Pod) {
@@ -138,7 +126,7 @@ func (d *decision) withHolder() {
 			return
 		}
 		d.needsPerson = true
-		d.found(HolderLost, "%s", d.lostHelp())
+		d.found(HolderLost, d.lostHelp())
 		return
 	}
 	if d.holder.Proof != "" {
@@ -147,49 +135,43 @@ func (d *decision) withHolder() {
 	}
 	if Going(d.holder.Pod) {
 		d.protect(d.holder)
-		if node := d.Nodes[d.holder.Spec.NodeName]; node != nil && NodeReady(node) && !terminal(d.holder.Pod) {
-			d.usual = d.left(usuallyStops, askedToStop(d.holder.Pod))
-		}
-		d.found(HolderStopping, "pod %s stops%s", d.holder.Name, d.stoppingHelp(d.holder, d.now))
+		d.paceStop()
+		d.found(HolderStopping, d.stoppingMessage(d.holder))
 		return
 	}
 	if d.Singleton.Spec.Drain != v1.DrainEvict {
 		d.drained = d.drainOf(d.holder.Pod)
 	}
-	d.alive()
-	d.guard()
+	d.keepOrReplace()
+	d.reportEvictions()
 }
 
 func (d *decision) withoutHolder() {
 	switch {
-	case d.overlap != "", len(d.unrecorded) > 1 && d.vanishing() == nil:
-		d.letGoOthers(nil)
+	case d.overlap != "", len(d.unrecorded) > 1 && d.terminatingUnprotected() == nil:
+		d.unprotectOthers(nil)
 		d.protect(d.unrecorded...)
 		d.blocked()
 	case len(d.unrecorded) > 0:
-		d.letGoOthers(nil)
-		d.adopt(cmp.Or(d.vanishing(), d.unrecorded[0]))
+		d.unprotectOthers(nil)
+		d.adopt(cmp.Or(d.terminatingUnprotected(), d.unrecorded[0]))
 	case len(d.standbys) > 0 && d.warm() == nil:
 		d.needsPerson = d.standbys[0].needsPerson
-		d.found(WarmingUp, "pod %s %s", d.standbys[0].Name, d.standbys[0].WaitsFor)
+		d.found(WarmingUp, coldMessage(d.standbys[0]))
 		d.adviseReplacement(d.standbys[0], d.standbys[0].silent)
 	case len(d.standbys) > 0:
-		d.letGoOthers(d.warm())
+		d.unprotectOthers(d.warm())
 		d.release(d.warm(), d.nextTransition())
 	case d.status.LastTransition != nil && d.status.LastTransition.To == "" && d.status.LastTransition.Cause != v1.CauseScaleDown:
-		d.found(AwaitingPod, "pod %s has ended, and the pod that follows has not come yet%s", d.status.LastTransition.From, d.foreignHelp())
+		d.found(AwaitingPod, d.awaitingPodMessage())
 	default:
-		none := "no pod matches the selector; the first that comes is held until it may run"
-		if slices.ContainsFunc(d.Pods, func(pod corev1.Pod) bool { return picks(d.Singleton, &pod) && Going(&pod) }) {
-			none = "each pod that matches the selector has ended, or stops; the first that comes is held until it may run"
-		}
-		d.found(NoPods, "%s%s", none, d.foreignHelp())
+		d.found(NoPods, d.noPodsMessage())
 	}
 }
 
-// vanishing is a pod that may run, and whose object may go unseen: its deletion was asked
-// for before it bore the finalizer, and it takes none any more. Nil: there is none.
-func (d *decision) vanishing() *ClassifiedPod {
+// terminatingUnprotected returns an unrecorded pod that was deleted before it had the finalizer, or nil.
+// The object of such a pod can be removed while its processes run.
+func (d *decision) terminatingUnprotected() *ClassifiedPod {
 	i := slices.IndexFunc(d.unrecorded, func(pod *ClassifiedPod) bool { return pod.DeletionTimestamp != nil && !protected(pod.Pod) })
 	if i < 0 {
 		return nil
@@ -197,7 +179,7 @@ func (d *decision) vanishing() *ClassifiedPod {
 	return d.unrecorded[i]
 }
 
-// warm is the standby to release next, nil if none is warm.
+// warm returns the standby to release next, or nil if none is warm.
 func (d *decision) warm() *ClassifiedPod {
 	for _, s := range d.standbys {
 		if s.WaitsFor == "" {
@@ -207,47 +189,47 @@ func (d *decision) warm() *ClassifiedPod {
 	return nil
 }
 
-// succeed moves the record on from a holder that is proven dead.
+// succeed moves the record on from a holder that has terminated.
 func (d *decision) succeed(proof v1.Proof) {
 	now := metav1.NewMicroTime(d.now)
 	t := &v1.Transition{From: d.status.ActivePod, FromUID: d.status.ActivePodUID, Cause: d.cause(), Proof: proof, Started: d.begun(), Terminated: &now}
 	switch next := d.warm(); {
 	case d.overlap == "" && len(d.unrecorded) == 1:
-		d.vacate(t) // that one is adopted next
-		d.found(HolderEnded, "pod %s has ended, and pod %s runs already", t.From, d.unrecorded[0].Name)
+		d.recordNoHolder(t) // the next reconcile adopts the unrecorded pod
+		d.found(HolderEnded, endedMessage(t, d.unrecorded[0]))
 	case d.blocked():
-		d.vacate(t)
+		d.recordNoHolder(t)
 	case next == nil:
-		d.vacate(t)
-		d.found(HolderEnded, "pod %s has ended, and no standby is warm yet", t.From)
+		d.recordNoHolder(t)
+		d.found(HolderEnded, endedMessage(t, nil))
 	default:
 		d.release(next, t)
 	}
 	if d.holder != nil && protected(d.holder.Pod) {
-		d.do(LetGo{Pod: refOf(d.holder.Pod)})
+		d.do(Unprotect{Pod: refOf(d.holder.Pod)})
 	}
 }
 
-// vacate records that nobody holds.
-func (d *decision) vacate(t *v1.Transition) {
+// recordNoHolder records that there is no holder.
+func (d *decision) recordNoHolder(t *v1.Transition) {
 	d.status.ActivePod, d.status.ActivePodUID, d.status.LastTransition = "", "", t
 	d.do(Record{})
 }
 
-// letGoOthers lets go of every pod but next that may be about to be signalled. Where
-// there is no record, one may have been lost, of this singleton or of another that
-// picked the same pods, and a controller that recorded such a pod there may be late
-// with its signal: the write makes that fail, or fails if it came too late itself.
-func (d *decision) letGoOthers(next *ClassifiedPod) {
+// unprotectOthers removes the finalizer of every standby except next. A missing record may have been
+// lost: a record of this singleton, or of another that selected the same pods. A late controller
+// that read such a record may be about to signal one of the pods. This write makes that signal fail, or
+// fails itself if the signal came first.
+func (d *decision) unprotectOthers(next *ClassifiedPod) {
 	for _, pod := range d.pods {
 		if pod != next && protected(pod.Pod) && pod.Proof == "" && !pod.mayRun {
-			d.do(LetGo{refOf(pod.Pod), Version(pod.ResourceVersion)})
+			d.do(Unprotect{refOf(pod.Pod), Version(pod.ResourceVersion)})
 		}
 	}
 }
 
-// nextTransition goes on with the transition whose old holder is dead already, or
-// begins one from nothing.
+// nextTransition continues the transition whose old holder has terminated, or begins one without an
+// old holder.
 func (d *decision) nextTransition() *v1.Transition {
 	if last := d.status.LastTransition; last != nil && last.To == "" && last.Cause != v1.CauseScaleDown {
 		return last.DeepCopy()
@@ -262,21 +244,20 @@ func (d *decision) release(pod *ClassifiedPod, t *v1.Transition) {
 	d.status.Epoch++
 	d.standbys = slices.DeleteFunc(d.standbys, func(s *ClassifiedPod) bool { return s == pod })
 	d.signalHolder(pod)
-	d.found(Released, "pod %s is released with epoch %d", pod.Name, d.status.Epoch)
+	d.found(Released, d.releasedMessage(pod))
 }
 
-// signalHolder signals the pod that the record names. The Record before it is the
-// compare-and-swap that stops whoever read an older one.
+// signalHolder signals the recorded holder. The Record before the Signal is a compare-and-swap: it stops
+// a controller that read an older record.
 func (d *decision) signalHolder(pod *ClassifiedPod) {
 	d.protectStandby(pod)
 	d.do(Record{})
 	d.do(d.barriers(pod)...)
 	d.do(Signal{refOf(pod.Pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
-	d.again = nudgeAfter(pod.held)
+	d.requeueAfter = nudgeAfter(pod.held)
 }
 
-// protectStandby puts the finalizer on a standby that is to be signalled, and says who
-// may open its barrier.
+// protectStandby adds the finalizer to the next standby, and records which singleton may open its barrier.
 func (d *decision) protectStandby(pod *ClassifiedPod) {
 	step := Protect{Pod: refOf(pod.Pod), Version: Version(pod.ResourceVersion)}
 	if len(d.barriers(pod)) > 0 {
@@ -287,7 +268,7 @@ func (d *decision) protectStandby(pod *ClassifiedPod) {
 	}
 }
 
-// barriers are the steps that open those of the pod, each once.
+// barriers returns the steps that open the barriers of the pod, one for each ConfigMap.
 func (d *decision) barriers(pod *ClassifiedPod) (steps []Step) {
 	for _, h := range pod.held {
 		open := OpenBarrier{refOf(pod.Pod), h.configMap, d.status.Epoch}
@@ -298,27 +279,26 @@ func (d *decision) barriers(pod *ClassifiedPod) (steps []Step) {
 	return steps
 }
 
-// adopt records as the holder a pod that runs already: one that ran before the
-// singleton existed, or one that was signalled and then forgotten. One that is
-// being deleted is recorded too, and before any other that runs, though it takes no
-// finalizer any more: if it vanishes, that proves nothing.
+// adopt records a running pod as the holder: a pod that ran before the singleton existed, or a pod that was
+// signalled and whose record was lost. A terminating pod is recorded too, and before any other,
+// although it cannot receive the finalizer: once it is recorded, a missing object proves nothing.
 func (d *decision) adopt(pod *ClassifiedPod) {
 	now := metav1.NewMicroTime(d.now)
 	d.protect(d.unrecorded...)
 	d.status.ActivePod, d.status.ActivePodUID = pod.Name, pod.UID
 	d.status.LastTransition = &v1.Transition{To: pod.Name, Cause: v1.CauseAdopted, Started: d.begun(), Signalled: &now}
 	if _, ok := signalled(pod.Pod); !ok {
-		d.status.Epoch++ // one that was signalled has its own in its environment
+		d.status.Epoch++ // a signalled pod already has an epoch in its environment
 	}
 	d.do(Record{})
 	if pod.DeletionTimestamp == nil {
 		d.do(Protect{Pod: refOf(pod.Pod), Holder: true})
 	}
-	d.found(Adopted, "pod %s runs already and holds", pod.Name)
+	d.found(Adopted, adoptedMessage(pod))
 }
 
-// alive looks after a holder that is not asked to stop.
-func (d *decision) alive() {
+// keepOrReplace handles a holder that is not terminating.
+func (d *decision) keepOrReplace() {
 	containers := d.holder.held
 	given, hasSignal := signalled(d.holder.Pod)
 	if awaitsSignal(d.holder.Pod, containers) {
@@ -328,11 +308,11 @@ func (d *decision) alive() {
 			if !protected(d.holder.Pod) {
 				d.do(Protect{Pod: refOf(d.holder.Pod), Version: Version(d.holder.ResourceVersion)})
 			}
-			d.found(WarmingUp, "pod %s is chosen with epoch %d and is not signalled: its node %s %s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent)
+			d.found(WarmingUp, d.notSignalledMessage(silent))
 			d.adviseReplacement(d.holder, silent)
 		default:
 			d.signalHolder(d.holder)
-			d.found(Released, "pod %s is released with epoch %d", d.holder.Name, d.status.Epoch)
+			d.found(Released, d.releasedMessage(d.holder))
 		}
 		return
 	}
@@ -346,7 +326,7 @@ func (d *decision) alive() {
 		return
 	}
 	if next := d.warm(); next != nil {
-		d.protectStandby(next) // now, while nobody waits
+		d.protectStandby(next) // before it is urgent
 	}
 	if next := d.newest(); next != nil {
 		if !d.postpone(next) {
@@ -359,33 +339,26 @@ func (d *decision) alive() {
 	}
 }
 
-// serving reports a holder that nothing is about to replace.
+// serving reports a holder that is not about to be replaced.
 func (d *decision) serving(containers []heldContainer) {
 	t, next := d.status.LastTransition, d.successor()
+	starts := t != nil && t.To == d.holder.Name && t.Ready == nil
+	silent := silentIn(d.Nodes, d.holder.Pod)
 	switch {
 	case next == nil && IsTrue(d.holder.Pod, corev1.PodReady):
-		d.found(HolderReady, "pod %s holds with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.foreignHelp())
-	case t != nil && t.To == d.holder.Name && t.Ready == nil && silentIn(d.Nodes, d.holder.Pod) != "":
-		d.found(Starting, "pod %s was released with epoch %d and is not Ready yet, and its node %s %s: it may start there, so nothing starts elsewhere%s",
-			d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silentIn(d.Nodes, d.holder.Pod), d.spareInWords())
+		d.found(HolderReady, d.holdsMessage())
+	case starts && silent != "":
+		d.found(Starting, d.startingOnSilentNodeMessage(silent))
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
-	case t != nil && t.To == d.holder.Name && t.Ready == nil:
-		why := notReady(d.holder.Pod)
-		if slices.ContainsFunc(containers, heldContainer.atBarrier) {
-			why = "the kubelet has not noticed yet that its barrier is open"
-		}
-		if d.Singleton.Status.LastTransition.GapMilliseconds != nil || t.GapMilliseconds == nil {
-			d.usual = d.left(usuallyReady, t.Signalled.Time)
-		}
-		d.found(Starting, "pod %s was released and is not Ready yet: %s", d.holder.Name, why)
-	case silentIn(d.Nodes, d.holder.Pod) != "":
-		d.found(HolderNotReady, "pod %s holds, and its node %s %s: it may run on there, so nothing starts elsewhere%s",
-			d.holder.Name, d.holder.Spec.NodeName, silentIn(d.Nodes, d.holder.Pod), d.spareInWords())
+	case starts:
+		d.paceStart()
+		d.found(Starting, d.startingMessage(containers))
+	case silent != "":
+		d.found(HolderNotReady, d.holdsOnSilentNodeMessage(silent))
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
 	case next != nil:
-		d.found(AwaitingHandover, "pod %s is warm and of a newer revision than pod %s, and their StatefulSet goes on only once pod %s is Ready. To have it take over, run: kubectl delete -n %s pod %s",
-			next.Name, d.holder.Name, next.Name, d.Singleton.Namespace, d.holder.Name)
+		d.found(AwaitingHandover, d.successorMessage(next))
 	default:
-		d.found(HolderNotReady, "pod %s holds and is not Ready: %s", d.holder.Name, notReady(d.holder.Pod))
+		d.found(HolderNotReady, d.notReadyMessage())
 	}
 }

@@ -132,22 +132,22 @@ func TestDecideFirstHolder(t *testing.T) {
 		"the oldest, though a younger one may have been chosen in a record that is lost": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Warm().Created(now).Protected(), older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{handoff.Unprotect{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
 		"the first of a singleton that was made anew while another pod ends": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(40).Running().Ended(), older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 41, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 41), handoff.LetGo{Pod: ref("db-0")}},
+			wantSteps: []handoff.Step{arm("db-1"), handoff.Record{}, signalOf("db-1", 41), handoff.Unprotect{Pod: ref("db-0")}},
 		},
 		"none while another singleton's may be about to be signalled": {
 			snapshot:    MakeSnapshot(MakePod("db-0").InjectedFor("old").Warm().Protected(), older),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
+			wantSteps: []handoff.Step{handoff.Unprotect{Pod: ref("db-0"), Version: version}, arm("db-1"), handoff.Record{}, signalOf("db-1", 1)},
 		},
 		"none that is warm, while the last bearer of an epoch ends": {
 			snapshot:    MakeSnapshot(MakePod("db-0").Injected().Signalled(40).Running().Ended(), MakePod("db-1").Injected()),
 			wantOutcome: handoff.WarmingUp, wantEpoch: 40, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-0")}},
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-0")}},
 		},
 		"none that is being deleted": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Deleting()),
@@ -214,7 +214,7 @@ func TestDecideAdoption(t *testing.T) {
 		"two that ran before, and a standby that may be about to be signalled": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected(), plain("db-1").Protected(), MakePod("db-2").Injected().Warm().Protected()),
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-2"), Version: version}},
+			wantSteps: []handoff.Step{handoff.Unprotect{Pod: ref("db-2"), Version: version}},
 		},
 		"two that ran before, one is going": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting(), plain("db-1"), standby),
@@ -240,7 +240,7 @@ func TestDecideAdoption(t *testing.T) {
 		"two that ran before, one has ended": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting().Ended(), plain("db-1"), standby),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true), handoff.LetGo{Pod: ref("db-0")}},
+			wantSteps: []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true), handoff.Unprotect{Pod: ref("db-0")}},
 		},
 		"one that ended before": {
 			snapshot:    MakeSnapshot(plain("db-1").Ended(), standby),
@@ -261,7 +261,7 @@ func TestDecideAdoption(t *testing.T) {
 		"one besides a holder that has ended": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), plain("db-0"), standby).Holder("db-1"),
 			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps:   []handoff.Step{protect("db-0", false), handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps:   []handoff.Step{protect("db-0", false), handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
 			wantMessage: "pod db-1 has ended, and pod db-0 runs already",
 		},
 		"one besides a holder that is lost and attested": {
@@ -273,12 +273,12 @@ func TestDecideAdoption(t *testing.T) {
 		"one besides a holder that has ended, and another singleton picks it": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), plain("db-0").Protected()).Holder("db-1").Other("db2", "db"),
 			wantOutcome: handoff.Overlapping, wantEpoch: 7, wantPhase: v1.PhaseFailed,
-			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
 		},
 		"two besides a holder that has ended": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), plain("db-0").Protected(), plain("db-3").Protected(), standby).Holder("db-1"),
 			wantOutcome: handoff.SeveralRun, wantEpoch: 7, wantPhase: v1.PhaseFailed,
-			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
 		},
 		"signalled, but forgotten": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Signalled(40).Ready(), standby),
@@ -370,7 +370,7 @@ func TestDecideAdoption(t *testing.T) {
 		"one besides a standby that may have been chosen in a record that is lost": {
 			snapshot:    MakeSnapshot(plain("db-1"), MakePod("db-2").Injected().Warm().Protected()),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-2"), Version: version}, protect("db-1", false), handoff.Record{}, protect("db-1", true)},
+			wantSteps: []handoff.Step{handoff.Unprotect{Pod: ref("db-2"), Version: version}, protect("db-1", false), handoff.Record{}, protect("db-1", true)},
 		},
 		"the barrier was overruled by a later variable, and nothing is reported": {
 			snapshot:    MakeSnapshot(overruled("db-1").State("app", waiting("ContainerCreating", ""))),
@@ -417,7 +417,7 @@ func TestDecideAdoption(t *testing.T) {
 
 // One of two that run takes no finalizer any more. Once it is gone nobody knows that it has
 // ended, and the other one is not taken for the only one.
-func TestDecideMissesWhatVanished(t *testing.T) {
+func TestDecideMissesRemovedPod(t *testing.T) {
 	other, standby := MakePod("db-0").Ready().Protected(), MakePod("db-2").Injected().Warm()
 	adopted := handoff.Decide(MakeSnapshot(other, MakePod("db-1").Ready().Deleting(), standby).Snapshot, now)
 	gone := MakeSnapshot(other, standby)
@@ -661,7 +661,7 @@ func TestDecideRollout(t *testing.T) {
 		"the old one has stopped": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Holder("db-1").ReplicaSet("db-v1", 0),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8), handoff.Unprotect{Pod: ref("db-1")}},
 		},
 		"the old one has stopped, and the new one waits at a barrier": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Barrier().Injected().Warm().Revision(2)).Holder("db-1"),
@@ -669,13 +669,13 @@ func TestDecideRollout(t *testing.T) {
 			wantSteps: []handoff.Step{
 				choose("db-2"), handoff.Record{},
 				handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 8}, signalOf("db-2", 8),
-				handoff.LetGo{Pod: ref("db-1")},
+				handoff.Unprotect{Pod: ref("db-1")},
 			},
 		},
 		"the old one has stopped, and the new one is not warm": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Injected().Revision(2)).Holder("db-1"),
 			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps:   []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps:   []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
 			wantMessage: "pod db-1 has ended, and no standby is warm yet",
 		},
 		"undone: the standby is of the older template, numbered anew": {
@@ -686,12 +686,12 @@ func TestDecideRollout(t *testing.T) {
 		"the controller died before it let go": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Injected().Signalled(7).Ready().Revision(2)).Holder("db-2"),
 			wantOutcome: handoff.HolderReady, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{handoff.Unprotect{Pod: ref("db-1")}},
 		},
 		"the record moved on, and the controller died before the rest": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Ended(v1.CauseRollout),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8), handoff.Unprotect{Pod: ref("db-1")}},
 		},
 		"a bare ReplicaSet has no revisions": {
 			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").BareReplicaSet("db-v1", 1).BareReplicaSet("db-v2", 1),
@@ -719,7 +719,7 @@ func TestDecideStatefulSet(t *testing.T) {
 		"the old pod has stopped, and its object makes room": {
 			snapshot:    MakeSnapshot(holder.Deleting().Ended()).Holder("db-0").StatefulSet("db", 1, "v2"),
 			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-0")}},
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-0")}},
 		},
 		"the next pod of the same name": {
 			snapshot:    MakeSnapshot(reborn).Ended(v1.CauseRollout).StatefulSet("db", 1, "v2"),
@@ -815,7 +815,7 @@ func TestDecideOverlap(t *testing.T) {
 		"no handoff": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Holder("db-1").Other("db2", "db"),
 			wantOutcome: handoff.Overlapping, wantEpoch: 7, wantPhase: v1.PhaseFailed, wantMessage: message,
-			wantSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
 		},
 		"no first holder while the other's pod stops": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Signalled(3).Ready().Label("tier", "old").Deleting(), standby).OtherSelecting("db2", "tier", "old"),
@@ -828,7 +828,7 @@ func TestDecideOverlap(t *testing.T) {
 	})
 }
 
-func TestDecideKeepsRunnersFromVanishing(t *testing.T) {
+func TestDecideProtectsUnrecordedPods(t *testing.T) {
 	runner := MakePod("db-0").Ready()
 	protect := []handoff.Step{handoff.Protect{Pod: ref("db-0")}}
 	runDecide(t, map[string]decideCase{
@@ -916,17 +916,17 @@ func TestDecideSeveralDeployments(t *testing.T) {
 		"a rollout takes effect": {
 			snapshot:    see(holder().Deleting().Ended(), foreign(), standby),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 8), handoff.LetGo{Pod: ref("db-1")}}, wantMessage: message,
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 8), handoff.Unprotect{Pod: ref("db-1")}}, wantMessage: message,
 		},
 		"the other one rather than none": {
 			snapshot:    see(holder().Deleting().Ended(), foreign()),
 			wantOutcome: handoff.Released, wantHolder: "other-1", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, signalOf("other-1", 8), handoff.LetGo{Pod: ref("db-1")}},
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("other-1", 8), handoff.Unprotect{Pod: ref("db-1")}},
 		},
 		"of two without a holder the older": {
 			snapshot:    MakeSnapshot(foreign(), standby).OtherDeployment("other", "other-v9", "1").Ended(v1.CauseDeletion),
 			wantOutcome: handoff.Released, wantHolder: "other-1", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.LetGo{Pod: ref("db-2"), Version: version}, handoff.Record{}, signalOf("other-1", 8)}, wantMessage: message,
+			wantSteps: []handoff.Step{handoff.Unprotect{Pod: ref("db-2"), Version: version}, handoff.Record{}, signalOf("other-1", 8)}, wantMessage: message,
 		},
 	})
 	for name, s := range map[string]*SnapshotWrapper{

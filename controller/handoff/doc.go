@@ -1,46 +1,51 @@
-// Package handoff is the protocol: it decides, from a Snapshot of the world, who
-// holds a singleton and what has to be written next. It is pure. It imports no
-// client, does no I/O and reads no clock, so that the same code serves the
-// controller, the tests and a search over every interleaving.
+// Package handoff implements the protocol. From a Snapshot of the cluster it decides which pod holds a
+// singleton and what to write next. The package is pure: it has no client, does no I/O and reads no clock.
+// The controller, the tests and a search over all interleavings run the same code.
 //
-// # The law
+// # The guarantee
 //
 // At no time do two pods of a singleton run a held container's main process.
 //
 // # Who may run
 //
-// The record in the singleton's status names the holder and its epoch. A held
-// container starts its main process only after its pod was signalled, and a pod
-// is signalled only while the record names it. The record moves on to another
-// pod only with a Proof that the holder is dead, and dead means: its processes
-// have ended, and it can't start one again.
+// The record in the singleton's status names the holder and its epoch. A held container starts its main
+// process only after its pod was signalled, and a pod is signalled only while the record names it. The
+// record moves to another pod only with a proof of termination: the processes of the holder have ended, and
+// the holder cannot start another one.
 //
 // # The order of writes
 //
-// Whatever write a controller dies after, the next reconcile goes on from the
-// record, and no order of two controllers breaks the law:
+// A controller can stop after any write: the next reconcile continues from the record. No order of the
+// writes of two controllers breaks the guarantee.
 //
-//  1. Protect puts the finalizer on the standby that is chosen. From here on it
-//     can't vanish unseen, so that an object which is gone proves nothing, ever.
-//     Where there is a holder, it comes as soon as the standby is warm, while nobody waits.
-//     A pod with a barrier is told who may open it, too.
-//  2. Record, a compare-and-swap of the status that was read: of two controllers
-//     one fails and stops here. It is repeated where a signal is repeated. It fails, too,
-//     where the API server would store a part of it only.
-//  3. OpenBarrier, where a barrier waits. The ConfigMap alone starts the container, and
-//     no version of the pod stops a controller that comes late with it. So a pod that is
-//     recorded and told who may open its barrier may run, whether signalled or not, until
-//     the kubelet says otherwise; and so may one that was told of a singleton that is not
-//     this one, whose record nobody knows.
-//  4. Signal, one patch of the pod: signal, role and readiness gate. One,
-//     since the kubelet looks at a pod once in each second: what came after it would wait
-//     for the next look. Like the Protect before it, it fails if anybody wrote the pod
-//     since the Snapshot. So a controller that comes late signals no pod that others
-//     have written off: whoever does so first sees that its deletion was asked for, or,
-//     having no record to go by, takes the finalizer off it. That LetGo comes before
-//     all else.
-//  5. LetGo of the old holder. After the Record, since with its object its proof
-//     is gone, and the epoch that it bears.
-//  6. TakeAttestation, last: until then it is a proof that the steps before may have
-//     to be repeated on.
+//  1. Protect adds the finalizer to the chosen standby. From now on the object of the pod stays until the
+//     controller removes the finalizer, and a missing object proves nothing. While there is a holder, Protect
+//     happens as soon as the standby is warm, before it is urgent. If the pod waits at a barrier, Protect also
+//     records which singleton may open the barrier.
+//  2. Record is a compare-and-swap of the status. Of two controllers one fails and stops here. Record is
+//     repeated when a signal is repeated. It also fails if the API server would drop a field.
+//  3. OpenBarrier creates the ConfigMap of a barrier. The ConfigMap alone starts the container, and a late
+//     controller creates it without any precondition on the pod. A pod that is recorded, and that has
+//     the annotation chosen-by, may therefore run until the kubelet reports otherwise. The same is true of
+//     a pod whose annotation names another singleton, because this controller does not know that record.
+//  4. Signal is one patch of the pod: signal, role and readiness gate. It is one patch because the kubelet
+//     reconciles a pod once per second, and a second patch would wait for the next reconcile. Like Protect, Signal
+//     fails if any client wrote the pod since the Snapshot. A late controller therefore signals no
+//     pod that another controller has given up. A controller gives up a pod only when the pod is
+//     terminating, or, without a record, after it removed the finalizer with Unprotect.
+//  5. Unprotect removes the finalizer of the old holder. It comes after Record, because the object of the old
+//     holder has the proof and the last epoch.
+//  6. TakeAttestation comes last. Until then, an attestation is a proof on which the steps before may have
+//     to be repeated.
+//
+// # Where to read
+//
+// The files follow one decision:
+//
+//   - snapshot.go has the input.
+//   - classify.go and held.go find out what each pod is, and proof.go which pods have terminated.
+//   - decide.go decides who may run, and in which order.
+//   - rollout.go and drain.go decide when to replace the holder.
+//   - pace.go has the waits, message.go and report.go the status, and plan.go the output.
+//   - finalize.go handles the deletion of the singleton.
 package handoff

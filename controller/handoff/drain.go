@@ -18,10 +18,9 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// A holder that is to go, since its node is drained or a person wants it replaced,
-// is replaced in one way: its Deployment is rolled. What follows is a rollout like
-// any other. Meanwhile a PodDisruptionBudget has evictions of the holder wait.
-// Nothing here is about who may run; a drain is but a hint of when to hand over.
+// A holder whose node is drained, or that a person wants to replace, is replaced by a rollout of its
+// Deployment. Meanwhile a PodDisruptionBudget blocks evictions of the holder. This file decides only when to
+// replace the holder. It does not decide who may run.
 
 // Reasons of condition Guarded.
 const (
@@ -30,14 +29,14 @@ const (
 	cannotSurge   = "CannotSurge"
 	otherBudget   = "OtherBudget"
 	drainTimedOut = "DrainTimedOut"
-	// StandbyWaits: evictions don't wait, since a pod is warm on another node already.
+	// StandbyWaits: evictions are not blocked, because a pod is warm on another node.
 	StandbyWaits = "StandbyWaits"
 )
 
-// BudgetName is the name of the PodDisruptionBudget of a singleton, in its namespace.
+// BudgetName returns the name of the PodDisruptionBudget of a singleton, in the same namespace.
 func BudgetName(singleton *v1.StatefulSingleton) string { return "statefulsingleton-" + singleton.Name }
 
-// Budget is the singleton's own, nil if it does not exist.
+// Budget returns the singleton's own PodDisruptionBudget, or nil.
 func (s Snapshot) Budget() *policyv1.PodDisruptionBudget {
 	i := slices.IndexFunc(s.Budgets, func(b policyv1.PodDisruptionBudget) bool { return s.ownBudget(&b) })
 	if i < 0 {
@@ -50,9 +49,8 @@ func (s Snapshot) ownBudget(b *policyv1.PodDisruptionBudget) bool {
 	return b.Name == BudgetName(s.Singleton) && metav1.IsControlledBy(b, s.Singleton)
 }
 
-// otherBudget is one of somebody else's that covers the pod, or stands where the
-// singleton's own would; nil if there is none. A pod that two cover can't be
-// evicted at all.
+// otherBudget returns a PodDisruptionBudget that is not the singleton's and that covers the pod or has the name
+// of the singleton's budget, or nil. A pod that two budgets cover cannot be evicted.
 func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 	for i := range s.Budgets {
 		b := &s.Budgets[i]
@@ -67,8 +65,8 @@ func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 	return nil
 }
 
-// surging is the Deployment that brings up a pod beside the holder when it is
-// rolled, and does not stop the holder before; nil if there is none, and then why.
+// surging returns the holder's Deployment if a rollout of it creates a new pod before it deletes the holder.
+// Otherwise it returns nil and the reason.
 func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
 	owner := metav1.GetControllerOf(d.holder.Pod)
 	if owner == nil {
@@ -79,7 +77,7 @@ func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
 	}
 	spec := &deployment.Spec
 	replicas := int(ptr.Deref(spec.Replicas, 1))
-	surge, unavailable := 1, 0 // of one replica, by default
+	surge, unavailable := 1, 0 // the defaults for one replica
 	if rolling := spec.Strategy.RollingUpdate; rolling != nil {
 		surge = resolve(rolling.MaxSurge, replicas, true)
 		unavailable = resolve(rolling.MaxUnavailable, replicas, false)
@@ -101,22 +99,22 @@ func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
 	return nil, fmt.Sprintf("Deployment %s %s", deployment.Name, why)
 }
 
-// resolve is the number of pods that a count or a percentage comes to, as the
-// Deployment controller rounds it (k8s.io/kubernetes/pkg/controller/deployment/util.ResolveFenceposts).
+// resolve returns the number of pods for a count or a percentage, rounded as the Deployment controller does
+// (k8s.io/kubernetes/pkg/controller/deployment/util.ResolveFenceposts).
 func resolve(value *intstr.IntOrString, replicas int, roundUp bool) int {
 	n, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(value, intstr.FromString("25%")), replicas, roundUp)
 	if err != nil {
-		return 0 // the API server lets no such value in
+		return 0 // the API server rejects such a value
 	}
 	return n
 }
 
-// noDrain are taints of which something else tells: the condition Ready, the cordon,
-// and a person's word that the node is off.
+// noDrain are taints that do not mean a drain: the condition Ready, the field unschedulable and the
+// out-of-service taint have their own rules.
 var noDrain = []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeOutOfService}
 
-// drainOf says why the pod's node is being drained. Empty: it is not, or it does
-// not answer, which is no drain.
+// drainOf returns why the pod's node is being drained. Empty: the node is not being drained, or is not
+// Ready.
 func (s Snapshot) drainOf(pod *corev1.Pod) string {
 	node := s.CachedNodes[pod.Spec.NodeName]
 	if node == nil || !NodeReady(node) {
@@ -137,23 +135,23 @@ func (s Snapshot) drainOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// tolerates tells whether the pod may stay on a node that bears the taint, for good.
+// tolerates returns true if the pod tolerates the taint without a time limit.
 func tolerates(pod *corev1.Pod, taint *corev1.Taint) bool {
 	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 		return t.TolerationSeconds == nil && t.ToleratesTaint(logr.Discard(), taint, true)
 	})
 }
 
-// toleratesCordon tells whether the next pod may come to the holder's node though it
-// is cordoned, so that rolling would lead nowhere.
+// toleratesCordon returns true if the node is cordoned and the next pod could be scheduled to it again. Then a
+// rollout would not move the holder.
 func (d *decision) toleratesCordon() bool {
 	node := d.CachedNodes[d.holder.Spec.NodeName]
 	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 	return node != nil && node.Spec.Unschedulable && tolerates(d.holder.Pod, &cordon)
 }
 
-// drainDeadline is until when evictions of the holder wait; now and its patience, if
-// the drain was not noticed before.
+// drainDeadline returns until when evictions of the holder are blocked: maxTransitionTime after the drain was
+// first seen.
 func (d *decision) drainDeadline() time.Time {
 	began := d.now
 	if c := meta.FindStatusCondition(d.Singleton.Status.Conditions, v1.ConditionDraining); c != nil {
@@ -162,10 +160,10 @@ func (d *decision) drainDeadline() time.Time {
 	return began.Add(time.Duration(d.Singleton.Spec.MaxTransitionTime) * time.Second)
 }
 
-// drainTimedOut tells whether evictions of the holder have waited long enough.
+// drainTimedOut returns true if the drain deadline has passed.
 func (d *decision) drainTimedOut() bool { return !d.now.Before(d.drainDeadline()) }
 
-// spare is a pod that is warm on a node that is not drained, and would take over.
+// spare returns the warm standby if its node is not being drained, or nil.
 func (d *decision) spare() *ClassifiedPod {
 	if pod := d.warm(); pod != nil && pod.drained == "" {
 		return pod
@@ -173,8 +171,8 @@ func (d *decision) spare() *ClassifiedPod {
 	return nil
 }
 
-// handoverAsked is a person's word that the holder be replaced. Empty: there is
-// none that is not done with.
+// handoverAsked returns the value of the annotation with which a person requests a handoff. Empty: there is no
+// such request, or the request was handled.
 func (d *decision) handoverAsked() string {
 	value, last := d.Singleton.Annotations[v1.HandoverAnnotation], d.Singleton.Status.Handover
 	if last != nil && last.Value == value {
@@ -183,8 +181,7 @@ func (d *decision) handoverAsked() string {
 	return value
 }
 
-// postpone has a standby of a newer revision wait, though it could take over. It
-// returns false where nothing speaks against that.
+// postpone returns true if a standby of a newer revision has to wait although it could take over.
 func (d *decision) postpone(next *ClassifiedPod) bool {
 	cold := ""
 	if next.WaitsFor != "" {
@@ -194,22 +191,17 @@ func (d *decision) postpone(next *ClassifiedPod) bool {
 	case next.WaitsFor != "" && cold == "":
 		return false
 	case d.drained != "" && cold == "" && next.drained != "" && !d.drainTimedOut():
-		d.found(StandbyNotWarm, "pod %s is warm, but %s; pod %s goes on until one is warm elsewhere", next.Name, next.drained, d.holder.Name)
+		d.found(StandbyNotWarm, d.warmOnDrainedNodeMessage(next))
 	case d.Singleton.Spec.Handoff == v1.HandoffManual && d.drained == "" && d.handoverAsked() == "":
-		state := "is warm"
-		if cold != "" {
-			state = "can only warm up once pod " + d.holder.Name + " is gone, since " + cold
-		}
-		d.found(AwaitingHandover, "pod %s %s, and takes over from pod %s when you say so, since spec.handoff is Manual. Run: kubectl annotate -n %s stfs %s %s=\"$(date +%%s)\" --overwrite",
-			next.Name, state, d.holder.Name, d.Singleton.Namespace, d.Singleton.Name, v1.HandoverAnnotation)
+		d.found(AwaitingHandover, d.awaitingHandoverMessage(next, cold))
 	default:
 		return false
 	}
 	return true
 }
 
-// replace has a pod come that takes over from the holder, where the holder's node is
-// drained or a person asks for it. It returns false where none is to come.
+// replace rolls the holder's Deployment if the holder's node is drained or a person requests a handoff. It
+// returns false if the holder is not replaced.
 func (d *decision) replace() bool {
 	asked := d.handoverAsked()
 	deployment, why := d.surging()
@@ -225,21 +217,19 @@ func (d *decision) replace() bool {
 	if !rolled {
 		d.do(Roll{Deployment: deployment.Name, UID: deployment.UID, Version: Version(deployment.ResourceVersion), Replaces: refOf(d.holder.Pod)})
 	}
-	d.found(Rolling, "Deployment %s is rolled, and the pod that takes over from pod %s has not come yet", deployment.Name, d.holder.Name)
+	d.found(Rolling, d.rollingMessage(deployment.Name))
 	return true
 }
 
-// refuseHandover is done with a person's word that can't be followed.
+// refuseHandover reports a request for a handoff that cannot be followed.
 func (d *decision) refuseHandover(asked, why string) {
 	if asked != "" {
-		d.status.Handover = &v1.Handover{Value: asked, Refused: fmt.Sprintf(
-			"annotation %s=%s is not followed: %s, and so no pod can be warm before the holder stops. To replace it all the same, run: kubectl delete -n %s pod %s",
-			v1.HandoverAnnotation, asked, why, d.holder.Namespace, d.holder.Name)}
+		d.status.Handover = &v1.Handover{Value: asked, Refused: d.handoverRefusedMessage(asked, why)}
 	}
 }
 
-// replaced is what had the holder's owner scale it away, besides a rollout; empty if
-// nothing else did.
+// replaced returns CauseDrain or CauseHandover if that is why the holder's Deployment was rolled. Empty: there
+// is another cause.
 func (d *decision) replaced() v1.Cause {
 	_, why := d.surging()
 	switch {
@@ -253,16 +243,15 @@ func (d *decision) replaced() v1.Cause {
 	return ""
 }
 
-// guard decides whether evictions of a holder that is not going have to wait, and
-// tells of that and of a drain.
-func (d *decision) guard() {
+// reportEvictions decides whether evictions of the holder are blocked, and reports that and a drain.
+func (d *decision) reportEvictions() {
 	reason, message := d.evictions()
 	d.plan.Budget = reason == guardStands
-	kind := metav1.ConditionFalse
+	guarded := metav1.ConditionFalse
 	if d.plan.Budget {
-		kind = metav1.ConditionTrue
+		guarded = metav1.ConditionTrue
 	}
-	d.setConditionTo(v1.ConditionGuarded, kind, reason, message)
+	d.setConditionTo(v1.ConditionGuarded, guarded, reason, message)
 	if d.drained == "" {
 		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionDraining)
 	} else {
@@ -274,8 +263,8 @@ func (d *decision) guard() {
 	}
 }
 
-// evictions tells what becomes of one of the holder: the reason is guardStands where it
-// waits.
+// evictions returns what happens to an eviction of the holder, as reason and message of a condition. The
+// reason is guardStands if evictions are blocked.
 func (d *decision) evictions() (reason, message string) {
 	const atOnce = "an eviction stops the holder at once, since "
 	_, why := d.surging()
@@ -299,8 +288,7 @@ func (d *decision) evictions() (reason, message string) {
 	return guardStands, "evictions of the holder wait; once its node is cordoned, another pod warms up first"
 }
 
-// concludeDrain is for what changed along with the holder: neither drain nor word is
-// about the next one.
+// concludeDrain ends a drain and a requested handoff when the holder changes.
 func (d *decision) concludeDrain() {
 	if d.status.ActivePodUID == d.Singleton.Status.ActivePodUID {
 		return

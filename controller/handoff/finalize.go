@@ -8,18 +8,18 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Finalize says what to write for a singleton that is being deleted, once its policy is
-// gone, and what the deletion waits for, in words; "" if there is nothing. A pod that was
-// written or has vanished since the Snapshot makes its Strip fail, and has to be looked at
-// again: it may have been signalled, or be lost. So the singleton goes after its pods only.
+// Finalize returns the writes for a singleton that is being deleted, once its policy is deleted. The
+// message says what the deletion waits for; it is empty if the deletion waits for nothing. RemoveFinalizer
+// fails if its pod was written or removed since the Snapshot: the pod may have been signalled, or may be
+// lost. For the same reason the finalizer of the singleton is removed after those of its pods.
 func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
-	keep, message := Farewell(s, now)
+	keep, message := KeptWhileDeleting(s, now)
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		// What is not recorded now never will be, and then nobody opens its barrier.
+		// A pod that is not recorded now never will be, and then nothing opens its barrier.
 		unchoose := pod.UID != s.Singleton.Status.ActivePodUID && chosenBy(pod) != "" && chosenBy(pod) == s.Singleton.UID
 		if !slices.Contains(keep, refOf(pod)) && (protected(pod) || unchoose) {
-			steps = append(steps, Strip{Pod: refOf(pod), Version: Version(pod.ResourceVersion), Unchoose: unchoose})
+			steps = append(steps, RemoveFinalizer{Pod: refOf(pod), Version: Version(pod.ResourceVersion), Unchoose: unchoose})
 		}
 	}
 	if message == "" {
@@ -28,12 +28,14 @@ func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
 	return steps, message
 }
 
-// Farewell tells what a singleton that is being deleted waits for, in words, and
-// which pods it does not let go of until then; "" if there is nothing. A pod that was
-// asked to stop could vanish while its processes run on, and only the record knows a pod
-// that is lost already: a new singleton of the same name would not know of either. It also
-// keeps a running pod that another singleton picks: that singleton lets go of the pod.
-func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
+// KeptWhileDeleting returns the pods that keep their finalizer while the singleton is being deleted. The
+// message says what the deletion waits for; it is empty if the deletion waits for nothing.
+//
+// A terminating pod keeps its finalizer, because its object could be removed while its processes run. A
+// lost holder keeps the singleton, because only the record names that holder: a new singleton of the same
+// name would not know either pod. A running pod that another singleton selects keeps its finalizer too: that
+// singleton removes it.
+func KeptWhileDeleting(s Snapshot, now time.Time) (keep []PodRef, message string) {
 	status := &s.Singleton.Status
 	lost := status.ActivePodUID != "" && s.proveGone() == ""
 	for _, pod := range classify(s) {
@@ -53,15 +55,15 @@ func Farewell(s Snapshot, now time.Time) (keep []PodRef, message string) {
 	return keep, message
 }
 
-// Orphans returns what to write for the pods of a singleton that is gone: it lets go of pods
-// that are proven dead, unless another singleton picks them and lets go of them itself.
-// ConfirmGone comes first, because a new singleton of the same name may have recorded one of
-// these pods. A singleton that is created later finds the pods dead and records none of them.
+// Orphans returns the writes for the pods of a singleton that no longer exists. It removes the finalizer of
+// pods with a proof of termination, unless another singleton selects them and does so itself.
+// ConfirmGone comes first, because a new singleton of the same name may have recorded one of the pods.
+// A singleton that is created later finds the pods terminated and records none of them.
 func Orphans(s Snapshot) (steps []Step) {
 	for _, pod := range classify(s) {
 		picked := slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool { return picks(&other, pod.Pod) })
 		if pod.Proof != "" && protected(pod.Pod) && !picked {
-			steps = append(steps, Strip{Pod: refOf(pod.Pod), Version: Version(pod.ResourceVersion)})
+			steps = append(steps, RemoveFinalizer{Pod: refOf(pod.Pod), Version: Version(pod.ResourceVersion)})
 		}
 	}
 	if len(steps) > 0 {
@@ -70,9 +72,8 @@ func Orphans(s Snapshot) (steps []Step) {
 	return steps
 }
 
-// runsForAnother tells whether a pod that is not going runs, and a singleton that is not being
-// deleted picks it. A pod that is still held does not count, because this singleton may be
-// about to signal it.
+// runsForAnother returns true if the pod may run its main process and a singleton that is not being
+// deleted selects it. A held pod does not count, because this singleton may be about to signal it.
 func (s Snapshot) runsForAnother(pod *ClassifiedPod) bool {
 	runs := !isHeld(pod.Pod, pod.held) || released(pod.Pod) || slices.ContainsFunc(pod.held, heldContainer.pastBarrier)
 	return runs && slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool {

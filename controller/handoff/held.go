@@ -12,26 +12,24 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// heldContainer is a container of a pod that must not start its main process
-// before the signal.
+// heldContainer is a container that must not start its main process before the signal.
 type heldContainer struct {
 	name string
-	// open: nothing holds it, though the singleton asks for it.
+	// open: the singleton names the container, but nothing holds it.
 	open bool
-	// configMap is what a barrier waits for. Empty: held by the wrapper, or open.
+	// configMap is the ConfigMap of the barrier. Empty: the wrapper holds the container, or nothing does.
 	configMap string
-	// gateProbe is whether the kubelet tells the start of the main process by the
-	// gate's startup probe.
+	// gateProbe: the gate's startup probe makes the kubelet report when the main process starts.
 	gateProbe bool
-	// seldomProbed is whether the kubelet takes longer to run the readiness probe again
-	// than it takes to look at the pod again.
+	// seldomProbed: the period of the readiness probe is longer than the kubelet takes to reconcile the
+	// pod again.
 	seldomProbed bool
 	init         bool
 	status       *corev1.ContainerStatus
 }
 
-// held lists the containers that the law speaks of: those that bear the wrapper
-// or the barrier, and those that the spec asks for though they bear neither.
+// held returns the containers that the guarantee covers: containers with the wrapper or a barrier, and
+// containers that the singleton names although they have neither.
 func held(pod *corev1.Pod, singleton *v1.StatefulSingleton) []heldContainer {
 	all := heldOf(pod.Spec.InitContainers, pod.Status.InitContainerStatuses, func(name string) bool {
 		return name != v1.SidecarName && (singleton.Spec.HoldInitContainers || slices.Contains(singleton.Spec.Containers, name))
@@ -44,8 +42,7 @@ func held(pod *corev1.Pod, singleton *v1.StatefulSingleton) []heldContainer {
 	})...)
 }
 
-// heldOf lists those containers that something holds, and those that are asked to be
-// held though nothing does.
+// heldOf is held for a list of containers.
 func heldOf(containers []corev1.Container, statuses []corev1.ContainerStatus, asked func(name string) bool) (all []heldContainer) {
 	for i := range containers {
 		c := &containers[i]
@@ -58,23 +55,22 @@ func heldOf(containers []corev1.Container, statuses []corev1.ContainerStatus, as
 	return all
 }
 
-// named tells whether the singleton asks for a regular container of that name to be held.
+// named returns true if the singleton names the regular container, or names none.
 func named(container string, singleton *v1.StatefulSingleton) bool {
 	return len(singleton.Spec.Containers) == 0 || slices.Contains(singleton.Spec.Containers, container)
 }
 
-// isHeld tells whether the pod was injected, by any singleton's policy, and
-// nothing of it runs before the signal.
+// isHeld returns true if a policy injected the pod, and all its containers that the guarantee covers are held.
 func isHeld(pod *corev1.Pod, containers []heldContainer) bool {
 	return pod.Annotations[v1.InjectedAnnotation] != "" && len(containers) > 0 &&
 		!slices.ContainsFunc(containers, func(h heldContainer) bool { return h.open })
 }
 
-// wrapper is what the policy puts in front of a command. No other subcommand of the gate
-// waits for the signal.
+// wrapper is the command that the policy puts in front of a container's command. No other subcommand of
+// the gate waits for the signal.
 var wrapper = []string{signal.GatePath, "wrap", "--"}
 
-// hold reads how a container is held; ok is false where nothing holds it.
+// hold returns how a container is held; ok is false if nothing holds it.
 func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContainer, ok bool) {
 	h = heldContainer{name: c.Name, status: statusOf(statuses, c.Name)}
 	if len(c.Command) > len(wrapper) && slices.Equal(c.Command[:len(wrapper)], wrapper) {
@@ -83,7 +79,7 @@ func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContain
 		h.gateProbe = probe != nil && probe.Exec != nil && len(probe.Exec.Command) > 0 && probe.Exec.Command[0] == signal.GatePath
 		return h, true
 	}
-	// The last variable of a name wins, in Kubernetes and here.
+	// The last variable of a name wins, as in Kubernetes.
 	for _, env := range slices.Backward(c.Env) {
 		if env.Name == signal.EpochEnv {
 			if from := env.ValueFrom; from != nil && from.ConfigMapKeyRef != nil && !ptr.Deref(from.ConfigMapKeyRef.Optional, false) {
@@ -105,17 +101,15 @@ func statusOf(statuses []corev1.ContainerStatus, name string) *corev1.ContainerS
 	return nil
 }
 
-// atBarrier tells whether the container waits for exactly its own ConfigMap, and
-// not for another one that the user forgot. The words are the kubelet's
-// (pkg/kubelet/kuberuntime: the API error of the ConfigMap as it is).
+// atBarrier returns true if the container waits for the ConfigMap of its barrier, and not for another
+// missing ConfigMap. The message is the kubelet's (pkg/kubelet/kuberuntime: the unchanged API error).
 func (h heldContainer) atBarrier() bool {
 	return h.configMap != "" && h.status != nil && h.status.State.Waiting != nil &&
 		h.status.State.Waiting.Reason == "CreateContainerConfigError" &&
 		strings.Contains(h.status.State.Waiting.Message, fmt.Sprintf("configmap %q not found", h.configMap))
 }
 
-// waitsForSignal tells whether nothing but the signal keeps the container from
-// running its main process.
+// waitsForSignal returns true if only the signal is missing for the container to run its main process.
 func (h heldContainer) waitsForSignal() bool {
 	if h.configMap != "" {
 		return h.atBarrier()
@@ -123,21 +117,20 @@ func (h heldContainer) waitsForSignal() bool {
 	return h.status != nil && h.status.State.Running != nil
 }
 
-// statusUnknown is the reason with which the kubelet reports the end of a container that
-// the container runtime does not know, with exit code 137 (k8s.io/kubernetes/pkg/kubelet/container:
-// ContainerReasonStatusUnknown). It has seen no exit. Under a runtime that was swapped, or
-// that lost its state, the processes may run on.
+// statusUnknown is the reason with which the kubelet reports a container as terminated that the container
+// runtime does not know, with exit code 137 (k8s.io/kubernetes/pkg/kubelet/container:
+// ContainerReasonStatusUnknown). The kubelet has not seen an exit. If the runtime was replaced or lost its
+// state, the processes may still run.
 const statusUnknown = "ContainerStatusUnknown"
 
-// cleanedUp tells whether the kubelet reports a container that it could not locate after it
-// killed all processes in the pod's cgroup and removed the cgroup. Only the last report of a
-// pod has a terminated state of that reason without a container ID: pkg/kubelet: SyncTerminatedPod
-// removes the cgroup and then has pkg/kubelet/status: TerminatePod write that state. Where the
-// runtime knows the container but not its state, the report has its ID
-// (pkg/kubelet: convertToAPIContainerStatuses).
+// cleanedUp returns true if the kubelet reports a container that it could not locate, after it killed all
+// processes in the pod's cgroup and removed the cgroup. Only the last report of a pod has a terminated state
+// with this reason and without a container ID. pkg/kubelet: SyncTerminatedPod removes the cgroup,
+// and then calls pkg/kubelet/status: TerminatePod, which writes the state. If the runtime knows the
+// container but not its state, the report has the container ID (pkg/kubelet: convertToAPIContainerStatuses).
 //
-// It is the usual end of an evicted pod, whose containers the kubelet removes as soon as they
-// exit, often before it has read their exit codes (pkg/kubelet: cleanUpContainersInPod).
+// Most evicted pods end in this state. The kubelet removes the containers of an evicted pod as soon as they exit,
+// often before it has read their exit codes (pkg/kubelet: cleanUpContainersInPod).
 func (h heldContainer) cleanedUp() bool {
 	return h.status != nil && isUnknown(h.status.State) && h.status.ContainerID == ""
 }
@@ -146,42 +139,38 @@ func isUnknown(state corev1.ContainerState) bool {
 	return state.Terminated != nil && state.Terminated.Reason == statusUnknown
 }
 
-// terminated tells whether the kubelet reports that the container, and the one before it,
-// has ended.
+// terminated returns true if the kubelet reports that the container and its previous instance have terminated.
 func (h heldContainer) terminated() bool {
 	return h.cleanedUp() || h.status != nil && h.status.State.Terminated != nil &&
 		!isUnknown(h.status.State) && !isUnknown(h.status.LastTerminationState)
 }
 
-// lost tells whether the kubelet's last report leaves open whether the container has ended,
-// since the kubelet could not locate it or the one before it.
+// lost returns true if the kubelet reports the container as terminated, but could not locate the container or
+// its previous instance. The processes may still run.
 func (h heldContainer) lost() bool {
 	return h.status != nil && h.status.State.Terminated != nil && !h.terminated()
 }
 
-// cleaningUp tells whether the kubelet could not locate the container and has not yet
-// cleaned up after the pod. It writes such a state before it removes the pod's cgroup.
+// cleaningUp returns true if the kubelet could not locate the container and has not yet removed the pod's cgroup.
 func (h heldContainer) cleaningUp() bool {
 	return h.status != nil && h.status.State.Waiting != nil && isUnknown(h.status.LastTerminationState)
 }
 
-// neverCreated tells whether the kubelet reports that it has not created the
-// container, and never did before.
+// neverCreated returns true if the kubelet reports that it has never created the container.
 func (h heldContainer) neverCreated() bool {
 	return h.status != nil && h.status.State.Waiting != nil &&
 		h.status.ContainerID == "" && h.status.LastTerminationState.Terminated == nil
 }
 
-// pastBarrier tells whether the kubelet reports that it has created the container
-// though a barrier holds it: somebody opened that, whatever the pod bears.
+// pastBarrier returns true if the kubelet has created a container behind a barrier: the barrier is open,
+// even if nothing on the pod says so.
 func (h heldContainer) pastBarrier() bool {
 	return h.configMap != "" && h.status != nil &&
 		(h.status.State.Running != nil || h.status.State.Terminated != nil || h.status.ContainerID != "" || h.status.LastTerminationState.Terminated != nil)
 }
 
-// started tells whether the kubelet's reports show that the main process of a
-// container of a signalled pod was started. A wrapper without the gate's startup
-// probe has a readiness probe instead, by which the pod becomes Ready.
+// started returns true if the kubelet reports that a container of a signalled pod has started its main
+// process. A wrapped container without the gate's startup probe has a readiness probe, which reports that.
 func (h heldContainer) started() bool {
 	if h.status == nil || h.status.State.Running == nil {
 		return false
@@ -189,13 +178,13 @@ func (h heldContainer) started() bool {
 	return !h.gateProbe || (h.status.Started != nil && *h.status.Started)
 }
 
-// startReported tells whether the kubelet tells of every main process when it
-// starts, and not only when it is ready.
+// startReported returns true if the kubelet reports the start of every main process, and not only that it
+// is ready.
 func startReported(containers []heldContainer) bool {
 	return !slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.init && h.configMap == "" && !h.gateProbe })
 }
 
-// mainStarted tells whether every held regular container's main process was started.
+// mainStarted returns true if the main process of every held regular container was started.
 func mainStarted(containers []heldContainer) bool {
 	return !slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.init && !h.started() })
 }
@@ -204,25 +193,25 @@ func mainStarted(containers []heldContainer) bool {
 type Holding string
 
 const (
-	// ByWrapper: the gate stands in front of its command.
+	// ByWrapper: the gate is in front of the container's command.
 	ByWrapper Holding = "Wrapper"
-	// ByBarrier: it needs a ConfigMap that does not exist yet.
+	// ByBarrier: the container needs a ConfigMap that does not exist yet.
 	ByBarrier Holding = "Barrier"
-	// ByNothing: the singleton asks for it to be held, and nothing holds it.
+	// ByNothing: the singleton names the container, but nothing holds it.
 	ByNothing Holding = "Nothing"
 )
 
 // Hold is a container that must not start its main process before the signal.
 type Hold struct {
 	Container string
-	// Init is whether it is an init container.
+	// Init: the container is an init container.
 	Init bool
 	By   Holding
-	// ConfigMap is what a barrier waits for.
+	// ConfigMap is the ConfigMap of the barrier. Empty: the container has no barrier.
 	ConfigMap string
 }
 
-// Holds lists the containers of the pod that the law speaks of, init containers first.
+// Holds returns the containers of the pod that the guarantee covers, init containers first.
 func Holds(pod *corev1.Pod, singleton *v1.StatefulSingleton) []Hold {
 	var all []Hold
 	for _, h := range held(pod, singleton) {

@@ -12,8 +12,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// adviseOneDeployment says why rollouts don't take effect where several Deployments want
-// pods that the selector picks.
+// adviseOneDeployment says why a rollout has no effect if the selector matches pods of several Deployments.
 func (d *decision) adviseOneDeployment() {
 	var names []string
 	for i := range d.Pods {
@@ -29,7 +28,7 @@ func (d *decision) adviseOneDeployment() {
 	}
 }
 
-// adviseReplacement says how a standby that its node can't start is replaced.
+// adviseReplacement says how to replace a standby that its node cannot start.
 func (d *decision) adviseReplacement(pod *ClassifiedPod, silent string) {
 	if silent != "" && !pod.needsPerson {
 		d.advice = append(d.advice, fmt.Sprintf("A ReplicaSet replaces pod %s once it is deleted, by default 5 minutes after its node stopped answering; a StatefulSet, only once it is gone. To delete it now, run: kubectl delete -n %s pod %s --wait=false",
@@ -37,21 +36,159 @@ func (d *decision) adviseReplacement(pod *ClassifiedPod, silent string) {
 	}
 }
 
-// sharesBarrier says which pod would start along with this one. Empty: none.
+// sharesBarrier says which other pod would start at the same time as the pod. Empty: there is none.
 func sharesBarrier(pod *ClassifiedPod, all []*ClassifiedPod) string {
 	if other := sharing(pod, all, func(*ClassifiedPod) bool { return true }); other != nil {
-		return fmt.Sprintf("waits for the same ConfigMap as pod %s, which would start along with it: one is a copy of the other. Delete both, so that they are created anew", other.Name)
+		return fmt.Sprintf("waits for the same ConfigMap as pod %s, which would start along with it: one is a copy of the other. Delete both pods to have them recreated", other.Name)
 	}
 	return ""
 }
 
-// lostHelp says what to do about a holder whose object is gone.
+// lostHelp says what to do if the object of the holder does not exist.
 func (s Snapshot) lostHelp() string {
 	return fmt.Sprintf("pod %s is gone and nothing proves that its processes have ended: somebody took its finalizer off, or it never bore one. Make sure that they have, then run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
 		s.Singleton.Status.ActivePod, s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, s.Singleton.Status.ActivePodUID)
 }
 
-// these lists pods as the subject of a sentence in the plural or the singular.
+func (d *decision) overlapMessage() string {
+	return d.overlap + ": no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons"
+}
+
+func (d *decision) severalMessage() string {
+	besides := "and no record says which one holds"
+	if d.status.ActivePodUID != "" {
+		besides = "and may run besides the holder"
+	}
+	return fmt.Sprintf("%s not held, %s: no pod is released until only one is left. %s", these(d.unrecorded), besides, d.severalHelp())
+}
+
+func (d *decision) stoppingMessage(pod *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s stops%s", pod.Name, d.stoppingHelp(pod, d.now))
+}
+
+// coldMessage says what keeps a standby from being warm.
+func coldMessage(standby *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s %s", standby.Name, standby.WaitsFor)
+}
+
+func (d *decision) awaitingPodMessage() string {
+	return fmt.Sprintf("pod %s has ended, and the pod that follows has not come yet%s", d.status.LastTransition.From, d.foreignHelp())
+}
+
+func (d *decision) noPodsMessage() string {
+	none := "no pod matches the selector; the first that comes is held until it may run"
+	if slices.ContainsFunc(d.Pods, func(pod corev1.Pod) bool { return picks(d.Singleton, &pod) && Going(&pod) }) {
+		none = "each pod that matches the selector has ended, or stops; the first that comes is held until it may run"
+	}
+	return none + d.foreignHelp()
+}
+
+// endedMessage says that the holder has ended, and which pod runs already; nil if none does.
+func endedMessage(t *v1.Transition, runs *ClassifiedPod) string {
+	if runs != nil {
+		return fmt.Sprintf("pod %s has ended, and pod %s runs already", t.From, runs.Name)
+	}
+	return fmt.Sprintf("pod %s has ended, and no standby is warm yet", t.From)
+}
+
+func (d *decision) releasedMessage(pod *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s is released with epoch %d", pod.Name, d.status.Epoch)
+}
+
+func (d *decision) notSignalledMessage(silent string) string {
+	return fmt.Sprintf("pod %s is chosen with epoch %d and is not signalled: its node %s %s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent)
+}
+
+func adoptedMessage(pod *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s runs already and holds", pod.Name)
+}
+
+func (d *decision) holdsMessage() string {
+	return fmt.Sprintf("pod %s holds with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.foreignHelp())
+}
+
+func (d *decision) startingMessage(containers []heldContainer) string {
+	why := notReady(d.holder.Pod)
+	if slices.ContainsFunc(containers, heldContainer.atBarrier) {
+		why = "the kubelet has not noticed yet that its barrier is open"
+	}
+	return fmt.Sprintf("pod %s was released and is not Ready yet: %s", d.holder.Name, why)
+}
+
+func (d *decision) startingOnSilentNodeMessage(silent string) string {
+	return fmt.Sprintf("pod %s was released with epoch %d and is not Ready yet, and its node %s %s: it may start there, so nothing starts elsewhere%s",
+		d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent, d.spareInWords())
+}
+
+func (d *decision) holdsOnSilentNodeMessage(silent string) string {
+	return fmt.Sprintf("pod %s holds, and its node %s %s: it may run on there, so nothing starts elsewhere%s",
+		d.holder.Name, d.holder.Spec.NodeName, silent, d.spareInWords())
+}
+
+// successorMessage says how the newer pod of a StatefulSet takes over.
+func (d *decision) successorMessage(next *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s is warm and of a newer revision than pod %s, and their StatefulSet goes on only once pod %s is Ready. To have it take over, run: kubectl delete -n %s pod %s",
+		next.Name, d.holder.Name, next.Name, d.Singleton.Namespace, d.holder.Name)
+}
+
+func (d *decision) notReadyMessage() string {
+	return fmt.Sprintf("pod %s holds and is not Ready: %s", d.holder.Name, notReady(d.holder.Pod))
+}
+
+// newerNotWarmMessage says what keeps a standby of a newer revision from being warm.
+func (d *decision) newerNotWarmMessage(next *ClassifiedPod) string {
+	return fmt.Sprintf("%s; pod %s goes on until it is warm", coldMessage(next), d.holder.Name)
+}
+
+// retiringMessage says that the holder is asked to stop for the next pod, and which volume keeps
+// the next pod cold; empty if it is warm.
+func (d *decision) retiringMessage(next *ClassifiedPod, cold string) string {
+	if cold == "" {
+		return fmt.Sprintf("pod %s is warm; pod %s is asked to stop", next.Name, d.holder.Name)
+	}
+	return fmt.Sprintf("pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.Name, cold)
+}
+
+// warmOnDrainedNodeMessage says that the next pod waits for another one on a node that stays.
+func (d *decision) warmOnDrainedNodeMessage(next *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s is warm, but %s; pod %s goes on until one is warm elsewhere", next.Name, next.drained, d.holder.Name)
+}
+
+// awaitingHandoverMessage says how a person has the next pod take over where spec.handoff is Manual.
+func (d *decision) awaitingHandoverMessage(next *ClassifiedPod, cold string) string {
+	state := "is warm"
+	if cold != "" {
+		state = "can only warm up once pod " + d.holder.Name + " is gone, since " + cold
+	}
+	return fmt.Sprintf("pod %s %s, and takes over from pod %s when you say so, since spec.handoff is Manual. Run: kubectl annotate -n %s stfs %s %s=\"$(date +%%s)\" --overwrite",
+		next.Name, state, d.holder.Name, d.Singleton.Namespace, d.Singleton.Name, v1.HandoverAnnotation)
+}
+
+func (d *decision) rollingMessage(deployment string) string {
+	return fmt.Sprintf("Deployment %s is rolled, and the pod that takes over from pod %s has not come yet", deployment, d.holder.Name)
+}
+
+// handoverRefusedMessage says why an annotation that asks for a handoff is not followed.
+func (d *decision) handoverRefusedMessage(asked, why string) string {
+	return fmt.Sprintf("annotation %s=%s is not followed: %s, and so no pod can be warm before the holder stops. To replace it all the same, run: kubectl delete -n %s pod %s",
+		v1.HandoverAnnotation, asked, why, d.holder.Namespace, d.holder.Name)
+}
+
+// attestationOfNoPodMessage refuses an attestation.
+func (d *decision) attestationOfNoPodMessage(uid string) string {
+	return fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", uid, d.holderInWords())
+}
+
+func attestationTooEarlyMessage(pod *corev1.Pod) string {
+	return fmt.Sprintf("pod %s is not terminating, and the kubelet may restart it. Attest again after you run: kubectl delete -n %s pod %s --wait=false",
+		pod.Name, pod.Namespace, pod.Name)
+}
+
+func attestationOnReadyNodeMessage(pod *corev1.Pod) string {
+	return fmt.Sprintf("node %s of pod %s answers, and its kubelet will report when the pod has ended", pod.Spec.NodeName, pod.Name)
+}
+
+// these lists pods as the subject of a sentence, in the singular or the plural.
 func these(pods []*ClassifiedPod) string {
 	names := make([]string, len(pods))
 	for i, pod := range pods {
@@ -63,7 +200,7 @@ func these(pods []*ClassifiedPod) string {
 	return "pods " + strings.Join(names, ", ") + " are"
 }
 
-// severalHelp says what to do about pods of which only one may be left.
+// severalHelp says what to do if several pods may run.
 func (d *decision) severalHelp() string {
 	for _, pod := range d.unrecorded {
 		if Going(pod.Pod) {
@@ -81,8 +218,8 @@ func (d *decision) severalHelp() string {
 	return fmt.Sprintf("%sKeep pod %s, which holds, and run: kubectl delete -n %s pod%s", why, d.holder.Name, d.Singleton.Namespace, names)
 }
 
-// whyInjectedRuns says why a pod may run though it was injected, where the pod itself
-// does not show it; empty if it does.
+// whyInjectedRuns says why an injected pod may run if the pod itself does not show the reason. Empty: the pod
+// shows it.
 func (d *decision) whyInjectedRuns(pod *ClassifiedPod) string {
 	if d.chosenElsewhere(pod.Pod) {
 		return fmt.Sprintf("Pod %s may have been released by a StatefulSingleton that is gone. ", pod.Name)
@@ -99,8 +236,8 @@ func (d *decision) whyInjectedRuns(pod *ClassifiedPod) string {
 	return fmt.Sprintf("Nothing holds container %s of pod %s, which was created before %s asked for it. ", name, pod.Name, field)
 }
 
-// spareInWords tells of the standby of a holder that nothing is about to replace: that it
-// is warm, or why it is not, where it takes longer than usual.
+// spareInWords reports the standby of a holder that is not about to be replaced: the standby is warm, or takes
+// longer than typical to warm up, and why.
 func (d *decision) spareInWords() string {
 	if pod := d.warm(); pod != nil {
 		return fmt.Sprintf("; pod %s is warm and would take over", pod.Name)
@@ -109,25 +246,25 @@ func (d *decision) spareInWords() string {
 		return ""
 	}
 	spare := d.standbys[0]
-	if d.again = d.left(usuallyWarm, spare.CreationTimestamp.Time); d.again > 0 {
+	if d.requeueAfter = d.left(typicalWarmUp, spare.CreationTimestamp.Time); d.requeueAfter > 0 {
 		return ""
 	}
 	d.adviseReplacement(spare, spare.silent)
 	return fmt.Sprintf("; no standby is warm: pod %s %s", spare.Name, spare.WaitsFor)
 }
 
-// foreignHelp tells of pods that stay held for ever.
+// foreignHelp reports pods that no singleton releases.
 func (d *decision) foreignHelp() string {
 	pods := withRole(d.pods, Foreign)
 	if len(pods) == 0 {
 		return ""
 	}
 	pod := pods[0]
-	return fmt.Sprintf("; pod %s is held for StatefulSingleton %s and is never released by this one: delete the pod, so that it is created anew",
+	return fmt.Sprintf("; pod %s is held for StatefulSingleton %s and is never released by this one: delete the pod to have it recreated",
 		pod.Name, pod.Annotations[v1.InjectedAnnotation])
 }
 
-// attestHelp says how a person attests that the pod has stopped for good, after an if.
+// attestHelp says how a person attests the termination of the pod. It follows an "if".
 func (s Snapshot) attestHelp(pod *corev1.Pod) string {
 	deletion := ""
 	if !Going(pod) {
@@ -137,8 +274,8 @@ func (s Snapshot) attestHelp(pod *corev1.Pod) string {
 		pod.Name, deletion, s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, pod.UID)
 }
 
-// lostNodeHelp says what to do about the holder, which nobody asked to stop, where its
-// node does not answer or does not exist.
+// lostNodeHelp says what to do about a holder that is not terminating if its node does not answer or does not
+// exist.
 func (s Snapshot) lostNodeHelp(pod *corev1.Pod) string {
 	if node := s.LostNode(pod); node != nil {
 		return "If node " + node.Name + " is off, run: " + TaintCommand(node)
@@ -146,7 +283,7 @@ func (s Snapshot) lostNodeHelp(pod *corev1.Pod) string {
 	return "If " + s.attestHelp(pod)
 }
 
-// stoppingHelp says what the proof of a pod's death waits for.
+// stoppingHelp says what the proof of termination of a pod waits for.
 func (s Snapshot) stoppingHelp(pod *ClassifiedPod, now time.Time) string {
 	attest := "if " + s.attestHelp(pod.Pod)
 	node, containers := s.Nodes[pod.Spec.NodeName], pod.held
@@ -170,16 +307,16 @@ func (s Snapshot) stoppingHelp(pod *ClassifiedPod, now time.Time) string {
 	return "; the next pod is released once the kubelet reports that it has ended"
 }
 
-// first is the name of the first container of that kind; empty if there is none.
-func first(containers []heldContainer, kind func(heldContainer) bool) string {
-	i := slices.IndexFunc(containers, kind)
+// first returns the name of the first container that fulfils the condition. Empty: there is none.
+func first(containers []heldContainer, which func(heldContainer) bool) string {
+	i := slices.IndexFunc(containers, which)
 	if i < 0 {
 		return ""
 	}
 	return containers[i].name
 }
 
-// LostNode is the pod's node if it is known not to answer, and nil if not.
+// LostNode returns the pod's node if the node exists and is not Ready, or nil.
 func (s Snapshot) LostNode(pod *corev1.Pod) *corev1.Node {
 	if node := s.Nodes[pod.Spec.NodeName]; node != nil && !NodeReady(node) {
 		return node
@@ -187,7 +324,7 @@ func (s Snapshot) LostNode(pod *corev1.Pod) *corev1.Node {
 	return nil
 }
 
-// TaintCommand is how a person vouches that the node is off.
+// TaintCommand returns the command with which a person states that the node is off.
 func TaintCommand(node *corev1.Node) string {
 	return fmt.Sprintf("kubectl taint node %s %s=nodeshutdown:NoExecute", node.Name, corev1.TaintNodeOutOfService)
 }
@@ -211,7 +348,7 @@ func notReady(pod *corev1.Pod) string {
 	return "the kubelet has not reported it Ready"
 }
 
-// containerState is a container's state in words.
+// containerState describes a container's state.
 func containerState(name string, status *corev1.ContainerStatus) string {
 	switch {
 	case status == nil:
@@ -219,7 +356,7 @@ func containerState(name string, status *corev1.ContainerStatus) string {
 	case status.State.Waiting != nil:
 		text := fmt.Sprintf("container %s waits: %s", name, status.State.Waiting.Reason)
 		if m := strings.Fields(status.State.Waiting.Message); len(m) > 0 {
-			text += ": " + strings.Join(m, " ") // in one line, whatever the kubelet wrote
+			text += ": " + strings.Join(m, " ") // in one line
 		}
 		return text
 	case status.State.Terminated != nil:

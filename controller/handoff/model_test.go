@@ -187,7 +187,7 @@ const (
 	openBarrierStep
 	nudgeStep
 	markReadyStep
-	letGoStep
+	unprotectStep
 	retireStep
 	// rollStep asks for a pod of a newer revision, which may come at any time anyway.
 	rollStep
@@ -470,7 +470,7 @@ func (m *model) finish(w *world, c int) {
 	}
 }
 
-// vanishing is the one pod that is, from 1. 0: none is, or one more than can be recorded.
+// terminatingUnprotected is the one pod that is, from 1. 0: none is, or one more than can be recorded.
 func (w *world) vanishing() (pod uint8) {
 	for i := range w.pods {
 		switch {
@@ -551,7 +551,7 @@ func (m *model) write(w *world, c int, s step) bool {
 	}
 	switch {
 	case !p.exists():
-		return s.do == letGoStep || s.do == stripStep && m.mutation.blindStrip
+		return s.do == unprotectStep || s.do == stripStep && m.mutation.blindStrip
 	case stale:
 		return false
 	case s.do == protectStep && !m.protect(p):
@@ -569,7 +569,7 @@ func (m *model) write(w *world, c int, s step) bool {
 		p.epoch = s.epoch
 	case markReadyStep:
 		p.gate = true
-	case letGoStep:
+	case unprotectStep:
 		w.excused = w.excused || w.controllers[c].staleSingleton || m.aboutToRecord(w, c, s.pod)
 		p.signal, p.role, p.finalizer = false, false, false
 		if w.controllers[c].staleSingleton {
@@ -808,7 +808,7 @@ func (m *model) translate(v view, plan handoff.Plan) planState {
 	}
 	was := v.singleton
 	was.exists, was.word, was.life = false, 0, 0
-	if !recorded && !plan.Untold && was != p.status {
+	if !recorded && !plan.StatusCanWait && was != p.status {
 		p.steps[n] = step{do: recordStep}
 	}
 	return p
@@ -840,13 +840,13 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 		return of(nudgeStep, s.Pod, "")
 	case handoff.MarkReady:
 		return of(markReadyStep, s.Pod, "")
-	case handoff.LetGo:
-		return of(letGoStep, s.Pod, s.Version)
+	case handoff.Unprotect:
+		return of(unprotectStep, s.Pod, s.Version)
 	case handoff.Roll:
 		return of(rollStep, s.Replaces, "")
 	case handoff.TakeAttestation:
 		return step{do: takeAttestationStep}
-	case handoff.Strip:
+	case handoff.RemoveFinalizer:
 		strip := of(stripStep, s.Pod, s.Version)
 		strip.unchoose = s.Unchoose
 		return strip

@@ -81,7 +81,7 @@ var mutations = map[string]struct {
 		mutation: mutation{plan: move(recordStep, protectStep)}, faults: 2, wantBroken: needPerson,
 	},
 	"the old pod is let go before the record": {
-		mutation: mutation{plan: move(letGoStep, recordStep)}, faults: 2, wantBroken: needPerson,
+		mutation: mutation{plan: move(unprotectStep, recordStep)}, faults: 2, wantBroken: needPerson,
 	},
 
 	// Writes that are left out, or take no notice of others'.
@@ -95,7 +95,7 @@ var mutations = map[string]struct {
 		mutation: mutation{blindSignal: true}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
 	"without a record, others that may have been chosen are not let go": {
-		mutation: mutation{plan: without(letGoStep, func(_ *planState, s step) bool { return s.conditional })}, controllers: 2, faults: 1, wantBroken: twoRun,
+		mutation: mutation{plan: without(unprotectStep, func(_ *planState, s step) bool { return s.conditional })}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
 	"pods are read from a cache": {
 		mutation: mutation{cached: true}, controllers: 2, faults: 1, wantBroken: twoRun,

@@ -14,54 +14,88 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
+// pacing is when to write and when to decide again. No rule about who may run reads it.
+type pacing struct {
+	// statusDelay is how much longer the current step typically takes. Until then the status is not
+	// written if nothing but progress changed. 0: the status is written.
+	statusDelay time.Duration
+	// requeueAfter is when to decide again if no event arrives before. 0: at the next poll.
+	requeueAfter time.Duration
+}
+
 const (
-	// kubeletPause is how long a standby has not been written before the holder is asked
-	// to stop. The kubelet looks at a pod after each write, and only once its list of
-	// containers is newer than its last look (pkg/kubelet/pod_workers: GetNewerThan). It
-	// makes that list every second: a signal shortly after anything else about the pod
-	// would wait for the next one, while nothing runs.
-	kubeletPause = 3 * time.Second
-	// longestPause is how long after its start a standby is waited for that somebody
-	// writes again and again.
-	longestPause = 15 * time.Second
-	// usuallyWarm is how long a standby takes to warm up where all it needs is there.
-	usuallyWarm = 5 * time.Second
-	// usuallyAsked is how long it takes from Retire to the request for deletion.
-	usuallyAsked = time.Second
-	// usuallySeen is how long the kubelet takes from the signal to the report that a
-	// container is beyond its barrier.
-	usuallySeen = 2 * time.Second
-	// kubeletLook is how long after the signal the kubelet can look at a pod again at once.
-	// With the signal it runs the readiness probe, too early, and then not before a whole
-	// period has passed (pkg/kubelet/prober: worker.run), unless it looks at the pod again.
-	kubeletLook = time.Second
-	// usuallyStops is how long it takes from the request for deletion, which is dated in
-	// whole seconds, to the kubelet's report of the end.
-	usuallyStops = 4 * time.Second
-	// usuallyReady is how long a holder takes from its signal to Ready.
-	usuallyReady = 5 * time.Second
+	// standbyQuietPeriod is how long a standby must not have been written before the holder is
+	// asked to stop. The kubelet reconciles a pod after each write, but only once its list of
+	// containers is newer than its last reconcile (pkg/kubelet/pod_workers: GetNewerThan). It
+	// makes that list every second, so a signal shortly after another write would wait for the
+	// next list while no main process runs.
+	standbyQuietPeriod = 3 * time.Second
+	// maxQuietWait limits standbyQuietPeriod for a standby that is written all the time. It counts
+	// from the start of the last container.
+	maxQuietWait = 15 * time.Second
+	// kubeletRelist is how long after the signal the kubelet can reconcile a pod again at once.
+	// With the signal it runs the readiness probe, too early, and not again before a whole
+	// period has passed (pkg/kubelet/prober: worker.run), unless it reconciles the pod again.
+	kubeletRelist = time.Second
+)
+
+// Typical durations. A status that says "in progress" is written only after they have passed.
+const (
+	// typicalWarmUp is from the creation of a standby to warm, if images and volumes are there.
+	typicalWarmUp = 5 * time.Second
+	// typicalScaleDown is from Retire to the deletion of the pod.
+	typicalScaleDown = time.Second
+	// typicalBarrierReport is from the signal to the kubelet's report that a container is past its
+	// barrier.
+	typicalBarrierReport = 2 * time.Second
+	// typicalStop is from the deletion of a pod, in whole seconds, to the kubelet's report that the
+	// pod has terminated.
+	typicalStop = 4 * time.Second
+	// typicalStart is from the signal to a Ready holder.
+	typicalStart = 5 * time.Second
 )
 
 const (
-	// transitionPoll is how often to look again during a handoff for what no watch
+	// transitionPoll is how often to decide again during a handoff, for changes that no watch
 	// reports: taints of nodes, pods without the singleton's label.
 	transitionPoll = 5 * time.Second
 	// settledPoll is the same while no handoff is under way.
 	settledPoll = 5 * time.Minute
 )
 
-// longestUntold is how far back a handoff may have begun of which no status tells yet.
-const longestUntold = usuallyWarm + longestPause + usuallyAsked + usuallyStops
+// maxUnreportedAge is the longest time that a handoff can be under way before a status says it.
+const maxUnreportedAge = typicalWarmUp + maxQuietWait + typicalScaleDown + typicalStop
 
-// attachPatience is how long a volume that is attached to the holder's node may
-// keep the standby waiting on another: some volumes of that kind do mount twice.
+// attachPatience is how long a standby on another node waits for a ReadWriteOnce volume of the
+// holder before the handoff goes cold. Some volumes with that access mode can be attached twice.
 const attachPatience = 20 * time.Second
 
-// nudge has the kubelet look again at a holder that starts, once, where it usually would
-// have seen by now what it looks for. It may have missed the signal: it goes through lists
-// of pods and of volumes to project anew what has changed, and a pod that changes meanwhile
-// it may project as the list has it (pkg/kubelet/volumemanager: findAndAddNewPods,
-// mountOrAttachVolumes). By itself it would look again after 60 to 90 s.
+// paceStop delays the status while a holder on a Ready node takes no longer to stop than typical.
+func (d *decision) paceStop() {
+	if node := d.Nodes[d.holder.Spec.NodeName]; node != nil && NodeReady(node) && !terminal(d.holder.Pod) {
+		d.statusDelay = d.left(typicalStop, askedToStop(d.holder.Pod))
+	}
+}
+
+// paceStart delays the status while the holder takes no longer to become Ready than typical. The
+// gap is written as soon as it is known.
+func (d *decision) paceStart() {
+	t := d.status.LastTransition
+	if d.Singleton.Status.LastTransition.GapMilliseconds != nil || t.GapMilliseconds == nil {
+		d.statusDelay = d.left(typicalStart, t.Signalled.Time)
+	}
+}
+
+// settling is how long to wait before the holder is asked to stop, until the kubelet has
+// processed the last write of the standby.
+func (d *decision) settling(standby *ClassifiedPod) time.Duration {
+	return min(d.left(standbyQuietPeriod, lastWrite(standby.Pod)), d.left(maxQuietWait, lastStart(standby.Pod)))
+}
+
+// nudge makes the kubelet reconcile a starting holder once more, at the time when the start is
+// typically reported. The kubelet may have missed the signal: while it projects changed pods into
+// volumes it can use an older version of the pod (pkg/kubelet/volumemanager: findAndAddNewPods,
+// mountOrAttachVolumes). By itself it would reconcile the pod after 60 to 90 s.
 func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	t := d.status.LastTransition
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !IsTrue(d.holder.Pod, corev1.PodReady)
@@ -71,7 +105,7 @@ func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	if after == 0 || !atBarrier && (!starts || nudged) {
 		return
 	}
-	if d.again = d.left(after, given.Time); d.again > 0 {
+	if d.requeueAfter = d.left(after, given.Time); d.requeueAfter > 0 {
 		return
 	}
 	if atBarrier {
@@ -82,21 +116,21 @@ func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	}
 }
 
-// nudgeAfter is how long after the signal the kubelet is made to look again. 0: it is not.
+// nudgeAfter is how long after the signal nudge acts. 0: never.
 func nudgeAfter(containers []heldContainer) time.Duration {
 	switch {
 	case slices.ContainsFunc(containers, func(h heldContainer) bool { return h.configMap != "" }):
-		return usuallySeen
+		return typicalBarrierReport
 	case slices.ContainsFunc(containers, func(h heldContainer) bool { return h.seldomProbed }):
-		return kubeletLook
+		return kubeletRelist
 	case slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.open && !(h.gateProbe && h.started()) }):
-		return usuallyReady
+		return typicalStart
 	}
 	return 0
 }
 
-// left is what is left of a time since then. None is left where that is later than
-// now, by another machine's clock.
+// left returns how much of a duration that began at since is left. It returns 0 if since is in
+// the future, because another machine's clock wrote it.
 func (d *decision) left(of time.Duration, since time.Time) time.Duration {
 	passed := d.now.Sub(since)
 	if passed < 0 {
@@ -105,8 +139,8 @@ func (d *decision) left(of time.Duration, since time.Time) time.Duration {
 	return max(0, of-passed)
 }
 
-// begun is when the handoff that is under way began: now, if none was, or when the pod
-// was created that the holder makes room for, or the holder was asked to stop.
+// begun returns when the current handoff began: as status has it, or else when the newer pod was
+// created, or when the deletion of the holder was requested. Without any of them, it is now.
 func (d *decision) begun() *metav1.MicroTime {
 	was := &d.Singleton.Status
 	if was.TransitionTimestamp != nil && (was.Phase == v1.PhaseTransitioning || was.Phase == v1.PhaseFailed) {
@@ -114,31 +148,31 @@ func (d *decision) begun() *metav1.MicroTime {
 	}
 	began := d.now
 	if d.holder != nil {
-		moments := []time.Time{askedToStop(d.holder.Pod)}
+		times := []time.Time{askedToStop(d.holder.Pod)}
 		if next := d.newest(); next != nil {
-			moments = append(moments, next.CreationTimestamp.Time)
+			times = append(times, next.CreationTimestamp.Time)
 		}
-		for _, moment := range moments {
-			if d.left(longestUntold, moment) > 0 && moment.Before(began) {
-				began = moment
+		for _, at := range times {
+			if d.left(maxUnreportedAge, at) > 0 && at.Before(began) {
+				began = at
 			}
 		}
 	}
 	return new(metav1.NewMicroTime(began))
 }
 
-// untold tells whether the status need not be written yet.
-func (d *decision) untold() bool {
+// statusCanWait tells whether the status has no news but progress.
+func (d *decision) statusCanWait() bool {
 	was, is := &d.Singleton.Status, d.status
-	unchanged := func(kind string) bool {
-		before, after := meta.FindStatusCondition(was.Conditions, kind), meta.FindStatusCondition(is.Conditions, kind)
+	unchanged := func(conditionType string) bool {
+		before, after := meta.FindStatusCondition(was.Conditions, conditionType), meta.FindStatusCondition(is.Conditions, conditionType)
 		return before == nil && after == nil || before != nil && after != nil && before.Reason == after.Reason
 	}
 	return !d.needsPerson && !slices.Contains(d.plan.Steps, Step(Record{})) &&
 		unchanged(v1.ConditionDraining) && unchanged(v1.ConditionGuarded) && equality.Semantic.DeepEqual(was.Handover, is.Handover)
 }
 
-// lastWrite is when the pod was written last, by anybody, in whole seconds.
+// lastWrite returns when the pod was last written by any client, in whole seconds.
 func lastWrite(pod *corev1.Pod) (last time.Time) {
 	for _, writer := range pod.ManagedFields {
 		if writer.Time != nil && writer.Time.After(last) {
@@ -148,9 +182,8 @@ func lastWrite(pod *corev1.Pod) (last time.Time) {
 	return last
 }
 
-// lastStart is when the last of the pod's containers started, as the kubelet's clock
-// has it, in whole seconds. A barrier's container has not; the init containers before it
-// have.
+// lastStart returns when the last of the pod's containers started, by the kubelet's clock, in whole
+// seconds. A container behind a barrier has not started, but its init containers have.
 func lastStart(pod *corev1.Pod) (last time.Time) {
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if started := status.State.Running; started != nil && started.StartedAt.After(last) {

@@ -92,10 +92,10 @@ func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
 	retired := MakeSnapshot(holder(), standby(time.Hour).Warm().Protected()).Holder("db-1").ReplicaSet("db-v1", 0)
 	copies := MakePod("db-3").Barrier().Injected().Revision(2).CopiedFrom("db-2").Created(now)
 	for name, tc := range map[string]struct {
-		snapshot    *SnapshotWrapper
-		wantOutcome handoff.Outcome
-		wantUntold  bool
-		wantRequeue time.Duration
+		snapshot          *SnapshotWrapper
+		wantOutcome       handoff.Outcome
+		wantStatusCanWait bool
+		wantRequeue       time.Duration
 	}{
 		"a young standby":             {MakeSnapshot(holder(), standby(time.Second)).Holder("db-1"), handoff.StandbyNotWarm, true, 4 * time.Second},
 		"a standby that takes longer": {MakeSnapshot(holder(), standby(5*time.Second)).Holder("db-1"), handoff.StandbyNotWarm, false, 5 * time.Second},
@@ -121,8 +121,8 @@ func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
 			// What drains wait for was told before.
 			tc.snapshot.Singleton.Status.Conditions = handoff.Decide(tc.snapshot.Snapshot, now).Status.Conditions
 			plan := handoff.Decide(tc.snapshot.Snapshot, now)
-			if plan.Outcome != tc.wantOutcome || plan.Untold != tc.wantUntold || plan.Requeue != tc.wantRequeue {
-				t.Errorf("outcome %s, untold %t, requeue after %s, want %s, %t, %s", plan.Outcome, plan.Untold, plan.Requeue, tc.wantOutcome, tc.wantUntold, tc.wantRequeue)
+			if plan.Outcome != tc.wantOutcome || plan.StatusCanWait != tc.wantStatusCanWait || plan.Requeue != tc.wantRequeue {
+				t.Errorf("outcome %s, status can wait %t, requeue after %s, want %s, %t, %s", plan.Outcome, plan.StatusCanWait, plan.Requeue, tc.wantOutcome, tc.wantStatusCanWait, tc.wantRequeue)
 			}
 		})
 	}
@@ -135,8 +135,8 @@ func TestDecideTellsOfAnEpoch(t *testing.T) {
 	s := MakeSnapshot(ended, MakePod("db-1").Injected().Holding().Revision(1), MakePod("db-2").Injected().Revision(2).On(node1).Created(now)).Holder("db-1")
 	s.Singleton.Status.Conditions = handoff.Decide(s.Snapshot, now).Status.Conditions // told before
 	plan := handoff.Decide(s.Snapshot, now)
-	if !slices.Contains(plan.Steps, handoff.Step(handoff.Record{})) || plan.Untold || plan.Status.Epoch != 9 {
-		t.Errorf("steps %v, untold %t, epoch %d, want a record of epoch 9", plan.Steps, plan.Untold, plan.Status.Epoch)
+	if !slices.Contains(plan.Steps, handoff.Step(handoff.Record{})) || plan.StatusCanWait || plan.Status.Epoch != 9 {
+		t.Errorf("steps %v, status can wait %t, epoch %d, want a record of epoch 9", plan.Steps, plan.StatusCanWait, plan.Status.Epoch)
 	}
 }
 

@@ -14,93 +14,91 @@ import (
 type Outcome string
 
 const (
-	// NoPods: no pod is there, and none is expected.
+	// NoPods: there is no pod, and none is expected.
 	NoPods Outcome = "NoPods"
-	// AwaitingPod: the last holder is dead, and the pod that follows has not come.
+	// AwaitingPod: the last holder has terminated, and the next pod does not exist yet.
 	AwaitingPod Outcome = "AwaitingPod"
 	// WarmingUp: there is no holder, and no standby is warm yet.
 	WarmingUp Outcome = "WarmingUp"
-	// Released: a standby becomes the holder and is signalled, or the signal of
-	// the recorded holder is repeated.
+	// Released: a standby becomes the holder and is signalled, or the holder is signalled
+	// another time.
 	Released Outcome = "Released"
 	// Starting: the holder was signalled and is not Ready yet.
 	Starting Outcome = "Starting"
 	// HolderReady: the holder is Ready and no handoff is under way.
 	HolderReady Outcome = "HolderReady"
-	// HolderNotReady: the holder was Ready once, and now is not. No handoff is
-	// under way.
+	// HolderNotReady: the holder was Ready and is now unready. No handoff is under way.
 	HolderNotReady Outcome = "HolderNotReady"
-	// Rolling: the holder is to be replaced, and the pod that takes over from it has
-	// not come yet.
+	// Rolling: the Deployment was rolled to replace the holder, and the next pod does not
+	// exist yet.
 	Rolling Outcome = "Rolling"
-	// AwaitingHandover: a pod of a newer revision could take over, and waits for a
-	// person's word. No handoff is under way.
+	// AwaitingHandover: a pod of a newer revision could take over, and waits for a person
+	// to request the handoff. No handoff is under way.
 	AwaitingHandover Outcome = "AwaitingHandover"
-	// StandbyNotWarm: a pod of a newer revision is not warm. The holder stays.
+	// StandbyNotWarm: a pod of a newer revision is not warm. The holder keeps running.
 	StandbyNotWarm Outcome = "StandbyNotWarm"
-	// Retiring: a pod of a newer revision is warm, and the holder is asked to stop.
+	// Retiring: a pod of a newer revision is warm, and the ReplicaSet of the holder is scaled
+	// down.
 	Retiring Outcome = "Retiring"
-	// RetiringCold: a pod of a newer revision can only warm up once the holder is
-	// gone, and the holder is asked to stop.
+	// RetiringCold: a pod of a newer revision can only warm up after the holder has
+	// terminated, and the ReplicaSet of the holder is scaled down.
 	RetiringCold Outcome = "RetiringCold"
-	// HolderStopping: the holder is going, and nothing proves it dead yet.
+	// HolderStopping: the holder is terminating, and there is no proof of termination yet.
 	HolderStopping Outcome = "HolderStopping"
-	// HolderEnded: the holder is proven dead, and no standby may be released yet.
+	// HolderEnded: the holder has terminated, and no standby may be released yet.
 	HolderEnded Outcome = "HolderEnded"
-	// HolderLost: the holder's object is gone without proof of its death.
+	// HolderLost: the object of the holder was removed without a proof of termination.
 	HolderLost Outcome = "HolderLost"
 	// Adopted: a pod that already runs becomes the holder.
 	Adopted Outcome = "Adopted"
-	// SeveralRun: pods besides the holder run, or may. Nothing is signalled.
+	// SeveralRun: pods besides the holder run, or may run. No pod is signalled.
 	SeveralRun Outcome = "SeveralRun"
-	// Overlapping: another singleton picks a pod of this one. Nothing is signalled.
+	// Overlapping: another singleton selects a pod of this one. No pod is signalled.
 	Overlapping Outcome = "Overlapping"
 )
 
 // Plan is what to do now: the steps in their order, and the status to report.
 type Plan struct {
 	Outcome Outcome
-	// Steps are writes, each of which may be the last one before a crash. Whoever
-	// executes them stops at the first that fails.
+	// Steps are the writes in their order. The executor stops at the first that fails, and the
+	// controller can stop after any of them.
 	Steps []Step
-	// Status is what the singleton's status shall be. A Record among the steps
-	// writes it at its place; without one it is written after the last step.
+	// Status is the new status of the singleton. Record writes it among the steps; without a Record
+	// the executor writes it after the last step.
 	Status v1.StatefulSingletonStatus
-	// Untold: the status need not be written yet, since what is under way takes no longer
-	// so far than it usually does. There is no Record among the steps.
-	Untold bool
-	// Budget is whether a PodDisruptionBudget shall have evictions of the holder wait.
+	// StatusCanWait: the status has no news but progress, and the current step has not taken longer
+	// than typical. There is no Record among the steps.
+	StatusCanWait bool
+	// Budget is whether a PodDisruptionBudget must block evictions of the holder.
 	Budget bool
-	// Requeue is when to decide again if nothing is seen to change before.
+	// Requeue is the delay after which to decide again if no event arrives before.
 	Requeue time.Duration
 }
 
-// Step is one write to the API server, or a read that a write rests on: one of those below,
-// and no other.
+// Step is one write to the API server, or a read that the next write depends on.
 //
 //sumtype:decl
 type Step interface{ isStep() }
 
-// PodRef names one pod for good.
+// PodRef identifies one pod. Another pod of the same name has another UID.
 type PodRef struct {
 	Name string
 	UID  types.UID
 }
 
-// Version is the resourceVersion that an object has in the Snapshot. A step that bears
-// one fails if anybody but the steps before it wrote the object since. Empty: it does
-// not matter who did.
+// Version is the resourceVersion of an object in the Snapshot. A step with a version fails if any
+// client wrote the object since the Snapshot, except for the steps before it. Empty: no such precondition.
 type Version string
 
 type (
-	// Protect puts the finalizer and the singleton's label on a pod that may run, or
-	// is about to, so that it can't vanish unseen, and the role if it is the holder.
+	// Protect adds the finalizer and the singleton's label to a pod that may run now or soon, and the
+	// role if the pod is the holder. The finalizer keeps the object until the pod has terminated.
 	Protect struct {
 		Pod     PodRef
 		Version Version
 		Holder  bool
-		// ChosenBy is the singleton's uid, where the pod waits at a barrier that may be
-		// opened from now on. Empty: it does not.
+		// ChosenBy is the UID of the singleton if the pod waits at a barrier, which may be opened
+		// from now on. Empty: the pod has no barrier.
 		ChosenBy types.UID
 	}
 
@@ -108,78 +106,75 @@ type (
 	// Snapshot has it.
 	Record struct{}
 
-	// OpenBarrier creates the ConfigMap that a pod's barrier waits for. One that
-	// exists is left as it is.
+	// OpenBarrier creates the ConfigMap that a pod's barrier waits for. An existing ConfigMap is not
+	// changed.
 	OpenBarrier struct {
 		Pod       PodRef
 		ConfigMap string
 		Epoch     int64
 	}
 
-	// Signal releases a pod: signal, role and readiness gate in one patch. The
-	// pod is Ready as soon as its containers are, and the kubelet looks whether a barrier
-	// is open. Whoever executes it gives the signal its time.
+	// Signal releases a pod: signal, role and readiness gate in one patch. The pod becomes Ready with its
+	// containers. The write also makes the kubelet check the barriers. The executor sets the time of
+	// the signal.
 	Signal struct {
 		Pod     PodRef
 		Version Version
 		Signal  signal.Signal
 	}
 
-	// Nudge makes the kubelet look again at a pod that was signalled: whether the ConfigMap
-	// exists, what the signal is, and whether the pod is ready.
+	// Nudge makes the kubelet reconcile a signalled pod once more: ConfigMap, signal file and readiness.
 	Nudge struct {
 		Pod   PodRef
 		Epoch int64
 	}
 
-	// LetGo takes finalizer, signal and role off a pod that is proven dead, or that
-	// was not signalled yet and is not to be.
-	LetGo struct {
+	// Unprotect removes finalizer, signal and role from a pod with a proof of termination. It also
+	// keeps a late controller from signalling a standby.
+	Unprotect struct {
 		Pod     PodRef
 		Version Version
 	}
 
-	// Retire scales a ReplicaSet to zero: its pods are asked to stop, and the
-	// Deployment controller does not bring them back.
+	// Retire scales a ReplicaSet to zero. Its pods are deleted, and the Deployment controller does not
+	// recreate them.
 	Retire struct{ ReplicaSet string }
 
-	// Roll changes the pod template of a Deployment, by ReplacesAnnotation, so that a
-	// pod of a newer revision comes. It fails if anybody wrote the Deployment since
-	// the Snapshot.
+	// Roll changes the pod template of a Deployment with ReplacesAnnotation, which creates a pod of a newer
+	// revision. It fails if any client wrote the Deployment since the Snapshot.
 	Roll struct {
 		Deployment string
 		UID        types.UID
 		Version    Version
-		// Replaces is the holder that is to be replaced.
+		// Replaces is the holder.
 		Replaces PodRef
 	}
 
-	// MarkReady opens the readiness gate of a pod that bears its signal, where somebody
-	// has shut it.
+	// MarkReady sets the condition of the readiness gate of a signalled pod back to True.
 	MarkReady struct{ Pod PodRef }
 
-	// TakeAttestation takes AttestAnnotation off the singleton if it is still UID: the
-	// word was believed, or refused, and is worth nothing later.
+	// TakeAttestation removes AttestAnnotation from the singleton if its value is still UID. An attestation is
+	// used once, or refused.
 	TakeAttestation struct {
 		UID types.UID
-		// Refused says why it was not believed, and what to do. Empty: it was.
+		// Refused says why the attestation was refused, and what to do next. Empty: it was accepted.
 		Refused string
 	}
 
-	// Strip takes the finalizer off a pod of a singleton that goes or is gone, and leaves
-	// signal and role. It fails if the pod is gone.
-	Strip struct {
+	// RemoveFinalizer removes the finalizer from a pod of a deleted singleton, and keeps signal and role.
+	// It fails if the pod does not exist.
+	RemoveFinalizer struct {
 		Pod     PodRef
 		Version Version
-		// Unchoose takes ChosenByAnnotation off as well: nobody will open the pod's barrier.
+		// Unchoose removes ChosenByAnnotation too: no singleton will open the barrier of the pod.
 		Unchoose bool
 	}
 
 	// ConfirmGone writes nothing. It fails if the singleton exists.
 	ConfirmGone struct{}
 
-	// Finish takes PolicyFinalizer off the singleton. It fails if anybody wrote the
-	// singleton since the Snapshot.
+	// Finish removes PolicyFinalizer from the singleton. It fails if any client wrote the singleton since
+	// the Snapshot.
 	Finish struct{ Version Version }
 )
 
@@ -188,12 +183,12 @@ func (Record) isStep()          {}
 func (OpenBarrier) isStep()     {}
 func (Signal) isStep()          {}
 func (Nudge) isStep()           {}
-func (LetGo) isStep()           {}
+func (Unprotect) isStep()       {}
 func (Retire) isStep()          {}
 func (Roll) isStep()            {}
 func (MarkReady) isStep()       {}
 func (TakeAttestation) isStep() {}
-func (Strip) isStep()           {}
+func (RemoveFinalizer) isStep() {}
 func (ConfirmGone) isStep()     {}
 func (Finish) isStep()          {}
 

@@ -2,7 +2,6 @@ package handoff
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,17 +11,16 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// deletionByPodGC is the reason that the pod garbage collector gives where it
-// writes phase Failed on a pod whose node is gone
-// (k8s.io/kubernetes/pkg/controller/podgc). It has not asked the kubelet.
+// deletionByPodGC is the reason of the condition DisruptionTarget when the pod garbage collector sets
+// phase Failed because the node does not exist (k8s.io/kubernetes/pkg/controller/podgc). The kubelet
+// has not reported anything.
 const deletionByPodGC = "DeletionByPodGC"
 
-// proveDead tells why the pod's main processes have ended and none of them can
-// start again. Empty: nothing proves it.
+// proveDead returns the proof that the pod's main processes have ended and that none of them can start again.
+// Empty: there is no proof.
 //
-// Every proof of a pod that exists needs the pod to be beyond starting anything:
-// deletion asked for, or phase terminal. Without that a process which ended is
-// just one that the kubelet is about to restart.
+// Every proof needs a pod that is terminating or has a terminal phase. Otherwise the kubelet can restart
+// a process that ended.
 func (s Snapshot) proveDead(p *ClassifiedPod) v1.Proof {
 	switch {
 	case !Going(p.Pod):
@@ -39,9 +37,8 @@ func (s Snapshot) proveDead(p *ClassifiedPod) v1.Proof {
 	return ""
 }
 
-// proveGone tells whether a person attests that the recorded holder has ended, whose object
-// is gone. Nothing else proves its death: it bore the finalizer before it was
-// recorded, so that somebody took that off.
+// proveGone returns the proof for a recorded holder whose object does not exist. Only an attestation proves
+// the termination: the holder had the finalizer before it was recorded, so somebody removed the finalizer.
 func (s Snapshot) proveGone() v1.Proof {
 	if s.Singleton.Annotations[v1.AttestAnnotation] == string(s.Singleton.Status.ActivePodUID) {
 		return v1.ProofAttested
@@ -49,16 +46,16 @@ func (s Snapshot) proveGone() v1.Proof {
 	return ""
 }
 
-// neverStarted tells whether a pod that is going has never run a main process and
-// never will. One whose deletion was asked for is bound to no node any more
-// (pkg/registry/core/pod/storage: assignPod). A Signal on its way fails, since what made
-// it go changed the pod; a barrier that is about to be opened is opened all the same.
+// neverStarted returns true if a terminating or ended pod has never run a main process and never will. The API
+// server binds no terminating pod to a node (pkg/registry/core/pod/storage: assignPod). A late Signal
+// fails, because the deletion changed the pod. A late OpenBarrier does not fail: isUnreleased excludes
+// pods whose barrier may be opened.
 func (s Snapshot) neverStarted(p *ClassifiedPod) bool {
 	return p.Spec.NodeName == "" && p.DeletionTimestamp != nil || s.isUnreleased(p)
 }
 
-// isUnreleased tells whether the pod is held, and nothing that may release it has happened:
-// no signal, and no record after which a barrier may be opened.
+// isUnreleased returns true if the pod is held and nothing that can release it has happened: no signal, and no
+// record after which a barrier may be opened.
 func (s Snapshot) isUnreleased(p *ClassifiedPod) bool {
 	last := s.Singleton.Status.LastTransition
 	recorded := p.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil || chosenBy(p.Pod) != "")
@@ -67,15 +64,14 @@ func (s Snapshot) isUnreleased(p *ClassifiedPod) bool {
 		!s.chosenElsewhere(p.Pod) && !slices.ContainsFunc(p.held, heldContainer.pastBarrier)
 }
 
-// kubeletReported tells whether the kubelet ended the pod and reported every held
-// container as terminated, or as never created.
+// kubeletReported returns true if the kubelet reported a terminal phase and reported every held container as
+// terminated or as never created.
 //
-// Both are needed. A container's state alone may be that of a crash before the
-// deletion, after which the kubelet started it again without the report having
-// arrived. The kubelet writes a terminal phase only once no container of the pod
-// runs (pkg/kubelet/status: mergePodStatus holds the phase back until then). The pod
-// garbage collector writes it without knowing; it leaves its mark, but an eviction may
-// overwrite that.
+// Both are needed. The state of a container can be that of a crash before the deletion, after which the kubelet
+// restarted the container without a new report yet. The kubelet writes a terminal phase only after all
+// containers of the pod have terminated (pkg/kubelet/status: mergePodStatus). The pod garbage
+// collector writes a terminal phase without that knowledge. Its condition shows that, unless an eviction
+// replaced the condition.
 func kubeletReported(p *ClassifiedPod) bool {
 	if c := condition(p.Pod, corev1.DisruptionTarget); c != nil && c.Reason == deletionByPodGC {
 		return false
@@ -84,16 +80,14 @@ func kubeletReported(p *ClassifiedPod) bool {
 		!slices.ContainsFunc(p.held, func(h heldContainer) bool { return !h.terminated() && !h.neverCreated() })
 }
 
-// kubeletWrotePhase tells whether the last to change the phase was the one who
-// reports the containers' states, by the fields that the API server keeps of each writer
-// (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
-// A distribution in which kubelet and garbage collector are one program does not
-// tell them apart: there the mark has to do.
+// kubeletWrotePhase returns true if the field manager that last changed the phase also reports the container
+// states (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management). In a
+// distribution that runs the kubelet and the garbage collector in one program, both have the same field
+// manager. There, only the condition of the garbage collector tells them apart.
 //
-// Only updates of pods/status count. An entry of another kind may own fields that its
-// manager never changed: an Apply owns every field that it names, and the API server puts
-// the fields of several managers into the entries before-first-apply and ancient-changes.
-// That nobody forges an entry of this kind, guard "reports" ensures.
+// Only updates of pods/status count. Other entries can own fields that their manager never changed. An Apply
+// owns every field that it names. The API server merges the fields of several managers into the
+// entries before-first-apply and ancient-changes. The guard "reports" prevents forged entries.
 func kubeletWrotePhase(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.ManagedFields, func(writer metav1.ManagedFieldsEntry) bool {
 		var fields struct {
@@ -114,9 +108,9 @@ func kubeletWrotePhase(pod *corev1.Pod) bool {
 	})
 }
 
-// outOfService tells whether a person vouches that the pod's node is off
-// (https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-out-of-service).
-// A node that answers is not: somebody forgot to take the taint off.
+// outOfService returns true if the pod's node has the taint out-of-service, with which a person states that the
+// node is off (https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-out-of-service).
+// The taint of a Ready node does not count: somebody forgot to remove it.
 func (s Snapshot) outOfService(pod *corev1.Pod) bool {
 	node := s.Nodes[pod.Spec.NodeName]
 	return node != nil && !NodeReady(node) && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
@@ -124,37 +118,34 @@ func (s Snapshot) outOfService(pod *corev1.Pod) bool {
 	})
 }
 
-// attested tells whether a person vouches that this very pod has stopped, and the
-// kubelet can't be asked. Where it can, its word counts: it may have started the
-// pod again since the person looked.
+// attested returns true if a person attests the termination of the pod and the kubelet cannot report it. The
+// kubelet of a Ready node may have restarted a container after the person looked.
 func (s Snapshot) attested(pod *corev1.Pod) bool {
 	node := s.Nodes[pod.Spec.NodeName]
 	return s.Singleton.Annotations[v1.AttestAnnotation] == string(pod.UID) &&
 		(node == nil || !NodeReady(node) || terminal(pod))
 }
 
-// judgeAttestation tells what is left of a person's word: whether it is spent, and why it
-// was refused. A word that is believed stays until the pod's object is gone, since
-// until then it is all that proves the death.
+// judgeAttestation returns whether the attestation is used or refused, and why it is refused. An accepted
+// attestation stays until the pod's object is removed, because it is the only proof until then.
 func (d *decision) judgeAttestation() (spent bool, refused string) {
-	word := d.Singleton.Annotations[v1.AttestAnnotation]
+	attested := d.Singleton.Annotations[v1.AttestAnnotation]
 	status := &d.Singleton.Status
-	i := slices.IndexFunc(d.pods, func(p *ClassifiedPod) bool { return string(p.UID) == word })
+	i := slices.IndexFunc(d.pods, func(p *ClassifiedPod) bool { return string(p.UID) == attested })
 	switch {
-	case word == "" || i < 0 && word == string(status.ActivePodUID):
+	case attested == "" || i < 0 && attested == string(status.ActivePodUID):
 		return false, ""
-	case i < 0 && status.LastTransition != nil && string(status.LastTransition.FromUID) == word:
+	case i < 0 && status.LastTransition != nil && string(status.LastTransition.FromUID) == attested:
 		return true, ""
 	case i < 0:
-		return true, fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", word, d.holderInWords())
+		return true, d.attestationOfNoPodMessage(attested)
 	}
 	switch pod := d.pods[i]; {
 	case pod.Proof != "":
 		return pod.Proof != v1.ProofAttested, ""
 	case !Going(pod.Pod):
-		return true, fmt.Sprintf("nobody asked for the deletion of pod %s, so that it may start again. Run: kubectl delete -n %s pod %s --wait=false, and attest then",
-			pod.Name, pod.Namespace, pod.Name)
+		return true, attestationTooEarlyMessage(pod.Pod)
 	default:
-		return true, fmt.Sprintf("node %s of pod %s answers, and its kubelet will report when the pod has ended", pod.Spec.NodeName, pod.Name)
+		return true, attestationOnReadyNodeMessage(pod.Pod)
 	}
 }

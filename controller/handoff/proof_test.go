@@ -207,7 +207,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 				wantHolder = "db-2"
 				wantSteps = []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8)}
 				if pod := tc.snapshot.Pods[0]; pod.Name == "db-1" && len(pod.Finalizers) > 0 {
-					wantSteps = append(wantSteps, handoff.LetGo{Pod: ref("db-1")})
+					wantSteps = append(wantSteps, handoff.Unprotect{Pod: ref("db-1")})
 				}
 				if word := tc.snapshot.Singleton.Annotations[v1.AttestAnnotation]; word != "" && tc.wantProof != v1.ProofAttested {
 					wantSteps = append(wantSteps, handoff.TakeAttestation{UID: types.UID(word)})
@@ -305,12 +305,12 @@ func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := handoff.Decide(MakeSnapshot(holder, tc.leftover).Holder("db-2").Snapshot, now)
-			letGo := false
+			unprotect := false
 			for _, step := range plan.Steps {
-				letGo = letGo || step == handoff.LetGo{Pod: ref("db-1")}
+				unprotect = unprotect || step == handoff.Unprotect{Pod: ref("db-1")}
 			}
-			if letGo != tc.wantLetGo {
-				t.Errorf("let go: %t, want %t", letGo, tc.wantLetGo)
+			if unprotect != tc.wantLetGo {
+				t.Errorf("let go: %t, want %t", unprotect, tc.wantLetGo)
 			}
 			if several := plan.Outcome == handoff.SeveralRun; several != tc.wantSeveral {
 				t.Errorf("outcome %s, want SeveralRun: %t", plan.Outcome, tc.wantSeveral)
@@ -344,7 +344,7 @@ func TestDecideTakesTheAttestation(t *testing.T) {
 		"not needed":                     {snapshot: MakeSnapshot(stopping().Ended()).Holder("db-1"), word: "db-1-uid"},
 		"nobody asked for the deletion": {
 			snapshot: lost(MakeSnapshot(holder()).Holder("db-1")), word: "db-1-uid",
-			wantRefused: "nobody asked for the deletion of pod db-1, so that it may start again. Run: kubectl delete -n prod pod db-1 --wait=false",
+			wantRefused: "pod db-1 is not terminating, and the kubelet may restart it. Attest again after you run: kubectl delete -n prod pod db-1 --wait=false",
 		},
 		"the node answers": {
 			snapshot: MakeSnapshot(stopping()).Holder("db-1"), word: "db-1-uid",
@@ -352,7 +352,7 @@ func TestDecideTakesTheAttestation(t *testing.T) {
 		},
 		"another pod's uid": {
 			snapshot: lost(MakeSnapshot(stopping(), MakePod("db-2").Injected().Warm()).Holder("db-1")), word: "db-2-uid",
-			wantRefused: "nobody asked for the deletion of pod db-2",
+			wantRefused: "pod db-2 is not terminating",
 		},
 		"a name": {
 			snapshot: lost(MakeSnapshot(stopping()).Holder("db-1")), word: "db-1",

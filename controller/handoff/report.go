@@ -14,7 +14,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// followStart writes down what the kubelet reported of the new holder's start.
+// followStart records in the transition what the kubelet reports about the start of the new holder.
 func (d *decision) followStart(containers []heldContainer, given signal.Signal) {
 	t := d.status.LastTransition
 	if t == nil || t.To != d.holder.Name {
@@ -36,7 +36,7 @@ func (d *decision) followStart(containers []heldContainer, given signal.Signal) 
 	}
 }
 
-// cause is what began the handoff from a holder that is dead.
+// cause returns what began the handoff from a terminated holder.
 func (d *decision) cause() v1.Cause {
 	if d.holder == nil {
 		return v1.CauseDeletion
@@ -60,19 +60,19 @@ func (d *decision) cause() v1.Cause {
 	return v1.CauseDeletion
 }
 
-// completesJob tells whether the pod has done the work of a Job, which creates no other pod
-// for it. A Job that wants several completions creates the next one at once.
+// completesJob returns true if the pod has succeeded and belongs to a Job. The Job creates no other pod for it. A
+// Job with several completions creates the next pod at once.
 func (d *decision) completesJob(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "Job" && pod.Status.Phase == corev1.PodSucceeded
 }
 
-// Settled tells whether no handoff is under way.
+// Settled returns true if no handoff is in progress.
 func (o Outcome) Settled() bool {
 	return o == NoPods || o == HolderReady || o == HolderNotReady || o == AwaitingHandover
 }
 
-// report turns the outcome into the rest of the status.
+// report sets the rest of the status from the outcome.
 func (d *decision) report() {
 	outcome := d.plan.Outcome
 	d.plan.Requeue = settledPoll
@@ -98,14 +98,14 @@ func (d *decision) report() {
 	if d.drained != "" && !d.drainTimedOut() {
 		d.plan.Requeue = min(d.plan.Requeue, d.drainDeadline().Sub(d.now))
 	}
-	if d.again > 0 {
-		d.plan.Requeue = min(d.plan.Requeue, d.again)
+	if d.requeueAfter > 0 {
+		d.plan.Requeue = min(d.plan.Requeue, d.requeueAfter)
 	}
 	if outcome == HolderEnded {
-		d.plan.Requeue = time.Millisecond // the record just moved: decide on the rest at once
+		d.plan.Requeue = time.Millisecond // the record just moved, so decide again at once
 	}
-	if d.usual > 0 {
-		d.plan.Requeue, d.plan.Untold = min(d.plan.Requeue, d.usual), d.untold()
+	if d.statusDelay > 0 {
+		d.plan.Requeue, d.plan.StatusCanWait = min(d.plan.Requeue, d.statusDelay), d.statusCanWait()
 	}
 	d.status.Phase, d.status.Message = phase, strings.Join(append([]string{message}, d.advice...), ". ")
 	d.status.ActiveBarrier = d.activeBarrier()
@@ -121,8 +121,8 @@ func (d *decision) report() {
 	d.setCondition(v1.ConditionStalled, phase == v1.PhaseFailed)
 }
 
-// activeBarrier is the ConfigMap that the holder's barriers read. The policy gives
-// those of one pod the same.
+// activeBarrier returns the ConfigMap of the holder's barriers. The policy gives all barriers of a pod the
+// same ConfigMap.
 func (d *decision) activeBarrier() string {
 	if d.status.ActivePodUID == "" {
 		return ""
@@ -139,7 +139,7 @@ func (d *decision) activeBarrier() string {
 	return ""
 }
 
-// activeNode is the holder's.
+// activeNode returns the node of the holder.
 func (d *decision) activeNode() string {
 	if d.status.ActivePodUID == "" {
 		return ""
@@ -151,8 +151,7 @@ func (d *decision) activeNode() string {
 	return active.Spec.NodeName
 }
 
-// active is the pod that the status to be written names as the holder, nil if its object is
-// gone.
+// active returns the pod that the new status names as the holder, or nil if its object does not exist.
 func (d *decision) active() *ClassifiedPod {
 	i := slices.IndexFunc(d.pods, func(p *ClassifiedPod) bool { return p.UID == d.status.ActivePodUID })
 	if i < 0 {
@@ -161,17 +160,17 @@ func (d *decision) active() *ClassifiedPod {
 	return d.pods[i]
 }
 
-func (d *decision) setCondition(kind string, value bool) {
+func (d *decision) setCondition(conditionType string, value bool) {
 	status := metav1.ConditionFalse
 	if value {
 		status = metav1.ConditionTrue
 	}
-	d.setConditionTo(kind, status, string(d.plan.Outcome), d.status.Message)
+	d.setConditionTo(conditionType, status, string(d.plan.Outcome), d.status.Message)
 }
 
-func (d *decision) setConditionTo(kind string, status metav1.ConditionStatus, reason, message string) {
+func (d *decision) setConditionTo(conditionType string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: message,
+		Type: conditionType, Status: status, Reason: reason, Message: message,
 		ObservedGeneration: d.Singleton.Generation, LastTransitionTime: metav1.NewTime(d.now),
 	})
 }

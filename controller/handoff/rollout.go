@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// successor is a warm standby of the newest revision of the holder's StatefulSet, where
-// the holder is of an older one; nil if there is none. The StatefulSet stops the holder
-// only once the pod that it made before is Ready, which a standby never is.
+// successor returns a warm standby of the newest revision of the holder's StatefulSet if the holder has an older
+// revision, or nil. The StatefulSet does not delete the holder before its newer pod is Ready, and a standby
+// is never Ready.
 func (d *decision) successor() *ClassifiedPod {
 	set, next := d.statefulSet(d.holder.Pod), d.warm()
 	if set == nil || next == nil || d.statefulSet(next.Pod) != set || !d.outdated(d.holder.Pod) || d.outdated(next.Pod) {
@@ -19,7 +19,7 @@ func (d *decision) successor() *ClassifiedPod {
 	return next
 }
 
-// newest is the first standby that is of a newer revision than the holder.
+// newest returns the first standby with a newer revision than the holder, or nil.
 func (d *decision) newest() *ClassifiedPod {
 	for _, pod := range d.standbys {
 		if d.newer(pod.Pod, d.holder.Pod) {
@@ -29,26 +29,26 @@ func (d *decision) newest() *ClassifiedPod {
 	return nil
 }
 
-// rollOver asks the holder to stop once a pod of a newer revision is warm, or can
-// only warm up without it.
+// rollOver scales down the ReplicaSet of the holder once a pod of a newer revision is warm, or can warm up only
+// after the holder has terminated.
 func (d *decision) rollOver(next *ClassifiedPod) {
 	cold := ""
 	if next.WaitsFor != "" {
 		if cold = d.waitsForHolder(next.Pod); cold == "" {
 			d.needsPerson = next.needsPerson
-			d.usual = d.left(usuallyWarm, next.CreationTimestamp.Time)
-			d.found(StandbyNotWarm, "pod %s %s; pod %s goes on until it is warm", next.Name, next.WaitsFor, d.holder.Name)
+			d.statusDelay = d.left(typicalWarmUp, next.CreationTimestamp.Time)
+			d.found(StandbyNotWarm, d.newerNotWarmMessage(next))
 			d.adviseReplacement(next, next.silent)
 			return
 		}
 	}
 	if cold == "" {
-		d.found(Retiring, "pod %s is warm; pod %s is asked to stop", next.Name, d.holder.Name)
-		if d.usual = min(d.left(kubeletPause, lastWrite(next.Pod)), d.left(longestPause, lastStart(next.Pod))); d.usual > 0 {
+		d.found(Retiring, d.retiringMessage(next, ""))
+		if d.statusDelay = d.settling(next); d.statusDelay > 0 {
 			return
 		}
 	} else {
-		d.found(RetiringCold, "pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.Name, cold)
+		d.found(RetiringCold, d.retiringMessage(next, cold))
 	}
 	rs := d.replicaSet(d.holder.Pod)
 	if rs.Spec.Replicas != nil && *rs.Spec.Replicas == 0 {
@@ -56,12 +56,12 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 	}
 	d.do(Retire{rs.Name})
 	if cold == "" {
-		d.usual = usuallyAsked
+		d.statusDelay = typicalScaleDown
 	}
 }
 
-// waitsForHolder says which volume keeps the standby from warming up while the
-// holder has it; empty if none does, or if its node could not start it anyway.
+// waitsForHolder returns which volume keeps the standby cold while the holder runs. Empty: there is no such
+// volume, or the node cannot start the standby in any case.
 func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 	if d.silentNode(pod) != "" {
 		return ""
@@ -78,8 +78,8 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 		scheduled := condition(pod, corev1.PodScheduled)
 		switch {
 		case slices.Contains(modes, corev1.ReadWriteOncePod):
-			// The scheduler's own words (pkg/scheduler/framework/plugins/volumerestrictions).
-			// A pod that no node could take anyway is told other ones.
+			// This is the scheduler's message (pkg/scheduler/framework/plugins/volumerestrictions). A pod
+			// that no node can run for other reasons has another message.
 			if scheduled != nil && scheduled.Status == corev1.ConditionFalse && strings.Contains(scheduled.Message, "ReadWriteOncePod") {
 				return fmt.Sprintf("claim %s is ReadWriteOncePod", claim.Name)
 			}

@@ -43,7 +43,7 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 		return []handoff.Step{arm(name), handoff.Retire{ReplicaSet: "db-v1"}}
 	}
 	released := func(name string) []handoff.Step {
-		return []handoff.Step{arm(name), handoff.Record{}, signalOf(name, 8), handoff.LetGo{Pod: ref("db-1")}}
+		return []handoff.Step{arm(name), handoff.Record{}, signalOf(name, 8), handoff.Unprotect{Pod: ref("db-1")}}
 	}
 
 	for name, tc := range map[string]struct {
@@ -84,11 +84,11 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 		"the healthy one is on a cordoned node": {
 			holder: gone, revision: 1, change: func(s *SnapshotWrapper) { s.Cordon(node2) },
 			want: handoff.Released, wantSteps: released("db-3"), wantWithout: handoff.HolderEnded,
-			withoutSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			withoutSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
 		},
 		"unplanned end": {
 			holder: gone, revision: 1, want: handoff.Released, wantSteps: released("db-3"), wantWithout: handoff.HolderEnded,
-			withoutSteps: []handoff.Step{handoff.Record{}, handoff.LetGo{Pod: ref("db-1")}},
+			withoutSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
 			wantMessage:  "no standby is warm yet",
 		},
 	} {
@@ -179,7 +179,7 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 		"recorded, and then deleted": {
 			snapshot:    silent(MakeSnapshot(chosen().Deleting(), spare()).Chosen("db-2")),
 			wantOutcome: handoff.Released, wantHolder: "db-3", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-3", 8), handoff.LetGo{Pod: ref("db-2")}},
+			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-3", 8), handoff.Unprotect{Pod: ref("db-2")}},
 		},
 		"recorded, and its barrier may be open": {
 			snapshot:    silent(MakeSnapshot(atBarrier()).Chosen("db-2")),
@@ -213,7 +213,7 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantMessage: taint,
 		},
 	})
-	if handoff.Decide(shut.Snapshot, now).Untold {
+	if handoff.Decide(shut.Snapshot, now).StatusCanWait {
 		t.Error("a node that does not answer is not told at once")
 	}
 }

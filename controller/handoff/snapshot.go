@@ -13,49 +13,48 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Snapshot is everything a decision rests on. What proofs rest on is read live from
-// the API server: a cache may lag behind the kubelet that just started a process.
+// Snapshot is the input of a decision. Proofs rest on live reads from the API server, because a cache may not
+// have the latest report of a kubelet.
 type Snapshot struct {
-	// Singleton as read before the pods, so that a record which moved since then
-	// fails the compare-and-swap.
+	// Singleton was read before the pods. If its record changes after that read, the compare-and-swap
+	// fails.
 	Singleton *v1.StatefulSingleton
-	// Others are the other singletons of the namespace. They may come from a cache while
-	// the holder stays.
+	// Others are the other singletons of the namespace. They may come from the cache while HolderStays.
 	Others []v1.StatefulSingleton
-	// Pods are those that the selector picks, those that bear the singleton's
-	// label, and the recorded holder if it exists. While the holder stays, one that only
-	// bears the label may be missing as long as no cache has it.
+	// Pods are the pods that the selector matches, the pods with the singleton's label, and the recorded
+	// holder if it exists. While HolderStays, a pod that only has the label may be missing until
+	// the cache has it.
 	Pods []corev1.Pod
-	// ReplicaSets, Deployments and StatefulSets own some of the pods, by uid. One that is missing
-	// counts as not existing.
+	// ReplicaSets, Deployments and StatefulSets own some of the pods, by UID. A missing owner counts as
+	// one that does not exist.
 	ReplicaSets  map[types.UID]*appsv1.ReplicaSet
 	Deployments  map[types.UID]*appsv1.Deployment
 	StatefulSets map[types.UID]*appsv1.StatefulSet
-	// Nodes are those of the pods that are going, and of a holder that is not Ready,
-	// by name.
+	// Nodes are the nodes of terminating and ended pods, and of a holder that is not Ready, by name. They are
+	// live reads.
 	Nodes map[string]*corev1.Node
-	// CachedNodes are those of the pods that are not going, by name, as a cache has
-	// them. They tell of drains, and of standbys that can't start: one whose node is missing
-	// here, or is not Ready, is not chosen. No proof rests on them.
+	// CachedNodes are the nodes of all other pods, by name, from the cache. They show drains, and nodes that
+	// cannot start a standby: a standby whose node is missing here or is not Ready is not chosen. No
+	// proof rests on them.
 	CachedNodes map[string]*corev1.Node
-	// Claims are those that the pods mount, by name.
+	// Claims are the PersistentVolumeClaims of the pods, by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
-	// Budgets are the PodDisruptionBudgets of the namespace, as a cache has them.
+	// Budgets are the PodDisruptionBudgets of the namespace, from the cache.
 	Budgets []policyv1.PodDisruptionBudget
 }
 
-// HolderStays tells whether the recorded holder is there, was released, and nobody asked
-// it to stop. Then no pod is released or recorded, whatever else there is.
+// HolderStays returns true if the recorded holder exists, was released and is not terminating. Then no other
+// pod is released or recorded.
 func (s Snapshot) HolderStays() bool {
 	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == s.Singleton.Status.ActivePodUID })
 	return i >= 0 && !Going(&s.Pods[i]) && !awaitsSignal(&s.Pods[i], held(&s.Pods[i], s.Singleton))
 }
 
-// revisionAnnotation is what the Deployment controller numbers its ReplicaSets
-// with (k8s.io/kubernetes/pkg/controller/deployment/util.RevisionAnnotation).
+// revisionAnnotation is the annotation with which the Deployment controller numbers its ReplicaSets
+// (k8s.io/kubernetes/pkg/controller/deployment/util.RevisionAnnotation).
 const revisionAnnotation = "deployment.kubernetes.io/revision"
 
-// replicaSet is the ReplicaSet that controls the pod, nil if none does.
+// replicaSet returns the ReplicaSet that controls the pod, or nil.
 func (s Snapshot) replicaSet(pod *corev1.Pod) *appsv1.ReplicaSet {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil || owner.Kind != "ReplicaSet" {
@@ -64,7 +63,7 @@ func (s Snapshot) replicaSet(pod *corev1.Pod) *appsv1.ReplicaSet {
 	return s.ReplicaSets[owner.UID]
 }
 
-// deployment is the Deployment that the pod belongs to, nil if it belongs to none.
+// deployment returns the Deployment that the pod belongs to, or nil.
 func (s Snapshot) deployment(pod *corev1.Pod) *appsv1.Deployment {
 	rs := s.replicaSet(pod)
 	if rs == nil {
@@ -77,7 +76,7 @@ func (s Snapshot) deployment(pod *corev1.Pod) *appsv1.Deployment {
 	return s.Deployments[owner.UID]
 }
 
-// statefulSet is the StatefulSet that controls the pod, nil if none does.
+// statefulSet returns the StatefulSet that controls the pod, or nil.
 func (s Snapshot) statefulSet(pod *corev1.Pod) *appsv1.StatefulSet {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -86,8 +85,8 @@ func (s Snapshot) statefulSet(pod *corev1.Pod) *appsv1.StatefulSet {
 	return s.StatefulSets[owner.UID]
 }
 
-// revision is the number of the pod's revision in its Deployment. A StatefulSet numbers
-// none: 1 for its newest. 0 for any other.
+// revision returns the number of the pod's revision in its Deployment. Revisions of a StatefulSet have no
+// numbers: revision returns 1 for the newest. It returns 0 for all other pods.
 func (s Snapshot) revision(pod *corev1.Pod) int64 {
 	if s.statefulSet(pod) != nil && !s.outdated(pod) {
 		return 1
@@ -99,8 +98,7 @@ func (s Snapshot) revision(pod *corev1.Pod) int64 {
 	return revisionOf(rs)
 }
 
-// revisionOf is the revision that a ReplicaSet has, or a Deployment has come to; 0 if
-// it has none.
+// revisionOf returns the revision of a ReplicaSet or Deployment, or 0.
 func revisionOf(o metav1.Object) int64 {
 	revision, err := strconv.ParseInt(o.GetAnnotations()[revisionAnnotation], 10, 64)
 	if err != nil {
@@ -109,14 +107,13 @@ func revisionOf(o metav1.Object) int64 {
 	return revision
 }
 
-// newer tells whether pod is of a newer revision of the same Deployment than old.
+// newer returns true if pod has a newer revision of the same Deployment than old.
 func (s Snapshot) newer(pod, old *corev1.Pod) bool {
 	d := s.deployment(pod)
 	return d != nil && s.deployment(old) == d && s.revision(pod) > s.revision(old)
 }
 
-// unwanted tells whether the pod's owner wants no pod any more: it is gone, being
-// deleted, or scaled to zero.
+// unwanted returns true if the pod's owner was deleted, is being deleted, or is scaled to zero.
 func (s Snapshot) unwanted(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -136,7 +133,7 @@ func (s Snapshot) unwanted(pod *corev1.Pod) bool {
 	return d == nil || d.DeletionTimestamp != nil || isZero(d.Spec.Replicas)
 }
 
-// outdated tells whether the pod's owner replaces it by one of a newer revision.
+// outdated returns true if the pod's owner is replacing the pod with a pod of a newer revision.
 func (s Snapshot) outdated(pod *corev1.Pod) bool {
 	if set := s.statefulSet(pod); set != nil {
 		return set.Status.UpdateRevision != pod.Labels[appsv1.StatefulSetRevisionLabel]

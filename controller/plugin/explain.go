@@ -85,7 +85,7 @@ func (s sight) explanation(now time.Time) explanation {
 	if !s.nodesHidden {
 		plan := handoff.Decide(s.Snapshot, now)
 		status = plan.Status
-		stale = told == nil || !plan.Untold && told.Reason != string(plan.Outcome) && !aboutPolicy(s.Singleton, told)
+		stale = told == nil || !plan.StatusCanWait && told.Reason != string(plan.Outcome) && !aboutPolicy(s.Singleton, told)
 	}
 	e := explanation{headline: "is not Ready"}
 	if is := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); is != nil {
@@ -128,7 +128,7 @@ func (s sight) farewell(now time.Time) explanation {
 		e.helps = []help{{"read them", s.kubectl("describe stfs %s", s.Singleton.Name)}}
 		return e
 	}
-	keep, message := handoff.Farewell(s.Snapshot, now)
+	keep, message := handoff.KeptWhileDeleting(s.Snapshot, now)
 	if told := s.Singleton.Status.Message; message == "" && strings.HasPrefix(told, "the StatefulSingleton can't go yet: ") {
 		message = told
 	}

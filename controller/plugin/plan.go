@@ -37,7 +37,7 @@ func planInWords(s sight, now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "StatefulSingleton %s, as it is at %s:\n\n", fullName(s.Singleton), now.UTC().Format(time.RFC3339))
 	if !s.Singleton.DeletionTimestamp.IsZero() {
-		keep, message := handoff.Farewell(s.Snapshot, now)
+		keep, message := handoff.KeptWhileDeleting(s.Snapshot, now)
 		b.WriteString(farewellInWords(keep, s.in.amended(message)))
 		return b.String()
 	}
@@ -93,7 +93,7 @@ func stepInWords(step handoff.Step, plan handoff.Plan) string {
 		return fmt.Sprintf("signal pod %s with epoch %d: its main processes start", step.Pod.Name, step.Signal.Epoch)
 	case handoff.Nudge:
 		return fmt.Sprintf("annotate pod %s, so that its kubelet looks again", step.Pod.Name)
-	case handoff.LetGo:
+	case handoff.Unprotect:
 		return fmt.Sprintf("let go of pod %s: take finalizer, signal and role off it", step.Pod.Name)
 	case handoff.Retire:
 		return fmt.Sprintf("scale ReplicaSet %s to zero, so that the holder is asked to stop", step.ReplicaSet)
@@ -106,7 +106,7 @@ func stepInWords(step handoff.Step, plan handoff.Plan) string {
 			return fmt.Sprintf("take the attestation of %s off, unbelieved: %s", step.UID, step.Refused)
 		}
 		return fmt.Sprintf("take the attestation of %s off: it is not needed any more", step.UID)
-	case handoff.Strip:
+	case handoff.RemoveFinalizer:
 		return fmt.Sprintf("take the finalizer off pod %s", step.Pod.Name)
 	case handoff.ConfirmGone:
 		return "read again whether the StatefulSingleton is gone"

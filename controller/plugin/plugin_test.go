@@ -168,7 +168,7 @@ func TestWord(t *testing.T) {
 		"attest one that is gone":     {"several", "attest db " + old + " -y", "", old, ""},
 		"attest after second thought": {"lost-node", "attest db " + old, "no\n", "", "that is not its name: nothing was done"},
 		"attest with nobody there":    {"lost-node", "attest db " + old, "", "", "attest asks before it does it, and there is no terminal to ask on"},
-		"attest one that holds":       {"running", "attest db " + holder + " -y", "", "", "nobody asked for the deletion of pod db-7d4b-x8v2n"},
+		"attest one that holds":       {"running", "attest db " + holder + " -y", "", "", "pod db-7d4b-x8v2n is not terminating"},
 		"attest one before":           {"running", "attest db " + old + " -y", "", "", "the pod with uid " + old + " is proven dead already"},
 		"attest a stranger":           {"running", "attest db " + other + " -y", "", "", "no pod of this StatefulSingleton has the uid"},
 		"attest an empty uid":         {"running", "attest db '' -y", "", "", "the uid is empty: `kubectl stfs explain db -n prod` says which pod is waited for, and its uid"},
@@ -305,9 +305,9 @@ func TestStepsInWords(t *testing.T) {
 	plan := handoff.Plan{Status: v1.StatefulSingletonStatus{ActivePod: "db-1", ActivePodUID: "1", Epoch: 3}}
 	steps := []handoff.Step{
 		handoff.Protect{Pod: pod}, handoff.Record{}, handoff.OpenBarrier{Pod: pod, ConfigMap: "c", Epoch: 3}, handoff.Signal{Pod: pod},
-		handoff.Nudge{Pod: pod}, handoff.LetGo{Pod: pod}, handoff.Retire{ReplicaSet: "db"}, handoff.Roll{Deployment: "db", Replaces: pod},
+		handoff.Nudge{Pod: pod}, handoff.Unprotect{Pod: pod}, handoff.Retire{ReplicaSet: "db"}, handoff.Roll{Deployment: "db", Replaces: pod},
 		handoff.MarkReady{Pod: pod}, handoff.TakeAttestation{UID: "1"},
-		handoff.Strip{Pod: pod}, handoff.ConfirmGone{}, handoff.Finish{},
+		handoff.RemoveFinalizer{Pod: pod}, handoff.ConfirmGone{}, handoff.Finish{},
 	}
 	if got, want := len(steps), strings.Count(read(t, "../handoff/plan.go"), ") isStep() "); got != want {
 		t.Errorf("%d steps, and package handoff has %d", got, want)

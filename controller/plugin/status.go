@@ -188,8 +188,8 @@ func (c commands) statusOf(s sight) Status {
 		Conditions: append([]metav1.Condition{}, singleton.Status.Conditions...),
 	}
 	if status.Deleting && !s.nodesHidden {
-		_, farewell := handoff.Farewell(s.Snapshot, c.clock.Now())
-		status.Message = cmp.Or(farewell, status.Message)
+		_, waitsFor := handoff.KeptWhileDeleting(s.Snapshot, c.clock.Now())
+		status.Message = cmp.Or(waitsFor, status.Message)
 	}
 	return status
 }

@@ -66,7 +66,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 		return e.patchPod(ctx, step.Pod, "", object{
 			"annotations": object{v1.NudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
 		})
-	case handoff.LetGo:
+	case handoff.Unprotect:
 		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, object{
 			"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer},
 			"labels":                              object{v1.RoleLabel: nil},
@@ -77,11 +77,11 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.Roll:
 		return e.roll(ctx, step)
 	case handoff.MarkReady:
-		return e.openGate(ctx, step.Pod, "", object{})
+		return e.setReadinessGate(ctx, step.Pod, "", object{})
 	case handoff.TakeAttestation:
 		return e.takeAttestation(ctx, step)
-	case handoff.Strip:
-		return e.strip(ctx, step)
+	case handoff.RemoveFinalizer:
+		return e.removeFinalizer(ctx, step)
 	case handoff.ConfirmGone:
 		return e.confirmGone(ctx)
 	case handoff.Finish:
@@ -204,14 +204,14 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 // too (pkg/registry/core/pod: podStatusStrategy), so that the kubelet sees both at once.
 func (e *execution) signal(ctx context.Context, step handoff.Signal) error {
 	step.Signal.Time = e.Clock.Now().UTC()
-	return e.openGate(ctx, step.Pod, step.Version, object{
+	return e.setReadinessGate(ctx, step.Pod, step.Version, object{
 		"labels":      object{v1.RoleLabel: v1.RoleActive},
 		"annotations": object{signal.Annotation: step.Signal.String()},
 	})
 }
 
-// openGate sets the condition of the readiness gate, and merges the metadata.
-func (e *execution) openGate(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
+// setReadinessGate sets the condition of the readiness gate, and merges the metadata.
+func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
 	e.mean(ref, version, metadata)
 	patch := mergePatch(object{
 		"metadata": metadata,
@@ -245,8 +245,8 @@ func (e *execution) takeAttestation(ctx context.Context, step handoff.TakeAttest
 	return nil
 }
 
-// strip takes the finalizer off a pod. It fails if the pod is gone or has changed since the read.
-func (e *execution) strip(ctx context.Context, step handoff.Strip) error {
+// removeFinalizer takes the finalizer off a pod. It fails if the pod is gone or has changed since the read.
+func (e *execution) removeFinalizer(ctx context.Context, step handoff.RemoveFinalizer) error {
 	metadata := object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}
 	if step.Unchoose {
 		metadata["annotations"] = object{v1.ChosenByAnnotation: nil}

@@ -31,14 +31,14 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 	if !controllerutil.ContainsFinalizer(singleton, v1.PolicyFinalizer) {
 		return ctrl.Result{}, nil
 	}
-	result, err := r.letGoOfAll(ctx, singleton)
+	result, err := r.finalizePods(ctx, singleton)
 	if r.mayLast(ctx, singleton, err) {
 		err = errors.Join(err, r.tellStopping(ctx, singleton, "the StatefulSingleton can't go yet: can't "+oneLine(err.Error())))
 	}
 	return result, err
 }
 
-func (r *Reconciler) letGoOfAll(ctx context.Context, singleton *v1.StatefulSingleton) (ctrl.Result, error) {
+func (r *Reconciler) finalizePods(ctx context.Context, singleton *v1.StatefulSingleton) (ctrl.Result, error) {
 	if err := r.Injector.Remove(ctx, singleton); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -58,9 +58,9 @@ func (r *Reconciler) letGoOfAll(ctx context.Context, singleton *v1.StatefulSingl
 	return ctrl.Result{}, nil
 }
 
-// letGoOfOrphans lets go of the dead pods of a singleton that is gone: a controller that
+// finalizeOrphans lets go of the dead pods of a singleton that is gone: a controller that
 // decided before may have put the finalizer on after.
-func (r *Reconciler) letGoOfOrphans(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
+func (r *Reconciler) finalizeOrphans(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	gone := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
 		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{v1.SingletonLabel: key.Name}}},

@@ -249,9 +249,9 @@ func TestSwitchFormAgainstAnotherWriter(t *testing.T) {
 	w.run(policies.PerNamespace)
 	picksNone := HaveField("Object", WithTransform(func(o runtime.Object) string { return fmt.Sprint(o) }, ContainSubstring("expression:false")))
 	w.Eventually(changes.ResultChan()).Should(Receive(picksNone))
-	disarmed := w.policyNamed(armed.GetName())
-	w.Expect(unstructured.SetNestedSlice(disarmed.Object, conditions, path...)).To(Succeed())
-	w.Expect(c.Update(t.Context(), disarmed)).To(Succeed())
+	disabled := w.policyNamed(armed.GetName())
+	w.Expect(unstructured.SetNestedSlice(disabled.Object, conditions, path...)).To(Succeed())
+	w.Expect(c.Update(t.Context(), disabled)).To(Succeed())
 	w.Eventually(changes.ResultChan()).Should(Receive(And(HaveField("Type", watch.Deleted), picksNone)))
 }
 

@@ -290,7 +290,7 @@ func TestAttestation(t *testing.T) {
 	patch = `{"metadata":{"annotations":{"` + v1.AttestAnnotation + `":"` + string(second.UID) + `"}}}`
 	w.Expect(c.Patch(t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
 	refused := w.wantEvent(corev1.EventTypeWarning, "AttestationRefused")
-	w.Expect(refused.Note).To(ContainSubstring("nobody asked for the deletion of pod db-2"))
+	w.Expect(refused.Note).To(ContainSubstring("pod db-2 is not terminating"))
 	w.Expect(w.singleton().Annotations).NotTo(HaveKey(v1.AttestAnnotation))
 }
 

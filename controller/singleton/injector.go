@@ -88,7 +88,7 @@ type Injector struct {
 	watched  Watched
 	writing  keymutex.KeyMutex
 	written  map[string]written
-	retiring map[string]disarmed
+	retiring map[string]disabled
 	proofs   map[types.NamespacedName]proof
 }
 
@@ -108,8 +108,8 @@ type proof struct {
 	// refuted is whether it was shown not to work, the last time, after Kyverno had had
 	// time to serve the policy.
 	refuted bool
-	// hearsay is what another controller has told in the singleton's status.
-	hearsay bool
+	// fromCache is what another controller has told in the singleton's status.
+	fromCache bool
 }
 
 // installation is the state of a singleton's injection.
@@ -145,7 +145,7 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s can't be written, and is tried again every %s: %v", policy, installPoll, err))
 	}
 	if !known && now.whole.IsZero() && saysProven(singleton, policy) {
-		last.at, last.hearsay = i.Clock.Now().Add(-provenPoll), true
+		last.at, last.fromCache = i.Clock.Now().Add(-provenPoll), true
 		i.remember(singleton, last)
 	}
 	if last.at.Before(now.whole) {

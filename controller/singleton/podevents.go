@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// leisure is how long after an event that nobody waits for the singleton is reconciled,
+	// coalesceDelay is how long after an event that nobody waits for the singleton is reconciled,
 	// once for all that come until then: a pod that warms up gives an event for each step.
-	leisure = 2 * time.Second
+	coalesceDelay = 2 * time.Second
 	// stopping is the same where all that is to come is the holder's end: as long as a
 	// holder usually takes to stop.
 	stopping = 4 * time.Second
-	// decisive is the priority of a singleton whose holder may have ended: nothing of it runs.
-	decisive = 1
+	// urgent is the priority of a singleton whose holder may have ended: nothing of it runs.
+	urgent = 1
 )
 
 type podQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -42,7 +42,7 @@ func (r *Reconciler) podEvents() handler.EventHandler {
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q podQueue) {
-			after := leisure // it was let go of, or else is lost
+			after := coalesceDelay // it was let go of, or else is lost
 			if isProtected(e.Object) {
 				after = 0
 			}
@@ -74,19 +74,19 @@ func (r *Reconciler) turnFor(ctx context.Context, key types.NamespacedName, pod 
 	case itsHolder && stays:
 		return priorityqueue.AddOpts{}
 	case itsHolder:
-		return priorityqueue.AddOpts{Priority: new(decisive)}
+		return priorityqueue.AddOpts{Priority: new(urgent)}
 	case stays:
-		return priorityqueue.AddOpts{After: leisure}
-	case singleton.Status.ActivePodUID != "" && r.anotherIsArmed(ctx, singleton, pod):
+		return priorityqueue.AddOpts{After: coalesceDelay}
+	case singleton.Status.ActivePodUID != "" && r.hasProtectedStandby(ctx, singleton, pod):
 		return priorityqueue.AddOpts{After: stopping}
 	}
-	return priorityqueue.AddOpts{Priority: new(decisive)}
+	return priorityqueue.AddOpts{Priority: new(urgent)}
 }
 
-// anotherIsArmed tells whether, as the cache has it, a standby besides the pod is warm, or
+// hasProtectedStandby tells whether, as the cache has it, a standby besides the pod is warm, or
 // was: it was given the finalizer. A holder that is not terminating stays, and the caller
 // has handled that case.
-func (r *Reconciler) anotherIsArmed(ctx context.Context, singleton *v1.StatefulSingleton, pod client.Object) bool {
+func (r *Reconciler) hasProtectedStandby(ctx context.Context, singleton *v1.StatefulSingleton, pod client.Object) bool {
 	pods, err := r.observer().Labelled(ctx, singleton)
 	return err == nil && slices.ContainsFunc(pods, func(other metav1.PartialObjectMetadata) bool {
 		return other.UID != pod.GetUID() && other.DeletionTimestamp == nil && isProtected(&other)
@@ -101,11 +101,11 @@ func quiet(e event.UpdateEvent) time.Duration {
 	given := after.GetAnnotations()[signal.Annotation]
 	switch {
 	case isProtected(before) && !isProtected(after):
-		return leisure // let go
+		return coalesceDelay // let go
 	case after.GetDeletionTimestamp() != nil && before.GetDeletionTimestamp() == nil:
 		return stopping
 	case after.GetDeletionTimestamp() == nil && given != "" && given != before.GetAnnotations()[signal.Annotation]:
-		return leisure // released
+		return coalesceDelay // released
 	}
 	return 0
 }

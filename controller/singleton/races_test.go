@@ -137,7 +137,7 @@ const theirFinalizer = "example.com/theirs"
 // A pod's deletion is requested after the controller read the pod and before the controller releases it: the
 // finalizer stays until the kubelet reports the end. Without the finalizer a forced deletion removes the object while
 // the processes run, and a singleton that is created anew knows nothing of them.
-func TestPodStopsDuringFarewell(t *testing.T) {
+func TestPodStopsDuringDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	fresh := newReconciler(controllerClient, controllerClient, w.clock)
@@ -163,7 +163,7 @@ func TestPodStopsDuringFarewell(t *testing.T) {
 
 // The holder vanishes after the controller read it and before the controller releases it: the singleton stays, since
 // the record is all that knows of the holder's processes.
-func TestHolderVanishesDuringFarewell(t *testing.T) {
+func TestHolderRemovedDuringDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	fresh := newReconciler(controllerClient, controllerClient, w.clock)
@@ -256,7 +256,7 @@ func TestFinalizerOfOthersStays(t *testing.T) {
 }
 
 // While a deleted singleton waits for a pod, its status and one event say so once, and nothing is written again.
-func TestFarewellSaysOnceWhatItWaitsFor(t *testing.T) {
+func TestDeletionSaysOnceWhatItWaitsFor(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	fresh := newReconciler(controllerClient, controllerClient, w.clock)

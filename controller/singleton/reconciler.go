@@ -113,7 +113,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Live.Get(ctx, key, singleton); apierrors.IsNotFound(err) {
 		r.places.forget(key)
-		return r.letGoOfOrphans(ctx, key)
+		return r.finalizeOrphans(ctx, key)
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -135,7 +135,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		return ctrl.Result{}, errors.Join(err, r.tellStuck(ctx, singleton, plan, err))
 	}
 	stored := singleton.DeepCopy()
-	if !plan.Untold {
+	if !plan.StatusCanWait {
 		singleton.Status = plan.Status
 	}
 	handingOver := !plan.Outcome.Settled()

@@ -140,7 +140,7 @@ func TestRefusedRetire(t *testing.T) {
 }
 
 // A singleton that can't let go of its pods says so while it is deleted.
-func TestRefusedFarewell(t *testing.T) {
+func TestRefusedDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	fresh := newReconciler(controllerClient, controllerClient, w.clock)

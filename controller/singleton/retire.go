@@ -68,10 +68,10 @@ func (i *Injector) retire(ctx context.Context, singleton *v1.StatefulSingleton, 
 	if err := i.Live.Get(ctx, client.ObjectKeyFromObject(found), found); err != nil {
 		return installingPoll, client.IgnoreNotFound(err)
 	}
-	last := i.disarmedLast(old)
+	last := i.disabledLast(old)
 	switch {
 	case last.version != versionOf(found):
-		return installingPoll, i.disarm(ctx, singleton, found)
+		return installingPoll, i.disable(ctx, singleton, found)
 	case last.past.IsZero():
 		return i.goPast(ctx, singleton, old)
 	case i.Clock.Since(last.past) < inFlight:
@@ -80,8 +80,8 @@ func (i *Injector) retire(ctx context.Context, singleton *v1.StatefulSingleton, 
 	return installingPoll, i.deleteAsFound(ctx, found)
 }
 
-// disarm has the policy of the other form pick no pod, unless somebody writes it meanwhile.
-func (i *Injector) disarm(ctx context.Context, singleton *v1.StatefulSingleton, found *metav1.PartialObjectMetadata) error {
+// disable has the policy of the other form pick no pod, unless somebody writes it meanwhile.
+func (i *Injector) disable(ctx context.Context, singleton *v1.StatefulSingleton, found *metav1.PartialObjectMetadata) error {
 	policy, err := i.renderOther(ctx, singleton)
 	if err != nil {
 		return err
@@ -93,11 +93,11 @@ func (i *Injector) disarm(ctx context.Context, singleton *v1.StatefulSingleton, 
 	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
 		return err
 	}
-	i.wasDisarmed(found.Name, disarmed{version: versionOf(policy)})
+	i.wasDisarmed(found.Name, disabled{version: versionOf(policy)})
 	return nil
 }
 
-// goPast finds out whether pods go past the policy that was disarmed.
+// goPast finds out whether pods go past the policy that was disabled.
 func (i *Injector) goPast(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
 	pod, err := policies.ProbePod(singleton, i.Options)
 	if err != nil {
@@ -109,7 +109,7 @@ func (i *Injector) goPast(ctx context.Context, singleton *v1.StatefulSingleton, 
 	if policies.Answered(pod, old) {
 		return installingPoll, nil
 	}
-	last := i.disarmedLast(old)
+	last := i.disabledLast(old)
 	last.past = i.Clock.Now()
 	i.wasDisarmed(old, last)
 	return inFlight, nil
@@ -131,30 +131,30 @@ func (i *Injector) renderOther(ctx context.Context, singleton *v1.StatefulSingle
 // proven to.
 func (i *Injector) awaitsProof(singleton v1.StatefulSingleton) bool {
 	last, _ := i.lastProof(&singleton)
-	if !last.at.IsZero() && !last.hearsay {
+	if !last.at.IsZero() && !last.fromCache {
 		return false
 	}
 	return policies.Validate(&singleton) == nil
 }
 
-// disarmed is a policy that picks no pod.
-type disarmed struct {
+// disabled is a policy that picks no pod.
+type disabled struct {
 	version version
 	// past is since when pods go past it. Zero: they do not yet.
 	past time.Time
 }
 
-func (i *Injector) disarmedLast(policy string) disarmed {
+func (i *Injector) disabledLast(policy string) disabled {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.retiring[policy]
 }
 
-func (i *Injector) wasDisarmed(policy string, now disarmed) {
+func (i *Injector) wasDisarmed(policy string, now disabled) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.retiring == nil {
-		i.retiring = map[string]disarmed{}
+		i.retiring = map[string]disabled{}
 	}
 	i.retiring[policy] = now
 }

@@ -45,8 +45,8 @@ func (w *world) picksPods(policy string) bool {
 	return found != nil && !strings.Contains(fmt.Sprint(found.Object["spec"]), "expression:false")
 }
 
-// disarmed reconciles until the policy picks no pod.
-func (w *world) disarmed(r *singleton.Reconciler, policy string) {
+// disabled reconciles until the policy picks no pod.
+func (w *world) disabled(r *singleton.Reconciler, policy string) {
 	w.t.Helper()
 	w.Eventually(func() bool { w.reconcile(r); return w.picksPods(policy) }).Should(BeFalse())
 	w.Expect(w.policyNamed(policy)).NotTo(BeNil())
@@ -85,7 +85,7 @@ func TestOldFormStaysUntilNobodyAsksForIt(t *testing.T) {
 	probes := newLaggingProbes(old)
 	r := w.controllerOf(policies.PerNamespace, probes)
 	w.proven(r, singletonName)
-	w.disarmed(r, old)
+	w.disabled(r, old)
 
 	for range 3 {
 		w.reconcile(r)
@@ -120,7 +120,7 @@ func TestHandoffPutsSwitchOff(t *testing.T) {
 	}
 	w.ask(pod)
 	w.remove(pod)
-	w.disarmed(r, old)
+	w.disabled(r, old)
 }
 
 // Another controller, which still makes the other form, writes its policy just before this one makes it pick no pod:
@@ -208,7 +208,7 @@ func TestSharedFormStaysUntilAllAreProven(t *testing.T) {
 	w.remove(pod)
 	w.clock.advance(time.Hour)
 	w.proven(next, "queue")
-	w.disarmed(next, shared)
+	w.disabled(next, shared)
 }
 
 // A policy that somebody changed or deleted, and that was written anew, is not taken for proven: Kyverno may not

@@ -70,7 +70,7 @@ func uninstallWith(ctx context.Context, c client.Client, deployment types.Namesp
 		{"stop the controller", func(ctx context.Context, c client.Client) error { return stopController(ctx, c, deployment) }},
 		{"delete the ClusterPolicies", deletePolicies},
 		{"delete the PodDisruptionBudgets", deleteBudgets},
-		{"take the finalizers off StatefulSingletons and pods", letGo},
+		{"take the finalizers off StatefulSingletons and pods", unprotect},
 	} {
 		start := time.Now()
 		if err := retryConflicts(ctx, c, step.do); err != nil {
@@ -154,9 +154,9 @@ func deleteBudgets(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// letGo takes the finalizers off, of the StatefulSingletons first: once one was written,
+// unprotect takes the finalizers off, of the StatefulSingletons first: once one was written,
 // whatever a controller that is cut off has decided about it before is refused.
-func letGo(ctx context.Context, c client.Client) error {
+func unprotect(ctx context.Context, c client.Client) error {
 	var singletons v1.StatefulSingletonList
 	if err := c.List(ctx, &singletons); err != nil && !meta.IsNoMatchError(err) { // else the CRD is gone, and all of them with it
 		return err

@@ -12,7 +12,7 @@ import (
 )
 
 // A singleton that is deleted leaves a pod that runs to another one that picks it, too.
-func TestFarewellLeavesRunnersToOthers(t *testing.T) {
+func TestDeletionKeepsPodsOfOthers(t *testing.T) {
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
@@ -32,7 +32,7 @@ func TestFarewellLeavesRunnersToOthers(t *testing.T) {
 			if tc.goes {
 				tc.snapshot.Others[0].DeletionTimestamp = new(metav1.NewTime(now))
 			}
-			keep, message := handoff.Farewell(tc.snapshot.Snapshot, now)
+			keep, message := handoff.KeptWhileDeleting(tc.snapshot.Snapshot, now)
 			if diff := cmp.Diff(tc.wantKeep, keep); diff != "" || message != "" {
 				t.Errorf("it waits for %q, and keeps (-want +got):\n%s", message, diff)
 			}
@@ -40,14 +40,16 @@ func TestFarewellLeavesRunnersToOthers(t *testing.T) {
 	}
 }
 
-// strip takes the finalizer off the pod in the version that was read.
-func strip(name string) handoff.Strip { return handoff.Strip{Pod: ref(name), Version: version} }
+// removeFinalizer takes the finalizer off the pod in the version that was read.
+func strip(name string) handoff.RemoveFinalizer {
+	return handoff.RemoveFinalizer{Pod: ref(name), Version: version}
+}
 
 // A singleton that is deleted lets go of its pods first, each as it was read, and goes
 // itself only once it waits for none.
 func TestFinalize(t *testing.T) {
 	finish := handoff.Finish{Version: version}
-	unchoose := handoff.Strip{Pod: ref("db-2"), Version: version, Unchoose: true}
+	unchoose := handoff.RemoveFinalizer{Pod: ref("db-2"), Version: version, Unchoose: true}
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	for name, tc := range map[string]struct {
 		snapshot    *SnapshotWrapper
