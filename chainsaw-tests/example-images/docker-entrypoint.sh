@@ -7,6 +7,11 @@ case ${1-} in -*) set -- postgres "$@" ;; esac
 
 if [ "${1-}" = postgres ]; then
 	mkdir -p "$PGDATA"
+	# The server refuses to run as root.
+	if [ "$(id -u)" = 0 ]; then
+		chown -R postgres "$PGDATA" /run/postgresql
+		exec gosu postgres "$0" "$@"
+	fi
 	# A volume that is given to a group may have opened it to that, and the server refuses such a directory.
 	chmod 00700 "$PGDATA"
 	if [ ! -s "$PGDATA/PG_VERSION" ]; then

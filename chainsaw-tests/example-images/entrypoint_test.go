@@ -14,6 +14,9 @@ import (
 var stubs = map[string]string{
 	"initdb":   "#!/bin/sh\necho \"initdb for $(cat)\"\necho 17 >\"$PGDATA/PG_VERSION\"\n",
 	"postgres": "#!/bin/sh\necho \"postgres $*\"\n",
+	"id":       "#!/bin/sh\necho ${FAKE_UID:-999}\n",
+	"chown":    "#!/bin/sh\n",
+	"gosu":     "#!/bin/sh\necho \"as $1\"\nshift\nFAKE_UID= exec sh \"$@\"\n",
 }
 
 func TestEntrypoint(t *testing.T) {
@@ -21,6 +24,7 @@ func TestEntrypoint(t *testing.T) {
 	tests := map[string]struct {
 		starts   [][]string // one after the other, on the same volume
 		password string
+		uid      string // empty: not root
 		want     string
 		wantErr  string
 	}{
@@ -28,6 +32,8 @@ func TestEntrypoint(t *testing.T) {
 		"the second finds it":                {starts: [][]string{{"postgres"}, {"postgres"}}, password: "secret", want: made + "postgres \npostgres \n"},
 		"options are the server's":           {starts: [][]string{{"-c", "work_mem=8MB"}}, password: "secret", want: made + "postgres -c work_mem=8MB\n"},
 		"any other command":                  {starts: [][]string{{"echo", "hello"}}, want: "hello\n"},
+		"root":                               {starts: [][]string{{"postgres"}}, password: "secret", uid: "0", want: "as postgres\n" + made + "postgres \n"},
+		"root, any other command":            {starts: [][]string{{"echo", "hello"}}, uid: "0", want: "hello\n"},
 		"no password":                        {starts: [][]string{{"postgres"}}, wantErr: "POSTGRES_PASSWORD is not set"},
 	}
 	for name, tc := range tests {
@@ -43,7 +49,7 @@ func TestEntrypoint(t *testing.T) {
 			var err error
 			for _, args := range tc.starts {
 				cmd := exec.Command("sh", append([]string{"docker-entrypoint.sh"}, args...)...)
-				cmd.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "PGDATA=" + data, "POSTGRES_PASSWORD=" + tc.password}
+				cmd.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "PGDATA=" + data, "POSTGRES_PASSWORD=" + tc.password, "FAKE_UID=" + tc.uid}
 				cmd.Stdout, cmd.Stderr = &out, &problems
 				err = cmd.Run()
 			}

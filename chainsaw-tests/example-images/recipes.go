@@ -30,7 +30,7 @@ type recipe struct {
 var recipes = []recipe{
 	{
 		name:     "postgres",
-		packages: []string{"postgresql-17", "coreutils", "dash"},
+		packages: []string{"postgresql-17", "coreutils", "dash", "gosu"},
 		without: []string{
 			// for compiled queries
 			"libllvm19", "libz3-4",
