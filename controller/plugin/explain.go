@@ -129,7 +129,7 @@ func (s sight) farewell(now time.Time) explanation {
 		return e
 	}
 	keep, message := handoff.KeptWhileDeleting(s.Snapshot, now)
-	if told := s.Singleton.Status.Message; message == "" && strings.HasPrefix(told, "the StatefulSingleton can't go yet: ") {
+	if told := s.Singleton.Status.Message; message == "" && strings.HasPrefix(told, "the StatefulSingleton can't be removed yet: ") {
 		message = told
 	}
 	if message == "" {

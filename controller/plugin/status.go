@@ -95,7 +95,7 @@ conditions, and the last handoff drawn to scale. Without NAME it shows a line of
   kubectl stfs status db -w
 
   # The names of the standbys that are warm
-  kubectl stfs status db -o json | jq -r '.pods[] | select(.part == "Standby" and .waitsFor == null) | .name'`,
+  kubectl stfs status db -o json | jq -r '.pods[] | select(.role == "Standby" and .waitsFor == null) | .name'`,
 		Args:              takes(0, 1),
 		ValidArgsFunction: c.completeName,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {

@@ -18,10 +18,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// budgetOf has every eviction of the singleton's holder wait, whichever pod that is,
-// so that a handoff leaves the budget as it is. A pod that is not Ready, and so
-// serves nobody, may be evicted all the same. It belongs to the singleton and goes
-// with it.
+// budgetOf returns the PodDisruptionBudget that blocks evictions of the singleton's holder. It selects the holder by its
+// role, so a handoff does not change the budget. An unready pod can still be evicted. The singleton owns the
+// budget.
 func budgetOf(singleton *v1.StatefulSingleton) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{
@@ -42,7 +41,7 @@ func budgetOf(singleton *v1.StatefulSingleton) *policyv1.PodDisruptionBudget {
 	}
 }
 
-// createBudget has the singleton's PodDisruptionBudget be there where it is wanted.
+// createBudget creates the singleton's PodDisruptionBudget if it is needed and does not exist.
 func (r *Reconciler) createBudget(ctx context.Context, singleton *v1.StatefulSingleton, found *policyv1.PodDisruptionBudget, wanted bool) error {
 	if found != nil || !wanted {
 		return nil
@@ -52,33 +51,33 @@ func (r *Reconciler) createBudget(ctx context.Context, singleton *v1.StatefulSin
 	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil
 	}
-	return fmt.Errorf("create PodDisruptionBudget %s, which has evictions of the holder wait: %w", client.ObjectKeyFromObject(budget), err)
+	return fmt.Errorf("create PodDisruptionBudget %s, which blocks evictions of the holder: %w", client.ObjectKeyFromObject(budget), err)
 }
 
-// deleteBudget has it not be there where it is not wanted. One that somebody changed is
-// deleted: that is seen, and it is created anew.
+// deleteBudget removes a PodDisruptionBudget that is no longer needed. A budget that somebody changed is deleted
+// too: the next reconcile creates it again.
 func (r *Reconciler) deleteBudget(ctx context.Context, singleton *v1.StatefulSingleton, found *policyv1.PodDisruptionBudget, wanted bool) error {
 	budget := budgetOf(singleton)
 	if found == nil || wanted && equality.Semantic.DeepEqual(found.Spec, budget.Spec) {
 		return nil
 	}
 	if err := r.Client.Delete(ctx, budget, client.Preconditions{UID: &found.UID}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete PodDisruptionBudget %s, so that evictions of the holder wait no longer: %w", client.ObjectKeyFromObject(budget), err)
+		return fmt.Errorf("delete PodDisruptionBudget %s, which blocks evictions of the holder: %w", client.ObjectKeyFromObject(budget), err)
 	}
 	return nil
 }
 
-// reasonBudgetRefused is the reason of condition Guarded where the budget can't be created.
+// reasonBudgetRefused is the reason of condition Guarded if the budget cannot be created.
 const reasonBudgetRefused = "BudgetRefused"
 
-// reportUnguarded has condition Guarded say why the budget can't be created.
-func reportUnguarded(stored, singleton *v1.StatefulSingleton, err error) {
+// reportNoBudget sets condition Guarded to False because the budget cannot be created.
+func reportNoBudget(stored, singleton *v1.StatefulSingleton, err error) {
 	c := metav1.Condition{
 		Type: v1.ConditionGuarded, Status: metav1.ConditionFalse, Reason: reasonBudgetRefused, ObservedGeneration: singleton.Generation,
 		Message: "an eviction stops the holder at once: can't " + oneLine(err.Error()),
 	}
 	if was := meta.FindStatusCondition(stored.Status.Conditions, v1.ConditionGuarded); was != nil && was.Status == c.Status {
-		c.LastTransitionTime = was.LastTransitionTime // whatever the plan hoped for
+		c.LastTransitionTime = was.LastTransitionTime // the plan set it to True
 	}
 	meta.SetStatusCondition(&singleton.Status.Conditions, c)
 }

@@ -22,17 +22,17 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// execution is one plan on its way into the API server.
+// execution executes one plan.
 type execution struct {
 	*Reconciler
 	singleton *v1.StatefulSingleton
 	plan      handoff.Plan
-	// written is the version that the execution's own last write left of a pod.
+	// written has the resourceVersion of each pod after the last write of this execution.
 	written map[types.UID]handoff.Version
 }
 
-// execute writes the steps of the plan in their order, up to the first that fails. The
-// singleton's status is then what the last Record wrote, or else what was read.
+// execute executes the steps of the plan in their order, and stops at the first that fails. Afterwards the status
+// of the singleton is what the last Record wrote, or else what was read.
 func (r *Reconciler) execute(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan) error {
 	e := &execution{r, singleton, plan, map[types.UID]handoff.Version{}}
 	for _, step := range plan.Steps {
@@ -91,8 +91,8 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	}
 }
 
-// recordWhole writes the status of the plan, all of it or nothing: what the API server
-// drops of it, since its CustomResourceDefinition is an older one, nobody would read back.
+// recordWhole writes the status of the plan. It fails if the API server would drop a field, which happens with an
+// older CustomResourceDefinition: the next read would miss that field.
 func (e *execution) recordWhole(ctx context.Context) error {
 	stored := e.singleton.DeepCopy()
 	e.singleton.Status = *e.plan.Status.DeepCopy()
@@ -106,14 +106,14 @@ func (e *execution) recordWhole(ctx context.Context) error {
 	return err
 }
 
-// object is a piece of a patch.
+// object is a JSON object of a patch.
 type object map[string]any
 
-// patchPod merges metadata into the very pod that is meant, in the version that is
-// meant: the API server refuses a patch that names another uid or an older version.
+// patchPod merges metadata into a pod. The API server rejects the patch if the pod has another UID or another
+// version.
 func (e *execution) patchPod(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
 	pod := e.podOf(ref)
-	e.mean(ref, version, metadata)
+	e.addPreconditions(ref, version, metadata)
 	if err := e.Client.Patch(ctx, pod, mergePatch(object{"metadata": metadata})); err != nil {
 		return fmt.Errorf("patch pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -121,8 +121,8 @@ func (e *execution) patchPod(ctx context.Context, ref handoff.PodRef, version ha
 	return nil
 }
 
-// mean has a patch say which pod is meant, and in which version if one is.
-func (e *execution) mean(ref handoff.PodRef, version handoff.Version, metadata object) {
+// addPreconditions adds the UID to the metadata of a patch, and the version if the step has one.
+func (e *execution) addPreconditions(ref handoff.PodRef, version handoff.Version, metadata object) {
 	metadata["uid"] = ref.UID
 	if version != "" {
 		metadata["resourceVersion"] = cmp.Or(e.written[ref.UID], version)
@@ -133,8 +133,8 @@ func (e *execution) podOf(ref handoff.PodRef) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.singleton.Namespace, Name: ref.Name}}
 }
 
-// mergePatch is a strategic merge patch: it adds to finalizers and conditions
-// instead of replacing them.
+// mergePatch returns a strategic merge patch, which adds to finalizers and conditions and does not replace
+// them.
 func mergePatch(o object) client.Patch {
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -143,8 +143,8 @@ func mergePatch(o object) client.Patch {
 	return client.RawPatch(types.StrategicMergePatchType, data)
 }
 
-// openBarrier creates the ConfigMap that the pod's barrier waits for. It belongs
-// to the pod and goes with it.
+// openBarrier creates the ConfigMap that the pod's barrier waits for. The pod owns the ConfigMap, which is
+// garbage-collected with the pod.
 func (e *execution) openBarrier(ctx context.Context, step handoff.OpenBarrier) error {
 	configMap := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
@@ -164,8 +164,8 @@ func (e *execution) openBarrier(ctx context.Context, step handoff.OpenBarrier) e
 	return nil
 }
 
-// retire scales a ReplicaSet to zero. Deleting the pod would only have it
-// recreated; the Deployment controller does not fight the scale.
+// retire scales a ReplicaSet to zero. The ReplicaSet would recreate a deleted pod; the Deployment controller does
+// not undo the scale.
 func (e *execution) retire(ctx context.Context, step handoff.Retire) error {
 	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: e.singleton.Namespace, Name: step.ReplicaSet}}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))
@@ -176,9 +176,8 @@ func (e *execution) retire(ctx context.Context, step handoff.Retire) error {
 	return nil
 }
 
-// roll changes the Deployment's pod template as `kubectl rollout restart` does. Where
-// that is refused, the status is written all the same: a drain must not wait for ever
-// because nobody wrote down when it began.
+// roll changes the Deployment's pod template as `kubectl rollout restart` does. If the API server rejects that, roll
+// only reports it: the status must still be written, because it has the time at which a drain began.
 func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: e.singleton.Namespace, Name: step.Deployment}}
 	err := e.Client.Patch(ctx, deployment, mergePatch(object{
@@ -189,19 +188,19 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 	}))
 	switch {
 	case err == nil:
-		e.tell(ctx, e.singleton, corev1.EventTypeNormal, "Roll", eventRolled,
-			fmt.Sprintf("Deployment %s is rolled, so that a pod comes that takes over from pod %s", step.Deployment, step.Replaces.Name))
+		e.emit(ctx, e.singleton, corev1.EventTypeNormal, "Roll", eventRolled,
+			fmt.Sprintf("Deployment %s is rolled to create the pod that takes over from pod %s", step.Deployment, step.Replaces.Name))
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("roll Deployment %s/%s: %w", deployment.Namespace, step.Deployment, err)
 	default:
-		e.tell(ctx, e.singleton, corev1.EventTypeWarning, "Roll", eventRollRefused,
+		e.emit(ctx, e.singleton, corev1.EventTypeWarning, "Roll", eventRollRefused,
 			fmt.Sprintf("Deployment %s can't be rolled, and pod %s is not replaced: %s", step.Deployment, step.Replaces.Name, oneLine(err.Error())))
 	}
 	return nil
 }
 
-// signal writes the pod's metadata along with its status, which that subresource takes
-// too (pkg/registry/core/pod: podStatusStrategy), so that the kubelet sees both at once.
+// signal writes metadata and status of the pod in one request to the status subresource, which accepts metadata
+// too (pkg/registry/core/pod: podStatusStrategy). The kubelet sees both at the same time.
 func (e *execution) signal(ctx context.Context, step handoff.Signal) error {
 	step.Signal.Time = e.Clock.Now().UTC()
 	return e.setReadinessGate(ctx, step.Pod, step.Version, object{
@@ -210,9 +209,9 @@ func (e *execution) signal(ctx context.Context, step handoff.Signal) error {
 	})
 }
 
-// setReadinessGate sets the condition of the readiness gate, and merges the metadata.
+// setReadinessGate sets the condition of the readiness gate to True, and merges the metadata.
 func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
-	e.mean(ref, version, metadata)
+	e.addPreconditions(ref, version, metadata)
 	patch := mergePatch(object{
 		"metadata": metadata,
 		"status": object{"conditions": []object{{
@@ -223,41 +222,40 @@ func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, ve
 	})
 	pod := e.podOf(ref)
 	if err := e.Client.Status().Patch(ctx, pod, patch); err != nil {
-		return fmt.Errorf("open the readiness gate of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("set the readiness gate of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	e.written[ref.UID] = handoff.Version(pod.ResourceVersion)
 	return nil
 }
 
-// takeAttestation takes the attestation off, and tells the person who gave it where it is
-// not believed.
+// takeAttestation removes the attestation. An event says why an attestation is refused.
 func (e *execution) takeAttestation(ctx context.Context, step handoff.TakeAttestation) error {
 	s := e.singleton
 	before := s.DeepCopy()
 	delete(s.Annotations, v1.AttestAnnotation)
 	if err := e.Client.Patch(ctx, s, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("take annotation %s off StatefulSingleton %s: %w", v1.AttestAnnotation, client.ObjectKeyFromObject(s), err)
+		return fmt.Errorf("remove annotation %s from StatefulSingleton %s: %w", v1.AttestAnnotation, client.ObjectKeyFromObject(s), err)
 	}
 	if step.Refused != "" {
-		e.tell(ctx, s, corev1.EventTypeWarning, "Attest", eventAttestationRefused,
-			fmt.Sprintf("annotation %s=%s is not believed: %s", v1.AttestAnnotation, step.UID, step.Refused))
+		e.emit(ctx, s, corev1.EventTypeWarning, "Attest", eventAttestationRefused,
+			fmt.Sprintf("annotation %s=%s is refused: %s", v1.AttestAnnotation, step.UID, step.Refused))
 	}
 	return nil
 }
 
-// removeFinalizer takes the finalizer off a pod. It fails if the pod is gone or has changed since the read.
+// removeFinalizer removes the finalizer from a pod. It fails if the pod does not exist or has changed since the read.
 func (e *execution) removeFinalizer(ctx context.Context, step handoff.RemoveFinalizer) error {
 	metadata := object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}
 	if step.Unchoose {
 		metadata["annotations"] = object{v1.ChosenByAnnotation: nil}
 	}
 	if err := e.patchPod(ctx, step.Pod, step.Version, metadata); err != nil {
-		return fmt.Errorf("take finalizer %s off pod %s: %w", v1.HandoffFinalizer, step.Pod.Name, err)
+		return fmt.Errorf("remove finalizer %s from pod %s: %w", v1.HandoffFinalizer, step.Pod.Name, err)
 	}
 	return nil
 }
 
-// confirmGone is a conflict if the singleton was made anew since it was read.
+// confirmGone returns a conflict if the singleton exists.
 func (e *execution) confirmGone(ctx context.Context) error {
 	key := client.ObjectKeyFromObject(e.singleton)
 	err := e.Live.Get(ctx, key, &v1.StatefulSingleton{})
@@ -265,13 +263,13 @@ func (e *execution) confirmGone(ctx context.Context) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look whether StatefulSingleton %s is gone: %w", key, err)
+		return fmt.Errorf("check that StatefulSingleton %s does not exist: %w", key, err)
 	}
-	return apierrors.NewConflict(v1.GroupVersion.WithResource("statefulsingletons").GroupResource(), key.Name, errors.New("it was made anew"))
+	return apierrors.NewConflict(v1.GroupVersion.WithResource("statefulsingletons").GroupResource(), key.Name, errors.New("it was created again"))
 }
 
-// finish takes the finalizer off the singleton. It is no error if the singleton is gone already.
+// finish removes the finalizer from the singleton. A singleton that does not exist is no error.
 func (e *execution) finish(ctx context.Context, step handoff.Finish) error {
 	e.singleton.ResourceVersion = string(step.Version)
-	return client.IgnoreNotFound(ReleaseFinalizer(ctx, e.Client, e.singleton, v1.PolicyFinalizer))
+	return client.IgnoreNotFound(RemoveFinalizer(ctx, e.Client, e.singleton, v1.PolicyFinalizer))
 }

@@ -19,21 +19,19 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// stoppingPoll is how often to look again whether the last pods have ended, for
-// what no watch reports.
+// stoppingPoll is how often to check whether the last pods have terminated, for changes that no watch reports.
 const stoppingPoll = 5 * time.Second
 
-// finalize lets go of everything once the singleton is deleted: its policy, so
-// that new pods come un-injected, and the finalizers of its pods. The holder goes
-// on running; what is held stays held until it is deleted. A pod that was asked to
-// stop is waited for.
+// finalize removes the policy of a deleted singleton, after which new pods are no longer injected, and the finalizers
+// of its pods. The holder keeps running, and a held pod stays held until it is deleted. finalize waits for
+// terminating pods.
 func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSingleton) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(singleton, v1.PolicyFinalizer) {
 		return ctrl.Result{}, nil
 	}
 	result, err := r.finalizePods(ctx, singleton)
-	if r.mayLast(ctx, singleton, err) {
-		err = errors.Join(err, r.tellStopping(ctx, singleton, "the StatefulSingleton can't go yet: can't "+oneLine(err.Error())))
+	if r.persists(ctx, singleton, err) {
+		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+oneLine(err.Error())))
 	}
 	return result, err
 }
@@ -48,18 +46,18 @@ func (r *Reconciler) finalizePods(ctx context.Context, singleton *v1.StatefulSin
 	}
 	steps, message := handoff.Finalize(snapshot, r.Clock.Now())
 	if err := r.execute(ctx, singleton, handoff.Plan{Steps: steps}); apierrors.IsNotFound(err) {
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil // one that is gone since it was read
+		return ctrl.Result{RequeueAfter: conflictDelay}, nil // a pod was removed since it was read
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
 	if message != "" {
-		return ctrl.Result{RequeueAfter: stoppingPoll}, r.tellStopping(ctx, singleton, message)
+		return ctrl.Result{RequeueAfter: stoppingPoll}, r.reportDeletionWaits(ctx, singleton, message)
 	}
 	return ctrl.Result{}, nil
 }
 
-// finalizeOrphans lets go of the dead pods of a singleton that is gone: a controller that
-// decided before may have put the finalizer on after.
+// finalizeOrphans removes the finalizer of terminated pods whose singleton no longer exists. A late controller may
+// have added the finalizer after the singleton was removed.
 func (r *Reconciler) finalizeOrphans(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	gone := &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
@@ -79,13 +77,13 @@ func (r *Reconciler) finalizeOrphans(ctx context.Context, key types.NamespacedNa
 	return ctrl.Result{RequeueAfter: stoppingPoll}, nil
 }
 
-// isStuck tells whether the pod would be gone but for finalizers.
+// isStuck returns true if the pod is terminating and has the finalizer.
 func isStuck(pod metav1.PartialObjectMetadata) bool {
 	return pod.DeletionTimestamp != nil && isProtected(&pod)
 }
 
-// tellStopping says, once, what the deletion waits for.
-func (r *Reconciler) tellStopping(ctx context.Context, singleton *v1.StatefulSingleton, message string) error {
+// reportDeletionWaits reports once what the deletion waits for.
+func (r *Reconciler) reportDeletionWaits(ctx context.Context, singleton *v1.StatefulSingleton, message string) error {
 	if singleton.Status.Message == message {
 		return nil
 	}
@@ -94,25 +92,24 @@ func (r *Reconciler) tellStopping(ctx context.Context, singleton *v1.StatefulSin
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
 		return err
 	}
-	r.tell(ctx, singleton, corev1.EventTypeNormal, "Delete", eventStillStopping, message)
+	r.emit(ctx, singleton, corev1.EventTypeNormal, "Delete", eventStillStopping, message)
 	return nil
 }
 
-// ReleasePod lets go of a pod, as the singleton's controller does once nothing of what it
-// decided before can come through any more: what is not recorded now never will be, and
-// then nobody opens its barrier. One that is gone, or was written since it was read, is an error.
-func ReleasePod(ctx context.Context, c client.Client, singleton *v1.StatefulSingleton, pod *corev1.Pod) error {
+// RemovePodFinalizer removes the finalizer from a pod, and chosen-by from a pod that is not recorded: no singleton will
+// open its barrier. Call it only when no earlier decision of a controller can still be executed.
+// It returns an error if the pod does not exist or was written since it was read.
+func RemovePodFinalizer(ctx context.Context, c client.Client, singleton *v1.StatefulSingleton, pod *corev1.Pod) error {
 	var annotations []string
 	if pod.UID != singleton.Status.ActivePodUID && pod.Annotations[v1.ChosenByAnnotation] == string(singleton.UID) {
 		annotations = []string{v1.ChosenByAnnotation}
 	}
-	return ReleaseFinalizer(ctx, c, pod, v1.HandoffFinalizer, annotations...)
+	return RemoveFinalizer(ctx, c, pod, v1.HandoffFinalizer, annotations...)
 }
 
-// ReleaseFinalizer takes one finalizer off an object, and annotations along with it. One
-// that bears none of them is left as it is; one that is gone, or was written since it was
-// read, is an error.
-func ReleaseFinalizer(ctx context.Context, c client.Client, o client.Object, finalizer string, annotations ...string) error {
+// RemoveFinalizer removes a finalizer and annotations from an object. It writes nothing if the object has none of
+// them. It returns an error if the object does not exist or was written since it was read.
+func RemoveFinalizer(ctx context.Context, c client.Client, o client.Object, finalizer string, annotations ...string) error {
 	before := o.DeepCopyObject().(client.Object)
 	changed := controllerutil.RemoveFinalizer(o, finalizer)
 	for _, annotation := range annotations {
@@ -125,7 +122,7 @@ func ReleaseFinalizer(ctx context.Context, c client.Client, o client.Object, fin
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := c.Patch(ctx, o, patch); err != nil {
-		return fmt.Errorf("take finalizer %s off %T %s: %w", finalizer, o, client.ObjectKeyFromObject(o), err)
+		return fmt.Errorf("remove finalizer %s from %T %s: %w", finalizer, o, client.ObjectKeyFromObject(o), err)
 	}
 	return nil
 }

@@ -283,7 +283,7 @@ func TestAttestation(t *testing.T) {
 	w.Eventually(w.holder).Should(Equal("db-2"))
 	w.serve(second)
 	wantTransition(t, w.singleton(), v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofAttested})
-	w.Expect(w.wantEvent(corev1.EventTypeWarning, "Attested").Note).To(Equal("pod db-1 counts as dead: a person attested that it has stopped for good"))
+	w.Expect(w.wantEvent(corev1.EventTypeWarning, "Attested").Note).To(Equal("pod db-1 counts as terminated: a person attested it"))
 	w.Eventually(func() map[string]string { return w.singleton().Annotations }).ShouldNot(HaveKey(v1.AttestAnnotation), "the word is spent")
 
 	// A word that can't be believed now is not kept for later.

@@ -122,7 +122,7 @@ type installation struct {
 // Ensure writes the singleton's policy if it is missing or changed, proves the
 // injection by the dry-run of a pod, and reports condition PolicyInstalled. While a
 // handoff is under way nothing is proven again, for as long again as a proof lasts.
-func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, handingOver bool) installation {
+func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, inHandoff bool) installation {
 	if err := policies.Validate(singleton); errors.Is(err, policies.ErrSelectorTooLarge) {
 		return notInstalled(singleton, reasonSelectorTooLarge, err.Error())
 	} else if err != nil {
@@ -133,7 +133,7 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 	if last.content != content {
 		last = proof{content: content}
 	}
-	now, err := i.install(ctx, singleton, !i.due(last, handingOver))
+	now, err := i.install(ctx, singleton, !i.due(last, inHandoff))
 	if err == nil {
 		err = i.watch()
 	}
@@ -151,20 +151,20 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 	if last.at.Before(now.whole) {
 		last.at = time.Time{}
 	}
-	if i.due(last, handingOver) {
+	if i.due(last, inHandoff) {
 		return i.proveInTurn(ctx, singleton, policy, last, now.at)
 	}
 	state := proven(singleton, policy, max(time.Second, provenPoll-i.Clock.Since(last.at)%provenPoll))
-	if old := i.otherForm(ctx, singleton); old != "" && !handingOver {
+	if old := i.otherForm(ctx, singleton); old != "" && !inHandoff {
 		state.recheck = i.retireInTurn(ctx, singleton, old)
 	}
 	return state
 }
 
 // due tells whether the injection has to be proven now.
-func (i *Injector) due(last proof, handingOver bool) bool {
+func (i *Injector) due(last proof, inHandoff bool) bool {
 	age := i.Clock.Since(last.at)
-	return age >= provenPoll && !(handingOver && age < 2*provenPoll)
+	return age >= provenPoll && !(inHandoff && age < 2*provenPoll)
 }
 
 // proveInTurn proves the injection if it is the singleton's turn. Until then all is said

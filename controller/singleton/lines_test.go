@@ -94,10 +94,10 @@ func TestPredicates(t *testing.T) {
 		})
 	}
 	neighbour := &v1.StatefulSingleton{}
-	if !comesOrGoes().Create(event.CreateEvent{Object: neighbour}) || !comesOrGoes().Delete(event.DeleteEvent{Object: neighbour}) {
+	if !createdOrDeleted().Create(event.CreateEvent{Object: neighbour}) || !createdOrDeleted().Delete(event.DeleteEvent{Object: neighbour}) {
 		t.Error("a singleton comes or goes, and its neighbours are not told")
 	}
-	if comesOrGoes().Update(event.UpdateEvent{ObjectOld: neighbour, ObjectNew: neighbour}) {
+	if createdOrDeleted().Update(event.UpdateEvent{ObjectOld: neighbour, ObjectNew: neighbour}) {
 		t.Error("a singleton changes, and its neighbours are told")
 	}
 }

@@ -14,28 +14,27 @@ import (
 
 var (
 	singletonsDesc = prometheus.NewDesc("statefulsingleton_singletons",
-		"StatefulSingletons by phase (Idle: no pod is there and none is expected).", []string{"phase"}, nil)
+		"StatefulSingletons by phase (Idle: no pod exists and none is expected).", []string{"phase"}, nil)
 	conditionsDesc = prometheus.NewDesc("statefulsingleton_conditions",
 		"StatefulSingletons of a namespace by each of their conditions.", []string{"namespace", "type", "status", "reason"}, nil)
 )
 
-// Metrics are what the controller counts.
+// Metrics are the metrics of handoffs.
 type Metrics struct {
 	handoffs *prometheus.CounterVec
 	gap      prometheus.Histogram
 	seconds  prometheus.Histogram
 }
 
-// NewMetrics registers the controller's metrics. The singletons and their
-// conditions are counted, at each scrape, as the reader has them; the handoffs
-// from 0 on, of each cause and proof.
+// NewMetrics registers the controller's metrics. Singletons and their conditions are counted at each scrape, from the
+// reader. Handoffs of each cause and proof are counted from 0.
 func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
 	registry.MustRegister(states{reader})
 	metrics := promauto.With(registry)
 	m := &Metrics{
 		handoffs: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "statefulsingleton_handoffs_total",
-			Help: "Handoffs completed, by what began them and by why the old holder was known to be dead (None: there was none).",
+			Help: "Completed handoffs, by cause and by the proof that the old holder had terminated (None: there was no old holder).",
 		}, []string{"cause", "proof"}),
 		gap: metrics.NewHistogram(prometheus.HistogramOpts{
 			Name:    "statefulsingleton_handoff_gap_seconds",
@@ -48,7 +47,7 @@ func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
 			Buckets: []float64{.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
 		}),
 	}
-	// Prometheus takes a series that comes with its first handoff for no increase.
+	// A series that begins at 1 is no increase for Prometheus.
 	for _, cause := range causes {
 		for _, proof := range proofsOf(cause) {
 			m.handoffs.WithLabelValues(string(cause), proof)
@@ -57,7 +56,7 @@ func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
 	return m
 }
 
-// noProof is the proof of a handoff before which nobody held.
+// noProof is the proof of a handoff without an old holder.
 const noProof = "None"
 
 var (
@@ -68,7 +67,7 @@ var (
 	proofs = []string{string(v1.ProofNeverSignalled), string(v1.ProofKubeletReported), string(v1.ProofNodeOutOfService), string(v1.ProofAttested)}
 )
 
-// proofsOf are those that a handoff of this cause may have.
+// proofsOf returns the proofs that a handoff of the cause can have.
 func proofsOf(cause v1.Cause) []string {
 	if cause == v1.CauseCreated || cause == v1.CauseAdopted {
 		return []string{noProof}
@@ -76,7 +75,7 @@ func proofsOf(cause v1.Cause) []string {
 	return proofs
 }
 
-// RegisterVersion has the metrics tell which version of the controller they are of.
+// RegisterVersion registers the metric that has the version of the controller.
 func RegisterVersion(registry prometheus.Registerer, version string) {
 	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
 		Name:        "statefulsingleton_build_info",
@@ -96,7 +95,7 @@ func (m *Metrics) completed(t *v1.Transition) {
 	}
 }
 
-// states counts the singletons in the cache whenever it is scraped.
+// states counts the singletons of the cache at each scrape.
 type states struct{ reader client.Reader }
 
 func (s states) Describe(descriptions chan<- *prometheus.Desc) {
@@ -112,9 +111,9 @@ func (s states) Collect(collected chan<- prometheus.Metric) {
 		collected <- prometheus.NewInvalidMetric(singletonsDesc, err)
 		return
 	}
-	// A phase is a series at 0, too: there are few, and an alert may wait for one to rise.
+	// Each phase has a series, even at 0, because alerts can compare it.
 	phases := map[string]int{"Idle": 0, string(v1.PhaseRunning): 0, string(v1.PhaseTransitioning): 0, string(v1.PhaseFailed): 0}
-	type condition struct{ namespace, kind, status, reason string }
+	type condition struct{ namespace, conditionType, status, reason string }
 	conditions := map[condition]int{}
 	for i := range list.Items {
 		one := &list.Items[i]
@@ -127,6 +126,6 @@ func (s states) Collect(collected chan<- prometheus.Metric) {
 		collected <- prometheus.MustNewConstMetric(singletonsDesc, prometheus.GaugeValue, float64(count), phase)
 	}
 	for c, count := range conditions {
-		collected <- prometheus.MustNewConstMetric(conditionsDesc, prometheus.GaugeValue, float64(count), c.namespace, c.kind, c.status, c.reason)
+		collected <- prometheus.MustNewConstMetric(conditionsDesc, prometheus.GaugeValue, float64(count), c.namespace, c.conditionType, c.status, c.reason)
 	}
 }

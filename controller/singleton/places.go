@@ -9,9 +9,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// places has, for each singleton, the nodes of its pods at the last reconcile, without pods
-// that are going. The cache has only the metadata of pods, and status names only the holder's
-// node.
+// places has, for each singleton, the nodes of its pods at the last reconcile, except for terminating and ended pods.
+// The cache has only the metadata of pods, and the status has only the node of the holder.
 type places struct{ nodes sync.Map }
 
 func (p *places) note(key types.NamespacedName, s handoff.Snapshot) {

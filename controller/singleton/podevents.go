@@ -19,19 +19,18 @@ import (
 )
 
 const (
-	// coalesceDelay is how long after an event that nobody waits for the singleton is reconciled,
-	// once for all that come until then: a pod that warms up gives an event for each step.
+	// coalesceDelay is how long after an event that is not urgent the singleton is reconciled. A pod that warms up
+	// causes many events, and one reconcile handles all of them.
 	coalesceDelay = 2 * time.Second
-	// stopping is the same where all that is to come is the holder's end: as long as a
-	// holder usually takes to stop.
+	// stopping is the delay if the singleton only waits for the holder to terminate: the typical duration.
 	stopping = 4 * time.Second
-	// urgent is the priority of a singleton whose holder may have ended: nothing of it runs.
+	// urgent is the priority of a singleton whose holder may have terminated.
 	urgent = 1
 )
 
 type podQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// podEvents has the singletons reconciled that pods belong to.
+// podEvents returns the handler that enqueues the singleton of a pod.
 func (r *Reconciler) podEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q podQueue) { r.enqueue(ctx, q, e.Object, 0) },
@@ -42,7 +41,7 @@ func (r *Reconciler) podEvents() handler.EventHandler {
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q podQueue) {
-			after := coalesceDelay // it was let go of, or else is lost
+			after := coalesceDelay // the controller removed the finalizer, or the pod never had it
 			if isProtected(e.Object) {
 				after = 0
 			}
@@ -51,20 +50,20 @@ func (r *Reconciler) podEvents() handler.EventHandler {
 	}
 }
 
-// enqueue has the pod's singleton reconciled in its turn, and not before some time has passed.
+// enqueue adds the pod's singleton to the queue, with a delay or with the priority of the event.
 func (r *Reconciler) enqueue(ctx context.Context, q podQueue, pod client.Object, after time.Duration) {
 	request := singletonOfPod(pod)
-	turn := r.turnFor(ctx, request.NamespacedName, pod)
+	options := r.priorityFor(ctx, request.NamespacedName, pod)
 	if after > 0 {
-		turn = priorityqueue.AddOpts{After: after}
+		options = priorityqueue.AddOpts{After: after}
 	}
-	q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(turn, request)
+	q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(options, request)
 }
 
-// turnFor tells how urgent is what may come of an event of the pod. Nothing is where it is
-// not the holder's, and that one stays, or has only to end for a standby that is warm. The
-// cache may lag, and that costs no more than the delay.
-func (r *Reconciler) turnFor(ctx context.Context, key types.NamespacedName, pod client.Object) priorityqueue.AddOpts {
+// priorityFor returns how urgent an event of the pod is. Events of other pods are not urgent while the holder keeps
+// running, or while a warm standby only waits for the holder to terminate. A late cache costs no more than
+// the delay.
+func (r *Reconciler) priorityFor(ctx context.Context, key types.NamespacedName, pod client.Object) priorityqueue.AddOpts {
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Client.Get(ctx, key, singleton); err != nil {
 		return priorityqueue.AddOpts{}
@@ -83,9 +82,8 @@ func (r *Reconciler) turnFor(ctx context.Context, key types.NamespacedName, pod 
 	return priorityqueue.AddOpts{Priority: new(urgent)}
 }
 
-// hasProtectedStandby tells whether, as the cache has it, a standby besides the pod is warm, or
-// was: it was given the finalizer. A holder that is not terminating stays, and the caller
-// has handled that case.
+// hasProtectedStandby returns true if the cache has a standby with the finalizer besides the pod: it is or was warm. The
+// caller has excluded a holder that keeps running.
 func (r *Reconciler) hasProtectedStandby(ctx context.Context, singleton *v1.StatefulSingleton, pod client.Object) bool {
 	pods, err := r.observer().Labelled(ctx, singleton)
 	return err == nil && slices.ContainsFunc(pods, func(other metav1.PartialObjectMetadata) bool {
@@ -93,15 +91,15 @@ func (r *Reconciler) hasProtectedStandby(ctx context.Context, singleton *v1.Stat
 	})
 }
 
-// quiet is how long nothing can come of an update before another one comes: the kubelet
-// has to act on it first, or the controller wrote it last. In that moment a reconcile would
-// only compete with the kubelet, and with those of others. 0: there is no telling.
+// quiet returns how long to wait after an update that needs no decision before the next one: the kubelet has to act
+// on it first, or the controller wrote it. An earlier reconcile would only compete with the kubelet. 0: the
+// update may need a decision.
 func quiet(e event.UpdateEvent) time.Duration {
 	before, after := e.ObjectOld, e.ObjectNew
 	given := after.GetAnnotations()[signal.Annotation]
 	switch {
 	case isProtected(before) && !isProtected(after):
-		return coalesceDelay // let go
+		return coalesceDelay // the controller removed the finalizer
 	case after.GetDeletionTimestamp() != nil && before.GetDeletionTimestamp() == nil:
 		return stopping
 	case after.GetDeletionTimestamp() == nil && given != "" && given != before.GetAnnotations()[signal.Annotation]:
@@ -114,7 +112,7 @@ func isProtected(pod client.Object) bool {
 	return slices.Contains(pod.GetFinalizers(), v1.HandoffFinalizer)
 }
 
-// singletonOfPod names the singleton that a pod belongs to.
+// singletonOfPod returns the singleton that the pod's label names.
 func singletonOfPod(pod client.Object) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[v1.SingletonLabel]}}
 }

@@ -296,7 +296,7 @@ func TestRefusedPolicyDeletion(t *testing.T) {
 		},
 	})
 	w.stuck(newReconciler(refusing, controllerClient, w.clock), w.singleton().Status.Phase,
-		"the StatefulSingleton can't go yet: can't delete the ClusterPolicy of StatefulSingleton ")
+		"the StatefulSingleton can't be removed yet: can't delete the ClusterPolicy of StatefulSingleton ")
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
 
 	w.reconcile(fresh)

@@ -1,6 +1,5 @@
-// Package singleton reconciles StatefulSingletons: it observes the world live,
-// has package handoff decide, executes the plan and reports. It decides nothing
-// about who may run.
+// Package singleton reconciles StatefulSingletons. It reads a Snapshot, calls package handoff to decide, executes the
+// plan and writes the status. It does not decide who may run.
 package singleton
 
 import (
@@ -28,15 +27,15 @@ import (
 )
 
 const (
-	// conflictDelay is how long to wait before a decision that somebody else's write
-	// overtook is made anew. It doubles with each conflict in a row.
+	// conflictDelay is how long to wait before the next decision after a conflict. It doubles with each
+	// conflict in a row.
 	conflictDelay = 10 * time.Millisecond
-	// conflictsInARow is the number of conflicts in a row from which on a conflict is an
-	// error like any other: other writers cause a few, an admission webhook that answers
-	// 409 causes one each time. The delays until then add up to 2.5 s.
+	// conflictsInARow is the number of conflicts in a row after which a conflict counts as an error. Other
+	// writers cause a few conflicts; an admission webhook that answers 409 causes one each time. The
+	// delays before add up to 2.5 s.
 	conflictsInARow = 8
-	// tooManyPoll is how often to look again whether fewer pods match. No watch reports
-	// the pods that only the selector picks.
+	// tooManyPoll is how often to check whether fewer pods match. No watch reports the pods that only the
+	// selector matches.
 	tooManyPoll = 10 * time.Second
 )
 
@@ -44,13 +43,13 @@ const (
 // many, or too large, to be read.
 const reasonTooManyPods = "TooManyPods"
 
-// Reconciler brings each StatefulSingleton to where its pods allow.
+// Reconciler reconciles StatefulSingletons.
 type Reconciler struct {
-	// Client writes, and reads what may lag.
+	// Client writes, and reads from the cache.
 	Client client.Client
-	// Live reads from the API server what a decision rests on.
+	// Live reads from the API server.
 	Live client.Reader
-	// Injector installs and checks the injection.
+	// Injector installs the policies and proves that they inject pods.
 	Injector *Injector
 	// Recorder emits the events.
 	Recorder events.EventRecorder
@@ -76,7 +75,7 @@ func (c *conflicts) count(key types.NamespacedName) int {
 	return c.inRow[key]
 }
 
-// ended counts one more, or begins anew after a reconcile that ended otherwise.
+// ended counts a conflict, or resets the count after any other result.
 func (c *conflicts) ended(key types.NamespacedName, inConflict bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,16 +93,16 @@ func (r *Reconciler) observer() observe.Observer {
 	return observe.Observer{Client: r.Client, Live: r.Live}
 }
 
-// Reconcile observes, decides, executes and reports, for one singleton.
+// Reconcile observes, decides, executes and reports for one singleton.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	before := r.conflicts.count(request.NamespacedName)
 	result, err := r.reconcile(ctx, request.NamespacedName)
 	r.conflicts.ended(request.NamespacedName, apierrors.IsConflict(err))
 	switch {
 	case ctx.Err() != nil:
-		return ctrl.Result{}, nil // told to stop: nothing went wrong
+		return ctrl.Result{}, nil // the controller stops
 	case apierrors.IsConflict(err) && before < conflictsInARow:
-		ctrl.LoggerFrom(ctx).V(1).Info("Overtaken by another write, deciding anew", "conflict", err.Error())
+		ctrl.LoggerFrom(ctx).V(1).Info("Another write came first, deciding again", "conflict", err.Error())
 		return ctrl.Result{RequeueAfter: conflictDelay << before}, nil
 	}
 	return result, err
@@ -125,52 +124,52 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	}
 	snapshot, err := r.observer().Observe(ctx, singleton)
 	if tooMany, ok := errors.AsType[*observe.TooManyPodsError](err); ok {
-		return r.tellTooMany(ctx, singleton, tooMany)
+		return r.reportTooManyPods(ctx, singleton, tooMany)
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
 	r.places.note(key, snapshot)
 	plan := handoff.Decide(snapshot, r.Clock.Now())
 	if err := r.execute(ctx, singleton, plan); err != nil {
-		return ctrl.Result{}, errors.Join(err, r.tellStuck(ctx, singleton, plan, err))
+		return ctrl.Result{}, errors.Join(err, r.reportFailedPlan(ctx, singleton, plan, err))
 	}
 	stored := singleton.DeepCopy()
 	if !plan.StatusCanWait {
 		singleton.Status = plan.Status
 	}
-	handingOver := !plan.Outcome.Settled()
-	installed := r.Injector.Ensure(ctx, singleton, handingOver)
+	inHandoff := !plan.Outcome.Settled()
+	installed := r.Injector.Ensure(ctx, singleton, inHandoff)
 	report(&singleton.Status, installed.condition)
-	unguarded := r.createBudget(ctx, singleton, snapshot.Budget(), plan.Budget)
-	if r.mayLast(ctx, singleton, unguarded) {
-		reportUnguarded(stored, singleton, unguarded)
+	budgetErr := r.createBudget(ctx, singleton, snapshot.Budget(), plan.Budget)
+	if r.persists(ctx, singleton, budgetErr) {
+		reportNoBudget(stored, singleton, budgetErr)
 	}
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := errors.Join(unguarded, r.deleteBudget(ctx, singleton, snapshot.Budget(), plan.Budget)); err != nil {
+	if err := errors.Join(budgetErr, r.deleteBudget(ctx, singleton, snapshot.Budget(), plan.Budget)); err != nil {
 		return ctrl.Result{}, err
 	}
 	result := ctrl.Result{RequeueAfter: min(plan.Requeue, installed.recheck), Priority: new(0)}
-	if !handingOver && installed.condition.Status == metav1.ConditionTrue {
-		result.Priority = new(handler.LowPriority) // another look can wait behind what happens
+	if !inHandoff && installed.condition.Status == metav1.ConditionTrue {
+		result.Priority = new(handler.LowPriority) // the next check is less urgent than any event
 	}
 	return result, nil
 }
 
-// tellTooMany writes to the status that nothing is decided, and leaves the record as it is.
-func (r *Reconciler) tellTooMany(ctx context.Context, singleton *v1.StatefulSingleton, tooMany *observe.TooManyPodsError) (ctrl.Result, error) {
+// reportTooManyPods reports that no decision is made, and keeps the record.
+func (r *Reconciler) reportTooManyPods(ctx context.Context, singleton *v1.StatefulSingleton, tooMany *observe.TooManyPodsError) (ctrl.Result, error) {
 	stored := singleton.DeepCopy()
 	status := &singleton.Status
-	if !handingOver(status) {
+	if !inHandoff(status) {
 		status.TransitionTimestamp = new(metav1.NewMicroTime(r.Clock.Now()))
 	}
 	status.Phase, status.Message, status.ObservedGeneration = v1.PhaseFailed, tooMany.Error(), singleton.Generation
-	for kind, value := range map[string]metav1.ConditionStatus{
+	for conditionType, value := range map[string]metav1.ConditionStatus{
 		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionReconciling: metav1.ConditionFalse, v1.ConditionStalled: metav1.ConditionTrue,
 	} {
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-			Type: kind, Status: value, Reason: reasonTooManyPods, Message: status.Message, ObservedGeneration: singleton.Generation,
+			Type: conditionType, Status: value, Reason: reasonTooManyPods, Message: status.Message, ObservedGeneration: singleton.Generation,
 		})
 	}
 	installed := r.Injector.Ensure(ctx, singleton, true)
@@ -178,10 +177,10 @@ func (r *Reconciler) tellTooMany(ctx context.Context, singleton *v1.StatefulSing
 	return ctrl.Result{RequeueAfter: min(tooManyPoll, installed.recheck)}, r.writeStatus(ctx, stored, singleton)
 }
 
-// tellStuck has the status say what keeps the plan from being executed: else the log
-// alone would. It tells of the plan, and leaves the record as it was written last.
-func (r *Reconciler) tellStuck(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan, err error) error {
-	if !r.mayLast(ctx, singleton, err) {
+// reportFailedPlan reports the plan and the error that keeps it from being executed. It keeps the record as it was
+// written last.
+func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan, err error) error {
+	if !r.persists(ctx, singleton, err) {
 		return nil
 	}
 	stored := singleton.DeepCopy()
@@ -194,17 +193,16 @@ func (r *Reconciler) tellStuck(ctx context.Context, singleton *v1.StatefulSingle
 			c.Message = status.Message
 		}
 		if c.Type == v1.ConditionReady && plan.Outcome == handoff.NoPods {
-			c.Status = metav1.ConditionFalse // nobody has looked whether the first pod would be held
+			c.Status = metav1.ConditionFalse // the injection was not checked
 		}
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 	return r.writeStatus(ctx, stored, singleton)
 }
 
-// mayLast tells whether what failed may fail for ever, so that somebody has to be told:
-// another write that came first does not, unless it does each time, nor does what is gone
-// since it was read.
-func (r *Reconciler) mayLast(ctx context.Context, singleton *v1.StatefulSingleton, err error) bool {
+// persists returns true if the error may persist and has to be reported. A conflict does not persist, unless it happens
+// each time. An object that was removed since it was read does not persist either.
+func (r *Reconciler) persists(ctx context.Context, singleton *v1.StatefulSingleton, err error) bool {
 	overtaken := apierrors.IsConflict(err) && r.conflicts.count(client.ObjectKeyFromObject(singleton)) < conflictsInARow
 	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
 }
@@ -216,19 +214,19 @@ func (r *Reconciler) addFinalizer(ctx context.Context, singleton *v1.StatefulSin
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, singleton, patch); err != nil {
-		return fmt.Errorf("put the finalizer on StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
+		return fmt.Errorf("add the finalizer to StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
 	}
 	return nil
 }
 
-// report adds the state of the injection to a status that the plan has written.
+// report adds the state of the injection to the status of a plan.
 func report(status *v1.StatefulSingletonStatus, installed metav1.Condition) {
 	meta.SetStatusCondition(&status.Conditions, installed)
 	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
 	if installed.Status == metav1.ConditionTrue || ready == nil || ready.Reason != string(handoff.NoPods) {
 		return
 	}
-	// Whoever waits for Ready before creating the first pod wants it held.
+	// Users who wait for Ready before they create the first pod expect that the pod is held.
 	status.Message = installed.Message
 	for _, c := range []metav1.Condition{
 		{Type: v1.ConditionReady, Status: metav1.ConditionFalse},
@@ -239,8 +237,8 @@ func report(status *v1.StatefulSingletonStatus, installed metav1.Condition) {
 	}
 }
 
-// writeStatus writes the status if it is not what is stored, as a compare-and-swap
-// on the resourceVersion that the singleton was read with, and tells of the change.
+// writeStatus writes the status if it has changed, and reports the change. The write is a compare-and-swap on the
+// resourceVersion of the singleton that was read.
 func (r *Reconciler) writeStatus(ctx context.Context, stored, singleton *v1.StatefulSingleton) error {
 	if equality.Semantic.DeepEqual(stored.Status, singleton.Status) {
 		return nil
@@ -248,14 +246,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, stored, singleton *v1.Stat
 	return r.record(ctx, stored, singleton)
 }
 
-// record is writeStatus that also writes what is stored already: the
-// compare-and-swap is what counts.
+// record writes the status even if it has not changed, for the compare-and-swap.
 func (r *Reconciler) record(ctx context.Context, stored, singleton *v1.StatefulSingleton, options ...client.SubResourceUpdateOption) error {
 	status := singleton.Status.DeepCopy()
 	if err := r.Client.Status().Update(ctx, singleton, options...); err != nil {
 		return fmt.Errorf("write the status of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
 	}
-	singleton.Status = *status // as decided, not as rounded on the way
+	singleton.Status = *status // the stored times are rounded
 	r.announce(ctx, stored, singleton)
 	return nil
 }

@@ -84,7 +84,7 @@ func TestRefusedRelease(t *testing.T) {
 	}{
 		"the finalizer": {refusesPods, "; can't patch pod ", "db-1"},
 		"the barrier":   {func(o client.Object, _ string) bool { _, ok := o.(*corev1.ConfigMap); return ok }, "; can't create ConfigMap ", "db-2"},
-		"the signal":    {func(_ client.Object, subResource string) bool { return subResource == "status" }, "; can't open the readiness gate of pod ", "db-2"},
+		"the signal":    {func(_ client.Object, subResource string) bool { return subResource == "status" }, "; can't set the readiness gate of pod ", "db-2"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestRefusedDeletion(t *testing.T) {
 
 	refusing := newReconciler(refusingClient(refusesPods), controllerClient, w.clock)
 	phase := w.singleton().Status.Phase
-	status := w.stuck(refusing, phase, "the StatefulSingleton can't go yet: can't take finalizer apps.statefulsingleton.com/handoff off pod db-1: patch pod ")
+	status := w.stuck(refusing, phase, "the StatefulSingleton can't be removed yet: can't remove finalizer apps.statefulsingleton.com/handoff from pod db-1: patch pod ")
 	w.Expect(status.ActivePod).To(Equal("db-1"))
 
 	w.reconcile(fresh)

@@ -34,17 +34,15 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// workers is how many singletons are reconciled at once: each waits for the API server
-// nearly all the time.
+// workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
 const workers = 32
 
-// nodeIndex finds the singletons whose holder is on a node.
+// nodeIndex is the index of singletons by the node of the holder.
 const nodeIndex = "status.activeNode"
 
-// CacheOptions restricts the cache to what the watches need. Of pods that is the
-// metadata, and only of those that bear the singleton's label, so that memory grows
-// with the singletons. Of nodes and PodDisruptionBudgets, which are few, it is what
-// tells of drains, and of nodes that do not answer.
+// CacheOptions restricts the cache to what the watches need. It has the metadata of pods with the singleton's label,
+// therefore memory grows with the number of singletons. Of nodes and PodDisruptionBudgets it has only the fields for
+// drains and for nodes that do not answer.
 func CacheOptions() cache.Options {
 	hasLabel, err := labels.NewRequirement(v1.SingletonLabel, selection.Exists, nil)
 	if err != nil {
@@ -61,16 +59,15 @@ func CacheOptions() cache.Options {
 	}
 }
 
-// longestAnnotation is the size in bytes of the longest annotation in the cache, and
-// longestSelector that of the longest selector of a budget: users choose how long these
-// are, and how many objects have them.
+// longestAnnotation and longestSelector are the sizes in bytes of the longest annotation, and of the longest selector of
+// a budget, in the cache. Users choose these sizes.
 const (
 	longestAnnotation = 256
 	longestSelector   = 16 << 10
 )
 
-// onlyShort keeps of an object all but long annotations. Of those of this project it keeps
-// the beginning, which tells that the annotation is there.
+// onlyShort removes long annotations from an object. Of the project's own annotations it keeps the beginning, because
+// the cache must show that they exist.
 func onlyShort(o any) (any, error) {
 	object, err := meta.Accessor(o)
 	if err != nil {
@@ -90,7 +87,7 @@ func onlyShort(o any) (any, error) {
 	return o, nil
 }
 
-// onlyDrains keeps of a node what tells whether it is drained, and whether it answers.
+// onlyDrains keeps the fields of a node that show a drain, and whether the node is Ready.
 func onlyDrains(o any) (any, error) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
@@ -108,9 +105,8 @@ func onlyDrains(o any) (any, error) {
 	return kept, nil
 }
 
-// onlySpec keeps of a budget whose it is and which pods it covers. A budget whose selector
-// is too long to be kept counts as one that covers none: then drains may be refused, and
-// nothing else.
+// onlySpec keeps the owner and the spec of a budget. A budget whose selector is too long counts as one that covers no
+// pod. At worst, evictions of a pod that it covers fail.
 func onlySpec(o any) (any, error) {
 	if budget, ok := o.(*policyv1.PodDisruptionBudget); ok {
 		budget.ManagedFields, budget.Annotations, budget.Labels, budget.Status = nil, nil, nil, policyv1.PodDisruptionBudgetStatus{}
@@ -133,9 +129,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	turns := make(chan event.GenericEvent, 1024)
 	c, err := ctrl.NewControllerManagedBy(mgr).
 		Named("statefulsingleton").
-		// The controller's own writes of status need no second look.
+		// The controller's own writes of status need no reconcile.
 		For(&v1.StatefulSingleton{}, builder.WithPredicates(specOrAnnotations)).
-		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(comesOrGoes())).
+		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
 		WatchesMetadata(observe.PodMetadata(), r.podEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(nodeChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -149,8 +145,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 				}
 				return mgr.GetLogger().WithValues("singleton", request.String())
 			},
-			// Not the default of 1000 s at most: a handoff must not wait so long
-			// after the API server comes back.
+			// The default maximum of 1000 s is too long: a handoff would wait that long after an outage of
+			// the API server.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 10*time.Second),
 		}).
 		Build(r)
@@ -168,10 +164,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// watchPolicies has the singletons reconciled whose policies are changed or
-// deleted. Kyverno may be installed after the controller, and a manager whose
-// cache knows of a kind that is not served does not start: so the policies have a
-// cache of their own, once they are served.
+// watchPolicies enqueues the singletons whose policies are changed or deleted. The policies have a cache of their own,
+// which starts once the API server serves them: Kyverno may be installed after the controller, and a manager does
+// not start if its cache has a kind that is not served.
 func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (Watched, error) {
 	served, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient:           mgr.GetHTTPClient(),
@@ -194,19 +189,18 @@ func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (W
 		handler.EnqueueRequestsFromMapFunc(r.singletonsOfPolicy), predicate.GenerationChangedPredicate{}))
 }
 
-// neighbours names the other singletons of the namespace: one that comes or goes
-// may overlap with them.
+// neighbours returns the other singletons of the namespace, which may overlap with the singleton.
 func (r *Reconciler) neighbours(ctx context.Context, singleton client.Object) []reconcile.Request {
 	return slices.DeleteFunc(r.singletons(ctx, client.InNamespace(singleton.GetNamespace())), func(request reconcile.Request) bool {
 		return request.Name == singleton.GetName()
 	})
 }
 
-// singletons names some of those in the cache.
+// singletons returns the singletons in the cache that match the option.
 func (r *Reconciler) singletons(ctx context.Context, which client.ListOption) []reconcile.Request {
 	var list v1.StatefulSingletonList
 	if err := r.Client.List(ctx, &list, which); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "List StatefulSingletons that something changed for; they notice at their next turn")
+		ctrl.LoggerFrom(ctx).Error(err, "Can't list StatefulSingletons after an event; their next reconcile handles it")
 		return nil
 	}
 	var requests []reconcile.Request
@@ -216,8 +210,8 @@ func (r *Reconciler) singletons(ctx context.Context, which client.ListOption) []
 	return requests
 }
 
-// nodeChanges passes events that may begin or end a drain, or change whether a node can start
-// pods. It drops the initial list: the first reconcile of each singleton reads the nodes.
+// nodeChanges passes events that can begin or end a drain, or change whether a node can start pods. It drops the
+// initial list, because the first reconcile of each singleton reads the nodes.
 func nodeChanges() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
@@ -230,16 +224,16 @@ func nodeChanges() predicate.Predicate {
 	}
 }
 
-// singletonsOnNode names those whose holder or standby is on the node.
+// singletonsOnNode returns the singletons with a holder or standby on the node.
 func (r *Reconciler) singletonsOnNode(ctx context.Context, node client.Object) []reconcile.Request {
 	requests := r.singletons(ctx, client.MatchingFields{nodeIndex: node.GetName()})
 	for _, key := range r.places.on(node.GetName()) {
 		requests = append(requests, reconcile.Request{NamespacedName: key})
 	}
-	return requests // the handler enqueues each once
+	return requests // the handler removes duplicates
 }
 
-// singletonsOfBudget names those whose holder the budget may cover.
+// singletonsOfBudget returns the singletons whose holder the budget may cover.
 func (r *Reconciler) singletonsOfBudget(ctx context.Context, budget client.Object) []reconcile.Request {
 	if owner := metav1.GetControllerOf(budget); owner != nil && owner.Kind == "StatefulSingleton" {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: budget.GetNamespace(), Name: owner.Name}}}
@@ -247,14 +241,14 @@ func (r *Reconciler) singletonsOfBudget(ctx context.Context, budget client.Objec
 	return r.singletons(ctx, client.InNamespace(budget.GetNamespace()))
 }
 
-func comesOrGoes() predicate.Predicate {
+func createdOrDeleted() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }
 
-// singletonsOfPolicy names those that a policy injects.
+// singletonsOfPolicy returns the singletons whose pods a policy injects.
 func (r *Reconciler) singletonsOfPolicy(ctx context.Context, policy client.Object) []reconcile.Request {
 	annotations := policy.GetAnnotations()
 	if namespace := annotations[policies.NamespaceAnnotation]; namespace != "" {

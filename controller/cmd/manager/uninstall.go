@@ -164,7 +164,7 @@ func unprotect(ctx context.Context, c client.Client) error {
 	byName := map[types.NamespacedName]*v1.StatefulSingleton{}
 	for i := range singletons.Items {
 		s := &singletons.Items[i]
-		if err := singleton.ReleaseFinalizer(ctx, c, s, v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
+		if err := singleton.RemoveFinalizer(ctx, c, s, v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 		byName[client.ObjectKeyFromObject(s)] = s
@@ -176,7 +176,7 @@ func unprotect(ctx context.Context, c client.Client) error {
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		its := cmp.Or(byName[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1.SingletonLabel]}], &v1.StatefulSingleton{})
-		if err := singleton.ReleasePod(ctx, c, its, pod); client.IgnoreNotFound(err) != nil {
+		if err := singleton.RemovePodFinalizer(ctx, c, its, pod); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}

@@ -18,102 +18,99 @@ import (
 
 // Reasons of the events that are not the reason or the type of a condition, nor a proof.
 const (
-	// eventHandoffStarted: a handoff is under way. The note names its pods, and its cause
-	// once the record has it.
+	// eventHandoffStarted: a handoff is in progress. The note names its pods, and its cause once the record
+	// has the cause.
 	eventHandoffStarted = "HandoffStarted"
-	// eventHandoffCompleted: the new holder is Ready. The note has what the handoff took.
+	// eventHandoffCompleted: the new holder is Ready. The note has the durations of the handoff.
 	eventHandoffCompleted = "HandoffCompleted"
-	// eventRolled: the holder's Deployment was rolled, so that another pod comes.
+	// eventRolled: the holder's Deployment was rolled to create another pod.
 	eventRolled = "Rolled"
 	// eventRollRefused: the holder's Deployment could not be rolled.
 	eventRollRefused = "RollRefused"
-	// eventHandoverRefused: a person's word that the holder be replaced is not followed.
+	// eventHandoverRefused: a requested handoff cannot be followed.
 	eventHandoverRefused = "HandoverRefused"
-	// eventAttestationRefused: a person's word that a pod has ended is not believed.
+	// eventAttestationRefused: an attestation is refused.
 	eventAttestationRefused = "AttestationRefused"
 	// eventStillStopping: the deletion of the singleton waits for a pod.
 	eventStillStopping = "StillStopping"
 )
 
-// announce tells of a change of status: by events, log lines, and the metrics of
-// a handoff that was completed.
+// announce reports a change of the status by events, log lines and the metrics of completed handoffs.
 func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSingleton) {
 	r.announceInjection(ctx, before, after)
 	r.announceProof(ctx, before, after)
 	r.announceDrain(ctx, before, after)
 	if completes(&before.Status, &after.Status) {
 		r.Metrics.completed(after.Status.LastTransition)
-		r.tell(ctx, after, corev1.EventTypeNormal, "Handoff", eventHandoffCompleted, ending(&after.Status))
+		r.emit(ctx, after, corev1.EventTypeNormal, "Handoff", eventHandoffCompleted, ending(&after.Status))
 	}
 	r.announceHandoff(ctx, before, after)
 }
 
-// announceHandoff tells that a handoff began, and then of it only what takes longer than
-// it usually does, or needs a person. Where no new holder comes of it, the outcome that
-// follows is its end.
+// announceHandoff reports the begin of a handoff, and afterwards only steps that take longer than typical or need a
+// person.
 func (r *Reconciler) announceHandoff(ctx context.Context, before, after *v1.StatefulSingleton) {
 	was, is := &before.Status, &after.Status
 	reason, failed := string(outcomeOf(is)), is.Phase == v1.PhaseFailed
-	expected := usual(was, is) && (!failed || was.Phase == v1.PhaseFailed)
+	expected := isExpected(was, is) && (!failed || was.Phase == v1.PhaseFailed)
 	if begins(was, is) {
 		note := beginning(was, is)
 		if expected {
 			note += ": " + is.Message
 		}
-		r.tell(ctx, after, corev1.EventTypeNormal, "Handoff", eventHandoffStarted, note)
+		r.emit(ctx, after, corev1.EventTypeNormal, "Handoff", eventHandoffStarted, note)
 	}
 	installed := meta.FindStatusCondition(is.Conditions, v1.ConditionPolicyInstalled)
 	switch {
 	case outcomeOf(was) == outcomeOf(is) && was.Phase == is.Phase:
-	case installed != nil && installed.Reason == reason: // told already
+	case installed != nil && installed.Reason == reason: // announceInjection reports it
 	case expected:
 		r.log(ctx, after, reason, is.Message)
 	case failed || outcomeOf(is) == handoff.HolderNotReady:
-		r.tell(ctx, after, corev1.EventTypeWarning, "Handoff", reason, is.Message)
+		r.emit(ctx, after, corev1.EventTypeWarning, "Handoff", reason, is.Message)
 	default:
-		r.tell(ctx, after, corev1.EventTypeNormal, "Handoff", reason, is.Message)
+		r.emit(ctx, after, corev1.EventTypeNormal, "Handoff", reason, is.Message)
 	}
 }
 
-// usual tells whether the outcome is a step that handoffs take anyway, or one that another
-// event tells of.
-func usual(before, after *v1.StatefulSingletonStatus) bool {
+// isExpected returns true if every handoff has the outcome, or another event reports it.
+func isExpected(before, after *v1.StatefulSingletonStatus) bool {
 	switch outcomeOf(after) {
 	case handoff.Released, handoff.Adopted, handoff.HolderEnded, handoff.AwaitingPod, handoff.Rolling:
 		return true
 	case handoff.HolderReady:
 		return completes(before, after)
-	case handoff.Starting: // written early, for the gap
+	case handoff.Starting: // the status was written for the gap
 		was, is := before.LastTransition, after.LastTransition
 		return is != nil && is.GapMilliseconds != nil && (was == nil || was.GapMilliseconds == nil)
 	case handoff.NoPods, handoff.WarmingUp, handoff.HolderNotReady, handoff.AwaitingHandover, handoff.StandbyNotWarm, handoff.Retiring,
-		handoff.RetiringCold, handoff.HolderStopping, handoff.HolderLost, handoff.SeveralRun, handoff.Overlapping: // news
+		handoff.RetiringCold, handoff.HolderStopping, handoff.HolderLost, handoff.SeveralRun, handoff.Overlapping:
 	}
 	return false
 }
 
-// begins tells whether a handoff began.
+// begins returns true if a handoff began.
 func begins(before, after *v1.StatefulSingletonStatus) bool {
 	was, is := before.LastTransition, after.LastTransition
 	switch outcome := outcomeOf(after); {
-	case !handingOver(after):
+	case !inHandoff(after):
 		return false
 	case outcome == handoff.SeveralRun || outcome == handoff.Overlapping || outcome == handoff.HolderLost || outcome == reasonTooManyPods:
-		return false // no handoff can
-	case !handingOver(before) || completes(before, after):
+		return false // no handoff can begin
+	case !inHandoff(before) || completes(before, after):
 		return true
 	}
-	// The last one ended without its holder having been Ready.
+	// The last handoff ended before its holder was Ready.
 	return was != nil && is != nil && was.To != "" && was.Ready == nil && was.To != is.To
 }
 
-// completes tells whether the last transition's holder is Ready, and was not before.
+// completes returns true if the holder of the last transition became Ready.
 func completes(before, after *v1.StatefulSingletonStatus) bool {
 	was, is := before.LastTransition, after.LastTransition
 	return is != nil && is.Ready != nil && (was == nil || was.Ready == nil)
 }
 
-func handingOver(status *v1.StatefulSingletonStatus) bool {
+func inHandoff(status *v1.StatefulSingletonStatus) bool {
 	return status.Phase == v1.PhaseTransitioning || status.Phase == v1.PhaseFailed
 }
 
@@ -125,8 +122,7 @@ func outcomeOf(status *v1.StatefulSingletonStatus) handoff.Outcome {
 	return handoff.Outcome(ready.Reason)
 }
 
-// beginning says from which pod to which a handoff goes, and for which cause: before it is
-// recorded, as far as is known.
+// beginning returns the note of a handoff that began: its pods and its cause, as far as they are known.
 func beginning(before, after *v1.StatefulSingletonStatus) string {
 	from, to, cause := after.ActivePod, "", ""
 	if len(after.StandbyPods) > 0 {
@@ -136,15 +132,15 @@ func beginning(before, after *v1.StatefulSingletonStatus) string {
 		from, to, cause = t.From, t.To, string(t.Cause)
 	}
 	note := "handoff"
-	for _, part := range []struct{ name, value string }{{" from pod ", from}, {" to pod ", to}, {", cause ", cause}} {
-		if part.value != "" {
-			note += part.name + part.value
+	for _, field := range []struct{ name, value string }{{" from pod ", from}, {" to pod ", to}, {", cause ", cause}} {
+		if field.value != "" {
+			note += field.name + field.value
 		}
 	}
 	return note
 }
 
-// ending says what the last handoff came to.
+// ending returns the note of a completed handoff.
 func ending(after *v1.StatefulSingletonStatus) string {
 	t := after.LastTransition
 	note := fmt.Sprintf("pod %s holds with epoch %d: cause %s", t.To, after.Epoch, t.Cause)
@@ -160,7 +156,7 @@ func ending(after *v1.StatefulSingletonStatus) string {
 	return note
 }
 
-// announceProof tells that a pod counts as dead because a person said so.
+// announceProof reports a proof of termination that rests on a statement of a person.
 func (r *Reconciler) announceProof(ctx context.Context, before, after *v1.StatefulSingleton) {
 	was, is := before.Status.LastTransition, after.Status.LastTransition
 	if is == nil || was != nil && was.Terminated.Equal(is.Terminated) {
@@ -168,33 +164,33 @@ func (r *Reconciler) announceProof(ctx context.Context, before, after *v1.Statef
 	}
 	switch is.Proof {
 	case v1.ProofAttested:
-		r.tell(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
-			fmt.Sprintf("pod %s counts as dead: a person attested that it has stopped for good", is.From))
+		r.emit(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
+			fmt.Sprintf("pod %s counts as terminated: a person attested it", is.From))
 	case v1.ProofNodeOutOfService:
-		r.tell(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
-			fmt.Sprintf("pod %s counts as dead: its node does not answer and bears the taint %s, by which a person vouches that it is off", is.From, corev1.TaintNodeOutOfService))
-	case v1.ProofKubeletReported, v1.ProofNeverSignalled: // nobody has to be believed
+		r.emit(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
+			fmt.Sprintf("pod %s counts as terminated: its node does not answer and has the taint %s, with which a person states that the node is off", is.From, corev1.TaintNodeOutOfService))
+	case v1.ProofKubeletReported, v1.ProofNeverSignalled: // no person is involved
 	}
 }
 
-// announceDrain tells of a drain of the holder's node, of why evictions don't wait,
-// and of a person's word that is not followed.
+// announceDrain reports a drain of the holder's node, why evictions are not blocked, and a requested handoff that
+// cannot be followed.
 func (r *Reconciler) announceDrain(ctx context.Context, before, after *v1.StatefulSingleton) {
 	drained := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionDraining)
 	if drained != nil && meta.FindStatusCondition(before.Status.Conditions, v1.ConditionDraining) == nil {
-		r.tell(ctx, after, corev1.EventTypeNormal, "Drain", v1.ConditionDraining, drained.Message)
+		r.emit(ctx, after, corev1.EventTypeNormal, "Drain", v1.ConditionDraining, drained.Message)
 	}
 	was := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionGuarded)
 	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionGuarded)
 	if is != nil && is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason) {
-		kind := corev1.EventTypeNormal
+		eventType := corev1.EventTypeNormal
 		if was != nil && drained != nil && is.Reason != handoff.StandbyWaits || is.Reason == reasonBudgetRefused {
-			kind = corev1.EventTypeWarning // what was waited for does not come
+			eventType = corev1.EventTypeWarning
 		}
-		r.tell(ctx, after, kind, "Guard", is.Reason, is.Message)
+		r.emit(ctx, after, eventType, "Guard", is.Reason, is.Message)
 	}
-	if word := after.Status.Handover; word != nil && word.Refused != "" && (before.Status.Handover == nil || *before.Status.Handover != *word) {
-		r.tell(ctx, after, corev1.EventTypeWarning, "Handover", eventHandoverRefused, word.Refused)
+	if asked := after.Status.Handover; asked != nil && asked.Refused != "" && (before.Status.Handover == nil || *before.Status.Handover != *asked) {
+		r.emit(ctx, after, corev1.EventTypeWarning, "Handover", eventHandoverRefused, asked.Refused)
 	}
 }
 
@@ -204,26 +200,26 @@ func (r *Reconciler) announceInjection(ctx context.Context, before, after *v1.St
 	if is == nil || was != nil && was.Reason == is.Reason {
 		return
 	}
-	kind := corev1.EventTypeNormal
+	eventType := corev1.EventTypeNormal
 	if is.Status == metav1.ConditionFalse && is.Reason != reasonInstalling {
-		kind = corev1.EventTypeWarning
+		eventType = corev1.EventTypeWarning
 	}
-	r.tell(ctx, after, kind, "Inject", is.Reason, is.Message)
+	r.emit(ctx, after, eventType, "Inject", is.Reason, is.Message)
 }
 
-// tell writes an event and a log line.
-func (r *Reconciler) tell(ctx context.Context, singleton *v1.StatefulSingleton, kind, action, reason, message string) {
-	// The API server refuses an event with a longer note.
+// emit writes an event and a log line.
+func (r *Reconciler) emit(ctx context.Context, singleton *v1.StatefulSingleton, eventType, action, reason, message string) {
+	// The API server rejects an event with a longer note.
 	const maxNote = 1024
 	note := message
 	if len(note) > maxNote {
 		note = strings.ToValidUTF8(note[:maxNote-len("…")], "") + "…"
 	}
-	r.Recorder.Eventf(singleton, nil, kind, reason, action, "%s", note)
+	r.Recorder.Eventf(singleton, nil, eventType, reason, action, "%s", note)
 	r.log(ctx, singleton, reason, message)
 }
 
-// log writes the log line alone, of what is no news to whoever reads the events.
+// log writes a log line without an event.
 func (r *Reconciler) log(ctx context.Context, singleton *v1.StatefulSingleton, reason, message string) {
 	status := &singleton.Status
 	ctrl.LoggerFrom(ctx).Info(message, "reason", reason, "phase", status.Phase, "activePod", status.ActivePod, "epoch", status.Epoch)

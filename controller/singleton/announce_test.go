@@ -31,7 +31,7 @@ func status(phase v1.Phase, outcome handoff.Outcome, message, active string, las
 }
 
 // Whoever reads the events finds a beginning, what was not as usual, and an end.
-func TestStory(t *testing.T) {
+func TestAnnounce(t *testing.T) {
 	const (
 		running, transitioning, failed = v1.PhaseRunning, v1.PhaseTransitioning, v1.PhaseFailed
 		stays                          = "pod db-2 is not scheduled yet; pod db-1 goes on until it is warm"
@@ -138,7 +138,7 @@ func TestStory(t *testing.T) {
 				status(transitioning, handoff.Starting, waits.Message, "db-2", &vouchedStarted),
 			},
 			[]string{
-				"Warning NodeOutOfService pod db-1 counts as dead: its node does not answer and bears the taint node.kubernetes.io/out-of-service, by which a person vouches that it is off",
+				"Warning NodeOutOfService pod db-1 counts as terminated: its node does not answer and has the taint node.kubernetes.io/out-of-service, with which a person states that the node is off",
 			},
 		},
 		"a rollout that is undone": {
