@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -108,36 +109,16 @@ func CheckInjected(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	require(slices.ContainsFunc(pod.Spec.Volumes, isPodinfoVolume), "no downward API volume %s with %s", podinfoVolume, signal.Annotation)
 	require(slices.ContainsFunc(pod.Spec.InitContainers, isSidecar), "no native sidecar %s", v1.SidecarName)
 
-	held := heldContainers(pod, s)
-	require(len(held) > 0, "no regular container to hold: spec.containers names %s", strings.Join(s.Spec.Containers, ", "))
-	for _, c := range held {
-		require(isHeld(pod, c), "container %s is not held", c.Name)
+	holds := slices.DeleteFunc(handoff.Holds(pod, s), func(h handoff.Hold) bool { return !h.Named })
+	require(slices.ContainsFunc(holds, func(h handoff.Hold) bool { return !h.Init }),
+		"no regular container to hold: spec.containers names %s", strings.Join(s.Spec.Containers, ", "))
+	for _, h := range holds {
+		require(works(pod, h), "container %s is not held", h.Container)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("pod is not injected: %w", errors.Join(missing...))
 	}
 	return nil
-}
-
-// heldContainers are the containers of pod that s wants held. None: it names no
-// regular one.
-func heldContainers(pod *corev1.Pod, s *v1.StatefulSingleton) []corev1.Container {
-	named := func(c corev1.Container) bool { return slices.Contains(s.Spec.Containers, c.Name) }
-	var held []corev1.Container
-	for _, c := range pod.Spec.Containers {
-		if len(s.Spec.Containers) == 0 || named(c) {
-			held = append(held, c)
-		}
-	}
-	if len(held) == 0 {
-		return nil
-	}
-	for _, c := range pod.Spec.InitContainers {
-		if c.Name != v1.SidecarName && (s.Spec.HoldInitContainers || named(c)) {
-			held = append(held, c)
-		}
-	}
-	return held
 }
 
 func isSignalVolume(v corev1.Volume) bool {
@@ -158,20 +139,23 @@ func isSidecar(c corev1.Container) bool {
 		hasMount(c, signalVolume, signal.Dir) && hasMount(c, podinfoVolume, signal.PodinfoDir)
 }
 
-// isHeld tells whether container c of pod waits, by the wrapper or by the barrier.
-func isHeld(pod *corev1.Pod, c corev1.Container) bool {
-	if len(c.Command) > len(wrapper) && slices.Equal(c.Command[:len(wrapper)], wrapper) {
+// works returns true if the pod has everything that the wrapper or the barrier of a container needs.
+func works(pod *corev1.Pod, h handoff.Hold) bool {
+	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	c := all[slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == h.Container })]
+	switch h.By {
+	case handoff.ByWrapper:
 		// The gate needs its volume and the pod's uid. See sharesProcesses.
 		return hasMount(c, signalVolume, signal.Dir) && hasOwnUID(c) &&
 			!ptr.Deref(pod.Spec.ShareProcessNamespace, false) && !pod.Spec.HostPID
+	case handoff.ByBarrier:
+		return barrierConfigMap.MatchString(h.ConfigMap) && slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+			return e.Name == signal.EpochEnv && e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil &&
+				e.ValueFrom.ConfigMapKeyRef.Name == h.ConfigMap && e.ValueFrom.ConfigMapKeyRef.Key == signal.EpochKey
+		})
+	case handoff.ByNothing:
 	}
-	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
-		if e.Name != signal.EpochEnv || e.ValueFrom == nil || e.ValueFrom.ConfigMapKeyRef == nil {
-			return false
-		}
-		ref := e.ValueFrom.ConfigMapKeyRef
-		return ref.Key == signal.EpochKey && !ptr.Deref(ref.Optional, false) && barrierConfigMap.MatchString(ref.Name)
-	})
+	return false
 }
 
 // hasOwnUID tells whether the one variable signal.PodUIDEnv of c is the pod's uid.

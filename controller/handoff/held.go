@@ -15,6 +15,8 @@ import (
 // heldContainer is a container that must not start its main process before the signal.
 type heldContainer struct {
 	name string
+	// named: the singleton asks for the container to be held.
+	named bool
 	// open: the singleton names the container, but nothing holds it.
 	open bool
 	// configMap is the ConfigMap of the barrier. Empty: the wrapper holds the container, or nothing does.
@@ -47,9 +49,10 @@ func heldOf(containers []corev1.Container, statuses []corev1.ContainerStatus, as
 	for i := range containers {
 		c := &containers[i]
 		if h, ok := hold(c, statuses); ok {
+			h.named = asked(c.Name)
 			all = append(all, h)
 		} else if asked(c.Name) {
-			all = append(all, heldContainer{name: c.Name, open: true, status: statusOf(statuses, c.Name)})
+			all = append(all, heldContainer{name: c.Name, named: true, open: true, status: statusOf(statuses, c.Name)})
 		}
 	}
 	return all
@@ -204,6 +207,8 @@ const (
 // Hold is a container that must not start its main process before the signal.
 type Hold struct {
 	Container string
+	// Named: the singleton asks for the container to be held, by its name or as one of a kind.
+	Named bool
 	// Init: the container is an init container.
 	Init bool
 	By   Holding
@@ -215,7 +220,7 @@ type Hold struct {
 func Holds(pod *corev1.Pod, singleton *v1.StatefulSingleton) []Hold {
 	var all []Hold
 	for _, h := range held(pod, singleton) {
-		hold := Hold{Container: h.name, Init: h.init, By: ByWrapper, ConfigMap: h.configMap}
+		hold := Hold{Container: h.name, Named: h.named, Init: h.init, By: ByWrapper, ConfigMap: h.configMap}
 		switch {
 		case h.open:
 			hold.By = ByNothing
