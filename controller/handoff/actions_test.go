@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// actionKind is what may happen, by one of the world's actors to a pod, a node or a
-// controller. Its number is what traces are made of.
+// actionKind is an action of one actor on a pod, a node or a controller. Traces consist of actionKind numbers.
 type actionKind uint8
 
 const (
-	// What goes on by itself, sooner or later.
+	// Actions that happen without a fault, in any order.
 	bindAction actionKind = iota
 	seeAction
 	actAction
@@ -22,7 +21,7 @@ const (
 	createAction
 	recreateAction
 	backAction
-	// Faults, and what people do.
+	// Faults and actions of people.
 	deleteAction
 	forceAction
 	evictAction
@@ -40,7 +39,7 @@ const (
 	actionKinds
 )
 
-// firstFault is the first of what is counted against world.faults.
+// firstFault is the first action that counts against world.faults.
 const firstFault = deleteAction
 
 var actionTexts = [actionKinds]string{
@@ -116,14 +115,14 @@ func (m *model) nextOfWorkload(w *world, then func(actionKind, uint8, uint8)) {
 	}
 }
 
-// stuck tells whether a pod would be gone but for its finalizer: what brings a controller to
-// look after the pods of a singleton that is gone.
+// stuck returns true if only the finalizer keeps the object of a terminating pod. Controllers then look at the pods of
+// a deleted singleton.
 func (w *world) stuck() bool {
 	return slices.ContainsFunc(w.pods[:], func(p podState) bool { return p.exists() && p.deleting && p.finalizer })
 }
 
-// lost tells whether the record is all that is left of a pod that may run. Whoever
-// erases it then is not covered by the promise.
+// lost returns true if only the record is left of a pod that may run. The guarantee does not cover a person who erases
+// the singleton in this state.
 func (w *world) lost() bool {
 	h := w.singleton.holder
 	return h > 0 && w.pods[h-1].gone && w.pods[h-1].mayRun()
@@ -211,7 +210,7 @@ func (m *model) nextOfKubelet(w *world, i int, then func(actionKind, uint8, uint
 	}
 }
 
-// do has the action happen. The law is kept, or it panics with a violation.
+// do executes the action. do panics with a violation if the action breaks a guarantee.
 func (m *model) do(w *world, kind actionKind, a, b uint8) {
 	i := int(a)
 	if kind >= firstFault {
@@ -292,7 +291,7 @@ func (w *world) suffer(kind actionKind, i int) {
 	}
 }
 
-// tell says in words what happened, given the world before it.
+// tell returns a description of the action. before is the world before the action.
 func (m *model) tell(before, after *world, kind actionKind, a, b uint8) string {
 	name := podName(int(a))
 	switch kind {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// canonical makes equal what goes on alike: nodes and controllers have no names, and
-// what nobody asks for any more has no difference.
+// canonical makes worlds equal if they behave in the same way. canonical sorts nodes and controllers, and clears state
+// that no later action reads.
 func (m *model) canonical(w *world) {
 	for i := range w.pods {
 		p := &w.pods[i]
@@ -33,7 +33,7 @@ func (m *model) canonical(w *world) {
 	}
 }
 
-// forget has a controller not know what none of its further steps asks for.
+// forget clears what the remaining steps of the controller do not read.
 func (m *model) forget(c *controllerState) {
 	if c.stage != planStage {
 		return
@@ -65,8 +65,8 @@ func compareBools(a, b bool) int {
 	return -1
 }
 
-// nodesSwapped tells whether the second node stands where the first one should: the
-// first pod that is on a node is on the first.
+// nodesSwapped returns true if the two nodes are not in canonical order. In canonical order, the first pod with a node
+// is on the first node.
 func nodesSwapped(w *world) bool {
 	for i := range w.pods {
 		if w.pods[i].node > 0 {

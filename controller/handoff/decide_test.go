@@ -14,16 +14,16 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// decideCase is what is seen, and what shall be done about it.
+// decideCase is a snapshot and the expected plan.
 type decideCase struct {
 	snapshot    *SnapshotWrapper
 	wantOutcome handoff.Outcome
 	wantSteps   []handoff.Step
-	// wantHolder is empty where nobody holds.
+	// wantHolder is empty if no pod holds.
 	wantHolder string
 	wantEpoch  int64
 	wantPhase  v1.Phase
-	// wantMessage is in the message.
+	// wantMessage is a part of the message.
 	wantMessage string
 }
 
@@ -60,7 +60,7 @@ func (tc decideCase) run(t *testing.T) {
 	}
 }
 
-// wantNoRelease wants a plan that signals no pod, and leaves the holder as it is.
+// wantNoRelease checks that the plan signals no pod and keeps the holder.
 func wantNoRelease(t *testing.T, s handoff.Snapshot, plan handoff.Plan) {
 	t.Helper()
 	signals := slices.ContainsFunc(plan.Steps, func(step handoff.Step) bool { _, is := step.(handoff.Signal); return is })
@@ -415,8 +415,8 @@ func TestDecideAdoption(t *testing.T) {
 	})
 }
 
-// One of two that run takes no finalizer any more. Once it is gone nobody knows that it has
-// ended, and the other one is not taken for the only one.
+// One of two running pods is terminating and cannot receive a finalizer. After the object is removed, the other pod is
+// not adopted, because nothing proves that the removed pod has terminated.
 func TestDecideMissesRemovedPod(t *testing.T) {
 	other, standby := MakePod("db-0").Ready().Protected(), MakePod("db-2").Injected().Warm()
 	adopted := handoff.Decide(MakeSnapshot(other, MakePod("db-1").Ready().Deleting(), standby).Snapshot, now)
@@ -428,21 +428,21 @@ func TestDecideMissesRemovedPod(t *testing.T) {
 	}.run(t)
 }
 
-// overruled is a pod whose barrier holds nothing, since the last variable of a name wins.
+// overruled returns a pod whose barrier has no effect. The last variable of a name overrides the others.
 func overruled(name string) *PodWrapper {
 	p := MakePod(name).Barrier().Injected().Running()
 	p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: signal.EpochEnv, Value: "1"})
 	return p
 }
 
-// optional is a pod whose barrier holds nothing, since its ConfigMap need not exist.
+// optional returns a pod whose barrier has no effect, because its ConfigMap is optional.
 func optional(name string) *PodWrapper {
 	p := MakePod(name).Barrier().Injected().Warm()
 	p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Optional = new(true)
 	return p.State("app", waiting("ContainerCreating", ""))
 }
 
-// commanded is an injected pod with that command, whatever the policy made of it.
+// commanded returns an injected pod with the given command instead of the command that the policy sets.
 func commanded(name string, command ...string) *PodWrapper {
 	p := MakePod(name).Injected().Warm()
 	p.Spec.Containers[0].Command = command
@@ -887,8 +887,8 @@ func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
 	})
 }
 
-// Revisions of two Deployments can't be compared: the next holder is of the Deployment that
-// the last one was of, and the message says that the other one's rollout has no effect.
+// Revisions of different Deployments are not comparable. The next holder comes from the same Deployment as the last
+// holder, and the message says that a rollout of the other Deployment has no effect.
 func TestDecideSeveralDeployments(t *testing.T) {
 	const message = "Pods of several Deployments match spec.selector (db, other): only a rollout of the Deployment whose pod holds takes effect. " +
 		"Have spec.selector pick the pods of one of them"
@@ -944,7 +944,7 @@ func TestDecideSeveralDeployments(t *testing.T) {
 	}
 }
 
-// A Job whose pod has done its work creates no other one: nobody is waited for.
+// A Job whose pod has succeeded creates no other pod. The singleton waits for no pod.
 func TestDecideCompletedJob(t *testing.T) {
 	pod := func() *PodWrapper { return MakePod("db-1").OwnedBy("Job", "db").Injected().Holding().Ended() }
 	succeeded := func() *PodWrapper { return pod().Phase(corev1.PodSucceeded) }
@@ -952,7 +952,7 @@ func TestDecideCompletedJob(t *testing.T) {
 		holder    *PodWrapper
 		others    []*PodWrapper
 		wantCause v1.Cause
-		// want is the outcome of the next look.
+		// want is the outcome of the next decision.
 		want        handoff.Outcome
 		wantPhase   v1.Phase
 		wantMessage string

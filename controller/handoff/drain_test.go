@@ -15,7 +15,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// drainCase is what is seen of a holder that may have to go, and what shall be done.
+// drainCase is a snapshot of a holder that may have to be replaced, and the expected plan.
 type drainCase struct {
 	snapshot    *SnapshotWrapper
 	wantOutcome handoff.Outcome
@@ -24,7 +24,7 @@ type drainCase struct {
 	wantBudget  bool
 	// wantGuarded is the reason of condition Guarded.
 	wantGuarded string
-	// wantDraining: the condition Draining is there.
+	// wantDraining is true if condition Draining must be True.
 	wantDraining bool
 	wantMessage  string
 	wantRequeue  time.Duration
@@ -66,17 +66,16 @@ func runDrain(t *testing.T, cases map[string]drainCase) {
 	}
 }
 
-// rolled has the Deployment rolled to replace db-1.
+// rolled are the steps that roll the Deployment to replace db-1.
 var rolled = []handoff.Step{handoff.Roll{Deployment: "db", UID: uidOf("db"), Version: version, Replaces: ref("db-1")}}
 
-// holding is pod db-1 of revision 1, which holds on node-1.
+// holding returns pod db-1 of revision 1, which holds on node-1.
 func holding() *PodWrapper { return MakePod("db-1").Revision(1).Injected().Holding() }
 
-// next is a pod of revision 2, warm on the node.
+// next returns pod db-2 of revision 2, which is warm on the node.
 func next(node string) *PodWrapper { return MakePod("db-2").Revision(2).Injected().Warm().On(node) }
 
-// Where the holder's Deployment can bring up a pod beside it, evictions wait, and a
-// drain has the holder replaced.
+// If the holder's Deployment can create a second pod, evictions wait. A drain then replaces the holder.
 func TestDecideDrain(t *testing.T) {
 	pending := func() *PodWrapper {
 		return MakePod("db-2").Revision(2).Injected().Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available")
@@ -187,7 +186,7 @@ func TestDecideDrain(t *testing.T) {
 	})
 }
 
-// Where nothing could take over before the holder stops, evictions don't wait.
+// If no other pod can be warm before the holder stops, evictions do not wait.
 func TestDecideDrainWithoutSurge(t *testing.T) {
 	surge := appsv1.RollingUpdateDeploymentStrategyType
 	plain := func(s *SnapshotWrapper, reason, message string) drainCase {
@@ -241,7 +240,7 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 	})
 }
 
-// Between two holders the budget is left as it is, so that no handoff writes it.
+// Between two holders the budget stays as it is, unless spec.drain is Evict. Handoffs do not write it.
 func TestDecideKeepsTheBudget(t *testing.T) {
 	standby := MakePod("db-2").Revision(2).Injected()
 	for name, s := range map[string]func() *SnapshotWrapper{
@@ -325,7 +324,7 @@ func TestDecideHandover(t *testing.T) {
 	})
 }
 
-// A word is done with once the holder is another, or it was refused.
+// An annotation value is recorded as handled when the holder changes or when the request is refused.
 func TestDecideHandoverActsOnce(t *testing.T) {
 	dead := func() *PodWrapper { return holding().Deleting().Ended() }
 	for name, tc := range map[string]struct {
@@ -358,7 +357,7 @@ func TestDecideHandoverActsOnce(t *testing.T) {
 	}
 }
 
-// A drain is forgotten with its holder.
+// A new holder has no condition Draining.
 func TestDecideForgetsTheDrain(t *testing.T) {
 	s := MakeSnapshot(holding().Deleting().Ended(), next(node2)).Holder("db-1").DrainedFor(time.Minute)
 	status := handoff.Decide(s.Snapshot, now).Status
@@ -367,8 +366,8 @@ func TestDecideForgetsTheDrain(t *testing.T) {
 	}
 }
 
-// A drain or a person's word is the cause where the holder was replaced for it, and
-// not where it went in another way meanwhile.
+// The cause is Drain or Handover only if the holder was replaced for that reason. If the holder ended in another way,
+// the cause says so.
 func TestDecideNamesTheCauseOfReplacement(t *testing.T) {
 	dead := func() *PodWrapper { return holding().Deleting().Ended() }
 	retired := func(pod *PodWrapper) *SnapshotWrapper { return MakeSnapshot(pod).ReplicaSet("db-v1", 0).Holder("db-1") }

@@ -6,7 +6,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// An administrator may raise the epoch, as after a restore: it goes on from there.
+// An administrator may raise the epoch, for example after a restore. Decide continues from the raised epoch.
 func TestDecideGoesOnFromARaisedEpoch(t *testing.T) {
 	const raised = 1041
 	for name, tc := range map[string]struct {

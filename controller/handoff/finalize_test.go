@@ -11,12 +11,12 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// A singleton that is deleted leaves a pod that runs to another one that picks it, too.
+// While a singleton is deleted, a running pod keeps its finalizer if another singleton selects the pod.
 func TestDeletionKeepsPodsOfOthers(t *testing.T) {
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
-		// goes: the other singleton is being deleted, too.
+		// goes is true if the other singleton is also being deleted.
 		goes     bool
 		wantKeep []handoff.PodRef
 	}{
@@ -40,13 +40,13 @@ func TestDeletionKeepsPodsOfOthers(t *testing.T) {
 	}
 }
 
-// removeFinalizer takes the finalizer off the pod in the version that was read.
+// strip returns the step that removes the finalizer of the pod in the version that was read.
 func strip(name string) handoff.RemoveFinalizer {
 	return handoff.RemoveFinalizer{Pod: ref(name), Version: version}
 }
 
-// A singleton that is deleted lets go of its pods first, each as it was read, and goes
-// itself only once it waits for none.
+// A deleted singleton first removes the finalizers of its pods, each in the version that was read. The singleton is
+// removed only after no pod is left to wait for.
 func TestFinalize(t *testing.T) {
 	finish := handoff.Finish{Version: version}
 	unchoose := handoff.RemoveFinalizer{Pod: ref("db-2"), Version: version, Unchoose: true}
@@ -98,8 +98,8 @@ func TestFinalize(t *testing.T) {
 	}
 }
 
-// Of the pods of a singleton that is gone only those may go that are dead for good, and
-// that no other one has to let go of.
+// Pods of a removed singleton lose their finalizer only with a proof of termination, and only if no other singleton
+// selects them.
 func TestOrphans(t *testing.T) {
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper

@@ -15,21 +15,20 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// How pod db-1 runs, as bits of a shape.
+// Each bit of a shape is a fact about pod db-1, whose main process runs.
 const (
-	recorded  = 1 << iota // it is the recorded holder
-	injected              // it was held, by the wrapper or a barrier
-	deleting              // its deletion was asked for
-	nodeLost              // its node does not answer
-	vanished              // its object is gone, if it is recorded
-	barriers              // what holds a pod is a barrier
-	unseen                // nobody wrote down yet that it was signalled
+	recorded  = 1 << iota // the pod is the recorded holder
+	injected              // the wrapper or a barrier held the pod
+	deleting              // the pod is terminating
+	nodeLost              // the node does not answer
+	vanished              // the object is gone, if the pod is recorded
+	barriers              // a barrier holds the pod, not the wrapper
+	unseen                // the record does not say yet that the pod was signalled
 	allShapes = 1<<iota - 1
 )
 
-// Whatever annotations, variables and names say: while db-1 runs, and nobody vouches
-// for its end where only a person can, no plan releases db-2, a warm standby; and
-// each plan's status is one that can be stored.
+// While db-1 runs, no plan releases the warm standby db-2, for all values of annotations, variables and names. The
+// exception is an attestation where only a person can know that db-1 has terminated. Each planned status can be stored.
 func FuzzDecide(f *testing.F) {
 	uid, own := string(uidOf("db-1")), signalOf("db-1", 7).Signal.String()
 	foreign, late := signalOf("db-2", 8).Signal.String(), `{"uid":"`+uid+`","epoch":7,"time":"0000-01-01T00:00:00+23:59"}`
@@ -46,7 +45,7 @@ func FuzzDecide(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, shape uint8, word, signal1, injected1, signal2, injected2, env, configMap string) {
 		if !utf8.ValidString(word + signal1 + injected1 + signal2 + injected2 + env + configMap) {
-			return // the API server stores none
+			return // the API server rejects invalid UTF-8
 		}
 		is := func(bit uint8) bool { return shape&bit != 0 }
 		podOf := func(name, itsSignal, itsInjection string, held bool) *PodWrapper {
@@ -67,7 +66,7 @@ func FuzzDecide(f *testing.F) {
 		if is(recorded) {
 			runner.Label(v1.RoleLabel, v1.RoleActive).Protected()
 		} else if given, err := signal.Parse([]byte(signal1)); is(injected) && !is(barriers) && (err != nil || given.UID != uid) {
-			return // what the wrapper holds, and bears no signal of its own, does not run
+			return // a pod that the wrapper holds and that has no valid signal does not run
 		}
 		if is(deleting) {
 			runner.Deleting()
@@ -98,7 +97,7 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// wantNothingFor wants a plan that neither records nor releases the pod.
+// wantNothingFor checks that the plan neither records nor releases the pod.
 func wantNothingFor(t *testing.T, plan handoff.Plan, pod string) {
 	t.Helper()
 	if plan.Status.ActivePodUID == uidOf(pod) {
@@ -122,7 +121,7 @@ func wantNothingFor(t *testing.T, plan handoff.Plan, pod string) {
 	}
 }
 
-// wantStorable wants a status that reads as it was written.
+// wantStorable checks that the status does not change when it is written and read.
 func wantStorable(t *testing.T, status v1.StatefulSingletonStatus) {
 	t.Helper()
 	data, err := json.Marshal(status)

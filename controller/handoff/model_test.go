@@ -14,10 +14,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// The model is a small world around the real Decide and the order of its steps: an
-// API server, kubelets, controllers that die or come late, a workload, and a person
-// who errs but does not lie. The search visits all of it, the walk wanders in a
-// larger one.
+// The model is a small world around the real Decide and its steps. It has an API server, kubelets, controllers that
+// crash or act late, and a workload. It also has a person who makes mistakes but attests only the truth. The search
+// visits all states of a small world. The walk takes random paths through a larger world.
 
 const (
 	maxPods        = 6
@@ -25,36 +24,34 @@ const (
 	maxControllers = 3
 )
 
-// world is what is true, and what the API server knows of it. Worlds that are equal
-// go on alike.
+// world is the actual state and the state that the API server stores. Equal worlds behave in the same way.
 type world struct {
 	singleton   singletonState
 	pods        [maxPods]podState
 	nodes       [maxNodes]nodeState
 	controllers [maxControllers]controllerState
-	// revision is the Deployment's newest; retired has a bit for each ReplicaSet that
-	// is scaled to zero.
+	// revision is the newest revision of the Deployment. retired has a bit for each ReplicaSet that is scaled to zero.
 	revision, retired uint8
-	// faults is how many more there may be.
+	// faults is the number of faults that may still happen.
 	faults uint8
-	// lives is how many singletons there have been.
+	// lives is the number of singletons that were created.
 	lives uint8
-	// excused: something happened after which a person may have to help.
+	// excused is true after an event that may require help from a person.
 	excused bool
 }
 
-// singletonState is what is stored of the singleton, or what a controller read.
+// singletonState is the stored singleton, or the singleton that a controller read.
 type singletonState struct {
 	exists, deleting bool
-	// life is its uid: how many there have been.
+	// life is the uid: the number of singletons that were created so far.
 	life uint8
-	// holder is the record: the number of the pod, from 1.
+	// holder is the number of the recorded pod, from 1.
 	holder uint8
-	// open: the old holder is dead, and no other one is recorded.
+	// open is true if the old holder has terminated and no other holder is recorded.
 	open bool
-	// signalled: the record says that the holder was signalled.
+	// signalled is true if the record says that the holder was signalled.
 	signalled bool
-	// word is the pod that a person attests, from 1.
+	// word is the number of the attested pod, from 1.
 	word  uint8
 	epoch uint8
 }
@@ -63,7 +60,7 @@ type podKind uint8
 
 const (
 	noPod podKind = iota
-	// overPod was one: neither object nor process is left.
+	// overPod is a pod whose object is removed and whose processes have ended.
 	overPod
 	barePod
 	wrapperPod
@@ -74,12 +71,12 @@ type podPhase uint8
 
 const (
 	livePhase podPhase = iota
-	// endedPhase was written by the kubelet, failedPhase by the pod garbage collector.
+	// The kubelet writes endedPhase. The pod garbage collector writes failedPhase.
 	endedPhase
 	failedPhase
 )
 
-// process is what runs of a pod, or what the kubelet reported of it.
+// process is the state of the main process, or the state that the kubelet reported.
 type process uint8
 
 const (
@@ -95,21 +92,21 @@ type podState struct {
 	kind           podKind
 	revision, node uint8
 
-	// The object.
+	// State of the object.
 	gone, deleting, noGrace, finalizer, signal, role, gate, configMap bool
 	phase                                                             podPhase
-	// mayOpen: the record named it, and whoever wrote that may be about to open its barrier.
+	// mayOpen is true if the record named the pod. The controller that wrote the record may still open the barrier.
 	mayOpen bool
-	// chosenBy is the life of the singleton that may open its barrier.
+	// chosenBy is the life of the singleton that may open the barrier.
 	chosenBy uint8
-	// unmarked: an eviction overwrote the garbage collector's mark.
+	// unmarked is true if an eviction overwrote the reason of the pod garbage collector.
 	unmarked bool
-	// noted: a controller of this singleton knows that it goes and takes no finalizer.
+	// noted is true if a controller of this singleton knows that the pod is terminating and cannot receive a finalizer.
 	noted    bool
 	reported process
 	epoch    uint8
 
-	// The node.
+	// State on the node.
 	known, seenSignal, seenGoing, seenGone bool
 	runs                                   process
 }
@@ -117,21 +114,21 @@ type podState struct {
 func (p *podState) exists() bool { return p.kind > overPod && !p.gone }
 func (p *podState) going() bool  { return p.deleting || p.phase != livePhase }
 
-// vanishing tells whether the object goes unseen though the pod ran before the singleton.
+// vanishing returns true if the pod ran before the singleton existed and is terminating without the finalizer.
 func (p *podState) vanishing() bool {
 	return p.exists() && p.kind == barePod && p.deleting && !p.finalizer
 }
 
-// mayRun tells whether a main process of the pod runs or may yet be started.
+// mayRun returns true if a main process of the pod runs or may still start.
 func (p *podState) mayRun() bool {
 	return p.runs != endedProcess && p.node > 0 &&
 		(p.kind == barePod || p.signal || p.mayOpen || p.seenSignal || p.configMap || p.runs == mainProcess || p.runs == crashedProcess)
 }
 
 type nodeState struct {
-	// off is a machine without power, cut one without a network.
+	// off is true if the machine has no power. cut is true if the machine has no network.
 	off, cut bool
-	// The object. A controller takes its time to notice what is true.
+	// State of the object, which may lag behind the machine.
 	notReady, outOfService, deleted bool
 }
 
@@ -141,38 +138,38 @@ type stage uint8
 
 const (
 	idleStage stage = iota
-	// readStage has read the singleton, planStage the rest, and decided.
+	// At readStage, the controller has read the singleton. At planStage, it has read everything and decided.
 	readStage
 	planStage
 )
 
-// controllerState is one between any two of its reads and writes.
+// controllerState is the state of a controller between two of its reads and writes.
 type controllerState struct {
 	stage stage
 	read  singletonState
-	// staleSingleton and stalePods: others wrote them since they were read, or since
-	// the controller's own last write.
+	// staleSingleton and stalePods are set if another client wrote the object after the controller last read or wrote
+	// it.
 	staleSingleton bool
 	stalePods      uint8
-	// cached is what a cache shows instead of the pods, from 1.
+	// cached is the number of the cached pods that the controller reads instead of the pods, from 1.
 	cached uint32
 	plan   uint32
 	done   uint8
-	// notes is the pod that it found vanishing, from 1.
+	// notes is the number of the vanishing pod that the controller found, from 1.
 	notes uint8
 }
 
-// step is one of the plan's, as the model executes it.
+// step is a step of a plan, as the model executes it.
 type step struct {
 	do  stepKind
 	pod uint8
-	// conditional: fails if others wrote the pod since the Snapshot.
+	// conditional is true if the step fails when another client wrote the pod after the Snapshot.
 	conditional bool
-	// role: the pod gets the holder's label, too.
+	// role is true if the pod also receives the label of the holder.
 	role bool
-	// unchoose: nobody opens the pod's barrier any more.
+	// unchoose is true if no controller may open the barrier of the pod from now on.
 	unchoose bool
-	// chosenBy is what the pod gets.
+	// chosenBy is the chosenBy that the pod receives.
 	chosenBy uint8
 	epoch    uint8
 }
@@ -189,10 +186,10 @@ const (
 	markReadyStep
 	unprotectStep
 	retireStep
-	// rollStep asks for a pod of a newer revision, which may come at any time anyway.
+	// rollStep requests a pod of a newer revision. The model creates newer pods at any time, even without rollStep.
 	rollStep
 	takeAttestationStep
-	// Of the deletion of a singleton, and of the pods of one that is gone.
+	// Steps for the deletion of a singleton, and for the pods of a removed singleton.
 	stripStep
 	confirmGoneStep
 	finishStep
@@ -203,15 +200,15 @@ var stepNames = [...]string{
 	"lets go of", "scales to zero the ReplicaSet of", "rolls the Deployment to replace", "takes the attestation off", "takes the finalizer off", "looks whether the singleton is gone", "lets the singleton go",
 }
 
-// planState is what a decision comes to. Equal ones are kept once.
+// planState is the result of a decision. Equal results are stored once.
 type planState struct {
 	steps  [3*maxPods + 3]step
 	status singletonState
-	// several: a person has to delete what is too much.
+	// several is true if a person must delete pods because several may run.
 	several bool
 }
 
-// view is what a decision rests on.
+// view is the input of a decision.
 type view struct {
 	singleton         singletonState
 	pods              [maxPods]podState
@@ -219,14 +216,14 @@ type view struct {
 	revision, retired uint8
 }
 
-// model is the rules by which a world goes on.
+// model has the rules by which a world changes.
 type model struct {
-	// pods are the kinds of those that may be created, in their order.
+	// pods are the kinds of the pods that may be created, in order.
 	pods                          []podKind
 	nodes, controllers, revisions int
-	// epochs: the fencing tokens are looked at, too.
+	// epochs is true if the model also checks the epochs.
 	epochs bool
-	// wishes: the first node is drained, and a person asks for another holder.
+	// wishes is true if the first node is drained and a person requests a handoff.
 	wishes   bool
 	mutation mutation
 
@@ -237,16 +234,16 @@ type model struct {
 	cacheID map[view]uint32
 }
 
-// mutation is one way to get it wrong.
+// mutation is a deliberate error in the protocol.
 type mutation struct {
-	// see changes what Decide is shown, plan what it decided.
+	// see changes the input of Decide. plan changes the result.
 	see  func(*view)
 	plan func(*planState)
-	// cached: pods are read from a cache.
+	// cached is true if controllers read pods from a cache.
 	cached bool
-	// blindRecord and blindSignal take no notice of what others wrote.
+	// With blindRecord and blindSignal, writes ignore the writes of other clients.
 	blindRecord, blindSignal, noFinalizer bool
-	// blindStrip: the deletion goes on though a pod vanished meanwhile.
+	// With blindStrip, the deletion of the singleton continues even if a pod was removed in the meantime.
 	blindStrip bool
 }
 
@@ -258,11 +255,11 @@ func newModel(pods []podKind, nodes, controllers int) *model {
 	}
 }
 
-// start is the world in which the first pods of the model were just created, and
-// the bare ones among them run since before there was a singleton.
+// start returns a world in which the first pods of the model were just created. Bare pods among them were running
+// before the singleton existed.
 func (m *model) start(created, faults int) world {
 	w := world{singleton: singletonState{exists: true, life: 1}, lives: 1, revision: 1, faults: uint8(faults)}
-	w.excused = created > 1 && m.pods[1] == barePod // two run from the start
+	w.excused = created > 1 && m.pods[1] == barePod // two pods run at the start
 	for i := range created {
 		w.pods[i] = podState{kind: m.pods[i], revision: 1}
 		if m.pods[i] == barePod {
@@ -272,12 +269,12 @@ func (m *model) start(created, faults int) world {
 	return w
 }
 
-// violation is a broken promise, as a panic of the model.
+// violation is a broken guarantee. The model panics with it.
 type violation string
 
 func podName(i int) string { return fmt.Sprintf("db-%d", i) }
 
-// wrote notes that somebody wrote the pod: by is the controller, -1 if none.
+// wrote marks the pod as stale for all controllers except the writer. by is the controller that wrote, or -1.
 func (w *world) wrote(pod, by int) {
 	for c := range w.controllers {
 		if s := &w.controllers[c]; c != by && (s.stage == planStage || s.cached > 0) {
@@ -301,7 +298,7 @@ func (w *world) wroteSingleton(by int) {
 	}
 }
 
-// sweep is the API server that removes what nothing keeps.
+// sweep is the API server, which removes terminating objects that have no grace period and no finalizer left.
 func (w *world) sweep(pod int) {
 	p := &w.pods[pod]
 	if p.deleting && p.noGrace && !p.finalizer {
@@ -309,24 +306,24 @@ func (w *world) sweep(pod int) {
 	}
 }
 
-// What a person does.
+// Actions of people.
 
 func (w *world) delete(pod int, force bool) {
 	p := &w.pods[pod]
-	// One that runs un-held and unseen is gone without anybody knowing why.
+	// If an unheld pod without a finalizer is deleted, no controller can prove why the pod is gone.
 	w.excused = w.excused || p.kind == barePod && !p.finalizer
 	p.deleting = true
 	p.noGrace = p.noGrace || force || p.node == 0 || p.phase != livePhase
 	w.wrote(pod, -1)
 }
 
-// missed: a pod that may run, and whose object goes by force, would be gone unseen
-// otherwise. The promise does not cover that.
+// missed returns true if a controller notices a forced removal of the pod, or if the pod cannot run. The guarantee does
+// not cover other forced removals.
 func (p *podState) missed() bool { return p.finalizer || p.noted || !p.mayRun() }
 
 func (p *podState) forcible() bool { return p.exists() && !p.noGrace && p.missed() }
 
-// attestable: the person speaks the truth about a pod that never starts again.
+// attestable returns true if a person can truthfully attest that the pod never starts again.
 func (w *world) attestable(pod int) bool {
 	p := &w.pods[pod]
 	if p.kind == overPod {
@@ -340,7 +337,7 @@ func (w *world) attest(pod int) {
 	w.wroteSingleton(-1)
 }
 
-// What nodes do.
+// Actions of nodes.
 
 func (w *world) powerOff(node int) {
 	w.nodes[node].off = true
@@ -359,7 +356,7 @@ func (w *world) powerOff(node int) {
 	}
 }
 
-// see is the kubelet that learns what the API server has.
+// see is the kubelet, which reads the object from the API server.
 func (w *world) see(pod int) {
 	p := &w.pods[pod]
 	if p.gone {
@@ -368,11 +365,11 @@ func (w *world) see(pod int) {
 	}
 	p.known, p.seenSignal, p.seenGoing = true, p.signal && p.kind == wrapperPod, p.seenGoing || p.going()
 	if p.runs == noProcess && p.kind != barePod && !p.seenGoing {
-		p.runs = heldProcess // whether at once or later makes no difference
+		p.runs = heldProcess // the model gives the same results if the process starts later
 	}
 }
 
-// act is the kubelet that does what it knows to be wanted.
+// act is the kubelet, which starts or stops the pod according to the object that it last read.
 func (w *world) act(pod int) {
 	p := &w.pods[pod]
 	switch {
@@ -391,15 +388,14 @@ func (w *world) act(pod int) {
 	}
 }
 
-// open tells whether nothing holds the main process any more, as the kubelet and the
-// gate on its node know.
+// open returns true if the kubelet and the gate on the node let the main process start.
 func (w *world) open(pod int) bool {
 	p := &w.pods[pod]
 	return p.kind == barePod || p.kind == wrapperPod && p.seenSignal ||
 		p.kind == barrierPod && p.configMap && w.nodes[p.node-1].connected()
 }
 
-// news tells whether the kubelet does not know yet how the object is.
+// news returns true if the kubelet has not read the current object.
 func (p *podState) news() bool {
 	if p.gone {
 		return !p.seenGone
@@ -407,12 +403,12 @@ func (p *podState) news() bool {
 	return !p.known || p.seenSignal != (p.signal && p.kind == wrapperPod) || p.going() && !p.seenGoing
 }
 
-// unreported tells whether the API server does not know yet what runs.
+// unreported returns true if the kubelet has not reported the current state of the process.
 func (p *podState) unreported() bool {
 	return p.reported != p.runs && p.runs != noProcess || p.runs == endedProcess && (p.phase == livePhase || p.deleting && !p.noGrace)
 }
 
-// report is the kubelet that tells the API server.
+// report is the kubelet, which reports the state of the process to the API server.
 func (w *world) report(pod int) {
 	p := &w.pods[pod]
 	if p.reported = p.runs; p.runs == endedProcess {
@@ -424,7 +420,7 @@ func (w *world) report(pod int) {
 	w.wrote(pod, -1)
 }
 
-// collect is the pod garbage collector, which finds the pod's node gone.
+// collect is the pod garbage collector, which marks a pod as Failed and deletes it by force after its node is gone.
 func (w *world) collect(pod int) {
 	if p := &w.pods[pod]; p.phase == livePhase {
 		p.phase = failedPhase
@@ -432,9 +428,9 @@ func (w *world) collect(pod int) {
 	w.delete(pod, true)
 }
 
-// What controllers do.
+// Actions of controllers.
 
-// advance has a controller do its next read, decision or write.
+// advance executes the next read, decision or write of a controller.
 func (m *model) advance(w *world, c int) {
 	s := &w.controllers[c]
 	switch s.stage {
@@ -459,7 +455,7 @@ func (m *model) advance(w *world, c int) {
 	}
 }
 
-// finish has a controller rest that has nothing left to write.
+// finish resets a controller that has no steps left.
 func (m *model) finish(w *world, c int) {
 	s := &w.controllers[c]
 	if int(s.done) == len(m.plans[s.plan].steps) || m.plans[s.plan].steps[s.done].do == noStep {
@@ -470,7 +466,8 @@ func (m *model) finish(w *world, c int) {
 	}
 }
 
-// terminatingUnprotected is the one pod that is, from 1. 0: none is, or one more than can be recorded.
+// vanishing returns the number of the only vanishing pod, from 1. It returns 0 if there is none, or if the record has
+// no room for the pod.
 func (w *world) vanishing() (pod uint8) {
 	for i := range w.pods {
 		switch {
@@ -487,14 +484,14 @@ func (w *world) vanishing() (pod uint8) {
 	return pod
 }
 
-// forgetNotes: a singleton that is made anew knows nothing of what the last one knew.
+// forgetNotes clears noted in all pods. A new singleton does not know what the previous singleton knew.
 func (w *world) forgetNotes() {
 	for i := range w.pods {
 		w.pods[i].noted = false
 	}
 }
 
-// look is the Snapshot: without anything that only nodes know.
+// look returns the Snapshot that a controller reads, without state that only nodes know.
 func (m *model) look(w *world, s *controllerState) view {
 	v := view{singleton: s.read, revision: w.revision, retired: w.retired}
 	for i, n := range w.nodes {
@@ -531,7 +528,7 @@ func (m *model) cache(w *world) uint32 {
 	return id
 }
 
-// write executes one step of a controller, and tells whether it succeeded.
+// write executes one step of a controller, and returns true if the step succeeded.
 func (m *model) write(w *world, c int, s step) bool {
 	p := &w.pods[s.pod]
 	stale := s.conditional && w.controllers[c].stalePods&(1<<s.pod) != 0 && !m.mutation.blindSignal
@@ -541,7 +538,7 @@ func (m *model) write(w *world, c int, s step) bool {
 	case confirmGoneStep:
 		return !w.singleton.exists
 	case openBarrierStep:
-		p.configMap = true // of a pod that is gone, until it is collected
+		p.configMap = true // the ConfigMap of a removed pod stays until it is garbage-collected
 		return true
 	case retireStep:
 		w.retired |= 1 << p.revision
@@ -573,7 +570,7 @@ func (m *model) write(w *world, c int, s step) bool {
 		w.excused = w.excused || w.controllers[c].staleSingleton || m.aboutToRecord(w, c, s.pod)
 		p.signal, p.role, p.finalizer = false, false, false
 		if w.controllers[c].staleSingleton {
-			p.epoch = 0 // with a record that is thrown away, nobody knows it any more
+			p.epoch = 0 // no object stores the epoch after the write of the record fails
 		}
 	case stripStep:
 		p.finalizer = false
@@ -585,9 +582,9 @@ func (m *model) write(w *world, c int, s step) bool {
 	return true
 }
 
-// aboutToRecord tells whether another controller may yet record the pod that one lets
-// go of. If the pod is gone by then, nobody can tell that it was never signalled. The
-// same goes for one that was recorded since.
+// aboutToRecord returns true if another controller may still record the pod that this controller unprotects. If the pod
+// is then removed, nothing proves that the pod was never signalled. A pod that was recorded in the meantime has the
+// same problem.
 func (m *model) aboutToRecord(w *world, c int, pod uint8) bool {
 	for i, s := range w.controllers {
 		if i == c || s.stage != planStage || m.plans[s.plan].status.holder != pod+1 {
@@ -602,7 +599,7 @@ func (m *model) aboutToRecord(w *world, c int, pod uint8) bool {
 	return false
 }
 
-// protect fails where a new finalizer would come on a pod that is being deleted.
+// protect adds the finalizer, and returns false if the pod is terminating and has no finalizer.
 func (m *model) protect(p *podState) bool {
 	if m.mutation.noFinalizer || p.finalizer {
 		return true
@@ -611,8 +608,8 @@ func (m *model) protect(p *podState) bool {
 	return p.finalizer
 }
 
-// checkEpoch: the token of a release is greater than all before it. One that neither
-// a record nor a pod bore any more when a controller looked is not known.
+// checkEpoch checks that the epoch of a release is greater than all earlier epochs. It ignores an epoch that was only
+// on a pod whose object is gone.
 func (m *model) checkEpoch(w *world, s step) {
 	for i := range w.pods {
 		p := &w.pods[i]
@@ -622,7 +619,7 @@ func (m *model) checkEpoch(w *world, s step) {
 	}
 }
 
-// writeSingleton is a compare-and-swap.
+// writeSingleton is a compare-and-swap on the singleton.
 func (m *model) writeSingleton(w *world, c int, s step) bool {
 	unconditional := m.mutation.blindRecord || s.do == finishStep && !s.conditional
 	if !w.singleton.exists || w.controllers[c].staleSingleton && !unconditional {
@@ -647,7 +644,7 @@ func (m *model) writeSingleton(w *world, c int, s step) bool {
 
 // Decisions.
 
-// decide has the real Decide look at the view, or remembers what it said.
+// decide calls the real Decide with the view, and caches the result.
 func (m *model) decide(v view) uint32 {
 	if id, ok := m.decided[v]; ok {
 		return id
@@ -674,7 +671,7 @@ func (m *model) decide(v view) uint32 {
 	return id
 }
 
-// translateSteps is a plan that has steps only.
+// translateSteps returns a plan that has only steps.
 func (m *model) translateSteps(v view, steps []handoff.Step) (plan planState) {
 	for i, s := range steps {
 		plan.steps[i] = m.translateStep(v, s)
@@ -682,7 +679,7 @@ func (m *model) translateSteps(v view, steps []handoff.Step) (plan planState) {
 	return plan
 }
 
-// snapshot is the view in the words of the API.
+// snapshot converts the view to API objects.
 func (m *model) snapshot(v view) handoff.Snapshot {
 	var pods []*PodWrapper
 	for i := range v.pods {
@@ -736,7 +733,7 @@ func lifeUID(life uint8) types.UID { return types.UID(fmt.Sprintf("life-%d", lif
 
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
 
-// podOf is the pod's object.
+// podOf returns the object of the pod.
 func podOf(i int, p *podState) *PodWrapper {
 	pod := MakePod(podName(i)).Created(now.Add(time.Duration(i-maxPods) * time.Second)).Revision(int(p.revision))
 	switch p.kind {
@@ -777,7 +774,7 @@ func podOf(i int, p *podState) *PodWrapper {
 	if p.signal {
 		given := signal.Signal{UID: string(pod.Pod.UID), Epoch: max(1, int64(p.epoch))}
 		if i%2 == 1 {
-			given.Time = now // it has not taken long to start
+			given.Time = now // the start has not taken long
 		}
 		pod.Annotation(signal.Annotation, given.String())
 	}
@@ -790,7 +787,7 @@ func podOf(i int, p *podState) *PodWrapper {
 	return pod
 }
 
-// translate is the plan in the words of the model.
+// translate converts the plan to the types of the model.
 func (m *model) translate(v view, plan handoff.Plan) planState {
 	status := &plan.Status
 	p := planState{several: plan.Outcome == handoff.SeveralRun, status: singletonState{
@@ -867,7 +864,7 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 	}
 }
 
-// warmAfter tells whether a pod of a newer revision is warm on a node that seems to answer.
+// warmAfter returns true if a pod of a newer revision is warm on a node that appears Ready.
 func (v *view) warmAfter(revision uint8) bool {
 	return slices.ContainsFunc(v.pods[:], func(p podState) bool {
 		return p.exists() && !p.going() && p.revision > revision && p.reported == heldProcess && p.node > 0 &&
@@ -875,7 +872,7 @@ func (v *view) warmAfter(revision uint8) bool {
 	})
 }
 
-// number is the pod's, from 1; 0 for no uid.
+// number returns the number of the pod, from 1, or 0 for an empty uid.
 func number[T ~string](uid T) (n uint8) {
 	if uid != "" {
 		_, err := fmt.Sscanf(strings.TrimSuffix(string(uid), "-uid"), "db-%d", &n)

@@ -11,14 +11,14 @@ const (
 	needPerson = "a person has to help, though nothing happened that asks for one"
 )
 
-// mutations are ways to get the protocol wrong, and what the search says of each.
+// mutations are errors in the protocol, and the violation that the search must find for each.
 var mutations = map[string]struct {
 	mutation
 	pods                         []podKind
 	created, controllers, faults int
 	wantBroken                   string
 }{
-	// What the operator that came before does.
+	// Errors that the previous operator makes.
 	"a crash-looping holder counts as dead": {
 		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.reported == crashedProcess })}, faults: 1, wantBroken: twoRun,
 	},
@@ -42,7 +42,7 @@ var mutations = map[string]struct {
 		pods:     []podKind{barePod, barePod, wrapperPod}, created: 2, faults: 2, wantBroken: twoRun,
 	},
 
-	// Words that are no proof.
+	// Facts that prove nothing.
 	"deletion asked for counts as death": {
 		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.deleting })}, faults: 1, wantBroken: twoRun,
 	},
@@ -67,7 +67,7 @@ var mutations = map[string]struct {
 		})}, faults: 3, wantBroken: twoRun,
 	},
 
-	// Writes in another order.
+	// Writes in a different order.
 	"the signal comes before the record": {
 		mutation: mutation{plan: move(recordStep, signalStep)}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
@@ -84,7 +84,7 @@ var mutations = map[string]struct {
 		mutation: mutation{plan: move(unprotectStep, recordStep)}, faults: 2, wantBroken: needPerson,
 	},
 
-	// Writes that are left out, or take no notice of others'.
+	// Writes that are left out, or that ignore the writes of other clients.
 	"no finalizer": {
 		mutation: mutation{noFinalizer: true}, faults: 1, wantBroken: needPerson,
 	},
@@ -115,7 +115,7 @@ var mutations = map[string]struct {
 	},
 }
 
-// countAsDead has the kubelet seem to have ended some pods.
+// countAsDead changes the selected pods: the kubelet appears to have ended them.
 func countAsDead(which func(*podState) bool) func(*view) {
 	return eachPod(func(p *podState) {
 		if which(p) {
@@ -124,7 +124,7 @@ func countAsDead(which func(*podState) bool) func(*view) {
 	})
 }
 
-// eachPod changes what is seen of the pods.
+// eachPod changes the pods that Decide reads.
 func eachPod(change func(*podState)) func(*view) {
 	return func(v *view) {
 		for i := range v.pods {
@@ -135,7 +135,7 @@ func eachPod(change func(*podState)) func(*view) {
 	}
 }
 
-// move puts the plan's first step of a kind to where the first of another kind is.
+// move moves the plan's first step of a kind to the position of the first step of another kind.
 func move(kind, to stepKind) func(*planState) {
 	return func(p *planState) {
 		from := slices.IndexFunc(p.steps[:], func(s step) bool { return s.do == kind })
@@ -150,7 +150,7 @@ func move(kind, to stepKind) func(*planState) {
 	}
 }
 
-// unconditionally has the plan's steps of a kind take no notice of what others wrote.
+// unconditionally removes the preconditions from the plan's steps of a kind.
 func unconditionally(kind stepKind) func(*planState) {
 	return func(p *planState) {
 		for i := range p.steps {
@@ -159,7 +159,7 @@ func unconditionally(kind stepKind) func(*planState) {
 	}
 }
 
-// without leaves out the plan's steps of a kind.
+// without removes the selected steps of a kind from the plan.
 func without(kind stepKind, which func(*planState, step) bool) func(*planState) {
 	return func(p *planState) {
 		n := 0
@@ -173,8 +173,7 @@ func without(kind stepKind, which func(*planState, step) bool) func(*planState) 
 	}
 }
 
-// TestSearchFindsMutations shows that the search can fail, and tells how each of the
-// mutations breaks a promise, in as few steps as it takes.
+// The search finds each of the mutations. It reports a shortest sequence of actions that breaks a guarantee.
 func TestSearchFindsMutations(t *testing.T) {
 	for name, tc := range mutations {
 		t.Run(name, func(t *testing.T) {
@@ -187,7 +186,7 @@ func TestSearchFindsMutations(t *testing.T) {
 			s := &search{model: m, start: m.start(max(1, tc.created), tc.faults)}
 			check := newSettler(m).check
 			if tc.wantBroken == twoRun {
-				check = func(world) string { return "" } // each start is looked at anyway
+				check = func(world) string { return "" } // the model checks each start on its own
 			}
 			broken, at := s.explore(check)
 			if broken == "" || !strings.Contains(broken, tc.wantBroken) {

@@ -14,15 +14,15 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// startedAgo has the pod's sidecar have started so long ago, by its node's clock.
+// startedAgo returns the pod with a sidecar that started this long ago by the clock of its node.
 func startedAgo(p *PodWrapper, d time.Duration) *PodWrapper {
 	return p.Report(corev1.ContainerStatus{Name: v1.SidecarName, Started: new(true), State: corev1.ContainerState{
 		Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-d))},
 	}})
 }
 
-// TestDecideLeavesTheStandbyAlone has db-2, of a newer revision, just become warm:
-// db-1 is asked to stop once the kubelet has nothing to look at in db-2 any more.
+// A rollout waits until the kubelet has finished its work on a standby that has just become warm. Then db-1 is asked to
+// stop.
 func TestDecideLeavesTheStandbyAlone(t *testing.T) {
 	wrapper := func() *PodWrapper { return MakePod("db-2").Injected().Warm() }
 	written := func(p *PodWrapper, ago ...time.Duration) *PodWrapper {
@@ -34,7 +34,7 @@ func TestDecideLeavesTheStandbyAlone(t *testing.T) {
 	started := func(p *PodWrapper) *PodWrapper { return startedAgo(p, 10*time.Second) }
 	for name, tc := range map[string]struct {
 		standby *PodWrapper
-		// wantWait is how much longer. 0: not at all.
+		// wantWait is the remaining time to wait. It is 0 if db-1 is asked to stop at once.
 		wantWait time.Duration
 	}{
 		"just written":              {written(started(wrapper()), 0), 3 * time.Second},
@@ -70,8 +70,8 @@ func TestDecideLeavesTheStandbyAlone(t *testing.T) {
 	}
 }
 
-// TestDecideDoesNotTellWhatIsUsual: a status is written for what takes longer than it
-// usually does, and at once for what a person has to know or a record rests on.
+// The status write can wait while a handoff takes the expected time. The status is written at once if a person must
+// know about it or if the record changes.
 func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Revision(1) }
 	standby := func(age time.Duration) *PodWrapper {
@@ -118,7 +118,7 @@ func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
 		"the record has to be moved": {MakeSnapshot(standby(time.Second).Warm()), handoff.Released, false, 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// What drains wait for was told before.
+			// The status already has the conditions about drains.
 			tc.snapshot.Singleton.Status.Conditions = handoff.Decide(tc.snapshot.Snapshot, now).Status.Conditions
 			plan := handoff.Decide(tc.snapshot.Snapshot, now)
 			if plan.Outcome != tc.wantOutcome || plan.StatusCanWait != tc.wantStatusCanWait || plan.Requeue != tc.wantRequeue {
@@ -128,20 +128,19 @@ func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
 	}
 }
 
-// An older pod's signal in an epoch that nobody recorded has to be recorded first,
-// whatever else is as usual.
+// An older pod has a signal with an epoch that is not recorded. The epoch is recorded first.
 func TestDecideTellsOfAnEpoch(t *testing.T) {
 	ended := MakePod("db-0").Injected().Signalled(9).Deleting().Ended()
 	s := MakeSnapshot(ended, MakePod("db-1").Injected().Holding().Revision(1), MakePod("db-2").Injected().Revision(2).On(node1).Created(now)).Holder("db-1")
-	s.Singleton.Status.Conditions = handoff.Decide(s.Snapshot, now).Status.Conditions // told before
+	s.Singleton.Status.Conditions = handoff.Decide(s.Snapshot, now).Status.Conditions // the status already has the conditions
 	plan := handoff.Decide(s.Snapshot, now)
 	if !slices.Contains(plan.Steps, handoff.Step(handoff.Record{})) || plan.StatusCanWait || plan.Status.Epoch != 9 {
 		t.Errorf("steps %v, status can wait %t, epoch %d, want a record of epoch 9", plan.Steps, plan.StatusCanWait, plan.Status.Epoch)
 	}
 }
 
-// A handoff of which no status told yet began when the new pod was created, or the holder
-// was asked to stop.
+// If no status reports the handoff yet, the handoff began when the new pod was created or when the holder was asked to
+// stop.
 func TestDecideDatesTheBeginning(t *testing.T) {
 	const long = time.Minute
 	for name, tc := range map[string]struct{ created, asked, wantAgo time.Duration }{

@@ -15,15 +15,14 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// TestDecideReleasesOnProofOnly has db-1 recorded as the holder and db-2 warm:
-// db-2 is released if, and only if, db-1 is proven dead.
+// A warm standby is released if, and only if, the recorded holder is proven terminated.
 func TestDecideReleasesOnProofOnly(t *testing.T) {
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	plain := func() *PodWrapper { return MakePod("db-1").Protected().Ready() }
 	two := func() *PodWrapper {
 		return MakePod("db-1").Container(corev1.Container{Name: "helper", Command: []string{"/helper"}}).Injected().Holding()
 	}
-	// chosen is recorded, and nobody is known to have signalled it.
+	// chosen returns a pod that is recorded and is not known to be signalled.
 	chosen := func() *PodWrapper { return MakePod("db-1").Injected().Warm().Protected() }
 	standby := MakePod("db-2").Injected().Warm().On(node2)
 	with := func(db1 *PodWrapper) *SnapshotWrapper { return MakeSnapshot(db1, standby).Holder("db-1") }
@@ -31,14 +30,14 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
-		// wantProof is empty where nothing proves it.
+		// wantProof is empty if nothing proves the termination.
 		wantProof v1.Proof
 	}{
 		"serving":                       {with(holder()), ""},
 		"deletion asked for":            {with(holder().Deleting()), ""},
 		"deletion asked for, not Ready": {with(holder().Deleting().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")), ""},
 
-		// The kubelet's word.
+		// The kubelet reports the termination.
 		"kubelet ended it after deletion": {with(holder().Deleting().Ended()), v1.ProofKubeletReported},
 		"kubelet ended it by itself":      {with(holder().Ended()), v1.ProofKubeletReported},
 		"completed":                       {with(holder().Ended().Phase(corev1.PodSucceeded)), v1.ProofKubeletReported},
@@ -51,13 +50,13 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"un-injected, ended by the kubelet": {with(plain().Deleting().Ended()), v1.ProofKubeletReported},
 		"the node is gone since":            {with(holder().Deleting().Ended()).NoNode(node1), v1.ProofKubeletReported},
 
-		// A crash is no end.
+		// A crash does not terminate the pod.
 		"crashed, container terminated":     {with(holder().State("app", terminated(1))), ""},
 		"crashed, then deletion asked for":  {with(holder().Deleting().State("app", terminated(1))), ""},
 		"crash-looping":                     {with(holder().State("app", waiting("CrashLoopBackOff", ""))), ""},
 		"crash-looping, deletion asked for": {with(holder().Deleting().State("app", waiting("CrashLoopBackOff", ""))), ""},
 
-		// A terminal phase alone is no proof.
+		// A terminal phase alone is no proof of termination.
 		"Failed with a container still running":  {with(holder().Deleting().Ended().State("app", running())), ""},
 		"Failed with one of two running":         {with(two().Deleting().Ended().State("helper", running())), ""},
 		"Failed with both ended":                 {with(two().Deleting().Ended()), v1.ProofKubeletReported},
@@ -67,7 +66,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			with(openInit("db-1").Holding().Deleting().Ended()).HoldInit(), v1.ProofKubeletReported,
 		},
 		"Failed with a container left that is not held": {
-			with(two().Deleting().Ended().State("helper", running())).Containers("app"), "", // it bears the wrapper
+			with(two().Deleting().Ended().State("helper", running())).Containers("app"), "", // the container has the wrapper
 		},
 		"Failed with an un-injected container left that is not named": {
 			with(MakePod("db-1").Container(corev1.Container{Name: "helper"}).Protected().Running().Deleting().Ended().State("helper", running())).Containers("app"),
@@ -92,7 +91,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		},
 		"Failed, one of two containers unreported": {with(unreported(two().Deleting().Ended(), "helper")), ""},
 
-		// A container that the kubelet could not locate.
+		// The kubelet could not locate the container.
 		"could not be located, its runtime knows its id": {with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})), ""},
 		"could not be located, its cgroup not removed yet": {
 			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("ContainerCreating", ""), LastTerminationState: unknown()})), "",
@@ -125,7 +124,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			with(holder().Deleting().Ended().Recorded(func(e *metav1.ManagedFieldsEntry) { e.Subresource = "" })), "",
 		},
 
-		// The pod garbage collector has not asked the kubelet.
+		// The pod garbage collector does not ask the kubelet.
 		"Failed by the pod garbage collector": {
 			with(holder().Deleting().FailedByGC("DeletionByPodGC")).NoNode(node1), "",
 		},
@@ -136,7 +135,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			with(holder().Deleting().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "DeletionByPodGC", "")).NoNode(node1), "",
 		},
 
-		// Nodes.
+		// The state of the node.
 		"the node is not Ready":     {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable), ""},
 		"the node's object is gone": {with(holder().Deleting()).NoNode(node1), ""},
 		"the node is out of service": {
@@ -152,7 +151,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			with(holder()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
 		},
 
-		// A person's word.
+		// A person attests the termination.
 		"attested":                            {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1-uid"), v1.ProofAttested},
 		"attested, the node's object is gone": {with(holder().Deleting()).NoNode(node1).Attest("db-1-uid"), v1.ProofAttested},
 		"attested, but the node answers":      {with(holder().Deleting()).Node(node1, corev1.ConditionTrue).Attest("db-1-uid"), ""},
@@ -171,7 +170,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			MakeSnapshot(MakePod("db-1").UID("reborn").Injected(), standby).Holder("db-1"), "",
 		},
 
-		// Chosen, and deleted before its signal.
+		// The pod was chosen, and then deleted before its signal.
 		"chosen and deleted":                      {unsignalled(chosen().Deleting()), v1.ProofNeverSignalled},
 		"chosen, not deleted":                     {unsignalled(chosen()), ""},
 		"chosen, Failed, not deleted":             {unsignalled(rejected(chosen())), v1.ProofNeverSignalled},
@@ -186,12 +185,12 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 
 		"chosen, deleted, past its barrier": {unsignalled(MakePod("db-1").Barrier().Injected().Protected().Running().Deleting()), ""},
 
-		// A controller that recorded it may be late with its barrier.
+		// The controller that recorded the pod may still open the barrier.
 		"chosen with a barrier, and deleted":                 {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm().Deleting()), ""},
 		"chosen with a barrier, deleted, the kubelet's word": {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm().Deleting().Ended()), v1.ProofKubeletReported},
 		"chosen by a singleton that is gone, and deleted":    {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting()), ""},
 
-		// Whoever takes the signal off does not take back the start.
+		// Removing the signal does not stop a main process that has started.
 		"deleted, all but the record taken off":    {with(chosen().Deleting()), ""},
 		"deleted, all but the role taken off":      {unsignalled(chosen().Label(v1.RoleLabel, v1.RoleActive).Deleting()), ""},
 		"deleted, all but the gate taken off":      {unsignalled(chosen().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "").Deleting()), ""},
@@ -229,7 +228,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 	}
 }
 
-// signalledBy is the pod that the plan signals.
+// signalledBy returns the name of the pod that the plan signals.
 func signalledBy(plan handoff.Plan) string {
 	for _, step := range plan.Steps {
 		if s, ok := step.(handoff.Signal); ok {
@@ -239,52 +238,52 @@ func signalledBy(plan handoff.Plan) string {
 	return ""
 }
 
-// crashed is a pod whose main process has ended and may have been started again since.
+// crashed returns a pod whose main process has ended and may have been restarted.
 func crashed(p *PodWrapper) *PodWrapper { return p.State("app", terminated(1)) }
 
-// rejected is a pod whose containers' states the kubelet does not tell, as where
-// it does not admit the pod after its own restart.
+// rejected returns a Failed pod without container states. The kubelet writes this status when it rejects the pod after
+// a restart of the kubelet.
 func rejected(p *PodWrapper) *PodWrapper {
 	p.Phase(corev1.PodFailed)
 	p.Status.InitContainerStatuses, p.Status.ContainerStatuses = nil, nil
 	return p
 }
 
-// unreported is the pod without the state of one container.
+// unreported returns the pod without the state of one container.
 func unreported(p *PodWrapper, container string) *PodWrapper {
 	p.Status.ContainerStatuses = slices.DeleteFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
 	return p
 }
 
-// heldInit is an injected pod whose init container migrate is held by the wrapper.
+// heldInit returns an injected pod whose init container migrate is held by the wrapper.
 func heldInit(name string) *PodWrapper {
 	return MakePod(name).InitContainer(corev1.Container{Name: "migrate", Command: []string{signal.GatePath, "wrap", "--", "/migrate"}}).Injected()
 }
 
-// openInit is an injected pod, warm, whose init container seed nothing holds.
+// openInit returns a warm, injected pod whose init container seed is not held.
 func openInit(name string) *PodWrapper {
 	return MakePod(name).InitContainer(corev1.Container{Name: "seed"}).Injected().Warm()
 }
 
-// openHelper is an injected pod with a container that nothing holds.
+// openHelper returns an injected pod with a container that is not held.
 func openHelper(name string) *PodWrapper {
 	p := MakePod(name).Injected().Container(corev1.Container{Name: "helper"})
 	return p.Running()
 }
 
-// openSidecar is an injected pod with a native sidecar that nothing holds.
+// openSidecar returns an injected pod with a native sidecar that is not held.
 func openSidecar(name string) *PodWrapper {
 	return MakePod(name).InitContainer(nativeSidecar("proxy")).Injected().Running()
 }
 
-// TestDecideLeavesWhatIsNotProvenDead has a pod besides the holder that may run:
-// it is let go, and no more in the way, only once it is proven dead.
+// A pod other than the holder, which may run, blocks releases and keeps its finalizer until the pod is proven
+// terminated.
 func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 	holder := MakePod("db-2").Injected().Signalled(8).Ready()
 	for name, tc := range map[string]struct {
 		leftover  *PodWrapper
 		wantLetGo bool
-		// wantSeveral is whether the pod counts as one that may run.
+		// wantSeveral is true if the pod counts as a pod that may run.
 		wantSeveral bool
 	}{
 		"deletion asked for":                            {MakePod("db-1").Injected().Holding().Deleting(), false, true},
@@ -319,8 +318,7 @@ func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 	}
 }
 
-// TestDecideTakesTheAttestation has a person attest while db-1 holds: the word is
-// believed, kept while it is needed, or taken off at once.
+// An attestation is accepted, kept while it is needed, or removed at once.
 func TestDecideTakesTheAttestation(t *testing.T) {
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	stopping := func() *PodWrapper { return holder().Deleting() }
@@ -334,7 +332,7 @@ func TestDecideTakesTheAttestation(t *testing.T) {
 		snapshot *SnapshotWrapper
 		word     string
 		wantKept bool
-		// wantRefused is in the reason.
+		// wantRefused is a part of the reason.
 		wantRefused string
 	}{
 		"believed":                       {snapshot: lost(MakeSnapshot(stopping()).Holder("db-1")), word: "db-1-uid", wantKept: true},

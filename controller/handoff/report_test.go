@@ -20,7 +20,7 @@ func TestDecideReportsConditions(t *testing.T) {
 	standby := MakePod("db-2").Injected().Warm()
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
-		// wantTrue is the one condition that is True, and wantReason that of all three.
+		// wantTrue is the only condition that is True. wantReason is the reason of all three conditions.
 		wantTrue, wantReason string
 	}{
 		"no pod is asked for": {MakeSnapshot(), v1.ConditionReady, "NoPods"},
@@ -72,8 +72,8 @@ func TestDecideKeepsOtherConditions(t *testing.T) {
 	}
 }
 
-// TestDecideBoundsPatience has a holder stop that nothing proves dead, and a
-// standby that is never released for it.
+// If nothing proves that a stopping holder has terminated, the phase becomes Failed after maxTransitionTime. The
+// standby is never released.
 func TestDecideBoundsPatience(t *testing.T) {
 	for name, tc := range map[string]struct {
 		phase       v1.Phase
@@ -148,7 +148,7 @@ func TestDecideRequeue(t *testing.T) {
 	}
 }
 
-// TestDecideNamesTheCause has the holder be dead.
+// The cause of a transition says why the terminated holder ended.
 func TestDecideNamesTheCause(t *testing.T) {
 	dead := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Deleting().Ended() }
 	inSet := func(revision string) *PodWrapper {
@@ -190,8 +190,8 @@ func TestDecideNamesTheCause(t *testing.T) {
 	}
 }
 
-// TestDecideFollowsTheStart has db-2 signalled a minute ago, and db-1 dead five
-// seconds before that.
+// Decide records the gap and the time of readiness once the new holder, db-2, reports them. Pod db-2 was signalled a
+// minute ago, five seconds after db-1 terminated.
 func TestDecideFollowsTheStart(t *testing.T) {
 	signalledAt := now.Add(-time.Minute)
 	base := v1.Transition{
@@ -224,7 +224,7 @@ func TestDecideFollowsTheStart(t *testing.T) {
 				t.Errorf("transition (-want +got):\n%s", diff)
 			}
 
-			// What was written once stays.
+			// A later decision does not change recorded times.
 			s.Singleton.Status = plan.Status
 			again := handoff.Decide(s.Snapshot, now.Add(time.Hour))
 			if diff := cmp.Diff(plan.Status.LastTransition, again.Status.LastTransition); diff != "" {

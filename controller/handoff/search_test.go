@@ -12,10 +12,10 @@ import (
 
 var deep = flag.Bool("deep", false, "have TestSearch visit larger worlds, too")
 
-// searches are the small worlds that are visited whole.
+// searches are the small worlds that TestSearch visits completely.
 var searches = map[string]struct {
 	pods []podKind
-	// created of them are there at the start.
+	// created is the number of pods that exist at the start.
 	created, nodes, controllers, faults int
 	wishes, deep                        bool
 }{
@@ -36,30 +36,30 @@ var searches = map[string]struct {
 	"four faults":                            {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 4, deep: true},
 }
 
-// search visits every world that can be reached, the nearest first.
+// search visits every reachable world, in breadth-first order.
 type search struct {
 	*model
 	start world
-	// visited has the fingerprints of the worlds so far. That any two of ten million
-	// share theirs has a chance of one in 400,000.
+	// visited has the fingerprints of the visited worlds. With ten million worlds, the probability of a collision is
+	// one in 400,000.
 	visited map[uint64]struct{}
 	seed    maphash.Seed
-	// from tells of each world, by its number, how it was reached first.
+	// from has, for each world by its number, the action that first reached it.
 	from []origin
-	// here are the worlds of the current depth, there those of the next.
+	// here are the worlds of the current depth. there are the worlds of the next depth.
 	here, there []world
 	depth       int
 }
 
-// origin is a world, by its number, and the action that leads on from it.
+// origin is a world, by its number, and an action in that world.
 type origin struct {
 	world uint32
 	kind  actionKind
 	a, b  uint8
 }
 
-// explore visits every world from start on, and returns how a promise was broken
-// first and the number of the world in which it was, or "".
+// explore visits every world that is reachable from start. It returns the first violation and the number of its world,
+// or "".
 func (s *search) explore(check func(world) string) (broken string, at uint32) {
 	s.visited, s.seed = map[uint64]struct{}{}, maphash.MakeSeed()
 	s.add(s.start, origin{})
@@ -119,8 +119,8 @@ func (s *search) add(w world, from origin) {
 	s.there, s.from = append(s.there, w), append(s.from, from)
 }
 
-// TestSearch visits every world that can be reached within each of the searches. In
-// none do two main processes run, and from each a holder is reached once faults stop.
+// TestSearch visits every reachable world of each search. Two main processes never run at the same time. After faults
+// stop, each world reaches a holder.
 func TestSearch(t *testing.T) {
 	for name, tc := range searches {
 		if tc.deep && !*deep {
@@ -141,7 +141,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// story tells how the world came about.
+// story returns the actions that led to the world, one per line.
 func (s *search) story(at uint32) string {
 	var path []origin
 	for i := at; i != 0; i = s.from[i].world {

@@ -1,17 +1,16 @@
 package handoff_test
 
-// settler finds out whether a holder is reached once faults stop.
+// settler checks that a world reaches a holder after faults stop.
 type settler struct {
 	*model
-	// settled has the calm worlds from which one is.
+	// settled has the worlds without further faults that reach a holder.
 	settled map[world]bool
 }
 
 func newSettler(m *model) *settler { return &settler{m, map[world]bool{}} }
 
-// check has faults stop in the world: nodes come back, controllers finish what they
-// are at, and a person does what the message says. It returns what is wrong with
-// the outcome, or "".
+// check stops all faults in the world. Nodes come back, controllers finish their steps, and a person follows the
+// message. It returns the problem with the outcome, or "".
 func (s *settler) check(w world) (wrong string) {
 	defer recoverViolation(&wrong)
 	w.faults = 0
@@ -54,8 +53,7 @@ func (s *settler) check(w world) (wrong string) {
 	return ""
 }
 
-// round has everybody do once what is theirs to do, and tells whether a person had
-// to help.
+// round executes all pending actions of each actor once. It returns true if a person had to help.
 func (s *settler) round(w *world) (helped bool) {
 	if !w.singleton.exists {
 		s.do(w, recreateAction, 0, 0)
@@ -97,7 +95,7 @@ func (s *settler) kubelet(w *world, i int) {
 	}
 }
 
-// reconcile tells whether the plan was that a person has to delete what is too much.
+// reconcile runs one controller, and returns true if its plan asks a person to delete pods.
 func (s *settler) reconcile(w *world) (several bool) {
 	s.advance(w, 0)
 	several = s.plans[s.decide(s.look(w, &w.controllers[0]))].several
@@ -107,8 +105,8 @@ func (s *settler) reconcile(w *world) (several bool) {
 	return several
 }
 
-// deleteWhatIsTooMuch is what the message asks for: all that run but the holder, or
-// but one.
+// deleteWhatIsTooMuch follows the message: it deletes a running pod that is not the holder. Without a holder, one
+// running pod stays.
 func (s *settler) deleteWhatIsTooMuch(w *world) bool {
 	keep := int(w.singleton.holder) - 1
 	for i := range s.pods {
@@ -127,7 +125,7 @@ func (s *settler) deleteWhatIsTooMuch(w *world) bool {
 	return false
 }
 
-// holds tells whether the recorded holder runs, or no pod is there that might.
+// holds returns true if the recorded holder runs, or if no pod can run.
 func (s *settler) holds(w *world) bool {
 	wanted := false
 	for i := range w.pods {

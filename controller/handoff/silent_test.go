@@ -14,11 +14,10 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// node3 is the node that can't start anything in these tests.
+// node3 is the node that cannot start pods in these tests.
 const node3 = "node-3"
 
-// silences are the ways in which node3 can't be expected to start a pod, and what the
-// message says of each.
+// silences are the reasons why node3 cannot start a pod, and the message for each reason.
 var silences = map[string]struct {
 	happen  func(*SnapshotWrapper)
 	message string
@@ -32,10 +31,10 @@ var silences = map[string]struct {
 const adviceReplace = "A ReplicaSet replaces pod db-2 once it is deleted, by default 5 minutes after its node stopped answering; a StatefulSet, only once it is gone. " +
 	"To delete it now, run: kubectl delete -n prod pod db-2 --wait=false"
 
-// A standby whose node can't start it is not warm: neither is the holder stopped for it,
-// nor is it released, while one on a node that answers is.
+// A standby on a node that cannot start it is not warm. The holder is not stopped for this standby, and the standby is
+// not released. A warm standby on a Ready node takes over.
 func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
-	// db-2 is on node3, db-3 is not. Whichever is older would come first otherwise.
+	// Pod db-2 is on node3, and db-3 is on a Ready node. Without node3, the older standby would be first.
 	dead := func(revision int) *PodWrapper { return MakePod("db-2").Revision(revision).Injected().Warm().On(node3) }
 	healthy := func(revision int) *PodWrapper { return MakePod("db-3").Revision(revision).Injected().Warm().On(node2) }
 	gone := func() *PodWrapper { return holding().Deleting().Ended() }
@@ -50,7 +49,7 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 		holder   func() *PodWrapper
 		revision int
 		change   func(*SnapshotWrapper)
-		// want is what is done with db-3, wantWithout without it.
+		// want is the outcome with db-3. wantWithout is the outcome without db-3.
 		want, wantWithout       handoff.Outcome
 		wantSteps, withoutSteps []handoff.Step
 		wantMessage             string
@@ -115,7 +114,7 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 					pods := []*PodWrapper{tc.holder(), dead(tc.revision).Created(now.Add(-2*time.Hour - age)), old}
 					wantPlan(handoff.Decide(see(pods...).Snapshot, now), tc.want, tc.wantSteps)
 
-					// Nothing is done for the dead one alone, and the message says why.
+					// Without db-3, the holder stays or nobody is released, and the message says why.
 					plan := handoff.Decide(see(pods[:2]...).Snapshot, now)
 					wantPlan(plan, tc.wantWithout, tc.withoutSteps)
 					if message := plan.Status.Message; !strings.Contains(message, tc.wantMessage) ||
@@ -128,8 +127,7 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 	}
 }
 
-// A standby whose node can't start it waits for a volume in vain: the holder is not stopped
-// for the volume's sake.
+// A holder is not stopped to free a volume for a standby whose node cannot start it.
 func TestDecideGoesColdForNoSilentNode(t *testing.T) {
 	attaching := MakePod("db-2").Revision(2).Injected().Claim("data").On(node3).State("app", waiting("ContainerCreating", ""))
 	for name, handoffPolicy := range map[string]v1.HandoffPolicy{"automatic": "", "manual": v1.HandoffManual} {
@@ -144,7 +142,7 @@ func TestDecideGoesColdForNoSilentNode(t *testing.T) {
 	}
 }
 
-// The node of the pod that is to start stops answering.
+// Before a signal, a standby on a node that is not Ready is not released. After a signal, no other pod starts.
 func TestDecideReleasesOnSilentNode(t *testing.T) {
 	const taint = "If node node-3 is off, run: kubectl taint node node-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 	silent := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node3, corev1.ConditionUnknown) }
@@ -218,7 +216,7 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 	}
 }
 
-// cacheLags has the cache show every node as Ready.
+// cacheLags makes the cache show every node as Ready.
 func cacheLags(s *SnapshotWrapper) *SnapshotWrapper {
 	for name, node := range s.CachedNodes {
 		ready := node.DeepCopy()
@@ -228,7 +226,7 @@ func cacheLags(s *SnapshotWrapper) *SnapshotWrapper {
 	return s
 }
 
-// A spare on a node that does not answer is told while the holder serves.
+// The status reports a spare on a node that does not answer while the holder serves.
 func TestDecideTellsOfASilentSpare(t *testing.T) {
 	spare := MakePod("db-2").Revision(1).Injected().Warm().On(node3)
 	s := MakeSnapshot(holding(), spare).Holder("db-1").Node(node3, corev1.ConditionUnknown).

@@ -7,12 +7,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestWalkNeverRunsTwo wanders at random through a world that is far too large to be
-// visited whole: six pods of five revisions on three nodes, three controllers, and
-// faults without end. The law is looked at with each start of a process, the fencing
-// token with each release. At the end of a walk faults stop, and one pod must hold.
+// TestWalkNeverRunsTwo takes random paths through a world that is too large for a complete search. The world has six
+// pods of five revisions, three nodes, three controllers and up to 255 faults. The model checks each start of a
+// process, and the epoch of each release. At the end of a path faults stop, and one pod must hold.
 //
-// It takes 10,000 walks, or as many as -rapid.checks says.
+// The test takes 10,000 paths, or the number in -rapid.checks.
 func TestWalkNeverRunsTwo(t *testing.T) {
 	setDefault(t, "rapid.checks", "10000")
 	kinds := rapid.SampledFrom([]podKind{wrapperPod, barrierPod})
@@ -52,7 +51,7 @@ type possibility struct {
 	a, b uint8
 }
 
-// drawAction draws one of the possible actions. One in eight is a fault.
+// drawAction draws one of the possible actions. One in eight actions is a fault.
 func drawAction(t *rapid.T, m *model, w *world) (actionKind, uint8, uint8) {
 	var ordinary, faults []possibility
 	m.next(w, func(kind actionKind, a, b uint8) {

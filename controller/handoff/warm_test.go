@@ -15,8 +15,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// TestDecideRetiresOnlyForAWarmStandby has db-1 serve, and db-2 of a newer
-// revision come: db-1 is asked to stop if, and only if, db-2 is warm.
+// In a rollout, the holder is asked to stop if, and only if, the standby is warm.
 func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 	standby := func() *PodWrapper { return MakePod("db-2").Injected() }
 	atBarrier := func() *PodWrapper { return MakePod("db-2").Barrier().Injected().Warm() }
@@ -27,7 +26,7 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		standby *PodWrapper
-		// wantWaitsFor is what message says of the standby. Empty: it is warm.
+		// wantWaitsFor is the part of the message about the standby. It is empty if the standby is warm.
 		wantWaitsFor string
 	}{
 		"wrapper waits":           {standby().Warm(), ""},
@@ -92,7 +91,7 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
 
-			// Nor is what is not warm released where there is no holder.
+			// Without a holder, only a warm standby is released.
 			plan = handoff.Decide(MakeSnapshot(tc.standby).Containers("app").Snapshot, now)
 			if released := signalledBy(plan) == "db-2"; released != (tc.wantWaitsFor == "") {
 				t.Errorf("released: %t, outcome %s, message %q", released, plan.Outcome, plan.Status.Message)
@@ -101,8 +100,7 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 	}
 }
 
-// TestDecideGoesCold has db-1 serve with a claim that keeps db-2, of a newer
-// revision, from warming up.
+// If a claim of the holder keeps the standby from becoming warm, the holder is stopped first.
 func TestDecideGoesCold(t *testing.T) {
 	const denied = "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod."
 	standby := func() *PodWrapper { return MakePod("db-2").Injected().Claim("data") }
@@ -117,7 +115,7 @@ func TestDecideGoesCold(t *testing.T) {
 	for name, tc := range map[string]struct {
 		standby *PodWrapper
 		mode    corev1.PersistentVolumeAccessMode
-		// wantWhy is why db-1 is asked to stop. Empty: it is not.
+		// wantWhy is the reason why db-1 is asked to stop. It is empty if db-1 is not asked to stop.
 		wantWhy string
 	}{
 		"ReadWriteOncePod":                          {unschedulable(denied), corev1.ReadWriteOncePod, "claim data is ReadWriteOncePod"},

@@ -25,7 +25,7 @@ const (
 	node2     = "node-2"
 )
 
-// now is when the tests decide.
+// now is the time of the decisions in the tests.
 var now = time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC)
 
 func microTime(t time.Time) *metav1.MicroTime { return new(metav1.NewMicroTime(t)) }
@@ -34,18 +34,18 @@ func uidOf(name string) types.UID { return types.UID(name + "-uid") }
 
 func ref(name string) handoff.PodRef { return handoff.PodRef{Name: name, UID: uidOf(name)} }
 
-// version is what every pod of the tests has.
+// version is the resourceVersion of all objects in the tests.
 const version = "1"
 
-// arm puts the finalizer on the standby of that name.
+// arm returns the step that puts the finalizer on the standby.
 func arm(name string) handoff.Step { return handoff.Protect{Pod: ref(name), Version: version} }
 
-// choose is arm for a standby that waits at a barrier.
+// choose is like arm, for a standby that waits at a barrier.
 func choose(name string) handoff.Step {
 	return handoff.Protect{Pod: ref(name), Version: version, ChosenBy: "stfs-uid"}
 }
 
-// signalOf is the step that signals the pod.
+// signalOf returns the step that signals the pod.
 func signalOf(name string, epoch int64) handoff.Signal {
 	return handoff.Signal{Pod: ref(name), Version: version, Signal: signal.Signal{UID: string(uidOf(name)), Epoch: epoch}}
 }
@@ -53,8 +53,8 @@ func signalOf(name string, epoch int64) handoff.Signal {
 // PodWrapper builds a pod.
 type PodWrapper struct{ corev1.Pod }
 
-// MakePod is a pod with the one container app that the singleton db selects, as
-// it is created: neither injected nor bound to a node.
+// MakePod returns a new pod with one container, app, which singleton db selects. The pod is neither injected nor bound
+// to a node.
 func MakePod(name string) *PodWrapper {
 	return &PodWrapper{corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -94,8 +94,8 @@ func (p *PodWrapper) InitContainer(c corev1.Container) *PodWrapper {
 	return p
 }
 
-// Injected makes of the pod what the policy of singleton db makes of it: the
-// sidecar, and the wrapper in front of each container that has a command.
+// Injected changes the pod like the policy of singleton db. It adds the sidecar, and puts the wrapper in front of each
+// container without a barrier.
 func (p *PodWrapper) Injected() *PodWrapper { return p.InjectedFor("db") }
 
 func (p *PodWrapper) InjectedFor(singleton string) *PodWrapper {
@@ -111,25 +111,25 @@ func (p *PodWrapper) InjectedFor(singleton string) *PodWrapper {
 	return p
 }
 
-// Barrier holds the container app by a barrier. It comes before Injected.
+// Barrier holds the container app by a barrier. Call Barrier before Injected.
 func (p *PodWrapper) Barrier() *PodWrapper {
 	p.Spec.Containers[0] = barrier("app", barrierOf(p.Name))
 	return p
 }
 
-// CopiedFrom is Barrier with the ConfigMap of another pod.
+// CopiedFrom is like Barrier, with the ConfigMap of another pod.
 func (p *PodWrapper) CopiedFrom(other string) *PodWrapper {
 	p.Spec.Containers[0] = barrier("app", barrierOf(other))
 	return p
 }
 
-// Readiness has the kubelet run a readiness probe of app every so many seconds.
+// Readiness adds a readiness probe to app.
 func (p *PodWrapper) Readiness(periodSeconds int32) *PodWrapper {
 	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: periodSeconds}
 	return p
 }
 
-// GateProbe has the kubelet ask the gate whether the main process of app was started.
+// GateProbe adds a startup probe to app that asks the gate whether the main process has started.
 func (p *PodWrapper) GateProbe() *PodWrapper {
 	p.Spec.Containers[0].StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
 		Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started", "20s"}},
@@ -143,7 +143,7 @@ func nativeSidecar(name string) corev1.Container {
 
 func barrierOf(pod string) string { return "statefulsingleton-" + pod }
 
-// barrier is a container that waits for the ConfigMap.
+// barrier returns a container that waits for the ConfigMap.
 func barrier(name, configMap string) corev1.Container {
 	return corev1.Container{Name: name, Env: []corev1.EnvVar{{
 		Name: signal.EpochEnv,
@@ -160,13 +160,13 @@ func (p *PodWrapper) Claim(name string) *PodWrapper {
 	return p
 }
 
-// OwnedBy makes the object of that kind the pod's controller.
+// OwnedBy makes the object of that kind the controller of the pod.
 func (p *PodWrapper) OwnedBy(kind, name string) *PodWrapper {
 	p.OwnerReferences = controlledBy(kind, name)
 	return p
 }
 
-// Revision makes the pod one of the Deployment's revision: of ReplicaSet db-v<revision>.
+// Revision puts the pod into ReplicaSet db-v<revision>.
 func (p *PodWrapper) Revision(revision int) *PodWrapper {
 	return p.OwnedBy("ReplicaSet", fmt.Sprintf("db-v%d", revision))
 }
@@ -191,7 +191,7 @@ func (p *PodWrapper) Condition(kind corev1.PodConditionType, status corev1.Condi
 
 func (p *PodWrapper) Phase(phase corev1.PodPhase) *PodWrapper { p.Status.Phase = phase; return p }
 
-// State is what the kubelet last reported of a container.
+// State sets the container state that the kubelet last reported.
 func (p *PodWrapper) State(container string, state corev1.ContainerState) *PodWrapper {
 	return p.Report(corev1.ContainerStatus{
 		Name: container, State: state, Started: new(state.Running != nil), Ready: state.Running != nil,
@@ -224,18 +224,18 @@ func terminated(exitCode int32) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reason, ExitCode: exitCode}}
 }
 
-// unknown is how the kubelet reports a container that it could not locate.
+// unknown returns the reported state of a container that the kubelet could not locate.
 func unknown() corev1.ContainerState {
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "ContainerStatusUnknown", ExitCode: 137}}
 }
 
-// missing is how the kubelet reports a container whose ConfigMap does not exist.
+// missing returns the reported state of a container whose ConfigMap does not exist.
 func missing(configMap string) corev1.ContainerState {
 	return waiting("CreateContainerConfigError", fmt.Sprintf("configmap %q not found", configMap))
 }
 
-// Warm has the kubelet report, from node-1, that nothing is left to wait for but
-// the signal: init containers done, wrappers running, barriers at their ConfigMap.
+// Warm sets the status of a pod on node-1 that waits only for the signal. Init containers are complete, wrappers run,
+// and barriers wait for their ConfigMap.
 func (p *PodWrapper) Warm() *PodWrapper {
 	p.On(node1).Condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", "").WrittenByKubelet()
 	for _, c := range p.Spec.InitContainers {
@@ -255,7 +255,7 @@ func (p *PodWrapper) Warm() *PodWrapper {
 	return p
 }
 
-// Signalled is what the step Signal leaves on the pod.
+// Signalled changes the pod like the step Signal.
 func (p *PodWrapper) Signalled(epoch int64) *PodWrapper {
 	return p.SignalledAt(epoch, now.Add(-time.Minute))
 }
@@ -265,7 +265,7 @@ func (p *PodWrapper) SignalledAt(epoch int64, at time.Time) *PodWrapper {
 	return p.Annotation(signal.Annotation, text).Label(v1.RoleLabel, v1.RoleActive).Protected()
 }
 
-// ChosenBy is what the step Protect leaves on a pod that waits at a barrier.
+// ChosenBy changes the pod like the step Protect for a pod at a barrier.
 func (p *PodWrapper) ChosenBy(singleton types.UID) *PodWrapper {
 	return p.Annotation(v1.ChosenByAnnotation, string(singleton)).Protected()
 }
@@ -276,7 +276,7 @@ func (p *PodWrapper) Protected() *PodWrapper {
 	return p
 }
 
-// Running has the kubelet report that every main process was started.
+// Running sets the status of a pod whose main processes have all started.
 func (p *PodWrapper) Running() *PodWrapper {
 	p.Warm().Phase(corev1.PodRunning)
 	for _, c := range p.Spec.Containers {
@@ -285,29 +285,28 @@ func (p *PodWrapper) Running() *PodWrapper {
 	return p
 }
 
-// Ready is Running, with the readiness gate and the pod's own condition True.
+// Ready is like Running, with the readiness gate and the Ready condition True.
 func (p *PodWrapper) Ready() *PodWrapper {
 	return p.Running().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "").Condition(corev1.PodReady, corev1.ConditionTrue, "", "")
 }
 
-// Holding is the pod that was signalled with epoch 7 and serves.
+// Holding makes the pod a Ready holder that was signalled with epoch 7.
 func (p *PodWrapper) Holding() *PodWrapper { return p.Signalled(7).Ready() }
 
-// Deleting is the pod whose deletion was asked for, with ten seconds left.
+// Deleting makes the pod terminating, with ten seconds left.
 func (p *PodWrapper) Deleting() *PodWrapper {
 	p.DeletionTimestamp = new(metav1.NewTime(now.Add(10 * time.Second)))
 	return p
 }
 
-// AskedToStop is the pod whose deletion was asked for so long ago, with a grace period of
-// half a minute.
+// AskedToStop makes the pod terminating since ago, with a grace period of 30 seconds.
 func (p *PodWrapper) AskedToStop(ago time.Duration) *PodWrapper {
 	p.DeletionTimestamp = new(metav1.NewTime(now.Add(30*time.Second - ago)))
 	p.DeletionGracePeriodSeconds = new(int64(30))
 	return p
 }
 
-// Ended is the kubelet's last report of a pod that it has ended.
+// Ended sets the kubelet's last report of a terminated pod.
 func (p *PodWrapper) Ended() *PodWrapper {
 	p.Phase(corev1.PodFailed).Condition(corev1.PodReady, corev1.ConditionFalse, "PodFailed", "").
 		Condition(corev1.ContainersReady, corev1.ConditionFalse, "PodFailed", "").WrittenByKubelet()
@@ -317,19 +316,19 @@ func (p *PodWrapper) Ended() *PodWrapper {
 	return p
 }
 
-// FailedByGC is what the pod garbage collector leaves, and who came after it.
+// FailedByGC sets the status that the pod garbage collector writes. reason is the reason of condition DisruptionTarget.
 func (p *PodWrapper) FailedByGC(reason string) *PodWrapper {
 	return p.Phase(corev1.PodFailed).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, reason, "").
 		WrittenBy(map[string]string{"kubelet": `"f:containerStatuses":{}`, "kube-controller-manager": `"f:phase":{}`})
 }
 
-// WrittenByKubelet is the pod of which the kubelet wrote the phase and the containers'
-// states, as it does from its first report on and not only at the end.
+// WrittenByKubelet makes the kubelet the writer of the phase and the container states. The kubelet writes them from its
+// first report on.
 func (p *PodWrapper) WrittenByKubelet() *PodWrapper {
 	return p.WrittenBy(map[string]string{"kubelet": `"f:phase":{},"f:containerStatuses":{},"f:initContainerStatuses":{}`})
 }
 
-// WrittenBy tells who was the last to write which fields of the status.
+// WrittenBy sets the last writer of each field of the status.
 func (p *PodWrapper) WrittenBy(fields map[string]string) *PodWrapper {
 	p.ManagedFields = nil
 	for _, writer := range slices.Sorted(maps.Keys(fields)) {
@@ -352,9 +351,8 @@ func (p *PodWrapper) Recorded(change func(*metav1.ManagedFieldsEntry)) *PodWrapp
 // SnapshotWrapper builds a Snapshot.
 type SnapshotWrapper struct{ handoff.Snapshot }
 
-// MakeSnapshot is what is seen of singleton db and its pods: no record yet, a
-// Deployment with a ReplicaSet for each revision that the pods are of, and nodes
-// that are Ready.
+// MakeSnapshot returns a snapshot of singleton db with the pods and no record. It has a Deployment, a ReplicaSet for
+// each revision of the pods, and Ready nodes.
 func MakeSnapshot(pods ...*PodWrapper) *SnapshotWrapper {
 	s := &SnapshotWrapper{handoff.Snapshot{
 		Singleton: &v1.StatefulSingleton{
@@ -380,7 +378,7 @@ func MakeSnapshot(pods ...*PodWrapper) *SnapshotWrapper {
 	return s.Node(node1, corev1.ConditionTrue).Node(node2, corev1.ConditionTrue)
 }
 
-// Holder records the pod as the one that was released with epoch 7.
+// Holder records the pod as the holder that was released with epoch 7.
 func (s *SnapshotWrapper) Holder(pod string) *SnapshotWrapper {
 	ago := func(d time.Duration) *metav1.MicroTime { return microTime(now.Add(-d)) }
 	s.Singleton.Status = v1.StatefulSingletonStatus{
@@ -394,8 +392,7 @@ func (s *SnapshotWrapper) Holder(pod string) *SnapshotWrapper {
 	return s
 }
 
-// Chosen records the pod as the next holder, with epoch 7, that nobody is known
-// to have signalled.
+// Chosen records the pod as the next holder, with epoch 7. The record does not say that the pod was signalled.
 func (s *SnapshotWrapper) Chosen(pod string) *SnapshotWrapper {
 	s.Holder(pod)
 	t := s.Singleton.Status.LastTransition
@@ -403,7 +400,7 @@ func (s *SnapshotWrapper) Chosen(pod string) *SnapshotWrapper {
 	return s
 }
 
-// Ended records that db-1, the holder of epoch 7, is dead, and that no pod follows yet.
+// Ended records that db-1, the holder of epoch 7, has terminated and that no pod has taken over.
 func (s *SnapshotWrapper) Ended(cause v1.Cause) *SnapshotWrapper {
 	s.Singleton.Status = v1.StatefulSingletonStatus{
 		Epoch: 7,
@@ -415,7 +412,7 @@ func (s *SnapshotWrapper) Ended(cause v1.Cause) *SnapshotWrapper {
 	return s.Since(v1.PhaseTransitioning, 9*time.Second)
 }
 
-// Since is the phase that is reported, and for how long.
+// Since sets the reported phase and its age.
 func (s *SnapshotWrapper) Since(phase v1.Phase, d time.Duration) *SnapshotWrapper {
 	s.Singleton.Status.Phase, s.Singleton.Status.TransitionTimestamp = phase, microTime(now.Add(-d))
 	return s
@@ -426,24 +423,24 @@ func (s *SnapshotWrapper) Attest(uid string) *SnapshotWrapper {
 	return s
 }
 
-// Containers names the containers to hold.
+// Containers sets the names of the containers to hold.
 func (s *SnapshotWrapper) Containers(names ...string) *SnapshotWrapper {
 	s.Singleton.Spec.Containers = names
 	return s
 }
 
-// HoldInit has init containers held, too.
+// HoldInit also holds init containers.
 func (s *SnapshotWrapper) HoldInit() *SnapshotWrapper {
 	s.Singleton.Spec.HoldInitContainers = true
 	return s
 }
 
-// Other is a second singleton of the namespace, that picks the pods with app=<app>.
+// Other adds another singleton of the namespace, which selects pods with app=<app>.
 func (s *SnapshotWrapper) Other(name, app string) *SnapshotWrapper {
 	return s.OtherSelecting(name, "app", app)
 }
 
-// OtherSelecting is a second singleton of the namespace, that picks by that label.
+// OtherSelecting adds another singleton of the namespace, which selects pods by the label.
 func (s *SnapshotWrapper) OtherSelecting(name, label, value string) *SnapshotWrapper {
 	s.Others = append(s.Others, v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -452,7 +449,7 @@ func (s *SnapshotWrapper) OtherSelecting(name, label, value string) *SnapshotWra
 	return s
 }
 
-// ReplicaSet is one of the Deployment's. Its name ends in the revision.
+// ReplicaSet adds a ReplicaSet of the Deployment db. Its name ends in the revision.
 func (s *SnapshotWrapper) ReplicaSet(name string, replicas int32) *SnapshotWrapper {
 	s.ReplicaSets[uidOf(name)] = &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{
@@ -464,7 +461,7 @@ func (s *SnapshotWrapper) ReplicaSet(name string, replicas int32) *SnapshotWrapp
 	return s
 }
 
-// OtherDeployment is a second Deployment, which owns the ReplicaSet.
+// OtherDeployment adds a second Deployment, which owns the ReplicaSet.
 func (s *SnapshotWrapper) OtherDeployment(name, replicaSet, revision string) *SnapshotWrapper {
 	s.ReplicaSet(replicaSet, 1)
 	rs := s.ReplicaSets[uidOf(replicaSet)]
@@ -476,21 +473,21 @@ func (s *SnapshotWrapper) OtherDeployment(name, replicaSet, revision string) *Sn
 	return s
 }
 
-// BareReplicaSet is one that nobody owns.
+// BareReplicaSet adds a ReplicaSet without an owner.
 func (s *SnapshotWrapper) BareReplicaSet(name string, replicas int32) *SnapshotWrapper {
 	s.ReplicaSet(name, replicas)
 	s.ReplicaSets[uidOf(name)].OwnerReferences = nil
 	return s
 }
 
-// OwnedReplicaSet is one that an owner of that kind has, which is no Deployment.
+// OwnedReplicaSet adds a ReplicaSet whose owner has the given kind, which is not Deployment.
 func (s *SnapshotWrapper) OwnedReplicaSet(kind, name string, replicas int32) *SnapshotWrapper {
 	s.ReplicaSet(name, replicas)
 	s.ReplicaSets[uidOf(name)].OwnerReferences = controlledBy(kind, "db")
 	return s
 }
 
-// Deployment is how many replicas the owner of the ReplicaSets wants.
+// Deployment sets the replicas of the Deployment that owns the ReplicaSets.
 func (s *SnapshotWrapper) Deployment(replicas int32) *SnapshotWrapper {
 	s.Deployments[uidOf("db")] = &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db", UID: uidOf("db"), ResourceVersion: version},
@@ -499,7 +496,7 @@ func (s *SnapshotWrapper) Deployment(replicas int32) *SnapshotWrapper {
 	return s
 }
 
-// Strategy is how the Deployment rolls out.
+// Strategy sets the rollout strategy of the Deployment.
 func (s *SnapshotWrapper) Strategy(kind appsv1.DeploymentStrategyType, maxSurge, maxUnavailable string) *SnapshotWrapper {
 	surge, unavailable := intstr.Parse(maxSurge), intstr.Parse(maxUnavailable)
 	s.Deployments[uidOf("db")].Spec.Strategy = appsv1.DeploymentStrategy{
@@ -508,13 +505,13 @@ func (s *SnapshotWrapper) Strategy(kind appsv1.DeploymentStrategyType, maxSurge,
 	return s
 }
 
-// Rolled is the Deployment that was rolled to have the pod replaced.
+// Rolled marks the Deployment as rolled to replace the pod.
 func (s *SnapshotWrapper) Rolled(replaces string) *SnapshotWrapper {
 	s.Deployments[uidOf("db")].Spec.Template.Annotations = map[string]string{v1.ReplacesAnnotation: string(uidOf(replaces))}
 	return s
 }
 
-// RevisionOfDeployment is what the Deployment controller has come to.
+// RevisionOfDeployment sets the current revision of the Deployment.
 func (s *SnapshotWrapper) RevisionOfDeployment(revision string) *SnapshotWrapper {
 	s.Deployments[uidOf("db")].Annotations = map[string]string{"deployment.kubernetes.io/revision": revision}
 	return s
@@ -525,7 +522,7 @@ func (s *SnapshotWrapper) Paused() *SnapshotWrapper {
 	return s
 }
 
-// Cordon has the node take no new pods.
+// Cordon makes the node unschedulable.
 func (s *SnapshotWrapper) Cordon(node string) *SnapshotWrapper {
 	s.CachedNodes[node].Spec.Unschedulable = true
 	return s.Taint(node, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
@@ -536,7 +533,7 @@ func (s *SnapshotWrapper) Taint(node string, taint corev1.Taint) *SnapshotWrappe
 	return s
 }
 
-// DrainedFor is for how long the controller knows that the holder's node is drained.
+// DrainedFor sets condition Draining with the given age.
 func (s *SnapshotWrapper) DrainedFor(d time.Duration) *SnapshotWrapper {
 	s.Singleton.Status.Conditions = append(s.Singleton.Status.Conditions, metav1.Condition{
 		Type: v1.ConditionDraining, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-d)),
@@ -549,30 +546,30 @@ func (s *SnapshotWrapper) DrainPolicy(policy v1.DrainPolicy) *SnapshotWrapper {
 	return s
 }
 
-// Manual has rollouts wait for a person.
+// Manual sets handoff Manual.
 func (s *SnapshotWrapper) Manual() *SnapshotWrapper {
 	s.Singleton.Spec.Handoff = v1.HandoffManual
 	return s
 }
 
-// Handover is a person's word.
+// Handover sets the annotation that requests a handoff.
 func (s *SnapshotWrapper) Handover(value string) *SnapshotWrapper {
 	s.Singleton.Annotations[v1.HandoverAnnotation] = value
 	return s
 }
 
-// HandedOver is the word that was the last to be followed.
+// HandedOver records the last handled value of the annotation.
 func (s *SnapshotWrapper) HandedOver(value string) *SnapshotWrapper {
 	s.Singleton.Status.Handover = &v1.Handover{Value: value}
 	return s
 }
 
-// Budgeted is the singleton's own PodDisruptionBudget.
+// Budgeted adds the PodDisruptionBudget of the singleton.
 func (s *SnapshotWrapper) Budgeted() *SnapshotWrapper {
 	return s.Budget("statefulsingleton-db", metav1.OwnerReference{Name: "db", UID: s.Singleton.UID, Controller: new(true)})
 }
 
-// Budget covers the pods with app=db.
+// Budget adds a PodDisruptionBudget for the pods with app=db.
 func (s *SnapshotWrapper) Budget(name string, owners ...metav1.OwnerReference) *SnapshotWrapper {
 	s.Budgets = append(s.Budgets, policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, OwnerReferences: owners},
@@ -601,7 +598,7 @@ func (s *SnapshotWrapper) Node(name string, ready corev1.ConditionStatus, taints
 	return s
 }
 
-// NoNode has the node's object deleted.
+// NoNode deletes the node.
 func (s *SnapshotWrapper) NoNode(name string) *SnapshotWrapper {
 	delete(s.Nodes, name)
 	delete(s.CachedNodes, name)
