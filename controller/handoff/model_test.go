@@ -114,7 +114,7 @@ type podState struct {
 func (p *podState) exists() bool { return p.kind > overPod && !p.gone }
 func (p *podState) going() bool  { return p.deleting || p.phase != livePhase }
 
-// vanishing returns true if the pod ran before the singleton existed and is terminating without the finalizer.
+// `vanishing` returns true if the pod ran before the singleton existed and is terminating without the finalizer.
 func (p *podState) vanishing() bool {
 	return p.exists() && p.kind == barePod && p.deleting && !p.finalizer
 }
@@ -155,7 +155,7 @@ type controllerState struct {
 	cached uint32
 	plan   uint32
 	done   uint8
-	// notes is the number of the vanishing pod that the controller found, from 1.
+	// notes is the number of the `vanishing` pod that the controller found, from 1.
 	notes uint8
 }
 
@@ -466,7 +466,7 @@ func (m *model) finish(w *world, c int) {
 	}
 }
 
-// vanishing returns the number of the only vanishing pod, from 1. It returns 0 if there is none, or if the record has
+// `vanishing` returns the number of the only `vanishing` pod, from 1. It returns 0 if there is none, or if the record has
 // no room for the pod.
 func (w *world) vanishing() (pod uint8) {
 	for i := range w.pods {

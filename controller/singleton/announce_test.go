@@ -13,12 +13,12 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// at is a moment of the stories.
+// at returns the start time of the tests plus d.
 func at(d time.Duration) *metav1.MicroTime {
 	return new(metav1.NewMicroTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(d)))
 }
 
-// status is what a singleton's status says of an outcome.
+// status returns the status of a singleton with the outcome.
 func status(phase v1.Phase, outcome handoff.Outcome, message, active string, last *v1.Transition, standbys ...string) v1.StatefulSingletonStatus {
 	s := v1.StatefulSingletonStatus{
 		Phase: phase, Message: message, ActivePod: active, Epoch: 2, StandbyPods: standbys, LastTransition: last,
@@ -30,7 +30,7 @@ func status(phase v1.Phase, outcome handoff.Outcome, message, active string, las
 	return s
 }
 
-// Whoever reads the events finds a beginning, what was not as usual, and an end.
+// The events of a handoff have a start, the steps that take long, and an end.
 func TestAnnounce(t *testing.T) {
 	const (
 		running, transitioning, failed = v1.PhaseRunning, v1.PhaseTransitioning, v1.PhaseFailed
@@ -61,7 +61,7 @@ func TestAnnounce(t *testing.T) {
 	noPods := status("", handoff.NoPods, "no pod matches the selector", "", nil)
 
 	for name, tc := range map[string]struct {
-		// statuses are written one after the other. The first was told before.
+		// statuses are written one after the other. The events of the first status were sent before.
 		statuses []v1.StatefulSingletonStatus
 		want     []string
 	}{

@@ -12,7 +12,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
-// The cache keeps of each object no more than a few KiB, as long as users may make it.
+// The cache keeps at most a few KiB of each object, even if users make the object large.
 func TestCacheIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 200<<10)
 	metadata := metav1.ObjectMeta{
@@ -35,7 +35,7 @@ func TestCacheIsBounded(t *testing.T) {
 		case *policyv1.PodDisruptionBudget:
 			objects = []client.Object{budget(long), budget("db")}
 		default:
-			continue // nodes, which users do not make
+			continue // users do not create nodes
 		}
 		for i, o := range objects {
 			out, err := by.Transform(o)

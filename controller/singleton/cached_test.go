@@ -16,7 +16,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
-// The cache holds what the controller's watches need, and of a large cluster nothing else.
+// The cache holds only the objects and fields that the watches of the controller need.
 func TestCacheHoldsLittle(t *testing.T) {
 	w := newWorld(t)
 	w.createPod("db-1", withCommand)

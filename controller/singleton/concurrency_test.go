@@ -29,8 +29,9 @@ func (w *world) reconcile(r *singleton.Reconciler) ctrl.Result {
 	return result
 }
 
-// holdUp has a controller of its own reconcile the singleton of that name, and stops it just before the first write that
-// which picks. It returns once the controller is there. proceed has the controller go on, and returns what it came to.
+// holdUp starts a reconcile of the named singleton in a separate controller. It returns when the controller is about to
+// send the first write that which selects. proceed lets the controller continue, and returns the result of the
+// reconcile.
 func (w *world) holdUp(name string, which func(write) bool, changes ...func(*singleton.Reconciler)) (proceed func() (ctrl.Result, error)) {
 	w.t.Helper()
 	type answer struct {
@@ -62,25 +63,25 @@ func (w *world) holdUp(name string, which func(write) bool, changes ...func(*sin
 	}
 }
 
-// ofStatus tells whether the write is of a singleton's status.
+// ofStatus returns true if the write is for the status of a singleton.
 func ofStatus(sent write) bool {
 	_, ok := sent.object.(*v1.StatefulSingleton)
 	return ok && strings.HasSuffix(sent.verb, "/status")
 }
 
-// ofPod tells whether the write is of a pod, but not of its status.
+// ofPod returns true if the write is for a pod, and not for its status.
 func ofPod(sent write) bool {
 	_, ok := sent.object.(*corev1.Pod)
 	return ok && sent.verb == "patch"
 }
 
-// ofSignal tells whether the write signals a pod.
+// ofSignal returns true if the write signals a pod.
 func ofSignal(sent write) bool {
 	return sent.verb == "patch/status" && strings.Contains(sent.data, signal.Annotation)
 }
 
-// A controller that decided on what it read, and was overtaken before it wrote,
-// loses the compare-and-swap and signals nothing.
+// If another controller writes between the reads and the write of a controller, the compare-and-swap fails. The
+// controller then signals nothing.
 func TestStaleReconciler(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
@@ -109,8 +110,8 @@ func TestStaleReconciler(t *testing.T) {
 	w.Expect(journal.wantOneAtATime()).To(Equal(1))
 }
 
-// A controller that recorded a pod is held up just before the signal, until others
-// have written that pod off: its signal comes too late, and is refused.
+// A controller is delayed between its record and its signal, until another controller has released a different pod. The
+// API server rejects the late signal.
 func TestLateSignal(t *testing.T) {
 	tests := map[string]func(w *world, a *corev1.Pod){
 		"the pod's deletion was asked for": func(w *world, a *corev1.Pod) { w.ask(a) },
@@ -144,12 +145,12 @@ func TestLateSignal(t *testing.T) {
 	}
 }
 
-// A controller is held up before it puts the finalizer on a pod, until the singleton is
-// gone: once the pod is dead it can go all the same, and not before.
+// A controller is delayed before it puts the finalizer on a pod, until the singleton is removed. The finalizer is
+// removed after the pod has terminated, and not earlier.
 func TestLateProtect(t *testing.T) {
 	tests := map[string]struct {
 		pod func(*world) *corev1.Pod
-		// wantAtOnce: it is dead as soon as its deletion is asked for.
+		// wantAtOnce is true if the pod counts as terminated as soon as its deletion is requested.
 		wantAtOnce bool
 	}{
 		"held": {pod: func(w *world) *corev1.Pod { return w.warmPod("db-1", withCommand) }, wantAtOnce: true},
@@ -188,7 +189,7 @@ func TestLateProtect(t *testing.T) {
 	}
 }
 
-// between calls what is to happen between the lists of one kind and those of the next.
+// between calls meanwhile after the lists of the first kind and before the lists of the next kind.
 type between struct {
 	client.Reader
 	meanwhile func()
@@ -208,8 +209,9 @@ func (r *between) List(ctx context.Context, list client.ObjectList, options ...c
 	return r.Reader.List(ctx, list, options...)
 }
 
-// Another singleton picks the same pods, has decided before this one came, writes late, and
-// is deleted while this one reads: what it released is seen, or it is itself.
+// Another singleton selects the same pods. Its delayed controller releases a pod, and the other singleton is deleted,
+// while this controller reads. This controller sees the released pod or the other singleton, and releases no second
+// pod.
 func TestOtherGoesMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	other := w.createSingleton(func(s *v1.StatefulSingleton) { s.Name = "other" })
@@ -232,7 +234,7 @@ func TestOtherGoesMeanwhile(t *testing.T) {
 	w.Expect(signalled(w.pod("ours"))).To(BeFalse())
 }
 
-// removeSingleton takes the singleton away as by hand, without anything being let go.
+// removeSingleton removes the singleton and its finalizer by hand. The finalizers of the pods stay.
 func (w *world) removeSingleton() {
 	w.t.Helper()
 	s := w.singleton()
@@ -240,8 +242,7 @@ func (w *world) removeSingleton() {
 	w.Expect(c.Patch(w.t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 }
 
-// A controller dies before any of the writes of a handoff: the next one goes on
-// from the record.
+// If a controller crashes before any write of a handoff, the next controller continues from the record.
 func TestCrash(t *testing.T) {
 	tests := map[string]struct {
 		writes        int
@@ -286,8 +287,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// handoffDue brings the world to where a handoff takes all of its writes: the
-// holder has ended, and a standby waits at a barrier.
+// handoffDue creates a holder that has terminated and a standby that waits at a barrier. The next handoff needs all of
+// its writes.
 func (w *world) handoffDue() (first, second *corev1.Pod) {
 	w.t.Helper()
 	r := newReconciler(controllerClient, controllerClient, w.clock)
@@ -304,7 +305,7 @@ func (w *world) handoffDue() (first, second *corev1.Pod) {
 
 var errDied = errors.New("the controller has died")
 
-// dyingClient writes so many times, and then never again.
+// dyingClient returns a client whose writes fail after the given number of writes.
 func dyingClient(writes int) client.Client {
 	alive := func() bool {
 		writes--
@@ -338,7 +339,7 @@ func dyingClient(writes int) client.Client {
 	})
 }
 
-// Two managers work on the same objects without any election between them.
+// Two managers work on the same objects without leader election.
 func TestTwoManagers(t *testing.T) {
 	const handoffs = 5
 	w := newWorld(t)

@@ -16,8 +16,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// conflictingClient answers patches of pods as a webhook does that denies with code 409,
-// while denies is true.
+// conflictingClient returns a client that rejects patches of pods with code 409 while denies is true, as a webhook can.
 func conflictingClient(denies *bool) client.Client {
 	return interceptor.NewClient(controllerClient, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -29,8 +28,8 @@ func conflictingClient(denies *bool) client.Client {
 	})
 }
 
-// A conflict is retried at once, since another writer came first. One that comes each time
-// is retried ever more seldom, and then told like any other error.
+// A conflict is retried at once, because another writer was faster. Repeated conflicts are retried with backoff, and
+// then reported like other errors.
 func TestConflictThatNeverEnds(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
@@ -60,7 +59,7 @@ func TestConflictThatNeverEnds(t *testing.T) {
 	w.Expect(w.singleton().Status.Message).NotTo(ContainSubstring(notOnMyWatch))
 	w.Expect(journal.wantOneAtATime()).To(Equal(2))
 
-	// The next one counts from the beginning.
+	// The backoff of the next conflict starts from the beginning.
 	w.warmPod("db-3", withCommand)
 	w.ask(w.pod("db-2"))
 	w.report(w.pod("db-2"), ended)

@@ -16,12 +16,12 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// ownCRDs are those of the chart.
+// ownCRDs are the CRDs of the chart.
 var ownCRDs = envtest.CRDInstallOptions{Paths: []string{"../../charts/statefulsingleton/files/crds"}, ErrorIfPathMissing: true}
 
-// A controller whose record the API server would store in part, since the CRD is that of
-// an older release, does nothing that rests on it, and goes on once the CRD is the right one.
-// Not parallel: it takes a field of the CRD away from every test.
+// If the CRD is from an older release, the API server drops fields of the record. The controller then releases no pod,
+// and continues after the CRD is updated. The test cannot run in parallel, because it removes a field of the CRD for
+// all tests.
 func TestOlderDefinition(t *testing.T) {
 	w := newLonelyWorld(t)
 	w.createSingleton()
@@ -50,7 +50,7 @@ func TestOlderDefinition(t *testing.T) {
 	w.Expect(opened()).To(Succeed())
 }
 
-// dropActivePodUID makes the CRD one that does not know of that field.
+// dropActivePodUID removes the field activePodUID from the CRD.
 func (w *world) dropActivePodUID() {
 	w.t.Helper()
 	crd := &unstructured.Unstructured{}
@@ -61,7 +61,7 @@ func (w *world) dropActivePodUID() {
 	w.Expect(c.Patch(w.t.Context(), crd, client.RawPatch(types.JSONPatchType, []byte(patch)))).To(Succeed())
 }
 
-// writeActivePodUID tells, in a dry-run, what the API server has to say of that field.
+// writeActivePodUID writes the field in a dry-run, and returns the error of the API server.
 func (w *world) writeActivePodUID() error {
 	s := w.singleton()
 	s.Status.ActivePodUID = "some"

@@ -22,7 +22,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// node creates a node of this test alone, named as its namespace.
+// node creates a node for this test only, with the name of the namespace.
 func (w *world) node() *corev1.Node {
 	w.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
@@ -44,7 +44,7 @@ func onNode(node *corev1.Node) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeName = node.Name }
 }
 
-// budget reads the singleton's budget; nil if it does not exist.
+// budget returns the PodDisruptionBudget of the singleton, or nil if it does not exist.
 func (w *world) budget() *policyv1.PodDisruptionBudget {
 	w.t.Helper()
 	budget := &policyv1.PodDisruptionBudget{}
@@ -62,7 +62,7 @@ func (w *world) annotate(key, value string) {
 	w.Expect(c.Patch(w.t.Context(), w.singleton(), client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
 }
 
-// replaces is the uid of the holder that the Deployment was rolled to replace.
+// replaces returns the uid of the holder that the Deployment was rolled to replace.
 func (w *world) replaces(d *appsv1.Deployment) func() string {
 	return func() string {
 		w.Expect(c.Get(w.t.Context(), client.ObjectKeyFromObject(d), d)).To(Succeed())
@@ -70,7 +70,7 @@ func (w *world) replaces(d *appsv1.Deployment) func() string {
 	}
 }
 
-// takeOver has the holder, which was retired, end, and the next pod serve.
+// takeOver ends the holder, which was asked to stop, and makes the next pod serve.
 func (w *world) takeOver(first, second *corev1.Pod) {
 	w.t.Helper()
 	w.ask(first)
@@ -80,8 +80,7 @@ func (w *world) takeOver(first, second *corev1.Pod) {
 	w.serve(second)
 }
 
-// A holder whose node is cordoned is replaced while its budget has evictions wait,
-// and the budget is not written once more for that.
+// A holder on a cordoned node is replaced while its budget blocks evictions. The budget is not written again.
 func TestWarmDrain(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
@@ -121,7 +120,7 @@ func TestWarmDrain(t *testing.T) {
 	w.Expect(journal.wantOneAtATime()).To(Equal(2))
 }
 
-// A taint that the holder does not tolerate drains its node as a cordon does.
+// A taint that the holder does not tolerate starts a drain like a cordon.
 func TestDrainByTaint(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -134,8 +133,7 @@ func TestDrainByTaint(t *testing.T) {
 	w.Eventually(w.replaces(d)).Should(Equal(string(first.UID)))
 }
 
-// A holder with a spare elsewhere is not replaced: evictions of it need not wait, and
-// the spare takes over.
+// A holder with a spare on another node is not replaced. Evictions of the holder do not wait, and the spare takes over.
 func TestDrainWithASpare(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -157,8 +155,7 @@ func TestDrainWithASpare(t *testing.T) {
 	w.Expect(w.replaces(d)()).To(BeEmpty(), "the spare is of this revision")
 }
 
-// Where nothing takes over in time the budget is lifted, and it is back once the node
-// takes pods again.
+// If no pod takes over in time, the budget is deleted. The budget is created again after the node is uncordoned.
 func TestDrainTimesOut(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -187,7 +184,7 @@ func TestDrainTimesOut(t *testing.T) {
 	w.Expect(w.reason(v1.ConditionDraining)()).To(BeEmpty())
 }
 
-// A drain is timed also where the Deployment can't be rolled.
+// The time limit of a drain also applies if the Deployment cannot be rolled.
 func TestRollIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -215,7 +212,7 @@ func TestRollIsRefused(t *testing.T) {
 	w.Expect(w.budget()).To(BeNil())
 }
 
-// One budget covers the holder: the user's, where there is one.
+// One budget covers the holder. If the user has a budget, the singleton has none.
 func TestBudgets(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -236,7 +233,7 @@ func TestBudgets(t *testing.T) {
 	w.Expect(c.Delete(t.Context(), theirs)).To(Succeed())
 	w.Eventually(w.budget).ShouldNot(BeNil())
 
-	// What people do to the singleton's own is undone.
+	// The controller reverts changes to the budget of the singleton.
 	w.Expect(c.Delete(t.Context(), w.budget())).To(Succeed())
 	w.Eventually(w.budget).ShouldNot(BeNil())
 	changed := w.budget()
@@ -249,14 +246,13 @@ func TestBudgets(t *testing.T) {
 	w.Eventually(w.budget).Should(BeNil())
 }
 
-// With handoff Manual a rollout waits for a new value of the annotation, which is
-// followed once.
+// With handoff Manual, a rollout waits for a new value of the annotation. Each value starts one handoff.
 func TestHandover(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.startManager()
 	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.Handoff = v1.HandoffManual })
-	w.installed("Injected") // else each look at the injection would be one at the annotation
+	w.installed("Injected") // otherwise each check of the injection would also read the annotation
 	d := w.deployment()
 	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
 	second := w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)), withCommand)
@@ -283,7 +279,7 @@ func TestHandover(t *testing.T) {
 	w.Expect(w.replaces(d)()).To(Equal(string(second.UID)), "each value acts once")
 }
 
-// Nothing is done where no pod could be warm first, but to say so.
+// A requested handoff is refused and reported if no pod can be warm before the holder stops.
 func TestHandoverIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -298,7 +294,7 @@ func TestHandoverIsRefused(t *testing.T) {
 	w.Expect(w.budget()).To(BeNil())
 }
 
-// A budget that can't be created has nobody wait, and the condition says so.
+// If the budget cannot be created, evictions do not wait, and condition Guarded reports the error.
 func TestBudgetIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -329,7 +325,7 @@ func TestBudgetIsRefused(t *testing.T) {
 	w.Expect(w.budget()).NotTo(BeNil())
 }
 
-// A namespace that goes takes no new budget, and nobody is to be told of that.
+// In a terminating namespace, the controller creates no budget and reports no error.
 func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -344,15 +340,15 @@ func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
 	w.Expect(w.budget()).To(BeNil())
 }
 
-// readiness is what the node controller writes of a node.
+// readiness sets the Ready condition that the node controller writes.
 func (w *world) readiness(node *corev1.Node, ready corev1.ConditionStatus) {
 	w.t.Helper()
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
 	w.Expect(c.Status().Update(w.t.Context(), node)).To(Succeed())
 }
 
-// A standby whose node stops answering is not warm from that moment on, and warm again
-// once the node answers. The requeue would notice only minutes later.
+// A standby is not warm while its node does not answer. Node events update the status, because the next requeue is
+// minutes later.
 func TestStandbyOnSilentNode(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -364,7 +360,7 @@ func TestStandbyOnSilentNode(t *testing.T) {
 	w.Expect(c.Update(t.Context(), d)).To(Succeed())
 	rs := w.replicaSet(d, 1)
 	w.hold("db-1", ownedBy(rs), withCommand)
-	w.clock.advance(time.Minute) // a standby that is younger is looked at again soon, whatever its node does
+	w.clock.advance(time.Minute) // a younger standby is reconciled again soon even without node events
 	w.warmPod("db-2", ownedBy(rs), withCommand, onNode(node))
 	message := func() string { return w.singleton().Status.Message }
 	w.Eventually(message).Should(ContainSubstring("pod db-2 is warm"))
@@ -377,7 +373,7 @@ func TestStandbyOnSilentNode(t *testing.T) {
 	w.Eventually(message).Should(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not exist"))
 }
 
-// A rollout waits for a pod whose node does not answer, and goes on once it does.
+// A rollout waits while the node of the new pod does not answer, and continues after the node is Ready.
 func TestRolloutToSilentNode(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -396,7 +392,7 @@ func TestRolloutToSilentNode(t *testing.T) {
 	w.Expect(w.singleton().Status.ActiveNode).To(Equal(node.Name))
 }
 
-// oldBudgets is a cache of budgets that lags: it has those that the test says.
+// oldBudgets is a client with an old cache of budgets. The test sets the content of the cache.
 type oldBudgets struct {
 	client.Client
 	budgets []policyv1.PodDisruptionBudget
@@ -410,15 +406,15 @@ func (o *oldBudgets) List(ctx context.Context, list client.ObjectList, options .
 	return o.Client.List(ctx, list, options...)
 }
 
-// What a cache does not know yet of the budget does no harm, and is no error.
+// A budget cache that lags causes no error and no wrong write.
 func TestBudgetInAnOldCache(t *testing.T) {
 	const evict = `{"spec":{"drain":"Evict"}}`
 	tests := map[string]struct {
-		// change is what has become of the budget, and what is wanted of it now.
+		// change changes the budget, or the settings for the budget.
 		change func(w *world, budget *policyv1.PodDisruptionBudget)
-		// known is what the cache has.
+		// known returns the budgets in the cache.
 		known func(budget policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget
-		// wantGone: there is no budget. Else it is as it was.
+		// wantGone is true if no budget must exist. Otherwise the budget must be unchanged.
 		wantGone bool
 	}{
 		"it is there already": {

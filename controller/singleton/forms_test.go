@@ -22,8 +22,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// forms are the policies that there are for singletons of the namespace, and whose pods
-// each injects.
+// forms returns the policies for singletons of the namespace, and the singletons whose pods each policy injects.
 func (w *world) forms() map[string][]string {
 	w.t.Helper()
 	var list unstructured.UnstructuredList
@@ -38,7 +37,7 @@ func (w *world) forms() map[string][]string {
 	return all
 }
 
-// injects are the singletons of the namespace that a policy has rules for.
+// injects returns the singletons of the namespace for which the policy has rules.
 func (w *world) injects(policy *unstructured.Unstructured) []string {
 	names := map[string]bool{}
 	rules, _, _ := unstructured.NestedSlice(policy.Object, "spec", "rules")
@@ -51,7 +50,7 @@ func (w *world) injects(policy *unstructured.Unstructured) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// allInstalled waits until each singleton's injection is proven.
+// allInstalled waits until the injection of each singleton is proven.
 func (w *world) allInstalled(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
@@ -84,7 +83,7 @@ func TestPolicyPerNamespace(t *testing.T) {
 	w.Eventually(w.ruleNames).Should(Equal(wanted))
 	w.Expect(w.policy().GetUID()).NotTo(Equal(before.GetUID()))
 
-	// What is wrong with one is not the others' affair.
+	// An invalid singleton does not affect the other singletons.
 	w.createSingleton(func(s *v1.StatefulSingleton) {
 		s.Name, s.Spec.Selector.MatchLabels = "broken", map[string]string{"app": "my database"}
 	})
@@ -93,7 +92,7 @@ func TestPolicyPerNamespace(t *testing.T) {
 	w.allInstalled(singletonName, "queue", "late")
 	w.Expect(w.forms()).To(Equal(map[string][]string{shared: {singletonName, "late", "queue"}}))
 
-	// Those that go take their rules along, and the last one the policy.
+	// The rules of a deleted singleton are removed. The policy is deleted with the last singleton.
 	for _, gone := range []struct {
 		name string
 		left map[string][]string
@@ -119,8 +118,8 @@ func (w *world) installedReason(name string) string {
 	return ""
 }
 
-// A controller that listed the singletons of a namespace, and was overtaken before it
-// wrote their policy, takes nobody's rules out of it.
+// A controller lists the singletons of a namespace, and another controller writes the policy first. The delayed
+// controller removes no rules from the policy.
 func TestStaleWriterOfSharedPolicy(t *testing.T) {
 	tests := map[string]struct{ thereBefore []string }{
 		"the policy is there": {[]string{"a"}},
@@ -138,7 +137,7 @@ func TestStaleWriterOfSharedPolicy(t *testing.T) {
 				w.reconcileOne(fresh, w.key(name))
 			}
 			w.createNamed("b")
-			proceed := w.holdUp("b", ofPolicy, perNamespace) // it knows of b, and not of c
+			proceed := w.holdUp("b", ofPolicy, perNamespace) // the controller knows b, but not c
 
 			w.createNamed("c")
 			w.reconcileOne(fresh, w.key("c"))
@@ -152,8 +151,8 @@ func TestStaleWriterOfSharedPolicy(t *testing.T) {
 	}
 }
 
-// A controller that is told of the other form writes that, and proves it, before what was
-// there goes. At no moment is a pod created that is not injected, or refused.
+// After a change of policyPer, the controller writes and proves the new policies before it deletes the old policies. At
+// all times, new pods are injected and not rejected.
 func TestSwitchForm(t *testing.T) {
 	perSingleton := func(w *world) map[string][]string {
 		return map[string][]string{
@@ -183,7 +182,7 @@ func TestSwitchForm(t *testing.T) {
 			stop()
 
 			injected := w.keepCreatingPods()
-			w.kyverno(`"` + string(test.from) + `"`) // Kyverno takes its time
+			w.kyverno(`"` + string(test.from) + `"`) // Kyverno does not serve the new policies yet
 			w.run(test.to)
 			both := test.wantFrom(w)
 			maps.Copy(both, test.wantTo(w))
@@ -202,8 +201,8 @@ func TestSwitchForm(t *testing.T) {
 	}
 }
 
-// While one singleton's own policy can't be proven, the one of its namespace stays, and
-// follows what becomes of the others. It goes once nobody needs it.
+// While one singleton's own policy is not proven, the policy of the namespace stays and is updated for the other
+// singletons. The policy is deleted when no singleton needs it.
 func TestSwitchFormWaitsForAll(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -227,8 +226,8 @@ func TestSwitchFormWaitsForAll(t *testing.T) {
 	w.Eventually(w.forms).Should(Equal(map[string][]string{policies.Name(w.key("late")): {"late"}}))
 }
 
-// A policy of the other form that somebody writes meanwhile is made to pick no pod again
-// before it goes: never is one deleted that Kyverno is still asked for.
+// If another client enables the old policy again, the controller disables it again before the deletion. The policy is
+// never deleted while Kyverno is still asked for it.
 func TestSwitchFormAgainstAnotherWriter(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -265,8 +264,7 @@ func (w *world) installedMessage(name string) string {
 	return ""
 }
 
-// keepCreatingPods creates pods, in dry-runs, and returns what ends that and demands that
-// each was injected.
+// keepCreatingPods creates pods in dry-runs. injected stops the dry-runs, and checks that each pod was injected.
 func (w *world) keepCreatingPods() (injected func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	created, failed := 0, make(chan string, 1)

@@ -62,7 +62,8 @@ func TestFirstRelease(t *testing.T) {
 	}
 }
 
-// The kubelet misses the signal, and would see it only with the pod's next change.
+// If the kubelet misses the signal, the controller changes the pod once more, because the kubelet reads the signal with
+// the next change.
 func TestMissedSignal(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -74,7 +75,7 @@ func TestMissedSignal(t *testing.T) {
 	w.Expect(w.singleton().Status.Phase).To(Equal(v1.PhaseRunning))
 }
 
-// wantReleased checks all that a holder bears.
+// wantReleased checks the signal, the finalizer, the label and the ConfigMap of a holder.
 func wantReleased(w *world, name string, epoch int64) {
 	w.t.Helper()
 	pod := w.pod(name)
@@ -95,8 +96,8 @@ func wantReleased(w *world, name string, epoch int64) {
 	w.Expect(configMap.OwnerReferences[0].UID).To(Equal(pod.UID))
 }
 
-// wantTransition compares the last transition, but for its times, which it wants
-// there where the transition had one: each not before the one before.
+// wantTransition compares the last transition without its times. It checks that the expected times exist and are in
+// order.
 func wantTransition(t *testing.T, s *v1.StatefulSingleton, want v1.Transition) {
 	t.Helper()
 	got := s.Status.LastTransition
@@ -141,7 +142,7 @@ func TestRollout(t *testing.T) {
 
 	w.report(second, held)
 	w.eventually("Retiring")
-	// Through the scale subresource: the chart gives no other right.
+	// The controller uses the scale subresource, because the chart grants no other permission.
 	w.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(old), old)).To(Succeed())
 	w.Expect(*old.Spec.Replicas).To(BeZero())
 	w.ask(first)
@@ -177,7 +178,7 @@ func TestRollout(t *testing.T) {
 	wantMetrics(t, registry)
 }
 
-// wantEvents waits for events of these reasons about the singleton.
+// wantEvents waits for events with these reasons for the singleton.
 func wantEvents(w *world, reasons ...string) {
 	w.t.Helper()
 	w.Eventually(func() []string {
@@ -193,7 +194,7 @@ func wantEvents(w *world, reasons ...string) {
 	}).Should(ContainElements(reasons))
 }
 
-// wantMetrics checks what was counted after a first release and a rollout.
+// wantMetrics checks the metrics after a first release and a rollout.
 func wantMetrics(t *testing.T, registry *prometheus.Registry) {
 	t.Helper()
 	want := `
@@ -234,7 +235,7 @@ statefulsingleton_singletons{phase="Transitioning"} 0
 	}
 }
 
-// A holder that is deleted by force stays until the kubelet has reported its end.
+// A holder that is deleted by force keeps its object until the kubelet reports its termination.
 func TestForcedDeletion(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
@@ -260,7 +261,7 @@ func TestForcedDeletion(t *testing.T) {
 	journal.wantOneAtATime()
 }
 
-// Somebody takes the finalizer off a running holder: only a person's word helps.
+// If a person removes the finalizer of a running holder, only an attestation releases the next pod.
 func TestAttestation(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -286,7 +287,7 @@ func TestAttestation(t *testing.T) {
 	w.Expect(w.wantEvent(corev1.EventTypeWarning, "Attested").Note).To(Equal("pod db-1 counts as terminated: a person attested it"))
 	w.Eventually(func() map[string]string { return w.singleton().Annotations }).ShouldNot(HaveKey(v1.AttestAnnotation), "the word is spent")
 
-	// A word that can't be believed now is not kept for later.
+	// An attestation that is not valid now is removed.
 	patch = `{"metadata":{"annotations":{"` + v1.AttestAnnotation + `":"` + string(second.UID) + `"}}}`
 	w.Expect(c.Patch(t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
 	refused := w.wantEvent(corev1.EventTypeWarning, "AttestationRefused")
@@ -294,7 +295,7 @@ func TestAttestation(t *testing.T) {
 	w.Expect(w.singleton().Annotations).NotTo(HaveKey(v1.AttestAnnotation))
 }
 
-// A pod that ran before the singleton existed holds by fact.
+// A pod that ran before the singleton existed is adopted.
 func TestAdoption(t *testing.T) {
 	w := newWorld(t)
 	pod := w.bare("legacy")
@@ -321,7 +322,7 @@ func TestAdoption(t *testing.T) {
 	wantTransition(t, w.singleton(), v1.Transition{From: "legacy", To: "db-1", Cause: v1.CauseDeletion, Proof: v1.ProofKubeletReported})
 }
 
-// While two pods run, none is released; once one is left, it holds.
+// While two pods run, no pod is released. When one running pod is left, it becomes the holder.
 func TestSeveralRun(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"legacy-1", "legacy-2"} {
@@ -351,7 +352,7 @@ func TestSeveralRun(t *testing.T) {
 	w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
 }
 
-// Two singletons that pick the same pod: neither signals it, both say so.
+// If two singletons select the same pod, neither signals it, and both report the overlap.
 func TestOverlap(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -373,8 +374,8 @@ func TestOverlap(t *testing.T) {
 	w.serve(pod)
 }
 
-// Of two singletons that pick the same pod the one that holds it is deleted: the pod is at
-// no time without the finalizer, and then it is the other one's.
+// Two singletons select the same pod, and the singleton that holds it is deleted. The pod always keeps a finalizer, and
+// then belongs to the other singleton.
 func TestOverlapGoes(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()

@@ -21,26 +21,25 @@ import (
 )
 
 const (
-	// installPoll is how often to look again while the injection is not proven, and
-	// installingPoll while Kyverno takes its second or two to serve a new policy.
+	// installPoll is the requeue delay while the injection is not proven. installingPoll is the requeue delay after a
+	// policy was written, because Kyverno needs a second or two to serve a new policy.
 	installPoll    = 2 * time.Second
 	installingPoll = 200 * time.Millisecond
-	// installPatience is how long Kyverno may take to serve a policy that was just
-	// written before that is called a failure.
+	// installPatience is the time that Kyverno may take to serve a new policy. After this time, an unproven injection
+	// counts as a failure.
 	installPatience = 15 * time.Second
-	// provenPoll is how often to prove an injection again that was proven.
+	// provenPoll is the time after which a proven injection is proven again.
 	provenPoll = 5 * time.Minute
-	// firstAtOnce is how many that were never proven are at a time, and againAtOnce how
-	// many of the others: the API server asks each policy's webhook whether it is meant,
-	// and where many are, all workers would wait for that, and handoffs behind them.
+	// firstAtOnce limits concurrent first proofs, and againAtOnce limits concurrent repeated proofs. For each proof,
+	// the API server evaluates the webhooks of all policies. With many policies and without the limits, proofs could
+	// occupy all workers and delay handoffs.
 	firstAtOnce, againAtOnce = 8, 4
-	// againRests is how many times as long as it lasted nobody follows after one of the
-	// others, so that they together keep the API server as busy as one that never rests.
+	// After each repeated proof, the slot stays idle for againRests times the duration of the proof. All slots together
+	// then load the API server like one slot that is never idle.
 	againRests = againAtOnce - 1
-	// linePoll is how often those in line look by themselves whether it is their turn, but
-	// for a proof that is made again: there it is done as they are looked at anyway.
+	// linePoll is the requeue delay of a singleton that waits for a slot. For repeated proofs the delay is provenPoll.
 	linePoll = 15 * time.Second
-	// fieldOwner owns what the controller applies.
+	// fieldOwner owns the fields that the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
 )
 
@@ -56,31 +55,28 @@ const (
 	reasonSelectorTooLarge = "SelectorTooLarge"
 )
 
-// unprovenHelp is what to do where a dry-run does not show the injection.
+// unprovenHelp says what to do if a dry-run does not show the injection.
 const unprovenHelp = "Look whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
 
-// Injector keeps the ClusterPolicy of each singleton as it should be, and proves
-// by a dry-run that it works.
+// Injector writes the ClusterPolicy of each singleton, and proves with a dry-run that new pods are injected.
 type Injector struct {
-	// Client writes, and reads what may lag.
+	// Client writes, and reads from the cache, which may lag.
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Clock also says when a turn has rested.
+	// Clock also ends the idle time of slots.
 	Clock   clock.WithDelayedExecution
 	Options policies.Options
-	// Per is what has a policy of its own. Policies of the other form go once these
-	// are proven.
+	// Per says whether each singleton or each namespace has its own policy. Policies for the other value of Per are old
+	// policies. They are deleted after the new policies are proven.
 	Per policies.Per
-	// Watch has the singletons reconciled whose policies are changed or deleted, and
-	// returns what it knows of these. It is called once Kyverno's kinds are known to be
-	// served.
+	// Watch starts a watch that reconciles the singletons whose policies change or are deleted. It returns a reader of
+	// the watched policies. It is called after the cluster serves Kyverno's kinds.
 	Watch func() (Watched, error)
-	// Wake has a singleton reconciled whose turn it is. Without it that happens in a
-	// while.
+	// Wake reconciles a singleton for which a slot is free. Without Wake, the singleton waits for its requeue.
 	Wake func(types.NamespacedName)
 
-	// first and again have those take turns that were never proven, and the others.
+	// first has the slots for first proofs, and again has the slots for repeated proofs.
 	first, again turns
 
 	mu       sync.Mutex
@@ -92,36 +88,35 @@ type Injector struct {
 	proofs   map[types.NamespacedName]proof
 }
 
-// Watched is what a watch knows. It lags, and it knows all there was when it began once
-// HasSynced says so.
+// Watched reads the policies that the watch knows. The reader may lag. It has all policies that existed at the start of
+// the watch after HasSynced returns true.
 type Watched struct {
 	client.Reader
 	HasSynced func() bool
 }
 
-// proof is when the injection of a singleton's pods was last proven.
+// proof is the last proof of the injection of a singleton's pods.
 type proof struct {
-	// content tells what the rules were rendered of that were proven.
+	// content identifies the input from which the proven rules were rendered.
 	content string
-	// at is zero where it was not, the last time.
+	// at is the time of the proof. It is zero if the injection is not proven.
 	at time.Time
-	// refuted is whether it was shown not to work, the last time, after Kyverno had had
-	// time to serve the policy.
+	// refuted is true if the last attempt failed after Kyverno had time to serve the policy.
 	refuted bool
-	// fromCache is what another controller has told in the singleton's status.
+	// fromCache is true if the proof comes from the status that another controller wrote.
 	fromCache bool
 }
 
 // installation is the state of a singleton's injection.
 type installation struct {
 	condition metav1.Condition
-	// recheck is when to look again.
+	// recheck is the requeue delay.
 	recheck time.Duration
 }
 
-// Ensure writes the singleton's policy if it is missing or changed, proves the
-// injection by the dry-run of a pod, and reports condition PolicyInstalled. While a
-// handoff is under way nothing is proven again, for as long again as a proof lasts.
+// Ensure writes the singleton's policy if the policy is missing or changed. It then proves the injection with a dry-run
+// of a pod, and returns condition PolicyInstalled. During a handoff, an earlier proof stays valid for twice the normal
+// time.
 func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, inHandoff bool) installation {
 	if err := policies.Validate(singleton); errors.Is(err, policies.ErrSelectorTooLarge) {
 		return notInstalled(singleton, reasonSelectorTooLarge, err.Error())
@@ -161,14 +156,13 @@ func (i *Injector) Ensure(ctx context.Context, singleton *v1.StatefulSingleton, 
 	return state
 }
 
-// due tells whether the injection has to be proven now.
+// due returns true if the injection must be proven now.
 func (i *Injector) due(last proof, inHandoff bool) bool {
 	age := i.Clock.Since(last.at)
 	return age >= provenPoll && !(inHandoff && age < 2*provenPoll)
 }
 
-// proveInTurn proves the injection if it is the singleton's turn. Until then all is said
-// to be as it was.
+// proveInTurn proves the injection if a slot is free. Otherwise it returns the last known state.
 func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingleton, policy string, last proof, written time.Time) installation {
 	line, atOnce, rests, poll := &i.again, againAtOnce, againRests, provenPoll
 	if last.at.IsZero() && !last.refuted {
@@ -187,7 +181,7 @@ func (i *Injector) proveInTurn(ctx context.Context, singleton *v1.StatefulSingle
 			done()
 			return
 		}
-		i.Clock.AfterFunc(min(time.Duration(rests)*i.Clock.Since(begin), provenPoll), done) // whatever the clock did
+		i.Clock.AfterFunc(min(time.Duration(rests)*i.Clock.Since(begin), provenPoll), done) // the limit applies even if the clock changed
 	}()
 	reason, err := i.prove(ctx, singleton, policy)
 	switch {
@@ -213,8 +207,7 @@ func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duratio
 	}
 }
 
-// unproven is how it stands before the first proof, unless it was told already that
-// something else is amiss.
+// unproven returns the state before the first proof. It keeps a failure that the status already reports.
 func unproven(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {
 	told := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
 	if told != nil && told.ObservedGeneration == singleton.Generation && (told.Reason == reasonNotInjected || told.Reason == reasonProbeRefused) {
@@ -227,15 +220,15 @@ func unproven(singleton *v1.StatefulSingleton, policy string, recheck time.Durat
 	}
 }
 
-// saysProven tells whether the singleton, as it is now, reports the injection as proven.
+// saysProven returns true if the status reports the injection of this generation as proven.
 func saysProven(singleton *v1.StatefulSingleton, policy string) bool {
 	told := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
 	want := proven(singleton, policy, 0).condition
 	return told != nil && told.Status == want.Status && told.Message == want.Message && told.ObservedGeneration == want.ObservedGeneration
 }
 
-// prove asks the API server what a new pod of the singleton would look like.
-// Kyverno calls a policy Ready before each of its replicas serves it.
+// prove creates a pod of the singleton in a dry-run and checks the injected pod. The Ready condition of a policy is not
+// enough: Kyverno sets it before all replicas serve the policy.
 func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton, policy string) (reason string, err error) {
 	pod, err := policies.ProbePod(singleton, i.Options)
 	if err != nil {
@@ -250,10 +243,10 @@ func (i *Injector) prove(ctx context.Context, singleton *v1.StatefulSingleton, p
 	return "", nil
 }
 
-// sentence is what an error says, for another one to follow: a guard ends its own.
+// sentence returns the message of an error without the final period. The messages of guards end with a period.
 func sentence(err error) string { return strings.TrimSuffix(oneLine(err.Error()), ".") }
 
-// watch begins to watch the policies, once.
+// watch starts the watch of the policies once.
 func (i *Injector) watch() (err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -302,8 +295,7 @@ func installedCondition(singleton *v1.StatefulSingleton, status metav1.Condition
 	}
 }
 
-// oneLine makes a sentence of a message over several lines, as joined errors and
-// Kyverno's refusals are.
+// oneLine joins the lines of a message, for example of joined errors or of Kyverno's rejections.
 func oneLine(message string) string {
 	var lines []string
 	for line := range strings.Lines(message) {

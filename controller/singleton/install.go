@@ -22,19 +22,19 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// written is a policy as it was last written.
+// written is the last write of a policy.
 type written struct {
-	// content tells apart what policies are rendered of.
+	// content identifies the input from which the policy was rendered.
 	content string
 	version version
-	// at is when that was.
+	// at is the time of the write.
 	at time.Time
-	// whole is when it was last put right: before, somebody had changed or deleted it.
-	// Zero: not since the controller has known it.
+	// whole is the time of the last write that created the policy, or that restored the policy after a change by another
+	// client. It is zero if there was no such write.
 	whole time.Time
 }
 
-// version tells the specs apart that a policy has had.
+// version identifies one spec of a policy.
 type version struct {
 	uid        types.UID
 	generation int64
@@ -44,11 +44,11 @@ func versionOf(policy client.Object) version {
 	return version{policy.GetUID(), policy.GetGeneration()}
 }
 
-// rendering is what a policy is to be rendered of, and how, or nil where there is to be
-// none.
+// rendering returns what identifies the input of a policy, and a function that renders the policy. The function is nil
+// if the policy must not exist.
 type rendering func(ctx context.Context, exists bool) (content string, render func() (*unstructured.Unstructured, error), err error)
 
-// policyOf is the name of the policy that injects the singleton's pods.
+// policyOf returns the name of the policy that injects the singleton's pods.
 func (i *Injector) policyOf(singleton *v1.StatefulSingleton) string {
 	if i.Per == policies.PerNamespace {
 		return policies.NamespaceName(singleton.Namespace)
@@ -56,10 +56,9 @@ func (i *Injector) policyOf(singleton *v1.StatefulSingleton) string {
 	return policies.Name(client.ObjectKeyFromObject(singleton))
 }
 
-// install writes the policy that injects the singleton's pods, unless it is as it was
-// last written. Its spec can't be compared, since Kyverno's CRD fills in defaults; its
-// version can. The word of the watch will do if it is said to, and if that knows of
-// nothing else.
+// install writes the policy that injects the singleton's pods, unless the policy is as it was last written. It compares
+// versions, because Kyverno's CRD adds defaults to the spec. If watchWillDo is set, install trusts the watch that the
+// policy is unchanged.
 func (i *Injector) install(ctx context.Context, singleton *v1.StatefulSingleton, watchWillDo bool) (written, error) {
 	name, content, of := i.policyOf(singleton), contentOf(*singleton), i.own(singleton)
 	if i.Per == policies.PerNamespace {
@@ -68,7 +67,7 @@ func (i *Injector) install(ctx context.Context, singleton *v1.StatefulSingleton,
 			return written{}, err
 		}
 		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return s.Name == singleton.Name || policies.Validate(&s) != nil })
-		content = contentOf(append(all, *singleton)...) // which was read live
+		content = contentOf(append(all, *singleton)...) // singleton was read live
 		of = i.shared(singleton.Namespace)
 	}
 	if last := i.lastWritten(name); watchWillDo && last.content == content {
@@ -79,15 +78,15 @@ func (i *Injector) install(ctx context.Context, singleton *v1.StatefulSingleton,
 	return i.write(ctx, name, of)
 }
 
-// own renders the policy of one singleton.
+// own returns the rendering of the policy of one singleton.
 func (i *Injector) own(singleton *v1.StatefulSingleton) rendering {
 	return func(context.Context, bool) (string, func() (*unstructured.Unstructured, error), error) {
 		return contentOf(*singleton), func() (*unstructured.Unstructured, error) { return policies.Render(singleton, i.Options) }, nil
 	}
 }
 
-// shared renders the policy of the namespace. It is not made where each singleton has
-// its own, but kept as it should be until it goes.
+// shared returns the rendering of the policy of the namespace. If each singleton has its own policy, shared does not
+// create the policy, but keeps an existing policy up to date.
 func (i *Injector) shared(namespace string) rendering {
 	return func(ctx context.Context, exists bool) (string, func() (*unstructured.Unstructured, error), error) {
 		if !exists && i.Per != policies.PerNamespace {
@@ -102,7 +101,7 @@ func (i *Injector) shared(namespace string) rendering {
 	}
 }
 
-// living are the singletons of the namespace that are not being deleted.
+// living returns the singletons of the namespace that are not terminating.
 func living(ctx context.Context, reader client.Reader, namespace string) ([]v1.StatefulSingleton, error) {
 	var list v1.StatefulSingletonList
 	if err := reader.List(ctx, &list, client.InNamespace(namespace)); err != nil {
@@ -111,8 +110,7 @@ func living(ctx context.Context, reader client.Reader, namespace string) ([]v1.S
 	return slices.DeleteFunc(list.Items, func(s v1.StatefulSingleton) bool { return !s.DeletionTimestamp.IsZero() }), nil
 }
 
-// contentOf tells apart what a policy of these singletons is rendered of, in whatever
-// order they come.
+// contentOf returns a hash of the singletons from which a policy is rendered. It does not depend on their order.
 func contentOf(singletons ...v1.StatefulSingleton) string {
 	var all []string
 	for _, s := range singletons {
@@ -123,9 +121,8 @@ func contentOf(singletons ...v1.StatefulSingleton) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// write writes a policy, or deletes it where there is to be none, unless it is as it was
-// last written. Whoever writes it meanwhile, of more than we knew, is not overwritten:
-// then it is rendered anew.
+// write writes or deletes a policy, unless the policy is as it was last written. It does not overwrite a concurrent
+// write of another client: it reads the input again and retries.
 func (i *Injector) write(ctx context.Context, name string, of rendering) (now written, err error) {
 	defer i.lock(name)()
 	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
@@ -176,7 +173,7 @@ func (i *Injector) writeOnce(ctx context.Context, name string, of rendering) (wr
 	return now, err
 }
 
-// Remove deletes the singleton's policy, and its part in the one of its namespace.
+// Remove deletes the singleton's policy, and removes the singleton from the policy of its namespace.
 func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) error {
 	key := client.ObjectKeyFromObject(singleton)
 	if err := i.remove(ctx, policies.Name(key)); err != nil {
@@ -190,7 +187,7 @@ func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) 
 	return nil
 }
 
-// deleteAsFound deletes a policy unless somebody wrote it since it was read.
+// deleteAsFound deletes a policy unless another client wrote it after the read.
 func (i *Injector) deleteAsFound(ctx context.Context, found *metav1.PartialObjectMetadata) error {
 	err := i.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
 	if err == nil {
@@ -213,8 +210,8 @@ func (i *Injector) deleted(policy string) {
 	i.keep(policy)
 }
 
-// watchedPolicy is the policy as the watch knows it; nil where it knows of none, or not
-// of all yet.
+// watchedPolicy returns the policy from the watch. It returns nil if the watch does not have the policy or has not
+// synced.
 func (i *Injector) watchedPolicy(ctx context.Context, name string) *metav1.PartialObjectMetadata {
 	i.mu.Lock()
 	watched := i.watched
@@ -229,14 +226,14 @@ func (i *Injector) watchedPolicy(ctx context.Context, name string) *metav1.Parti
 	return found
 }
 
-// policyMetadata is the metadata of a policy, to be read.
+// policyMetadata returns an empty metadata object with the name of the policy.
 func policyMetadata(name string) *metav1.PartialObjectMetadata {
 	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	m.SetGroupVersionKind(policies.GVK)
 	return m
 }
 
-// lock has nobody else write the policy until it is unlocked.
+// lock prevents concurrent writes of the policy by this controller until unlock.
 func (i *Injector) lock(policy string) (unlock func()) {
 	i.mu.Lock()
 	if i.writing == nil {
@@ -244,7 +241,7 @@ func (i *Injector) lock(policy string) (unlock func()) {
 	}
 	i.mu.Unlock()
 	i.writing.LockKey(policy)
-	return func() { _ = i.writing.UnlockKey(policy) } // it fails for none
+	return func() { _ = i.writing.UnlockKey(policy) } // UnlockKey of this type never fails
 }
 
 func (i *Injector) lastWritten(policy string) written {
@@ -253,7 +250,7 @@ func (i *Injector) lastWritten(policy string) written {
 	return i.written[policy]
 }
 
-// wrote keeps what was written; nothing, of a policy that was deleted.
+// wrote stores the last write of a policy. It removes the entry if the policy was deleted.
 func (i *Injector) wrote(policy string, now written) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

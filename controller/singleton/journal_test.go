@@ -19,8 +19,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// journal is every write of the test's namespace: the API server numbers them
-// all, of whatever kind, in one order.
+// journal has every write in the namespace of the test. The API server numbers the writes of all kinds in one order.
 type journal struct {
 	w *world
 
@@ -34,7 +33,7 @@ type entry struct {
 	object  client.Object
 }
 
-// keepJournal begins to write down what is written from now on.
+// keepJournal starts to record writes.
 func (w *world) keepJournal() *journal {
 	w.t.Helper()
 	j := &journal{w: w}
@@ -55,7 +54,7 @@ func (w *world) keepJournal() *journal {
 func (j *journal) add(event watch.Event) {
 	object, ok := event.Object.(client.Object)
 	if !ok {
-		return // the end of the watch
+		return // the watch has ended
 	}
 	version, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -66,21 +65,20 @@ func (j *journal) add(event watch.Event) {
 	j.entries = append(j.entries, entry{version, event.Type == watch.Deleted, object})
 }
 
-// sorted is the journal so far, in the API server's order.
+// sorted returns the recorded writes in the order of the API server.
 func (j *journal) sorted() []entry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.SortedFunc(slices.Values(j.entries), func(a, b entry) int { return cmp.Compare(a.version, b.version) })
 }
 
-// moment is something that is written once.
+// moment is the first write for which is returns true.
 type moment struct {
 	what string
 	is   func(entry) bool
 }
 
-// wantOrder waits for all of the moments, and checks that they came one after the
-// other. A moment is the first write of which it is true.
+// wantOrder waits for all moments, and checks their order.
 func (j *journal) wantOrder(moments ...moment) {
 	j.w.t.Helper()
 	versions := make([]uint64, len(moments))
@@ -105,8 +103,8 @@ func (j *journal) wantOrder(moments ...moment) {
 	j.w.t.Errorf("written in the wrong order:\n%s", strings.Join(came, "\n"))
 }
 
-// wantOneAtATime replays the journal: at no time do two pods bear a signal
-// without one of them having ended, and no epoch is given to two pods.
+// wantOneAtATime checks that at most one pod that has not terminated has a signal at any time, and that each epoch
+// belongs to one pod. It returns the number of released pods.
 func (j *journal) wantOneAtATime() (released int) {
 	j.w.t.Helper()
 	live := map[string]bool{}
@@ -133,7 +131,7 @@ func (j *journal) wantOneAtATime() (released int) {
 	return len(podOfEpoch)
 }
 
-// wantKept checks that the pod was at no time without the finalizer, since it has it.
+// wantKept checks that the pod always has the finalizer after it first received the finalizer.
 func (j *journal) wantKept(name string) {
 	j.w.t.Helper()
 	kept := false
@@ -166,7 +164,7 @@ func podGone(name string) func(entry) bool {
 	}
 }
 
-// signalled: the pod bears its signal.
+// signalled returns true if the pod has its own signal.
 func signalled(pod *corev1.Pod) bool {
 	s, err := signal.Parse([]byte(pod.Annotations[signal.Annotation]))
 	return err == nil && s.UID == string(pod.UID)

@@ -13,7 +13,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// inject makes of a pod with one container what the policy makes of it.
+// inject changes a pod with one container like the policy.
 func inject(pod *corev1.Pod, singleton client.ObjectKey) *corev1.Pod {
 	if pod.Annotations[v1.InjectedAnnotation] != "" {
 		return pod
@@ -58,7 +58,7 @@ func inject(pod *corev1.Pod, singleton client.ObjectKey) *corev1.Pod {
 	return pod
 }
 
-// barrierOf is the ConfigMap that the pod waits for. Empty: the wrapper holds it.
+// barrierOf returns the ConfigMap that the pod waits for, or "" if the wrapper holds the pod.
 func barrierOf(pod *corev1.Pod) string {
 	for _, env := range pod.Spec.Containers[0].Env {
 		if env.Name == signal.EpochEnv {
@@ -68,16 +68,16 @@ func barrierOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// What the kubelet reports of a pod with one regular container, in the order of
-// its life.
+// The following functions set the status that the kubelet reports for a pod with one container, in the order of the pod
+// lifecycle.
 
-// pulling: the pod is bound to its node, and not warm.
+// pulling sets the status of a pod that is bound to a node and not warm.
 func pulling(pod *corev1.Pod) {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: `Back-off pulling image "db"`}}
 	reported(pod, corev1.PodPending, waiting, false)
 }
 
-// held: the pod waits for the signal and nothing else.
+// held sets the status of a pod that waits only for the signal.
 func held(pod *corev1.Pod) {
 	if configMap := barrierOf(pod); configMap != "" {
 		waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
@@ -89,17 +89,17 @@ func held(pod *corev1.Pod) {
 	reported(pod, corev1.PodRunning, isRunning(), false)
 }
 
-// running: the main process was started.
+// running sets the status of a pod whose main process has started.
 func running(pod *corev1.Pod) { reported(pod, corev1.PodRunning, isRunning(), true) }
 
-// ready: the pod is Ready.
+// ready sets the status of a Ready pod.
 func ready(pod *corev1.Pod) {
 	running(pod)
 	pod.Status.ContainerStatuses[0].Ready = true
 	setCondition(pod, corev1.PodReady, corev1.ConditionTrue, "")
 }
 
-// ended: the main process has ended, and the kubelet is done with the pod.
+// ended sets the status of a terminated pod.
 func ended(pod *corev1.Pod) {
 	terminated := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 0, Reason: "Completed"}}
 	reported(pod, corev1.PodSucceeded, terminated, false)

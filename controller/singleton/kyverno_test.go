@@ -22,12 +22,12 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// kyvernoLabel is "serves" on a namespace where a webhook stands in for Kyverno, the
-// name of a form where it has seen the policies of no other yet, and "refuses" where it
-// refuses every pod. Elsewhere Kyverno is down.
+// kyvernoLabel is a label of a namespace that controls the webhook for Kyverno. "serves" injects pods, "refuses"
+// rejects all pods, and "singleton" or "namespace" serves only policies of that kind. Without the label, Kyverno is
+// down.
 const kyvernoLabel = "test/kyverno"
 
-// refusedLabel is, on a namespace, the app whose pods that webhook refuses.
+// refusedLabel is a label of a namespace. Its value is the app whose pods the webhook rejects.
 const refusedLabel = "test/refused"
 
 const kyvernoPath = "/mutate"
@@ -53,8 +53,7 @@ func kyvernoWebhooks() []*admissionregistrationv1.MutatingWebhookConfiguration {
 	}}
 }
 
-// serveKyverno injects the pods of each singleton whose ClusterPolicy exists, as
-// Kyverno does.
+// serveKyverno injects the pods of each singleton whose ClusterPolicy exists, like Kyverno.
 func serveKyverno(ctx context.Context, o envtest.WebhookInstallOptions) {
 	server := webhook.NewServer(webhook.Options{Host: o.LocalServingHost, Port: o.LocalServingPort, CertDir: o.LocalServingCertDir})
 	server.Register(kyvernoPath, &admission.Webhook{Handler: admission.HandlerFunc(mutate)})
@@ -112,14 +111,14 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 	return admission.PatchResponseFromRaw(request.Object.Raw, injected)
 }
 
-// webhooks are those policies that a pod went through last time. Kyverno takes a moment to
-// take back the webhook of one that is deleted, and refuses the pods that come meanwhile.
+// webhooks are the policies that have a webhook. Kyverno removes the webhook of a deleted policy with a delay, and
+// rejects pods until then.
 var (
 	webhooksMu sync.Mutex
 	webhooks   = map[string]bool{}
 )
 
-// rulesOf tells whether the policy is there, and whether it marks pods as the singleton's.
+// rulesOf returns whether the policy exists and whether it injects pods for the singleton.
 func rulesOf(ctx context.Context, name string, singleton client.ObjectKey) (exists, injects bool) {
 	policy := &unstructured.Unstructured{}
 	policy.SetGroupVersionKind(policies.GVK)
@@ -131,7 +130,7 @@ func rulesOf(ctx context.Context, name string, singleton client.ObjectKey) (exis
 	return true, webhooks[name] && strings.Contains(fmt.Sprint(rules), fmt.Sprintf(`"value":"%s"`, singleton))
 }
 
-// answer has a probe tell that it went through the policy.
+// answer adds the annotation that shows that a probe passed through the policy.
 func answer(pod *corev1.Pod, policy string) {
 	if pod.Annotations["apps.statefulsingleton.com/probe"] == "true" {
 		pod.Annotations["policy.statefulsingleton.com/"+policy] = "true"

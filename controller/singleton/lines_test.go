@@ -13,7 +13,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Each turn that ends wakes the next one in line, each once, and none that does not wait any more.
+// Each freed slot wakes the next singleton in the queue once. Singletons that left the queue are not woken.
 func TestTurns(t *testing.T) {
 	key := func(name string) types.NamespacedName { return types.NamespacedName{Namespace: "prod", Name: name} }
 	var woken []string
@@ -47,7 +47,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// What a policy is rendered of is told apart by all that may change it, in whatever order it is listed.
+// contentOf differs for all changes that can change a policy. It does not depend on the order of the singletons.
 func TestContentOf(t *testing.T) {
 	one := func(name, uid string, generation int64) v1.StatefulSingleton {
 		return v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation}}
@@ -63,7 +63,7 @@ func TestContentOf(t *testing.T) {
 	}
 }
 
-// The events of nodes and of other singletons that something may follow from.
+// The predicates pass the events of nodes and other singletons that can change a decision.
 func TestPredicates(t *testing.T) {
 	node := func(change func(*corev1.Node)) *corev1.Node {
 		node := &corev1.Node{}

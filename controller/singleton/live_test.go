@@ -14,7 +14,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// restsOnProof tells what a write does that is safe only after live reads. Empty: nothing.
+// restsOnProof returns a description of a write that is safe only after live reads, or "" for other writes.
 func restsOnProof(s sentRequest) string {
 	finalizersGo := s.has("metadata", "$deleteFromPrimitiveList/finalizers") ||
 		s.has("metadata", "finalizers") && !strings.Contains(fmt.Sprint(s.body["metadata"]), v1.HandoffFinalizer)
@@ -33,9 +33,9 @@ func restsOnProof(s sentRequest) string {
 	return ""
 }
 
-// wantLiveReads demands that each write that is safe only after live reads comes after all
-// of them, in the requests of one reconcile, and returns what these writes do. needed are
-// the reads besides those that each such write needs.
+// wantLiveReads checks the requests of one reconcile. Each write that is safe only after live reads must come after all
+// of these reads. needed are the reads that this reconcile needs in addition. wantLiveReads returns the descriptions of
+// these writes.
 func (w *world) wantLiveReads(sent []sentRequest, needed ...string) (did []string) {
 	w.t.Helper()
 	needed = append([]string{
@@ -69,8 +69,8 @@ func (w *world) wantLiveReads(sent []sentRequest, needed ...string) (did []strin
 	return did
 }
 
-// Whatever releases a pod, or lets go of one, rests on reads that the API server answers
-// by quorum: a cache may lag behind the kubelet that just started a process.
+// Live reads precede each write that releases a pod or removes its finalizer. A cache may lag behind a kubelet that has
+// just started a process.
 func TestProofsRestOnLiveReads(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
@@ -111,7 +111,7 @@ func TestProofsRestOnLiveReads(t *testing.T) {
 	w.Expect(journal.wantOneAtATime()).To(Equal(2))
 }
 
-// So it is where the cache has the holder as one that stays, because it ended by itself.
+// Live reads also precede a release if the cache still shows a running holder, which has ended without a deletion.
 func TestEndRestsOnLiveReads(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -128,7 +128,7 @@ func TestEndRestsOnLiveReads(t *testing.T) {
 	w.Expect(w.holder()).To(Equal("db-2"))
 }
 
-// The pods of a singleton that is gone are let go of after the same reads.
+// Live reads also precede the removal of finalizers from the pods of a removed singleton.
 func TestOrphansRestOnLiveReads(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -151,8 +151,8 @@ func TestOrphansRestOnLiveReads(t *testing.T) {
 	w.Expect(did).To(Equal(1))
 }
 
-// A holder whose labels somebody took away is neither picked nor labelled, and is read by
-// its name: it goes on, and no other pod is released.
+// A holder whose labels were removed is not selected, but the controller reads it by its name. The holder stays, and no
+// other pod is released.
 func TestHolderWithoutLabels(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -180,8 +180,7 @@ func TestHolderWithoutLabels(t *testing.T) {
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeFalse())
 }
 
-// A pod that runs and has the singleton's label, but is not picked any more, keeps another
-// one from being released.
+// A running pod that has the label of the singleton but is no longer selected blocks the release of another pod.
 func TestRunnerWithoutSelectedLabels(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()

@@ -23,8 +23,7 @@ import (
 // evictedSize is the size in bytes of each pod that evicted creates.
 const evictedSize = 200 << 10
 
-// evicted creates pods that were evicted. Half of each is an annotation, and half a variable
-// of the environment.
+// evicted creates evicted pods. Half of the size of each pod is an annotation, and half is an environment variable.
 func (w *world) evicted(pods int) {
 	w.t.Helper()
 	long := strings.Repeat("x", evictedSize/2)
@@ -45,8 +44,7 @@ func (w *world) evicted(pods int) {
 	w.Expect(creates.Wait()).To(Succeed())
 }
 
-// wantTooMany checks that the status says that nothing is decided, and why, and that the
-// record is as it was.
+// wantTooMany checks that the status says why no decision was made, and that the record is unchanged.
 func (w *world) wantTooMany(holder *corev1.Pod, why string) {
 	w.t.Helper()
 	status := w.singleton().Status
@@ -62,7 +60,7 @@ func (w *world) wantTooMany(holder *corev1.Pod, why string) {
 	}
 }
 
-// allocated returns what do allocates in all, and what of that is still in use after, in MiB.
+// allocated returns the memory that do allocates, and the part that is in use afterwards, in MiB.
 func allocated(do func()) (total, kept uint64) {
 	var before, after, collected runtime.MemStats
 	runtime.GC()
@@ -74,9 +72,9 @@ func allocated(do func()) (total, kept uint64) {
 	return (after.TotalAlloc - before.TotalAlloc) >> 20, (max(collected.HeapAlloc, before.HeapAlloc) - before.HeapAlloc) >> 20
 }
 
-// More pods match than are read: nothing is decided, the status says what to do, and it
-// goes on once they are fewer. What is read at once is bounded, and what is kept even more.
-// Not parallel: it measures memory.
+// If more pods match than the controller reads, it decides nothing, and the status says what to do. The controller
+// continues after pods are deleted. The memory for reading and keeping pods is bounded. The test cannot run in
+// parallel, because it measures memory.
 func TestTooManyPods(t *testing.T) {
 	w := newLonelyWorld(t)
 	journal := w.keepJournal()
@@ -93,7 +91,7 @@ func TestTooManyPods(t *testing.T) {
 	w.ask(first)
 	w.report(first, ended)
 	const mebibytes = observe.MaxPods * evictedSize >> 20
-	w.evicted(observe.MaxPods - 1) // and db-1 and db-2
+	w.evicted(observe.MaxPods - 1) // plus db-1 and db-2
 
 	sent.taken()
 	var result ctrl.Result
@@ -117,7 +115,7 @@ func TestTooManyPods(t *testing.T) {
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
 
-	// One fewer, and all are read, page by page.
+	// With one pod fewer, all pods are read, page by page.
 	w.Expect(c.Delete(t.Context(), w.pod("evicted-0"), client.GracePeriodSeconds(0))).To(Succeed())
 	var snapshot handoff.Snapshot
 	stored := w.singleton()
@@ -139,7 +137,7 @@ func TestTooManyPods(t *testing.T) {
 	w.Expect(journal.wantOneAtATime()).To(Equal(2))
 }
 
-// A few pods can be too large as well, by what is not trimmed, or refer to too much.
+// A few pods can also exceed the limits, through fields that are not trimmed or through references to many objects.
 func TestTooLargePods(t *testing.T) {
 	tests := map[string]struct {
 		bloat func(i int, pod *corev1.Pod)

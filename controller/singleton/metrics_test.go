@@ -53,8 +53,7 @@ statefulsingleton_singletons{phase="Transitioning"} 0
 	}
 }
 
-// TestHandoffsAreCountedFromZero: Prometheus sees each series before its first handoff, whichever it is
-// of those that the API knows.
+// Prometheus sees each series of the API's causes and proofs before the first handoff.
 func TestHandoffsAreCountedFromZero(t *testing.T) {
 	metrics := NewMetrics(prometheus.NewRegistry(), nil)
 	want := map[handoffSeries]float64{{"Created", "None"}: 0, {"Adopted", "None"}: 0}
@@ -79,7 +78,7 @@ func TestHandoffsAreCountedFromZero(t *testing.T) {
 	}
 }
 
-// Durations are counted in seconds, from the first cause to the new holder being Ready.
+// Metrics measure durations in seconds, from the first cause until the new holder is Ready.
 func TestHandoffSeconds(t *testing.T) {
 	metrics := NewMetrics(prometheus.NewRegistry(), nil)
 	began := metav1.NewMicroTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
@@ -121,7 +120,7 @@ func countedHandoffs(t *testing.T, metrics *Metrics) map[handoffSeries]float64 {
 	return counted
 }
 
-// enumOfTransition are the values that the API server takes for a field of status.lastTransition.
+// enumOfTransition returns the values that the API server accepts for a field of status.lastTransition.
 func enumOfTransition(t *testing.T, field string) (values []string) {
 	t.Helper()
 	data, err := os.ReadFile("../../charts/statefulsingleton/files/crds/apps.statefulsingleton.com_statefulsingletons.yaml")

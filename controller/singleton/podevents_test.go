@@ -22,7 +22,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// turn is when a singleton's turn is.
+// turn is the priority with which a singleton is reconciled.
 type turn string
 
 const (
@@ -32,7 +32,7 @@ const (
 	never turn = "later than anybody should wait"
 )
 
-// order is a queue that tells whose turn is when.
+// order is a queue that records the priority of each singleton.
 type order struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 	of map[string]turn
@@ -53,9 +53,8 @@ func (o order) AddWithOpts(options priorityqueue.AddOpts, requests ...reconcile.
 	}
 }
 
-// What the kubelet reports of a pod can wait while another one holds and stays, or a
-// standby is warm. Whatever may be the holder's end, or comes while nothing is there that
-// runs or could, goes before all that others wait for.
+// Events of a standby can wait while the holder is healthy or another standby is warm. Events that may
+// report the end of the holder, or that come while no pod holds, have priority over all others.
 func TestPodEvents(t *testing.T) {
 	pod := func(name string, changes ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
 		m := observe.PodMetadata()
@@ -78,13 +77,13 @@ func TestPodEvents(t *testing.T) {
 	updated := func(before, after client.Object) any { return event.UpdateEvent{ObjectOld: before, ObjectNew: after} }
 	deleted := func(o client.Object) any { return event.DeleteEvent{Object: o} }
 	for name, tc := range map[string]struct {
-		// holder is nil if its object is gone.
+		// holder is nil if its object is removed.
 		holder *metav1.PartialObjectMetadata
-		// noRecord: nobody holds.
+		// noRecord is true if the record names no holder.
 		noRecord bool
-		// armed is the name of a standby that bears the finalizer.
+		// armed is the name of a standby that has the finalizer.
 		armed string
-		// armedGoes: there is another such standby, and its deletion was requested.
+		// armedGoes is true if another standby with the finalizer is terminating.
 		armedGoes bool
 		event     any
 		want      turn
@@ -155,7 +154,7 @@ func TestPodEvents(t *testing.T) {
 	}
 }
 
-// A pod that is moved from one singleton to another is news for both.
+// If a pod moves from one singleton to another, both singletons are reconciled.
 func TestPodChangesItsSingleton(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1.AddToScheme(scheme); err != nil {
@@ -171,8 +170,8 @@ func TestPodChangesItsSingleton(t *testing.T) {
 	}
 }
 
-// A singleton's own budget is news for that one, and a budget of somebody else for all of its namespace: it may cover
-// the holder of any.
+// An event of a singleton's own budget enqueues this singleton. An event of another budget enqueues all singletons of
+// the namespace, because the budget may cover any holder.
 func TestBudgetEvents(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1.AddToScheme(scheme); err != nil {

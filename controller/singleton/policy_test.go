@@ -25,13 +25,13 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// kyverno sets what stands in for Kyverno in the test's namespace.
+// kyverno sets the behavior of the webhook for Kyverno in the namespace of the test.
 func (w *world) kyverno(does string) {
 	w.t.Helper()
 	w.label(kyvernoLabel, does)
 }
 
-// label sets a label of the test's namespace to a JSON value.
+// label sets a label of the namespace to a JSON value.
 func (w *world) label(label, value string) {
 	w.t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
@@ -45,8 +45,7 @@ const (
 	isDown  = `null`
 )
 
-// policy reads the singleton's policy, or else the one of its namespace; nil if there is
-// none.
+// policy returns the policy of the singleton, or else the policy of its namespace, or nil.
 func (w *world) policy() *unstructured.Unstructured {
 	w.t.Helper()
 	if own := w.policyNamed(policies.Name(w.key(singletonName))); own != nil {
@@ -77,8 +76,8 @@ func (w *world) installed(reason string) *metav1.Condition {
 	return condition
 }
 
-// edit changes what the policy does until the controller has seen it and put it
-// back: it may only just have begun to watch.
+// edit changes the rules of the policy until the controller reverts the change. It repeats the change, because the
+// watch of the controller may have just started.
 func (w *world) edit(wanted []string) {
 	w.t.Helper()
 	rule := map[string]any{
@@ -99,7 +98,7 @@ func (w *world) edit(wanted []string) {
 	}).WithPolling(500 * time.Millisecond).Should(BeTrue())
 }
 
-// ruleNames are what the policy does.
+// ruleNames returns the names of the policy's rules.
 func (w *world) ruleNames() []string {
 	w.t.Helper()
 	var names []string
@@ -137,14 +136,15 @@ func TestPolicy(t *testing.T) {
 	w.installed("Injected")
 }
 
-// A handoff takes many turns, and the watch tells at each that the policy is as it was.
+// The watch shows in each reconcile that the policy is unchanged. A handoff therefore reads no policy from the API
+// server.
 func TestHandoffReadsNoPolicy(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.startManager()
 	w.createSingleton()
 	w.installed("Injected")
-	w.edit(w.ruleNames()) // so the watch is there
+	w.edit(w.ruleNames()) // the watch has started after this
 	w.installed("Injected")
 	first := w.hold("db-1", withCommand)
 
@@ -157,8 +157,7 @@ func TestHandoffReadsNoPolicy(t *testing.T) {
 	w.Expect(w.policyReads.Load() - before).To(BeZero())
 }
 
-// Deleting the singleton deletes its policy and lets go of every pod. The holder
-// goes on.
+// Deletion of a singleton deletes its policy and removes the finalizers of all pods. The holder keeps running.
 func TestDeletion(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
@@ -186,8 +185,8 @@ func TestDeletion(t *testing.T) {
 	)
 }
 
-// A singleton that is deleted does not let go of a pod that still stops: forced away,
-// it would vanish while its processes run, and a singleton made anew would not know.
+// A deleted singleton keeps the finalizer of a terminating pod. Without the finalizer, a forced deletion could remove
+// the object while processes run, and a new singleton would not know.
 func TestDeletionWaits(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -210,7 +209,7 @@ func TestDeletionWaits(t *testing.T) {
 	w.Expect(signalled(w.pod(second.Name))).To(BeFalse(), "what is held stays held")
 }
 
-// A singleton is Ready for its first pod only once that would be held.
+// A singleton without pods is Ready only after new pods would be held.
 func TestKyvernoDown(t *testing.T) {
 	tests := map[string]struct {
 		kyverno     string
@@ -243,8 +242,7 @@ func TestKyvernoDown(t *testing.T) {
 	}
 }
 
-// What was proven once is proven again, also while a pod holds: whoever reads the
-// events learns of it.
+// A proven injection is proven again, even while a pod holds. An event reports a lost injection.
 func TestInjectionLost(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -256,7 +254,7 @@ func TestInjectionLost(t *testing.T) {
 
 	w.kyverno(isDown)
 	w.reconcile(r)
-	w.installed("Injected") // it was proven a moment ago
+	w.installed("Injected") // the last proof is recent
 	w.clock.advance(time.Hour)
 	w.Eventually(func() string {
 		w.reconcile(r)
@@ -267,7 +265,7 @@ func TestInjectionLost(t *testing.T) {
 	w.Eventually(recorder.Events).Should(Receive(HavePrefix("Warning NotInjected pods created now are not held")))
 }
 
-// provenHolder is a pod that holds, with its injection proven.
+// provenHolder creates a holder and waits until the injection is proven.
 func (w *world) provenHolder(r *singleton.Reconciler) *corev1.Pod {
 	w.t.Helper()
 	pod := w.warmPod("db-1", withCommand)
@@ -280,8 +278,7 @@ func (w *world) provenHolder(r *singleton.Reconciler) *corev1.Pod {
 	return pod
 }
 
-// A handoff does not wait for the proof of what was proven not long ago, and no handoff
-// puts it off for ever.
+// During a handoff, the next proof of the injection is delayed, but not without a limit.
 func TestHandoffPutsProofOff(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -300,8 +297,8 @@ func TestHandoffPutsProofOff(t *testing.T) {
 	w.installed("NotInjected")
 }
 
-// What policies take from the installation may change when the controller starts anew: it
-// writes and proves each policy again, and touches no pod.
+// Policy options may change when the controller restarts. The controller then writes and proves each policy again, and
+// changes no pod.
 func TestOtherOptions(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -318,7 +315,7 @@ func TestOtherOptions(t *testing.T) {
 	}).Should(BeTrue())
 
 	w.kyverno(isDown)
-	w.Eventually(func() map[string]string { // the API server learns of it in a while
+	w.Eventually(func() map[string]string { // the API server needs time to apply the change
 		probe := w.bare("db-2")
 		w.Expect(c.Create(t.Context(), probe, client.DryRunAll)).To(Succeed())
 		return probe.Annotations
@@ -337,7 +334,7 @@ func TestOtherOptions(t *testing.T) {
 	w.Expect(w.pod("db-1").ResourceVersion).To(Equal(settled))
 }
 
-// wantEvent waits for one event about the singleton.
+// wantEvent waits for an event for the singleton.
 func (w *world) wantEvent(kind, reason string) eventsv1.Event {
 	w.t.Helper()
 	var found eventsv1.Event
@@ -355,7 +352,7 @@ func (w *world) wantEvent(kind, reason string) eventsv1.Event {
 	return found
 }
 
-// The API server takes no note of more than 1024 characters.
+// The API server rejects events with a note of more than 1024 characters.
 func TestLongMessage(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
@@ -372,8 +369,7 @@ func TestLongMessage(t *testing.T) {
 	w.Expect(event.Note).To(HavePrefix("pod db-1 "))
 }
 
-// A selector that the CRD lets in and Kubernetes does not: the status says so, and
-// every pod of the namespace is left alone.
+// If the CRD accepts a selector that Kubernetes rejects, the status says so, and no pod of the namespace is changed.
 func TestInvalidSelector(t *testing.T) {
 	w := newWorld(t)
 	bystander := w.bare("bystander")
@@ -387,8 +383,8 @@ func TestInvalidSelector(t *testing.T) {
 	w.Expect(w.pod("bystander").ResourceVersion).To(Equal(bystander.ResourceVersion))
 }
 
-// A selector that is too large for Kyverno's webhooks: the status says so and what to do,
-// no policy has it, and the other singletons of the namespace are installed as before.
+// If a selector is too large for Kyverno's webhooks, the status says so and what to do. No policy has the selector, and
+// the other singletons of the namespace are installed.
 func TestSelectorTooLarge(t *testing.T) {
 	for _, per := range []policies.Per{policies.PerSingleton, policies.PerNamespace} {
 		t.Run(string(per), func(t *testing.T) {
@@ -419,7 +415,8 @@ func TestSelectorTooLarge(t *testing.T) {
 	}
 }
 
-// Not parallel: it takes Kyverno's CRD away from every test.
+// Without Kyverno's CRD, the status reports that Kyverno is missing. The test cannot run in parallel, because it
+// removes the CRD for all tests.
 func TestKyvernoMissing(t *testing.T) {
 	w := newLonelyWorld(t)
 	w.Expect(envtest.UninstallCRDs(config, kyvernoCRDs)).To(Succeed())
@@ -443,13 +440,13 @@ func TestKyvernoMissing(t *testing.T) {
 	w.Expect(w.singleton().Status.Message).To(Equal(condition.Message))
 	w.wantEvent(corev1.EventTypeWarning, "KyvernoMissing")
 
-	// It does not keep a singleton from being deleted.
+	// A singleton can be deleted without Kyverno.
 	w.Expect(c.Delete(t.Context(), s)).To(Succeed())
 	w.Eventually(func() bool {
 		return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(s), s))
 	}).Should(BeTrue())
 
-	// Kyverno may come after the controller; then its policies are watched too.
+	// If Kyverno is installed after the controller, the policies are also watched.
 	w.createSingleton()
 	w.installed("KyvernoMissing")
 	install()
@@ -458,7 +455,7 @@ func TestKyvernoMissing(t *testing.T) {
 	w.edit(w.ruleNames())
 }
 
-// listPolicies asks the API server anew which kinds it serves.
+// listPolicies lists policies with a new client, which discovers the served kinds again.
 func listPolicies(t *testing.T) error {
 	anew, err := client.New(config, client.Options{})
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// write is one request of the controller that changes the world.
+// write is a write request of the controller.
 type write struct {
 	// verb is "create", "update", "patch", "apply" or "delete", followed by "/" and the subresource, if any.
 	verb string
@@ -37,13 +37,13 @@ type write struct {
 	data string
 }
 
-// of tells whether the write is such a request for an object of that name.
+// of returns true if the write has the verb and is for an object with the name.
 func (w write) of(verb, name string) bool {
 	return w.verb == verb && w.object != nil && w.object.GetName() == name
 }
 
-// meanwhile is a client of the controller. The first time that the controller sends a request that which
-// picks, do runs before the API server receives the request.
+// meanwhile returns a client for the controller. When the controller first sends a request that which selects, do runs
+// before the API server receives the request.
 func (w *world) meanwhile(which func(write) bool, do func()) client.Client {
 	w.t.Helper()
 	happened := false
@@ -60,7 +60,7 @@ func (w *world) meanwhile(which func(write) bool, do func()) client.Client {
 	})
 }
 
-// writing is a client of the controller that calls before with each write before the API server receives it.
+// writing returns a client that calls before with each write before the API server receives the write.
 func writing(before func(write)) client.Client {
 	patched := func(verb string, o client.Object, patch client.Patch) error {
 		data, err := patch.Data(o)
@@ -99,7 +99,7 @@ func writing(before func(write)) client.Client {
 	})
 }
 
-// ofPolicy tells whether the write is of a policy.
+// ofPolicy returns true if the write is for a policy.
 func ofPolicy(sent write) bool {
 	return sent.verb == "apply" || sent.object != nil && sent.object.GetObjectKind().GroupVersionKind() == policies.GVK
 }
@@ -112,7 +112,7 @@ func (w *world) gone() {
 	}).Should(MatchError(apierrors.IsNotFound, "not found"))
 }
 
-// vanish removes a pod's object, whatever finalizers it has, as a person can do.
+// `vanish` removes the finalizers and the object of a pod, as a person can do.
 func (w *world) vanish(pod *corev1.Pod) {
 	w.t.Helper()
 	w.Expect(c.Patch(w.t.Context(), w.pod(pod.Name), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
@@ -120,7 +120,7 @@ func (w *world) vanish(pod *corev1.Pod) {
 	w.Expect(w.pod(pod.Name)).To(BeNil())
 }
 
-// addFinalizer puts somebody else's finalizer on an object.
+// addFinalizer puts a finalizer of another owner on an object.
 func (w *world) addFinalizer(o client.Object) {
 	w.t.Helper()
 	w.Expect(c.Get(w.t.Context(), client.ObjectKeyFromObject(o), o)).To(Succeed())
@@ -134,9 +134,9 @@ func (w *world) addFinalizer(o client.Object) {
 
 const theirFinalizer = "example.com/theirs"
 
-// A pod's deletion is requested after the controller read the pod and before the controller releases it: the
-// finalizer stays until the kubelet reports the end. Without the finalizer a forced deletion removes the object while
-// the processes run, and a singleton that is created anew knows nothing of them.
+// A pod's deletion is requested after the controller read the pod and before the controller removes the finalizer. The
+// finalizer stays until the kubelet reports the termination. Without the finalizer, a forced deletion could remove the
+// object while processes run.
 func TestPodStopsDuringDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -161,8 +161,8 @@ func TestPodStopsDuringDeletion(t *testing.T) {
 	w.Expect(w.pod("db-1")).To(BeNil())
 }
 
-// The holder vanishes after the controller read it and before the controller releases it: the singleton stays, since
-// the record is all that knows of the holder's processes.
+// The holder is removed after the controller read it and before the controller removes its finalizer. The singleton
+// stays, because only the record names the holder.
 func TestHolderRemovedDuringDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -183,8 +183,8 @@ func TestHolderRemovedDuringDeletion(t *testing.T) {
 	w.gone()
 }
 
-// A singleton is created anew after the controller found none, and adopts a pod that then ends. The pod keeps its
-// finalizer until the new record has moved on: without the object nothing proves the death.
+// A new singleton adopts a pod after the controller found no singleton. The pod then ends. The pod keeps its finalizer
+// until the new record names another holder, because only the object proves the termination.
 func TestSingletonComesAnewBeforeOrphansGo(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
@@ -206,7 +206,7 @@ func TestSingletonComesAnewBeforeOrphansGo(t *testing.T) {
 	lagging := interceptor.NewClient(controllerClient, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			if _, ok := o.(*v1.StatefulSingleton); ok {
-				return apierrors.NewNotFound(schema.GroupResource{}, key.Name) // the cache does not know of the new one yet
+				return apierrors.NewNotFound(schema.GroupResource{}, key.Name) // the cache does not have the new singleton yet
 			}
 			return c.Get(ctx, key, o, options...)
 		},
@@ -222,8 +222,8 @@ func TestSingletonComesAnewBeforeOrphansGo(t *testing.T) {
 	w.Expect(journal.wantOneAtATime()).To(Equal(2))
 }
 
-// atList runs do before the first list of that kind. Lists of that kind that begin meanwhile wait for it: the controller
-// lists pods in several ways at once, and none of these lists may be of the time before.
+// atList runs do before the first list of the kind. The controller lists pods in parallel, and all these lists wait for
+// do.
 type atList struct {
 	client.Reader
 	of   client.ObjectList
@@ -238,8 +238,8 @@ func (r *atList) List(ctx context.Context, list client.ObjectList, options ...cl
 	return r.Reader.List(ctx, list, options...)
 }
 
-// Somebody puts a finalizer on a pod after the controller read it and before the controller takes its own off: the
-// other finalizer stays.
+// Another client puts a finalizer on a pod after the controller read it and before the controller removes its own
+// finalizer. The other finalizer stays.
 func TestFinalizerOfOthersStays(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -255,7 +255,7 @@ func TestFinalizerOfOthersStays(t *testing.T) {
 	w.Expect(w.pod("db-1").Finalizers).To(ConsistOf(theirFinalizer))
 }
 
-// While a deleted singleton waits for a pod, its status and one event say so once, and nothing is written again.
+// While a deleted singleton waits for a pod, the status and one event say so. The controller writes both only once.
 func TestDeletionSaysOnceWhatItWaitsFor(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -279,8 +279,8 @@ func TestDeletionSaysOnceWhatItWaitsFor(t *testing.T) {
 	w.Expect(recorder.Events).NotTo(wantEvent)
 }
 
-// A singleton whose policy can't be deleted releases no pod: pods that come later would be held for a singleton that
-// does not exist.
+// If the policy of a deleted singleton cannot be deleted, the pods keep their finalizers. Otherwise new pods would be
+// held for a singleton that does not exist.
 func TestRefusedPolicyDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -304,7 +304,7 @@ func TestRefusedPolicyDeletion(t *testing.T) {
 	w.Expect(w.policy()).To(BeNil())
 }
 
-// A singleton that does not exist, and left nothing that is stuck, is not looked at again.
+// A removed singleton without stuck pods is not requeued.
 func TestNothingIsStuck(t *testing.T) {
 	w := newWorld(t)
 	w.warmPod("db-1", withCommand)
@@ -312,7 +312,7 @@ func TestNothingIsStuck(t *testing.T) {
 	w.Expect(result.IsZero()).To(BeTrue())
 }
 
-// replaced has a pod end and vanish, and another one come under its name, as in a StatefulSet.
+// replaced removes a pod and creates another pod with the same name, as a StatefulSet does.
 func (w *world) replaced(pod *corev1.Pod, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
 	w.vanish(pod)
@@ -321,10 +321,10 @@ func (w *world) replaced(pod *corev1.Pod, changes ...func(*corev1.Pod)) *corev1.
 	return w.pod(pod.Name)
 }
 
-// Another pod has come under the name of the one that a step is for: it is left as it is.
+// A step has no effect on a new pod with the same name as the pod of the step.
 func TestStepsMeanOnePod(t *testing.T) {
 	tests := map[string]struct {
-		// prepare brings the world to where the step is next.
+		// prepare creates a state in which the step is next.
 		prepare func(w *world, fresh func()) (pod *corev1.Pod)
 		step    func(write) bool
 	}{
@@ -402,8 +402,8 @@ func TestStepsMeanOnePod(t *testing.T) {
 	}
 }
 
-// A pod is released late, by a controller of a singleton that was removed by hand, while the one that came anew is about
-// to write that pod off: the write fails, and no other pod is released.
+// A delayed controller signals a pod for a singleton that was removed by hand. The new singleton is about to unprotect
+// this pod. The write of the new singleton fails, and no other pod is released.
 func TestReleasedBeforeItIsWrittenOff(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
@@ -429,13 +429,13 @@ func TestReleasedBeforeItIsWrittenOff(t *testing.T) {
 	w.Expect(journal.wantOneAtATime()).To(Equal(1))
 }
 
-// The deletion of a standby is requested after the controller read it: the standby does not become the holder.
+// The deletion of a standby is requested after the controller read it. The standby does not become the holder.
 func TestStandbyStopsBeforeItIsChosen(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	fresh := newReconciler(controllerClient, controllerClient, w.clock)
 	_, second := w.handoffDue()
-	// A pod that has the finalizer already accepts the patch while it is terminating.
+	// A terminating pod that already has the finalizer accepts the patch.
 	w.Expect(c.Patch(t.Context(), second, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["`+v1.HandoffFinalizer+`"]}}`)))).To(Succeed())
 
 	slow := w.meanwhile(func(sent write) bool { return sent.of("patch", "db-2") }, func() { w.ask(second) })
@@ -446,7 +446,8 @@ func TestStandbyStopsBeforeItIsChosen(t *testing.T) {
 	w.Expect(w.singleton().Status.Epoch).To(Equal(int64(1)), "no epoch is given to a pod that stops")
 }
 
-// The dead holder's object goes before the controller releases it: nothing is wrong with that.
+// If the object of a terminated holder is removed before the controller removes its finalizer, the handoff continues
+// without an error.
 func TestDeadHolderIsGoneBeforeItsRelease(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -457,8 +458,8 @@ func TestDeadHolderIsGoneBeforeItsRelease(t *testing.T) {
 	w.Expect(w.reason(v1.ConditionReady)()).To(Equal(string(handoff.Released)), "the status is written after the last step")
 }
 
-// A person changes the Deployment after the controller read it: the controller does not roll it on top of that change,
-// which brings up another pod anyway.
+// A person changes the Deployment after the controller read it. The controller does not roll the Deployment, because
+// the change creates a new pod.
 func TestDeploymentChangesBeforeItIsRolled(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -481,7 +482,7 @@ func TestDeploymentChangesBeforeItIsRolled(t *testing.T) {
 	w.Expect(d.Generation).To(Equal(int64(2)))
 }
 
-// A person attests another pod's end while the controller takes away the attestation that it used: the new one stays.
+// A person attests another pod while the controller removes an attestation. The new attestation stays.
 func TestAttestedAgainMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -489,7 +490,7 @@ func TestAttestedAgainMeanwhile(t *testing.T) {
 	pod := w.warmPod("db-1", withCommand)
 	w.reconcile(fresh)
 	w.report(pod, ready)
-	w.annotate(v1.AttestAnnotation, string(pod.UID)) // refused: the deletion of the pod was not requested
+	w.annotate(v1.AttestAnnotation, string(pod.UID)) // refused, because the pod is not terminating
 
 	slow := w.meanwhile(func(sent write) bool { return sent.of("patch", singletonName) }, func() {
 		w.annotate(v1.AttestAnnotation, "another")
@@ -498,7 +499,7 @@ func TestAttestedAgainMeanwhile(t *testing.T) {
 	w.Expect(w.singleton().Annotations).To(HaveKeyWithValue(v1.AttestAnnotation, "another"))
 }
 
-// The ConfigMap that opens a barrier tells the application its epoch: nobody can change it.
+// The ConfigMap of a barrier contains the epoch for the application. The ConfigMap is immutable.
 func TestBarrierCannotBeChanged(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// counting counts what is read from the API server, but for what the Injector reads.
+// counting counts reads from the API server, except for the reads of the Injector.
 type counting struct {
 	client.Reader
 
@@ -43,7 +43,7 @@ func (r *counting) count(verb string, o any) {
 	r.reads[fmt.Sprintf("%s %T", verb, o)]++
 }
 
-// taken is what was read since it was taken last.
+// taken returns the reads since the last call.
 func (r *counting) taken() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,8 +52,7 @@ func (r *counting) taken() map[string]int {
 	return taken
 }
 
-// What a reconcile reads from the API server: all of it where a pod may be released, and
-// the less the more often it comes.
+// A reconcile that may release a pod reads everything from the API server. More frequent reconciles read less.
 func TestReads(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -106,8 +105,7 @@ func TestReads(t *testing.T) {
 	w.Expect(w.holder()).To(Equal("db-2"))
 }
 
-// A pod that warms up tells of each step, and while another one holds not every step is
-// looked at.
+// While another pod holds, the controller does not reconcile for each status change of a standby.
 func TestStandbyIsLookedAtSeldom(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)

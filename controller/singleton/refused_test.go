@@ -19,11 +19,11 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
-// notOnMyWatch are the API server's words where a write is refused.
+// notOnMyWatch is the message of the API server for a rejected write.
 const notOnMyWatch = "not on my watch"
 
-// refusingClient is one whose writes of a kind are refused. subResource is empty where the
-// object itself is written.
+// refusingClient returns a client that rejects the selected writes. subResource is empty for a write of the object
+// itself.
 func refusingClient(refused func(o client.Object, subResource string) bool) client.Client {
 	refuse := func(o client.Object, subResource string) error {
 		if !refused(o, subResource) {
@@ -53,7 +53,7 @@ func refusingClient(refused func(o client.Object, subResource string) bool) clie
 	})
 }
 
-// refusal is the API server's answer to a write that the controller has no right to.
+// refusal returns the error of the API server for a write without permission.
 func refusal(o client.Object) error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprintf("%T", o)}, o.GetName(), errors.New(notOnMyWatch))
 }
@@ -63,7 +63,7 @@ func refusesPods(o client.Object, subResource string) bool {
 	return ok && subResource == ""
 }
 
-// stuck reconciles, and wants a write to be refused, and the status to say so.
+// stuck runs a reconcile, and checks that a write is rejected and that the status says so.
 func (w *world) stuck(r *singleton.Reconciler, wantPhase v1.Phase, wantMessage string) v1.StatefulSingletonStatus {
 	w.t.Helper()
 	_, err := r.Reconcile(w.t.Context(), w.request())
@@ -74,8 +74,8 @@ func (w *world) stuck(r *singleton.Reconciler, wantPhase v1.Phase, wantMessage s
 	return status
 }
 
-// A handoff of which a write is refused does not go on, for whatever time; the status says
-// why, and the record is what was written. Let through, it goes on.
+// A handoff stops at a rejected write, however long it takes. The status says why, and the record matches the completed
+// writes. The handoff continues after the write is allowed.
 func TestRefusedRelease(t *testing.T) {
 	tests := map[string]struct {
 		refused     func(o client.Object, subResource string) bool
@@ -111,7 +111,8 @@ func TestRefusedRelease(t *testing.T) {
 	}
 }
 
-// So it is where the old pod can't be retired: the old pod goes on, and the time counts.
+// If the ReplicaSet of the old pod cannot be scaled down, the old pod continues to run. The handoff then exceeds
+// maxTransitionTime.
 func TestRefusedRetire(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -139,7 +140,7 @@ func TestRefusedRetire(t *testing.T) {
 	w.Expect(*retired.Spec.Replicas).To(BeZero())
 }
 
-// A singleton that can't let go of its pods says so while it is deleted.
+// If the finalizers of the pods cannot be removed, the status of the deleted singleton says so.
 func TestRefusedDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()

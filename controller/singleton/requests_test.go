@@ -24,14 +24,13 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Where a request comes from: the reconciler's Client, which stands for the cache, or
-// the reconciler's Live.
+// Origins of requests: the Client of the reconciler, which represents the cache, and Live.
 const (
 	fromCache = "cache"
 	fromLive  = "live"
 )
 
-// requests records every HTTP request that its clients send to the API server.
+// requests records each HTTP request that its clients send to the API server.
 type requests struct {
 	mu   sync.Mutex
 	sent []sentRequest
@@ -53,8 +52,7 @@ type sentRequest struct {
 	received *int
 }
 
-// client returns a client with the rights of the controller. Its requests are recorded
-// with the given origin.
+// client returns a client with the permissions of the controller. Its requests are recorded with the given origin.
 func (r *requests) client(t *testing.T, from string) client.WithWatch {
 	t.Helper()
 	recorded := rest.CopyConfig(controllerConfig)
@@ -106,7 +104,7 @@ func (r *recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// countedBody counts what is read of an answer.
+// countedBody counts the bytes that are read from a response.
 type countedBody struct {
 	io.ReadCloser
 	read *int
@@ -118,7 +116,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// parseRequest reads verb and object from method, path and query.
+// parseRequest reads the verb and the object from the method, path and query.
 func parseRequest(request *http.Request) sentRequest {
 	s := sentRequest{query: request.URL.Query(), metadataOnly: strings.Contains(request.Header.Get("Accept"), "as=PartialObjectMetadata")}
 	path := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
@@ -153,22 +151,20 @@ func parseBody(data []byte) (map[string]any, error) {
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 }
 
-// isRead tells whether the request only reads.
+// isRead returns true if the request only reads.
 func (s sentRequest) isRead() bool { return slices.Contains([]string{"get", "list", "watch"}, s.verb) }
 
-// succeeded tells whether the API server did what the request asks for.
+// succeeded returns true if the API server accepted the request.
 func (s sentRequest) succeeded() bool { return s.code < 300 }
 
-// isLive tells whether the API server has to answer the read from etcd by quorum, with
-// whole objects: without resourceVersion it does, with any other it may answer from its
-// watch cache.
+// isLive returns true if the API server must answer the read from etcd by quorum, with whole objects. With a
+// resourceVersion, the API server may answer from its watch cache.
 func (s sentRequest) isLive() bool {
 	return s.from == fromLive && !s.metadataOnly && !s.query.Has("resourceVersion") && !s.query.Has("resourceVersionMatch")
 }
 
-// preconditions returns the uid and the resourceVersion that the write depends on: those
-// of the object or patch, or those of the DeleteOptions. Either is empty if the write does
-// not depend on it.
+// preconditions returns the uid and the resourceVersion that the write depends on. They come from the object, the patch
+// or the DeleteOptions. Each is empty if the write does not depend on it.
 func (s sentRequest) preconditions() (uid, resourceVersion string) {
 	for _, field := range []string{"metadata", "preconditions"} {
 		if uid == "" {
@@ -181,13 +177,13 @@ func (s sentRequest) preconditions() (uid, resourceVersion string) {
 	return uid, resourceVersion
 }
 
-// has tells whether the body has the field, also if its value is null.
+// has returns true if the body has the field, even if its value is null.
 func (s sentRequest) has(path ...string) bool {
 	_, found, err := unstructured.NestedFieldNoCopy(s.body, path...)
 	return found && err == nil
 }
 
-// String is the request without its body, as in "live: list pods?labelSelector=app=db".
+// String returns the request without its body, for example "live: list pods?labelSelector=app=db".
 func (s sentRequest) String() string {
 	text := s.from + ": " + s.verb + " " + s.resource
 	for _, part := range []string{s.name, s.subresource} {
@@ -204,12 +200,11 @@ func (s sentRequest) String() string {
 	return text
 }
 
-// The recorder tells a live read from each kind of read that is not live, and a write
-// with preconditions from one without.
+// The recorder distinguishes live reads from other reads, and writes with preconditions from other writes.
 func TestRequests(t *testing.T) {
 	w := newWorld(t)
 	pod := w.warmPod("db-1", withCommand)
-	// The guards let the controller delete no other.
+	// The guards let the controller delete only this budget.
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{
 		Namespace: w.namespace, Name: "statefulsingleton-db",
 		OwnerReferences: []metav1.OwnerReference{{

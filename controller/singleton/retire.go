@@ -15,8 +15,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// otherForm is the name of the policy of the other form, if the watch knows of one that
-// injects the singleton's pods, or did.
+// otherForm returns the name of the old policy, or "" if the watch does not have it. The old policy is the policy for
+// the other value of Per.
 func (i *Injector) otherForm(ctx context.Context, singleton *v1.StatefulSingleton) string {
 	name := policies.NamespaceName(singleton.Namespace)
 	if i.Per == policies.PerNamespace {
@@ -28,8 +28,7 @@ func (i *Injector) otherForm(ctx context.Context, singleton *v1.StatefulSingleto
 	return name
 }
 
-// retireInTurn does what is next on the way to have the policy of the other form gone,
-// and returns when to look again.
+// retireInTurn executes the next step of the removal of the old policy if a slot is free. It returns the requeue delay.
 func (i *Injector) retireInTurn(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration) {
 	done := i.again.take(client.ObjectKeyFromObject(singleton), againAtOnce, i.Wake)
 	if done == nil {
@@ -44,15 +43,13 @@ func (i *Injector) retireInTurn(ctx context.Context, singleton *v1.StatefulSingl
 	return recheck
 }
 
-// inFlight is how long after a probe went past a policy the API server may still ask it
-// for a pod: it settles which webhooks there are when a request begins, and waits so long
-// for each of them.
+// inFlight is the time for which the API server may still ask the policy for a pod after a probe bypassed it. The API
+// server selects the webhooks when a request starts, and waits this long for each webhook.
 const inFlight = policies.WebhookTimeoutSeconds * time.Second
 
-// retire removes the policy of the other form. It is first made to pick no pod, and
-// deleted some time after a probe went past it: while Kyverno is asked for a policy that is
-// gone, it refuses the pods. The policy of a namespace is kept as it should be until
-// each of its singletons has one that was proven. It returns when to go on.
+// retire removes the old policy and returns the requeue delay. It first disables the policy, and deletes it some time
+// after a probe bypassed it. Kyverno rejects pods if it is asked for a deleted policy. An old policy of a namespace is
+// kept up to date until each singleton has a proven policy of its own.
 func (i *Injector) retire(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
 	if i.Per != policies.PerNamespace {
 		all, err := living(ctx, i.Client, singleton.Namespace)
@@ -80,7 +77,7 @@ func (i *Injector) retire(ctx context.Context, singleton *v1.StatefulSingleton, 
 	return installingPoll, i.deleteAsFound(ctx, found)
 }
 
-// disable has the policy of the other form pick no pod, unless somebody writes it meanwhile.
+// disable makes the old policy select no pods. It fails if another client wrote the policy after the read.
 func (i *Injector) disable(ctx context.Context, singleton *v1.StatefulSingleton, found *metav1.PartialObjectMetadata) error {
 	policy, err := i.renderOther(ctx, singleton)
 	if err != nil {
@@ -97,7 +94,7 @@ func (i *Injector) disable(ctx context.Context, singleton *v1.StatefulSingleton,
 	return nil
 }
 
-// goPast finds out whether pods go past the policy that was disabled.
+// goPast checks with a probe whether new pods bypass the disabled policy.
 func (i *Injector) goPast(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
 	pod, err := policies.ProbePod(singleton, i.Options)
 	if err != nil {
@@ -115,7 +112,7 @@ func (i *Injector) goPast(ctx context.Context, singleton *v1.StatefulSingleton, 
 	return inFlight, nil
 }
 
-// renderOther renders the policy of the other form.
+// renderOther renders the old policy.
 func (i *Injector) renderOther(ctx context.Context, singleton *v1.StatefulSingleton) (*unstructured.Unstructured, error) {
 	if i.Per == policies.PerNamespace {
 		return policies.Render(singleton, i.Options)
@@ -124,11 +121,10 @@ func (i *Injector) renderOther(ctx context.Context, singleton *v1.StatefulSingle
 	if err != nil {
 		return nil, err
 	}
-	return render() // of one at least: the singleton that asks
+	return render() // not nil, because at least this singleton is listed
 }
 
-// awaitsProof tells whether a policy is to inject the singleton's pods, and was not
-// proven to.
+// awaitsProof returns true if this controller must still prove the injection of the singleton's pods.
 func (i *Injector) awaitsProof(singleton v1.StatefulSingleton) bool {
 	last, _ := i.lastProof(&singleton)
 	if !last.at.IsZero() && !last.fromCache {
@@ -137,10 +133,10 @@ func (i *Injector) awaitsProof(singleton v1.StatefulSingleton) bool {
 	return policies.Validate(&singleton) == nil
 }
 
-// disabled is a policy that picks no pod.
+// disabled is a policy that selects no pods.
 type disabled struct {
 	version version
-	// past is since when pods go past it. Zero: they do not yet.
+	// past is the time since which new pods bypass the policy. It is zero if they do not bypass it yet.
 	past time.Time
 }
 
@@ -159,7 +155,7 @@ func (i *Injector) wasDisarmed(policy string, now disabled) {
 	i.retiring[policy] = now
 }
 
-// keep has a policy retire no longer.
+// keep removes the policy from the policies that are being removed.
 func (i *Injector) keep(policy string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

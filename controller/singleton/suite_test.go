@@ -28,20 +28,20 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// A real etcd and kube-apiserver, with the CRD, the rights and the controller's limits of the
-// chart, and Kyverno's own CRD. No kubelet and no Kyverno: the tests write what the kubelet
-// would report, and kyverno_test.go stands in for Kyverno.
+// The tests use a real etcd and kube-apiserver, with the chart's CRD, RBAC and guards for the controller, and with
+// Kyverno's CRD. There is no kubelet and no Kyverno. The tests write the status that the kubelet reports, and
+// kyverno_test.go stands in for Kyverno.
 var (
-	// config and c may do everything.
+	// config and c have all permissions.
 	config *rest.Config
 	c      client.WithWatch
-	// controllerConfig and controllerClient may do what the chart lets the controller do.
+	// controllerConfig and controllerClient have the permissions of the controller in the chart.
 	controllerConfig *rest.Config
 	controllerClient client.WithWatch
 	kyvernoCRDs      envtest.CRDInstallOptions
 )
 
-// nodeName is the node that every pod is bound to.
+// nodeName is the node of every pod.
 const nodeName = "node"
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 		ErrorIfCRDPathMissing: true,
 	}
 	environment.WebhookInstallOptions.MutatingWebhooks = kyvernoWebhooks()
-	defer func() { _ = environment.Stop() }() // also what was half started
+	defer func() { _ = environment.Stop() }() // also stops a partly started environment
 	if config, err = environment.Start(); err != nil {
 		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
 	}
@@ -103,8 +103,8 @@ func createNode(ctx context.Context) error {
 	return c.Status().Update(ctx, node)
 }
 
-// applyRights gives the controller's service account what the chart gives it, and limits it as
-// the chart does: a guard that refuses what the controller writes fails the tests.
+// applyRights gives the controller's service account the permissions and the guards of the chart. A test fails if a
+// guard rejects a write of the controller.
 func applyRights(ctx context.Context) error {
 	const release = "statefulsingleton"
 	helm := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"),

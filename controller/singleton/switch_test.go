@@ -19,10 +19,10 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// inFlight is longer than the API server waits for the webhook of a policy.
+// inFlight is longer than the time for which the API server waits for the webhook of a policy.
 const inFlight = (policies.WebhookTimeoutSeconds + 1) * time.Second
 
-// controllerOf is a controller that makes policies of that form, and whose watch knows every policy.
+// controllerOf returns a controller with the given policyPer. Its watch knows every policy.
 func (w *world) controllerOf(per policies.Per, writes client.Client) *singleton.Reconciler {
 	r := newReconciler(writes, controllerClient, w.clock)
 	r.Injector.Per = per
@@ -38,22 +38,22 @@ func (w *world) proven(r *singleton.Reconciler, name string) {
 	w.Eventually(func() bool { w.reconcileOne(r, w.key(name)); return w.isInstalled(w.key(name)) }).Should(BeTrue())
 }
 
-// picksPods tells whether the policy exists, and was not made to pick no pod.
+// picksPods returns true if the policy exists and is not disabled.
 func (w *world) picksPods(policy string) bool {
 	w.t.Helper()
 	found := w.policyNamed(policy)
 	return found != nil && !strings.Contains(fmt.Sprint(found.Object["spec"]), "expression:false")
 }
 
-// disabled reconciles until the policy picks no pod.
+// disabled reconciles until the policy is disabled.
 func (w *world) disabled(r *singleton.Reconciler, policy string) {
 	w.t.Helper()
 	w.Eventually(func() bool { w.reconcile(r); return w.picksPods(policy) }).Should(BeFalse())
 	w.Expect(w.policyNamed(policy)).NotTo(BeNil())
 }
 
-// laggingProbes are dry-runs that go through a policy of the other form until the test says otherwise, as long as a
-// replica of Kyverno has not seen that the policy picks no pod.
+// laggingProbes is a client whose dry-runs pass through the old policy until the test sets lags to false. A replica of
+// Kyverno that does not know the disabled policy behaves in the same way.
 type laggingProbes struct {
 	client.Client
 	policy string
@@ -74,8 +74,8 @@ func newLaggingProbes(policy string) *laggingProbes {
 	return lagging
 }
 
-// The policy of the other form is deleted only after pods go past it, and after the requests have ended that began
-// before: Kyverno refuses pods whose policy it does not find.
+// The old policy is deleted only after new pods bypass it and earlier requests have ended. Kyverno rejects pods if it
+// does not find their policy.
 func TestOldFormStaysUntilNobodyAsksForIt(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -103,7 +103,7 @@ func TestOldFormStaysUntilNobodyAsksForIt(t *testing.T) {
 	w.Expect(w.forms()).To(Equal(map[string][]string{policies.NamespaceName(w.namespace): {singletonName}}))
 }
 
-// While a handoff is under way, the policy of the other form stays as it is: what is left to do can wait.
+// During a handoff, the old policy stays as it is. The removal can wait.
 func TestHandoffPutsSwitchOff(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -123,8 +123,8 @@ func TestHandoffPutsSwitchOff(t *testing.T) {
 	w.disabled(r, old)
 }
 
-// Another controller, which still makes the other form, writes its policy just before this one makes it pick no pod:
-// the rules of a singleton that has no other policy stay in force.
+// A controller with the other policyPer writes its policy just before this controller disables the policy. The rules of
+// a singleton without another policy stay in force.
 func TestOldFormIsWrittenBeforeItIsDisarmed(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -146,19 +146,19 @@ func TestOldFormIsWrittenBeforeItIsDisarmed(t *testing.T) {
 	w.Expect(w.forms()[shared]).To(Equal([]string{singletonName, "late"}))
 }
 
-// Another controller, which still makes the other form, writes its policy just before this one deletes it: the policy
-// stays, since Kyverno asks for it again.
+// A controller with the other policyPer writes its policy just before this controller deletes the policy. The policy
+// stays, because pods pass through it again.
 func TestOldFormIsWrittenBeforeItIsDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.createSingleton()
 	old := policies.Name(w.key(singletonName))
-	other := newReconciler(controllerClient, controllerClient, w.clock) // it retires nothing, as it has no watch
+	other := newReconciler(controllerClient, controllerClient, w.clock) // it removes no old policy, because it has no watch
 	w.proven(other, singletonName)
 
 	written := false
 	r := w.controllerOf(policies.PerNamespace, w.meanwhile(func(sent write) bool { return ofPolicy(sent) && sent.of("delete", old) }, func() {
-		w.clock.advance(time.Hour) // it looks at its policy again
+		w.clock.advance(time.Hour) // the other controller checks its policy again
 		w.reconcile(other)
 		w.Expect(w.picksPods(old)).To(BeTrue())
 		written = true
@@ -168,8 +168,8 @@ func TestOldFormIsWrittenBeforeItIsDeleted(t *testing.T) {
 	w.Expect(w.picksPods(old)).To(BeTrue())
 }
 
-// The policy of the namespace picks pods until each singleton's own one was proven by the controller that retires it:
-// until then nothing else injects the pods of the others.
+// The policy of the namespace stays enabled until the same controller has proven each singleton's own policy. Until
+// then, no other policy injects the pods of the other singletons.
 func TestSharedFormStaysUntilAllAreProven(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -193,7 +193,7 @@ func TestSharedFormStaysUntilAllAreProven(t *testing.T) {
 	stays(r, "queue has no policy of its own")
 	w.proven(r, "queue")
 
-	// The next controller does not prove it again while queue hands over.
+	// The next controller does not prove the injection again during a handoff of queue.
 	pod := inject(w.bare("queue-1", withCommand), w.key("queue"))
 	pod.Labels["app"] = "queue"
 	w.Expect(c.Create(t.Context(), pod)).To(Succeed())
@@ -211,8 +211,8 @@ func TestSharedFormStaysUntilAllAreProven(t *testing.T) {
 	w.disabled(next, shared)
 }
 
-// A policy that somebody changed or deleted, and that was written anew, is not taken for proven: Kyverno may not
-// serve it yet.
+// If a policy was changed or deleted and is written again, the injection must be proven again. Kyverno may not serve
+// the policy yet.
 func TestPolicyPutRightIsProvenAgain(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -221,7 +221,7 @@ func TestPolicyPutRightIsProvenAgain(t *testing.T) {
 	w.proven(r, singletonName)
 
 	w.kyverno(isDown)
-	w.Eventually(func() map[string]string { // the API server learns of it in a while
+	w.Eventually(func() map[string]string { // the API server needs time to apply the change
 		probe := w.bare("db-1")
 		w.Expect(c.Create(t.Context(), probe, client.DryRunAll)).To(Succeed())
 		return probe.Annotations
@@ -235,8 +235,8 @@ func TestPolicyPutRightIsProvenAgain(t *testing.T) {
 	w.proven(r, singletonName)
 }
 
-// Two controllers of different forms work at once, as one that was cut off may. Once it stops, the other one's form
-// is left, and injects.
+// Two controllers with different values of policyPer run at the same time, for example after a network partition. After
+// one controller stops, the policies of the other controller remain and inject pods.
 func TestTwoControllersOfTwoForms(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -257,7 +257,7 @@ func TestTwoControllersOfTwoForms(t *testing.T) {
 	w.Expect(w.picksPods(policies.NamespaceName(w.namespace))).To(BeTrue())
 }
 
-// Where each singleton has its own policy, the deletion of one makes no policy for the namespace.
+// With policyPer singleton, the deletion of a singleton creates no policy for the namespace.
 func TestDeletionMakesNoOtherForm(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -272,8 +272,8 @@ func TestDeletionMakesNoOtherForm(t *testing.T) {
 	w.Expect(w.forms()).To(Equal(map[string][]string{policies.Name(w.key("queue")): {"queue"}}))
 }
 
-// A singleton that is removed by hand and created anew with another spec has the generation of the one before. Its policy
-// is written anew all the same.
+// A singleton that is removed by hand and created again has the same generation as before. Its policy is still written
+// again.
 func TestPolicyOfSingletonMadeAnew(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -286,7 +286,8 @@ func TestPolicyOfSingletonMadeAnew(t *testing.T) {
 	w.Expect(w.ruleNames()).To(ContainElement("hold-init-containers"))
 }
 
-// A policy that can't be written is told, with what the API server says, and written as soon as that lets it.
+// If a policy cannot be written, the status reports the error of the API server. The policy is written after the API
+// server accepts it.
 func TestRefusedPolicy(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -300,7 +301,7 @@ func TestRefusedPolicy(t *testing.T) {
 	w.proven(newReconciler(controllerClient, controllerClient, w.clock), singletonName)
 }
 
-// A controller that starts anew does not take back what was told of an injection that does not work.
+// After a restart, the controller still reports an injection that does not work.
 func TestRestartKeepsWhatIsAmiss(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(isDown)

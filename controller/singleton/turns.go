@@ -7,15 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// turns let a few singletons at a time do what takes long. Nobody waits in a worker: who
-// has no turn stands in line, and is woken when one ends.
+// turns limits how many singletons run slow work at the same time. A singleton without a slot waits in a queue and does
+// not block a worker. It is woken when a slot becomes free.
 type turns struct {
 	mu    sync.Mutex
 	taken int
 	line  []types.NamespacedName
 }
 
-// take returns what ends the singleton's turn; nil while atOnce others have theirs.
+// take takes a slot for the singleton, and returns the function that frees the slot. If atOnce slots are taken, take
+// puts the singleton into the queue and returns nil.
 func (t *turns) take(key types.NamespacedName, atOnce int, wake func(types.NamespacedName)) (done func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +38,7 @@ func (t *turns) take(key types.NamespacedName, atOnce int, wake func(types.Names
 	}
 }
 
-// end ends a turn, and takes the next one out of the line.
+// end frees a slot, and returns the next singleton of the queue.
 func (t *turns) end() (next types.NamespacedName, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,7 +50,7 @@ func (t *turns) end() (next types.NamespacedName, ok bool) {
 	return next, true
 }
 
-// forget takes the singleton out of the line.
+// forget removes the singleton from the queue.
 func (t *turns) forget(key types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

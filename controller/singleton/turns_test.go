@@ -20,8 +20,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
-// slowProbes has each dry-run last until the test lets it end, but for those of pods of
-// the app that is new.
+// slowProbes is a client whose dry-runs last until the test ends them. Dry-runs for the app "new" end at once.
 type slowProbes struct {
 	client.Client
 	running atomic.Int32
@@ -44,8 +43,8 @@ func newSlowProbes() *slowProbes {
 	return s
 }
 
-// However many have to be proven, some workers are left for handoffs. What was proven
-// before waits for its turn, after a restart too, and lets those go first that never were.
+// Proofs never occupy all workers, and handoffs keep the rest. Repeated proofs wait for a slot, also after a restart.
+// First proofs do not wait for repeated proofs.
 func TestProofsTakeTurns(t *testing.T) {
 	const workers, wantFirst, wantAgain = 16, 8, 4
 	w := newWorld(t)
@@ -101,8 +100,7 @@ func TestProofsTakeTurns(t *testing.T) {
 	}
 }
 
-// Where proofs last long, those of what was proven before leave the API server room: each
-// turn rests.
+// After a long repeated proof, the slot stays idle. The idle time reduces the load on the API server.
 func TestProofsRest(t *testing.T) {
 	const wantAgain = 4
 	w := newWorld(t)
@@ -128,7 +126,7 @@ func TestProofsRest(t *testing.T) {
 	w.Expect(slow.running.Load()).To(BeEquivalentTo(wantAgain), "proofs, the last of which waits for a turn to have rested")
 }
 
-// Injections that do not work do not keep the API server busy by being tried again and again.
+// Repeated proofs of injections that do not work also need a slot. They do not overload the API server.
 func TestRefutedProofsTakeTurns(t *testing.T) {
 	const wantAgain = 4
 	w := newWorld(t)
@@ -153,8 +151,8 @@ func TestRefutedProofsTakeTurns(t *testing.T) {
 	end()
 }
 
-// A handoff does not wait for proofs, however many there are and however long they last. Those that wait in line are
-// woken when a turn ends: the time until they look by themselves is long.
+// A handoff does not wait for proofs, even for many slow proofs. Singletons in the queue are woken when a slot becomes
+// free, because their requeue delay is long.
 func TestHandoffBesidesProofs(t *testing.T) {
 	const others = 40
 	w := newWorld(t)
@@ -207,7 +205,7 @@ func (s *slowProbes) reset() {
 	s.end = make(chan struct{})
 }
 
-// createNamed creates a singleton of another name, which picks the pods of that app.
+// createNamed creates a singleton with another name, which selects the pods of the app with that name.
 func (w *world) createNamed(name string) *v1.StatefulSingleton {
 	w.t.Helper()
 	return w.createSingleton(func(s *v1.StatefulSingleton) {
@@ -229,8 +227,8 @@ func (w *world) reconcileOne(r *singleton.Reconciler, key client.ObjectKey) ctrl
 	return result
 }
 
-// reconcileAll reconciles all at once, and returns when each is through or at its probe.
-// What it returns has the probes end.
+// reconcileAll reconciles all singletons in parallel. It returns when each reconcile has ended or waits for its probe.
+// end ends the probes.
 func (w *world) reconcileAll(r *singleton.Reconciler, slow *slowProbes, keys []client.ObjectKey) (end func()) {
 	w.t.Helper()
 	var through atomic.Int32

@@ -36,21 +36,20 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// singletonName names the singleton of each test; it picks the pods labelled
-// app: db.
+// singletonName is the name of the singleton of each test. It selects pods with app=db.
 const singletonName = "db"
 
-// world is one test's namespace, and what plays the kubelet and the owners there.
+// world is the namespace of one test, with functions that act for the kubelet and the workload controllers.
 type world struct {
 	*WithT
 	t         *testing.T
 	namespace string
 	clock     *skewedClock
-	// counting is nil where nobody wants to know what the manager reads.
+	// counting is nil if the test does not count reads of the manager.
 	counting *counting
-	// policyWrites is what the manager's Injector writes with; nil where that is as it is in production.
+	// policyWrites is the client with which the manager's Injector writes, or nil for the client of the manager.
 	policyWrites client.Client
-	// policyReads counts what the managers read of policies from the API server.
+	// policyReads counts the reads of policies from the API server by the managers.
 	policyReads atomic.Int32
 }
 
@@ -60,7 +59,7 @@ func newWorld(t *testing.T) *world {
 	return newLonelyWorld(t)
 }
 
-// newLonelyWorld is a world of a test that bears no other beside it.
+// newLonelyWorld returns the world of a test that cannot run in parallel.
 func newLonelyWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{WithT: NewWithT(t), t: t, clock: &skewedClock{}}
@@ -70,7 +69,7 @@ func newLonelyWorld(t *testing.T) *world {
 	return w
 }
 
-// skewedClock is the clock, put forward.
+// skewedClock is a clock that the test can advance.
 type skewedClock struct {
 	clock.RealClock
 	ahead atomic.Int64
@@ -80,8 +79,7 @@ func (s *skewedClock) Now() time.Time                  { return time.Now().Add(t
 func (s *skewedClock) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 func (s *skewedClock) advance(by time.Duration)        { s.ahead.Add(int64(by)) }
 
-// startManager runs the real manager until the end of the test, and returns where it
-// counts.
+// startManager runs the real manager until the end of the test, and returns its metrics registry.
 func (w *world) startManager() *prometheus.Registry {
 	w.t.Helper()
 	registry, stop := w.runManager(policies.PerSingleton)
@@ -89,9 +87,9 @@ func (w *world) startManager() *prometheus.Registry {
 	return registry
 }
 
-// runManager runs the real manager with the real watches, and returns where it counts,
-// and what stops it. It reconciles the singletons of this namespace alone: policies,
-// which it watches, are of no namespace.
+// runManager runs the real manager with its real watches. It returns the metrics registry and a function that stops the
+// manager. The manager reconciles only the singletons of this namespace, because the policies that it watches are
+// cluster-scoped.
 func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, stop func()) {
 	w.t.Helper()
 	options := singleton.CacheOptions()
@@ -137,18 +135,18 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	}
 }
 
-// queueHangs matches the stack of a deadlock in controller-runtime's priority queue, which may
-// hang when it is shut down while items are ready (https://github.com/kubernetes-sigs/controller-runtime/issues/3538).
-// Release 0.25 has the fix.
+// queueHangs matches the stack of a deadlock in controller-runtime's priority queue. The queue may hang when it is shut
+// down while items are ready (https://github.com/kubernetes-sigs/controller-runtime/issues/3538). Release 0.25 has the
+// fix.
 var queueHangs = regexp.MustCompile(`goroutine \d+ \[chan send[^\n]*\n(?:[^\n]+\n)*?[^\n]*priorityqueue[^\n]*handleReadyItems`)
 
-// countReads has the manager count what it reads.
+// countReads makes the manager count its reads.
 func (w *world) countReads() *counting {
 	w.counting = &counting{}
 	return w.counting
 }
 
-// logger logs to the test until that ends: the manager's recorder of events ends later.
+// logger logs to the test until the test ends. The event recorder of the manager ends later.
 func logger(t *testing.T) logr.Logger {
 	var mu sync.Mutex
 	ended := false
@@ -166,7 +164,7 @@ func logger(t *testing.T) logr.Logger {
 	}, funcr.Options{})
 }
 
-// listsOf lists nothing in other namespaces, which the manager's cache does not know.
+// listsOf returns empty lists for other namespaces, which are not in the cache of the manager.
 type listsOf struct {
 	client.Client
 	namespace string
@@ -179,7 +177,7 @@ func (l listsOf) List(ctx context.Context, list client.ObjectList, options ...cl
 	return l.Client.List(ctx, list, options...)
 }
 
-// inNamespace finds nothing in other namespaces, and counts the reads of policies.
+// inNamespace finds no objects in other namespaces, and counts the reads of policies.
 type inNamespace struct {
 	client.Reader
 	namespace   string
@@ -196,7 +194,7 @@ func (r inNamespace) Get(ctx context.Context, key client.ObjectKey, o client.Obj
 	return r.Reader.Get(ctx, key, o, options...)
 }
 
-// newReconciler makes one without a manager, for tests that say when it reconciles.
+// newReconciler returns a reconciler without a manager. The test decides when the reconciler runs.
 func newReconciler(writes client.Client, live client.Reader, clock clock.WithDelayedExecution) *singleton.Reconciler {
 	return &singleton.Reconciler{
 		Client: writes, Live: live, Clock: clock,
@@ -216,7 +214,7 @@ func (w *world) key(name string) client.ObjectKey {
 
 func (w *world) request() ctrl.Request { return ctrl.Request{NamespacedName: w.key(singletonName)} }
 
-// createSingleton creates the singleton of the test, after changes.
+// createSingleton creates the singleton of the test, with changes.
 func (w *world) createSingleton(changes ...func(*v1.StatefulSingleton)) *v1.StatefulSingleton {
 	w.t.Helper()
 	s := &v1.StatefulSingleton{
@@ -227,7 +225,7 @@ func (w *world) createSingleton(changes ...func(*v1.StatefulSingleton)) *v1.Stat
 		change(s)
 	}
 	w.Expect(c.Create(w.t.Context(), s)).To(Succeed())
-	// Policies outlive their namespace.
+	// Policies are not deleted with their namespace.
 	w.t.Cleanup(func() {
 		for _, name := range []string{policies.Name(client.ObjectKeyFromObject(s)), policies.NamespaceName(s.Namespace)} {
 			policy := policyMetadata()
@@ -246,7 +244,7 @@ func (w *world) singleton() *v1.StatefulSingleton {
 	return s
 }
 
-// reason is the reason of a condition of the singleton, as in "HolderReady".
+// reason returns the reason of a condition of the singleton, for example "HolderReady".
 func (w *world) reason(conditionType string) func() string {
 	return func() string {
 		if c := meta.FindStatusCondition(w.singleton().Status.Conditions, conditionType); c != nil {
@@ -256,14 +254,14 @@ func (w *world) reason(conditionType string) func() string {
 	}
 }
 
-// eventually waits until the singleton's outcome is as named.
+// eventually waits until the singleton has the outcome.
 func (w *world) eventually(outcome string) *v1.StatefulSingleton {
 	w.t.Helper()
 	w.Eventually(w.reason(v1.ConditionReady)).Should(Equal(outcome), func() string { return "message: " + w.singleton().Status.Message })
 	return w.singleton()
 }
 
-// pod reads a pod; nil if it is gone.
+// pod reads a pod. It returns nil if the pod does not exist.
 func (w *world) pod(name string) *corev1.Pod {
 	w.t.Helper()
 	pod := &corev1.Pod{}
@@ -275,7 +273,7 @@ func (w *world) pod(name string) *corev1.Pod {
 	return pod
 }
 
-// deployment creates a Deployment of one.
+// deployment creates a Deployment with one replica.
 func (w *world) deployment() *appsv1.Deployment {
 	w.t.Helper()
 	d := &appsv1.Deployment{
@@ -289,7 +287,7 @@ func (w *world) deployment() *appsv1.Deployment {
 	return d
 }
 
-// replicaSet creates the ReplicaSet of a Deployment's revision.
+// replicaSet creates the ReplicaSet for a revision of the Deployment.
 func (w *world) replicaSet(d *appsv1.Deployment, revision int) *appsv1.ReplicaSet {
 	w.t.Helper()
 	rs := &appsv1.ReplicaSet{
@@ -321,10 +319,10 @@ func ownedBy(rs *appsv1.ReplicaSet) func(*corev1.Pod) {
 	}
 }
 
-// withCommand makes the pod one that the wrapper holds. Without it, the barrier does.
+// withCommand adds a command: the wrapper holds the pod. A barrier holds a pod without a command.
 func withCommand(pod *corev1.Pod) { pod.Spec.Containers[0].Command = []string{"serve"} }
 
-// bare is a pod as a person writes it.
+// bare returns a pod that is not injected.
 func (w *world) bare(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	template := podTemplate()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
@@ -343,7 +341,7 @@ func (w *world) createPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod
 	return pod
 }
 
-// warmPod creates an injected pod that waits for nothing but the signal.
+// warmPod creates an injected pod that waits only for the signal.
 func (w *world) warmPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
 	pod := w.createPod(name, changes...)
@@ -351,7 +349,7 @@ func (w *world) warmPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-// report writes a pod's status as the kubelet does.
+// report writes the status of a pod, like the kubelet.
 func (w *world) report(pod *corev1.Pod, state func(*corev1.Pod)) {
 	w.t.Helper()
 	w.Eventually(func() error {
@@ -364,20 +362,20 @@ func (w *world) report(pod *corev1.Pod, state func(*corev1.Pod)) {
 	}).Should(Succeed())
 }
 
-// ask asks for a pod's deletion.
+// ask requests the deletion of a pod.
 func (w *world) ask(pod *corev1.Pod) {
 	w.t.Helper()
 	w.Expect(c.Delete(w.t.Context(), pod)).To(Succeed())
 }
 
-// remove takes a pod's object away, as the kubelet does once nothing of it runs.
+// remove deletes the object of a pod without a grace period, like the kubelet after all processes have ended.
 func (w *world) remove(pod *corev1.Pod) {
 	w.t.Helper()
 	err := c.Delete(w.t.Context(), pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
 	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
 }
 
-// hold brings up a pod that holds, from its creation to Ready.
+// hold creates a pod and makes it a Ready holder.
 func (w *world) hold(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
 	pod := w.warmPod(name, changes...)
@@ -386,7 +384,7 @@ func (w *world) hold(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-// serve starts a released pod and waits until it is reported Ready.
+// serve starts a released pod and waits until the pod is Ready.
 func (w *world) serve(pod *corev1.Pod) {
 	w.t.Helper()
 	w.report(pod, running)
