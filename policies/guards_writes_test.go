@@ -470,14 +470,14 @@ func testFinalizer(t *testing.T, config *rest.Config) {
 		if err := attest(string(pod.UID)).apply(t, config, s); err != nil {
 			t.Fatal(err)
 		}
-		// The guard learns only in a while that the pod is vouched for.
+		// The guard learns only in a while that the pod is attested.
 		var last error
 		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
 			last = take.apply(t, config, pod)
 			return last == nil, nil
 		})
 		if err != nil {
-			t.Errorf("the pod is vouched for, but its finalizer stays: %v", last)
+			t.Errorf("the pod is attested, but its finalizer stays: %v", last)
 		}
 		other := createHolder(t, config, "finalizer", "attested")
 		wantAnswer(t, take.apply(t, config, other), refused)
@@ -541,25 +541,25 @@ func testAttestation(t *testing.T, config *rest.Config) {
 		patch       patch
 		wantRefused string
 	}{
-		"the holder":                         {status: holds, patch: attest(holderUID)},
-		"the holder, applied":                {status: holds, patch: patch{personUser, "", serverSide, `{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton",` + attest(holderUID).body[1:]}},
-		"another pod":                        {status: holds, patch: attest(otherUID), wantRefused: namesHolder},
-		"a name":                             {status: holds, patch: attest("db-0"), wantRefused: namesHolder},
-		"nothing":                            {status: holds, patch: attest(""), wantRefused: namesHolder},
-		"more than a line":                   {status: holds, patch: attest(`a\nb`), wantRefused: namesHolder},
-		"nobody holds":                       {patch: attest(holderUID), wantRefused: nobody},
-		"nothing, and nobody holds":          {patch: attest(""), wantRefused: nobody},
-		"with the status":                    {patch: patch{personUser, "", merge, `{"status":{"activePodUID":"` + otherUID + `"},` + attest(otherUID).body[1:]}, wantRefused: nobody},
-		"several run":                        {status: stalled("True", "SeveralRun"), patch: attest(otherUID)},
-		"several run, no uid":                {status: stalled("True", "SeveralRun"), patch: attest("db-1"), wantRefused: several},
-		"several run, one is going":          {status: stalled("False", "SeveralRun"), patch: attest(otherUID)},
-		"several ran":                        {status: stalled("False", "HolderReady"), patch: attest(otherUID), wantRefused: namesHolder},
-		"stalled for another reason":         {status: stalled("True", "HolderLost"), patch: attest(otherUID), wantRefused: namesHolder},
-		"vouched for another holder":         {status: holds, attested: otherUID, patch: attest(holderUID)},
-		"vouched before, and now for a name": {status: holds, attested: otherUID, patch: attest("db-0"), wantRefused: namesHolder},
-		"taken back":                         {status: holds, attested: otherUID, patch: patch{personUser, "", merge, `{"metadata":{"annotations":null}}`}},
-		"as it was":                          {status: holds, attested: otherUID, patch: patch{personUser, "", merge, `{"spec":{"maxTransitionTime":7}}`}},
-		"another annotation":                 {status: holds, patch: patch{personUser, "", merge, `{"metadata":{"annotations":{"a":"b"}}}`}},
+		"the holder":                          {status: holds, patch: attest(holderUID)},
+		"the holder, applied":                 {status: holds, patch: patch{personUser, "", serverSide, `{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton",` + attest(holderUID).body[1:]}},
+		"another pod":                         {status: holds, patch: attest(otherUID), wantRefused: namesHolder},
+		"a name":                              {status: holds, patch: attest("db-0"), wantRefused: namesHolder},
+		"nothing":                             {status: holds, patch: attest(""), wantRefused: namesHolder},
+		"more than a line":                    {status: holds, patch: attest(`a\nb`), wantRefused: namesHolder},
+		"nobody holds":                        {patch: attest(holderUID), wantRefused: nobody},
+		"nothing, and nobody holds":           {patch: attest(""), wantRefused: nobody},
+		"with the status":                     {patch: patch{personUser, "", merge, `{"status":{"activePodUID":"` + otherUID + `"},` + attest(otherUID).body[1:]}, wantRefused: nobody},
+		"several run":                         {status: stalled("True", "SeveralRun"), patch: attest(otherUID)},
+		"several run, no uid":                 {status: stalled("True", "SeveralRun"), patch: attest("db-1"), wantRefused: several},
+		"several run, one is going":           {status: stalled("False", "SeveralRun"), patch: attest(otherUID)},
+		"several ran":                         {status: stalled("False", "HolderReady"), patch: attest(otherUID), wantRefused: namesHolder},
+		"stalled for another reason":          {status: stalled("True", "HolderLost"), patch: attest(otherUID), wantRefused: namesHolder},
+		"attested another holder":             {status: holds, attested: otherUID, patch: attest(holderUID)},
+		"attested before, and now for a name": {status: holds, attested: otherUID, patch: attest("db-0"), wantRefused: namesHolder},
+		"taken back":                          {status: holds, attested: otherUID, patch: patch{personUser, "", merge, `{"metadata":{"annotations":null}}`}},
+		"as it was":                           {status: holds, attested: otherUID, patch: patch{personUser, "", merge, `{"spec":{"maxTransitionTime":7}}`}},
+		"another annotation":                  {status: holds, patch: patch{personUser, "", merge, `{"metadata":{"annotations":{"a":"b"}}}`}},
 	}
 	c, controller := newClient(t, config), clientAs(t, config, controllerUser)
 	attest("db-0").waitForRefusal(t, config, createSingleton(t, c, "attestation-probe", readSingleton(t, "default")))

@@ -17,7 +17,7 @@ func (m *model) canonical(w *world) {
 			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.configMap, p.mayOpen = false, false, false, false, false, false
 		}
 		p.configMap = p.configMap && p.kind == barrierPod
-		p.noted = p.noted && p.vanishing() && p.runs != endedProcess
+		p.noted = p.noted && p.removedUnseen() && p.runs != endedProcess
 	}
 	for i := range m.controllers {
 		m.forget(&w.controllers[i])

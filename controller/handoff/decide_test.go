@@ -829,15 +829,15 @@ func TestDecideOverlap(t *testing.T) {
 }
 
 func TestDecideProtectsUnrecordedPods(t *testing.T) {
-	runner := MakePod("db-0").Ready()
+	unrecorded := MakePod("db-0").Ready()
 	protect := []handoff.Step{handoff.Protect{Pod: ref("db-0")}}
 	runDecide(t, map[string]decideCase{
 		"while the holder stops": {
-			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting(), runner).Holder("db-1"),
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting(), unrecorded).Holder("db-1"),
 			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: protect,
 		},
 		"while the holder is lost": {
-			snapshot:    MakeSnapshot(runner).Holder("db-1"),
+			snapshot:    MakeSnapshot(unrecorded).Holder("db-1"),
 			wantOutcome: handoff.HolderLost, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed, wantSteps: protect,
 		},
 	})

@@ -56,11 +56,11 @@ func TestFinalize(t *testing.T) {
 		want        []handoff.Step
 		wantMessage string
 	}{
-		"no pods":      {snapshot: MakeSnapshot(), want: []handoff.Step{finish}},
-		"a holder":     {snapshot: MakeSnapshot(holder()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
-		"a standby":    {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm()), want: []handoff.Step{finish}},
-		"an armed one": {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm().Protected()), want: []handoff.Step{strip("db-1"), finish}},
-		"ended":        {snapshot: MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
+		"no pods":          {snapshot: MakeSnapshot(), want: []handoff.Step{finish}},
+		"a holder":         {snapshot: MakeSnapshot(holder()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
+		"a standby":        {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm()), want: []handoff.Step{finish}},
+		"an protected one": {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm().Protected()), want: []handoff.Step{strip("db-1"), finish}},
+		"ended":            {snapshot: MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
 		"one stops": {
 			snapshot: MakeSnapshot(holder().Deleting(), MakePod("db-2").Injected().Warm().Protected()).Holder("db-1"), want: []handoff.Step{strip("db-2")},
 			wantMessage: "the StatefulSingleton goes once pod db-1 has ended: the pod stops",

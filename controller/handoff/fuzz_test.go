@@ -21,7 +21,7 @@ const (
 	injected              // the wrapper or a barrier held the pod
 	deleting              // the pod is terminating
 	nodeLost              // the node does not answer
-	vanished              // the object is gone, if the pod is recorded
+	removed               // the object is gone, if the pod is recorded
 	barriers              // a barrier holds the pod, not the wrapper
 	unseen                // the record does not say yet that the pod was signalled
 	allShapes = 1<<iota - 1
@@ -39,7 +39,7 @@ func FuzzDecide(f *testing.F) {
 	}
 	for _, text := range []string{uid, uid + "\n", " " + uid, "DB-1-UID", string(uidOf("db-2")), "null", "true", "\xff", "{{x}}", own, foreign, late, highest} {
 		f.Add(uint8(recorded|injected|deleting|nodeLost), text, text, text, text, text, text, text)
-		f.Add(uint8(recorded|vanished), text, own, "prod/db", text, "prod/db", text, text)
+		f.Add(uint8(recorded|removed), text, own, "prod/db", text, "prod/db", text, text)
 		f.Add(uint8(recorded|injected|unseen), text, text, "prod/db", text, "prod/db", text, text)
 		f.Add(uint8(0), text, text, "", "", "prod/db", text, text)
 	}
@@ -59,20 +59,20 @@ func FuzzDecide(f *testing.F) {
 			pod.Annotation(v1.InjectedAnnotation, itsInjection).Annotation(signal.Annotation, itsSignal)
 			return pod.Warm()
 		}
-		runner := podOf("db-1", signal1, injected1, is(injected)).Running()
+		unrecorded := podOf("db-1", signal1, injected1, is(injected)).Running()
 		if !is(injected) {
-			runner.Spec.Containers[0].Env = []corev1.EnvVar{{Name: signal.EpochEnv, Value: env}}
+			unrecorded.Spec.Containers[0].Env = []corev1.EnvVar{{Name: signal.EpochEnv, Value: env}}
 		}
 		if is(recorded) {
-			runner.Label(v1.RoleLabel, v1.RoleActive).Protected()
+			unrecorded.Label(v1.RoleLabel, v1.RoleActive).Protected()
 		} else if given, err := signal.Parse([]byte(signal1)); is(injected) && !is(barriers) && (err != nil || given.UID != uid) {
 			return // a pod that the wrapper holds and that has no valid signal does not run
 		}
 		if is(deleting) {
-			runner.Deleting()
+			unrecorded.Deleting()
 		}
-		pods := []*PodWrapper{runner, podOf("db-2", signal2, injected2, true)}
-		if is(vanished) && is(recorded) {
+		pods := []*PodWrapper{unrecorded, podOf("db-2", signal2, injected2, true)}
+		if is(removed) && is(recorded) {
 			pods = pods[1:]
 		}
 		s := MakeSnapshot(pods...).Attest(word)
@@ -91,7 +91,7 @@ func FuzzDecide(f *testing.F) {
 		if s.HolderStays() {
 			wantNoRelease(t, s.Snapshot, plan)
 		}
-		if believed := word == uid && (is(vanished) && is(recorded) || is(deleting) && is(nodeLost)); !believed {
+		if believed := word == uid && (is(removed) && is(recorded) || is(deleting) && is(nodeLost)); !believed {
 			wantNothingFor(t, plan, "db-2")
 		}
 	})

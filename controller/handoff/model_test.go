@@ -114,8 +114,8 @@ type podState struct {
 func (p *podState) exists() bool { return p.kind > overPod && !p.gone }
 func (p *podState) going() bool  { return p.deleting || p.phase != livePhase }
 
-// `vanishing` returns true if the pod ran before the singleton existed and is terminating without the finalizer.
-func (p *podState) vanishing() bool {
+// `removedUnseen` returns true if the pod ran before the singleton existed and is terminating without the finalizer.
+func (p *podState) removedUnseen() bool {
 	return p.exists() && p.kind == barePod && p.deleting && !p.finalizer
 }
 
@@ -155,7 +155,7 @@ type controllerState struct {
 	cached uint32
 	plan   uint32
 	done   uint8
-	// notes is the number of the `vanishing` pod that the controller found, from 1.
+	// notes is the number of the `removedUnseen` pod that the controller found, from 1.
 	notes uint8
 }
 
@@ -442,7 +442,7 @@ func (m *model) advance(w *world, c int) {
 		}
 	case readStage:
 		v := m.look(w, s)
-		*s = controllerState{stage: planStage, staleSingleton: s.staleSingleton && s.cached == 0, stalePods: s.stalePods, plan: m.decide(v), notes: w.vanishing()}
+		*s = controllerState{stage: planStage, staleSingleton: s.staleSingleton && s.cached == 0, stalePods: s.stalePods, plan: m.decide(v), notes: w.removedUnseen()}
 		m.finish(w, c)
 	case planStage:
 		next := m.plans[s.plan].steps[s.done]
@@ -466,12 +466,12 @@ func (m *model) finish(w *world, c int) {
 	}
 }
 
-// `vanishing` returns the number of the only `vanishing` pod, from 1. It returns 0 if there is none, or if the record has
+// `removedUnseen` returns the number of the only `removedUnseen` pod, from 1. It returns 0 if there is none, or if the record has
 // no room for the pod.
-func (w *world) vanishing() (pod uint8) {
+func (w *world) removedUnseen() (pod uint8) {
 	for i := range w.pods {
 		switch {
-		case !w.pods[i].vanishing():
+		case !w.pods[i].removedUnseen():
 		case pod > 0:
 			return 0
 		default:

@@ -103,7 +103,7 @@ var mutations = map[string]struct {
 	"a singleton that is deleted takes the finalizer off whatever others wrote": {
 		mutation: mutation{plan: unconditionally(stripStep)}, pods: []podKind{barePod, wrapperPod}, faults: 2, wantBroken: twoRun,
 	},
-	"a singleton that is deleted goes though a pod vanished meanwhile": {
+	"a singleton that is deleted goes though a pod removed meanwhile": {
 		mutation: mutation{blindStrip: true}, pods: []podKind{barePod, wrapperPod}, faults: 3, wantBroken: twoRun,
 	},
 	"a singleton that is deleted lets go of pods that stop": {

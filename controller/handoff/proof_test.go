@@ -281,7 +281,7 @@ func openSidecar(name string) *PodWrapper {
 func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 	holder := MakePod("db-2").Injected().Signalled(8).Ready()
 	for name, tc := range map[string]struct {
-		leftover  *PodWrapper
+		old       *PodWrapper
 		wantLetGo bool
 		// wantSeveral is true if the pod counts as a pod that may run.
 		wantSeveral bool
@@ -303,7 +303,7 @@ func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 		"a signal that says nothing":                    {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid"}`).Warm(), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan := handoff.Decide(MakeSnapshot(holder, tc.leftover).Holder("db-2").Snapshot, now)
+			plan := handoff.Decide(MakeSnapshot(holder, tc.old).Holder("db-2").Snapshot, now)
 			unprotect := false
 			for _, step := range plan.Steps {
 				unprotect = unprotect || step == handoff.Unprotect{Pod: ref("db-1")}

@@ -50,8 +50,8 @@ func TestAnnounce(t *testing.T) {
 	scaleDown := v1.Transition{From: "db-1", Cause: v1.CauseScaleDown, Proof: v1.ProofKubeletReported, Started: at(0), Terminated: at(time.Second)}
 	followed := v1.Transition{From: "db-2", To: "db-3", Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, Started: at(0), Terminated: at(time.Minute)}
 
-	vouched := v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofNodeOutOfService, Started: at(0), Terminated: at(time.Second)}
-	vouchedStarted := vouched
+	outOfService := v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofNodeOutOfService, Started: at(0), Terminated: at(time.Second)}
+	vouchedStarted := outOfService
 	vouchedStarted.GapMilliseconds = new(int64(412))
 
 	holds := status(running, handoff.HolderReady, "pod db-1 holds with epoch 1", "db-1", first)
@@ -134,7 +134,7 @@ func TestAnnounce(t *testing.T) {
 		"a person says that the node is off": {
 			[]v1.StatefulSingletonStatus{
 				status(transitioning, handoff.HolderStopping, stops, "db-1", first, "db-2"),
-				status(transitioning, handoff.Released, released.Message, "db-2", &vouched),
+				status(transitioning, handoff.Released, released.Message, "db-2", &outOfService),
 				status(transitioning, handoff.Starting, waits.Message, "db-2", &vouchedStarted),
 			},
 			[]string{

@@ -81,12 +81,12 @@ func TestPodEvents(t *testing.T) {
 		holder *metav1.PartialObjectMetadata
 		// noRecord is true if the record names no holder.
 		noRecord bool
-		// armed is the name of a standby that has the finalizer.
-		armed string
-		// armedGoes is true if another standby with the finalizer is terminating.
-		armedGoes bool
-		event     any
-		want      turn
+		// protected is the name of a standby that has the finalizer.
+		protected string
+		// protectedGoes is true if another standby with the finalizer is terminating.
+		protectedGoes bool
+		event         any
+		want          turn
 	}{
 		"a standby comes":                                {holder: pod("db-1"), event: created(pod("db-2")), want: later},
 		"a standby changes":                              {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), want: later},
@@ -94,18 +94,18 @@ func TestPodEvents(t *testing.T) {
 		"a standby is gone":                              {holder: pod("db-1"), event: deleted(pod("db-2", going)), want: later},
 		"a standby changes while the holder goes":        {holder: pod("db-1", going), event: updated(pod("db-2"), pod("db-2")), want: first},
 		"a standby changes after the holder":             {event: updated(pod("db-2"), pod("db-2")), want: first},
-		"a standby comes while one is warm":              {holder: pod("db-1", going), armed: "db-3", event: created(pod("db-2")), want: later},
-		"the warm standby changes itself":                {holder: pod("db-1", going), armed: "db-2", event: updated(pod("db-2", protected), pod("db-2", protected)), want: first},
+		"a standby comes while one is warm":              {holder: pod("db-1", going), protected: "db-3", event: created(pod("db-2")), want: later},
+		"the warm standby changes itself":                {holder: pod("db-1", going), protected: "db-2", event: updated(pod("db-2", protected), pod("db-2", protected)), want: first},
 		"another pod has the holder's name":              {holder: pod("db-1", another), event: updated(pod("db-2"), pod("db-2")), want: first},
-		"a standby changes while one that was warm goes": {holder: pod("db-1", going), armedGoes: true, event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby changes while one that was warm goes": {holder: pod("db-1", going), protectedGoes: true, event: updated(pod("db-2"), pod("db-2")), want: first},
 		"nobody holds":                                   {noRecord: true, event: updated(pod("db-2"), pod("db-2")), want: first},
-		"nobody holds, and one was armed":                {noRecord: true, armed: "db-3", event: updated(pod("db-2"), pod("db-2")), want: first},
+		"nobody holds, and one was protected":            {noRecord: true, protected: "db-3", event: updated(pod("db-2"), pod("db-2")), want: first},
 		"the holder changes":                             {holder: pod("db-1"), event: updated(pod("db-1"), pod("db-1")), want: now},
 		"the holder was just released":                   {holder: pod("db-1", released), event: updated(pod("db-1"), pod("db-1", released)), want: later},
 		"the holder changes after its release":           {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released)), want: now},
 		"the holder was just asked to stop":              {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), want: later},
-		"the holder goes":                                {holder: pod("db-1", going), armed: "db-3", event: updated(pod("db-1", going), pod("db-1", going)), want: first},
-		"the holder is gone":                             {armed: "db-3", event: deleted(pod("db-1", going)), want: first},
+		"the holder goes":                                {holder: pod("db-1", going), protected: "db-3", event: updated(pod("db-1", going), pod("db-1", going)), want: first},
+		"the holder is gone":                             {protected: "db-3", event: deleted(pod("db-1", going)), want: first},
 		"the holder is let go of":                        {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},
 		"the holder is gone, as it was let go of":        {event: deleted(pod("db-1", free)), want: later},
 		"a pod of a singleton that is not there":         {holder: pod("db-1"), event: created(pod("db-2", other)), want: now},
@@ -119,10 +119,10 @@ func TestPodEvents(t *testing.T) {
 			if tc.holder != nil {
 				objects = append(objects, &corev1.Pod{ObjectMeta: tc.holder.ObjectMeta})
 			}
-			if tc.armed != "" {
-				objects = append(objects, &corev1.Pod{ObjectMeta: pod(tc.armed, protected).ObjectMeta})
+			if tc.protected != "" {
+				objects = append(objects, &corev1.Pod{ObjectMeta: pod(tc.protected, protected).ObjectMeta})
 			}
-			if tc.armedGoes {
+			if tc.protectedGoes {
 				objects = append(objects, &corev1.Pod{ObjectMeta: pod("db-3", going).ObjectMeta})
 			}
 			scheme := runtime.NewScheme()

@@ -112,8 +112,8 @@ func (w *world) gone() {
 	}).Should(MatchError(apierrors.IsNotFound, "not found"))
 }
 
-// `vanish` removes the finalizers and the object of a pod, as a person can do.
-func (w *world) vanish(pod *corev1.Pod) {
+// `removeObject` removes the finalizers and the object of a pod, as a person can do.
+func (w *world) removeObject(pod *corev1.Pod) {
 	w.t.Helper()
 	w.Expect(c.Patch(w.t.Context(), w.pod(pod.Name), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 	w.remove(pod)
@@ -172,7 +172,7 @@ func TestHolderRemovedDuringDeletion(t *testing.T) {
 	w.report(pod, ready)
 	w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
 
-	slow := w.meanwhile(func(sent write) bool { return sent.of("patch", "db-1") }, func() { w.vanish(pod) })
+	slow := w.meanwhile(func(sent write) bool { return sent.of("patch", "db-1") }, func() { w.removeObject(pod) })
 	result := w.reconcile(newReconciler(slow, controllerClient, w.clock))
 	w.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<", time.Second)), "the controller looks again")
 
@@ -315,7 +315,7 @@ func TestNothingIsStuck(t *testing.T) {
 // replaced removes a pod and creates another pod with the same name, as a StatefulSet does.
 func (w *world) replaced(pod *corev1.Pod, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
-	w.vanish(pod)
+	w.removeObject(pod)
 	next := w.createPod(pod.Name, changes...)
 	w.report(next, held)
 	return w.pod(pod.Name)
@@ -452,7 +452,7 @@ func TestDeadHolderIsGoneBeforeItsRelease(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	first, _ := w.handoffDue()
-	slow := w.meanwhile(func(sent write) bool { return sent.of("patch", "db-1") }, func() { w.vanish(first) })
+	slow := w.meanwhile(func(sent write) bool { return sent.of("patch", "db-1") }, func() { w.removeObject(first) })
 	w.reconcile(newReconciler(slow, controllerClient, w.clock))
 	w.Expect(w.holder()).To(Equal("db-2"))
 	w.Expect(w.reason(v1.ConditionReady)()).To(Equal(string(handoff.Released)), "the status is written after the last step")

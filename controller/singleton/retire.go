@@ -90,7 +90,7 @@ func (i *Injector) disable(ctx context.Context, singleton *v1.StatefulSingleton,
 	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
 		return err
 	}
-	i.wasDisarmed(found.Name, disabled{version: versionOf(policy)})
+	i.wasDisabled(found.Name, disabled{version: versionOf(policy)})
 	return nil
 }
 
@@ -108,7 +108,7 @@ func (i *Injector) goPast(ctx context.Context, singleton *v1.StatefulSingleton, 
 	}
 	last := i.disabledLast(old)
 	last.past = i.Clock.Now()
-	i.wasDisarmed(old, last)
+	i.wasDisabled(old, last)
 	return inFlight, nil
 }
 
@@ -146,7 +146,7 @@ func (i *Injector) disabledLast(policy string) disabled {
 	return i.retiring[policy]
 }
 
-func (i *Injector) wasDisarmed(policy string, now disabled) {
+func (i *Injector) wasDisabled(policy string, now disabled) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.retiring == nil {
