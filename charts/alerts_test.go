@@ -70,7 +70,7 @@ func TestPrometheusRule(t *testing.T) {
 	want := readAlerts(t)
 	for _, group := range want.Groups {
 		for _, rule := range group.Rules {
-			rule.Annotations["runbook_url"] = "https://github.com/statefulsingleton/statefulsingleton/blob/v0.1.0/docs/runbooks.md#" + strings.ToLower(rule.Alert)
+			rule.Annotations["runbook_url"] = "https://github.com/statefulsingleton/statefulsingleton/blob/v0.1.0/docs/troubleshooting.md#" + strings.ToLower(rule.Alert)
 		}
 	}
 	got := rulesOf(t, render(t, "--set", "prometheusRule.enabled=true"))

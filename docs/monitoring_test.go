@@ -21,32 +21,33 @@ const (
 	dashboardFile = "../charts/statefulsingleton/files/dashboard.json"
 )
 
-// What alerts and dashboard ask for, the controller has, and the reference names.
+// TestMonitoredMetricsExist checks that the controller exports, and the reference names, each metric that the alerts
+// and the dashboard query.
 func TestMonitoredMetricsExist(t *testing.T) {
 	exported, reference := exportedMetrics(t), read(t, "reference.md")
 	for _, file := range []string{alertsFile, dashboardFile} {
 		asked := expressions(parsed(t, file))
 		if len(asked) == 0 {
-			t.Errorf("%s asks for nothing", file)
+			t.Errorf("%s has no expressions", file)
 		}
 		for _, expression := range asked {
 			for _, name := range metricsIn(expression) {
-				// A histogram is asked for by its parts.
+				// Expressions name the series of a histogram.
 				if !exported[name] {
 					name = strings.TrimSuffix(name, "_bucket")
 				}
 				if !exported[name] {
-					t.Errorf("%s asks for %s, which the controller has not: %s", file, name, expression)
+					t.Errorf("%s queries %s, which the controller does not export: %s", file, name, expression)
 				}
 				if !strings.Contains(reference, "`"+name+"`") {
-					t.Errorf("reference.md does not name %s, which %s asks for", name, file)
+					t.Errorf("reference.md does not name %s, which %s queries", name, file)
 				}
 			}
 		}
 	}
 }
 
-// exportedMetrics are the names of all metrics of the controller, of those too that have no value yet.
+// exportedMetrics returns the names of all metrics of the controller, including those without a value.
 func exportedMetrics(t *testing.T) map[string]bool {
 	t.Helper()
 	own := prometheus.NewRegistry()
@@ -73,10 +74,10 @@ func exportedMetrics(t *testing.T) map[string]bool {
 	return names
 }
 
-// metricOf finds the name in a description, which has no other way to tell it.
+// metricOf finds the name in the text of a description, which does not export it.
 var metricOf = regexp.MustCompile(`^Desc\{fqName: "([^"]+)"`)
 
-// parsed is what a file of YAML or JSON holds.
+// parsed returns the content of a YAML or JSON file.
 func parsed(t *testing.T, file string) (value any) {
 	t.Helper()
 	if err := yaml.Unmarshal([]byte(read(t, file)), &value); err != nil {
@@ -85,7 +86,7 @@ func parsed(t *testing.T, file string) (value any) {
 	return value
 }
 
-// expressions are those of rules, panels and variables.
+// expressions returns the expressions of rules, panels and variables.
 func expressions(value any) (found []string) {
 	switch value := value.(type) {
 	case []any:
@@ -103,10 +104,10 @@ func expressions(value any) (found []string) {
 	return found
 }
 
-// compound is a name of several words: a variable of Grafana's, a function, or else a metric.
+// compound matches a name of several words: a variable of Grafana, a function, or otherwise a metric.
 var compound = regexp.MustCompile(`(\$_*)?[a-z]+(?:_[a-z0-9]+)+(\()?`)
 
-// metricsIn are the metrics that an expression asks for. None of ours has a name of one word.
+// metricsIn returns the metrics that an expression queries. Each metric has a name of several words.
 func metricsIn(expression string) (names []string) {
 	for _, found := range compound.FindAllStringSubmatch(expression, -1) {
 		if found[1] == "" && found[2] == "" {
@@ -123,8 +124,8 @@ func TestMetricsIn(t *testing.T) {
 	}{
 		"alone":                {`absent(a_total)`, []string{"a_total"}},
 		"with labels":          {`max by (namespace) (a_b{type="Ready",reason!="C_D"}) > 0`, []string{"a_b"}},
-		"of a time":            {`rate(a_total[5m]) and on (job) b_c{name="d"}`, []string{"a_total", "b_c"}},
-		"of Grafana's time":    {`increase(a_2_total[$__rate_interval])`, []string{"a_2_total"}},
+		"of a range":           {`rate(a_total[5m]) and on (job) b_c{name="d"}`, []string{"a_total", "b_c"}},
+		"of Grafana's range":   {`increase(a_2_total[$__rate_interval])`, []string{"a_2_total"}},
 		"inside of a function": {`histogram_quantile(0.5, sum by (le) (a_bucket))`, []string{"a_bucket"}},
 		"of a variable":        {`label_values(a_b, namespace)`, []string{"a_b"}},
 	}
@@ -142,28 +143,30 @@ var (
 	alertReason = regexp.MustCompile(`reason(?:=~?|!=)"([\w|]+)"`)
 )
 
-// Whoever is woken finds what to do, and no page tells of what wakes nobody.
+// TestEachAlertHasARunbook checks that troubleshooting.md has one section for each alert, in the order of the alerts.
+// The runbook_url of an alert points to the section.
 func TestEachAlertHasARunbook(t *testing.T) {
-	var alerts, runbooks []string
+	var alerts, sections []string
 	for _, alert := range alertName.FindAllStringSubmatch(read(t, alertsFile), -1) {
 		alerts = append(alerts, alert[1])
 	}
-	for _, title := range heading.FindAllStringSubmatch(read(t, "runbooks.md"), -1) {
+	for _, title := range heading.FindAllStringSubmatch(read(t, "troubleshooting.md"), -1) {
 		if strings.HasPrefix(title[1], "StatefulSingleton") {
-			runbooks = append(runbooks, title[1])
+			sections = append(sections, title[1])
 		}
 	}
 	if len(alerts) == 0 {
 		t.Fatalf("%s has no alert", alertsFile)
 	}
-	if diff := cmp.Diff(alerts, runbooks); diff != "" {
-		t.Errorf("alerts, and sections of runbooks.md (-alerts +sections):\n%s", diff)
+	if diff := cmp.Diff(alerts, sections); diff != "" {
+		t.Errorf("alerts, and sections of troubleshooting.md (-alerts +sections):\n%s", diff)
 	}
 }
 
-// An alert waits for no reason that there is not, and no reason is forgotten.
+// TestEachReasonIsWatched checks that the alerts name existing reasons only, and that each outcome has an alert or
+// needs no action.
 func TestEachReasonIsWatched(t *testing.T) {
-	needNobody := []string{"NoPods", "HolderReady", "Adopted"}
+	needNoAction := []string{"NoPods", "HolderReady", "Adopted"}
 	all := outcomes(t)
 	injection := texts(func(name, _ string) bool { return strings.HasPrefix(name, "reason") })(t, "../controller/singleton")
 	var watched []string
@@ -172,17 +175,17 @@ func TestEachReasonIsWatched(t *testing.T) {
 	}
 	for _, reason := range watched {
 		if !slices.Contains(all, reason) && !slices.Contains(injection, reason) {
-			t.Errorf("%s waits for reason %s, which no condition has", alertsFile, reason)
+			t.Errorf("%s names reason %s, which no condition has", alertsFile, reason)
 		}
 	}
 	for _, outcome := range all {
-		if slices.Contains(watched, outcome) == slices.Contains(needNobody, outcome) {
-			t.Errorf("reason %s: have an alert wait for it, or say here that it needs nobody, and not both", outcome)
+		if slices.Contains(watched, outcome) == slices.Contains(needNoAction, outcome) {
+			t.Errorf("reason %s: add it to an alert or to needNoAction, and not to both", outcome)
 		}
 	}
 }
 
-// outcomes are the reasons of Ready, Reconciling and Stalled.
+// outcomes returns the reasons of Ready, Reconciling and Stalled that the package handoff defines.
 func outcomes(t *testing.T) (values []string) {
 	t.Helper()
 	for _, c := range typedConstantsOf(t, "../controller/handoff") {
@@ -191,7 +194,7 @@ func outcomes(t *testing.T) (values []string) {
 		}
 	}
 	if len(values) == 0 {
-		t.Fatal("package handoff has no outcomes: look where they went")
+		t.Fatal("package handoff defines no constants of the type Outcome")
 	}
 	return values
 }
