@@ -25,7 +25,7 @@ func TestHealth(t *testing.T) {
 	const refused = "pods created now are refused, as the dry-run of one shows: pods \"statefulsingleton-probe\" is forbidden: ValidatingAdmissionPolicy 'statefulsingleton-held' with binding 'statefulsingleton-held' denied request: " +
 		"StatefulSingleton prod/db selects this pod, but Kyverno has not injected it. Is Kyverno running (kubectl get pods -n kyverno), and is the policy there (kubectl get clusterpolicy -l app.kubernetes.io/managed-by=statefulsingleton)? " +
 		"The StatefulSingleton's condition PolicyInstalled says more. Look whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
-	const waits = "pod db-standby is warm, and takes over from pod db-holder when you say so, since spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover=\"$(date +%s)\" --overwrite"
+	const waits = "pod db-standby is warm, and takes over from pod db-holder when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover=\"$(date +%s)\" --overwrite"
 	tests := map[string]struct {
 		argoCD health
 		// By the expressions of the page, and by kstatus alone.
@@ -35,9 +35,9 @@ func TestHealth(t *testing.T) {
 		"changed":                   {health{"Progressing", "the controller has not looked at this spec yet"}, "InProgress", "InProgress"},
 		"installing":                {health{"Progressing", "ClusterPolicy stfs-prod-db-96e5a54a41f06ebb was written, and Kyverno does not serve it yet"}, "InProgress", "InProgress"},
 		"no-kyverno":                {health{"Degraded", missing}, "Failed", "InProgress"},
-		"no-pods":                   {health{"Healthy", "no pod matches the selector; the first that comes is held until it may run"}, "Current", "Current"},
+		"no-pods":                   {health{"Healthy", "no pod matches the selector; the first pod is held until the controller releases it"}, "Current", "Current"},
 		"holds":                     {health{"Healthy", "pod db-holder holds with epoch 1"}, "Current", "Current"},
-		"hands-over":                {health{"Progressing", "pod db-holder stops; the next pod is released once the kubelet reports that it has ended"}, "InProgress", "InProgress"},
+		"hands-over":                {health{"Progressing", "pod db-holder is terminating; the next pod is released once the kubelet reports that the pod has terminated"}, "InProgress", "InProgress"},
 		"failed":                    {health{"Degraded", "StatefulSingleton rival picks pod db-holder too: no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons"}, "Failed", "Failed"},
 		"awaits-handover":           {health{"Suspended", waits}, "Current", "Current"},
 		"awaits-handover-not-ready": {health{"Degraded", waits}, "InProgress", "InProgress"},

@@ -369,7 +369,7 @@ func testBeingDeleted(t *testing.T, config *rest.Config) {
 	s.Finalizers = []string{v1.PolicyFinalizer}
 	s = createSingleton(t, c, "being-deleted", s)
 	s.Status.ActivePod, s.Status.ActivePodUID = "db-0", "1234"
-	s.Status.Message = "the StatefulSingleton goes once pod db-0 has ended"
+	s.Status.Message = "the StatefulSingleton is removed once pod db-0 has terminated"
 	record(t, controller, s)
 	if err := c.Delete(t.Context(), s); err != nil {
 		t.Fatal(err)

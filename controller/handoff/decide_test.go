@@ -81,7 +81,7 @@ func TestDecideFirstHolder(t *testing.T) {
 	runDecide(t, map[string]decideCase{
 		"no pods": {
 			snapshot:    MakeSnapshot(),
-			wantOutcome: handoff.NoPods, wantMessage: "the first that comes is held until it may run",
+			wantOutcome: handoff.NoPods, wantMessage: "the first pod is held until the controller releases it",
 		},
 		"no pod is warm": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected()),
@@ -159,7 +159,7 @@ func TestDecideFirstHolder(t *testing.T) {
 		},
 		"none that has ended, though nothing proves that it was never signalled": {
 			snapshot:    MakeSnapshot(rejected(MakePod("db-1").Injected().Warm().Annotation(signal.Annotation, "go!"))),
-			wantOutcome: handoff.NoPods, wantMessage: "each pod that matches the selector has ended, or stops",
+			wantOutcome: handoff.NoPods, wantMessage: "all pods that match the selector are terminating or have terminated",
 		},
 		"none that the selector does not pick": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Label("app", "other")),
@@ -186,7 +186,7 @@ func TestDecideAdoption(t *testing.T) {
 			snapshot:    MakeSnapshot(plain("db-1"), standby),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps:   []handoff.Step{protect("db-1", false), handoff.Record{}, protect("db-1", true)},
-			wantMessage: "pod db-1 runs already and holds",
+			wantMessage: "pod db-1 already runs and becomes the holder",
 		},
 		"one that may yet run": {
 			snapshot:    MakeSnapshot(MakePod("db-1"), standby),
@@ -202,14 +202,14 @@ func TestDecideAdoption(t *testing.T) {
 			snapshot:    MakeSnapshot(plain("db-0"), plain("db-1"), standby),
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
 			wantSteps: []handoff.Step{protect("db-0", false), protect("db-1", false)},
-			wantMessage: "pods db-0, db-1 are not held, and no record says which one holds: no pod is released until only one is left. " +
+			wantMessage: "pods db-0, db-1 are not held, and no record names the holder: no pod is released until only one is left. " +
 				"Find out which pod to keep, as from the logs of the application. Then delete each other pod: kubectl delete -n prod pod <name>",
 		},
 		"two that ran before, one is going on a node that does not answer": {
 			snapshot: MakeSnapshot(plain("db-0").On(node2).Protected().Deleting(), plain("db-1").Protected(), standby).
 				Node(node2, corev1.ConditionUnknown),
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseTransitioning,
-			wantMessage: "Pod db-0 stops, but its node node-2 does not answer",
+			wantMessage: "Pod db-0 is terminating, but its node node-2 does not answer",
 		},
 		"two that ran before, and a standby that may be about to be signalled": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected(), plain("db-1").Protected(), MakePod("db-2").Injected().Warm().Protected()),
@@ -225,7 +225,7 @@ func TestDecideAdoption(t *testing.T) {
 			snapshot:    MakeSnapshot(plain("db-0"), plain("db-1").Deleting(), standby),
 			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps:   []handoff.Step{protect("db-0", false), handoff.Record{}},
-			wantMessage: "pod db-1 runs already and holds",
+			wantMessage: "pod db-1 already runs and becomes the holder",
 		},
 		"two that ran before, both are going, and one takes no finalizer": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected().Deleting(), plain("db-1").Deleting(), standby),
@@ -262,13 +262,13 @@ func TestDecideAdoption(t *testing.T) {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), plain("db-0"), standby).Holder("db-1"),
 			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps:   []handoff.Step{protect("db-0", false), handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
-			wantMessage: "pod db-1 has ended, and pod db-0 runs already",
+			wantMessage: "pod db-1 has terminated, and pod db-0 already runs",
 		},
 		"one besides a holder that is lost and attested": {
 			snapshot:    MakeSnapshot(plain("db-0").Protected(), standby).Holder("db-1").Attest("db-1-uid"),
 			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps:   []handoff.Step{handoff.Record{}},
-			wantMessage: "pod db-1 has ended, and pod db-0 runs already",
+			wantMessage: "pod db-1 has terminated, and pod db-0 already runs",
 		},
 		"one besides a holder that has ended, and another singleton picks it": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), plain("db-0").Protected()).Holder("db-1").Other("db2", "db"),
@@ -316,7 +316,7 @@ func TestDecideAdoption(t *testing.T) {
 		"a copy of a standby would start along with it": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm(), MakePod("db-2").CopiedFrom("db-1").Injected()),
 			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseFailed,
-			wantMessage: "pod db-1 waits for the same ConfigMap as pod db-2, which would start along with it",
+			wantMessage: "pod db-1 waits for the same ConfigMap as pod db-2, and both would start at the same time",
 		},
 		"injected, but a native sidecar that is named is not held": {
 			snapshot:    MakeSnapshot(openSidecar("db-1"), standby).Containers("app", "proxy"),
@@ -424,7 +424,7 @@ func TestDecideMissesRemovedPod(t *testing.T) {
 	gone.Singleton.Status = adopted.Status
 	decideCase{
 		snapshot: gone, wantOutcome: handoff.HolderLost, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseFailed,
-		wantMessage: "pod db-1 is gone and nothing proves that its processes have ended",
+		wantMessage: "pod db-1 was removed, and nothing proves that its processes have ended",
 	}.run(t)
 }
 
@@ -587,7 +587,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), MakePod("db-2").Injected().Warm().On(node2)).
 				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "its node node-1 does not answer: it may run on there, so nothing starts elsewhere; pod db-2 is warm and would take over. If node node-1 is off, run: kubectl taint node node-1",
+			wantMessage: "its node node-1 does not answer: it may still run there, so no other pod is released; pod db-2 is warm and would take over. If node node-1 is off, run: kubectl taint node node-1",
 			wantSteps:   []handoff.Step{arm("db-2")},
 		},
 		"a spare of the same revision": {
@@ -638,7 +638,7 @@ func TestDecideRollout(t *testing.T) {
 			snapshot: MakeSnapshot(holder(), MakePod("db-2").Injected().Revision(2).Warm().
 				State("app", waiting("ImagePullBackOff", "no such image"))).Holder("db-1"),
 			wantOutcome: handoff.StandbyNotWarm, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantMessage: "pod db-2 container app waits: ImagePullBackOff: no such image; pod db-1 goes on until it is warm",
+			wantMessage: "pod db-2 container app waits: ImagePullBackOff: no such image; pod db-1 keeps running until then",
 		},
 		"of two new pods the younger one is warm": {
 			snapshot: MakeSnapshot(holder(), MakePod("db-3").Injected().Revision(2).Created(now.Add(-2*time.Hour)).
@@ -656,7 +656,7 @@ func TestDecideRollout(t *testing.T) {
 		"the old one stops": {
 			snapshot:    MakeSnapshot(holder().Deleting(), standby).Holder("db-1").ReplicaSet("db-v1", 0),
 			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantMessage: "pod db-1 stops; the next pod is released once the kubelet reports that it has ended",
+			wantMessage: "pod db-1 is terminating; the next pod is released once the kubelet reports that the pod has terminated",
 		},
 		"the old one has stopped": {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), standby).Holder("db-1").ReplicaSet("db-v1", 0),
@@ -676,7 +676,7 @@ func TestDecideRollout(t *testing.T) {
 			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Injected().Revision(2)).Holder("db-1"),
 			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps:   []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
-			wantMessage: "pod db-1 has ended, and no standby is warm yet",
+			wantMessage: "pod db-1 has terminated, and no standby is warm yet",
 		},
 		"undone: the standby is of the older template, numbered anew": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Holding().Revision(2), MakePod("db-3").Injected().Warm().Revision(3)).Holder("db-2"),
@@ -774,7 +774,7 @@ func TestDecideStatefulSet(t *testing.T) {
 		"the next pod has not come": {
 			snapshot:    MakeSnapshot().Ended(v1.CauseRollout).StatefulSet("db", 1, "v2"),
 			wantOutcome: handoff.AwaitingPod, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantMessage: "pod db-1 has ended, and the pod that follows has not come yet",
+			wantMessage: "pod db-1 has terminated, and the next pod does not exist yet",
 		},
 		"scaled to zero": {
 			snapshot:    MakeSnapshot().Ended(v1.CauseScaleDown),
@@ -858,7 +858,7 @@ func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
 		"the holder is lost": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Warm()).Holder("db-1"),
 			wantOutcome: handoff.HolderLost, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
-			wantMessage: "nothing proves that its processes have ended: somebody took its finalizer off, or it never bore one. Make sure that they have, then run: " + attest,
+			wantMessage: "nothing proves that its processes have ended: somebody removed its finalizer, or it never had one. Make sure that the processes have ended, then run: " + attest,
 		},
 		"the node does not answer": stopping(
 			MakeSnapshot(holder().Deleting()).Node(node1, corev1.ConditionUnknown),
@@ -958,7 +958,7 @@ func TestDecideCompletedJob(t *testing.T) {
 		wantMessage string
 	}{
 		"it has succeeded": {holder: succeeded(), wantCause: v1.CauseScaleDown, want: handoff.NoPods,
-			wantMessage: "each pod that matches the selector has ended, or stops; the first that comes is held until it may run"},
+			wantMessage: "all pods that match the selector are terminating or have terminated; the first pod is held until the controller releases it"},
 		"it has failed": {holder: pod(), wantCause: v1.CauseCompletion, want: handoff.AwaitingPod, wantPhase: v1.PhaseFailed},
 		"it has succeeded, and another pod warms up": {
 			holder: succeeded(), others: []*PodWrapper{MakePod("db-2").OwnedBy("Job", "db").Injected()},

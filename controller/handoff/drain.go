@@ -266,7 +266,7 @@ func (d *decision) reportEvictions() {
 // evictions returns what happens to an eviction of the holder, as reason and message of a condition. The
 // reason is guardStands if evictions are blocked.
 func (d *decision) evictions() (reason, message string) {
-	const atOnce = "an eviction stops the holder at once, since "
+	const atOnce = "an eviction stops the holder at once, because "
 	_, why := d.surging()
 	other := d.otherBudget(d.holder.Pod)
 	switch {
@@ -283,9 +283,9 @@ func (d *decision) evictions() (reason, message string) {
 	case d.drained != "" && d.drainTimedOut():
 		return drainTimedOut, fmt.Sprintf("%sno pod was warm on another node within maxTransitionTime (%ds)", atOnce, d.Singleton.Spec.MaxTransitionTime)
 	case d.drained != "":
-		return guardStands, fmt.Sprintf("evictions of the holder wait until another pod is warm, at most until %s", d.drainDeadline().UTC().Format(time.RFC3339))
+		return guardStands, fmt.Sprintf("evictions of the holder are blocked until another pod is warm, at most until %s", d.drainDeadline().UTC().Format(time.RFC3339))
 	}
-	return guardStands, "evictions of the holder wait; once its node is cordoned, another pod warms up first"
+	return guardStands, "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
 }
 
 // concludeDrain ends a drain and a requested handoff when the holder changes.

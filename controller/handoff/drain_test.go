@@ -110,8 +110,8 @@ func TestDecideDrain(t *testing.T) {
 			Taint(node1, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})),
 		"a taint that the pod tolerates": isReady(MakeSnapshot(tolerating(corev1.Toleration{Key: "maintenance", Operator: corev1.TolerationOpExists})).
 			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute))),
-		"cordoned": rolls(drained(holding()), "Deployment db is rolled, and the pod that takes over from pod db-1 has not come yet; node node-1 is cordoned: "+
-			"evictions of the holder wait until another pod is warm, at most until 2026-01-02T03:09:05Z"),
+		"cordoned": rolls(drained(holding()), "Deployment db is rolled, and the pod that takes over from pod db-1 does not exist yet; node node-1 is cordoned: "+
+			"evictions of the holder are blocked until another pod is warm, at most until 2026-01-02T03:09:05Z"),
 		"a taint NoSchedule": rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoSchedule)), "node node-1 bears taint maintenance=now:NoSchedule"),
 		"a taint NoExecute":  rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute)), "maintenance=now:NoExecute"),
 		"tolerated for a time": rolls(MakeSnapshot(tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(60))})).
@@ -140,13 +140,13 @@ func TestDecideDrain(t *testing.T) {
 		"the next is not warm": {
 			snapshot:    drained(holding(), pending()).DrainedFor(298 * time.Second),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
-			wantMessage: "pod db-2 can't be scheduled: 0/2 nodes are available; pod db-1 goes on until it is warm; node node-1 is cordoned: evictions of the holder wait",
+			wantMessage: "pod db-2 can't be scheduled: 0/2 nodes are available; pod db-1 keeps running until then; node node-1 is cordoned: evictions of the holder are blocked",
 			wantRequeue: 2 * time.Second,
 		},
 		"the next is not warm in time": {
 			snapshot:    drained(holding(), pending()).Budgeted().DrainedFor(300*time.Second).Since(v1.PhaseTransitioning, 300*time.Second),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseFailed, wantGuarded: "DrainTimedOut", wantDraining: true,
-			wantMessage: "an eviction stops the holder at once, since no pod was warm on another node within maxTransitionTime (300s)",
+			wantMessage: "an eviction stops the holder at once, because no pod was warm on another node within maxTransitionTime (300s)",
 		},
 		"not in time, and uncordoned then": {
 			snapshot:    MakeSnapshot(holding(), pending()).Holder("db-1").DrainedFor(time.Hour),
@@ -155,7 +155,7 @@ func TestDecideDrain(t *testing.T) {
 		"the next is warm on the node that is drained": {
 			snapshot:    drained(holding(), next(node1).Protected()),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
-			wantMessage: "pod db-2 is warm, but node node-1 is cordoned; pod db-1 goes on until one is warm elsewhere",
+			wantMessage: "pod db-2 is warm, but node node-1 is cordoned; pod db-1 keeps running until a pod is warm on another node",
 		},
 		"the next is warm on the node that is drained, and time is up": {
 			snapshot:    drained(holding(), next(node1)).DrainedFor(300 * time.Second),
@@ -201,7 +201,7 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 	}
 	tolerant := holding()
 	tolerant.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	const atOnce = "node node-1 is cordoned: an eviction stops the holder at once, since "
+	const atOnce = "node node-1 is cordoned: an eviction stops the holder at once, because "
 	evict := plain(one().DrainPolicy(v1.DrainEvict), "DrainIsEvict", "")
 	evict.wantDraining = false
 	rollsUnderOther := plain(one().Budget("theirs"), "OtherBudget", "PodDisruptionBudget theirs decides on evictions of the holder")
@@ -289,8 +289,8 @@ func TestDecideHandover(t *testing.T) {
 	refuses := func(s *SnapshotWrapper, why string) drainCase {
 		return drainCase{
 			snapshot: s, wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantGuarded: "CannotSurge",
-			wantMessage: "annotation apps.statefulsingleton.com/handover=now is not followed: " + why +
-				", and so no pod can be warm before the holder stops. To replace it all the same, run: kubectl delete -n prod pod db-1",
+			wantMessage: "annotation apps.statefulsingleton.com/handover=now is ignored: " + why +
+				", so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n prod pod db-1",
 		}
 	}
 	rwop := func(pod *PodWrapper) *PodWrapper {
@@ -306,14 +306,14 @@ func TestDecideHandover(t *testing.T) {
 		"an empty word":                {snapshot: asked(holding()).Handover(""), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded"},
 		"the next is warm":             retires(asked(holding(), next(node2))),
 		"the next is warm, and waited": retires(asked(holding(), next(node2)).Manual()),
-		"a rollout waits":              waits(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual(), `pod db-2 is warm, and takes over from pod db-1 when you say so, since spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover="$(date +%s)" --overwrite`),
+		"a rollout waits":              waits(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual(), `pod db-2 is warm, and takes over from pod db-1 when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover="$(date +%s)" --overwrite`),
 		"a rollout waits after a word": waits(asked(holding(), next(node2).Protected()).Manual().HandedOver("now"), ""),
 		"a rollout waits while evictions don't": {
 			snapshot:    MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual().DrainPolicy(v1.DrainEvict).Cordon(node1),
 			wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantGuarded: "DrainIsEvict",
 		},
 		"a rollout waits to go cold": waits(MakeSnapshot(holding().Claim("data"), rwop(MakePod("db-2").Revision(2).Injected())).
-			Claim("data", corev1.ReadWriteOncePod).Holder("db-1").Manual(), "pod db-2 can only warm up once pod db-1 is gone, since claim data is ReadWriteOncePod, and takes over"),
+			Claim("data", corev1.ReadWriteOncePod).Holder("db-1").Manual(), "pod db-2 can only warm up after pod db-1 has terminated, because claim data is ReadWriteOncePod, and takes over"),
 		"a rollout that is not warm": {
 			snapshot:    MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1").Manual(),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded",

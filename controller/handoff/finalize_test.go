@@ -63,13 +63,13 @@ func TestFinalize(t *testing.T) {
 		"ended":            {snapshot: MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
 		"one stops": {
 			snapshot: MakeSnapshot(holder().Deleting(), MakePod("db-2").Injected().Warm().Protected()).Holder("db-1"), want: []handoff.Step{strip("db-2")},
-			wantMessage: "the StatefulSingleton goes once pod db-1 has ended: the pod stops",
+			wantMessage: "the StatefulSingleton is removed once pod db-1 has terminated: the pod is terminating",
 		},
 		"the pod garbage collector failed it, and nobody deleted it": {
 			snapshot:    MakeSnapshot(holder().FailedByGC("DeletionByPodGC")).Holder("db-1"),
-			wantMessage: "the pod stops, but it is Failed without a report that every held container has ended",
+			wantMessage: "the pod is terminating, but it is Failed without a report that every held container has ended",
 		},
-		"the holder is lost": {snapshot: MakeSnapshot().Holder("db-1"), wantMessage: "the StatefulSingleton goes once its holder is proven dead"},
+		"the holder is lost": {snapshot: MakeSnapshot().Holder("db-1"), wantMessage: "the StatefulSingleton is removed once there is a proof that its holder has terminated"},
 		"the holder is lost and attested": {
 			snapshot: MakeSnapshot().Holder("db-1").Attest("db-1-uid"), want: []handoff.Step{finish},
 		},

@@ -39,14 +39,14 @@ func (d *decision) adviseReplacement(pod *ClassifiedPod, silent string) {
 // sharesBarrier says which other pod would start at the same time as the pod. Empty: there is none.
 func sharesBarrier(pod *ClassifiedPod, all []*ClassifiedPod) string {
 	if other := sharing(pod, all, func(*ClassifiedPod) bool { return true }); other != nil {
-		return fmt.Sprintf("waits for the same ConfigMap as pod %s, which would start along with it: one is a copy of the other. Delete both pods to have them recreated", other.Name)
+		return fmt.Sprintf("waits for the same ConfigMap as pod %s, and both would start at the same time: one is a copy of the other. Delete both pods to have them recreated", other.Name)
 	}
 	return ""
 }
 
 // lostHelp says what to do if the object of the holder does not exist.
 func (s Snapshot) lostHelp() string {
-	return fmt.Sprintf("pod %s is gone and nothing proves that its processes have ended: somebody took its finalizer off, or it never bore one. Make sure that they have, then run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
+	return fmt.Sprintf("pod %s was removed, and nothing proves that its processes have ended: somebody removed its finalizer, or it never had one. Make sure that the processes have ended, then run: kubectl annotate -n %s stfs %s %s=%s --overwrite",
 		s.Singleton.Status.ActivePod, s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, s.Singleton.Status.ActivePodUID)
 }
 
@@ -55,7 +55,7 @@ func (d *decision) overlapMessage() string {
 }
 
 func (d *decision) severalMessage() string {
-	besides := "and no record says which one holds"
+	besides := "and no record names the holder"
 	if d.status.ActivePodUID != "" {
 		besides = "and may run besides the holder"
 	}
@@ -63,7 +63,7 @@ func (d *decision) severalMessage() string {
 }
 
 func (d *decision) stoppingMessage(pod *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s stops%s", pod.Name, d.stoppingHelp(pod, d.now))
+	return fmt.Sprintf("pod %s is terminating%s", pod.Name, d.stoppingHelp(pod, d.now))
 }
 
 // coldMessage says what keeps a standby from being warm.
@@ -72,13 +72,13 @@ func coldMessage(standby *ClassifiedPod) string {
 }
 
 func (d *decision) awaitingPodMessage() string {
-	return fmt.Sprintf("pod %s has ended, and the pod that follows has not come yet%s", d.status.LastTransition.From, d.foreignHelp())
+	return fmt.Sprintf("pod %s has terminated, and the next pod does not exist yet%s", d.status.LastTransition.From, d.foreignHelp())
 }
 
 func (d *decision) noPodsMessage() string {
-	none := "no pod matches the selector; the first that comes is held until it may run"
+	none := "no pod matches the selector; the first pod is held until the controller releases it"
 	if slices.ContainsFunc(d.Pods, func(pod corev1.Pod) bool { return picks(d.Singleton, &pod) && Going(&pod) }) {
-		none = "each pod that matches the selector has ended, or stops; the first that comes is held until it may run"
+		none = "all pods that match the selector are terminating or have terminated; the first pod is held until the controller releases it"
 	}
 	return none + d.foreignHelp()
 }
@@ -86,9 +86,9 @@ func (d *decision) noPodsMessage() string {
 // endedMessage says that the holder has ended, and which pod runs already; nil if none does.
 func endedMessage(t *v1.Transition, runs *ClassifiedPod) string {
 	if runs != nil {
-		return fmt.Sprintf("pod %s has ended, and pod %s runs already", t.From, runs.Name)
+		return fmt.Sprintf("pod %s has terminated, and pod %s already runs", t.From, runs.Name)
 	}
-	return fmt.Sprintf("pod %s has ended, and no standby is warm yet", t.From)
+	return fmt.Sprintf("pod %s has terminated, and no standby is warm yet", t.From)
 }
 
 func (d *decision) releasedMessage(pod *ClassifiedPod) string {
@@ -100,7 +100,7 @@ func (d *decision) notSignalledMessage(silent string) string {
 }
 
 func adoptedMessage(pod *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s runs already and holds", pod.Name)
+	return fmt.Sprintf("pod %s already runs and becomes the holder", pod.Name)
 }
 
 func (d *decision) holdsMessage() string {
@@ -116,12 +116,12 @@ func (d *decision) startingMessage(containers []heldContainer) string {
 }
 
 func (d *decision) startingOnSilentNodeMessage(silent string) string {
-	return fmt.Sprintf("pod %s was released with epoch %d and is not Ready yet, and its node %s %s: it may start there, so nothing starts elsewhere%s",
+	return fmt.Sprintf("pod %s was released with epoch %d and is not Ready yet, and its node %s %s: it may start there, so no other pod is released%s",
 		d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent, d.spareInWords())
 }
 
 func (d *decision) holdsOnSilentNodeMessage(silent string) string {
-	return fmt.Sprintf("pod %s holds, and its node %s %s: it may run on there, so nothing starts elsewhere%s",
+	return fmt.Sprintf("pod %s holds, and its node %s %s: it may still run there, so no other pod is released%s",
 		d.holder.Name, d.holder.Spec.NodeName, silent, d.spareInWords())
 }
 
@@ -137,7 +137,7 @@ func (d *decision) notReadyMessage() string {
 
 // newerNotWarmMessage says what keeps a standby of a newer revision from being warm.
 func (d *decision) newerNotWarmMessage(next *ClassifiedPod) string {
-	return fmt.Sprintf("%s; pod %s goes on until it is warm", coldMessage(next), d.holder.Name)
+	return fmt.Sprintf("%s; pod %s keeps running until then", coldMessage(next), d.holder.Name)
 }
 
 // retiringMessage says that the holder is asked to stop for the next pod, and which volume keeps
@@ -146,31 +146,31 @@ func (d *decision) retiringMessage(next *ClassifiedPod, cold string) string {
 	if cold == "" {
 		return fmt.Sprintf("pod %s is warm; pod %s is asked to stop", next.Name, d.holder.Name)
 	}
-	return fmt.Sprintf("pod %s is asked to stop before pod %s is warm, since %s", d.holder.Name, next.Name, cold)
+	return fmt.Sprintf("pod %s is asked to stop before pod %s is warm, because %s", d.holder.Name, next.Name, cold)
 }
 
 // warmOnDrainedNodeMessage says that the next pod waits for another one on a node that stays.
 func (d *decision) warmOnDrainedNodeMessage(next *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s is warm, but %s; pod %s goes on until one is warm elsewhere", next.Name, next.drained, d.holder.Name)
+	return fmt.Sprintf("pod %s is warm, but %s; pod %s keeps running until a pod is warm on another node", next.Name, next.drained, d.holder.Name)
 }
 
 // awaitingHandoverMessage says how a person has the next pod take over where spec.handoff is Manual.
 func (d *decision) awaitingHandoverMessage(next *ClassifiedPod, cold string) string {
 	state := "is warm"
 	if cold != "" {
-		state = "can only warm up once pod " + d.holder.Name + " is gone, since " + cold
+		state = "can only warm up after pod " + d.holder.Name + " has terminated, because " + cold
 	}
-	return fmt.Sprintf("pod %s %s, and takes over from pod %s when you say so, since spec.handoff is Manual. Run: kubectl annotate -n %s stfs %s %s=\"$(date +%%s)\" --overwrite",
+	return fmt.Sprintf("pod %s %s, and takes over from pod %s when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n %s stfs %s %s=\"$(date +%%s)\" --overwrite",
 		next.Name, state, d.holder.Name, d.Singleton.Namespace, d.Singleton.Name, v1.HandoverAnnotation)
 }
 
 func (d *decision) rollingMessage(deployment string) string {
-	return fmt.Sprintf("Deployment %s is rolled, and the pod that takes over from pod %s has not come yet", deployment, d.holder.Name)
+	return fmt.Sprintf("Deployment %s is rolled, and the pod that takes over from pod %s does not exist yet", deployment, d.holder.Name)
 }
 
 // handoverRefusedMessage says why an annotation that asks for a handoff is not followed.
 func (d *decision) handoverRefusedMessage(asked, why string) string {
-	return fmt.Sprintf("annotation %s=%s is not followed: %s, and so no pod can be warm before the holder stops. To replace it all the same, run: kubectl delete -n %s pod %s",
+	return fmt.Sprintf("annotation %s=%s is ignored: %s, so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n %s pod %s",
 		v1.HandoverAnnotation, asked, why, d.holder.Namespace, d.holder.Name)
 }
 
@@ -204,7 +204,7 @@ func these(pods []*ClassifiedPod) string {
 func (d *decision) severalHelp() string {
 	for _, pod := range d.unrecorded {
 		if Going(pod.Pod) {
-			return fmt.Sprintf("Pod %s stops%s", pod.Name, d.stoppingHelp(pod, d.now))
+			return fmt.Sprintf("Pod %s is terminating%s", pod.Name, d.stoppingHelp(pod, d.now))
 		}
 	}
 	why, names := "", ""
@@ -302,9 +302,9 @@ func (s Snapshot) stoppingHelp(pod *ClassifiedPod, now time.Time) string {
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
 	if pod.DeletionTimestamp != nil && now.After(pod.DeletionTimestamp.Time.Add(transitionPoll)) {
-		return fmt.Sprintf(", though its grace period ended at %s: look at the kubelet of node %s", pod.DeletionTimestamp.UTC().Format(time.TimeOnly), node.Name)
+		return fmt.Sprintf(", although its grace period ended at %s: look at the kubelet of node %s", pod.DeletionTimestamp.UTC().Format(time.TimeOnly), node.Name)
 	}
-	return "; the next pod is released once the kubelet reports that it has ended"
+	return "; the next pod is released once the kubelet reports that the pod has terminated"
 }
 
 // first returns the name of the first container that fulfils the condition. Empty: there is none.

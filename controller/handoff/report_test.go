@@ -100,7 +100,7 @@ func TestDecideBoundsPatience(t *testing.T) {
 			if got := plan.Status.TransitionTimestamp; !got.Time.Equal(tc.wantBegan) {
 				t.Errorf("the handoff began at %s, want %s", got, tc.wantBegan)
 			}
-			const late = "the handoff takes longer than maxTransitionTime (5m0s): pod db-1 stops"
+			const late = "the handoff takes longer than maxTransitionTime (5m0s): pod db-1 is terminating"
 			if failed := tc.wantPhase == v1.PhaseFailed; strings.HasPrefix(plan.Status.Message, late) != failed {
 				t.Errorf("message %q", plan.Status.Message)
 			}

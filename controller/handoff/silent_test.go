@@ -56,7 +56,7 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 	}{
 		"rollout": {
 			holder: holding, revision: 2, want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
-			wantMessage: "; pod db-1 goes on until it is warm. " + adviceReplace,
+			wantMessage: "; pod db-1 keeps running until then. " + adviceReplace,
 		},
 		"rollout, the healthy one is on a cordoned node": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node2) },
@@ -65,12 +65,12 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 		"handover": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Manual().Handover("now") },
 			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
-			wantMessage: "; pod db-1 goes on until it is warm. " + adviceReplace,
+			wantMessage: "; pod db-1 keeps running until then. " + adviceReplace,
 		},
 		"drain": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node1) },
 			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
-			wantMessage: "; pod db-1 goes on until it is warm; node node-1 is cordoned: evictions of the holder wait",
+			wantMessage: "; pod db-1 keeps running until then; node node-1 is cordoned: evictions of the holder are blocked",
 		},
 		"drain, its time is up": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node1).DrainedFor(time.Hour) },
@@ -196,14 +196,14 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 			snapshot:    silent(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7"), spare()).Chosen("db-2")),
 			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
-			wantMessage: "pod db-2 was released with epoch 7 and is not Ready yet, and its node node-3 does not answer: it may start there, so nothing starts elsewhere" +
+			wantMessage: "pod db-2 was released with epoch 7 and is not Ready yet, and its node node-3 does not answer: it may start there, so no other pod is released" +
 				"; pod db-3 is warm and would take over. " + taint,
 		},
 		"signalled, and the node's object is gone": {
 			snapshot:    MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7")).Chosen("db-2"),
 			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
-			wantMessage: "and its node node-3 does not exist: it may start there, so nothing starts elsewhere. " +
+			wantMessage: "and its node node-3 does not exist: it may start there, so no other pod is released. " +
 				"If you have made sure that the processes of pod db-2 have ended, run: kubectl delete -n prod pod db-2 --wait=false && kubectl annotate -n prod stfs db apps.statefulsingleton.com/attest-terminated=db-2-uid --overwrite",
 		},
 		"signalled a moment ago": {

@@ -54,9 +54,9 @@ func planInWords(s sight, now time.Time) string {
 	switch {
 	case plan.Status.ActivePodUID == "":
 	case plan.Budget:
-		b.WriteString("\nA PodDisruptionBudget has evictions of the holder wait.\n")
+		b.WriteString("\nA PodDisruptionBudget has evictions of the holder are blocked.\n")
 	default:
-		b.WriteString("\nNo PodDisruptionBudget of the controller's has evictions of the holder wait.\n")
+		b.WriteString("\nNo PodDisruptionBudget of the controller's has evictions of the holder are blocked.\n")
 	}
 	fmt.Fprintf(&b, "\nIf nothing is seen to change before, it decides again in %s.\n", plan.Requeue)
 	return b.String()

@@ -160,7 +160,7 @@ func TestWord(t *testing.T) {
 	}{
 		"handover":                    {"running", "handover db", "", "2026-01-02T03:04:05Z", ""},
 		"handover of nobody":          {"first", "handover db", "", "", "nobody holds StatefulSingleton prod/db"},
-		"handover without surge":      {"bare", "handover db", "", "", "annotation apps.statefulsingleton.com/handover=2026-01-02T03:04:05Z is not followed: pod db-5c9f-h2qpb belongs to no Deployment"},
+		"handover without surge":      {"bare", "handover db", "", "", "annotation apps.statefulsingleton.com/handover=2026-01-02T03:04:05Z is ignored: pod db-5c9f-h2qpb belongs to no Deployment"},
 		"handover of a deleted one":   {"deleting", "handover db", "", "", "StatefulSingleton prod/db is being deleted, and hands nothing over any more"},
 		"attest":                      {"lost-node", "attest db " + old + " --yes", "", old, ""},
 		"attest by hand":              {"lost-node", "attest db " + old, "db-5c9f-h2qpb\n", old, ""},

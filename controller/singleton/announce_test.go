@@ -34,8 +34,8 @@ func status(phase v1.Phase, outcome handoff.Outcome, message, active string, las
 func TestAnnounce(t *testing.T) {
 	const (
 		running, transitioning, failed = v1.PhaseRunning, v1.PhaseTransitioning, v1.PhaseFailed
-		stays                          = "pod db-2 is not scheduled yet; pod db-1 goes on until it is warm"
-		stops                          = "pod db-1 stops; the next pod is released once the kubelet reports that it has ended"
+		stays                          = "pod db-2 is not scheduled yet; pod db-1 keeps running until then"
+		stops                          = "pod db-1 is terminating; the next pod is released once the kubelet reports that the pod has terminated"
 		tooLong                        = "the handoff takes longer than maxTransitionTime (5m0s): "
 		wantRolledOver                 = "Normal HandoffCompleted pod db-2 holds with epoch 2: cause Rollout, from pod db-1, proof KubeletReported, gap 412ms, 2.9s in all"
 		wantReleased                   = "Normal HandoffStarted handoff from pod db-1 to pod db-2, cause Rollout: pod db-2 is released with epoch 2"
@@ -101,33 +101,33 @@ func TestAnnounce(t *testing.T) {
 		},
 		"deleted, and the next comes afterwards": {
 			[]v1.StatefulSingletonStatus{
-				holds, status(transitioning, handoff.HolderEnded, "pod db-1 has ended, and no standby is warm yet", "", &deletion),
-				status(transitioning, handoff.AwaitingPod, "pod db-1 has ended, and the pod that follows has not come yet", "", &deletion),
+				holds, status(transitioning, handoff.HolderEnded, "pod db-1 has terminated, and no standby is warm yet", "", &deletion),
+				status(transitioning, handoff.AwaitingPod, "pod db-1 has terminated, and the next pod does not exist yet", "", &deletion),
 				status(transitioning, handoff.WarmingUp, "pod db-2 is not scheduled yet", "", &deletion, "db-2"), released, rolledOver,
 			},
 			[]string{
-				"Normal HandoffStarted handoff from pod db-1, cause Deletion: pod db-1 has ended, and no standby is warm yet",
+				"Normal HandoffStarted handoff from pod db-1, cause Deletion: pod db-1 has terminated, and no standby is warm yet",
 				"Normal WarmingUp pod db-2 is not scheduled yet", wantRolledOver,
 			},
 		},
 		"scaled to zero, and up again": {
 			[]v1.StatefulSingletonStatus{
-				holds, status(transitioning, handoff.HolderEnded, "pod db-1 has ended, and no standby is warm yet", "", &scaleDown),
+				holds, status(transitioning, handoff.HolderEnded, "pod db-1 has terminated, and no standby is warm yet", "", &scaleDown),
 				status("", handoff.NoPods, noPods.Message, "", &scaleDown),
 				status(transitioning, handoff.WarmingUp, "pod db-2 is not scheduled yet", "", &scaleDown, "db-2"),
 			},
 			[]string{
-				"Normal HandoffStarted handoff from pod db-1, cause ScaleDown: pod db-1 has ended, and no standby is warm yet", "Normal NoPods " + noPods.Message,
+				"Normal HandoffStarted handoff from pod db-1, cause ScaleDown: pod db-1 has terminated, and no standby is warm yet", "Normal NoPods " + noPods.Message,
 				"Normal HandoffStarted handoff to pod db-2", "Normal WarmingUp pod db-2 is not scheduled yet",
 			},
 		},
 		"the first holder, adopted": {
 			[]v1.StatefulSingletonStatus{
-				noPods, status(transitioning, handoff.Adopted, "pod db-1 runs already and holds", "db-1", &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: at(0)}),
+				noPods, status(transitioning, handoff.Adopted, "pod db-1 already runs and becomes the holder", "db-1", &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: at(0)}),
 				status(running, handoff.HolderReady, "pod db-1 holds with epoch 2", "db-1", &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: at(0), Ready: at(time.Minute)}),
 			},
 			[]string{
-				"Normal HandoffStarted handoff to pod db-1, cause Adopted: pod db-1 runs already and holds",
+				"Normal HandoffStarted handoff to pod db-1, cause Adopted: pod db-1 already runs and becomes the holder",
 				"Normal HandoffCompleted pod db-1 holds with epoch 2: cause Adopted, 1m0s in all",
 			},
 		},

@@ -103,7 +103,7 @@ func TestWarmDrain(t *testing.T) {
 	w.Eventually(w.replaces(d)).Should(Equal(string(first.UID)))
 	s = w.eventually("Rolling")
 	w.Expect(meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionDraining)).To(BeTrue())
-	w.Expect(s.Status.Message).To(ContainSubstring("node " + node.Name + " is cordoned: evictions of the holder wait until another pod is warm, at most until "))
+	w.Expect(s.Status.Message).To(ContainSubstring("node " + node.Name + " is cordoned: evictions of the holder are blocked until another pod is warm, at most until "))
 	w.wantEvent(corev1.EventTypeNormal, "Rolled")
 	w.wantEvent(corev1.EventTypeNormal, "Draining")
 
@@ -174,7 +174,7 @@ func TestDrainTimesOut(t *testing.T) {
 	w.Eventually(w.budget).Should(BeNil())
 	s := w.singleton()
 	w.Expect(s.Status.Phase).To(Equal(v1.PhaseFailed))
-	w.Expect(s.Status.Message).To(ContainSubstring("an eviction stops the holder at once, since no pod was warm on another node within maxTransitionTime (300s)"))
+	w.Expect(s.Status.Message).To(ContainSubstring("an eviction stops the holder at once, because no pod was warm on another node within maxTransitionTime (300s)"))
 	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
 	w.wantEvent(corev1.EventTypeWarning, "DrainTimedOut")
 
@@ -383,7 +383,7 @@ func TestRolloutToSilentNode(t *testing.T) {
 	w.readiness(node, corev1.ConditionFalse)
 	second := w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)), withCommand, onNode(node))
 	s := w.eventually("StandbyNotWarm")
-	w.Expect(s.Status.Message).To(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not answer; pod db-1 goes on until it is warm"))
+	w.Expect(s.Status.Message).To(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not answer; pod db-1 keeps running until then"))
 	w.Expect(w.pod("db-1").DeletionTimestamp).To(BeNil())
 
 	w.readiness(node, corev1.ConditionTrue)

@@ -137,7 +137,7 @@ func TestRollout(t *testing.T) {
 	second := w.createPod("db-2", ownedBy(w.replicaSet(d, 2)))
 	w.report(second, pulling)
 	s := w.eventually("StandbyNotWarm")
-	w.Expect(s.Status.Message).To(ContainSubstring("pod db-1 goes on until it is warm"))
+	w.Expect(s.Status.Message).To(ContainSubstring("pod db-1 keeps running until then"))
 	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
 
 	w.report(second, held)
@@ -336,7 +336,7 @@ func TestSeveralRun(t *testing.T) {
 
 	s := w.eventually("SeveralRun")
 	w.Expect(s.Status.Phase).To(Equal(v1.PhaseFailed))
-	w.Expect(s.Status.Message).To(ContainSubstring("pods legacy-1, legacy-2 are not held, and no record says which one holds"))
+	w.Expect(s.Status.Message).To(ContainSubstring("pods legacy-1, legacy-2 are not held, and no record names the holder"))
 	w.Expect(s.Status.ActivePod).To(BeEmpty())
 	for _, name := range []string{"legacy-1", "legacy-2"} {
 		w.Expect(hasFinalizer(w.pod(name))).To(BeTrue(), "%s could vanish unseen", name)

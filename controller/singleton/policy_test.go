@@ -197,7 +197,7 @@ func TestDeletionWaits(t *testing.T) {
 	w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
 
 	told := w.wantEvent(corev1.EventTypeNormal, "StillStopping")
-	w.Expect(told.Note).To(HavePrefix("the StatefulSingleton goes once pod db-1 has ended"))
+	w.Expect(told.Note).To(HavePrefix("the StatefulSingleton is removed once pod db-1 has terminated"))
 	w.Eventually(func() string { return w.singleton().Status.Message }).Should(Equal(told.Note))
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
 

@@ -153,7 +153,7 @@ func TestPodStopsDuringDeletion(t *testing.T) {
 	w.remove(pod)
 	w.reconcile(fresh)
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue(), "a forced deletion does not remove the object")
-	w.Expect(w.singleton().Status.Message).To(HavePrefix("the StatefulSingleton goes once pod db-1 has ended"))
+	w.Expect(w.singleton().Status.Message).To(HavePrefix("the StatefulSingleton is removed once pod db-1 has terminated"))
 
 	w.report(pod, ended)
 	w.reconcile(fresh)
@@ -177,7 +177,7 @@ func TestHolderRemovedDuringDeletion(t *testing.T) {
 	w.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<", time.Second)), "the controller looks again")
 
 	w.reconcile(fresh)
-	w.Expect(w.singleton().Status.Message).To(HavePrefix("the StatefulSingleton goes once its holder is proven dead: pod db-1 is gone"))
+	w.Expect(w.singleton().Status.Message).To(HavePrefix("the StatefulSingleton is removed once there is a proof that its holder has terminated: pod db-1 is gone"))
 	w.annotate(v1.AttestAnnotation, string(pod.UID))
 	w.reconcile(fresh)
 	w.gone()
@@ -271,10 +271,10 @@ func TestDeletionSaysOnceWhatItWaitsFor(t *testing.T) {
 	result := w.reconcile(fresh)
 	w.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", 5*time.Second)), "a taint of the node is no event of the pod")
 	told := w.singleton()
-	w.Expect(told.Status.Message).To(HavePrefix("the StatefulSingleton goes once pod db-1 has ended"))
+	w.Expect(told.Status.Message).To(HavePrefix("the StatefulSingleton is removed once pod db-1 has terminated"))
 	w.reconcile(fresh)
 	w.Expect(w.singleton().ResourceVersion).To(Equal(told.ResourceVersion))
-	wantEvent := Receive(HavePrefix("Normal StillStopping the StatefulSingleton goes once pod db-1 has ended"))
+	wantEvent := Receive(HavePrefix("Normal StillStopping the StatefulSingleton is removed once pod db-1 has terminated"))
 	w.Expect(recorder.Events).To(wantEvent)
 	w.Expect(recorder.Events).NotTo(wantEvent)
 }

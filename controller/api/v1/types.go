@@ -269,7 +269,7 @@ const (
 	// ConditionDraining is there, and True, while the holder's node is drained and
 	// spec.drain is Surge. Its lastTransitionTime is when the controller saw that.
 	ConditionDraining = "Draining"
-	// ConditionGuarded: evictions of the holder wait until another pod is warm. The
+	// ConditionGuarded: evictions of the holder are blocked until another pod is warm. The
 	// reason tells why they don't.
 	ConditionGuarded = "Guarded"
 )
