@@ -22,9 +22,9 @@ import (
 // Deployment. Meanwhile a PodDisruptionBudget blocks evictions of the holder. This file decides only when to
 // replace the holder. It does not decide who may run.
 
-// Reasons of condition Guarded.
+// Reasons of condition EvictionBlocked.
 const (
-	guardStands   = "Guarded"
+	budgetInPlace = "BudgetInPlace"
 	drainIsEvict  = "DrainIsEvict"
 	cannotSurge   = "CannotSurge"
 	otherBudget   = "OtherBudget"
@@ -246,12 +246,12 @@ func (d *decision) replaced() v1.Cause {
 // reportEvictions decides whether evictions of the holder are blocked, and reports that and a drain.
 func (d *decision) reportEvictions() {
 	reason, message := d.evictions()
-	d.plan.Budget = reason == guardStands
+	d.plan.Budget = reason == budgetInPlace
 	guarded := metav1.ConditionFalse
 	if d.plan.Budget {
 		guarded = metav1.ConditionTrue
 	}
-	d.setConditionTo(v1.ConditionGuarded, guarded, reason, message)
+	d.setConditionTo(v1.ConditionEvictionBlocked, guarded, reason, message)
 	if d.drained == "" {
 		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionDraining)
 	} else {
@@ -264,7 +264,7 @@ func (d *decision) reportEvictions() {
 }
 
 // evictions returns what happens to an eviction of the holder, as reason and message of a condition. The
-// reason is guardStands if evictions are blocked.
+// reason is budgetInPlace if evictions are blocked.
 func (d *decision) evictions() (reason, message string) {
 	const atOnce = "an eviction stops the holder at once, because "
 	_, why := d.surging()
@@ -283,9 +283,9 @@ func (d *decision) evictions() (reason, message string) {
 	case d.drained != "" && d.drainTimedOut():
 		return drainTimedOut, fmt.Sprintf("%sno pod was warm on another node within maxTransitionTime (%ds)", atOnce, d.Singleton.Spec.MaxTransitionTime)
 	case d.drained != "":
-		return guardStands, fmt.Sprintf("evictions of the holder are blocked until another pod is warm, at most until %s", d.drainDeadline().UTC().Format(time.RFC3339))
+		return budgetInPlace, fmt.Sprintf("evictions of the holder are blocked until another pod is warm, at most until %s", d.drainDeadline().UTC().Format(time.RFC3339))
 	}
-	return guardStands, "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
+	return budgetInPlace, "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
 }
 
 // concludeDrain ends a drain and a requested handoff when the holder changes.

@@ -22,8 +22,8 @@ type drainCase struct {
 	wantSteps   []handoff.Step
 	wantPhase   v1.Phase
 	wantBudget  bool
-	// wantGuarded is the reason of condition Guarded.
-	wantGuarded string
+	// wantEvictions is the reason of condition EvictionBlocked.
+	wantEvictions string
 	// wantDraining is true if condition Draining must be True.
 	wantDraining bool
 	wantMessage  string
@@ -44,13 +44,13 @@ func runDrain(t *testing.T, cases map[string]drainCase) {
 			if plan.Budget != tc.wantBudget {
 				t.Errorf("budget %t, want %t", plan.Budget, tc.wantBudget)
 			}
-			guarded := meta.FindStatusCondition(status.Conditions, v1.ConditionGuarded)
-			if got := ""; guarded != nil || tc.wantGuarded != "" {
+			guarded := meta.FindStatusCondition(status.Conditions, v1.ConditionEvictionBlocked)
+			if got := ""; guarded != nil || tc.wantEvictions != "" {
 				if guarded != nil {
 					got = guarded.Reason
 				}
-				if got != tc.wantGuarded || (guarded.Status == "True") != tc.wantBudget {
-					t.Errorf("condition Guarded %v, want reason %s", guarded, tc.wantGuarded)
+				if got != tc.wantEvictions || (guarded.Status == "True") != tc.wantBudget {
+					t.Errorf("condition EvictionBlocked %v, want reason %s", guarded, tc.wantEvictions)
 				}
 			}
 			if got := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionDraining); got != tc.wantDraining {
@@ -90,12 +90,12 @@ func TestDecideDrain(t *testing.T) {
 		pod.Spec.Tolerations = []corev1.Toleration{toleration}
 		return pod
 	}
-	ready := drainCase{wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded"}
+	ready := drainCase{wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"}
 	isReady := func(s *SnapshotWrapper) drainCase { tc := ready; tc.snapshot = s; return tc }
 	rolls := func(s *SnapshotWrapper, message string) drainCase {
 		return drainCase{
 			snapshot: s, wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantSteps: rolled,
-			wantBudget: true, wantGuarded: "Guarded", wantDraining: true, wantMessage: message,
+			wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true, wantMessage: message,
 		}
 	}
 	runDrain(t, map[string]drainCase{
@@ -123,64 +123,64 @@ func TestDecideDrain(t *testing.T) {
 		"of two, and the spare is not warm":         rolls(drained(holding(), MakePod("db-2").Revision(1).Injected()).Deployment(2), ""),
 		"of two, and the spare is elsewhere": {
 			snapshot:    drained(holding(), spare(node2).Protected()).Deployment(2),
-			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantGuarded: "StandbyWaits", wantDraining: true,
+			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantEvictions: "StandbyWaits", wantDraining: true,
 			wantMessage: "an eviction hands over to pod db-2, which is warm on node node-2",
 		},
 		"rolled already": {
 			snapshot:    drained(holding()).Rolled("db-1").DrainedFor(time.Minute),
-			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantMessage: "at most until 2026-01-02T03:08:05Z",
 		},
 		"rolled for an earlier holder": rolls(drained(holding()).Rolled("db-0"), ""),
 		"a rollout is under way": {
 			snapshot:    drained(holding()).RevisionOfDeployment("2"),
-			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 		},
 		"of the revision that the Deployment has come to": rolls(drained(holding()).RevisionOfDeployment("1"), ""),
 		"the next is not warm": {
 			snapshot:    drained(holding(), pending()).DrainedFor(298 * time.Second),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantMessage: "pod db-2 can't be scheduled: 0/2 nodes are available; pod db-1 keeps running until then; node node-1 is cordoned: evictions of the holder are blocked",
 			wantRequeue: 2 * time.Second,
 		},
 		"the next is not warm in time": {
 			snapshot:    drained(holding(), pending()).Budgeted().DrainedFor(300*time.Second).Since(v1.PhaseTransitioning, 300*time.Second),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseFailed, wantGuarded: "DrainTimedOut", wantDraining: true,
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseFailed, wantEvictions: "DrainTimedOut", wantDraining: true,
 			wantMessage: "an eviction stops the holder at once, because no pod was warm on another node within maxTransitionTime (300s)",
 		},
 		"not in time, and uncordoned then": {
 			snapshot:    MakeSnapshot(holding(), pending()).Holder("db-1").DrainedFor(time.Hour),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded",
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
 		},
 		"the next is warm on the node that is drained": {
 			snapshot:    drained(holding(), next(node1).Protected()),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantMessage: "pod db-2 is warm, but node node-1 is cordoned; pod db-1 keeps running until a pod is warm on another node",
 		},
 		"the next is warm on the node that is drained, and time is up": {
 			snapshot:    drained(holding(), next(node1)).DrainedFor(300 * time.Second),
-			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantGuarded: "DrainTimedOut", wantDraining: true,
+			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantEvictions: "DrainTimedOut", wantDraining: true,
 			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		},
 		"the next is warm elsewhere": {
 			snapshot:    drained(holding(), next(node2)),
-			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		},
 		"the next is warm elsewhere, another on the node that is drained": {
 			snapshot:    drained(holding(), MakePod("db-0").Revision(2).Injected().Warm(), next(node2)).Deployment(2),
-			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		},
 		"the next is warm elsewhere, and rollouts wait": {
 			snapshot:    drained(holding(), next(node2)).Manual(),
-			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		},
 		"the next waits for the holder's volume": {
 			snapshot: drained(holding().Claim("data"), pending().Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable",
 				"node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")).Claim("data", corev1.ReadWriteOncePod),
-			wantOutcome: handoff.RetiringCold, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded", wantDraining: true,
+			wantOutcome: handoff.RetiringCold, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantSteps: []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}},
 		},
 	})
@@ -192,7 +192,7 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 	plain := func(s *SnapshotWrapper, reason, message string) drainCase {
 		return drainCase{
 			snapshot: s.Cordon(node1), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning,
-			wantGuarded: reason, wantDraining: true, wantMessage: message,
+			wantEvictions: reason, wantDraining: true, wantMessage: message,
 		}
 	}
 	one := func() *SnapshotWrapper { return MakeSnapshot(holding()).Holder("db-1").Budgeted() }
@@ -226,16 +226,16 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 		"the name is taken": nameTaken,
 		"wanted no longer": {
 			snapshot:    one().Deployment(0),
-			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantGuarded: "CannotSurge",
+			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantEvictions: "CannotSurge",
 		},
 		"the Deployment is deleted": plain(deleted, "CannotSurge", "Deployment db wants no pod any more"),
 		"another budget for other pods": {
 			snapshot:    MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("theirs"),
-			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded",
+			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace",
 		},
 		"surge in percent": {
 			snapshot:    MakeSnapshot(holding()).Holder("db-1").Strategy(surge, "25%", "25%"),
-			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded",
+			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace",
 		},
 	})
 }
@@ -270,25 +270,25 @@ func TestDecideHandover(t *testing.T) {
 	}
 	retires := func(s *SnapshotWrapper) drainCase {
 		return drainCase{
-			snapshot: s, wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded",
+			snapshot: s, wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
 			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		}
 	}
 	rolls := func(s *SnapshotWrapper) drainCase {
 		return drainCase{
-			snapshot: s, wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded",
+			snapshot: s, wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
 			wantSteps: rolled, wantMessage: "Deployment db is rolled",
 		}
 	}
 	waits := func(s *SnapshotWrapper, message string) drainCase {
 		return drainCase{
-			snapshot: s, wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded",
+			snapshot: s, wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace",
 			wantMessage: message, wantRequeue: 5 * time.Minute,
 		}
 	}
 	refuses := func(s *SnapshotWrapper, why string) drainCase {
 		return drainCase{
-			snapshot: s, wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantGuarded: "CannotSurge",
+			snapshot: s, wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantEvictions: "CannotSurge",
 			wantMessage: "annotation apps.statefulsingleton.com/handover=now is ignored: " + why +
 				", so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n prod pod db-1",
 		}
@@ -301,22 +301,22 @@ func TestDecideHandover(t *testing.T) {
 		"a new word":                   rolls(asked(holding()).HandedOver("before")),
 		"a word while rollouts wait":   rolls(asked(holding()).Manual()),
 		"a word, and a spare is there": rolls(asked(holding(), MakePod("db-2").Revision(1).Injected().Warm().On(node2).Protected()).Deployment(2)),
-		"rolled already":               {snapshot: asked(holding()).Rolled("db-1"), wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded"},
-		"a word that was followed":     {snapshot: asked(holding()).HandedOver("now"), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded"},
-		"an empty word":                {snapshot: asked(holding()).Handover(""), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantGuarded: "Guarded"},
+		"rolled already":               {snapshot: asked(holding()).Rolled("db-1"), wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace"},
+		"a word that was followed":     {snapshot: asked(holding()).HandedOver("now"), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"},
+		"an empty word":                {snapshot: asked(holding()).Handover(""), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"},
 		"the next is warm":             retires(asked(holding(), next(node2))),
 		"the next is warm, and waited": retires(asked(holding(), next(node2)).Manual()),
 		"a rollout waits":              waits(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual(), `pod db-2 is warm, and takes over from pod db-1 when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover="$(date +%s)" --overwrite`),
 		"a rollout waits after a word": waits(asked(holding(), next(node2).Protected()).Manual().HandedOver("now"), ""),
 		"a rollout waits while evictions don't": {
 			snapshot:    MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual().DrainPolicy(v1.DrainEvict).Cordon(node1),
-			wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantGuarded: "DrainIsEvict",
+			wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantEvictions: "DrainIsEvict",
 		},
 		"a rollout waits to go cold": waits(MakeSnapshot(holding().Claim("data"), rwop(MakePod("db-2").Revision(2).Injected())).
 			Claim("data", corev1.ReadWriteOncePod).Holder("db-1").Manual(), "pod db-2 can only warm up after pod db-1 has terminated, because claim data is ReadWriteOncePod, and takes over"),
 		"a rollout that is not warm": {
 			snapshot:    MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1").Manual(),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantGuarded: "Guarded",
+			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
 		},
 		"Recreate": refuses(asked(holding()).Strategy(appsv1.RecreateDeploymentStrategyType, "1", "0"), "Deployment db has strategy Recreate"),
 		"a StatefulSet": refuses(MakeSnapshot(MakePod("db-1").OwnedBy("StatefulSet", "db").Injected().Holding()).Holder("db-1").StatefulSet("db", 1, "").Handover("now"),

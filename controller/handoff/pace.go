@@ -169,7 +169,7 @@ func (d *decision) statusCanWait() bool {
 		return before == nil && after == nil || before != nil && after != nil && before.Reason == after.Reason
 	}
 	return !d.needsPerson && !slices.Contains(d.plan.Steps, Step(Record{})) &&
-		unchanged(v1.ConditionDraining) && unchanged(v1.ConditionGuarded) && equality.Semantic.DeepEqual(was.Handover, is.Handover)
+		unchanged(v1.ConditionDraining) && unchanged(v1.ConditionEvictionBlocked) && equality.Semantic.DeepEqual(was.Handover, is.Handover)
 }
 
 // lastWrite returns when the pod was last written by any client, in whole seconds.

@@ -47,7 +47,7 @@ func TestDecideReportsConditions(t *testing.T) {
 				}
 				want = append(want, c)
 			}
-			got := slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool { return c.Type == v1.ConditionGuarded })
+			got := slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool { return c.Type == v1.ConditionEvictionBlocked })
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("conditions (-want +got):\n%s", diff)
 			}

@@ -18,7 +18,7 @@ import (
 const idle v1.Phase = "Idle"
 
 // shownConditions are those that say more than phase and message do.
-var shownConditions = []string{v1.ConditionReady, v1.ConditionPolicyInstalled, v1.ConditionGuarded, v1.ConditionDraining}
+var shownConditions = []string{v1.ConditionReady, v1.ConditionPolicyInstalled, v1.ConditionEvictionBlocked, v1.ConditionDraining}
 
 // text is the status of one singleton for people.
 func (s *Status) text() string {

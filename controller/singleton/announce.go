@@ -180,8 +180,8 @@ func (r *Reconciler) announceDrain(ctx context.Context, before, after *v1.Statef
 	if drained != nil && meta.FindStatusCondition(before.Status.Conditions, v1.ConditionDraining) == nil {
 		r.emit(ctx, after, corev1.EventTypeNormal, "Drain", v1.ConditionDraining, drained.Message)
 	}
-	was := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionGuarded)
-	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionGuarded)
+	was := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionEvictionBlocked)
+	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionEvictionBlocked)
 	if is != nil && is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason) {
 		eventType := corev1.EventTypeNormal
 		if was != nil && drained != nil && is.Reason != handoff.StandbyWaits || is.Reason == reasonBudgetRefused {

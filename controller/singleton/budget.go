@@ -67,16 +67,16 @@ func (r *Reconciler) deleteBudget(ctx context.Context, singleton *v1.StatefulSin
 	return nil
 }
 
-// reasonBudgetRefused is the reason of condition Guarded if the budget cannot be created.
+// reasonBudgetRefused is the reason of condition EvictionBlocked if the budget cannot be created.
 const reasonBudgetRefused = "BudgetRefused"
 
-// reportNoBudget sets condition Guarded to False because the budget cannot be created.
+// reportNoBudget sets condition EvictionBlocked to False because the budget cannot be created.
 func reportNoBudget(stored, singleton *v1.StatefulSingleton, err error) {
 	c := metav1.Condition{
-		Type: v1.ConditionGuarded, Status: metav1.ConditionFalse, Reason: reasonBudgetRefused, ObservedGeneration: singleton.Generation,
+		Type: v1.ConditionEvictionBlocked, Status: metav1.ConditionFalse, Reason: reasonBudgetRefused, ObservedGeneration: singleton.Generation,
 		Message: "an eviction stops the holder at once: can't " + oneLine(err.Error()),
 	}
-	if was := meta.FindStatusCondition(stored.Status.Conditions, v1.ConditionGuarded); was != nil && was.Status == c.Status {
+	if was := meta.FindStatusCondition(stored.Status.Conditions, v1.ConditionEvictionBlocked); was != nil && was.Status == c.Status {
 		c.LastTransitionTime = was.LastTransitionTime // the plan set it to True
 	}
 	meta.SetStatusCondition(&singleton.Status.Conditions, c)

@@ -114,7 +114,7 @@ func TestWarmDrain(t *testing.T) {
 	wantTransition(t, s, v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDrain, Proof: v1.ProofKubeletReported})
 	w.Expect(s.Status.ActiveNode).To(Equal(nodeName))
 	w.Expect(meta.FindStatusCondition(s.Status.Conditions, v1.ConditionDraining)).To(BeNil())
-	w.Expect(meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionGuarded)).To(BeTrue())
+	w.Expect(meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionEvictionBlocked)).To(BeTrue())
 	w.Expect(w.budget()).To(Equal(budget), "a handoff leaves the budget as it is")
 	w.Expect(d.Generation).To(Equal(int64(2)), "the Deployment is rolled once")
 	w.Expect(journal.wantOneAtATime()).To(Equal(2))
@@ -180,7 +180,7 @@ func TestDrainTimesOut(t *testing.T) {
 
 	w.cordon(node, false)
 	w.Eventually(w.budget).ShouldNot(BeNil())
-	w.Eventually(w.reason(v1.ConditionGuarded)).Should(Equal("Guarded"))
+	w.Eventually(w.reason(v1.ConditionEvictionBlocked)).Should(Equal("EvictionBlocked"))
 	w.Expect(w.reason(v1.ConditionDraining)()).To(BeEmpty())
 }
 
@@ -228,7 +228,7 @@ func TestBudgets(t *testing.T) {
 	}
 	w.Expect(c.Create(t.Context(), theirs)).To(Succeed())
 	w.Eventually(w.budget).Should(BeNil())
-	w.Eventually(w.reason(v1.ConditionGuarded)).Should(Equal("OtherBudget"))
+	w.Eventually(w.reason(v1.ConditionEvictionBlocked)).Should(Equal("OtherBudget"))
 	w.wantEvent(corev1.EventTypeNormal, "OtherBudget")
 	w.Expect(c.Delete(t.Context(), theirs)).To(Succeed())
 	w.Eventually(w.budget).ShouldNot(BeNil())
@@ -294,7 +294,7 @@ func TestHandoverIsRefused(t *testing.T) {
 	w.Expect(w.budget()).To(BeNil())
 }
 
-// If the budget cannot be created, evictions do not wait, and condition Guarded reports the error.
+// If the budget cannot be created, evictions do not wait, and condition EvictionBlocked reports the error.
 func TestBudgetIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
@@ -312,7 +312,7 @@ func TestBudgetIsRefused(t *testing.T) {
 		w.Expect(err).To(MatchError(apierrors.IsForbidden, "forbidden"), "it is tried again")
 		s := w.singleton()
 		versions = append(versions, s.ResourceVersion)
-		guarded := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionGuarded)
+		guarded := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionEvictionBlocked)
 		w.Expect(guarded.Status).To(Equal(metav1.ConditionFalse))
 		w.Expect(guarded.Reason).To(Equal("BudgetRefused"))
 		w.Expect(guarded.Message).To(And(ContainSubstring("can't create PodDisruptionBudget "), HaveSuffix(notOnMyWatch)))
@@ -321,7 +321,7 @@ func TestBudgetIsRefused(t *testing.T) {
 	w.Expect(versions[1]).To(Equal(versions[0]), "what was said is not written again")
 
 	w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
-	w.Expect(w.reason(v1.ConditionGuarded)()).To(Equal("Guarded"))
+	w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("EvictionBlocked"))
 	w.Expect(w.budget()).NotTo(BeNil())
 }
 
@@ -336,7 +336,7 @@ func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
 	w.Expect(c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})).To(Succeed())
 	w.report(pod, ready)
 	w.reconcile(r)
-	w.Expect(w.reason(v1.ConditionGuarded)()).To(Equal("Guarded"))
+	w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("EvictionBlocked"))
 	w.Expect(w.budget()).To(BeNil())
 }
 
@@ -457,7 +457,7 @@ func TestBudgetInAnOldCache(t *testing.T) {
 				return
 			}
 			w.Expect(w.budget()).To(Equal(budget))
-			w.Expect(w.reason(v1.ConditionGuarded)()).To(Equal("Guarded"))
+			w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("EvictionBlocked"))
 		})
 	}
 }

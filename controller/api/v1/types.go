@@ -102,7 +102,7 @@ type StatefulSingletonSpec struct {
 	// the budget is lifted and the drain goes on. Where the owner can bring up no pod
 	// beside the holder (a StatefulSet, strategy Recreate, maxSurge 0, a Deployment
 	// that is paused), and where another budget covers the holder, there is no such
-	// budget: the condition Guarded tells which. A taint with effect NoExecute has
+	// budget: the condition EvictionBlocked tells which. A taint with effect NoExecute has
 	// Kubernetes delete the pod without asking any budget, once its tolerationSeconds
 	// are over.
 	//
@@ -269,9 +269,9 @@ const (
 	// ConditionDraining is there, and True, while the holder's node is drained and
 	// spec.drain is Surge. Its lastTransitionTime is when the controller saw that.
 	ConditionDraining = "Draining"
-	// ConditionGuarded: evictions of the holder are blocked until another pod is warm. The
+	// ConditionEvictionBlocked: evictions of the holder are blocked until another pod is warm. The
 	// reason tells why they don't.
-	ConditionGuarded = "Guarded"
+	ConditionEvictionBlocked = "EvictionBlocked"
 )
 
 // Handover is a person's word that the holder be replaced.
@@ -324,7 +324,7 @@ type StatefulSingletonStatus struct {
 	// that is done with: it acts once.
 	// +optional
 	Handover *Handover `json:"handover,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, Guarded, Draining.
+	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, EvictionBlocked, Draining.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
