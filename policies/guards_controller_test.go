@@ -340,7 +340,7 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 	}{
 		"passes: as the controller writes it": {change: func(*unstructured.Unstructured) {}},
 		"passes: disabled": {change: func(p *unstructured.Unstructured) {
-			if err := policies.Disarm(p); err != nil {
+			if err := policies.Disable(p); err != nil {
 				t.Fatal(err)
 			}
 		}},

@@ -21,31 +21,27 @@ const (
 	podinfoVolume = "statefulsingleton-podinfo"
 	podinfoFile   = "start-signal"
 
-	// imageGate is the gate in the sidecar's own image.
+	// imageGate is the path of the gate in the image of the sidecar.
 	imageGate = "/ko-app/gate"
 
-	// barrierPrefix begins the name of the ConfigMap that a barrier waits for.
-	// The uid of the admission request follows: 36 characters that nobody can
-	// know before, so that no such ConfigMap can be there already.
+	// barrierPrefix begins the name of a barrier's ConfigMap. The UID of the admission request follows, which nobody
+	// can know before: no ConfigMap of that name can exist already.
 	barrierPrefix = "statefulsingleton-"
 	barrierLength = len(barrierPrefix) + 36
 
-	// forever is the failureThreshold of a startup probe that waits as long as
-	// it takes.
+	// forever is the failureThreshold of a startup probe without a time limit.
 	forever = 1<<31 - 1
-	// startedPatience is how long one run of a startup probe waits for the release. The
-	// next one follows at once.
+	// startedPatience is how long one run of the startup probe waits for the release. The next run follows at once.
 	startedPatience = 20 * time.Second
 )
 
-// wrapper is what stands in front of a wrapped container's own command.
+// wrapper is the command in front of a wrapped container's own command.
 var wrapper = []string{signal.GatePath, "wrap", "--"}
 
-// barrierName is a Kyverno variable: the name of the ConfigMap for this request.
+// barrierName is a Kyverno variable with the name of the ConfigMap for the admission request.
 const barrierName = barrierPrefix + "{{request.uid}}"
 
-// injectionRules are the rules for s of the policy of that name, in the order in which
-// Kyverno applies them.
+// injectionRules returns the rules for s in a policy, in the order in which Kyverno applies them.
 func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyvernov1.Rule {
 	match := kyvernov1.MatchResources{All: kyvernov1.ResourceFilters{{
 		ResourceDescription: kyvernov1.ResourceDescription{
@@ -101,22 +97,21 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyverno
 	return rules
 }
 
-// isProbe is the condition that a pod is what ProbePod returns.
+// isProbe is the condition that the pod is a probe pod.
 var isProbe = fmt.Sprintf("request.object.metadata.annotations.%q == 'true'", probeAnnotation)
 
-// Conditions over one container, the element of a foreach. JMESPath finds a
-// missing key an error, except in a comparison or beside "||".
+// Conditions on a container, which is the element of a foreach. In JMESPath a missing key is an error, except in a
+// comparison or with "||".
 var (
 	isWrapped   = fmt.Sprintf("(element.command || `[]`)[:%d] == `%s`", len(wrapper), literal(wrapper))
 	notWrapped  = "!(" + isWrapped + ")"
 	isWrappable = "length(element.command || `[]`) > `0` && element.startupProbe == `null` && element.lifecycle.postStart == `null` && !(" + sharesProcesses + ")"
-	// Where containers see each other's processes, any of them could write the signal
-	// through /proc/<pid of the sidecar>/root.
+	// If containers share their processes, each can write the signal through /proc/<pid of the sidecar>/root.
 	sharesProcesses = "request.object.spec.shareProcessNamespace == `true` || request.object.spec.hostPID == `true`"
 	hasPodUID       = fmt.Sprintf("(element.env || `[]`)[?name == '%s'].[valueFrom.fieldRef.fieldPath] == `[[\"metadata.uid\"]]`", signal.PodUIDEnv)
 )
 
-// namedOnly is the condition that a container is one of names. No names: none.
+// namedOnly returns the condition that a container has one of the names.
 func namedOnly(names []string) []string {
 	if len(names) == 0 {
 		return nil
@@ -124,15 +119,14 @@ func namedOnly(names []string) []string {
 	return []string{fmt.Sprintf("contains(%s, element.name)", listLiteral(names))}
 }
 
-// listLiteral is a JMESPath literal of texts.
+// listLiteral returns a list of strings as a JMESPath literal.
 func listLiteral(texts []string) string {
-	// A backtick would end the literal, a brace the variable, a dollar may begin a reference.
+	// A backquote would end the literal and a brace the variable; a dollar sign can begin a reference.
 	return "`" + strings.NewReplacer("`", `\u0060`, "{", `\u007b`, "}", `\u007d`, "$", `\u0024`).Replace(string(encode(texts))) + "`"
 }
 
-// hold makes the containers of spec.<list> that isHeld picks wait: by the
-// wrapper where that loses nothing and nothing else could write the signal, else by
-// the barrier.
+// hold returns the rules that hold the containers of spec.<list> for which isHeld is true. They use the wrapper if
+// the image's command is known and no other process can write the signal, and the barrier otherwise.
 func hold(list string, isHeld ...string) []kyvernov1.ForEachMutation {
 	path := containerPath(list)
 	step := func(ops []op, conditions ...string) kyvernov1.ForEachMutation {
@@ -152,17 +146,15 @@ func hold(list string, isHeld ...string) []kyvernov1.ForEachMutation {
 		removePodUIDs(list),
 		addPodUID(list),
 		refreshBarriers(list),
-		// Last: whatever else the container's environment sets under this name,
-		// it gets our value.
+		// The barrier is the last variable, because the last value of a name wins.
 		step([]op{{Op: "add", Path: path + "/env/-", Value: barrier()}}, notWrapped, noBarrier),
 	}
 }
 
-// startupProbeNeeded says which wrapped containers need a startup probe: a
-// liveness probe would kill a container that waits, and one without a readiness
-// probe has nothing else to tell that its main process started. A native sidecar
-// always needs it, or the containers after it would not wait for it; other init
-// containers can't have one.
+// startupProbeNeeded returns the condition that a wrapped container needs a startup probe. A liveness probe would
+// kill a waiting container. Without a readiness probe, nothing else reports the start of the main process. A native
+// sidecar always needs the probe, because the containers after it must wait. Other init containers cannot have a
+// startup probe.
 func startupProbeNeeded(list string) string {
 	if list == "initContainers" {
 		return "element.restartPolicy == 'Always'"
@@ -170,7 +162,7 @@ func startupProbeNeeded(list string) string {
 	return "element.livenessProbe != `null` || element.readinessProbe == `null`"
 }
 
-// startedProbe tells the kubelet that the main process started, as soon as it did.
+// startedProbe returns the startup probe that succeeds as soon as the main process has started.
 func startedProbe() corev1.Probe {
 	return corev1.Probe{
 		ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{signal.GatePath, "started", startedPatience.String()}}},
@@ -180,16 +172,15 @@ func startedProbe() corev1.Probe {
 	}
 }
 
-// removePodUIDs removes every variable named signal.PodUIDEnv from a wrapped container,
-// unless the container has exactly the one that addPodUID adds. A pod may bring others:
-// literal values, duplicates.
+// removePodUIDs removes the variables named signal.PodUIDEnv from a wrapped container, unless it has exactly the one
+// that addPodUID adds. A pod can come with others, for example literal values.
 func removePodUIDs(list string) kyvernov1.ForEachMutation {
 	return kyvernov1.ForEachMutation{
 		List: listOf(list),
 		ForEachMutation: &kyvernov1.ForEachMutationWrapper{Items: []kyvernov1.ForEachMutation{{
-			// Kyverno allows no conditions beside a nested foreach.
+			// Kyverno does not allow conditions beside a nested foreach.
 			List: fmt.Sprintf("%s && !(%s) && element.env || `[]`", isWrapped, hasPodUID),
-			// From the last to the first: a removal moves the variables after it.
+			// Remove the last first, because a removal moves the variables after it.
 			Order:            new(kyvernov1.Descending),
 			AnyAllConditions: all(fmt.Sprintf("element.name == '%s'", signal.PodUIDEnv)),
 			PatchesJSON6902:  patch(op{Op: "remove", Path: fmt.Sprintf("/spec/%s/{{elementIndex0}}/env/{{elementIndex1}}", list)}),
@@ -197,7 +188,7 @@ func removePodUIDs(list string) kyvernov1.ForEachMutation {
 	}
 }
 
-// addPodUID gives a wrapped container the uid of its pod.
+// addPodUID adds the UID of the pod to the environment of a wrapped container.
 func addPodUID(list string) kyvernov1.ForEachMutation {
 	return kyvernov1.ForEachMutation{
 		List:             listOf(list),
@@ -208,8 +199,8 @@ func addPodUID(list string) kyvernov1.ForEachMutation {
 	}
 }
 
-// barrier is the environment variable that keeps a container from starting. Its
-// Kyverno variable must stay one, so it is no literal.
+// barrier returns the environment variable that keeps a container from starting. Its name contains a Kyverno
+// variable, which must not be escaped.
 func barrier() json.RawMessage {
 	return encode(corev1.EnvVar{Name: signal.EpochEnv, ValueFrom: &corev1.EnvVarSource{
 		ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
@@ -218,8 +209,8 @@ func barrier() json.RawMessage {
 	}})
 }
 
-// refreshBarriers gives every barrier that a pod comes with the ConfigMap of this
-// request: one that was copied from another pod may be open already.
+// refreshBarriers changes the ConfigMap of existing barriers to that of this request. A barrier that was copied from
+// another pod may be open already.
 func refreshBarriers(list string) kyvernov1.ForEachMutation {
 	path := fmt.Sprintf("/spec/%s/{{elementIndex0}}/env/{{elementIndex1}}/valueFrom/configMapKeyRef/name", list)
 	return kyvernov1.ForEachMutation{
@@ -239,10 +230,10 @@ func isBarrier(variable string) string {
 		variable, signal.EpochEnv, configMap, barrierPrefix, configMap, barrierLength)
 }
 
-// addPullSecrets adds to those that the pod names, or that the API server has taken from its
-// service account before Kyverno was asked: it does so only for a pod that names none.
+// addPullSecrets adds pull secrets to the pod's own. The API server adds the pull secrets of the service account
+// before, but only to a pod that names none.
 func addPullSecrets(o Options) kyvernov1.ForEachMutation {
-	// Each once: what is added for one element, the conditions of the next don't see.
+	// Each secret is added once: the conditions of an element do not see what an earlier element added.
 	names := slices.Compact(slices.Sorted(slices.Values(o.SidecarPullSecrets)))
 	return kyvernov1.ForEachMutation{
 		List:             listLiteral(names),
@@ -251,8 +242,8 @@ func addPullSecrets(o Options) kyvernov1.ForEachMutation {
 	}
 }
 
-// sidecarOps add the sidecar as first init container, so that the gate is there
-// before anything that needs it, with its volumes and the readiness gate.
+// sidecarOps add the sidecar as the first init container, its volumes and the readiness gate. The gate must be in the
+// volume before other containers start.
 func sidecarOps(o Options) []op {
 	field := fmt.Sprintf("metadata.annotations['%s']", signal.Annotation)
 	return []op{
@@ -269,9 +260,8 @@ func sidecarOps(o Options) []op {
 	}
 }
 
-// DefaultSidecarResources are the sidecar's where nobody says otherwise. They have no limit
-// of CPU: what has to be quick takes milliseconds, and a quota that is no more than it needs
-// on average would draw them out. See limitSidecar.
+// DefaultSidecarResources are the default resources of the sidecar. They have no CPU limit: the work that must be
+// quick takes milliseconds, and a limit near the average use would throttle it. See limitSidecar.
 func DefaultSidecarResources() corev1.ResourceRequirements {
 	memory := resource.MustParse("32Mi")
 	return corev1.ResourceRequirements{
@@ -301,8 +291,7 @@ func sidecar(o Options) corev1.Container {
 			{Name: signalVolume, MountPath: signal.Dir},
 			{Name: podinfoVolume, MountPath: signal.PodinfoDir, ReadOnly: true},
 		},
-		// The containers after it start once the hook has returned, which is when
-		// the gate's binary is in the signal volume.
+		// The containers after the sidecar start when the hook returns. Then the gate is in the signal volume.
 		Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{
 			Exec: &corev1.ExecAction{Command: []string{imageGate, "delivered"}},
 		}},
@@ -317,23 +306,22 @@ func sidecar(o Options) corev1.Container {
 	}
 }
 
-// sidecarAsRoot drops the sidecar's runAsNonRoot where the pod makes every
-// container root: the kubelet would refuse to start it.
+// sidecarAsRoot removes the sidecar's runAsNonRoot if the pod runs all containers as root. Otherwise the kubelet
+// would not start the sidecar.
 func sidecarAsRoot() kyvernov1.ForEachMutation {
 	return kyvernov1.ForEachMutation{
 		List: listOf("initContainers"),
 		AnyAllConditions: all(
 			fmt.Sprintf("element.name == '%s'", v1.SidecarName),
 			"element.securityContext.runAsNonRoot == `true`",
-			// As a string: the engine has numbers of two types, which never equal each other.
+			// Compare strings: numbers of the engine's two types are never equal.
 			"to_string(request.object.spec.securityContext.runAsUser || '') == '0'"),
 		PatchesJSON6902: patch(op{Op: "remove", Path: containerPath("initContainers") + "/securityContext/runAsNonRoot"}),
 	}
 }
 
-// limitSidecar gives the sidecar a limit of CPU where every other container has one: a
-// Guaranteed pod stays Guaranteed, and a quota of limits does not refuse the pod. It never
-// gives it less than it asks for.
+// limitSidecar adds a CPU limit to the sidecar if all other containers have one: a Guaranteed pod stays Guaranteed,
+// and a quota of limits accepts the pod. The limit is never below the sidecar's request.
 func limitSidecar(o Options) kyvernov1.ForEachMutation {
 	limits := containerPath("initContainers") + "/resources"
 	amount := resource.MustParse("100m")
@@ -351,20 +339,20 @@ func limitSidecar(o Options) kyvernov1.ForEachMutation {
 	}
 }
 
-// markOps say whose pod it is. They change nothing on a pod that says so already.
+// markOps set the label and the annotation that name the singleton. They do not change a pod that has both.
 func markOps(s *v1.StatefulSingleton) []op {
 	ops := []op{
 		add("/metadata/annotations/"+pointer(v1.InjectedAnnotation), s.Namespace+"/"+s.Name),
 		add("/metadata/labels/"+pointer(v1.SingletonLabel), s.Name),
 	}
 	if !ptr.Deref(s.Spec.RespectPodGracePeriod, true) {
-		// 30 is what the API server fills in.
+		// 30 is the API server's default.
 		ops = append(ops, add("/spec/terminationGracePeriodSeconds", ptr.Deref(s.Spec.TerminationGracePeriod, 30)))
 	}
 	return ops
 }
 
-// op is one operation of a JSON patch.
+// op is an operation of a JSON patch.
 type op struct {
 	Op    string          `json:"op"`
 	Path  string          `json:"path"`
@@ -375,7 +363,7 @@ func add(path string, value any) op {
 	return op{Op: "add", Path: path, Value: literal(value)}
 }
 
-// prepend puts values before what the list at path holds, without touching that.
+// prepend adds values before the first element of the list at path.
 func prepend(path string, values []string) []op {
 	var ops []op
 	for _, value := range slices.Backward(values) {
@@ -388,7 +376,7 @@ func patch(ops ...op) string {
 	return string(encode(ops))
 }
 
-// literal is value as JSON that Kyverno finds neither a variable nor a reference in.
+// literal returns value as JSON, escaped to contain no Kyverno variable or reference.
 func literal(value any) json.RawMessage {
 	return json.RawMessage(strings.NewReplacer("{{", `\u007b\u007b`, "$(", `\u0024(`).Replace(string(encode(value))))
 }
@@ -396,13 +384,13 @@ func literal(value any) json.RawMessage {
 func encode(value any) json.RawMessage {
 	data, err := json.Marshal(value)
 	if err != nil {
-		// Strings, numbers and Kubernetes' own types can always be encoded.
+		// Strings, numbers and Kubernetes types can always be encoded.
 		panic(fmt.Sprintf("encode %T: %v", value, err))
 	}
 	return data
 }
 
-// all holds where every JMESPath expression is true.
+// all returns the condition that every JMESPath expression is true.
 func all(expressions ...string) *kyvernov1.AnyAllConditions {
 	conditions := &kyvernov1.AnyAllConditions{}
 	for _, expression := range expressions {

@@ -1,14 +1,12 @@
-// Package policies renders the Kyverno ClusterPolicies that make singletons'
-// pods wait, and tells whether a pod was really made to wait.
+// Package policies renders the Kyverno ClusterPolicies that hold the pods of singletons, and checks whether a pod is
+// held.
 //
-// There is one for each singleton, or one for each namespace, with the rules of all
-// its singletons. Both do the same to a pod, and a pod that goes through both is as one
-// that went through one.
+// There is one policy for each singleton, or one for each namespace with the rules of all its singletons. Both change
+// a pod in the same way. A pod to which both apply is the same as a pod to which one applies.
 //
-// It alone knows Kyverno: what leaves it is unstructured. The pods' own strings
-// are never part of a patch, and the singleton's are escaped, so that nothing a
-// user writes is evaluated as a Kyverno variable. Every change is made only
-// where it is still missing, since Kyverno may be asked twice about one pod.
+// No other package knows Kyverno's types: Render returns unstructured objects. Strings of a pod are never copied into
+// a patch, and strings of a singleton are escaped. Kyverno therefore evaluates nothing that a user writes as a
+// variable. Each rule changes only what is missing, because the API server may call Kyverno twice for a pod.
 package policies
 
 import (
@@ -32,63 +30,60 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// GVK is the kind of what Render returns.
+// GVK is the group, version and kind of the policies.
 var GVK = schema.GroupVersionKind{Group: "kyverno.io", Version: "v1", Kind: "ClusterPolicy"}
 
 const (
-	// ManagedByLabel is ManagedBy on every policy that Render returns, so that
-	// the controller can watch its own policies alone.
+	// ManagedByLabel is a label of every policy, with the value ManagedBy. The controller watches only policies with
+	// this label.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	// ManagedBy is the value of ManagedByLabel.
 	ManagedBy = "statefulsingleton"
-	// SingletonAnnotation names a policy's singleton, as <namespace>/<name>.
+	// SingletonAnnotation has the singleton of a policy, as <namespace>/<name>.
 	SingletonAnnotation = "apps.statefulsingleton.com/singleton"
-	// NamespaceAnnotation names the namespace of the singletons that share a policy.
+	// NamespaceAnnotation has the namespace whose singletons share a policy.
 	NamespaceAnnotation = "apps.statefulsingleton.com/namespace"
 )
 
-// WebhookTimeoutSeconds is how long the API server waits for Kyverno before it
-// refuses the pod.
+// WebhookTimeoutSeconds is how long the API server waits for Kyverno before it rejects the pod.
 const WebhookTimeoutSeconds = 10
 
-// Per is what has a policy of its own.
+// Per says whether each singleton or each namespace has a policy.
 type Per string
 
 const (
 	// PerSingleton is the default.
 	PerSingleton Per = "singleton"
-	// PerNamespace is for more singletons than webhooks fit into Kyverno's
-	// configuration, or into the time that the creation of any pod may take.
+	// PerNamespace is for many singletons: each policy has a webhook, which takes space in Kyverno's configuration
+	// and time when any pod is created.
 	PerNamespace Per = "namespace"
 )
 
-// Options are what a policy takes from the installation, not from the singleton.
+// Options are the settings of a policy that come from the installation.
 type Options struct {
-	// SidecarImage is the image of the status sidecar, which holds the gate.
+	// SidecarImage is the image of the status sidecar. It contains the gate.
 	SidecarImage string
-	// SidecarPullPolicy is its pull policy. Empty leaves it to Kubernetes.
+	// SidecarPullPolicy is the pull policy of SidecarImage. Empty: the default of Kubernetes.
 	SidecarPullPolicy corev1.PullPolicy
-	// SidecarPullSecrets name the Secrets to pull it with, of each singleton's namespace: every
-	// held pod gets those that it does not name itself.
+	// SidecarPullSecrets are the Secrets with which to pull SidecarImage, in the namespace of each singleton. They
+	// are added to every held pod.
 	SidecarPullSecrets []string
-	// SidecarResources are what it asks for and may have. Default: DefaultSidecarResources.
+	// SidecarResources are the requests and limits of the sidecar. Default: DefaultSidecarResources.
 	SidecarResources *corev1.ResourceRequirements
 }
 
-// Name is the name of a singleton's policy: of 63 characters at most, as Kyverno
-// demands, and never the same for two singletons.
+// Name returns the name of a singleton's policy. It has at most 63 characters, as Kyverno requires, and differs for
+// every two singletons.
 func Name(singleton types.NamespacedName) string {
 	return shorten("stfs-"+singleton.Namespace+"-"+singleton.Name, singleton.String())
 }
 
-// NamespaceName is the name of the policy that the singletons of a namespace share.
-// No singleton's has it.
+// NamespaceName returns the name of the policy that the singletons of a namespace share. It differs from every Name.
 func NamespaceName(namespace string) string {
 	return shorten("stfs-"+namespace, namespace+"/")
 }
 
-// shorten makes a DNS label of what is readable, which nothing else has that is not
-// of the same identity.
+// shorten returns a DNS label that begins with the readable text and is unique for the identity.
 func shorten(readable, identity string) string {
 	const hashLength, maxLength = 16, 63
 	sum := sha256.Sum256([]byte(identity))
@@ -97,8 +92,7 @@ func shorten(readable, identity string) string {
 	return strings.TrimRight(readable, "-") + "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
 
-// Validate fails if Kubernetes does not accept the selector, or if the selector is too
-// large to be rendered: then the error is an ErrSelectorTooLarge.
+// Validate returns an error if the selector is invalid, or an ErrSelectorTooLarge if it is too large to be rendered.
 func Validate(s *v1.StatefulSingleton) error {
 	if _, err := selectorCEL(&s.Spec.Selector); err != nil {
 		return fmt.Errorf("no ClusterPolicy injects the pods of StatefulSingleton %s/%s: %w", s.Namespace, s.Name, err)
@@ -106,8 +100,7 @@ func Validate(s *v1.StatefulSingleton) error {
 	return nil
 }
 
-// Render returns the ClusterPolicy that injects the pods of s. It fails where
-// Validate does.
+// Render returns the ClusterPolicy that injects the pods of s. It returns the errors of Validate.
 func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
 	key := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 	selected, err := selectorCEL(&s.Spec.Selector)
@@ -121,9 +114,8 @@ func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, err
 	return toUnstructured(policy)
 }
 
-// RenderNamespace returns the ClusterPolicy that injects the pods of all these
-// singletons, which are of the namespace, in whatever order they come. It fails where
-// Render would.
+// RenderNamespace returns the ClusterPolicy that injects the pods of the singletons, which are in the namespace. The
+// order of the singletons does not matter. It returns the errors of Validate.
 func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
 	var selectors []string
 	var rules []kyvernov1.Rule
@@ -146,21 +138,20 @@ func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Opti
 
 func byName(a, b v1.StatefulSingleton) int { return strings.Compare(a.Name, b.Name) }
 
-// clusterPolicy is one without rules yet, for the pods of the namespace that the CEL
-// expression selects.
+// clusterPolicy returns a policy without rules for the pods of the namespace that the CEL expression selects.
 func clusterPolicy(name, namespace, selected string) *kyvernov1.ClusterPolicy {
 	return &kyvernov1.ClusterPolicy{
 		TypeMeta: metav1.TypeMeta{APIVersion: GVK.GroupVersion().String(), Kind: GVK.Kind},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   name,
 			Labels: map[string]string{ManagedByLabel: ManagedBy},
-			// Or Kyverno would rewrite the Deployments that own such pods too.
+			// Otherwise Kyverno also changes the Deployments that own such pods.
 			Annotations: map[string]string{kyverno.AnnotationAutogenControllers: "none"},
 		},
 		Spec: kyvernov1.Spec{
 			Background: new(false),
-			// The matchConditions give the policy a webhook of its own: without
-			// them every pod of the cluster would depend on Kyverno.
+			// With matchConditions the policy has a webhook of its own. Without them, every pod of the cluster would
+			// depend on Kyverno.
 			WebhookConfiguration: &kyvernov1.WebhookConfiguration{
 				FailurePolicy:  new(kyvernov1.Fail),
 				TimeoutSeconds: new(int32(WebhookTimeoutSeconds)),
@@ -174,8 +165,8 @@ func clusterPolicy(name, namespace, selected string) *kyvernov1.ClusterPolicy {
 	}
 }
 
-// Disarm has no pod go through the policy any more, once Kyverno has seen it.
-func Disarm(policy *unstructured.Unstructured) error {
+// Disable changes the policy to match no pod.
+func Disable(policy *unstructured.Unstructured) error {
 	path := []string{"spec", "webhookConfiguration", "matchConditions"}
 	conditions, _, err := unstructured.NestedSlice(policy.Object, path...)
 	if err != nil {

@@ -18,23 +18,21 @@ import (
 )
 
 const (
-	// probeName is every probe pod's: a refusal names the pod, and would be news each
-	// time if that were another one. A dry-run stores nothing, so none is in its way.
+	// probeName is the name of all probe pods. An error contains the name and must not change with each probe. A
+	// dry-run stores nothing, so probes do not collide.
 	probeName = "statefulsingleton-probe"
 	// probeAnnotation is "true" on a probe pod.
 	probeAnnotation = "apps.statefulsingleton.com/probe"
-	// answerPrefix begins the annotations by which policies answer.
+	// answerPrefix begins the annotations with which policies answer a probe.
 	answerPrefix = "policy.statefulsingleton.com/"
 )
 
-// answer is the annotation by which the rules of the policy of that name tell that
-// a probe pod went through them.
+// answer returns the annotation that the rules of a policy add to a probe pod.
 func answer(policy string) string { return answerPrefix + policy }
 
-// ProbePod returns a pod that s selects, to be created in a server-side dry-run
-// alone: what comes back shows whether pods of s are injected now. It meets Pod
-// Security "restricted" and its image is never pulled. It fails where the
-// selector picks no pod whatever.
+// ProbePod returns a pod that s selects, for a server-side dry-run. The result of the dry-run shows whether pods of s
+// are injected. The pod meets Pod Security "restricted", and its image is never pulled. ProbePod returns an error if
+// the selector matches no possible pod.
 func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 	labels, err := selectedLabels(&s.Spec.Selector)
 	if err != nil {
@@ -44,8 +42,8 @@ func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 	if len(s.Spec.Containers) > 0 {
 		name = s.Spec.Containers[0]
 	}
-	// A quota may refuse pods that ask for nothing, and a LimitRange those that ask for too
-	// little: it asks for as much as the sidecar, so that only what refuses every pod refuses it.
+	// A quota can reject pods without requests, and a LimitRange pods with small requests. The probe requests as much
+	// as the sidecar, so only a rule that rejects every held pod rejects the probe.
 	resources := corev1.ResourceList{}
 	maps.Copy(resources, o.sidecarResources().Limits)
 	maps.Copy(resources, o.sidecarResources().Requests)
@@ -75,8 +73,8 @@ func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 	}, nil
 }
 
-// CheckProbe returns nil where a probe pod of s is held, and the policy of that name
-// had its part in it: another one may hold the pod, and be about to go.
+// CheckProbe returns nil if a probe pod of s is held and the policy applied to it. Another policy may hold the pod
+// and be about to be deleted.
 func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy string) error {
 	if !Answered(pod, policy) {
 		return fmt.Errorf("pod went through no rule of ClusterPolicy %s for StatefulSingleton %s/%s", policy, s.Namespace, s.Name)
@@ -84,17 +82,16 @@ func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy string) error {
 	return CheckInjected(pod, s)
 }
 
-// Answered tells whether a probe pod went through rules of the policy of that name.
+// Answered returns true if the rules of the policy applied to a probe pod.
 func Answered(pod *corev1.Pod, policy string) bool {
 	return pod.Annotations[answer(policy)] == "true"
 }
 
-// barrierConfigMap is the form of the name of a barrier's ConfigMap.
+// barrierConfigMap matches the name of a barrier's ConfigMap.
 var barrierConfigMap = regexp.MustCompile("^" + barrierPrefix + "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
-// CheckInjected returns nil where pod is held as s asks, else an error that names
-// everything that is missing. Guard "held" of the chart checks the same of every pod, and
-// also that nobody has forged a part of it.
+// CheckInjected returns nil if pod is held as s asks, or an error that names everything that is missing. The guard
+// "held" of the chart checks the same for every pod, and also that nobody forged it.
 func CheckInjected(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	var missing []error
 	require := func(ok bool, format string, args ...any) {
@@ -145,7 +142,7 @@ func works(pod *corev1.Pod, h handoff.Hold) bool {
 	c := all[slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == h.Container })]
 	switch h.By {
 	case handoff.ByWrapper:
-		// The gate needs its volume and the pod's uid. See sharesProcesses.
+		// The gate needs its volume and the pod's UID. See sharesProcesses.
 		return hasMount(c, signalVolume, signal.Dir) && hasOwnUID(c) &&
 			!ptr.Deref(pod.Spec.ShareProcessNamespace, false) && !pod.Spec.HostPID
 	case handoff.ByBarrier:
@@ -158,7 +155,7 @@ func works(pod *corev1.Pod, h handoff.Hold) bool {
 	return false
 }
 
-// hasOwnUID tells whether the one variable signal.PodUIDEnv of c is the pod's uid.
+// hasOwnUID returns true if c has one variable signal.PodUIDEnv, and its value is the pod's UID.
 func hasOwnUID(c corev1.Container) bool {
 	var fields []string
 	for _, e := range c.Env {

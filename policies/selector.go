@@ -17,22 +17,19 @@ import (
 const (
 	podLabelsCEL = "(has(object.metadata.labels) ? object.metadata.labels : {})"
 
-	// notMirrorCEL leaves the kubelet's images of its static pods alone: they run
-	// whether the API server likes it or not.
+	// notMirrorCEL excludes mirror pods: their static pods run in any case.
 	notMirrorCEL = `!(has(object.metadata.annotations) && "kubernetes.io/config.mirror" in object.metadata.annotations)`
 )
 
-// MaxSelectorCEL is the largest size in bytes of a selector that is rendered as CEL.
-// Kyverno keeps the expressions of all policies in one object, which etcd limits to
-// 1.5 MiB. The largest selector that the definition admits is seven times larger.
+// MaxSelectorCEL is the maximum size in bytes of a selector as CEL. Kyverno keeps the expressions of all policies in
+// one object, which etcd limits to 1.5 MiB. The largest selector that the definition admits is seven times larger.
 const MaxSelectorCEL = 8 << 10
 
-// ErrSelectorTooLarge is in the chain of the errors for a selector above MaxSelectorCEL.
+// ErrSelectorTooLarge is the error for a selector above MaxSelectorCEL. Use errors.Is.
 var ErrSelectorTooLarge = errors.New("spec.selector is too large")
 
-// selectorCEL is selector as a CEL expression over the pod in object, with the
-// meaning that Kubernetes gives it. Keys and values are legal label keys and
-// values once it is valid, so none can break out of its quotes.
+// selectorCEL returns the selector as a CEL expression over the pod in object. Keys and values of a valid selector
+// are valid label keys and values, which contain no quotes.
 func selectorCEL(selector *v1.LabelSelector) (string, error) {
 	if _, err := selector.Parse(); err != nil {
 		return "", fmt.Errorf("spec.selector: %w", err)
@@ -76,13 +73,12 @@ func labelIn(key string, values ...string) string {
 	return fmt.Sprintf("%s && %s[%s] in [%s]", hasLabel(key), podLabelsCEL, celString(key), strings.Join(quoted, ", "))
 }
 
-// celString quotes s for CEL, whose escapes are those of Go.
+// celString quotes s for CEL, which has the same escapes as Go.
 func celString(s string) string {
 	return strconv.Quote(s)
 }
 
-// selectedLabels returns labels that selector picks, as few as it takes. It
-// fails where no pod can have such labels.
+// selectedLabels returns a minimal set of labels that the selector matches. It returns an error if no labels match.
 func selectedLabels(selector *v1.LabelSelector) (labels.Set, error) {
 	parsed, err := selector.Parse()
 	if err != nil {
@@ -101,15 +97,14 @@ func selectedLabels(selector *v1.LabelSelector) (labels.Set, error) {
 	return set, nil
 }
 
-// labelValue finds a value that meets every requirement on key, if there is one.
+// labelValue returns a value that fulfils all requirements on key, if there is one.
 func labelValue(key string, requirements labels.Requirements) string {
 	var candidates []string
 	for i, r := range requirements {
 		if r.Key() == key {
 			candidates = append(candidates, slices.Sorted(maps.Keys(r.Values()))...)
 		}
-		// One more than there are requirements, and none excludes more than its
-		// own values: among so many one is left where any value will do.
+		// There is one candidate more than excluded values, so one candidate remains.
 		candidates = append(candidates, "any-"+strconv.Itoa(i))
 	}
 	for _, candidate := range candidates {

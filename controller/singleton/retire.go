@@ -83,7 +83,7 @@ func (i *Injector) disable(ctx context.Context, singleton *v1.StatefulSingleton,
 	if err != nil {
 		return err
 	}
-	if err := policies.Disarm(policy); err != nil {
+	if err := policies.Disable(policy); err != nil {
 		return err
 	}
 	policy.SetResourceVersion(found.ResourceVersion)

@@ -125,7 +125,7 @@ func TestHandoffPutsSwitchOff(t *testing.T) {
 
 // A controller with the other policyPer writes its policy just before this controller disables the policy. The rules of
 // a singleton without another policy stay in force.
-func TestOldFormIsWrittenBeforeItIsDisarmed(t *testing.T) {
+func TestOldPolicyIsWrittenBeforeItIsDisabled(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.createSingleton()
