@@ -1,54 +1,49 @@
 package v1
 
-// What a held pod bears, and what the controller writes on it.
+// Names of labels, annotations, finalizers and conditions.
 const (
-	// InjectedAnnotation names the singleton, as <namespace>/<name>, whose policy
-	// injected the pod.
+	// InjectedAnnotation has the singleton whose policy injected the pod, as <namespace>/<name>.
 	InjectedAnnotation = "apps.statefulsingleton.com/injected"
 
-	// SingletonLabel names the singleton that a pod belongs to. The controller
-	// caches only pods that bear it.
+	// SingletonLabel has the name of the pod's singleton. The controller caches only pods with this label.
 	SingletonLabel = "apps.statefulsingleton.com/singleton"
 
-	// RoleLabel is RoleActive on the holder and absent on every other pod.
+	// RoleLabel is RoleActive on the holder, and does not exist on other pods.
 	RoleLabel = "apps.statefulsingleton.com/role"
 
-	// RoleActive is the holder's value of RoleLabel.
+	// RoleActive is the value of RoleLabel on the holder.
 	RoleActive = "active"
 
-	// ReadyCondition is the readiness gate of a held pod. The controller sets it
-	// True on the holder, which is Ready then as soon as its containers are; a held
-	// container is not.
+	// ReadyCondition is the readiness gate of a held pod. The controller sets it to True on the holder. The holder is
+	// then Ready when its containers are.
 	ReadyCondition = "apps.statefulsingleton.com/singleton-ready"
 
-	// HandoffFinalizer keeps a holder's object until it is proven dead.
+	// HandoffFinalizer keeps the object of a holder until there is a proof of termination.
 	HandoffFinalizer = "apps.statefulsingleton.com/handoff"
 
-	// ChosenByAnnotation names the singleton, by uid, that may become a pod's and open its
-	// barrier. Only the controller sets it, with the finalizer, where a barrier waits.
+	// ChosenByAnnotation has the UID of the singleton that may open the pod's barrier. The controller adds it with
+	// the finalizer, to a pod with a barrier.
 	ChosenByAnnotation = "apps.statefulsingleton.com/chosen-by"
 
-	// NudgeAnnotation has the kubelet look again at a pod that was signalled with the epoch
-	// that is its value.
+	// NudgeAnnotation makes the kubelet reconcile a pod that was signalled with the epoch in its value.
 	NudgeAnnotation = "apps.statefulsingleton.com/nudged"
 
-	// PolicyFinalizer keeps a singleton's object until its ClusterPolicy is gone:
-	// a cluster-scoped object can't be owned by a namespaced one.
+	// PolicyFinalizer keeps the object of a singleton until its ClusterPolicy is deleted. A namespaced object cannot
+	// own a cluster-scoped object.
 	PolicyFinalizer = "apps.statefulsingleton.com/policy"
 
-	// AttestAnnotation is set on a singleton by a person who vouches that the pod
-	// whose uid is its value has stopped for good. The controller believes it at once
-	// or refuses it at once, and takes it off either way: an old word proves nothing.
+	// AttestAnnotation is an annotation of a singleton with which a person attests that a pod has terminated. Its
+	// value is the UID of the pod. The controller accepts or refuses it at once and removes it, because an old
+	// attestation proves nothing.
 	AttestAnnotation = "apps.statefulsingleton.com/attest-terminated"
 
-	// HandoverAnnotation is set on a singleton by a person who wants the holder
-	// replaced: each new value does it once, warm. The owning Deployment is rolled,
-	// unless a pod of a newer revision is there already. Where the owner can bring up
-	// no pod beside the holder, nothing is done but to say so.
+	// HandoverAnnotation is an annotation of a singleton with which a person requests a handoff. Each new value
+	// causes one handoff. The controller rolls the owning Deployment, unless a pod of a newer revision exists. If the
+	// owner cannot create a pod beside the holder, the controller only reports that.
 	HandoverAnnotation = "apps.statefulsingleton.com/handover"
 
-	// ReplacesAnnotation is set on the pod template of a Deployment to roll it. Its
-	// value is the uid of the holder to be replaced, so that it is rolled once.
+	// ReplacesAnnotation is an annotation of a Deployment's pod template that the controller sets to roll the
+	// Deployment. Its value is the UID of the holder to replace.
 	ReplacesAnnotation = "apps.statefulsingleton.com/replaces"
 
 	// SidecarName is the name of the status sidecar's container.

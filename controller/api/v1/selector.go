@@ -5,9 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// LabelSelector picks pods by their labels, as metav1.LabelSelector does. It is a type
-// of this API because the fields of metav1.LabelSelector have no upper bounds: each
-// selector becomes a part of Kyverno's webhook configuration, which all namespaces share.
+// LabelSelector selects pods by their labels, as metav1.LabelSelector does. Its fields have upper bounds, because
+// each selector becomes part of Kyverno's webhook configuration, which all namespaces share.
 //
 // +structType=atomic
 type LabelSelector struct {
@@ -49,7 +48,7 @@ type LabelSelectorRequirement struct {
 	Values []string `json:"values,omitempty"`
 }
 
-// Meta returns a copy as metav1.LabelSelector, which the libraries of Kubernetes take.
+// Meta returns a copy as metav1.LabelSelector.
 func (s *LabelSelector) Meta() *metav1.LabelSelector {
 	meta := &metav1.LabelSelector{}
 	own := s.DeepCopy()
@@ -60,9 +59,8 @@ func (s *LabelSelector) Meta() *metav1.LabelSelector {
 	return meta
 }
 
-// Parse returns what matches the labels of pods. It fails if the selector is not one that
-// Kubernetes accepts: the definition bounds lengths, but does not know each rule for keys
-// and values.
+// Parse returns the selector for the labels of pods. It returns an error if Kubernetes does not accept the selector.
+// The definition bounds lengths, but does not check all rules for keys and values.
 func (s *LabelSelector) Parse() (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(s.Meta())
 }

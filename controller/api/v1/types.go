@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// StatefulSingleton makes of the pods that its selector picks a singleton: at no
-// time do two of them run a held container's main process.
+// StatefulSingleton makes the pods that its selector matches a singleton: at no time do
+// two of them run the main process of a held container.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -32,10 +32,10 @@ type StatefulSingleton struct {
 	Status StatefulSingletonStatus `json:"status,omitempty"`
 }
 
-// StatefulSingletonSpec is what the user asks for.
+// StatefulSingletonSpec is the desired state of a StatefulSingleton.
 type StatefulSingletonSpec struct {
-	// Selector picks the pods of the singleton in its namespace. It is required,
-	// must not be empty, and can't be changed.
+	// Selector selects the pods of the singleton in the same namespace. It must not be
+	// empty and can't be changed.
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="spec.selector is empty and would pick every pod of the namespace: give matchLabels (as {app: my-database}) or matchExpressions"
@@ -44,35 +44,35 @@ type StatefulSingletonSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="spec.selector.matchExpressions: In and NotIn need values, Exists and DoesNotExist take none"
 	Selector LabelSelector `json:"selector"`
 
-	// MaxTransitionTime is how long a handoff may take, in seconds, before phase
-	// is Failed and the message says what would help. It bounds patience, not
-	// safety: the handoff still completes if the proof comes later.
+	// MaxTransitionTime is the time in seconds after which a handoff that has not completed
+	// sets phase to Failed. The message then says what to do. The handoff still completes
+	// if the proof of termination comes later.
 	//
 	// +optional
 	// +default=300
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="spec.maxTransitionTime is out of range: give seconds from 1 to 3600 (default 300)"
 	MaxTransitionTime int32 `json:"maxTransitionTime,omitempty"`
 
-	// TerminationGracePeriod is the time that a pod has to stop, in seconds. It
-	// counts only where respectPodGracePeriod is false.
+	// TerminationGracePeriod is the time in seconds that a pod has to stop. It applies only
+	// if respectPodGracePeriod is false.
 	//
 	// +optional
 	// +default=30
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="spec.terminationGracePeriod is out of range: give seconds from 0 to 3600 (default 30)"
 	TerminationGracePeriod *int32 `json:"terminationGracePeriod,omitempty"`
 
-	// RespectPodGracePeriod leaves the pod's own terminationGracePeriodSeconds as
-	// it is. False sets it to terminationGracePeriod.
+	// RespectPodGracePeriod keeps the pod's own terminationGracePeriodSeconds. False replaces
+	// it with terminationGracePeriod.
 	//
 	// +optional
 	// +default=true
 	RespectPodGracePeriod *bool `json:"respectPodGracePeriod,omitempty"`
 
-	// Containers names the containers to hold, one regular container at least.
-	// Default: every regular container of the pod. A container that is not named
-	// runs in the standby too. An init container that is named is held: a native
-	// sidecar that writes to the data, say. What comes after it in the pod is then
-	// pulled and started after the release.
+	// Containers are the names of the containers to hold, with at least one regular container.
+	// Default: all regular containers of the pod. Containers that are not named also run in
+	// the standby. You can name init containers, for example a native sidecar that writes
+	// to the data. The containers after a held init container are pulled and started
+	// after the release.
 	//
 	// +optional
 	// +listType=atomic
@@ -82,108 +82,106 @@ type StatefulSingletonSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(name, self.exists_one(other, other == name))",message="spec.containers names a container twice: name each once"
 	Containers []string `json:"containers,omitempty"`
 
-	// HoldInitContainers holds all of the user's init containers. By default those
-	// that containers does not name run in the standby while the old pod still runs,
-	// so that the standby is warm. Set it where an init container touches the data (a
-	// migration, a chown); the handoff then takes as long as they do.
+	// HoldInitContainers holds all init containers of the pod. By default, init containers that
+	// spec.containers does not name run in the standby while the old pod still runs. Set
+	// this field if an init container writes to the data, for example a migration. The
+	// handoff then includes the time of the init containers.
 	//
 	// +optional
 	// +default=false
 	HoldInitContainers bool `json:"holdInitContainers,omitempty"`
 
-	// Drain is what becomes of the holder when its node is drained: Surge (default)
-	// or Evict.
+	// Drain says what happens when the holder's node is drained: Surge (default) or Evict.
 	//
-	// Surge replaces it first. A PodDisruptionBudget has evictions of the holder
-	// wait, and once its node is cordoned, or takes a NoSchedule or NoExecute taint
-	// that the pod does not tolerate, the owning Deployment is rolled, as `kubectl
-	// rollout restart` does it: the next pod warms up on another node, and the
-	// handoff is that of a rollout. If none is warm there within maxTransitionTime,
-	// the budget is lifted and the drain goes on. Where the owner can bring up no pod
-	// beside the holder (a StatefulSet, strategy Recreate, maxSurge 0, a Deployment
-	// that is paused), and where another budget covers the holder, there is no such
-	// budget: the condition EvictionBlocked tells which. A taint with effect NoExecute has
-	// Kubernetes delete the pod without asking any budget, once its tolerationSeconds
-	// are over.
+	// With Surge, a PodDisruptionBudget blocks evictions of the holder. When the node is
+	// cordoned, or has a NoSchedule or NoExecute taint that the pod does not tolerate, the
+	// controller rolls the owning Deployment as `kubectl rollout restart` does. The next pod
+	// warms up on another node, and the handoff follows. If no pod is warm on another node
+	// within maxTransitionTime, the controller deletes the budget, and the drain continues.
 	//
-	// Evict lets an eviction stop the holder at once.
+	// The controller creates no budget if the owner cannot create a pod beside the holder:
+	// a StatefulSet, strategy Recreate, maxSurge 0, or a paused Deployment. It also creates
+	// none if another budget covers the holder. The condition EvictionBlocked has the reason.
+	// For a taint with effect NoExecute, Kubernetes deletes the pod after its
+	// tolerationSeconds and does not consult budgets.
+	//
+	// With Evict, an eviction stops the holder at once.
 	//
 	// +optional
 	// +default="Surge"
 	Drain DrainPolicy `json:"drain,omitempty"`
 
-	// Handoff is when a rollout's pod takes over: Automatic (default), as soon as it
-	// is warm, or Manual: it waits, warm, until a person gives the annotation
-	// `apps.statefulsingleton.com/handover` a new value. Where the holder goes anyway,
-	// since it was deleted or evicted, or its node is drained and drain is Surge,
-	// nobody is waited for.
+	// Handoff says when the new pod of a rollout takes over. Automatic (default): as soon as
+	// the pod is warm. Manual: when you give the annotation
+	// `apps.statefulsingleton.com/handover` a new value. The handoff does not wait for
+	// the annotation if the holder is deleted or evicted, or if its node is drained and
+	// drain is Surge.
 	//
-	// While a pod waits, `kubectl rollout status` waits too, and after the
-	// Deployment's progressDeadlineSeconds it reports that the deadline is exceeded.
-	// The Deployment does nothing about that.
+	// While the new pod waits, `kubectl rollout status` waits too. After the Deployment's
+	// progressDeadlineSeconds it reports that the deadline is exceeded. The Deployment
+	// does not roll back.
 	//
 	// +optional
 	// +default="Automatic"
 	Handoff HandoffPolicy `json:"handoff,omitempty"`
 }
 
-// DrainPolicy is what becomes of the holder when its node is drained.
+// DrainPolicy says what happens when the holder's node is drained.
 //
 // +kubebuilder:validation:Enum=Surge;Evict
 type DrainPolicy string
 
 const (
-	// DrainSurge: another pod warms up on another node first.
+	// DrainSurge: the next pod warms up on another node before the holder stops.
 	DrainSurge DrainPolicy = "Surge"
 	// DrainEvict: an eviction stops the holder at once.
 	DrainEvict DrainPolicy = "Evict"
 )
 
-// HandoffPolicy is when a rollout's pod takes over.
+// HandoffPolicy says when the new pod of a rollout takes over.
 //
 // +kubebuilder:validation:Enum=Automatic;Manual
 type HandoffPolicy string
 
 const (
-	// HandoffAutomatic: as soon as it is warm.
+	// HandoffAutomatic: as soon as the pod is warm.
 	HandoffAutomatic HandoffPolicy = "Automatic"
-	// HandoffManual: once a person says so.
+	// HandoffManual: when a person requests the handoff.
 	HandoffManual HandoffPolicy = "Manual"
 )
 
-// Phase is where a singleton stands. It is empty while no pod is there and none
-// is expected.
+// Phase is the phase of a singleton. It is empty while no pod exists and none is expected.
 //
 // +kubebuilder:validation:Enum=Running;Transitioning;Failed
 type Phase string
 
 const (
-	// PhaseRunning: there is a holder, and no handoff is under way.
+	// PhaseRunning: there is a holder, and no handoff is in progress.
 	PhaseRunning Phase = "Running"
-	// PhaseTransitioning: a handoff is under way.
+	// PhaseTransitioning: a handoff is in progress.
 	PhaseTransitioning Phase = "Transitioning"
-	// PhaseFailed: a handoff takes longer than spec.maxTransitionTime, or can't go
-	// on without a person. The message says what would help.
+	// PhaseFailed: a handoff takes longer than spec.maxTransitionTime, or cannot continue
+	// without a person. The message says what to do.
 	PhaseFailed Phase = "Failed"
 )
 
-// Proof is why the controller knows that a holder is dead.
+// Proof is the proof of termination of a holder.
 //
 // +kubebuilder:validation:Enum=NeverSignalled;KubeletReported;NodeOutOfService;Attested
 type Proof string
 
 const (
-	// ProofNeverSignalled: the holder was recorded, but was deleted or ended before
-	// its signal, or deleted before it was bound to a node: it never started.
+	// ProofNeverSignalled: the pod never started its main process. It was deleted or ended
+	// before its signal, or deleted before it was bound to a node.
 	ProofNeverSignalled Proof = "NeverSignalled"
-	// ProofKubeletReported: the kubelet ended the pod, which its own hand wrote, and
-	// reported every held container as terminated, or never created.
+	// ProofKubeletReported: the kubelet reported a terminal phase, and reported every held
+	// container as terminated or as never created.
 	ProofKubeletReported Proof = "KubeletReported"
-	// ProofNodeOutOfService: the pod's node does not answer and bears the taint
-	// `node.kubernetes.io/out-of-service`, by which a person vouches that it is off.
+	// ProofNodeOutOfService: the pod's node does not answer and has the taint
+	// `node.kubernetes.io/out-of-service`, with which a person states that the node is off.
 	ProofNodeOutOfService Proof = "NodeOutOfService"
-	// ProofAttested: a person vouched for it with the annotation
-	// `apps.statefulsingleton.com/attest-terminated`, and the kubelet could not be asked.
+	// ProofAttested: a person attested the termination with the annotation
+	// `apps.statefulsingleton.com/attest-terminated`, and the kubelet cannot report it.
 	ProofAttested Proof = "Attested"
 )
 
@@ -193,47 +191,47 @@ const (
 type Cause string
 
 const (
-	// CauseCreated: there was no holder, and a first pod came.
+	// CauseCreated: there was no holder, and a pod was created.
 	CauseCreated Cause = "Created"
-	// CauseAdopted: a pod that ran before the singleton existed holds by fact.
+	// CauseAdopted: a pod that ran before the singleton existed became the holder.
 	CauseAdopted Cause = "Adopted"
-	// CauseRollout: a pod of a newer revision came.
+	// CauseRollout: a pod of a newer revision was created.
 	CauseRollout Cause = "Rollout"
-	// CauseDrain: the holder's node was drained, and the holder replaced before it
-	// was evicted.
+	// CauseDrain: the holder's node was drained, and the holder was replaced before it was
+	// evicted.
 	CauseDrain Cause = "Drain"
-	// CauseHandover: a person asked for it with the annotation
+	// CauseHandover: a person requested the handoff with the annotation
 	// `apps.statefulsingleton.com/handover`.
 	CauseHandover Cause = "Handover"
 	// CauseEviction: the holder was evicted, preempted, or removed by a taint.
 	CauseEviction Cause = "Eviction"
 	// CauseDeletion: the holder was deleted.
 	CauseDeletion Cause = "Deletion"
-	// CauseScaleDown: the holder's owner wants no pod any more: it was scaled to zero or
-	// deleted, or it is a Job whose pod has succeeded.
+	// CauseScaleDown: the holder's owner was scaled to zero or deleted, or is a Job whose pod
+	// has succeeded.
 	CauseScaleDown Cause = "ScaleDown"
-	// CauseCompletion: the holder's pod ended by itself, in phase Succeeded or Failed.
+	// CauseCompletion: the pod ended by itself, with phase Succeeded or Failed.
 	CauseCompletion Cause = "Completion"
 )
 
-// Transition is one change of holder.
+// Transition is one change of the holder.
 type Transition struct {
-	// From is the pod that held before. Empty where there was none.
+	// From is the name of the old holder. Empty if there was none.
 	// +optional
 	From string `json:"from,omitempty"`
-	// FromUID is the uid of the pod that held before.
+	// FromUID is the UID of the old holder.
 	// +optional
 	FromUID types.UID `json:"fromUID,omitempty"`
-	// To is the pod that holds now. Empty while no pod has been chosen.
+	// To is the name of the new holder. Empty until the new holder is recorded.
 	// +optional
 	To string `json:"to,omitempty"`
 	// Cause is what began the handoff.
 	Cause Cause `json:"cause"`
-	// Proof is why the old holder is known to be dead. Empty where there was none.
+	// Proof is the proof that the old holder has terminated. Empty if there was no old holder.
 	// +optional
 	Proof Proof `json:"proof,omitempty"`
-	// Started is when the controller saw the cause, or, in a rollout, when the new
-	// pod was created.
+	// Started is when the controller saw the cause. In a rollout it is when the new pod was
+	// created.
 	// +optional
 	Started *metav1.MicroTime `json:"started,omitempty"`
 	// Terminated is when the controller saw the proof.
@@ -245,83 +243,80 @@ type Transition struct {
 	// Ready is when the controller saw the new holder's pod Ready.
 	// +optional
 	Ready *metav1.MicroTime `json:"ready,omitempty"`
-	// GapMilliseconds is the time from the old main process's exit to the new
-	// one's start, in milliseconds, as the kubelet's reports of both reached the
-	// controller. A pod that only a readiness probe tells of counts as started
-	// when that probe succeeds, so its gap includes the application's own start.
+	// GapMilliseconds is the time in milliseconds from the exit of the old main process to
+	// the start of the new main process, measured when the kubelet's reports reached the
+	// controller. If only a readiness probe reports the start, the gap includes the time
+	// until the probe succeeds.
 	// +optional
 	GapMilliseconds *int64 `json:"gapMilliseconds,omitempty"`
 }
 
-// Conditions of a StatefulSingleton, besides Ready, Reconciling and Stalled as
-// kstatus reads them.
+// Conditions of a StatefulSingleton. Ready, Reconciling and Stalled follow kstatus.
 const (
-	// ConditionReady: the holder is Ready and no handoff is under way, or no pod
-	// is asked for. Pods that are created now are held.
+	// ConditionReady: the holder is Ready and no handoff is in progress. It is also True if no
+	// pod is expected and new pods are held.
 	ConditionReady = "Ready"
-	// ConditionReconciling: a handoff is under way.
+	// ConditionReconciling: a handoff is in progress.
 	ConditionReconciling = "Reconciling"
-	// ConditionStalled: nothing goes on without a person.
+	// ConditionStalled: the handoff takes longer than spec.maxTransitionTime, or cannot continue
+	// without a person.
 	ConditionStalled = "Stalled"
-	// ConditionPolicyInstalled: a dry-run showed that a pod which is created now
-	// is injected.
+	// ConditionPolicyInstalled: a dry-run showed that new pods are injected.
 	ConditionPolicyInstalled = "PolicyInstalled"
-	// ConditionDraining is there, and True, while the holder's node is drained and
-	// spec.drain is Surge. Its lastTransitionTime is when the controller saw that.
+	// ConditionDraining exists, with status True, while the holder's node is drained and
+	// spec.drain is Surge. Its lastTransitionTime is when the controller saw the drain.
 	ConditionDraining = "Draining"
-	// ConditionEvictionBlocked: evictions of the holder are blocked until another pod is warm. The
-	// reason tells why they don't.
+	// ConditionEvictionBlocked: evictions of the holder are blocked until another pod is warm. If
+	// it is False, the reason says why.
 	ConditionEvictionBlocked = "EvictionBlocked"
 )
 
-// Handover is a person's word that the holder be replaced.
+// Handover is a handoff that a person requested.
 type Handover struct {
-	// Value is that of the annotation `apps.statefulsingleton.com/handover`.
+	// Value is the value of the annotation `apps.statefulsingleton.com/handover`.
 	Value string `json:"value"`
-	// Refused is why nothing was done. Empty: the holder was replaced.
+	// Refused says why the request was ignored. Empty: the holder was replaced.
 	// +optional
 	Refused string `json:"refused,omitempty"`
 }
 
-// StatefulSingletonStatus is what the controller saw and did. Holder and epoch in
-// it are the record: every change of them is a compare-and-swap.
+// StatefulSingletonStatus is the observed state of a StatefulSingleton. The holder and the
+// epoch are the record: every change of the record is a compare-and-swap.
 type StatefulSingletonStatus struct {
-	// ActivePod is the holder: the pod that may run its main processes. At most one.
+	// ActivePod is the name of the holder: the pod that may run its main processes.
 	// +optional
 	ActivePod string `json:"activePod,omitempty"`
-	// ActivePodUID is the uid of the holder.
+	// ActivePodUID is the UID of the holder.
 	// +optional
 	ActivePodUID types.UID `json:"activePodUID,omitempty"`
-	// ActiveNode is the node that the holder is bound to.
+	// ActiveNode is the node of the holder.
 	// +optional
 	ActiveNode string `json:"activeNode,omitempty"`
-	// ActiveBarrier is the ConfigMap that the holder's barriers read, empty where it
-	// has none. It exists already: a new pod whose barrier names it is refused, since
-	// nothing would hold it.
+	// ActiveBarrier is the ConfigMap of the holder's barriers. Empty: the holder has no
+	// barrier. A new pod with the same ConfigMap is rejected, because nothing would hold it.
 	// +optional
 	ActiveBarrier string `json:"activeBarrier,omitempty"`
-	// Epoch grows by one with each holder: the fencing token.
+	// Epoch is the fencing token. It grows by one with each holder.
 	// +optional
 	Epoch int64 `json:"epoch,omitempty"`
-	// Phase is where the singleton stands.
+	// Phase is the phase of the singleton.
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
-	// TransitionTimestamp is when the current handoff began, or the last one.
+	// TransitionTimestamp is when the current or last handoff began.
 	// +optional
 	TransitionTimestamp *metav1.MicroTime `json:"transitionTimestamp,omitempty"`
-	// Message says in a sentence what goes on and, where a person is needed, what to do.
+	// Message describes the state and, if a person is needed, says what to do.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// StandbyPods are the names of the injected pods that are held, the one that
-	// would be released next first.
+	// StandbyPods are the names of the standbys, in the order in which they would be released.
 	// +optional
 	// +listType=atomic
 	StandbyPods []string `json:"standbyPods,omitempty"`
-	// LastTransition is the last change of holder.
+	// LastTransition is the last change of the holder.
 	// +optional
 	LastTransition *Transition `json:"lastTransition,omitempty"`
 	// Handover is the last value of the annotation `apps.statefulsingleton.com/handover`
-	// that is done with: it acts once.
+	// that was handled. Each value causes at most one handoff.
 	// +optional
 	Handover *Handover `json:"handover,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, EvictionBlocked, Draining.
@@ -329,7 +324,7 @@ type StatefulSingletonStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// ObservedGeneration is the generation of the spec that this status speaks of.
+	// ObservedGeneration is the generation of the spec from which the status was computed.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
