@@ -18,45 +18,42 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Users choose how many pods a selector picks, and how large the pods are. These
-// constants bound the memory that a Snapshot takes, and that reading it takes.
+// These constants bound the memory for a Snapshot, and for reading it. Users choose how many pods a selector matches,
+// and how large the pods are.
 const (
-	// MaxPods is the largest number of pods that match one list of a singleton: those that
-	// the selector picks, or those that bear the singleton's label.
+	// MaxPods is the maximum number of pods that the selector matches, and of pods with the singleton's label.
 	MaxPods = 250
-	// podsPerPage is the number of pods that one request reads. An ordinary singleton has
-	// fewer, and needs no second request.
+	// podsPerPage is the number of pods that one request reads. Most singletons need one request.
 	podsPerPage = 16
 	// singletonsPerPage is the number of StatefulSingletons that one request reads.
 	singletonsPerPage = 250
-	// maxNames is the largest number of objects of one kind that the pods may refer to.
+	// maxNames is the maximum number of objects of one kind that the pods may refer to.
 	maxNames = 250
-	// namesAtOnce is the number of these objects that are read at once.
+	// namesAtOnce is the number of these objects that are read concurrently.
 	namesAtOnce = 4
-	// MaxBytes is the largest size of the pods, and of what they refer to, in one Snapshot,
-	// encoded as protobuf and trimmed.
+	// MaxBytes is the maximum size in bytes of the pods, and of the objects that they refer to, in one Snapshot. It
+	// counts trimmed objects, encoded as protobuf.
 	MaxBytes = 3 << 20
-	// longString is the number of bytes from which on trim cuts or removes a string. It is
-	// longer than each string that package handoff compares with.
+	// longString is the size in bytes above which trim cuts or removes a string. It is longer than every string that
+	// package handoff compares.
 	longString = 256
 )
 
-// A response of at most this many bytes is read at once with all others. Of larger
-// responses, one at a time is read and decoded.
+// Responses up to this size in bytes are read concurrently. Larger responses are read and decoded one at a time.
 const (
 	listAtOnce   = 1 << 20
 	objectAtOnce = 128 << 10
 )
 
-// TooManyPodsError says that the pods of a singleton exceed MaxPods or MaxBytes. Nothing
-// may be decided then: a pod that was not read may run.
+// TooManyPodsError is the error if the pods of a singleton exceed MaxPods or MaxBytes. No decision is possible then,
+// because a pod that was not read may run.
 type TooManyPodsError struct {
-	// What exceeds which bound.
+	// What says which bound is exceeded.
 	What      string
 	Singleton *v1.StatefulSingleton
 }
 
-// Error says what exceeds which bound, and what to do.
+// Error says which bound is exceeded, and what to do.
 func (e *TooManyPodsError) Error() string {
 	namespace, picked := e.Singleton.Namespace, metav1.FormatLabelSelector(e.Singleton.Spec.Selector.Meta())
 	return fmt.Sprintf("%s. No pod is released or let go of until fewer match. Delete the pods that have ended: "+
@@ -64,14 +61,14 @@ func (e *TooManyPodsError) Error() string {
 		e.What, namespace, picked)
 }
 
-// reading is one Observe: it bounds what is kept of all its reads.
+// reading is one call of Observe. It bounds the memory of all its reads.
 type reading struct {
 	Observer
 	singleton *v1.StatefulSingleton
 	bytes     atomic.Int64
 }
 
-// keep counts the object, which is trimmed, and fails above MaxBytes.
+// keep counts a trimmed object. It returns an error above MaxBytes.
 func (r *reading) keep(o interface{ Size() int }) error {
 	if r.bytes.Add(int64(o.Size())) > MaxBytes {
 		return &TooManyPodsError{fmt.Sprintf("the pods, and the objects that they refer to, take more than %d MiB", MaxBytes>>20), r.singleton}
@@ -79,7 +76,7 @@ func (r *reading) keep(o interface{ Size() int }) error {
 	return nil
 }
 
-// podsThat lists whole pods, page by page, and trims each page before it reads the next.
+// podsThat lists pods page by page, and trims each page before it reads the next.
 func (r *reading) podsThat(ctx context.Context, match client.ListOption) (all []corev1.Pod, err error) {
 	for next, first := "", true; first || next != ""; first = false {
 		if next != "" && len(all) <= podsPerPage {
@@ -108,8 +105,7 @@ func (r *reading) podsThat(ctx context.Context, match client.ListOption) (all []
 	return all, nil
 }
 
-// countPods fails if more than MaxPods match. It reads metadata only, which is smaller
-// than the pods are.
+// countPods returns an error if more than MaxPods match. It reads only the metadata of the pods.
 func (r *reading) countPods(ctx context.Context, match client.ListOption) error {
 	count := 0
 	for next, first := "", true; first || next != ""; first = false {
@@ -128,8 +124,7 @@ func (r *reading) countPods(ctx context.Context, match client.ListOption) error 
 	return nil
 }
 
-// trim removes from an object what package handoff does not read, as far as it may be
-// large.
+// trim removes large fields from an object that package handoff does not read.
 func trim(o client.Object) {
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -145,7 +140,7 @@ func trim(o client.Object) {
 	maps.DeleteFunc(annotations, func(key, value string) bool {
 		return len(value) > longString && !strings.HasPrefix(key, v1.GroupVersion.Group+"/")
 	})
-	// Proofs read who wrote the status, and when a pod was last written.
+	// Proofs read the managed fields of the status, and the times of all entries are read.
 	fields := o.GetManagedFields()
 	for i := range fields {
 		if f := fields[i].FieldsV1; f != nil && !strings.Contains(f.GetRawString(), `"f:status"`) {
@@ -173,7 +168,7 @@ func cut(texts []string) {
 	}
 }
 
-// shortened copies what it keeps, because a part of a string keeps all of it in memory.
+// shortened copies the beginning of a string, because a substring keeps the whole string in memory.
 func shortened(text string) string {
 	if len(text) > longString {
 		return strings.Clone(text[:longString])
@@ -181,7 +176,7 @@ func shortened(text string) string {
 	return text
 }
 
-// turn is one read that may have to wait until other reads of large responses are over.
+// turn is a read that may have to wait for other reads of large responses.
 type turn struct {
 	// free is the size in bytes up to which the response is read without waiting.
 	free int
@@ -191,8 +186,8 @@ type turn struct {
 
 type turnKey struct{}
 
-// alone calls read, whose one request waits for its turn if the response has more than
-// free bytes. The turn ends when read returns: read decodes and trims within it.
+// alone calls read. Its request waits if the response has more than free bytes. The next read can begin when read
+// returns, because read decodes and trims the response.
 func alone(ctx context.Context, free int, read func(context.Context) error) error {
 	t := &turn{free: free}
 	defer func() {
@@ -203,8 +198,8 @@ func alone(ctx context.Context, free int, read func(context.Context) error) erro
 	return read(context.WithValue(ctx, turnKey{}, t))
 }
 
-// LimitLargeResponses has clients of the config read one large response at a time in what
-// an Observer reads live, because the workers together could otherwise fill the memory.
+// LimitLargeResponses makes clients of the config read one large response at a time in the live reads of an Observer.
+// Together, the workers could otherwise fill the memory.
 func LimitLargeResponses(config *rest.Config) {
 	turns := make(chan struct{}, 1)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &limiter{next, turns} })
@@ -223,7 +218,7 @@ func (l *limiter) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// limitedBody waits for its turn once free bytes are read.
+// limitedBody waits after the first free bytes.
 type limitedBody struct {
 	io.ReadCloser
 	context context.Context

@@ -1,4 +1,4 @@
-// Package observe reads what a decision about a singleton rests on.
+// Package observe reads the Snapshot of a decision.
 package observe
 
 import (
@@ -21,17 +21,16 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// Observer reads the world about a singleton.
+// Observer reads Snapshots.
 type Observer struct {
-	// Client reads what may lag. It may be Live, too.
+	// Client reads from the cache. It may be the same as Live.
 	Client client.Reader
-	// Live reads from the API server what a decision rests on.
+	// Live reads from the API server.
 	Live client.Reader
 }
 
-// Observe reads everything that a decision rests on, as much at once as can be: while
-// it reads, nothing may run. The singleton was read before, so that a record which moves
-// meanwhile fails the compare-and-swap.
+// Observe reads the Snapshot of a singleton, with concurrent reads, because no main process may run while it reads.
+// The singleton was read before: if its record changes meanwhile, the compare-and-swap fails.
 func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) (handoff.Snapshot, error) {
 	s := handoff.Snapshot{Singleton: singleton}
 	r := &reading{Observer: o, singleton: singleton}
@@ -49,10 +48,9 @@ func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) 
 	return s, nil
 }
 
-// othersAndPods reads the other singletons of the namespace, and then the pods. One that
-// is not among the others is gone, and what it has done to the pods is seen; or it comes
-// later, and sees what this one does. They may be many, and matter where a pod may be
-// released, or let go of: else those in the cache will do.
+// othersAndPods reads the other singletons of the namespace, and then the pods. If another singleton was deleted
+// before, the reads of the pods show its writes. If it is created later, it sees the writes of this singleton. Live
+// reads are needed only if a pod may be released, or if its finalizer may be removed.
 func (r *reading) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err error) {
 	lists := []func(context.Context) ([]v1.StatefulSingleton, error){r.liveSingletons}
 	if s.Singleton.DeletionTimestamp.IsZero() && r.SeemsToStay(ctx, s.Singleton) {
@@ -73,8 +71,7 @@ func (r *reading) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err e
 	return nil
 }
 
-// pods reads those that bear the singleton's label, those that the selector picks, and
-// the recorded holder.
+// pods reads the pods with the singleton's label, the pods that the selector matches, and the recorded holder.
 func (r *reading) pods(ctx context.Context, s *handoff.Snapshot) error {
 	singleton := s.Singleton
 	labelled := client.MatchingLabels{v1.SingletonLabel: singleton.Name}
@@ -82,7 +79,7 @@ func (r *reading) pods(ctx context.Context, s *handoff.Snapshot) error {
 	selected := client.MatchingLabelsSelector{Selector: selector}
 	switch {
 	case err != nil:
-		// A selector that is none picks nothing: the Injector says what is wrong with it.
+		// An invalid selector matches no pod. The Injector reports it.
 		err = r.listPods(ctx, s, labelled)
 	case !r.selectorDoes(ctx, singleton, selector):
 		err = r.listPods(ctx, s, selected, labelled)
@@ -102,8 +99,8 @@ func (r *reading) pods(ctx context.Context, s *handoff.Snapshot) error {
 	return err
 }
 
-// selectorDoes tells whether, as the caches have it, the holder stays and the selector
-// picks every pod that bears the singleton's label.
+// selectorDoes returns true if, in the cache, the holder keeps running and the selector matches every pod with the
+// singleton's label.
 func (o Observer) selectorDoes(ctx context.Context, singleton *v1.StatefulSingleton, selector labels.Selector) bool {
 	if !singleton.DeletionTimestamp.IsZero() || !o.SeemsToStay(ctx, singleton) {
 		return false
@@ -112,7 +109,7 @@ func (o Observer) selectorDoes(ctx context.Context, singleton *v1.StatefulSingle
 	return err == nil && !slices.ContainsFunc(pods, func(pod metav1.PartialObjectMetadata) bool { return !selector.Matches(labels.Set(pod.Labels)) })
 }
 
-// Labelled are the pods that bear the singleton's label, as the cache has them.
+// Labelled returns the pods with the singleton's label, from the cache.
 func (o Observer) Labelled(ctx context.Context, singleton *v1.StatefulSingleton) ([]metav1.PartialObjectMetadata, error) {
 	pods := &metav1.PartialObjectMetadataList{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
@@ -120,22 +117,21 @@ func (o Observer) Labelled(ctx context.Context, singleton *v1.StatefulSingleton)
 	return pods.Items, err
 }
 
-// SeemsToStay tells whether, as the cache has it, the recorded holder is there and nobody
-// asked it to stop.
+// SeemsToStay returns true if, in the cache, the recorded holder exists and is not terminating.
 func (o Observer) SeemsToStay(ctx context.Context, singleton *v1.StatefulSingleton) bool {
 	holder := PodMetadata()
 	err := o.Client.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: singleton.Status.ActivePod}, holder)
 	return err == nil && holder.UID == singleton.Status.ActivePodUID && holder.DeletionTimestamp == nil
 }
 
-// PodMetadata is a pod of which the metadata alone is read, as the cache has it.
+// PodMetadata returns an object with which to read the metadata of a pod.
 func PodMetadata() *metav1.PartialObjectMetadata {
 	m := &metav1.PartialObjectMetadata{}
 	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	return m
 }
 
-// listPods adds the pods that match, each once.
+// listPods adds the pods that match, without duplicates.
 func (r *reading) listPods(ctx context.Context, s *handoff.Snapshot, matches ...client.ListOption) error {
 	lists := make([][]corev1.Pod, len(matches))
 	reads, readContext := errgroup.WithContext(ctx)
@@ -192,7 +188,7 @@ func (r *reading) liveSingletons(ctx context.Context) (all []v1.StatefulSingleto
 	return all, nil
 }
 
-// surroundings reads what is wanted besides the pods, all at once.
+// surroundings reads the other objects of the Snapshot concurrently.
 func (r *reading) surroundings(ctx context.Context, s *handoff.Snapshot) error {
 	namespace, want := s.Singleton.Namespace, wantedFor(s)
 	reads, readContext := errgroup.WithContext(ctx)
@@ -201,7 +197,7 @@ func (r *reading) surroundings(ctx context.Context, s *handoff.Snapshot) error {
 		return err
 	})
 	reads.Go(func() (err error) {
-		// Nothing is proven by these, and they cost no request.
+		// No proof rests on these reads, which come from the cache.
 		s.CachedNodes, err = named[corev1.Node](readContext, r, r.Client, "", want.cachedNodes)
 		return err
 	})
@@ -231,9 +227,8 @@ func (r *reading) surroundings(ctx context.Context, s *handoff.Snapshot) error {
 	return reads.Wait()
 }
 
-// wanted are the names of the pods' owners, and of their nodes and claims where they
-// count: during a handoff, and where the holder's node may be lost. An empty name is
-// that of none.
+// wanted has the names of the pods' owners, nodes and claims. Nodes and claims are read during a handoff, or if the
+// holder's node may be lost. An empty name stands for no object.
 type wanted struct{ replicaSets, statefulSets, nodes, cachedNodes, claims sets.Set[string] }
 
 func wantedFor(s *handoff.Snapshot) wanted {
@@ -263,7 +258,7 @@ func wantedFor(s *handoff.Snapshot) wanted {
 	return w
 }
 
-// ownerName is the name of the owner that controls the object, if it is of that kind.
+// ownerName returns the name of the object's controller if it has the kind. Empty: it has not.
 func ownerName(object metav1.Object, kind string) string {
 	if owner := metav1.GetControllerOf(object); owner != nil && owner.Kind == kind {
 		return owner.Name
@@ -271,8 +266,7 @@ func ownerName(object metav1.Object, kind string) string {
 	return ""
 }
 
-// named reads objects, a few at once. One that does not exist is missing from what
-// it returns, by name.
+// named reads objects by name, a few at a time. The result has no entry for an object that does not exist.
 func named[T any, P interface {
 	*T
 	client.Object
