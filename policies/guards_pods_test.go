@@ -376,7 +376,7 @@ func testBeingDeleted(t *testing.T, config *rest.Config) {
 	}
 	const refused = "StatefulSingleton being-deleted/db selects this pod, but Kyverno has not injected it. The StatefulSingleton is being" +
 		" deleted, and its last pod is not proven dead. Until it is, a pod that is not held is refused. The deletion waits: the" +
-		" StatefulSingleton goes once pod db-0 has ended"
+		" StatefulSingleton is removed once pod db-0 has terminated"
 	waitForRefusal(t, c, bare(s.Namespace, s), refused)
 	wantAnswer(t, c.Create(t.Context(), podOf(s.Namespace, map[string]string{"app": "web"}), client.DryRunAll), "")
 	wantAnswer(t, c.Create(t.Context(), injectedPod(t, "shell", s), client.DryRunAll), "")

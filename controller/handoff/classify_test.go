@@ -43,11 +43,11 @@ func TestHolds(t *testing.T) {
 		Container(corev1.Container{Name: "late"})
 	got := handoff.Holds(pod.Obj(), MakeSnapshot().HoldInit().Singleton)
 	want := []handoff.Hold{
-		{Container: "migrate", Init: true, By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
-		{Container: "seed", Init: true, By: handoff.ByNothing},
-		{Container: "app", By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
-		{Container: "side", By: handoff.ByWrapper},
-		{Container: "late", By: handoff.ByNothing},
+		{Container: "migrate", Named: true, Init: true, By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
+		{Container: "seed", Named: true, Init: true, By: handoff.ByNothing},
+		{Container: "app", Named: true, By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
+		{Container: "side", Named: true, By: handoff.ByWrapper},
+		{Container: "late", Named: true, By: handoff.ByNothing},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -24,7 +24,7 @@ import (
 type Status struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Phase is status.phase: empty while no pod is there and none is expected.
+	// Phase is status.phase: empty while no pod exists and none is expected.
 	Phase v1.Phase `json:"phase"`
 	// Epoch is that of the holder, or of the last one.
 	Epoch int64 `json:"epoch"`

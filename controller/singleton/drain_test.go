@@ -180,7 +180,7 @@ func TestDrainTimesOut(t *testing.T) {
 
 	w.cordon(node, false)
 	w.Eventually(w.budget).ShouldNot(BeNil())
-	w.Eventually(w.reason(v1.ConditionEvictionBlocked)).Should(Equal("EvictionBlocked"))
+	w.Eventually(w.reason(v1.ConditionEvictionBlocked)).Should(Equal("BudgetInPlace"))
 	w.Expect(w.reason(v1.ConditionDraining)()).To(BeEmpty())
 }
 
@@ -321,7 +321,7 @@ func TestBudgetIsRefused(t *testing.T) {
 	w.Expect(versions[1]).To(Equal(versions[0]), "what was said is not written again")
 
 	w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
-	w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("EvictionBlocked"))
+	w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("BudgetInPlace"))
 	w.Expect(w.budget()).NotTo(BeNil())
 }
 
@@ -336,7 +336,7 @@ func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
 	w.Expect(c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})).To(Succeed())
 	w.report(pod, ready)
 	w.reconcile(r)
-	w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("EvictionBlocked"))
+	w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("BudgetInPlace"))
 	w.Expect(w.budget()).To(BeNil())
 }
 
@@ -457,7 +457,7 @@ func TestBudgetInAnOldCache(t *testing.T) {
 				return
 			}
 			w.Expect(w.budget()).To(Equal(budget))
-			w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("EvictionBlocked"))
+			w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("BudgetInPlace"))
 		})
 	}
 }

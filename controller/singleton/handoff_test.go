@@ -198,7 +198,7 @@ func wantEvents(w *world, reasons ...string) {
 func wantMetrics(t *testing.T, registry *prometheus.Registry) {
 	t.Helper()
 	want := `
-# HELP statefulsingleton_singletons StatefulSingletons by phase (Idle: no pod is there and none is expected).
+# HELP statefulsingleton_singletons StatefulSingletons by phase (Idle: no pod exists and none is expected).
 # TYPE statefulsingleton_singletons gauge
 statefulsingleton_singletons{phase="Failed"} 0
 statefulsingleton_singletons{phase="Idle"} 0

@@ -41,7 +41,7 @@ func TestStates(t *testing.T) {
 # TYPE statefulsingleton_conditions gauge
 statefulsingleton_conditions{namespace="shop",reason="HolderLost",status="True",type="Stalled"} 2
 statefulsingleton_conditions{namespace="wiki",reason="HolderReady",status="False",type="Stalled"} 1
-# HELP statefulsingleton_singletons StatefulSingletons by phase (Idle: no pod is there and none is expected).
+# HELP statefulsingleton_singletons StatefulSingletons by phase (Idle: no pod exists and none is expected).
 # TYPE statefulsingleton_singletons gauge
 statefulsingleton_singletons{phase="Failed"} 2
 statefulsingleton_singletons{phase="Idle"} 1

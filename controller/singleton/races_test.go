@@ -177,7 +177,7 @@ func TestHolderRemovedDuringDeletion(t *testing.T) {
 	w.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<", time.Second)), "the controller looks again")
 
 	w.reconcile(fresh)
-	w.Expect(w.singleton().Status.Message).To(HavePrefix("the StatefulSingleton is removed once there is a proof that its holder has terminated: pod db-1 is gone"))
+	w.Expect(w.singleton().Status.Message).To(HavePrefix("the StatefulSingleton is removed once there is a proof that its holder has terminated: pod db-1 was removed"))
 	w.annotate(v1.AttestAnnotation, string(pod.UID))
 	w.reconcile(fresh)
 	w.gone()
