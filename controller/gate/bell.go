@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The bell is a named pipe in the volume. The wrapper holds it open for reading, and
-// the sidecar rings it by opening it for writing and closing it again: no byte passes.
+// The bell is a named pipe in the signal volume. The wrapper keeps it open for reading. The sidecar rings it: it
+// opens the pipe for writing and closes it, and writes nothing.
 //
-// It is no more than a hint to look at the signal file. Inotify would do, but the
-// process that a main process becomes would begin by closing it, and the kernel lets a
-// grace period pass before it is closed: some 15 ms, in the gap of the handoff.
+// The bell only tells the wrapper to read the signal file. Inotify could do that too, but the main process would have
+// to close the inotify descriptor, and the kernel closes it only after a grace period of about 15 ms, during the gap
+// of the handoff.
 
 func (v Volume) bellFile() string { return filepath.Join(string(v), "bell") }
 
-// hangBell makes the bell, if it is not there from before the sidecar was restarted.
+// hangBell creates the bell, unless it exists since before a restart of the sidecar.
 func (v Volume) hangBell() error {
 	err := unix.Mkfifo(v.bellFile(), 0o644)
 	if err == nil {
@@ -35,16 +35,15 @@ func (v Volume) hangBell() error {
 	return nil
 }
 
-// ring has every wrapper that waits look at the signal file. One that does not hear it
-// looks within lookAnyway.
+// ring makes every waiting wrapper read the signal file. A wrapper that misses it reads the file within lookAnyway.
 func (v Volume) ring() {
 	if bell, err := os.OpenFile(v.bellFile(), os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
 		_ = bell.Close()
 	}
 }
 
-// AwaitRelease returns once the signal file releases the pod with that uid, and fails
-// when ctx ends before: with fs.ErrNotExist while the pod is held.
+// AwaitRelease returns nil when the signal file releases the pod with the UID. It returns an error when ctx ends
+// before: fs.ErrNotExist if the pod is held.
 func (v Volume) AwaitRelease(ctx context.Context, uid string) error {
 	rung := v.rung(ctx, slog.New(slog.DiscardHandler))
 	for {
@@ -60,16 +59,14 @@ func (v Volume) AwaitRelease(ctx context.Context, uid string) error {
 	}
 }
 
-// rung reports that the signal file may have changed: when the bell rings, and from
-// time to time besides; where there is no bell, every wrapPoll. The first report comes
-// at once. Reports end with ctx.
+// rung sends when the signal file may have changed: at once, when the bell rings, and periodically. Without a bell it
+// sends every wrapPoll. It stops when ctx ends.
 func (v Volume) rung(ctx context.Context, log *slog.Logger) <-chan struct{} {
 	reports := make(chan struct{}, 1)
 	go func() {
 		warned := false
 		for ctx.Err() == nil {
-			// A ring from here on is heard below, and what it told of before is seen by
-			// whoever gets the report.
+			// The loop below hears later rings. The reader of this report sees the result of earlier rings.
 			bell, err := unix.Open(v.bellFile(), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			if err != nil && !warned {
 				log.Warn("The release is seen by polling alone, without the sidecar's bell", "bell", v.bellFile(), "error", err)
@@ -83,8 +80,8 @@ func (v Volume) rung(ctx context.Context, log *slog.Logger) <-chan struct{} {
 				time.Sleep(wrapPoll)
 				continue
 			}
-			// Asked for nothing, it tells of a writer that is gone: one that came since the
-			// bell was opened. However it ends, it is time to look.
+			// With no events requested, poll reports that a writer has closed the pipe. The result does not matter:
+			// read the signal file in any case.
 			_, err = unix.Poll([]unix.PollFd{{Fd: int32(bell)}}, int(lookAnyway.Milliseconds()))
 			_ = unix.Close(bell)
 			if err != nil && !errors.Is(err, unix.EINTR) {

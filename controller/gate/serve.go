@@ -10,12 +10,11 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// maxConnections is how many clients are served at once. Others wait: whoever can
-// reach the pod must not use up the memory and the files of the sidecar.
+// maxConnections is the maximum number of concurrent clients. It limits what a client on the network can use of the
+// sidecar's memory and files.
 const maxConnections = 32
 
-// Serve answers /healthz and /status on the address until ctx ends. It is there
-// for people who look; the handoff needs none of it.
+// Serve serves /healthz and /status on the address until ctx ends. Handoffs do not need it.
 func (s *Sidecar) Serve(ctx context.Context, address string) error {
 	server := &http.Server{
 		Handler:        s.handler(),
@@ -32,8 +31,8 @@ func (s *Sidecar) Serve(ctx context.Context, address string) error {
 	return server.Serve(netutil.LimitListener(listener, maxConnections))
 }
 
-// served is what /status tells anybody who can reach the pod's address, which is the
-// node's in a pod with hostNetwork. It has no uid and no epoch: a signal is made of them.
+// served is the response of /status. Every client that can reach the pod can read it; with hostNetwork, the address
+// is that of the node. It has no UID and no epoch, because a signal consists of both.
 type served struct {
 	Delivered bool      `json:"delivered"`
 	Released  bool      `json:"released"`
@@ -41,7 +40,7 @@ type served struct {
 	Problem   string    `json:"problem,omitempty"`
 }
 
-// seeLog is the problem that is served for every problem.
+// seeLog is the text that is served for every problem.
 const seeLog = "see the log of container status-sidecar"
 
 func (s *Sidecar) served() served {

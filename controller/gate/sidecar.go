@@ -13,19 +13,17 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// sidecarPoll is how often the sidecar looks at the kubelet's file where inotify
-// fails it.
+// sidecarPoll is how often the sidecar reads the projected file if inotify fails.
 const sidecarPoll = 250 * time.Millisecond
 
-// Sidecar carries the signal from the pod's annotation into the volume that the
-// held containers read.
+// Sidecar copies the signal from the pod's annotation into the volume that the held containers read.
 type Sidecar struct {
 	Volume Volume
 	// Podinfo is the directory into which the kubelet projects the annotation.
 	Podinfo string
-	// UID is the pod's own.
+	// UID is the UID of the pod.
 	UID string
-	// Program is the gate's binary, which is delivered into the volume.
+	// Program is the path of the gate's binary, which is copied into the volume.
 	Program string
 	Log     *slog.Logger
 
@@ -33,23 +31,21 @@ type Sidecar struct {
 	status Status
 }
 
-// Status is where the sidecar stands. See served for the part that anybody may read.
+// Status is the state of the sidecar. See served for what clients can read.
 type Status struct {
-	// Delivered: the held containers find the gate's binary.
+	// Delivered: the gate's binary is in the volume.
 	Delivered bool
 	// Released: the held containers may start their main processes.
 	Released bool
-	// Epoch is the fencing token of the release, 0 while held.
+	// Epoch is the fencing token of the release; 0 while the pod is held.
 	Epoch int64
-	// Since is when the sidecar found the pod to be held, or released. It is
-	// zero until the sidecar has looked.
+	// Since is when the sidecar found the pod held or released; the zero time before the first read.
 	Since time.Time
-	// Problem says why a signal is not obeyed. Empty where there is none. It may
-	// contain uids.
+	// Problem says why a signal is ignored. Empty: there is no problem. It can contain UIDs.
 	Problem string
 }
 
-// Run delivers the gate's binary and then follows the annotation until ctx ends.
+// Run copies the gate's binary into the volume and then follows the annotation until ctx ends.
 func (s *Sidecar) Run(ctx context.Context) error {
 	if s.UID == "" {
 		return errors.New("POD_UID is empty, so a signal could not be told from another pod's: the pod was not injected as it should be; delete it")
@@ -64,9 +60,9 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	s.status.Delivered = true
 	s.mu.Unlock()
 	s.awaitRelease(ctx)
-	// What comes after the release is not urgent. And a process that inotify serves
-	// would take some 15 ms more to exit, since the kernel lets a grace period pass
-	// then: as the last container of its pod, in the gap of the handoff.
+	// After the release nothing is urgent. A process with inotify would also take about 15 ms longer to exit, because
+	// of a grace period of the kernel. The sidecar is the last container of the pod to exit, which is in the gap of
+	// the handoff.
 	ticker := time.NewTicker(lookAnyway)
 	defer ticker.Stop()
 	for {
@@ -79,7 +75,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	}
 }
 
-// awaitRelease follows the annotation closely until the pod is released or ctx ends.
+// awaitRelease follows the annotation with inotify until the pod is released or ctx ends.
 func (s *Sidecar) awaitRelease(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -90,15 +86,15 @@ func (s *Sidecar) awaitRelease(ctx context.Context) {
 	}
 }
 
-// Status is where the sidecar stands.
+// Status returns the state of the sidecar.
 func (s *Sidecar) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// follow makes the signal file what the annotation says. Where that can't be done,
-// or the annotation can't be read, the file stays as it is.
+// follow writes the annotation to the signal file. If the annotation cannot be read, or the file cannot be written,
+// the file stays as it is.
 func (s *Sidecar) follow() {
 	annotation, refusal := s.annotation()
 	missing := errors.Is(refusal, fs.ErrNotExist)
@@ -120,14 +116,13 @@ func (s *Sidecar) follow() {
 	s.report(epoch, refusal)
 }
 
-// annotation reads what the kubelet projects. It is empty where the pod has no
-// signal. The error is fs.ErrNotExist where nothing is projected.
+// annotation reads the projected annotation. It is empty if the pod has no signal. The error is fs.ErrNotExist if
+// nothing is projected.
 func (s *Sidecar) annotation() ([]byte, error) {
 	path := filepath.Join(s.Podinfo, filepath.Base(signal.File))
 	data, err := readSignal(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		// The kubelet replaces the directory behind the path: it may be the old one
-		// that is gone.
+		// The kubelet replaces the directory behind the path, and the old directory may be missing.
 		data, err = readSignal(path)
 	}
 	if err != nil {
@@ -136,8 +131,8 @@ func (s *Sidecar) annotation() ([]byte, error) {
 	return data, nil
 }
 
-// judge tells with which epoch an annotation releases the pod, 0 where it does not.
-// The error is why one that is there is not obeyed.
+// judge returns the epoch with which the annotation releases the pod, or 0. The error says why an annotation is
+// ignored.
 func judge(annotation []byte, uid string) (epoch int64, err error) {
 	if len(annotation) == 0 {
 		return 0, nil
@@ -152,7 +147,7 @@ func judge(annotation []byte, uid string) (epoch int64, err error) {
 	return s.Epoch, nil
 }
 
-// report notes where the pod stands, and logs what is new.
+// report stores the state of the pod, and logs changes.
 func (s *Sidecar) report(epoch int64, problem error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

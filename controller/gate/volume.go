@@ -1,6 +1,5 @@
-// Package gate is what runs inside a held pod: the wrapper in front of a main
-// process, which waits for the signal, and the sidecar, which delivers the wrapper
-// and the signal.
+// Package gate runs inside held pods. The wrapper is in front of a main process and waits for the signal. The sidecar
+// delivers the wrapper and the signal.
 package gate
 
 import (
@@ -18,15 +17,14 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// Volume is the directory that the sidecar and the held containers share.
+// Volume is the signal volume: the directory that the sidecar and the held containers share.
 type Volume string
 
 func (v Volume) signalFile() string { return filepath.Join(string(v), filepath.Base(signal.File)) }
 func (v Volume) gateFile() string   { return filepath.Join(string(v), filepath.Base(signal.GatePath)) }
 
-// Signal reads the signal file, which releases the pod with that uid. The error is
-// fs.ErrNotExist while the pod is held. Any other error holds the pod too: the file
-// can't be read, or it was written for another pod.
+// Signal reads the signal of the pod with the UID. The error is fs.ErrNotExist if there is no signal file. With any
+// other error the pod is held too: the file cannot be read, or is for another pod.
 func (v Volume) Signal(uid string) (signal.Signal, error) {
 	data, err := readSignal(v.signalFile())
 	if err != nil {
@@ -42,9 +40,8 @@ func (v Volume) Signal(uid string) (signal.Signal, error) {
 	return s, nil
 }
 
-// readSignal reads a file that may hold a signal, and of one that is too long just
-// enough to tell. It fails where there is no plain file, which could keep the reader
-// waiting for ever.
+// readSignal reads a file that may contain a signal, up to one byte above the maximum length. It returns an error for
+// anything but a regular file: the read of a pipe could block.
 func readSignal(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -61,13 +58,12 @@ func readSignal(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, signal.MaxLength+1))
 }
 
-// deliveryPoll is how often AwaitDelivery looks. It has to for some milliseconds only.
+// deliveryPoll is how often AwaitDelivery checks the volume. It waits only milliseconds.
 const deliveryPoll = 5 * time.Millisecond
 
-// AwaitDelivery returns once the held containers of the pod with that uid may be
-// created, and fails when ctx ends before: the gate's binary is there for them to run,
-// and no signal is that was written for another pod. A backup tool that restored the
-// volume has put both there before the sidecar began.
+// AwaitDelivery returns nil when the held containers of the pod with the UID may be created: the gate's binary is in
+// the volume, and there is no signal for another pod. A backup tool that restored the volume may have put both there
+// before the sidecar began. It returns an error when ctx ends before.
 func (v Volume) AwaitDelivery(ctx context.Context, uid string) error {
 	ticker := time.NewTicker(deliveryPoll)
 	defer ticker.Stop()
@@ -84,8 +80,7 @@ func (v Volume) AwaitDelivery(ctx context.Context, uid string) error {
 	}
 }
 
-// delivered tells why held containers must not be created yet. It returns nil where
-// they may.
+// delivered returns why held containers must not be created yet, or nil.
 func (v Volume) delivered(uid string) error {
 	if _, err := os.Stat(v.gateFile()); err != nil {
 		return err
@@ -109,8 +104,7 @@ func (v Volume) deliver(source string) error {
 	return nil
 }
 
-// apply makes the signal file hold what the annotation does, or be gone where that
-// is nil.
+// apply writes the annotation to the signal file, or removes the file if the annotation is nil.
 func (v Volume) apply(annotation []byte) error {
 	have, err := readSignal(v.signalFile())
 	switch {
@@ -129,8 +123,8 @@ func (v Volume) apply(annotation []byte) error {
 	return nil
 }
 
-// writeWhole writes a file so that whoever sees it sees all of it. What a writer
-// that died left behind is written over: the volume's size is limited.
+// writeWhole writes a file atomically. It overwrites the temporary file of a writer that was killed, because the size
+// of the volume is limited.
 func writeWhole(path string, mode fs.FileMode, content io.Reader) error {
 	partial := path + ".partial"
 	file, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
@@ -138,7 +132,7 @@ func writeWhole(path string, mode fs.FileMode, content io.Reader) error {
 		return err
 	}
 	_, err = io.Copy(file, content)
-	// The mode that it was opened with is less the umask.
+	// The umask applied to the mode of the open.
 	if err := errors.Join(err, file.Chmod(mode), file.Close()); err != nil {
 		return err
 	}

@@ -8,15 +8,12 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// lookAnyway is how often to look where inotify watches or the bell is heard: inotify
-// does not tell of what the kubelet writes on the other side of a virtual machine's
-// shared file system, as under Kata Containers.
+// lookAnyway is how often to read a file in addition to inotify or the bell. Inotify does not report what the kubelet
+// writes on the other side of a shared file system, as under Kata Containers.
 const lookAnyway = time.Second
 
-// changes reports that something in dir may have changed: when inotify says so, and
-// from time to time besides. Where inotify can't, since it has limits that all pods of
-// a node share, it reports every poll. The first report comes at once, after inotify
-// has begun to watch. The channel is closed when ctx ends.
+// changes sends when a file in dir may have changed: at once, when inotify reports it, and periodically. Without
+// inotify, whose limits all pods of a node share, it sends every poll. The channel is closed when ctx ends.
 func changes(ctx context.Context, dir string, poll time.Duration, log *slog.Logger) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	var events chan fsnotify.Event
@@ -51,7 +48,7 @@ func changes(ctx context.Context, dir string, poll time.Duration, log *slog.Logg
 	return changed
 }
 
-// watch has inotify watch dir. It is nil where inotify can't.
+// watch watches dir with inotify. It returns nil if that fails.
 func watch(dir string, log *slog.Logger) *fsnotify.Watcher {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {

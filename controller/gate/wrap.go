@@ -18,48 +18,45 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// Exit codes, as a shell has them.
+// Exit codes of a shell.
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
 	exitSignalled     = 128 // plus the signal's number
 )
 
-// wrapPoll is how often the wrapper looks at the volume where there is no bell.
+// wrapPoll is how often the wrapper reads the signal file if there is no bell.
 const wrapPoll = 100 * time.Millisecond
 
-// stopSignals end a wrapper that waits: whatever an image may name as its stop
-// signal, the ones of httpd (SIGWINCH) and systemd (SIGRTMIN+3) among them. As PID 1
-// the wrapper would be deaf to those it does not handle, and the pod's grace period
-// would have to run out.
+// stopSignals end a waiting wrapper. They include every stop signal that an image may name, for example SIGWINCH
+// (httpd) and SIGRTMIN+3 (systemd). As PID 1, the wrapper would ignore signals that it does not handle, and the
+// kubelet would wait for the whole grace period.
 var stopSignals = []os.Signal{
 	syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP,
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.Signal(37),
 }
 
-// ExitError ends the gate with a code of its own.
+// ExitError ends the gate with an exit code.
 type ExitError struct {
 	Code int
 	Err  error
 }
 
-// Error is what the gate writes to stderr.
+// Error returns what the gate writes to stderr.
 func (e ExitError) Error() string { return e.Err.Error() }
 
-// Unwrap is why the gate ends.
+// Unwrap returns why the gate ends.
 func (e ExitError) Unwrap() error { return e.Err }
 
-// Wrap waits until the pod with that uid is released and then becomes argv: the main process is
-// this very process, PID 1 of its container, with signals of its own. It returns
-// only with an error. A stop signal while it waits ends it at once, with code 128
-// and the signal's number.
+// Wrap waits until the pod with the UID is released, and then executes argv: the main process replaces this process,
+// as PID 1 of its container with its own signal handlers. Wrap returns only with an error. A stop signal ends a
+// waiting wrapper at once, with exit code 128 plus the number of the signal.
 //
-// The command is looked up as a shell does, in the PATH of the environment. One that
-// can't be started ends the gate with code 126 or 127, as it would have ended
-// without the gate. It does so after the release, since what is missing may still
-// come, on a volume that an earlier container fills; while it waits it warns.
+// The command is looked up in the PATH of the environment, as a shell does. If the command cannot be started, the
+// gate exits with code 126 or 127, as without the gate. That happens after the release, because an earlier container
+// may still create the file on a volume; before, the gate logs a warning.
 //
-// It never logs arguments: they may hold secrets.
+// Wrap never logs arguments, which may contain secrets.
 func Wrap(v Volume, uid string, argv []string, log *slog.Logger) error {
 	stops := make(chan os.Signal, 1)
 	ossignal.Notify(stops, stopSignals...)
@@ -71,8 +68,8 @@ func Wrap(v Volume, uid string, argv []string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	// From here on signals do what they do without the gate. One that came together
-	// with the release is in the channel, and must not be lost to the main process.
+	// From now on, signals do what they do without the gate. A signal that came together with the release is in the
+	// channel, and must not be lost.
 	ossignal.Stop(stops)
 	select {
 	case s := <-stops:
@@ -86,7 +83,7 @@ func Wrap(v Volume, uid string, argv []string, log *slog.Logger) error {
 	return startError(argv[0], err)
 }
 
-// wait returns the signal once there is one for the pod with that uid.
+// wait returns the signal when there is one for the pod with the UID.
 func wait(v Volume, uid, command string, stops <-chan os.Signal, log *slog.Logger) (signal.Signal, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -120,7 +117,7 @@ func stopped(s os.Signal) error {
 	return ExitError{exitSignalled + int(number), fmt.Errorf("stopped by signal %d (%v) before the main process was started", int(number), s)}
 }
 
-// lookUp finds a command's file.
+// lookUp returns the path of a command.
 func lookUp(command string) (string, error) {
 	path, err := exec.LookPath(command)
 	if err == nil || errors.Is(err, exec.ErrDot) { // a shell runs what PATH has in a relative directory
@@ -138,7 +135,7 @@ func lookUp(command string) (string, error) {
 	return "", startError(command, err)
 }
 
-// startError is why a command can't be started, with the exit code that a shell gives.
+// startError returns why a command cannot be started, with the exit code of a shell.
 func startError(command string, err error) error {
 	code := exitNotExecutable
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
@@ -150,8 +147,8 @@ func startError(command string, err error) error {
 	return ExitError{code, fmt.Errorf("start the main process %q: %w", command, err)}
 }
 
-// mainEnvironment is the environment of the main process: with the fencing token, and
-// without what only the gate needs.
+// mainEnvironment returns the environment of the main process: it has the fencing token, and lacks the variables for
+// the gate.
 func mainEnvironment(environ []string, epoch int64) []string {
 	env := make([]string, 0, len(environ)+1)
 	for _, entry := range environ {

@@ -1,6 +1,5 @@
-// Package signal is the contract between the controller, which writes the signal
-// on a pod, and the gate inside that pod, which obeys it. It imports little, so
-// that the gate's binary stays small.
+// Package signal is the contract between the controller, which writes the signal on a pod, and the gate in the pod,
+// which reads it. The package imports little, because the gate's binary must be small.
 package signal
 
 import (
@@ -14,58 +13,51 @@ import (
 )
 
 const (
-	// Annotation holds a pod's signal: a Signal as JSON. The kubelet projects it
-	// into the status sidecar through a downward API volume.
+	// Annotation has the signal of a pod: a Signal as JSON. The kubelet projects it into the status sidecar with a
+	// downward API volume.
 	Annotation = "apps.statefulsingleton.com/start-signal"
 
-	// Dir is where the signal volume is mounted in the sidecar and, read-only,
-	// in every held container.
+	// Dir is the mount path of the signal volume in the sidecar and, read-only, in every held container.
 	Dir = "/var/run/signal"
 
-	// File is the signal file: it exists from the release of the pod until the
-	// signal is taken back, and holds the Signal as JSON.
+	// File is the path of the signal file, which has the Signal as JSON. It exists from the release of the pod until
+	// the annotation is removed.
 	File = Dir + "/start-signal"
 
-	// PodinfoDir is where the kubelet projects Annotation in the sidecar, into a file
-	// of the name that File has.
+	// PodinfoDir is the directory in the sidecar into which the kubelet projects Annotation. The file has the base
+	// name of File.
 	PodinfoDir = "/etc/statefulsingleton"
 
-	// GatePath is where the sidecar delivers the gate's binary for the held
-	// containers to run.
+	// GatePath is the path of the gate's binary in held containers.
 	GatePath = Dir + "/gate"
 
-	// EpochEnv is the environment variable in which a held container's main
-	// process finds its epoch, the fencing token.
+	// EpochEnv is the environment variable with the epoch, for the main process of a held container.
 	EpochEnv = "STATEFULSINGLETON_EPOCH"
 
-	// PodUIDEnv is the environment variable that gives a wrapped container the uid of
-	// its pod. The policy sets it from the downward API. The gate obeys only a signal
-	// with that uid, and does not pass the variable on to the main process.
+	// PodUIDEnv is the environment variable with the UID of the pod, for the wrapper. The policy sets it from the
+	// downward API. The gate ignores a signal with another UID, and does not pass the variable to the main process.
 	PodUIDEnv = "STATEFULSINGLETON_POD_UID"
 
-	// EpochKey is the key of the epoch in the ConfigMap that a barrier waits for.
+	// EpochKey is the key of the epoch in the ConfigMap of a barrier.
 	EpochKey = "epoch"
 
-	// MaxLength is how many bytes a signal may have. String writes some 150.
+	// MaxLength is the maximum size of a signal in bytes. String returns about 150.
 	MaxLength = 1024
 )
 
-// Signal releases one pod. It is worth nothing in any other pod: the gate obeys
-// it only where UID is its own pod's.
+// Signal releases one pod. The gate ignores a signal whose UID is not that of its own pod.
 type Signal struct {
-	// UID is the uid of the pod that is released.
+	// UID is the UID of the released pod.
 	UID string `json:"uid"`
-	// Epoch is the fencing token of this release, 1 or more.
+	// Epoch is the fencing token of the release, at least 1.
 	Epoch int64 `json:"epoch"`
-	// Time is when the controller released the pod. It is for reports only.
+	// Time is when the controller released the pod. Only reports use it.
 	Time time.Time `json:"time,omitzero"`
 }
 
-// Parse reads a Signal as the annotation and the signal file hold it. It fails
-// on anything but one short JSON object with a uid, a positive epoch and, if any, a
-// time that can be reported: whoever can't read the signal must hold. Each field
-// is there once and named to the letter, so that whoever reads it reads the same.
-// Unknown fields are left to a newer version.
+// Parse parses the content of the annotation or of the signal file. It returns an error for anything but one short
+// JSON object with a UID, a positive epoch and, optionally, a valid time. Each field must occur once, with the exact
+// name: every reader must read the same. Unknown fields are ignored, for newer versions.
 func Parse(data []byte) (Signal, error) {
 	s, err := parse(data)
 	if err != nil {
@@ -96,11 +88,11 @@ func parse(data []byte) (s Signal, err error) {
 	return s, nil
 }
 
-// String is the Signal as Parse reads it.
+// String returns the Signal as JSON.
 func (s Signal) String() string {
 	data, err := json.Marshal(s)
 	if err != nil {
-		// Only a time outside the years 0 to 9999 can't be encoded.
+		// Only a time outside the years 0 to 9999 cannot be encoded.
 		panic(fmt.Sprintf("encode signal: %v", err))
 	}
 	return string(data)
