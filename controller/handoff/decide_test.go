@@ -638,7 +638,7 @@ func TestDecideRollout(t *testing.T) {
 			snapshot: MakeSnapshot(holder(), MakePod("db-2").Injected().Revision(2).Warm().
 				State("app", waiting("ImagePullBackOff", "no such image"))).Holder("db-1"),
 			wantOutcome: handoff.StandbyNotWarm, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantMessage: "pod db-2 container app waits: ImagePullBackOff: no such image; pod db-1 keeps running until then",
+			wantMessage: "pod db-2 container app waits: ImagePullBackOff: no such image; pod db-1 keeps running until pod db-2 is warm",
 		},
 		"of two new pods the younger one is warm": {
 			snapshot: MakeSnapshot(holder(), MakePod("db-3").Injected().Revision(2).Created(now.Add(-2*time.Hour)).

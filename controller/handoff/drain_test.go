@@ -140,7 +140,7 @@ func TestDecideDrain(t *testing.T) {
 		"the next is not warm": {
 			snapshot:    drained(holding(), pending()).DrainedFor(298 * time.Second),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantMessage: "pod db-2 can't be scheduled: 0/2 nodes are available; pod db-1 keeps running until then; node node-1 is cordoned: evictions of the holder are blocked",
+			wantMessage: "pod db-2 can't be scheduled: 0/2 nodes are available; pod db-1 keeps running until pod db-2 is warm; node node-1 is cordoned: evictions of the holder are blocked",
 			wantRequeue: 2 * time.Second,
 		},
 		"the next is not warm in time": {

@@ -137,7 +137,7 @@ func (d *decision) notReadyMessage() string {
 
 // newerNotWarmMessage says what keeps a standby of a newer revision from being warm.
 func (d *decision) newerNotWarmMessage(next *ClassifiedPod) string {
-	return fmt.Sprintf("%s; pod %s keeps running until then", coldMessage(next), d.holder.Name)
+	return fmt.Sprintf("%s; pod %s keeps running until pod %s is warm", coldMessage(next), d.holder.Name, next.Name)
 }
 
 // retiringMessage says that the holder is asked to stop for the next pod, and which volume keeps

@@ -56,7 +56,7 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 	}{
 		"rollout": {
 			holder: holding, revision: 2, want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
-			wantMessage: "; pod db-1 keeps running until then. " + adviceReplace,
+			wantMessage: "; pod db-1 keeps running until pod db-2 is warm. " + adviceReplace,
 		},
 		"rollout, the healthy one is on a cordoned node": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node2) },
@@ -65,12 +65,12 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 		"handover": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Manual().Handover("now") },
 			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
-			wantMessage: "; pod db-1 keeps running until then. " + adviceReplace,
+			wantMessage: "; pod db-1 keeps running until pod db-2 is warm. " + adviceReplace,
 		},
 		"drain": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node1) },
 			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
-			wantMessage: "; pod db-1 keeps running until then; node node-1 is cordoned: evictions of the holder are blocked",
+			wantMessage: "; pod db-1 keeps running until pod db-2 is warm; node node-1 is cordoned: evictions of the holder are blocked",
 		},
 		"drain, its time is up": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node1).DrainedFor(time.Hour) },

@@ -34,7 +34,7 @@ func status(phase v1.Phase, outcome handoff.Outcome, message, active string, las
 func TestAnnounce(t *testing.T) {
 	const (
 		running, transitioning, failed = v1.PhaseRunning, v1.PhaseTransitioning, v1.PhaseFailed
-		stays                          = "pod db-2 is not scheduled yet; pod db-1 keeps running until then"
+		stays                          = "pod db-2 is not scheduled yet; pod db-1 keeps running until pod db-2 is warm"
 		stops                          = "pod db-1 is terminating; the next pod is released once the kubelet reports that the pod has terminated"
 		tooLong                        = "the handoff takes longer than maxTransitionTime (5m0s): "
 		wantRolledOver                 = "Normal HandoffCompleted pod db-2 holds with epoch 2: cause Rollout, from pod db-1, proof KubeletReported, gap 412ms, 2.9s in all"

@@ -383,7 +383,7 @@ func TestRolloutToSilentNode(t *testing.T) {
 	w.readiness(node, corev1.ConditionFalse)
 	second := w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)), withCommand, onNode(node))
 	s := w.eventually("StandbyNotWarm")
-	w.Expect(s.Status.Message).To(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not answer; pod db-1 keeps running until then"))
+	w.Expect(s.Status.Message).To(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not answer; pod db-1 keeps running until pod db-2 is warm"))
 	w.Expect(w.pod("db-1").DeletionTimestamp).To(BeNil())
 
 	w.readiness(node, corev1.ConditionTrue)

@@ -137,7 +137,7 @@ func TestRollout(t *testing.T) {
 	second := w.createPod("db-2", ownedBy(w.replicaSet(d, 2)))
 	w.report(second, pulling)
 	s := w.eventually("StandbyNotWarm")
-	w.Expect(s.Status.Message).To(ContainSubstring("pod db-1 keeps running until then"))
+	w.Expect(s.Status.Message).To(ContainSubstring("pod db-1 keeps running until pod db-2 is warm"))
 	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
 
 	w.report(second, held)
