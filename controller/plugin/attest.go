@@ -50,7 +50,7 @@ does not wait for is refused, and so is a pod whose kubelet answers. It asks bef
 	return cmd
 }
 
-func (c commands) attest(ctx context.Context, in *cluster, s sight, uid string, sure bool) error {
+func (c commands) attest(ctx context.Context, in *cluster, s view, uid string, sure bool) error {
 	if uid == "" {
 		return fmt.Errorf("the uid is empty: `%s` says which pod is waited for, and its uid", s.kubectl("stfs explain %s", s.Singleton.Name))
 	}
@@ -73,8 +73,8 @@ func (c commands) attest(ctx context.Context, in *cluster, s sight, uid string, 
 		fullName(s.Singleton), s.podName(uid), s.kubectl("stfs status %s -w", s.Singleton.Name))
 }
 
-// makeSure has a person type the pod's name.
-func (c commands) makeSure(s sight, uid string) error {
+// makeSure asks the user to type the name of the pod.
+func (c commands) makeSure(s view, uid string) error {
 	if !c.asks() {
 		return errors.New("attest asks before it does it, and there is no terminal to ask on: give --yes once you have made sure that the pod has stopped for good")
 	}
@@ -91,16 +91,16 @@ Type the name of the pod to vouch for it: `, name, fullName(s.Singleton))
 	return nil
 }
 
-// podName is the name of the pod with that uid, whether it exists or is but recorded.
-func (s sight) podName(uid string) string {
+// podName returns the name of the pod with the UID, which exists or is recorded.
+func (s view) podName(uid string) string {
 	if pod := s.pod(types.UID(uid)); pod != nil {
 		return pod.Name
 	}
 	return s.Singleton.Status.ActivePod
 }
 
-// pod is the one with that uid, nil if it does not exist.
-func (s sight) pod(uid types.UID) *corev1.Pod {
+// pod returns the pod with the UID, or nil.
+func (s view) pod(uid types.UID) *corev1.Pod {
 	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == uid })
 	if i < 0 {
 		return nil

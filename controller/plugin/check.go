@@ -22,28 +22,27 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// oldestKubernetes is the first that has native sidecars and ValidatingAdmissionPolicies
-// for good.
+// oldestKubernetes is the oldest version that is meant to work.
 const oldestKubernetes = "1.33"
 
-// kyvernoVersions are those that this version writes policies for.
+// kyvernoVersions are the versions of Kyverno for which this version writes policies.
 var kyvernoVersions = []string{"1.18", "1.19"}
 
-// guards are the ValidatingAdmissionPolicies of the chart, by the ends of their names.
+// guards are the ends of the names of the chart's ValidatingAdmissionPolicies.
 var guards = []string{
 	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-events", "controller-pods",
 	"controller-policies", "controller-scale", "controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers",
 	"exempt-namespaces", "finalizer", "held", "marks", "record", "reports", "roll", "sidecar-image", "unreleased",
 }
 
-// ofTheChart are the labels of what the chart installs.
+// ofTheChart are the labels of the chart's objects.
 var ofTheChart = client.MatchingLabels{"app.kubernetes.io/name": "statefulsingleton"}
 
-// check is one of `kubectl stfs check`.
+// check is a check of `kubectl stfs check`.
 type check struct {
 	name string
-	// run says what it found. An error says what is wrong and what to do; one that is
-	// Forbidden says that the user may not see it.
+	// run returns the result as text. The error says what is wrong and what to do. A Forbidden error means that the
+	// user cannot see the object.
 	run func(ctx context.Context, in *cluster) (found string, err error)
 }
 
@@ -124,7 +123,7 @@ func checkDefinition(_ context.Context, in *cluster) (string, error) {
 	return fmt.Sprintf("%s StatefulSingleton is served", v1.GroupVersion), err
 }
 
-// imageVersion is the version in the tag of an image, without the digest that may follow.
+// imageVersion returns the tag of an image, without a digest.
 var imageVersion = regexp.MustCompile(`:v?(\d+\.\d+)(\.\d+)?[^:/@]*(@|$)`)
 
 func checkKyverno(ctx context.Context, in *cluster) (string, error) {
@@ -188,7 +187,7 @@ func checkGuards(ctx context.Context, in *cluster) (string, error) {
 	return fmt.Sprintf("all %d are bound", len(guards)), nil
 }
 
-// denies tells whether a policy is bound, so that what violates it is refused.
+// denies returns true if the policy has a binding that denies requests.
 func denies(bindings []admissionregistrationv1.ValidatingAdmissionPolicyBinding, policy string) bool {
 	return slices.ContainsFunc(bindings, func(b admissionregistrationv1.ValidatingAdmissionPolicyBinding) bool {
 		return b.Spec.PolicyName == policy && slices.Contains(b.Spec.ValidationActions, admissionregistrationv1.Deny)
@@ -214,13 +213,13 @@ func (c commands) checkController(ctx context.Context, in *cluster) (string, err
 	return fmt.Sprintf("%s; this plugin is version %s", strings.Join(found, "; "), c.version), nil
 }
 
-// right is what commands need to do with a resource.
+// right is a permission that commands need.
 type right struct {
 	group, resource string
 	verbs           []string
 }
 
-// scope is the namespace that the right is needed in. Nodes are in none.
+// scope returns the namespace of the permission; empty for nodes.
 func (r right) scope(namespace string) string {
 	if r.resource == "nodes" {
 		return ""
@@ -228,7 +227,7 @@ func (r right) scope(namespace string) string {
 	return namespace
 }
 
-// rights are those that commands need.
+// rights are the permissions that commands need.
 var rights = []commandRights{
 	{"status, explain", []right{
 		{v1.GroupVersion.Group, "statefulsingletons", []string{"get", "list", "watch"}},
@@ -249,7 +248,7 @@ type commandRights struct {
 	needs    []right
 }
 
-// check asks the API server for each of them.
+// check asks the API server for each permission.
 func (r commandRights) check(ctx context.Context, in *cluster) (string, error) {
 	var missing []string
 	for _, need := range r.needs {

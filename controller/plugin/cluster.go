@@ -25,16 +25,16 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
-// cluster is the one that the commands are about, as its user sees it.
+// cluster is the cluster of the commands, with the permissions of the user.
 type cluster struct {
 	client.WithWatch
-	// namespace is that of --namespace, or the context's.
+	// namespace is the value of --namespace, or the namespace of the context.
 	namespace string
-	// named is whether it is that of --namespace.
+	// named: the user gave --namespace.
 	named bool
-	// where are the flags that name it, as a command has them.
+	// where are the flags that select the cluster, for commands.
 	where string
-	// serverVersion asks which Kubernetes it runs.
+	// serverVersion returns the version of Kubernetes.
 	serverVersion func() (*version.Info, error)
 }
 
@@ -64,7 +64,7 @@ func connect(flags kubectlFlags, warnings io.Writer) (*cluster, error) {
 	return &cluster{WithWatch: c, namespace: namespace, named: named, where: flags.where(), serverVersion: served.ServerVersion}, nil
 }
 
-// newScheme knows the kinds that the commands read and write.
+// newScheme returns a scheme with the kinds that the commands read and write.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
@@ -73,13 +73,13 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// kubectl is a command in the cluster.
+// kubectl returns a kubectl command for the cluster.
 func (c *cluster) kubectl(format string, args ...any) string {
 	return fmt.Sprintf("kubectl "+format, args...) + c.where
 }
 
-// amended has a message of the controller's, or of package handoff, say what its commands
-// lack here: they are written into the status, which everybody reads.
+// amended adds the flags of the cluster to a message whose commands lack them. The controller writes the same
+// messages into the status.
 func (c *cluster) amended(message string) string {
 	if c.where == "" || !strings.Contains(message, "kubectl ") {
 		return message
@@ -87,7 +87,7 @@ func (c *cluster) amended(message string) string {
 	return fmt.Sprintf("%s (add%s to what it has you run)", message, c.where)
 }
 
-// helpful has an error of the API server say what to do.
+// helpful adds to an error of the API server what to do.
 func (c *cluster) helpful(err error) error {
 	switch {
 	case unreached(err):
@@ -102,18 +102,16 @@ func (c *cluster) helpful(err error) error {
 	return err
 }
 
-// check is the command that says what is missing, rights in the namespace among it.
+// check returns the command that shows what is missing.
 func (c *cluster) check() string { return c.kubectl("stfs check -n %s", c.namespace) }
 
-// unreached tells whether nobody answered for the cluster. A person who does not want to
-// wait any longer knows.
+// unreached returns true if the API server did not answer. An interrupt of the user does not count.
 func unreached(err error) bool {
 	_, is := errors.AsType[*url.Error](err)
 	return is && !errors.Is(err, context.Canceled)
 }
 
-// find reads a singleton of the namespace. Where there is none of that name, the error
-// names those there are.
+// find reads a singleton of the namespace. If it does not exist, the error names the existing singletons.
 func (c *cluster) find(ctx context.Context, name string) (*v1.StatefulSingleton, error) {
 	singleton := &v1.StatefulSingleton{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, singleton)
@@ -134,33 +132,33 @@ func (c *cluster) find(ctx context.Context, name string) (*v1.StatefulSingleton,
 	return nil, fmt.Errorf("there is no StatefulSingleton %s in namespace %s, which has: %s", name, c.namespace, strings.Join(names, ", "))
 }
 
-// list reads the singletons of a namespace, or of all.
+// list reads the singletons of a namespace, or of all namespaces.
 func (c *cluster) list(ctx context.Context, namespace string) ([]v1.StatefulSingleton, error) {
 	var singletons v1.StatefulSingletonList
 	err := c.List(ctx, &singletons, client.InNamespace(namespace))
 	return singletons.Items, err
 }
 
-// sight is a singleton with what is about it, as the controller would see it.
-type sight struct {
+// view is a singleton with its Snapshot, as the controller reads it.
+type view struct {
 	handoff.Snapshot
 	in *cluster
-	// nodesHidden: the user may not read nodes. Then they look as if they did not exist,
-	// and a decision or a message that rests on them may be another one than the controller's.
+	// nodesHidden: the user cannot read nodes. A decision or a message that depends on nodes can then differ from the
+	// controller's.
 	nodesHidden bool
 }
 
-func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (sight, error) {
+func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (view, error) {
 	reader := &hidingNodes{Reader: c}
 	snapshot, err := observe.Observer{Client: reader, Live: reader}.Observe(ctx, singleton)
 	if reader.hidden.Load() {
 		assumeReady(&snapshot)
 	}
-	return sight{snapshot, c, reader.hidden.Load()}, err
+	return view{snapshot, c, reader.hidden.Load()}, err
 }
 
-// assumeReady adds a Ready node for each pod that is not going, because the user may not read
-// nodes. Without it, the output would say that the node of each standby does not exist.
+// assumeReady adds a Ready node for each pod that is not terminating, if the user cannot read nodes. Otherwise, the
+// output would say that the nodes do not exist.
 func assumeReady(s *handoff.Snapshot) {
 	for i := range s.Pods {
 		if name := s.Pods[i].Spec.NodeName; !handoff.Going(&s.Pods[i]) {
@@ -172,16 +170,16 @@ func assumeReady(s *handoff.Snapshot) {
 	}
 }
 
-// lookAt is look at the singleton of that name.
-func (c *cluster) lookAt(ctx context.Context, name string) (sight, error) {
+// lookAt is look for the singleton with the name.
+func (c *cluster) lookAt(ctx context.Context, name string) (view, error) {
 	singleton, err := c.find(ctx, name)
 	if err != nil {
-		return sight{}, err
+		return view{}, err
 	}
 	return c.look(ctx, singleton)
 }
 
-// hidingNodes reads nodes only if the user may: whoever works in one namespace mostly may not.
+// hidingNodes ignores that the user cannot read nodes, which is common for users with access to one namespace.
 type hidingNodes struct {
 	client.Reader
 	hidden atomic.Bool
@@ -196,5 +194,5 @@ func (r *hidingNodes) Get(ctx context.Context, key client.ObjectKey, object clie
 	return err
 }
 
-// fullName is an object as the texts name it.
+// fullName returns namespace and name of an object.
 func fullName(object metav1.Object) string { return object.GetNamespace() + "/" + object.GetName() }

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// completeName offers the names of the namespace's singletons.
+// completeName completes the names of the singletons in the namespace.
 func (c commands) completeName(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -29,7 +29,7 @@ func (c commands) completeName(cmd *cobra.Command, args []string, typed string) 
 	})
 }
 
-// completeNameAndUID is completeName, and then the uid of the recorded holder.
+// completeNameAndUID is completeName, and then completes the UID of the recorded holder.
 func (c commands) completeNameAndUID(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) != 1 {
 		return c.completeName(cmd, args, typed)
@@ -43,7 +43,7 @@ func (c commands) completeNameAndUID(cmd *cobra.Command, args []string, typed st
 	})
 }
 
-// complete asks the cluster what to offer, for as long as somebody waits who has pressed a key.
+// complete reads completions from the cluster, with a time limit that suits a key press.
 func (c commands) complete(ctx context.Context, offer func(context.Context, *cluster) ([]cobra.Completion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const patience = 3 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -59,7 +59,7 @@ func (c commands) complete(ctx context.Context, offer func(context.Context, *clu
 	return offers, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeNamespace offers the namespaces of the cluster.
+// completeNamespace completes the namespaces of the cluster.
 func (c commands) completeNamespace(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) ([]cobra.Completion, error) {
 		var namespaces corev1.NamespaceList
@@ -72,7 +72,7 @@ func (c commands) completeNamespace(cmd *cobra.Command, _ []string, typed string
 	})
 }
 
-// completeContext offers the contexts of the kubeconfig.
+// completeContext completes the contexts of the kubeconfig.
 func (c commands) completeContext(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {
@@ -85,7 +85,7 @@ func beginningWith(typed string, names []string) []cobra.Completion {
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, typed) })
 }
 
-// completeOutput offers the values of --output.
+// completeOutput completes the values of --output.
 func completeOutput(cmd *cobra.Command, values ...cobra.Completion) {
 	completeFlag(cmd, "output", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }

@@ -37,18 +37,18 @@ is down.`,
 	}
 }
 
-// help is a command for a person, and what it is good for.
+// help is a command for the user, with its purpose.
 type help struct{ to, command string }
 
-// explanation is how a singleton stands, and what helps.
+// explanation is the state of a singleton, with commands that help.
 type explanation struct {
 	headline string
 	says     []string
 	helps    []help
 }
 
-// explain says how the singleton stands at the time now.
-func explain(s sight, now time.Time) string {
+// explain explains the state of the singleton at the time now.
+func explain(s view, now time.Time) string {
 	e := s.explanation(now)
 	installed := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionPolicyInstalled)
 	if s.Singleton.DeletionTimestamp.IsZero() && (installed == nil || installed.Status != metav1.ConditionTrue) {
@@ -76,7 +76,7 @@ func policyMessage(c *metav1.Condition) string {
 	return c.Message
 }
 
-func (s sight) explanation(now time.Time) explanation {
+func (s view) explanation(now time.Time) explanation {
 	if !s.Singleton.DeletionTimestamp.IsZero() {
 		return s.farewell(now)
 	}
@@ -114,14 +114,13 @@ func (s sight) explanation(now time.Time) explanation {
 
 const staleMessage = "The status does not say so. If that lasts longer than a few seconds, the controller does not run."
 
-// aboutPolicy tells whether condition Ready says what PolicyInstalled does, as it may
-// before the first pod comes.
+// aboutPolicy returns true if the condition Ready has the reason of PolicyInstalled, as before the first pod.
 func aboutPolicy(singleton *v1.StatefulSingleton, ready *metav1.Condition) bool {
 	installed := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
 	return installed != nil && installed.Reason == ready.Reason
 }
 
-func (s sight) farewell(now time.Time) explanation {
+func (s view) farewell(now time.Time) explanation {
 	e := explanation{headline: "is being deleted"}
 	if s.nodesHidden {
 		e.says = []string{"What it waits for, if anything, its events tell: you may not read nodes, on which that hangs."}
@@ -149,14 +148,13 @@ func (s sight) farewell(now time.Time) explanation {
 	return e
 }
 
-// kubectl is a command in the singleton's cluster and namespace.
-func (s sight) kubectl(format string, args ...any) string {
+// kubectl returns a kubectl command for the singleton's cluster and namespace.
+func (s view) kubectl(format string, args ...any) string {
 	return s.in.kubectl("%s -n %s", fmt.Sprintf(format, args...), s.Singleton.Namespace)
 }
 
-// helps are the commands that show more about an outcome, or help. Stuck: it may not go on
-// without a person.
-func (s sight) helps(outcome handoff.Outcome, stuck bool) []help {
+// helps returns the commands that help with an outcome. stuck: the handoff may not continue without a person.
+func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 	name := s.Singleton.Name
 	follow := help{"follow it", s.kubectl("stfs status %s -w", name)}
 	switch outcome {
@@ -194,11 +192,11 @@ func (s sight) helps(outcome handoff.Outcome, stuck bool) []help {
 	return nil
 }
 
-func (s sight) check() help { return help{"see what is missing", s.kubectl("stfs check")} }
+func (s view) check() help { return help{"see what is missing", s.kubectl("stfs check")} }
 
-// vouch are the commands by which a person vouches that a pod has stopped, as far as the
-// controller would believe it: that its node is off, or that the pod alone has.
-func (s sight) vouch(uid types.UID) []help {
+// vouch returns the commands with which a person states that the node is off, or attests the termination of the pod.
+// It returns none that the controller would refuse.
+func (s view) vouch(uid types.UID) []help {
 	helps := s.aboutLostNode(uid)
 	if s.believed(uid) {
 		helps = append(helps, s.attest(uid))
@@ -206,9 +204,8 @@ func (s sight) vouch(uid types.UID) []help {
 	return helps
 }
 
-// aboutLostNode are the commands that show more of a pod's node that does not answer, and
-// vouch that it is off; none where it answers.
-func (s sight) aboutLostNode(uid types.UID) []help {
+// aboutLostNode returns the commands for a pod whose node does not answer, or none.
+func (s view) aboutLostNode(uid types.UID) []help {
 	node := s.lostNode(uid)
 	if node == nil {
 		return nil
@@ -219,21 +216,20 @@ func (s sight) aboutLostNode(uid types.UID) []help {
 	}
 }
 
-// lostNode is the node of the pod with that uid, if it is known not to answer.
-func (s sight) lostNode(uid types.UID) *corev1.Node {
+// lostNode returns the node of the pod with the UID if the node is not Ready, or nil.
+func (s view) lostNode(uid types.UID) *corev1.Node {
 	if pod := s.pod(uid); pod != nil {
 		return s.LostNode(pod)
 	}
 	return nil
 }
 
-func (s sight) attest(uid types.UID) help {
+func (s view) attest(uid types.UID) help {
 	return help{"vouch that pod " + s.podName(string(uid)) + " has stopped, once you have made sure", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
 }
 
-// believed tells whether the controller would take a person's word for the pod with that
-// uid, rather than refuse it.
-func (s sight) believed(uid types.UID) bool {
+// believed returns true if the controller would accept an attestation of the pod with the UID.
+func (s view) believed(uid types.UID) bool {
 	attested := s.Singleton.DeepCopy()
 	metav1.SetMetaDataAnnotation(&attested.ObjectMeta, v1.AttestAnnotation, string(uid))
 	return !slices.ContainsFunc(s.decide(attested, time.Time{}).Steps, func(step handoff.Step) bool {
@@ -242,8 +238,8 @@ func (s sight) believed(uid types.UID) bool {
 	})
 }
 
-// aboutRunners are the commands that leave only one of the pods that run.
-func (s sight) aboutRunners() (helps []help) {
+// aboutRunners returns the commands that delete all running pods but one.
+func (s view) aboutRunners() (helps []help) {
 	for _, is := range handoff.Classify(s.Snapshot) {
 		switch {
 		case is.Role != handoff.Unrecorded:
@@ -256,8 +252,8 @@ func (s sight) aboutRunners() (helps []help) {
 	return helps
 }
 
-// aboutPods is a command for each of the pods that have that part.
-func (s sight) aboutPods(role handoff.Role, to, command string) (helps []help) {
+// aboutPods returns a command for each pod with the role.
+func (s view) aboutPods(role handoff.Role, to, command string) (helps []help) {
 	for _, is := range handoff.Classify(s.Snapshot) {
 		if is.Role == role && (role != handoff.Standby || is.WaitsFor != "") {
 			helps = append(helps, help{to, s.kubectl(command, is.Pod.Name)})
@@ -266,8 +262,8 @@ func (s sight) aboutPods(role handoff.Role, to, command string) (helps []help) {
 	return helps
 }
 
-// aboutDeployments is a command for each Deployment that pods of the singleton belong to.
-func (s sight) aboutDeployments() (helps []help) {
+// aboutDeployments returns a command for each Deployment of the singleton's pods.
+func (s view) aboutDeployments() (helps []help) {
 	names := map[string]bool{}
 	for _, deployment := range s.Deployments {
 		names[deployment.Name] = true

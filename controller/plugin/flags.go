@@ -10,7 +10,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
-// kubectlFlags are the flags that kubectl itself has, by which it finds the cluster.
+// kubectlFlags are kubectl's flags that select the cluster.
 type kubectlFlags struct {
 	*genericclioptions.ConfigFlags
 	set *pflag.FlagSet
@@ -23,12 +23,10 @@ func newFlags() kubectlFlags {
 	return flags
 }
 
-// notRepeated are flags that say nothing of which cluster is meant, or who asks it; and a
-// secret, which is shown to nobody.
+// notRepeated are flags that do not select the cluster or the user, and secrets.
 var notRepeated = []string{"disable-compression", "namespace", "request-timeout", "token"}
 
-// where repeats the flags that were given, for the commands that are told: without them
-// these would be about another cluster, or be another user's.
+// where returns the given flags for printed commands. Without them, the commands would use another cluster or user.
 func (f kubectlFlags) where() string {
 	var b strings.Builder
 	f.set.VisitAll(func(flag *pflag.Flag) {
@@ -46,10 +44,10 @@ func (f kubectlFlags) where() string {
 	return b.String()
 }
 
-// plain is what a shell reads as it stands.
+// plain matches words that need no quotes in a shell.
 var plain = regexp.MustCompile(`^[\w%+,./:=@-]*$`)
 
-// quoted is a word for a shell.
+// quoted returns a word, quoted for a shell.
 func quoted(word string) string {
 	if plain.MatchString(word) {
 		return word

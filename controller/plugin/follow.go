@@ -11,11 +11,10 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// calm is how long to wait for what changes along with a change, so that it is shown once.
+// calm is how long to wait after a change, to show several changes at once.
 const calm = 100 * time.Millisecond
 
-// follow shows the singletons of a namespace, and again whenever they or their pods have
-// changed, until it is told to stop.
+// follow shows the singletons of a namespace after each change of them or their pods, until ctx ends.
 func (c *cluster) follow(ctx context.Context, namespace string, show func() error) error {
 	for ctx.Err() == nil {
 		if err := c.followOnce(ctx, namespace, show); err != nil && ctx.Err() == nil {
@@ -29,7 +28,7 @@ func (c *cluster) follow(ctx context.Context, namespace string, show func() erro
 	return nil
 }
 
-// followOnce is follow until the API server ends a watch, as it does now and then.
+// followOnce is follow until the API server ends a watch.
 func (c *cluster) followOnce(ctx context.Context, namespace string, show func() error) error {
 	singletons, err := c.Watch(ctx, &v1.StatefulSingletonList{}, client.InNamespace(namespace))
 	if err != nil {
@@ -51,8 +50,7 @@ func (c *cluster) followOnce(ctx context.Context, namespace string, show func() 
 	}
 }
 
-// change waits for a change, and for those that come along with it. It returns false where
-// none will come any more.
+// change waits for a change and for further changes that follow at once. It returns false if the watch ended.
 func change(ctx context.Context, singletons, pods <-chan watch.Event) bool {
 	var settled <-chan time.Time
 	for {

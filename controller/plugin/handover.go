@@ -37,7 +37,7 @@ says why.`,
 	}
 }
 
-func (c commands) handover(ctx context.Context, in *cluster, s sight) error {
+func (c commands) handover(ctx context.Context, in *cluster, s view) error {
 	switch {
 	case !s.Singleton.DeletionTimestamp.IsZero():
 		return fmt.Errorf("StatefulSingleton %s is being deleted, and hands nothing over any more", fullName(s.Singleton))
@@ -57,8 +57,8 @@ func (c commands) handover(ctx context.Context, in *cluster, s sight) error {
 		fullName(s.Singleton), s.Singleton.Status.ActivePod, s.kubectl("stfs status %s -w", s.Singleton.Name))
 }
 
-// decide is what the controller would make of it if the singleton were as given.
-func (s sight) decide(singleton *v1.StatefulSingleton, now time.Time) handoff.Plan {
+// decide returns the controller's plan for the given singleton.
+func (s view) decide(singleton *v1.StatefulSingleton, now time.Time) handoff.Plan {
 	snapshot := s.Snapshot
 	snapshot.Singleton = singleton
 	return handoff.Decide(snapshot, now)

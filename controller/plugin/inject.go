@@ -79,14 +79,14 @@ func (c commands) inject(ctx context.Context, in *cluster, candidates []candidat
 	return errors.Join(failed...)
 }
 
-// candidate is a pod that might be created.
+// candidate is a pod that could be created.
 type candidate struct {
-	// from is what it was made from, as "Deployment db".
+	// from is the object with the pod template, for example "Deployment db".
 	from string
 	pod  *corev1.Pod
 }
 
-// candidatesIn are the pods that what the file holds would have created.
+// candidatesIn returns the pods that the objects of the file would create.
 func (c commands) candidatesIn(file string) (all []candidate, err error) {
 	manifests := resource.NewLocalBuilder().Unstructured().Flatten()
 	if file == "-" {
@@ -113,8 +113,7 @@ func (c commands) candidatesIn(file string) (all []candidate, err error) {
 	return all, nil
 }
 
-// podIn makes a new pod of a Pod, or of the template of anything that has one; nil of
-// anything else.
+// podIn returns a new pod from a Pod or from an object with a pod template, or nil.
 func podIn(object *unstructured.Unstructured) (pod *corev1.Pod, from string, err error) {
 	pod = &corev1.Pod{}
 	if object.GetKind() == "Pod" {
@@ -191,7 +190,7 @@ func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
 }
 
-// notInjected says why that may be.
+// notInjected says why a pod may not be injected.
 func (c *cluster) notInjected(pod *corev1.Pod, singletons, picking []v1.StatefulSingleton) error {
 	if len(picking) > 0 {
 		return fmt.Errorf("nothing would hold a pod of it, though StatefulSingleton %s picks it: Kyverno did not change it.%s", namesOf(picking), c.policyHint(picking))
@@ -207,7 +206,7 @@ func (c *cluster) notInjected(pod *corev1.Pod, singletons, picking []v1.Stateful
 	return errors.New(text + ": " + strings.Join(selectors, "; "))
 }
 
-// policyHint tells what the controller knows of the policies.
+// policyHint returns what the controller reports about the policies.
 func (c *cluster) policyHint(picking []v1.StatefulSingleton) (hint string) {
 	for i := range picking {
 		if is := meta.FindStatusCondition(picking[i].Status.Conditions, v1.ConditionPolicyInstalled); is != nil {
@@ -228,7 +227,7 @@ func namesOf(singletons []v1.StatefulSingleton) string {
 	return strings.Join(names, ", ")
 }
 
-// containersInWords says of each container what holds it.
+// containersInWords describes what holds each container.
 func containersInWords(pod *corev1.Pod, holds []handoff.Hold) string {
 	return columns(func(row func(cells ...string)) {
 		row("CONTAINER", "KIND", "HELD BY", "STARTS")

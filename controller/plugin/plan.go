@@ -33,7 +33,7 @@ the time that you read it.`,
 	}
 }
 
-func planInWords(s sight, now time.Time) string {
+func planInWords(s view, now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "StatefulSingleton %s, as it is at %s:\n\n", fullName(s.Singleton), now.UTC().Format(time.RFC3339))
 	if !s.Singleton.DeletionTimestamp.IsZero() {

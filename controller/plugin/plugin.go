@@ -1,7 +1,5 @@
-// Package plugin is `kubectl stfs`. It shows what becomes of singletons and writes a
-// person's word on them, with the rights of whoever calls it. It has no rules of its own:
-// what it tells comes from the status, or from package handoff, by which the controller
-// decides.
+// Package plugin implements `kubectl stfs`. It shows singletons, and writes requests and attestations of the user,
+// with the user's permissions. It has no rules of its own: its texts come from the status, or from package handoff.
 package plugin
 
 import (
@@ -14,8 +12,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// NewCommand is `kubectl stfs` of that version. Its commands fail with errors that say
-// what to do.
+// NewCommand returns the command `kubectl stfs` of a version. Errors of its commands say what to do.
 func NewCommand(version string, streams genericiooptions.IOStreams) *cobra.Command {
 	return commands{
 		IOStreams: streams,
@@ -27,15 +24,15 @@ func NewCommand(version string, streams genericiooptions.IOStreams) *cobra.Comma
 	}.root()
 }
 
-// commands is what all of them share.
+// commands has what all commands share.
 type commands struct {
 	genericiooptions.IOStreams
 	version string
 	flags   kubectlFlags
 	clock   clock.PassiveClock
-	// asks tells whether somebody is there to be asked.
+	// asks returns true if a user can answer a question.
 	asks func() bool
-	// connect reaches the cluster that the flags and the kubeconfig name.
+	// connect connects to the cluster that the flags and the kubeconfig select.
 	connect func(kubectlFlags) (*cluster, error)
 }
 
@@ -73,7 +70,7 @@ over, and attest that a pod has stopped.`,
 	return root
 }
 
-// in has a command run in the cluster.
+// in returns a function that connects to the cluster and runs a command.
 func (c commands) in(run func(ctx context.Context, in *cluster, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		in, err := c.connect(c.flags)
@@ -84,7 +81,7 @@ func (c commands) in(run func(ctx context.Context, in *cluster, args []string) e
 	}
 }
 
-// takes is how many arguments a command takes.
+// takes returns a check of the number of arguments.
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
@@ -94,8 +91,7 @@ func takes(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// print writes text of which the cluster may have said parts, so that it does nothing to
-// a terminal.
+// print writes text without control characters, because the cluster may have sent parts of it.
 func (c commands) print(format string, args ...any) error {
 	return printers.WriteEscaped(c.Out, fmt.Sprintf(format, args...))
 }

@@ -18,22 +18,21 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// Status is what `kubectl stfs status -o json` writes of one StatefulSingleton; of several
-// it writes a StatusList. New fields may come. Those that are there stay, by name and
-// meaning.
+// Status is the output of `kubectl stfs status -o json` for one StatefulSingleton. Fields can be added, but are never
+// renamed or removed.
 type Status struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Phase is status.phase: empty while no pod exists and none is expected.
+	// Phase is status.phase. It is empty while no pod exists and none is expected.
 	Phase v1.Phase `json:"phase"`
-	// Epoch is that of the holder, or of the last one.
+	// Epoch is the epoch of the holder, or of the last holder.
 	Epoch int64 `json:"epoch"`
-	// Message says what goes on and, where a person is needed, what to do.
+	// Message describes the state and, if a person is needed, says what to do.
 	Message string `json:"message"`
-	// Deleting: the StatefulSingleton itself is being deleted.
+	// Deleting: the StatefulSingleton is being deleted.
 	Deleting bool `json:"deleting,omitempty"`
-	// Pods are those of the singleton: the holder first, then what may run besides it, the
-	// standbys in the order in which they would be released, and the rest.
+	// Pods are the pods of the singleton: the holder, unrecorded pods, the standbys in the order of their release,
+	// and the rest.
 	Pods []Pod `json:"pods"`
 	// LastTransition is status.lastTransition.
 	LastTransition *v1.Transition `json:"lastTransition,omitempty"`
@@ -43,33 +42,33 @@ type Status struct {
 	Conditions []metav1.Condition `json:"conditions"`
 }
 
-// StatusList is what `kubectl stfs status -o json` writes of several StatefulSingletons.
+// StatusList is the output of `kubectl stfs status -o json` for several StatefulSingletons.
 type StatusList struct {
 	Items []Status `json:"items"`
 }
 
-// Pod is one of a singleton's pods.
+// Pod is a pod of a singleton.
 type Pod struct {
 	Name string    `json:"name"`
 	UID  types.UID `json:"uid"`
-	// Role is what the pod is to the singleton, as package handoff names it.
+	// Role is the role of the pod, as in package handoff.
 	Role handoff.Role `json:"role"`
-	// Node is empty until the pod is bound to one.
+	// Node is the node of the pod. It is empty before the pod is bound.
 	Node string `json:"node,omitempty"`
-	// Phase is Kubernetes' own: Pending, Running, Succeeded, Failed.
+	// Phase is the phase of the pod: Pending, Running, Succeeded or Failed.
 	Phase corev1.PodPhase `json:"phase,omitempty"`
 	Ready bool            `json:"ready"`
-	// Stopping: its deletion was asked for.
+	// Stopping: the pod is terminating.
 	Stopping bool `json:"stopping,omitempty"`
-	// Gone: the record names it, and it does not exist.
+	// Gone: the record names the pod, but the pod does not exist.
 	Gone bool `json:"gone,omitempty"`
 	// WaitsFor is what keeps a standby from being warm. Empty: it is warm.
 	WaitsFor string `json:"waitsFor,omitempty"`
 }
 
-// statusRequest is what the command line asks for.
+// statusRequest has the arguments of the command.
 type statusRequest struct {
-	// name is empty where all of the namespace are meant.
+	// name is empty for all singletons of the namespace.
 	name   string
 	all    bool
 	watch  bool
@@ -146,7 +145,7 @@ func (c commands) status(ctx context.Context, in *cluster, r statusRequest) erro
 	return in.follow(ctx, namespace, show)
 }
 
-// statuses reads the singleton of that name, or all of the namespace.
+// statuses reads the singleton with the name, or all singletons of the namespace.
 func (c commands) statuses(ctx context.Context, in *cluster, namespace, name string) ([]Status, error) {
 	var singletons []v1.StatefulSingleton
 	if name != "" {
@@ -178,7 +177,7 @@ func (c commands) statuses(ctx context.Context, in *cluster, namespace, name str
 	return statuses, reads.Wait()
 }
 
-func (c commands) statusOf(s sight) Status {
+func (c commands) statusOf(s view) Status {
 	singleton := s.Singleton
 	status := Status{
 		Namespace: singleton.Namespace, Name: singleton.Name,
@@ -194,8 +193,7 @@ func (c commands) statusOf(s sight) Status {
 	return status
 }
 
-// podsOf are the pods of the singleton, the recorded holder among them though its object
-// may be gone.
+// podsOf returns the pods of the singleton, including a recorded holder that does not exist.
 func podsOf(s handoff.Snapshot) []Pod {
 	pods := []Pod{}
 	record := &s.Singleton.Status
@@ -214,7 +212,7 @@ func podsOf(s handoff.Snapshot) []Pod {
 	return pods
 }
 
-// format writes the statuses as asked for: the one of a name, or all of a namespace.
+// format writes one status, or a list, in the requested format.
 func (r statusRequest) format(statuses []Status, namespace string) (string, error) {
 	var object any = StatusList{Items: statuses}
 	if r.name != "" {
@@ -233,7 +231,7 @@ func (r statusRequest) format(statuses []Status, namespace string) (string, erro
 	return table(statuses, namespace), nil
 }
 
-// separator stands before what is shown anew.
+// separator is printed before each update.
 func separator(output string) string {
 	switch output {
 	case "json":

@@ -14,13 +14,13 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// idle stands for a phase that is empty.
+// idle is printed for an empty phase.
 const idle v1.Phase = "Idle"
 
-// shownConditions are those that say more than phase and message do.
+// shownConditions are the conditions that are printed.
 var shownConditions = []string{v1.ConditionReady, v1.ConditionPolicyInstalled, v1.ConditionEvictionBlocked, v1.ConditionDraining}
 
-// text is the status of one singleton for people.
+// text returns the status of one singleton as text.
 func (s *Status) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "StatefulSingleton %s/%s: %s, epoch %d\n", s.Namespace, s.Name, cmp.Or(s.Phase, idle), s.Epoch)
@@ -59,7 +59,7 @@ func (s *Status) text() string {
 	return b.String()
 }
 
-// state says in short how a pod does.
+// state returns the state of a pod in one word or phrase.
 func (p Pod) state() string {
 	switch {
 	case p.Gone:
@@ -80,7 +80,7 @@ func (p Pod) state() string {
 	return "not Ready"
 }
 
-// table is a line of each, and a column of namespaces where they are several.
+// table returns one line for each singleton, with a column of namespaces if needed.
 func table(statuses []Status, namespace string) string {
 	if len(statuses) == 0 && namespace == "" {
 		return "There is no StatefulSingleton.\n"
@@ -146,7 +146,7 @@ func (s *Status) lastHandoff() string {
 	return string(s.LastTransition.Cause) + gap(s.LastTransition)
 }
 
-// columns lines cells up.
+// columns aligns cells in columns.
 func columns(write func(row func(cells ...string))) string {
 	var aligned, trimmed strings.Builder
 	w := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)

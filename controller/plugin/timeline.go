@@ -11,10 +11,10 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// timelineWidth is how many characters the whole of a handoff takes.
+// timelineWidth is the width of the timeline in characters.
 const timelineWidth = 40
 
-// timeline draws a handoff to scale, each of its moments in a line, from the one before it.
+// timeline draws a handoff to scale. Each line shows one event, with a bar from the event before it.
 func timeline(t *v1.Transition) string {
 	type moment struct {
 		name string
@@ -60,7 +60,7 @@ func timeline(t *v1.Transition) string {
 	return b.String()
 }
 
-// inWords says who handed over to whom, why, and by which proof.
+// inWords describes the pods, the cause and the proof of a handoff.
 func inWords(t *v1.Transition) string {
 	words := string(t.Cause)
 	switch {
@@ -77,7 +77,7 @@ func inWords(t *v1.Transition) string {
 	return words
 }
 
-// gap says how long nobody ran, where that is known.
+// gap returns the gap of a handoff as text, if it is known.
 func gap(t *v1.Transition) string {
 	if t.GapMilliseconds == nil {
 		return ""

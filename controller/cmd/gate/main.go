@@ -1,7 +1,7 @@
 // Command gate holds a pod's main processes until the pod is released.
 //
-// It reads its arguments without a library: it is copied into every held pod, and so is kept small; it has no flags;
-// and what it says of wrong arguments must not repeat them.
+// It parses its arguments without a library. It has no flags and must be small, because it is copied into every held
+// pod. Its errors must not repeat arguments.
 package main
 
 import (
@@ -47,10 +47,9 @@ const (
 	exitUsage = 64
 	// statusPort serves /healthz and /status on the pod's address.
 	statusPort = "9909"
-	// deliveryPatience is how long the sidecar may take to make the volume ready.
+	// deliveryPatience is the time limit for the sidecar to prepare the volume.
 	deliveryPatience = 20 * time.Second
-	// fewestFiles is how many open files the gate needs, generously: Go's runtime
-	// crashes where it gets none.
+	// fewestFiles is the number of open files that the gate needs. Go's runtime crashes without them.
 	fewestFiles = 16
 )
 
@@ -110,14 +109,13 @@ func run(args []string) error {
 	return do()
 }
 
-// misused does not repeat the arguments: they may hold secrets.
+// misused does not repeat the arguments, which may contain secrets.
 func misused(what string) error {
 	return gate.ExitError{Code: exitUsage, Err: fmt.Errorf("%s; gate --help lists the commands", what)}
 }
 
-// ownUID is the uid of the pod, for a wrapped container. Without it no signal can be
-// obeyed. The gate then ends: a container that only waited would pass for a warm
-// standby, and the holder would be stopped for it.
+// ownUID returns the UID of the pod for the wrapper. Without the UID no signal is valid, and the gate exits. If it
+// waited, the container would count as warm, and the holder would be stopped for a standby that cannot start.
 func ownUID() (string, error) {
 	uid := os.Getenv(signal.PodUIDEnv)
 	if uid == "" {

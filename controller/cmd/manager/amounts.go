@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// amounts are a flag's: how much of each resource, as cpu=10m,memory=32Mi. Empty: of none. A map of strings, which
-// pflag has, would take what no sidecar can ask for, and pods would be refused for it later.
+// amounts is the value of a flag with resources, as cpu=10m,memory=32Mi. Empty: no resources. It rejects resources
+// that a sidecar cannot request, which pflag's map of strings would accept.
 type amounts corev1.ResourceList
 
-// countable are the resources that a sidecar may need.
+// countable are the resources that a sidecar can request.
 var countable = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
 
-// String is what Set takes.
+// String returns the value as Set accepts it.
 func (a *amounts) String() string {
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(*a)) {
@@ -27,7 +27,7 @@ func (a *amounts) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// Set replaces all of them.
+// Set replaces all amounts.
 func (a *amounts) Set(text string) error {
 	*a = amounts{}
 	if text == "" {
@@ -44,5 +44,5 @@ func (a *amounts) Set(text string) error {
 	return nil
 }
 
-// Type stands for a value in the help.
+// Type is the placeholder of the value in the help.
 func (a *amounts) Type() string { return "amounts" }

@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kubeletUsers tells at start whether kubelets seem to act as other users than their nodes, whose reports the guard
-// "reports" refuses. The API server does not tell who wrote a status. So the check asks whether the user of a Ready node
-// may write that node's status, as each kubelet must.
+// kubeletUsers reports at start if kubelets seem to act as other users than their nodes. The guard "reports" rejects
+// the reports of such users. The API server does not tell who wrote a status, so the check asks whether the user of a
+// Ready node can write the node's status, as a kubelet must.
 type kubeletUsers struct {
 	client client.Client
 	live   client.Reader
@@ -32,7 +32,8 @@ func (k kubeletUsers) Start(ctx context.Context) error {
 	return nil
 }
 
-// allowed returns the user of a Ready node, and whether it may write the node's status. No user: no node is Ready.
+// allowed returns the user of a Ready node, and whether that user can write the node's status. The user is empty if
+// no node is Ready.
 func (k kubeletUsers) allowed(ctx context.Context) (user string, allowed bool, err error) {
 	var nodes corev1.NodeList
 	if err := k.live.List(ctx, &nodes); err != nil {

@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// newScheme knows the kinds that the manager reads and writes.
+// newScheme returns a scheme with the kinds that the manager reads and writes.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {

@@ -11,8 +11,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// metricsOptions returns the options of the metrics endpoint: HTTPS, for users whom the API
-// server authenticates and allows to get the path /metrics.
+// metricsOptions returns the options of the metrics endpoint: HTTPS, for users whom the API server authenticates and
+// allows to get the path /metrics.
 func (o *runOptions) metricsOptions() (metricsserver.Options, error) {
 	options := metricsserver.Options{
 		BindAddress:    o.metricsAddress,
@@ -23,7 +23,7 @@ func (o *runOptions) metricsOptions() (metricsserver.Options, error) {
 	if o.metricsCertDir == "" {
 		return options, nil
 	}
-	// Without this check controller-runtime serves a self-signed certificate where a file is missing.
+	// Without this check, controller-runtime uses a self-signed certificate if a file is missing.
 	_, err := tls.LoadX509KeyPair(filepath.Join(o.metricsCertDir, "tls.crt"), filepath.Join(o.metricsCertDir, "tls.key"))
 	if err != nil {
 		return options, fmt.Errorf("load the certificate of the metrics endpoint from --metrics-cert-dir %s: %w: "+
@@ -32,18 +32,16 @@ func (o *runOptions) metricsOptions() (metricsserver.Options, error) {
 	return options, nil
 }
 
-// metricsAuthQPS and metricsAuthBurst limit the requests to the API server that clients of the
-// metrics endpoint cause: TokenReviews and SubjectAccessReviews, each kind by itself. An answer
-// is cached for each token. A Prometheus causes about one request a minute, but a client that
-// sends a new wrong token with each request causes one with each. API Priority and Fairness
-// counts them as the controller's own: without a bound they would delay handoffs.
+// metricsAuthQPS and metricsAuthBurst limit the TokenReviews and SubjectAccessReviews that clients of the metrics
+// endpoint cause, for each kind. Results are cached for each token. A Prometheus causes about one request a minute,
+// but a client with a new wrong token in each request causes one for each. API Priority and Fairness counts them as
+// the controller's own requests, so without a limit they could delay handoffs.
 const (
 	metricsAuthQPS   = 5
 	metricsAuthBurst = 10
 )
 
-// authorizeMetrics returns a filter that asks the API server who sends a request, and whether that
-// user may get its path.
+// authorizeMetrics returns a filter that authenticates and authorizes requests with the API server.
 func authorizeMetrics(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = metricsAuthQPS, metricsAuthBurst

@@ -99,7 +99,7 @@ func (o *runOptions) validate() error {
 	return fmt.Errorf("--gate-image-pull-policy is %q: give Always, IfNotPresent or Never", o.gatePullPolicy)
 }
 
-// policyOptions are what the policies take from the flags.
+// policyOptions returns the options of the policies from the flags.
 func (o *runOptions) policyOptions() policies.Options {
 	return policies.Options{
 		SidecarImage:       o.gateImage,
@@ -111,7 +111,7 @@ func (o *runOptions) policyOptions() policies.Options {
 	}
 }
 
-// injector writes the policies as the flags say.
+// injector returns the Injector with the options of the flags.
 func (o *runOptions) injector(c client.Client, live client.Reader) *singleton.Injector {
 	return &singleton.Injector{
 		Client: c, Live: live, Clock: clock.RealClock{},
@@ -198,17 +198,15 @@ func run(ctx context.Context, o runOptions) error {
 	return mgr.Start(ctx)
 }
 
-// restConfig is how to reach the API server: in the cluster by the service
-// account, elsewhere by the kubeconfig.
+// restConfig returns the configuration of clients: from the service account in the cluster, or from the kubeconfig.
 func restConfig() (*rest.Config, error) {
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w", err)
 	}
-	// The API server's priority and fairness decides who waits; a limit of our own
-	// would only lengthen the gap.
+	// API Priority and Fairness limits the requests. A limit of the client would only lengthen the gap.
 	config.QPS = -1
-	// Kyverno answers every write of a ClusterPolicy with a deprecation warning.
+	// Kyverno warns about each write of a ClusterPolicy, which is deprecated.
 	config.WarningHandler = rest.NoWarnings{}
 	return config, nil
 }

@@ -81,8 +81,8 @@ func uninstallWith(ctx context.Context, c client.Client, deployment types.Namesp
 	return nil
 }
 
-// retryConflicts runs a step again, which reads anew, after somebody else wrote what the step has read: for some ten
-// seconds. Not by client-go's retry, which takes a step that ran out of time for one that was done.
+// retryConflicts repeats a step after conflicts, for about ten seconds. The step reads the objects again. client-go's
+// retry is not used, because it returns nil if a step ran out of time.
 func retryConflicts(ctx context.Context, c client.Client, do func(context.Context, client.Client) error) error {
 	var last error
 	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Cap: 5 * time.Second, Steps: 10}
@@ -96,8 +96,8 @@ func retryConflicts(ctx context.Context, c client.Client, do func(context.Contex
 	return err
 }
 
-// stopController scales the controller to zero and waits until none of its pods
-// is left: one that still runs would put the finalizers back.
+// stopController scales the controller to zero and waits until its pods are removed. A running controller would add
+// the finalizers again.
 func stopController(ctx context.Context, c client.Client, name types.NamespacedName) error {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	if err := c.Get(ctx, name, deployment); err != nil {
@@ -140,7 +140,7 @@ func deletePolicies(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// deleteBudgets deletes what would have drains wait for a controller that is gone.
+// deleteBudgets deletes the PodDisruptionBudgets, which would block drains without a controller.
 func deleteBudgets(ctx context.Context, c client.Client) error {
 	var list policyv1.PodDisruptionBudgetList
 	if err := c.List(ctx, &list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}, client.HasLabels{v1.SingletonLabel}); err != nil {
@@ -154,8 +154,8 @@ func deleteBudgets(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// unprotect takes the finalizers off, of the StatefulSingletons first: once one was written,
-// whatever a controller that is cut off has decided about it before is refused.
+// unprotect removes the finalizers, first those of the StatefulSingletons: after that write, the API server rejects
+// late writes of a controller that was cut off.
 func unprotect(ctx context.Context, c client.Client) error {
 	var singletons v1.StatefulSingletonList
 	if err := c.List(ctx, &singletons); err != nil && !meta.IsNoMatchError(err) { // else the CRD is gone, and all of them with it
