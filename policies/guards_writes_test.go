@@ -525,7 +525,7 @@ func testAttestation(t *testing.T, config *rest.Config) {
 		holderUID = "11111111-1111-4111-8111-111111111111"
 		otherUID  = "22222222-2222-4222-8222-222222222222"
 
-		namesHolder = "attestation/db, which is pod db-0 with uid 11111111-1111-4111-8111-111111111111. By it you vouch that the pod's processes have ended for good"
+		namesHolder = "attestation/db, which is pod db-0 with uid 11111111-1111-4111-8111-111111111111. With the annotation you attest that the pod's processes have ended"
 		nobody      = "but nothing holds StatefulSingleton attestation/db"
 		several     = "must be the uid of one of the pods that run: StatefulSingleton attestation/db has several of them"
 	)

@@ -23,19 +23,19 @@ func (c commands) attestCommand() *cobra.Command {
 	var sure bool
 	cmd := &cobra.Command{
 		Use:   "attest NAME POD-UID",
-		Short: "Vouch that a pod has stopped for good, where nothing else proves it",
-		Long: `attest tells the controller that the pod with that uid has stopped for good: none of its processes runs,
-and none will start again. The controller takes it for proof and has the next pod start. If it is not
-true, two run on the same data.
+		Short: "Attest that a pod has terminated, if nothing else proves it",
+		Long: `attest states that the pod with the uid has terminated: none of its processes runs, and none will start
+again. The controller accepts that as a proof and starts the next pod. If it is not true, two pods run on the
+same data.
 
-It is for a pod whose kubelet can't be asked, as on a node that is lost. Where the node as a whole is
-off, the taint node.kubernetes.io/out-of-service says so of all its pods. A uid that the StatefulSingleton
-does not wait for is refused, and so is a pod whose kubelet answers. It asks before it does it.`,
+Use it for a pod whose kubelet cannot report, for example on a lost node. If the node is off, the taint
+node.kubernetes.io/out-of-service states that for all its pods. attest refuses a uid that the StatefulSingleton
+does not wait for, and a pod whose kubelet answers. It asks for confirmation.`,
 		Example: `  # The uid is in the message
   kubectl stfs explain db -n prod
   kubectl stfs attest db 0e8c6d0a-6c2b-4c55-9d6c-6a0f2f4f7f10 -n prod
 
-  # In a script that has made sure
+  # In a script, without confirmation
   kubectl stfs attest db 0e8c6d0a-6c2b-4c55-9d6c-6a0f2f4f7f10 -n prod --yes`,
 		Args: takes(2, 2), ValidArgsFunction: c.completeNameAndUID,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
@@ -46,19 +46,19 @@ does not wait for is refused, and so is a pod whose kubelet answers. It asks bef
 			return c.attest(ctx, in, s, args[1], sure)
 		}),
 	}
-	cmd.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask: it is made sure that the pod has stopped")
+	cmd.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
 func (c commands) attest(ctx context.Context, in *cluster, s view, uid string, sure bool) error {
 	if uid == "" {
-		return fmt.Errorf("the uid is empty: `%s` says which pod is waited for, and its uid", s.kubectl("stfs explain %s", s.Singleton.Name))
+		return fmt.Errorf("the uid is empty. To show the pod that the StatefulSingleton waits for, and its uid, run: %s", s.kubectl("stfs explain %s", s.Singleton.Name))
 	}
 	attested := s.Singleton.DeepCopy()
 	metav1.SetMetaDataAnnotation(&attested.ObjectMeta, v1.AttestAnnotation, uid)
 	for _, step := range s.decide(attested, c.clock.Now()).Steps {
-		if word, ok := step.(handoff.TakeAttestation); ok {
-			return errors.New(cmp.Or(in.amended(word.Refused), fmt.Sprintf("the pod with uid %s is proven dead already: there is nothing to attest", uid)))
+		if attestation, ok := step.(handoff.TakeAttestation); ok {
+			return errors.New(cmp.Or(in.amended(attestation.Refused), fmt.Sprintf("there is a proof that the pod with uid %s has terminated: an attestation is not needed", uid)))
 		}
 	}
 	if !sure {
@@ -69,24 +69,24 @@ func (c commands) attest(ctx context.Context, in *cluster, s view, uid string, s
 	if err := in.Patch(ctx, attested, client.MergeFrom(s.Singleton)); err != nil {
 		return fmt.Errorf("annotate StatefulSingleton %s: %w", fullName(s.Singleton), err)
 	}
-	return c.print("StatefulSingleton %s: you vouch that pod %s has stopped for good. The controller believes it at once, or refuses it with an event AttestationRefused. To follow it: %s\n",
+	return c.print("StatefulSingleton %s: you attested that pod %s has terminated. The controller accepts that, or refuses it with an event AttestationRefused. To follow it, run: %s\n",
 		fullName(s.Singleton), s.podName(uid), s.kubectl("stfs status %s -w", s.Singleton.Name))
 }
 
 // makeSure asks the user to type the name of the pod.
 func (c commands) makeSure(s view, uid string) error {
 	if !c.asks() {
-		return errors.New("attest asks before it does it, and there is no terminal to ask on: give --yes once you have made sure that the pod has stopped for good")
+		return errors.New("attest asks for confirmation, and there is no terminal. Make sure that the pod has terminated, and then use --yes")
 	}
 	name := s.podName(uid)
-	fmt.Fprintf(c.ErrOut, `You vouch that pod %s of StatefulSingleton %s has stopped for good: none of its processes
-runs, and none will start again, not even when its node is back. The controller takes your word
-for proof, and the next pod starts. If it is wrong, two run on the same data.
+	fmt.Fprintf(c.ErrOut, `You attest that pod %s of StatefulSingleton %s has terminated: none of its processes
+runs, and none will start again, also if its node returns. The controller accepts that as a proof
+and starts the next pod. If it is not true, two pods run on the same data.
 
-Type the name of the pod to vouch for it: `, name, fullName(s.Singleton))
+To confirm, type the name of the pod: `, name, fullName(s.Singleton))
 	typed, _ := bufio.NewReader(c.In).ReadString('\n') // what is typed counts, also without a line's end
 	if strings.TrimSpace(typed) != name {
-		return errors.New("that is not its name: nothing was done")
+		return errors.New("the name is different, so nothing was changed")
 	}
 	return nil
 }

@@ -49,11 +49,11 @@ type check struct {
 func (c commands) checkCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "Check the cluster, Kyverno, the guards, the controller and your own rights",
-		Long: `check says of everything that StatefulSingletons rest on whether it is as it should be, and else what to do.
-Your rights are those in the namespace. What you may not see is called unknown, and is no failure.
+		Short: "Check the cluster, Kyverno, the guards, the controller and your permissions",
+		Long: `check checks everything that StatefulSingletons depend on, and says what to do about failures. It checks your
+permissions in the namespace. If you cannot read an object, its state is unknown, which is not a failure.
 
-The exit code is 1 if anything failed.`,
+The exit code is 1 if a check failed.`,
 		Example: `  kubectl stfs check -n prod`,
 		Args:    takes(0, 0),
 		RunE: c.in(func(ctx context.Context, in *cluster, _ []string) error {
@@ -154,7 +154,7 @@ func kyvernoFound(in *cluster, d *appsv1.Deployment, image string) (string, erro
 	tag := imageVersion.FindStringSubmatch(image)
 	switch {
 	case d.Status.AvailableReplicas == 0:
-		return "", fmt.Errorf("Deployment %s has no pod that is available, so that no pod of a StatefulSingleton can be created: see `%s`", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
+		return "", fmt.Errorf("Deployment %s has no available pod, so no pod of a StatefulSingleton can be created. To show why, run: %s", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
 	case tag == nil:
 		return "", fmt.Errorf("the version of image %s can't be read: make sure that it is %s", image, strings.Join(kyvernoVersions, " or "))
 	case !slices.Contains(kyvernoVersions, tag[1]):
@@ -206,7 +206,7 @@ func (c commands) checkController(ctx context.Context, in *cluster) (string, err
 	for i := range deployments.Items {
 		d := &deployments.Items[i]
 		if d.Status.AvailableReplicas == 0 {
-			return "", fmt.Errorf("Deployment %s has no pod that is available, so that nothing hands over: see `%s`", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
+			return "", fmt.Errorf("Deployment %s has no available pod, so no handoff continues. To show why, run: %s", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
 		}
 		found = append(found, fmt.Sprintf("Deployment %s, version %s, %d available", fullName(d), d.Labels["app.kubernetes.io/version"], d.Status.AvailableReplicas))
 	}

@@ -21,10 +21,9 @@ import (
 func (c commands) explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain NAME",
-		Short: "Say why a StatefulSingleton is not Ready, and which command helps",
-		Long: `explain says why a StatefulSingleton is not Ready, or why its next pod would not be held, and gives the
-commands that show more or help. It looks at the cluster itself, so it also answers while the controller
-is down.`,
+		Short: "Explain why a StatefulSingleton is not Ready, and which commands help",
+		Long: `explain says why a StatefulSingleton is not Ready, or why its next pod would not be held, and prints commands
+that help. It reads the cluster itself, so it works while the controller is down.`,
 		Example: `  kubectl stfs explain db -n prod`,
 		Args:    takes(1, 1), ValidArgsFunction: c.completeName,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
@@ -139,11 +138,11 @@ func (s view) farewell(now time.Time) explanation {
 	e.says = []string{s.in.amended(message)}
 	for _, ref := range keep {
 		if pod := s.pod(ref.UID); pod != nil && handoff.Going(pod) {
-			e.helps = append(e.helps, s.vouch(ref.UID)...)
+			e.helps = append(e.helps, s.attestations(ref.UID)...)
 		}
 	}
 	if holder := s.Singleton.Status.ActivePodUID; holder != "" && s.pod(holder) == nil {
-		e.helps = append(e.helps, s.vouch(holder)...)
+		e.helps = append(e.helps, s.attestations(holder)...)
 	}
 	return e
 }
@@ -178,7 +177,7 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 		}
 		return []help{{"have it take over", s.kubectl("stfs handover %s", name)}}
 	case handoff.HolderStopping, handoff.HolderLost:
-		helps := s.vouch(s.Singleton.Status.ActivePodUID)
+		helps := s.attestations(s.Singleton.Status.ActivePodUID)
 		if len(helps) == 0 || !stuck && s.lostNode(s.Singleton.Status.ActivePodUID) == nil {
 			return []help{follow}
 		}
@@ -194,9 +193,9 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 
 func (s view) check() help { return help{"see what is missing", s.kubectl("stfs check")} }
 
-// vouch returns the commands with which a person states that the node is off, or attests the termination of the pod.
+// attestations returns the commands with which a person states that the node is off, or attests the termination of the pod.
 // It returns none that the controller would refuse.
-func (s view) vouch(uid types.UID) []help {
+func (s view) attestations(uid types.UID) []help {
 	helps := s.aboutLostNode(uid)
 	if s.believed(uid) {
 		helps = append(helps, s.attest(uid))
@@ -212,7 +211,7 @@ func (s view) aboutLostNode(uid types.UID) []help {
 	}
 	return []help{
 		{"see since when node " + node.Name + " does not answer", s.in.kubectl("describe node %s", node.Name)},
-		{"vouch that node " + node.Name + " is off, once you have made sure", handoff.TaintCommand(node) + s.in.where},
+		{"state that node " + node.Name + " is off, after you made sure", handoff.TaintCommand(node) + s.in.where},
 	}
 }
 
@@ -225,7 +224,7 @@ func (s view) lostNode(uid types.UID) *corev1.Node {
 }
 
 func (s view) attest(uid types.UID) help {
-	return help{"vouch that pod " + s.podName(string(uid)) + " has stopped, once you have made sure", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
+	return help{"attest that pod " + s.podName(string(uid)) + " has terminated, after you made sure", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
 }
 
 // believed returns true if the controller would accept an attestation of the pod with the UID.
@@ -244,7 +243,7 @@ func (s view) aboutRunners() (helps []help) {
 		switch {
 		case is.Role != handoff.Unrecorded:
 		case handoff.Going(is.Pod):
-			helps = append(helps, s.vouch(is.Pod.UID)...)
+			helps = append(helps, s.attestations(is.Pod.UID)...)
 		default:
 			helps = append(helps, help{"delete pod " + is.Pod.Name + ", if another pod is the one to keep", s.kubectl("delete pod %s", is.Pod.Name)})
 		}

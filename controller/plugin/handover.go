@@ -17,13 +17,12 @@ import (
 func (c commands) handoverCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "handover NAME",
-		Short: "Have another pod take over from the holder, warm",
-		Long: `handover asks the controller to replace the holder, once. A pod that waits for that word, since
-spec.handoff is Manual, takes over; else the owning Deployment is rolled. The holder stops only once
-the next pod is warm.
+		Short: "Request a handoff from the holder to another pod",
+		Long: `handover requests that the controller replaces the holder once. If spec.handoff is Manual and a pod waits, that
+pod takes over. Otherwise the controller rolls the owning Deployment. The holder stops when the next pod is warm.
 
-It does not wait. Where no pod can be warm beside the holder, as of a StatefulSet, it asks nothing and
-says why.`,
+handover does not wait. If no pod can be warm beside the holder, for example in a StatefulSet, it changes nothing
+and says why.`,
 		Example: `  kubectl stfs handover db -n prod
   kubectl stfs status db -n prod -w`,
 		Args: takes(1, 1), ValidArgsFunction: c.completeName,

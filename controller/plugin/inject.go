@@ -28,13 +28,13 @@ func (c commands) injectCommand() *cobra.Command {
 	var candidates []candidate
 	cmd := &cobra.Command{
 		Use:   "inject -f FILE",
-		Short: "Show what becomes of a pod that is created, and what would hold each container",
-		Long: `inject asks the API server, and so Kyverno and the guards, what they would make of a pod, in a dry-run that
-creates nothing. FILE is a file, a directory, a URL, or - for standard input, as kubectl apply takes it. It holds
-Pods, or what has a pod template: a Deployment, StatefulSet, ReplicaSet, Job. It shows what would hold each
-container, or with -o yaml the pod as it would be stored.
+		Short: "Show how a new pod would be changed, and what would hold each container",
+		Long: `inject creates pods in a dry-run of the API server, including Kyverno and the guards, which stores nothing. FILE is a
+file, a directory, a URL, or - for standard input, as in kubectl apply. It contains Pods or objects with a pod
+template: a Deployment, StatefulSet, ReplicaSet or Job. inject shows what would hold each container. With -o yaml
+it prints the changed pod.
 
-The exit code is 1 where the pod would not be held; it says why that may be.`,
+The exit code is 1 if the pod would not be held. inject then says why.`,
 		Example: `  kubectl stfs inject -f deployment.yaml -n prod
 
   # All that would be changed

@@ -14,10 +14,9 @@ import (
 func (c commands) planCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "plan NAME",
-		Short: "Say what the controller would do now, and change nothing",
-		Long: `plan observes a StatefulSingleton as the controller does, has the same code decide, and says what it would
-write, step by step. It writes nothing. The controller may be about to do just that, or may have done it by
-the time that you read it.`,
+		Short: "Show what the controller would write now",
+		Long: `plan reads a StatefulSingleton as the controller does, runs the same code, and prints the writes in their order.
+It writes nothing. The controller may already have executed the plan when you read it.`,
 		Example: `  kubectl stfs plan db -n prod`,
 		Args:    takes(1, 1), ValidArgsFunction: c.completeName,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {

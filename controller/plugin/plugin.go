@@ -39,14 +39,13 @@ type commands struct {
 func (c commands) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-stfs",
-		Short: "See who holds a StatefulSingleton, why it is not Ready, and what comes next",
-		Long: `kubectl stfs shows of each StatefulSingleton who holds it, what its standbys wait for and why it is not
-Ready, what the controller would do now, and what would become of a pod that is created. It can hand
-over, and attest that a pod has stopped.`,
+		Short: "Show the holder of a StatefulSingleton, why it is not Ready, and what comes next",
+		Long: `kubectl stfs shows the holder and the standbys of a StatefulSingleton, why it is not Ready, what the controller would
+write now, and how a new pod would be changed. It can request a handoff, and attest that a pod has terminated.`,
 		Example: `  # All StatefulSingletons of the namespace
   kubectl stfs status
 
-  # Why one is not Ready, and what helps
+  # Why it is not Ready, and what helps
   kubectl stfs explain db -n prod
 
   # Whether cluster, Kyverno, guards, controller and your own rights are as they should be

@@ -166,12 +166,12 @@ func TestWord(t *testing.T) {
 		"attest by hand":              {"lost-node", "attest db " + old, "db-5c9f-h2qpb\n", old, ""},
 		"attest without a line end":   {"lost-node", "attest db " + old, "db-5c9f-h2qpb", old, ""},
 		"attest one that is gone":     {"several", "attest db " + old + " -y", "", old, ""},
-		"attest after second thought": {"lost-node", "attest db " + old, "no\n", "", "that is not its name: nothing was done"},
-		"attest with nobody there":    {"lost-node", "attest db " + old, "", "", "attest asks before it does it, and there is no terminal to ask on"},
+		"attest after second thought": {"lost-node", "attest db " + old, "no\n", "", "the name is different, so nothing was changed"},
+		"attest with nobody there":    {"lost-node", "attest db " + old, "", "", "attest asks for confirmation, and there is no terminal"},
 		"attest one that holds":       {"running", "attest db " + holder + " -y", "", "", "pod db-7d4b-x8v2n is not terminating"},
-		"attest one before":           {"running", "attest db " + old + " -y", "", "", "the pod with uid " + old + " is proven dead already"},
+		"attest one before":           {"running", "attest db " + old + " -y", "", "", "there is a proof that the pod with uid " + old + " has terminated"},
 		"attest a stranger":           {"running", "attest db " + other + " -y", "", "", "no pod of this StatefulSingleton has the uid"},
-		"attest an empty uid":         {"running", "attest db '' -y", "", "", "the uid is empty: `kubectl stfs explain db -n prod` says which pod is waited for, and its uid"},
+		"attest an empty uid":         {"running", "attest db '' -y", "", "", "the uid is empty. To show the pod that the StatefulSingleton waits for, and its uid, run: kubectl stfs explain db -n prod"},
 		"attest without a uid":        {"running", "attest db -y", "", "", "the command is: kubectl stfs attest NAME POD-UID [flags]"},
 	}
 	for name, tc := range tests {

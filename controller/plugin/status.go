@@ -79,12 +79,12 @@ func (c commands) statusCommand() *cobra.Command {
 	var r statusRequest
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
-		Short: "Show who holds, what each standby waits for, and the last handoff",
-		Long: `status shows of a StatefulSingleton its holder, its standbys and what each of them waits for, the
-conditions, and the last handoff drawn to scale. Without NAME it shows a line of each in the namespace.
+		Short: "Show the holder, the standbys and the last handoff",
+		Long: `status shows the holder of a StatefulSingleton, its standbys and what they wait for, the conditions, and a timeline
+of the last handoff. Without NAME it shows one line for each StatefulSingleton of the namespace.
 
--o json and -o yaml write the same in a structure that only grows, for scripts.`,
-		Example: `  # One, in full
+-o json and -o yaml print the same for scripts. Fields can be added, but are never renamed or removed.`,
+		Example: `  # All details of one
   kubectl stfs status db
 
   # All of the cluster, a line each

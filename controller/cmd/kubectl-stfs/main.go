@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // whatever a kubeconfig may ask for, as in kubectl
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // all authentication providers of a kubeconfig, as in kubectl
 
 	"github.com/statefulsingleton/statefulsingleton/controller/plugin"
 )

@@ -57,7 +57,7 @@ func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 	flags.Var(&o.sidecarRequests, "sidecar-requests", "what the status sidecar of every held pod asks for, of cpu, memory and ephemeral-storage")
 	flags.Var(&o.sidecarLimits, "sidecar-limits", "how much of them it may have at most; without cpu it has a limit of cpu where every other container of its pod has one")
 	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "what has a ClusterPolicy of its own: singleton, or namespace where there are hundreds of singletons")
-	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while leader, so that several replicas share no work; off, two at once are safe too")
+	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while this replica is the leader, which saves work; several active controllers are safe too")
 	flags.StringVar(&o.electionNamespace, "leader-election-namespace", "", "namespace of the leader's Lease (default: the manager's own)")
 	flags.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "how long a replica that waits gives a leader that does not renew its Lease; longer than the deadline")
 	flags.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "how long a leader that can't renew its Lease goes on before it ends; a request that renews it may take half of that")

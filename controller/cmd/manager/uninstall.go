@@ -27,11 +27,11 @@ func uninstallCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Stop the controller and let go of every pod",
-		Long: `Stop the controller, delete its ClusterPolicies and PodDisruptionBudgets, and take its
-finalizers off pods and StatefulSingletons, so that none of them is stuck, and no drain waits,
-once the controller is gone. The chart runs it before it is uninstalled. What runs goes on
-running, and what is held stays held until it is deleted. The StatefulSingletons stay.`,
+		Short: "Stop the controller and remove its finalizers",
+		Long: `Stop the controller, delete its ClusterPolicies and PodDisruptionBudgets, and remove its finalizers from
+pods and StatefulSingletons. Otherwise, their deletion and drains would wait for the controller. The chart
+runs this command before it is uninstalled. Running pods keep running, held pods stay held until they are
+deleted, and the StatefulSingletons stay.`,
 		Example: `  manager uninstall --namespace=statefulsingleton --deployment=statefulsingleton`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,7 +42,7 @@ running, and what is held stays held until it is deleted. The StatefulSingletons
 	}
 	cmd.Flags().StringVar(&deployment, "deployment", "statefulsingleton", "name of the controller's Deployment")
 	cmd.Flags().StringVar(&namespace, "namespace", "statefulsingleton", "namespace of the controller's Deployment")
-	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long it may take")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "time limit")
 	return cmd
 }
 
@@ -70,7 +70,7 @@ func uninstallWith(ctx context.Context, c client.Client, deployment types.Namesp
 		{"stop the controller", func(ctx context.Context, c client.Client) error { return stopController(ctx, c, deployment) }},
 		{"delete the ClusterPolicies", deletePolicies},
 		{"delete the PodDisruptionBudgets", deleteBudgets},
-		{"take the finalizers off StatefulSingletons and pods", unprotect},
+		{"remove the finalizers from StatefulSingletons and pods", unprotect},
 	} {
 		start := time.Now()
 		if err := retryConflicts(ctx, c, step.do); err != nil {
