@@ -61,7 +61,7 @@ func readSignal(path string) ([]byte, error) {
 // deliveryPoll is how often AwaitDelivery checks the volume. It waits only milliseconds.
 const deliveryPoll = 5 * time.Millisecond
 
-// AwaitDelivery returns nil when the held containers of the pod with the UID may be created: the gate's binary is in
+// AwaitDelivery returns nil when the held containers of the pod with the UID may be created. Then the gate's binary is in
 // the volume, and there is no signal for another pod. A backup tool that restored the volume may have put both there
 // before the sidecar began. It returns an error when ctx ends before.
 func (v Volume) AwaitDelivery(ctx context.Context, uid string) error {

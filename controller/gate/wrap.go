@@ -48,7 +48,7 @@ func (e ExitError) Error() string { return e.Err.Error() }
 // Unwrap returns why the gate ends.
 func (e ExitError) Unwrap() error { return e.Err }
 
-// Wrap waits until the pod with the UID is released, and then executes argv: the main process replaces this process,
+// Wrap waits until the pod with the UID is released, and then executes argv. The main process replaces this process,
 // as PID 1 of its container with its own signal handlers. Wrap returns only with an error. A stop signal ends a
 // waiting wrapper at once, with exit code 128 plus the number of the signal.
 //

@@ -165,7 +165,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // watchPolicies enqueues the singletons whose policies are changed or deleted. The policies have a cache of their own,
-// which starts once the API server serves them: Kyverno may be installed after the controller, and a manager does
+// which starts once the API server serves them. Kyverno may be installed after the controller, and a manager does
 // not start if its cache has a kind that is not served.
 func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (Watched, error) {
 	served, err := cache.New(mgr.GetConfig(), cache.Options{
