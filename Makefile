@@ -1,16 +1,16 @@
-# Everything runs from a bare Debian with Go, as root: what is missing is installed or built.
+# All targets run on a bare Debian with Go, as root. They install or build what is missing.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# Where kubectl finds its plugin.
+# kubectl finds its plugin in bin.
 export PATH := $(CURDIR)/bin:$(PATH)
 
 # CLUSTER=current uses the cluster of the current kubeconfig instead of the local one.
 export CLUSTER
-# Where the cluster pulls the project's images from, and their tag. The local
-# cluster is handed them; for another one push them there first.
+# The registry and the tag of the project's images. The local cluster gets the images
+# directly. For another cluster, push them to the registry first.
 REGISTRY ?= ghcr.io/statefulsingleton
 VERSION ?= $(shell awk '/^appVersion:/ {print $$2}' charts/statefulsingleton/Chart.yaml)
 RELEASE ?= statefulsingleton
@@ -25,26 +25,26 @@ tools = $$($(cluster) tools)
 ##@ Try it
 
 .PHONY: demo
-demo: install ## A singleton handed over on a real Kubernetes, shown live
+demo: install ## Show a handoff on a real Kubernetes
 	$(in_cluster) go run ./chainsaw-tests/demo
 
 .PHONY: down
-down: $(cluster) ## Remove the local cluster and everything that it started
+down: $(cluster) ## Remove the local cluster and all its processes
 	$(cluster) down
 
 ##@ Test
 
 .PHONY: test
-test: verify lint unit e2e ## Every test there is, what fails soonest first
+test: verify lint unit e2e ## Run all tests
 
 .PHONY: lint
-lint: $(golangci) ## What .golangci.yml asks of the code: bugs, who may import what, comments, format
+lint: $(golangci) ## Check the code with .golangci.yml
 	$(golangci) config verify
 	$(golangci) run
 
-# In a copy, so that what somebody has not committed yet is left alone.
+# In a copy, to leave uncommitted changes alone.
 .PHONY: verify
-verify: ## Fail where a file is not what make generate writes; changes nothing
+verify: ## Fail if make generate would change a file; changes nothing
 	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
 	tar -c --exclude=./.git --exclude=./bin --exclude=./dist . | tar -x -C "$$copy"; \
 	$(MAKE) -C "$$copy" generate; \
@@ -52,21 +52,21 @@ verify: ## Fail where a file is not what make generate writes; changes nothing
 		{ echo "The files above are not what make generate writes: run it, and commit what it changes." >&2; exit 1; }
 
 .PHONY: search
-search: ## Visit every state of small worlds in search of two that run; DEEP=1 visits larger ones
+search: ## Search all states of small models for two running pods; DEEP=1 searches larger models
 	go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/handoff $(if $(DEEP),-deep) | grep -v '^=== '
 
 .PHONY: unit
-unit: deps $(promtool) search ## Tests beside the code, Kyverno's engine and a real API server among them
+unit: deps $(promtool) search ## Run the tests beside the code, with Kyverno's engine and a real API server
 	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
 
-# Which mutations make mutations runs: flags of chainsaw-tests/mutations, as MUTATIONS="-area handoff".
+# Flags of chainsaw-tests/mutations, for example MUTATIONS="-area handoff".
 MUTATIONS ?=
 .PHONY: mutations
-mutations: $(cluster) $(promtool) ## Break the code in each listed place, one at a time, and check that a test fails
+mutations: $(cluster) $(promtool) ## Apply each mutation, and check that a test fails
 	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go run ./chainsaw-tests/mutations $(MUTATIONS)
 
 .PHONY: vulnerabilities
-vulnerabilities: ## Known vulnerabilities that the programs of a release can reach; asks vuln.go.dev
+vulnerabilities: ## List known vulnerabilities in released programs; queries vuln.go.dev
 	go run golang.org/x/vuln/cmd/govulncheck@v1.6.0 ./controller/cmd/...
 
 .PHONY: own-cluster
@@ -74,40 +74,40 @@ own-cluster:
 	@[ "$$CLUSTER" != current ] || { echo "this breaks the cluster that it runs on: unset CLUSTER, and it runs on the local one" >&2; exit 1; }
 
 .PHONY: faults
-faults: own-cluster install ## What fails in real clusters, done to the local one: nodes, kubelets, API server, Kyverno, controller
+faults: own-cluster install ## Test failures of nodes, kubelets, API server, Kyverno and controller on the local cluster
 	$(in_cluster) go test -count=1 -timeout 45m -tags cluster ./chainsaw-tests/faults
 
 .PHONY: gitops-fixtures
-gitops-fixtures: own-cluster install ## Record what the health check of Argo CD is tested with, docs/gitops/testdata, as the local cluster gives it
+gitops-fixtures: own-cluster install ## Record docs/gitops/testdata, with which Argo CD's health check is tested, on the local cluster
 	$(in_cluster) go test -count=1 -tags cluster -run '^TestGitOps' ./chainsaw-tests/faults -record
 
-# Which faults come, in which order, is derived from SEED; 0 takes one at random.
+# SEED determines the faults and their order. 0 selects a random seed.
 SEED ?= 0
 HANDOFFS ?= 200
 .PHONY: soak
-soak: own-cluster install ## HANDOFFS (200) handoffs under random faults, by SEED; never two at once, and a holder in the end
+soak: own-cluster install ## Run HANDOFFS (200) handoffs under random faults, by SEED, and check that no two pods ran at once
 	$(in_cluster) go run ./chainsaw-tests/soak -seed $(SEED) -handoffs $(HANDOFFS)
 
-# What make bench measures: flags of chainsaw-tests/bench, as BENCH="-n 5 -systems wrapper,recreate".
+# Flags of chainsaw-tests/bench, for example BENCH="-n 5 -systems wrapper,recreate".
 BENCH ?=
 .PHONY: bench
-bench: own-cluster install ## How long an application is down, by ours and by what Kubernetes has; three hours or so
+bench: own-cluster install ## Measure the downtime of handoffs beside that of Kubernetes' own strategies; about three hours
 	$(in_cluster) go run ./chainsaw-tests/bench -out docs/benchmarks/gap.json $(BENCH)
 	$(MAKE) bench-report
 
 .PHONY: bench-report
-bench-report: ## Table, page and picture of what make bench measured last
+bench-report: ## Write the page of the last make bench
 	go run ./chainsaw-tests/bench -report -out docs/benchmarks/gap.json -readme README.md
 
-# What make bench-scale measures: flags of chainsaw-tests/bench-scale.
+# Flags of chainsaw-tests/bench-scale.
 SCALE ?=
 .PHONY: bench-scale
-bench-scale: own-cluster install ## What a thousand singletons cost; two hours or so
+bench-scale: own-cluster install ## Measure the costs of a thousand singletons; about two hours
 	$(in_cluster) go run ./chainsaw-tests/bench-scale $(SCALE)
 	go run ./chainsaw-tests/bench-scale -report
 
 .PHONY: e2e
-e2e: demo plugin example-images ## End-to-end tests on the real cluster: the demo, each case, the pages, the README
+e2e: demo plugin example-images ## Run the end-to-end tests on the local cluster: demo, cases, faults, soak, pages, README
 ifneq ($(CLUSTER),current)
 	go test -count=1 -tags cluster ./chainsaw-tests/cluster
 endif
@@ -124,7 +124,7 @@ endif
 	$(in_cluster) chainsaw-tests/readme.sh
 
 .PHONY: pages
-pages: install plugin ## The commands of the pages in docs, as they are written
+pages: install plugin ## Run the commands of the pages in docs
 	$(in_cluster) chainsaw-tests/pages.sh $$(find docs -name '*.md' | sort)
 
 ##@ Build
@@ -138,11 +138,11 @@ plugin: ## Build kubectl stfs and its completion into bin
 	go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/kubectl-stfs ./controller/cmd/kubectl-stfs
 	install controller/cmd/kubectl-stfs/kubectl_complete-stfs bin
 
-# The generators run in their folder: give them absolute paths to what is not in it.
+# The generators run in their folder, so other paths must be absolute.
 generator := go -C chainsaw-tests/tools/generate tool
 chart := $(CURDIR)/charts/statefulsingleton
 .PHONY: generate
-generate: deps ## Write what is generated: deep copies, the CRD and docs/api.md from the API types, the chart's schema and README from its values
+generate: deps ## Write the generated files: deep copies, the CRD, docs/api.md, and the chart's schema and README
 	tools=$(tools) && "$$tools/controller-gen" object paths=./controller/api/... crd output:crd:dir=charts/statefulsingleton/files/crds
 	$(generator) crd-ref-docs --source-path $(CURDIR)/controller/api --config api/config.yaml --templates-dir api --renderer markdown \
 		--output-path $(CURDIR)/docs/api.md --log-level ERROR
@@ -152,14 +152,14 @@ generate: deps ## Write what is generated: deep copies, the CRD and docs/api.md 
 
 ##@ Release
 
-# What a release consists of is gathered there.
+# The files of a release.
 release := dist/release
-# A release is built by the Go that the tests run with, whichever is installed.
+# A release is built with the version of Go that the tests use.
 release-%: export GOTOOLCHAIN := go$(shell awk '/^go / {print $$2}' go.mod)
 helm := go -C $(CURDIR)/chainsaw-tests/tools/helm tool helm
 
 .PHONY: release-check
-release-check: ## Fail unless TAG, the chart and CHANGELOG.md mean one release
+release-check: ## Fail unless TAG, the chart and CHANGELOG.md have the same version
 	@awk -v version=$(VERSION) '/^(version|appVersion):/ && $$2 != version {print "charts/statefulsingleton/Chart.yaml: " $$1 " " $$2 ", want " version; bad = 1} END {exit bad}' \
 		charts/statefulsingleton/Chart.yaml >&2
 	@[ "$(TAG)" = "v$(VERSION)" ] || { echo "TAG is '$(TAG)', want v$(VERSION), by the chart's appVersion" >&2; exit 1; }
@@ -167,14 +167,14 @@ release-check: ## Fail unless TAG, the chart and CHANGELOG.md mean one release
 		{ echo "CHANGELOG.md: no line '## [$(VERSION)] - ' and the day of the release" >&2; exit 1; }
 
 .PHONY: release-notes
-release-notes: ## Print what CHANGELOG.md says of the version
+release-notes: ## Print the section of the version in CHANGELOG.md
 	@notes=$$(awk -v version='[$(VERSION)]' '/^## / {on = $$2 == version; next} /^\[.*\]: / {next} on' CHANGELOG.md); \
 	[ -n "$$notes" ] || { echo "CHANGELOG.md says nothing of $(VERSION)" >&2; exit 1; }; \
 	echo "$$notes"
 
-# Beside each program, in a folder that ko takes into the program's image.
+# Beside each program, in a folder that ko adds to the program's image.
 .PHONY: release-licenses
-release-licenses: ## Gather what the licences of the images' programs, and of all that is in them, ask to be passed on
+release-licenses: ## Collect the licences of the programs in the images and of their dependencies
 	for program in controller/cmd/manager controller/cmd/gate chainsaw-tests/app; do \
 		mkdir -p $$program/kodata && cp LICENSE $$program/kodata && \
 		go run ./chainsaw-tests/licenses ./$$program linux/amd64 linux/arm64 >$$program/kodata/THIRD-PARTY-LICENSES || exit 1; \
@@ -188,7 +188,7 @@ release-images: release-licenses ## Build the images for amd64 and arm64 with th
 
 crane := go run github.com/google/go-containerregistry/cmd/crane@v0.22.1
 .PHONY: release-app
-release-app: release-licenses ## Build the examples' application as the tests run it, for amd64 and arm64, and push it to $(REGISTRY)
+release-app: release-licenses ## Build the examples' application for amd64 and arm64, and push it to $(REGISTRY)
 	@mkdir -p $(release)
 	tar -C chainsaw-tests/app/kodata --mode=0644 --mtime=@0 --owner=0 --group=0 --numeric-owner -cf $(release)/app-licenses.tar LICENSE THIRD-PARTY-LICENSES
 	for arch in amd64 arm64; do \
@@ -205,10 +205,10 @@ release-chart: ## Package the chart, and push it to oci://$(REGISTRY)/charts
 	$(helm) push $(CURDIR)/$(release)/statefulsingleton-$(VERSION).tgz oci://$(REGISTRY)/charts 2>&1 | tee $(release)/push.log
 	sed -n 's|^Digest: |$(REGISTRY)/charts/statefulsingleton@|p' $(release)/push.log | grep . >$(release)/chart
 
-# Helm's hooks would run at once: the uninstall Job is a file of its own, and so is the definition, which outlives what is installed.
+# kubectl would run Helm's hooks at once, so the uninstall Job is a separate file. The definition is one too, because it stays after an uninstallation.
 render := $(helm) template statefulsingleton $(chart) --namespace statefulsingleton
 .PHONY: release-manifest
-release-manifest: ## Render the chart for kubectl: the definition, what is installed, and the Job that lets go of every pod
+release-manifest: ## Render the chart for kubectl: the definition, the installation, and the Job that uninstalls
 	@mkdir -p $(release)
 	$(render) --show-only templates/crd.yaml >$(release)/statefulsingleton-crds.yaml
 	{ printf 'apiVersion: v1\nkind: Namespace\nmetadata:\n  name: statefulsingleton\n'; \
@@ -216,11 +216,11 @@ release-manifest: ## Render the chart for kubectl: the definition, what is insta
 	$(render) --show-only templates/uninstall.yaml >$(release)/statefulsingleton-uninstall.yaml
 
 .PHONY: release-plugin
-release-plugin: ## Build kubectl stfs for each platform of .krew.yaml: archives, sums, and Krew's manifest
+release-plugin: ## Build kubectl stfs for each platform of .krew.yaml: archives, checksums, and Krew's manifest
 	chainsaw-tests/release-plugin.sh $(VERSION) $(release)
 
 .PHONY: release-sign
-release-sign: ## Sign what release-images, release-app and release-chart have pushed, as whoever is signed in
+release-sign: ## Sign the pushed images and the chart, with the identity of the signed-in user
 	go run github.com/sigstore/cosign/v3/cmd/cosign@v3.1.2 sign --yes $$(cat $(release)/images $(release)/app $(release)/chart)
 
 ##@ Run it in the cluster
@@ -230,7 +230,7 @@ up: deps ## Start the local cluster: two nodes and Kyverno
 	$(cluster) up
 
 .PHONY: install
-install: up images ## Install the chart, as built from this checkout
+install: up images ## Install the chart from this checkout
 ifneq ($(CLUSTER),current)
 	for image in dist/images/*.tar; do $(cluster) load "$$image"; done
 endif
@@ -241,7 +241,7 @@ endif
 		--set-string podAnnotations.built=$$(sha256sum dist/images/manager.tar | cut -c1-16)
 
 .PHONY: example-images
-example-images: up ## Give the local cluster the public images that the examples name, made of Debian's packages
+example-images: up ## Build the public images that the examples use from Debian packages, and load them into the local cluster
 ifneq ($(CLUSTER),current)
 	archives=$$(go run ./chainsaw-tests/example-images) && for archive in $$archives; do $(cluster) load "$$archive"; done
 endif
@@ -259,7 +259,7 @@ $(cluster):
 $(golangci):
 	CGO_ENABLED=0 go -C chainsaw-tests/tools/lint build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-# Without what finds Prometheus' targets in clouds, which is most of it and not needed to test rules.
+# Without service discovery, which is most of promtool and not needed to test rules.
 .PHONY: $(promtool)
 $(promtool):
 	CGO_ENABLED=0 go -C chainsaw-tests/tools/promtool build -tags remove_all_sd -o $(CURDIR)/$@ github.com/prometheus/prometheus/cmd/promtool

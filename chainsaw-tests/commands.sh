@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs the commands of a page as they are written, in the cluster that the chart is installed in, where kubectl takes
-# NAMESPACE unless another one is named: commands.sh NAMESPACE PAGE
+# Runs the commands of a page in the cluster with the chart. The default namespace of kubectl is NAMESPACE. Usage:
+# commands.sh NAMESPACE PAGE
 set -euo pipefail
 cd "$(dirname "$0")/.."
 namespace=$1

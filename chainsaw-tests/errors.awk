@@ -1,6 +1,5 @@
-# The errors of a chainsaw run, each after what the same case printed last: what a
-# reader wants at the end of a log in which cases ran side by side. And how things
-# stood then, as .chainsaw.yaml has it told.
+# Prints the errors of a chainsaw run, each after the last output of the same case. Cases run in parallel, so the log
+# mixes them. And how things stood then, as .chainsaw.yaml has it told.
 /^=== (NAME|CONT)/ { next }
 /^    sink\.go:/ {
 	split($0, column, / *\| */)

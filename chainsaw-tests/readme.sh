@@ -1,12 +1,12 @@
 #!/bin/bash
-# Runs the commands of the README, and of the chart's, as they are written, in the
-# cluster that the chart is installed in. The make commands are run by whoever runs this.
-# Then it installs the manifests of a release, and uninstalls them, as the chart's README says.
+# Runs the commands of the README, and of the chart's, as they are written, in the cluster that the chart is installed
+# in. The caller of this script runs the make commands. Then it installs the manifests of a release, and uninstalls
+# them, as the chart's README says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What still bears a finalizer of the project's. Whatever the namespace controller overlooked, as it may just
-# after the API server has started, is in no namespace any more, and nobody can write it.
+# What still bears a finalizer of the project's. Just after the API server has started, the namespace controller can
+# overlook objects, which then belong to a namespace that no longer exists and cannot be changed.
 stuck() {
   kubectl get pods,statefulsingletons -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.kind}/{.metadata.name} {.metadata.finalizers}{"\n"}{end}' |
     while read -r namespace object; do

@@ -1,7 +1,6 @@
 #!/bin/bash
-# Builds kubectl stfs for each platform that .krew.yaml names, as archives that are the same wherever and whenever they
-# are built, each with the licences of what it is built from, with their sums and Krew's manifest:
-# release-plugin.sh VERSION DIRECTORY
+# Builds reproducible archives of kubectl stfs with its licences for each platform of .krew.yaml, their checksums and
+# Krew's manifest. Usage: release-plugin.sh VERSION DIRECTORY
 set -euo pipefail
 umask 022
 version=$1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes the volume of a claim on the local cluster, which provisions none: volume.sh NAMESPACE CLAIM
-# The nodes share the machine's /tmp, so that one directory is the volume on all of them.
+# Creates the volume of a claim on the local cluster, which has no provisioner. The nodes share the machine's /tmp, so
+# one directory is the volume on all nodes. Usage: volume.sh NAMESPACE CLAIM
 set -euo pipefail
 namespace=$1
 claim=$2

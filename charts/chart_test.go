@@ -1,8 +1,8 @@
 // Package charts tests the charts: it renders them with helm and looks at what comes out.
 //
-// In Go, and not by helm-unittest: what is rendered is read strictly, as the API's own types, judged by Pod Security's own
-// code, and held together (selectors and the pods that they pick, rights and whose they are), which assertions on
-// paths of a document can't do.
+// These tests are in Go and not in helm-unittest, because they decode the rendered objects strictly into the types of
+// the API. They apply the code of Pod Security, and compare objects with each other, for example selectors with the
+// pods that they select.
 package charts
 
 import (
@@ -129,7 +129,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestRights names every right there is, so that one more is a decision.
+// TestRights lists all permissions, so a new permission is a decision.
 func TestRights(t *testing.T) {
 	got := rights(render(t))
 	want := map[string]map[string]string{

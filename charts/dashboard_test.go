@@ -107,9 +107,8 @@ func TestPanels(t *testing.T) {
 // grafanas fills in what Grafana does before it asks.
 var grafanas = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1d", "$namespace", "prod|shop")
 
-// TestQueries: Prometheus understands what panels and annotations ask, and no handoff falls between two
-// points of a graph, as it does where a window is as long as the step: increase() sees nothing of what came
-// between the last sample of one window and the first of the next.
+// TestQueries checks that Prometheus can parse all queries, and that a graph shows every handoff. If the window is as
+// long as the step, increase() misses changes between the last sample of one window and the first sample of the next.
 func TestQueries(t *testing.T) {
 	_, parsed := readDashboard(t)
 	var queries []string
@@ -146,7 +145,7 @@ func TestQueries(t *testing.T) {
 
 var pageOfOurs = regexp.MustCompile(`https://github\.com/statefulsingleton/statefulsingleton/blob/main/([^"#]+)`)
 
-// TestDashboardLinks: whoever follows a link finds a page there.
+// TestDashboardLinks checks that each link leads to a page.
 func TestDashboardLinks(t *testing.T) {
 	text, _ := readDashboard(t)
 	links := pageOfOurs.FindAllStringSubmatch(text, -1)

@@ -23,8 +23,8 @@ type health struct{ Status, Message string }
 func TestHealth(t *testing.T) {
 	const missing = "the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19"
 	const refused = "pods created now are refused, as the dry-run of one shows: pods \"statefulsingleton-probe\" is forbidden: ValidatingAdmissionPolicy 'statefulsingleton-held' with binding 'statefulsingleton-held' denied request: " +
-		"StatefulSingleton prod/db selects this pod, but Kyverno has not injected it. Is Kyverno running (kubectl get pods -n kyverno), and is the policy there (kubectl get clusterpolicy -l app.kubernetes.io/managed-by=statefulsingleton)? " +
-		"The StatefulSingleton's condition PolicyInstalled says more. Look whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
+		"StatefulSingleton prod/db selects this pod, but Kyverno has not injected it. Check that Kyverno runs (kubectl get pods -n kyverno) and that the policy exists (kubectl get clusterpolicy -l app.kubernetes.io/managed-by=statefulsingleton). " +
+		"See condition PolicyInstalled of the StatefulSingleton. Look whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
 	const waits = "pod db-standby is warm, and takes over from pod db-holder when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover=\"$(date +%s)\" --overwrite"
 	tests := map[string]struct {
 		argoCD health

@@ -22,7 +22,7 @@ import (
 // named finds what the code of a folder calls by name, and the reference has to.
 type named func(t *testing.T, dir string) (values []string)
 
-// Whoever meets a name finds it in the reference.
+// The reference contains every name.
 func TestReferenceIsComplete(t *testing.T) {
 	page := read(t, "reference.md")
 	tests := map[string]struct {

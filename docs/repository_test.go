@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Whoever installs the chart finds out what it brings.
+// The metadata of the chart lists what it installs.
 func TestChangelogTellsOfTheVersion(t *testing.T) {
 	chart := read(t, "../charts/statefulsingleton/Chart.yaml")
 	version := regexp.MustCompile(`(?m)^appVersion: (\S+)$`).FindStringSubmatch(chart)

@@ -26,9 +26,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// The important pods, through a real Kyverno and under the real guards, in the
-// cluster of KUBECONFIG. Each is compared with itself as the API server has it
-// in a namespace without a singleton, so that defaults cancel out.
+// The important pods, through a real Kyverno and under the real guards, in the cluster of KUBECONFIG. Each pod is
+// compared with the same pod in a namespace without a singleton, which has the same defaults.
 func TestOnCluster(t *testing.T) {
 	config, err := clientconfig.GetConfig()
 	if err != nil {
@@ -93,9 +92,9 @@ func useInstalledGate(t *testing.T, c client.Client) {
 	}
 }
 
-// The API server gives a pod the pull secrets of its service account only where it names
-// none: those of the sidecar take nothing from it, though Kyverno is asked twice. No
-// StatefulSingleton is there, so no controller meddles.
+// The API server adds the pull secrets of the service account only if the pod has none. The pull secrets of the sidecar
+// must not prevent that, even if Kyverno mutates the pod twice. No StatefulSingleton is there, so no controller
+// meddles.
 func checkPullSecrets(t *testing.T, c client.Client) {
 	o := options
 	o.SidecarPullSecrets = []string{"mirror"}
@@ -120,9 +119,8 @@ func checkPullSecrets(t *testing.T, c client.Client) {
 	}
 }
 
-// The pods of several singletons that share a policy, through a real Kyverno; first
-// through that policy alone, then through each singleton's own too, as while one form
-// takes the place of the other. No StatefulSingleton is there, so no controller meddles.
+// The pods of several singletons with one policy, mutated by a real Kyverno. Afterwards each singleton also has its own
+// policy, as during a change of policyPer. No StatefulSingleton is there, so no controller meddles.
 func TestSharedOnCluster(t *testing.T) {
 	config, err := clientconfig.GetConfig()
 	if err != nil {

@@ -210,10 +210,10 @@ func testControllerPods(t *testing.T, config *rest.Config) {
 
 func testControllerConfigMaps(t *testing.T, config *rest.Config) {
 	const (
-		otherName     = "creates no ConfigMap but those that the barrier of a pod waits for"
-		otherData     = "holds an epoch and nothing else, and is immutable"
+		otherName     = "creates only ConfigMaps named statefulsingleton-<uid>"
+		otherData     = "contains only an epoch, and is immutable"
 		otherMetadata = "bears label apps.statefulsingleton.com/singleton, no other label, no annotation and no finalizer"
-		otherOwner    = "belongs to one pod"
+		otherOwner    = "the owner of a ConfigMap that the StatefulSingleton controller creates is one pod"
 	)
 	tests := map[string]struct {
 		change      func(*corev1.ConfigMap)
@@ -280,8 +280,8 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 		otherForeach   = "has a list, preconditions and JSON patches, and reads nothing from elsewhere"
 		otherMatch     = "matches by kind, namespace, operation and selector, and by nothing else"
 		otherKind      = "matches pods that are created, and nothing else"
-		noSelector     = "matches by a selector that is not empty"
-		otherNamespace = "name the same one namespace, which is not exempt"
+		noSelector     = "the selector of a rule of the StatefulSingleton controller is not empty"
+		otherNamespace = "name the same namespace, which is not exempt"
 		otherWebhook   = "is called for its own namespace only"
 	)
 	s := readSingleton(t, "default")
@@ -574,7 +574,7 @@ func testControllerScale(t *testing.T, config *rest.Config) {
 	clusters.Namespace = metav1.NamespaceSystem
 	create(t, admin, rs)
 	create(t, admin, clusters)
-	const toZero = "scales a ReplicaSet to zero only"
+	const toZero = "scales a ReplicaSet only to zero"
 	waitForGuard(t, func() error { return scale(controller, "3") })
 	wantAnswer(t, scale(controller, "0"), "")
 	wantAnswer(t, scale(controller, "1"), toZero)
@@ -643,7 +643,7 @@ func testRoll(t *testing.T, config *rest.Config) {
 		clusters.ObjectMeta = metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "rolled"}
 		create(t, admin, clusters)
 		roll := patch{controllerUser, "", strategic, tests["rolled"].patch}
-		wantAnswer(t, roll.write(t, client.NewDryRunClient(controller), clusters), "rolls no Deployment in an exempt namespace")
+		wantAnswer(t, roll.write(t, client.NewDryRunClient(controller), clusters), "changes no Deployment in an exempt namespace")
 	})
 }
 
@@ -651,7 +651,7 @@ func testControllerSingletons(t *testing.T, config *rest.Config) {
 	const (
 		spec       = "never changes the spec of a StatefulSingleton"
 		metadata   = "of the metadata of a StatefulSingleton, the controller writes finalizer apps.statefulsingleton.com/policy"
-		annotation = "it sets none: only a person attests"
+		annotation = "sets an annotation: only a person attests"
 		uid        = "11111111-1111-4111-8111-111111111111"
 		otherUID   = "22222222-2222-4222-8222-222222222222"
 	)
@@ -699,7 +699,7 @@ func testControllerSingletons(t *testing.T, config *rest.Config) {
 }
 
 func testControllerEvents(t *testing.T, config *rest.Config) {
-	const refused = "writes its own events, about StatefulSingletons, and no other"
+	const refused = "writes only its own events about StatefulSingletons"
 	event := func(name, kind, reporter string) *eventsv1.Event {
 		return &eventsv1.Event{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, EventTime: metav1.NowMicro(),

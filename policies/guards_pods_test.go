@@ -79,7 +79,7 @@ func testForged(t *testing.T, c client.Client) {
 		probed      = "init container status-sidecar has ports or probes"
 		environment = "the environment of init container status-sidecar is not as Kyverno adds it"
 		mounts      = "the mounts of init container status-sidecar are not as Kyverno adds them"
-		nothing     = "nothing holds container "
+		nothing     = "nothing holds its container "
 		reaches     = " mounts volume statefulsingleton-signal or statefulsingleton-podinfo and could forge the signal"
 		covers      = "container db has another mount, device or terminationMessagePath at or below /var/run/signal"
 		shares      = "does not hold it in a pod with shareProcessNamespace or hostPID"
@@ -269,7 +269,7 @@ func testForged(t *testing.T, c client.Client) {
 		"wrapped: postStart":             {change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} }), wantRefused: "container db, whose postStart hook would run before the signal"},
 		"wrapped: processes shared":      {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, wantRefused: shares},
 		"wrapped: processes of the node": {change: func(p *corev1.Pod) { p.Spec.HostPID = true }, wantRefused: shares},
-		"wrapped: and at a barrier":      {change: app(func(c *corev1.Container) { c.Env = append(c.Env, barrier(firstRequest)) }), wantRefused: "container db is held twice"},
+		"wrapped: and at a barrier":      {change: app(func(c *corev1.Container) { c.Env = append(c.Env, barrier(firstRequest)) }), wantRefused: "both the wrapper and the barrier hold container db"},
 		"wrapped: init container, covered": {singleton: "hold-init-containers", pod: "init-containers-held", change: func(p *corev1.Pod) {
 			in("/a")(p)
 			m := &p.Spec.InitContainers[1].VolumeMounts
@@ -375,8 +375,8 @@ func testBeingDeleted(t *testing.T, config *rest.Config) {
 		t.Fatal(err)
 	}
 	const refused = "StatefulSingleton being-deleted/db selects this pod, but Kyverno has not injected it. The StatefulSingleton is being" +
-		" deleted, and its last pod is not proven dead. Until it is, a pod that is not held is refused. The deletion waits: the" +
-		" StatefulSingleton is removed once pod db-0 has terminated"
+		" deleted, and nothing proves yet that its last pod has terminated. Until then, only held pods are admitted. The" +
+		" deletion waits: the StatefulSingleton is removed once pod db-0 has terminated"
 	waitForRefusal(t, c, bare(s.Namespace, s), refused)
 	wantAnswer(t, c.Create(t.Context(), podOf(s.Namespace, map[string]string{"app": "web"}), client.DryRunAll), "")
 	wantAnswer(t, c.Create(t.Context(), injectedPod(t, "shell", s), client.DryRunAll), "")
@@ -401,7 +401,7 @@ func testBeingDeleted(t *testing.T, config *rest.Config) {
 // testSidecarImage: nobody changes the sidecar of a pod that is there, the controller included.
 func testSidecarImage(t *testing.T, config *rest.Config) {
 	const (
-		refused = "the image of init container status-sidecar can't be changed"
+		refused = "the image of init container status-sidecar cannot be changed"
 		another = `{"spec":{"initContainers":[{"name":"status-sidecar","image":"evil"}]}}`
 	)
 	tests := map[string]struct {
@@ -410,7 +410,7 @@ func testSidecarImage(t *testing.T, config *rest.Config) {
 	}{
 		"person":                       {patch{personUser, "", strategic, another}, refused},
 		"person, json patch":           {patch{personUser, "", jsonPatch, `[{"op":"replace","path":"/spec/initContainers/0/image","value":"evil"}]`}, refused},
-		"person, with the marks":       {patch{personUser, "", strategic, `{"metadata":{"labels":null,"annotations":null},` + another[1:]}, "can't be"},
+		"person, with the marks":       {patch{personUser, "", strategic, `{"metadata":{"labels":null,"annotations":null},` + another[1:]}, "cannot be"},
 		"controller":                   {patch{controllerUser, "", strategic, another}, refused},
 		"controller, with the marks":   {patch{controllerUser, "", strategic, `{"metadata":{"labels":null,"annotations":null},` + another[1:]}, refused},
 		"uninstaller":                  {patch{uninstallUser, "", strategic, another}, refused},
@@ -448,8 +448,8 @@ func testSidecarImage(t *testing.T, config *rest.Config) {
 // testEphemeralContainers debugs a pod that is held.
 func testEphemeralContainers(t *testing.T, config *rest.Config) {
 	const (
-		mounts  = "ephemeral container debug can't mount volume statefulsingleton-signal or statefulsingleton-podinfo"
-		targets = "ephemeral container debug can't target container status-sidecar"
+		mounts  = "ephemeral container debug cannot mount volume statefulsingleton-signal or statefulsingleton-podinfo"
+		targets = "ephemeral container debug cannot target container status-sidecar"
 	)
 	debug := func(fields string) string {
 		return `{"spec":{"ephemeralContainers":[{"name":"debug","image":"debian","terminationMessagePolicy":"File"` + fields + `}]}}`
@@ -528,7 +528,7 @@ func TestGuardValues(t *testing.T) {
 		install(t)
 		waitForRefusal(t, c, podOf("default", nil), cannotAsk)
 		waitForRefusal(t, c, podOf("network", nil), cannotAsk)
-		waitForRefusal(t, c, podOf(metav1.NamespaceSystem, map[string]string{v1.RoleLabel: v1.RoleActive}), "role can't be there from the start")
+		waitForRefusal(t, c, podOf(metav1.NamespaceSystem, map[string]string{v1.RoleLabel: v1.RoleActive}), "role cannot be set when a pod is created")
 		for name, set := range map[string]map[string]string{"of the cluster's own": nil, "with the mark of a singleton": {v1.SingletonLabel: "db"}} {
 			t.Run("passes: "+name, func(t *testing.T) {
 				wantAnswer(t, c.Create(t.Context(), podOf(metav1.NamespaceSystem, set), client.DryRunAll), "")
@@ -567,8 +567,8 @@ func TestGuardValues(t *testing.T) {
 	s := createSingleton(t, c, "values", readSingleton(t, "default"))
 	t.Run("singletons in an exempt namespace", func(t *testing.T) {
 		for namespace, refused := range map[string]string{
-			metav1.NamespaceSystem: "a StatefulSingleton can't be in namespace kube-system",
-			"network":              "a StatefulSingleton can't be in namespace network: the chart's value guards.exemptNamespaces names it",
+			metav1.NamespaceSystem: "a StatefulSingleton cannot be in namespace kube-system",
+			"network":              "a StatefulSingleton cannot be in namespace network: the chart's value guards.exemptNamespaces names it",
 			"default":              "",
 		} {
 			other := readSingleton(t, "default")

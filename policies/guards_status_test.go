@@ -25,8 +25,8 @@ const (
 	phaseFailed   = `{"status":{"phase":"Failed"}}`
 	failedByGC    = `{"status":{"phase":"Failed","conditions":[{"type":"DisruptionTarget","status":"True","reason":"DeletionByPodGC"}]}}`
 
-	onlyKubeletReports = "are reported by the kubelet of its node only, as user "
-	onlyKubeletEnds    = "is reported by the kubelet of its node only, as user "
+	onlyKubeletReports = ", can report the containers of this pod of a StatefulSingleton"
+	onlyKubeletEnds    = ", can report the phase of this pod of a StatefulSingleton"
 	notInFields        = "records another writer of the phase or of the containers"
 )
 
@@ -72,14 +72,14 @@ func testReports(t *testing.T, config *rest.Config) {
 		"passes: a pod of nobody":                         {pod: plain, patch: patch{personUser, "status", strategic, startedAnew}},
 		"passes: the phase of a pod of nobody":            {pod: plain, patch: patch{personUser, "status", strategic, phaseFailed}},
 
-		"a person reports containers":               {running, patch{personUser, "status", strategic, startedAnew}, onlyKubeletReports + "system:node:node-1"},
+		"a person reports containers":               {running, patch{personUser, "status", strategic, startedAnew}, "user system:node:node-1" + onlyKubeletReports},
 		"a person takes the containers off":         {running, patch{personUser, "status", merge, `{"status":{"containerStatuses":null}}`}, onlyKubeletReports},
 		"a person reports init containers":          {running, patch{personUser, "status", strategic, `{"status":{"initContainerStatuses":[{"name":"status-sidecar","image":"i","imageID":"i","ready":true,"restartCount":0}]}}`}, onlyKubeletReports},
 		"a person reports the phase":                {running, patch{personUser, "status", strategic, phaseFailed}, "run: helm upgrade demo <chart> --namespace the-release --reuse-values --set-json 'guards.kubeletUsers=[\"a-person\"]'"},
 		"a person reports success":                  {running, patch{personUser, "status", strategic, `{"status":{"phase":"Succeeded"}}`}, onlyKubeletEnds},
 		"a person reports another phase":            {running, patch{personUser, "status", strategic, `{"status":{"phase":"Pending"}}`}, onlyKubeletEnds},
 		"the kubelet of another node":               {running, patch{"system:node:node-2", "status", strategic, startedAnew}, onlyKubeletReports},
-		"a node without a name":                     {unbound, patch{"system:node:", "status", strategic, startedAnew}, onlyKubeletReports + "none, as it has no node yet"},
+		"a node without a name":                     {unbound, patch{"system:node:", "status", strategic, startedAnew}, "user unknown until the pod has a node" + onlyKubeletReports},
 		"a kubelet, of a pod that is not bound":     {unbound, patch{kubeletUser, "status", strategic, phaseFailed}, onlyKubeletEnds},
 		"the garbage collector reports success":     {running, patch{garbageCollector, "status", strategic, `{"status":{"phase":"Succeeded"}}`}, onlyKubeletEnds},
 		"the garbage collector reports running":     {running, patch{garbageCollector, "status", strategic, `{"status":{"phase":"Pending"}}`}, onlyKubeletEnds},

@@ -96,7 +96,7 @@ func testHeld(t *testing.T, c client.Client) {
 
 	const (
 		sidecarGone  = "the status sidecar or one of its volumes is missing or changed"
-		nothingHolds = "but nothing holds container db"
+		nothingHolds = "but nothing holds its container db"
 		namesNone    = "names none of its regular containers"
 	)
 	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
@@ -154,11 +154,11 @@ func testHeld(t *testing.T, c client.Client) {
 		"optional barrier":           {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Optional = new(true) }), wantRefused: nothingHolds},
 		"barrier of another form":    {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Name = "statefulsingleton-mine" }), wantRefused: nothingHolds},
 		"barrier of another key":     {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Key = "mine" }), wantRefused: nothingHolds},
-		"a container was added": {singleton: "default", pod: "shell", wantRefused: "but nothing holds container late", change: func(p *corev1.Pod) {
+		"a container was added": {singleton: "default", pod: "shell", wantRefused: "but nothing holds its container late", change: func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "late", Image: "debian"})
 		}},
-		"init containers not held":       {singleton: "hold-init-containers", pod: "init-containers", wantRefused: "but nothing holds container migrate, proxy, agent, logs, chown"},
-		"named init containers not held": {singleton: "named-init-containers", pod: "init-containers", wantRefused: "but nothing holds container proxy, chown of it"},
+		"init containers not held":       {singleton: "hold-init-containers", pod: "init-containers", wantRefused: "but nothing holds its container migrate, proxy, agent, logs, chown"},
+		"named init containers not held": {singleton: "named-init-containers", pod: "init-containers", wantRefused: "but nothing holds its container proxy, chown."},
 		"none but named init containers": {singleton: "named-init-containers", pod: "init-containers-named", wantRefused: namesNone, change: func(p *corev1.Pod) {
 			p.Spec.Containers[0].Name = "database"
 		}},
@@ -309,10 +309,10 @@ func testUnreleased(t *testing.T, c client.Client) {
 		"others' own": {change: func(p *corev1.Pod) {
 			p.Annotations, p.Labels, p.Finalizers = map[string]string{"a": "b"}, map[string]string{"role": "active"}, []string{"example.com/mine"}
 		}},
-		"chosen":    {change: func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/chosen-by": ""} }, wantRefused: "chosen-by can't be there from the start"},
-		"signal":    {change: func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/start-signal": ""} }, wantRefused: "start-signal can't be there from the start"},
-		"role":      {change: func(p *corev1.Pod) { p.Labels = map[string]string{v1.RoleLabel: "standby"} }, wantRefused: "role can't be there from the start"},
-		"finalizer": {change: func(p *corev1.Pod) { p.Finalizers = []string{v1.HandoffFinalizer} }, wantRefused: "handoff can't be there from the start"},
+		"chosen":    {change: func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/chosen-by": ""} }, wantRefused: "chosen-by cannot be set when a pod is created"},
+		"signal":    {change: func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/start-signal": ""} }, wantRefused: "start-signal cannot be set when a pod is created"},
+		"role":      {change: func(p *corev1.Pod) { p.Labels = map[string]string{v1.RoleLabel: "standby"} }, wantRefused: "role cannot be set when a pod is created"},
+		"finalizer": {change: func(p *corev1.Pod) { p.Finalizers = []string{v1.HandoffFinalizer} }, wantRefused: "handoff cannot be set when a pod is created"},
 	}
 	released := bare("default", nil)
 	tests["role"].change(released)
@@ -357,7 +357,7 @@ func newClient(t *testing.T, config *rest.Config) client.WithWatch {
 	return c
 }
 
-// mappers hold the kinds of each API server, so that not each client asks for them anew.
+// mappers cache the kinds of each API server for all clients.
 var mappers = map[string]meta.RESTMapper{}
 
 func mapperOf(config *rest.Config) (meta.RESTMapper, error) {

@@ -99,8 +99,8 @@ func testCopied(t *testing.T, config *rest.Config) {
 			"statefulsingleton-11111111-1111-4111-8111-111111111111, which is there already"
 		// Each singleton of the namespace refuses it, in an order that is the API server's.
 		copied        = "this pod is a copy of "
-		copyOfStandby = "this pod is a copy of one that a StatefulSingleton holds, without its marks: container db waits for"
-		notSelected   = "this pod bears the marks of StatefulSingleton copied/db, which does not select it"
+		copyOfStandby = "this pod is a copy of a pod that a StatefulSingleton holds, without its labels and annotations: container db waits for"
+		notSelected   = "this pod has the label or annotation of StatefulSingleton copied/db, which does not select it"
 	)
 	tests := map[string]struct {
 		pod         string
@@ -218,14 +218,14 @@ func testMarks(t *testing.T, config *rest.Config) {
 	const (
 		holder, standby, plain = "holder", "standby", "plain"
 
-		signalRefused    = "annotation apps.statefulsingleton.com/start-signal of this pod is the StatefulSingleton controller's"
-		roleRefused      = "label apps.statefulsingleton.com/role of this pod is the StatefulSingleton controller's"
-		labelRefused     = "label apps.statefulsingleton.com/singleton of a pod can't be set, changed or removed"
-		injectedRefused  = "annotation apps.statefulsingleton.com/injected of a pod can't be set, changed or removed"
-		finalizerRefused = "finalizer apps.statefulsingleton.com/handoff is the StatefulSingleton controller's to set"
-		readyRefused     = "condition apps.statefulsingleton.com/singleton-ready of this pod is the StatefulSingleton controller's"
+		signalRefused    = "only the StatefulSingleton controller can set, change or remove annotation apps.statefulsingleton.com/start-signal"
+		roleRefused      = "only the StatefulSingleton controller can set, change or remove label apps.statefulsingleton.com/role"
+		labelRefused     = "label apps.statefulsingleton.com/singleton cannot be set, changed or removed"
+		injectedRefused  = "annotation apps.statefulsingleton.com/injected cannot be set, changed or removed"
+		finalizerRefused = "only the StatefulSingleton controller can add finalizer apps.statefulsingleton.com/handoff"
+		readyRefused     = "only the StatefulSingleton controller can set, change or remove condition apps.statefulsingleton.com/singleton-ready"
 
-		chosenRefused = "annotation apps.statefulsingleton.com/chosen-by of this pod is the StatefulSingleton controller's"
+		chosenRefused = "only the StatefulSingleton controller can set, change or remove annotation apps.statefulsingleton.com/chosen-by"
 
 		setChosen   = `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":"me"}}}`
 		setUnchosen = `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":null}}}`
@@ -375,11 +375,11 @@ func testBindings(t *testing.T, config *rest.Config) {
 	}{
 		"plain":     {},
 		"others":    {annotations: map[string]string{"a": "b"}, labels: map[string]string{"topology.kubernetes.io/zone": "a"}},
-		"signal":    {annotations: map[string]string{signal.Annotation: "{}"}, wantRefused: "a binding can't bring its pod annotation"},
-		"chosen":    {annotations: map[string]string{v1.ChosenByAnnotation: "uid"}, wantRefused: "a binding can't bring its pod annotation"},
-		"injected":  {annotations: map[string]string{v1.InjectedAnnotation: "shop/db"}, wantRefused: "a binding can't bring its pod annotation"},
-		"role":      {labels: map[string]string{v1.RoleLabel: v1.RoleActive}, wantRefused: "a binding can't bring its pod label"},
-		"singleton": {labels: map[string]string{v1.SingletonLabel: "db"}, wantRefused: "a binding can't bring its pod label"},
+		"signal":    {annotations: map[string]string{signal.Annotation: "{}"}, wantRefused: "a binding cannot add annotation"},
+		"chosen":    {annotations: map[string]string{v1.ChosenByAnnotation: "uid"}, wantRefused: "a binding cannot add annotation"},
+		"injected":  {annotations: map[string]string{v1.InjectedAnnotation: "shop/db"}, wantRefused: "a binding cannot add annotation"},
+		"role":      {labels: map[string]string{v1.RoleLabel: v1.RoleActive}, wantRefused: "a binding cannot add label"},
+		"singleton": {labels: map[string]string{v1.SingletonLabel: "db"}, wantRefused: "a binding cannot add label"},
 	}
 	c := newClient(t, config)
 	createNamespace(t, c, "bindings")
@@ -413,7 +413,7 @@ func testBindings(t *testing.T, config *rest.Config) {
 
 func testFinalizer(t *testing.T, config *rest.Config) {
 	const (
-		refused = "finalizer apps.statefulsingleton.com/handoff is the StatefulSingleton controller's to remove"
+		refused = "only the StatefulSingleton controller can remove finalizer apps.statefulsingleton.com/handoff"
 		remove  = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["apps.statefulsingleton.com/handoff"]}}`
 	)
 	tests := map[string]struct {
@@ -426,7 +426,7 @@ func testFinalizer(t *testing.T, config *rest.Config) {
 		"person, json patch":         {"finalizer", "db", patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/finalizers/0"}]`}, refused},
 		"person, another instead":    {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":["example.com/mine"]}}`}, refused},
 		"person, as status":          {"finalizer", "db", patch{personUser, "status", merge, `{"metadata":{"finalizers":null}}`}, refused},
-		"person, with the label":     {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":null,"labels":null}}`}, "is the StatefulSingleton controller's"},
+		"person, with the label":     {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":null,"labels":null}}`}, "only the StatefulSingleton controller can"},
 		"namesake":                   {"finalizer", "db", patch{namesakeUser, "", strategic, remove}, refused},
 		"kubelet":                    {"finalizer", "db", patch{kubeletUser, "status", strategic, remove}, refused},
 		"passes: controller":         {namespace: "finalizer", singleton: "db", patch: patch{controllerUser, "", strategic, unprotect}},
@@ -526,8 +526,8 @@ func testAttestation(t *testing.T, config *rest.Config) {
 		otherUID  = "22222222-2222-4222-8222-222222222222"
 
 		namesHolder = "attestation/db, which is pod db-0 with uid 11111111-1111-4111-8111-111111111111. With the annotation you attest that the pod's processes have ended"
-		nobody      = "but nothing holds StatefulSingleton attestation/db"
-		several     = "must be the uid of one of the pods that run: StatefulSingleton attestation/db has several of them"
+		nobody      = "but StatefulSingleton attestation/db has no holder"
+		several     = "must be the uid of one of the running pods of StatefulSingleton attestation/db, which status.message names"
 	)
 	holds := v1.StatefulSingletonStatus{ActivePod: "db-0", ActivePodUID: holderUID}
 	stalled := func(status metav1.ConditionStatus, reason string) v1.StatefulSingletonStatus {
@@ -598,13 +598,13 @@ func testAttestation(t *testing.T, config *rest.Config) {
 	})
 }
 
-// attest vouches for the pod with that uid.
+// attest attests the termination of the pod with that uid.
 func attest(uid string) patch {
 	return patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/attest-terminated":"` + uid + `"}}}`}
 }
 
 func testRecord(t *testing.T, config *rest.Config) {
-	const refused = "the status of a StatefulSingleton is the controller's to write"
+	const refused = "only the StatefulSingleton controller can change the status of a StatefulSingleton"
 	tests := map[string]struct {
 		user, subresource string
 		wantRefused       string
@@ -636,11 +636,11 @@ func testExemptNamespace(t *testing.T, c client.Client) {
 	s.Namespace = metav1.NamespaceSystem
 	refused := func() error { return c.Create(t.Context(), s.DeepCopy(), client.DryRunAll) }
 	waitForGuard(t, refused)
-	wantAnswer(t, refused(), "a StatefulSingleton can't be in namespace kube-system")
+	wantAnswer(t, refused(), "a StatefulSingleton cannot be in namespace kube-system")
 }
 
 func testDefinition(t *testing.T, c client.Client) {
-	const refused = "can't be deleted while the guards are there: every StatefulSingleton would go with it"
+	const refused = "cannot be deleted while the guards are installed: all StatefulSingletons would be deleted too"
 	own, other := definition("statefulsingletons."+v1.GroupVersion.Group), definition("widgets.example.com")
 	other.Object["spec"] = map[string]any{
 		"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "kind": "Widget"},

@@ -26,8 +26,8 @@ var hostileNames = []string{
 	"$(./../name)", "\\$(x)", "$", "'", "\"", "\"]", "\u2028", "\x00", "é", "<&>", "*", "?", "--", " ", "~1", "../..", "%s", "#", "- x", "!!binary",
 }
 
-// Whatever a container is called: of all that is rendered only the list of names
-// changes, and Kyverno reads that as the very names, and evaluates none of it.
+// The name of a container changes only the list of names in the rendered policy. Kyverno reads the same names, and
+// evaluates none of them.
 func FuzzNamesAreNotEvaluated(f *testing.F) {
 	for _, name := range hostileNames {
 		f.Add(name)

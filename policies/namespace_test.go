@@ -78,9 +78,8 @@ func TestNamesInNamespace(t *testing.T) {
 	}
 }
 
-// By Kyverno's own engine: each pod is made what a policy of its singleton's own makes of
-// it, and one that went through both forms, in either order, is as one that went through
-// one.
+// Kyverno's engine mutates each pod as the policy of its own singleton would. Two mutations by both forms, in either
+// order, give the same pod as one.
 func TestFormsDoTheSame(t *testing.T) {
 	files := []string{"default", "named-containers", "hold-init-containers", "own-grace-period"}
 	var singletons []v1.StatefulSingleton

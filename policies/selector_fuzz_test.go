@@ -14,8 +14,8 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Whatever selector a person writes: it is refused just where Kubernetes refuses it,
-// or its CEL expression picks just the pods that Kubernetes' own reading of it picks.
+// A selector is rejected exactly if Kubernetes rejects it. Otherwise its CEL expression selects exactly the pods that
+// Kubernetes selects.
 func FuzzSelectorCEL(f *testing.F) {
 	// A selector and a pod's labels as text: see selectorOfText and labelsOfText.
 	for _, seed := range [][2]string{

@@ -125,8 +125,8 @@ func TestSelectorSize(t *testing.T) {
 	}
 }
 
-// The guard refuses the pods of a singleton whose selector is too large to be rendered,
-// and leaves the other pods of its namespace alone: CEL may cost only so much.
+// The guard rejects the pods of a singleton whose selector is too large to be rendered, and admits the other pods of
+// its namespace. The cost of CEL is limited.
 func testLargeSelector(t *testing.T, c client.Client) {
 	s := createSingleton(t, c, "large-selector", singletonOf(largestSelector()))
 	waitForRefusal(t, c, bare(s.Namespace, s), notInjected)

@@ -120,8 +120,8 @@ func sinceBoot() (nanoseconds int64, err error) {
 	return t.Nano(), nil
 }
 
-// beat writes down that the process is alive, for ever. Whoever kills it leaves no
-// other trace of how long it lived.
+// beat writes down that the process is alive, for ever. After a SIGKILL, only these entries show how long the process
+// lived.
 func (j *journal) beat(every time.Duration) {
 	for range time.Tick(every) {
 		if err := j.write("alive"); err != nil {
@@ -138,7 +138,7 @@ func (j *journal) write(event string) error {
 	return j.writeAt(event, time.Now(), monotonic)
 }
 
-// writeAt appends one line by one write, so that the lines of two processes never mix.
+// writeAt appends one line by one write, because then the lines of two processes never mix.
 func (j *journal) writeAt(event string, at time.Time, monotonic int64) error {
 	line, err := json.Marshal(entry{Event: event, Pod: j.pod, Run: j.run, Epoch: j.epoch, Time: at.UTC(), Monotonic: monotonic, Boot: j.boot})
 	if err == nil {

@@ -1,8 +1,6 @@
-// Command app is an application that must never run twice. It takes an exclusive
-// lock on a file of its data directory and keeps a journal there: when it started,
-// when it stopped, and whether it ever found the lock taken. The kernel gives the
-// lock up only when the process is dead, so that the journal tells of every
-// overlap, however short.
+// Command app is an application that must never run twice. It takes an exclusive lock on a file in its data directory.
+// Its journal in the same directory records when it started, when it stopped, and whether another process had the lock.
+// The kernel releases the lock only when the process has ended, so the journal shows every overlap.
 package main
 
 import (

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Whatever the form, each singleton has a policy, which the controller leaves alone.
+// With each form, each singleton has a policy, which the controller does not change.
 func TestForms(t *testing.T) {
 	all := []singleton{{Namespace: "a", Name: "one"}, {Namespace: "b", Name: "two"}, {Namespace: "a", Name: "three"}}
 	for _, form := range forms {

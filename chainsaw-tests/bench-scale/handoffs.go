@@ -39,8 +39,8 @@ var (
 	}, []string{"cause", figures.Asked, figures.Status, figures.Record, figures.Signal, figures.Ready}}
 )
 
-// chosen are as many as are handed over at once: whole namespaces where it can be, so that the
-// requests of the others are told from theirs.
+// chosen are the singletons that are handed over at once. They are whole namespaces if possible, to distinguish their
+// requests from those of the others.
 func (r *run) chosen() []singleton {
 	all := slices.Clone(r.served)
 	slices.SortFunc(all, func(a, b singleton) int {

@@ -43,7 +43,7 @@ func startKwok(directory string) (stop func(), err error) {
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command("kwok", "--config", config, "--kubeconfig", os.Getenv("KUBECONFIG"))
 	cmd.Stdout, cmd.Stderr = log, log
-	// Setpgid, so that Ctrl-C leaves it alive while what is there is removed.
+	// Setpgid keeps it alive after Ctrl-C, while the objects are removed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start kwok, which `cluster exec` puts on PATH: %w", err)

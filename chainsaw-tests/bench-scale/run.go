@@ -160,7 +160,7 @@ func (r *run) clean(ctx context.Context) error {
 		r.DeleteAllOf(ctx, &rbacv1.ClusterRoleBinding{}, client.MatchingLabels(ours)))
 }
 
-// refuseOthers: whatever else there is would be measured along.
+// refuseOthers: other singletons would be measured too.
 func (r *run) refuseOthers(ctx context.Context) error {
 	var others v1.StatefulSingletonList
 	if err := r.List(ctx, &others); err != nil || len(others.Items) == 0 {

@@ -47,8 +47,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Each round brings every combination to as many handoffs, whatever failed or was done
-// amid a round before.
+// After each round, every combination has the same number of handoffs, even if handoffs of an earlier round failed or
+// were repeated.
 func TestDue(t *testing.T) {
 	samples := func(n int) []figures.Sample { return make([]figures.Sample, n) }
 	r := &run{options: options{plan: plan{allSystems, allCauses, allConditions}}, results: &figures.Results{Rows: []figures.Row{

@@ -126,8 +126,7 @@ func (r *run) rounds(ctx context.Context) error {
 	return nil
 }
 
-// due are the causes by which the application was handed over no more often than in the
-// rounds before: one more often was so in a run that was ended amid a round.
+// due are the causes that the current round has not measured yet. An interrupted run can have measured some of them.
 func (r *run) due(w workload, round int) []cause {
 	return slices.DeleteFunc(r.plan.causesOf(w), func(c cause) bool {
 		row := r.results.Row(w.system, c.Name, w.condition)

@@ -218,8 +218,8 @@ func (t *turn) sample(h *handoff, overlaps int) (figures.Sample, error) {
 	return newSample(h.begun, old, next, h.prober.downtime(), overlaps), nil
 }
 
-// addJournal adds what the processes wrote down to the lives of the pods that they ran
-// in: the one that ran when the handoff began, and the only one that started since.
+// addJournal adds the journal entries of two processes to the lives of their pods: the process that ran when the
+// handoff began, and the process that started since.
 func addJournal(entries []world.Entry, begun time.Duration, old, next life) error {
 	var oldRun int64
 	var starts []world.Entry
@@ -249,7 +249,7 @@ func addJournal(entries []world.Entry, begun time.Duration, old, next life) erro
 type nodes struct {
 	*world.World
 	names [2]string
-	// home is where the last pod was Ready, so that it has what there is to pull.
+	// home is the node on which the last pod was Ready, so it has pulled the image.
 	home string
 	// cordoned is the node that is being drained, if any.
 	cordoned string

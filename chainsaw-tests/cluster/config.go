@@ -215,8 +215,8 @@ func (c cluster) nodeSpec(n int) machineSpec {
 	return spec
 }
 
-// spec completes the processes of a machine: their binaries by the names that they have in the cache, so that a
-// machine whose binaries are no longer the wanted ones can be told, and their logs.
+// spec completes the processes of a machine with their logs and with the names of their binaries in the cache. The
+// names show whether a machine runs old binaries.
 func (c cluster) spec(name string, processes []process) machineSpec {
 	for i, p := range processes {
 		binary := filepath.Join(c.tools().bin(), p.Name)

@@ -13,7 +13,7 @@ import (
 )
 
 // down ends everything that this cluster's name owns, and removes it: processes, and with them mounts and network
-// namespaces; cgroups; files. It goes by what it finds, whatever state the cluster is in.
+// namespaces; cgroups; files. It removes what it finds, and works in each state of the cluster.
 func (c cluster) down(ctx context.Context) error {
 	if err := c.stop(ctx); err != nil {
 		return err

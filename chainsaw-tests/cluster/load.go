@@ -54,9 +54,9 @@ func (c cluster) importInto(ctx context.Context, n int, archive string) error {
 	return nil
 }
 
-// unload takes an image from a node, under all the names that it has there, once no container uses it: what one
-// uses stays, and would not be pulled again. It asks by ctr, and reads its tables: containerd's socket is in the /run
-// that the machine has for itself, where ctr can be run, and a client in this process would not find it.
+// unload takes an image from a node, under all the names that it has there, once no container uses it: what one uses
+// stays, and would not be pulled again. It reads the tables that ctr prints. containerd's socket is in the machine's
+// own /run, in which ctr runs, and a client in this process would not find the socket.
 func (c cluster) unload(ctx context.Context, image string, n int) error {
 	pid, err := c.machinePID(nodeName(n))
 	if err != nil {
@@ -137,7 +137,7 @@ func archiveTags(archive string) ([]string, error) {
 	return tags, nil
 }
 
-// archiveName is one file name for one tag, so that an image loaded again takes the place of the old one.
+// archiveName is one file name for each tag, so an image that is loaded again replaces the old one.
 func archiveName(tag string) string {
 	return strings.NewReplacer("/", "_", ":", "_").Replace(tag) + ".tar"
 }

@@ -23,8 +23,8 @@ import (
 )
 
 // machineSpec is a machine of the cluster: the control plane, or a node. It has mount, process, network, host name and
-// IPC namespaces of its own, whose first process is this program (see init.go). When that one ends, by whatever cause,
-// the kernel ends every process, container and mount of the machine: that is a power cut.
+// IPC namespaces of its own, whose first process is this program (see init.go). When that process ends, the kernel ends
+// all processes, containers and mounts of the machine, as after a power failure.
 type machineSpec struct {
 	Hostname string
 	// Path is PATH of the processes.

@@ -230,7 +230,7 @@ func unloadCommand(o opener) *cobra.Command {
 	var on string
 	cmd := &cobra.Command{
 		Use:   "unload IMAGE",
-		Short: "Take an image from a node, so that the next pod that needs it there has it pulled",
+		Short: "Remove an image from a node, so the next pod that needs it must pull it",
 		Long: `unload takes an image from a node. One that was given by load is there again once the node was started anew. One of
 registry.local is pulled from whoever serves a registry at ` + registryAddress + `, inside exec.`,
 		Example: "  cluster unload registry.local/app:1 --on 2",

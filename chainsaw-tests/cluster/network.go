@@ -74,7 +74,7 @@ func connectNode(control, node, n int) error {
 	}
 	networks := []string{nodePodNetwork(n)}
 	if n == 1 {
-		// so that Service addresses answer inside `exec`: they are kube-proxy's work, which runs on nodes only
+		// makes Service addresses work inside `exec`, because kube-proxy runs only on nodes
 		networks = append(networks, serviceNetwork)
 	}
 	for _, network := range networks {

@@ -50,7 +50,7 @@ var toolModules = []toolModule{
 type build struct {
 	source  string // the module's folder in the checkout
 	work    string // for what is needed while building
-	out     string // gets bin/, images/, and whatever else
+	out     string // gets bin/, images/ and other files
 	version string // of toolModule.main
 }
 
@@ -217,8 +217,8 @@ func (m toolModule) build(ctx context.Context, b *build) error {
 	return m.finish(ctx, b)
 }
 
-// patched returns the folder to build in: the module's own, or, where it has a folder _patch, a copy that builds a
-// copy of the main module with the files of _patch added.
+// patched returns the folder to build in. If the module has a folder _patch, that is a copy, which builds a copy of the
+// main module with the files of _patch added.
 func patched(ctx context.Context, b *build, main string) (string, error) {
 	patch := filepath.Join(b.source, "_patch")
 	if !exists(patch) {
@@ -272,8 +272,8 @@ func kyvernoAssets(ctx context.Context, b *build) error {
 	return kyvernoChart(ctx, b)
 }
 
-// kyvernoChart makes the chart complete: of its dependencies that are not in its module, kyverno-api comes from the
-// module of that name; the other two (openreports, reports-server) are off by default and struck.
+// kyvernoChart completes the chart with dependencies that are not in its module. kyverno-api comes from the module of
+// that name. The other two (openreports, reports-server) are off by default, and are removed.
 func kyvernoChart(ctx context.Context, b *build) error {
 	kyverno, err := moduleDir(ctx, b.source, "github.com/kyverno/kyverno")
 	if err != nil {

@@ -56,7 +56,7 @@ func (c cluster) rebuild(ctx context.Context) error {
 	return c.bringUp(ctx)
 }
 
-// bringUp makes whatever is missing: files, machines, links, Kyverno.
+// bringUp creates what is missing: files, machines, links, Kyverno.
 func (c cluster) bringUp(ctx context.Context) error {
 	if err := c.prepareControl(); err != nil {
 		return err

@@ -73,7 +73,7 @@ func TestLayOut(t *testing.T) {
 	}
 }
 
-// Whatever decides what an image holds gives it another place in the cache.
+// Each change of the content of an image changes its place in the cache.
 func TestKeyOf(t *testing.T) {
 	keys := map[string]string{}
 	for name, files := range map[string]fstest.MapFS{

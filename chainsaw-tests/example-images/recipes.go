@@ -11,7 +11,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/image"
 )
 
-// release is the Debian release that the public images are of, whatever this machine's is.
+// release is the Debian release of the public images, which can differ from that of this machine.
 const release = "trixie"
 
 // recipe says how an image is made.

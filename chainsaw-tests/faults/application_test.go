@@ -24,9 +24,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
 )
 
-// A force delete takes the grace period, and with it the slow stop: the object stays
-// until the kubelet has killed the process. It is Ready only when it is, and whoever
-// waits obeys SIGTERM at once.
+// A force delete takes the grace period, and with it the slow stop: the object stays until the kubelet has killed the
+// process. The pod is Ready only when the application is, and a waiting process obeys SIGTERM at once.
 func TestForceDelete(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "20", "START_SECONDS": "3"}})
@@ -71,8 +70,8 @@ func TestStandbyObeysSIGTERM(t *testing.T) {
 	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
 }
 
-// A holder that crashes again and again stays the holder, however warm the next one
-// is: whoever is about to be started again is not dead. The rollout gets rid of it.
+// A holder that crashes repeatedly stays the holder even if a standby is warm, because the kubelet starts its container
+// again. The rollout gets rid of it.
 func TestCrashLoop(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Env: map[string]string{"CRASH_SECONDS": "3"}})

@@ -112,8 +112,7 @@ func mendDefinition(t *testing.T) func() error {
 	return mend
 }
 
-// makeAgain creates the singleton as whoever made it first would, unless it is there or
-// its namespace goes.
+// makeAgain creates the singleton again, unless it exists or its namespace is terminating.
 func makeAgain(ctx context.Context, s *v1.StatefulSingleton) error {
 	return world.Await(ctx, "StatefulSingleton "+s.Namespace+"/"+s.Name, func(ctx context.Context) error {
 		namespace := &corev1.Namespace{}

@@ -30,7 +30,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
 )
 
-// testFinalizer keeps a pod's object, so that a late write finds it.
+// testFinalizer keeps a pod's object for a late write.
 const testFinalizer = "faults.test/keep"
 
 // A signal is on its way into the API server, and takes long. Meanwhile the pod that
@@ -133,7 +133,7 @@ func (d *delayed) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		}
 	}
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
-	_ = json.NewEncoder(response).Encode(review) // whoever asked may be gone
+	_ = json.NewEncoder(response).Encode(review) // the client may have disconnected
 }
 
 // delaySignal has the API server wait with the controller's next signal.

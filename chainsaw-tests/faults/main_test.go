@@ -57,8 +57,8 @@ func runOnCluster(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// singleton makes one, with a holder that is Ready. At the test's end its journal
-// must tell of no overlap, whatever else went wrong.
+// singleton makes one, with a holder that is Ready. At the end of each test, also a failed one, the journal must not
+// show an overlap.
 func singleton(t *testing.T, o world.Options) *world.Singleton {
 	t.Helper()
 	s, err := w.NewSingleton(t.Context(), "faults", o)
@@ -70,7 +70,7 @@ func singleton(t *testing.T, o world.Options) *world.Singleton {
 			}
 			if t.Failed() {
 				evidence(t)
-				return // left for whoever looks into it
+				return // kept for debugging
 			}
 			must(t, s.Remove(ctx))
 		})
@@ -132,9 +132,8 @@ func deletePod(t *testing.T, pod *corev1.Pod, grace *int64) {
 // force is the grace period of a force delete.
 var force = new(int64(0))
 
-// nobodyElse is how long no other than the holder must start where a handoff could:
-// that takes half a second once the standby is warm, and the controller looks again
-// at whatever it retries every 10 s at the latest.
+// nobodyElse is how long a test checks that no other pod starts. A handoff to a warm standby takes half a second, and
+// the controller retries every 10 s at the latest.
 const nobodyElse = 12 * time.Second
 
 // wantNobodyElse wants that no pod starts but the old holder for so long.

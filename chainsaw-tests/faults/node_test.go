@@ -162,8 +162,8 @@ func taint(t *testing.T, node, taint string) {
 	must(t, kubectl(taint))
 }
 
-// A node dies as by a power cut and comes back: its holders go on. It dies again for
-// good, and only what a person vouches for lets another pod start.
+// A node dies as by a power cut and comes back: its holders go on. It fails again for good, and another pod starts only
+// after an attestation.
 func TestNodeKilled(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)

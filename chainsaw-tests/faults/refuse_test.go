@@ -36,8 +36,7 @@ var writes = map[string]string{
 	"Retire":      `request.resource.resource == 'replicasets' && request.subResource == 'scale'`,
 }
 
-// probe is a ConfigMap that the policy refuses whoever creates it: by that one
-// knows that the API server has learned of the policy.
+// probe is a ConfigMap that the policy rejects from all users, which shows that the API server enforces the policy.
 const probe = "is-the-policy-there"
 
 // refusal is a policy that refuses the controller one kind of write in one namespace.

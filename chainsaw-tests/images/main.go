@@ -46,8 +46,8 @@ func main() {
 	}
 }
 
-// build compiles the program for arch and writes its image, which is called ref, into
-// the archive. The same code gives the same image, whatever the commit.
+// build compiles the program for arch and writes its image, which is called ref, into the archive. The same code gives
+// the same image, in each commit.
 func (p program) build(archive, ref, version, arch string) error {
 	binary := filepath.Join(filepath.Dir(archive), "bin", p.name)
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version="+version, "-o", binary, p.pkg)

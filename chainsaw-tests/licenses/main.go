@@ -1,6 +1,6 @@
-// Command licenses prints what the licences of a program's parts ask to be passed on with it: the licences and notices
-// of Go, and of each module that has a package in the program. go-licenses, which others use for this, leaves Go's own
-// licence out, knows one platform a run, and fails where go.mod names another toolchain than the installed one.
+// Command licenses prints the licences and notices that must be passed on with a program: those of Go, and of each
+// module that has a package in the program. go-licenses, which others use for this, leaves Go's own licence out, knows
+// one platform a run, and fails where go.mod names another toolchain than the installed one.
 package main
 
 import (

@@ -1,10 +1,10 @@
-// Command mutations measures the tests: it breaks the source in one place, runs the tests that should notice, and
-// repeats this for every entry of the lists beside it, one list for each area. A mutation that no test notices is a
-// survivor. A survivor means that a test is missing, or that the code is not needed.
+// Command mutations checks the tests. For each entry of the lists beside it, it breaks the source in one place and runs
+// the tests that should notice. There is one list for each area. A mutation that no test notices is a survivor. A
+// survivor means that a test is missing, or that the code is not needed.
 //
-// Each worker has a copy of the tree, so that the checkout stays as it is and a test that reads a chart's template
-// reads the changed one. A worker builds the test binary in its copy and runs it there. Go takes the modules of others
-// from its build cache in every copy.
+// Each worker has a copy of the tree. So the checkout does not change, and a test that reads a chart's template reads
+// the changed one. A worker builds the test binary in its copy and runs it there. Go takes the modules of others from
+// its build cache in every copy.
 package main
 
 import (

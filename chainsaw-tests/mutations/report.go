@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// report prints a table of the areas, and whatever a person has to look at. It returns true if the tests or the lists
+// report prints a table of the areas, and each mutation that needs attention. It returns true if the tests or the lists
 // need a change.
 func report(out io.Writer, results []result) (failed bool) {
 	if len(results) == 0 {

@@ -183,7 +183,7 @@ func ran(output string) (tests []string) {
 	return tests
 }
 
-// judge runs the tests of a mutation with it. An error is one of the runner, not of the tests.
+// judge runs the tests of a mutation with it. An error is one of this program, not of the tests.
 func (w worker) judge(ctx context.Context, m mutation, timeout time.Duration) (v verdict, detail string, err error) {
 	undo, err := w.mutate(m)
 	if err != nil {

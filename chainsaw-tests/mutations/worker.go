@@ -112,8 +112,8 @@ func (w worker) test(ctx context.Context, pkg, run string, timeout time.Duration
 	return w.run(ctx, filepath.Join(w.tree, pkg), w.binary(pkg), args...)
 }
 
-// run runs a program in a folder, and returns what it prints. Whatever the program started has ended then: a test that
-// panics, or runs out of time, leaves an API server behind.
+// run runs a program in a folder, and returns what it prints. It also ends processes that the program started: a test
+// that panics or times out leaves an API server behind.
 func (w worker) run(ctx context.Context, dir, program string, args ...string) (output string, err error) {
 	file, err := os.Create(filepath.Join(w.tmp, "output"))
 	if err != nil {

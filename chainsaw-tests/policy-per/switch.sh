@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs the chart with policyPer as given, while pods are created without end, and waits until the policies
-# of the test's namespace are just those of that form: of the singletons db and other.
+# Installs the chart with the given policyPer while it creates pods in a loop. Then it waits until the test's namespace
+# has exactly the policies of that form, for the singletons db and other.
 set -euo pipefail
 per=$1
 scratch=$(mktemp -d)

@@ -76,7 +76,7 @@ const handoffPatience = 30 * time.Second
 // act goes on until the context ends.
 func (a *actor) act(ctx context.Context) {
 	all := causes(a.options)
-	next := all[0] // so that there is something to undo
+	next := all[0] // the fault must change something
 	for ctx.Err() == nil {
 		if err := a.once(ctx, next); err != nil && ctx.Err() == nil {
 			a.note(a.Namespace, next.name+": goes on with something else: "+err.Error())

@@ -85,8 +85,8 @@ type round struct {
 // while one is stuck.
 const roundPatience = time.Minute
 
-// rounds deals the faults: each comes once before any comes again, so that a short
-// soak has several kinds of them. One in three rounds is of two at once.
+// rounds selects the faults: each comes once before any comes again, so a short soak has several kinds of faults. One
+// in three rounds is of two at once.
 type rounds struct {
 	random *rand.Rand
 	deck   []fault

@@ -1,8 +1,7 @@
-// Command soak hands singletons over again and again while things of the cluster
-// fail at random, and wants that no two processes ever ran at once, and that each
-// singleton has a holder once the faults stop. It runs by `make soak`, on a cluster
-// that it may break. What is done is derived from the seed alone; when it meets what
-// is under way then, is up to the machine.
+// Command soak requests handoffs of singletons while parts of the cluster fail at random. It checks that two processes
+// never ran at once, and that each singleton has a holder after the faults. It runs by `make soak`, on a cluster that
+// it may break. What is done is derived from the seed alone; when it meets what is under way then, is up to the
+// machine.
 package main
 
 import (
@@ -65,7 +64,7 @@ func soak(ctx context.Context, o options) error {
 	}
 	defer func() { _ = r.file.Close() }()
 	err = r.all(ctx)
-	// Whatever happened, also where it was interrupted.
+	// Also after an error or an interrupt.
 	after := context.WithoutCancel(ctx)
 	if err != nil {
 		if kept := r.evidence(after); kept != nil {

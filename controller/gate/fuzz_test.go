@@ -21,8 +21,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// Whatever the annotation was and becomes: a signal file is there if, and only if,
-// the annotation is now a signal of this very pod, and it reads as that signal.
+// After each change of the annotation, the signal file exists only if the annotation is a signal for this pod. The file
+// then contains that signal.
 func FuzzSidecarFollows(f *testing.F) {
 	own, foreign := signalOf(uid, 1), signalOf("another", 9)
 	for _, annotations := range [][2]string{
@@ -55,8 +55,7 @@ func FuzzSidecarFollows(f *testing.F) {
 	})
 }
 
-// Whatever is in the signal's place: reading it ends, and what is found is a signal of
-// this very pod or an error that says where.
+// Reading the signal always ends. The result is a signal for this pod, or an error that names the file.
 func FuzzVolumeSignal(f *testing.F) {
 	for _, data := range []string{"", "null", signalOf(uid, 1), signalOf("another", 1), signalOf(uid, 1)[:30], strings.Repeat("[", 1000), strings.Repeat(" ", 5000)} {
 		f.Add([]byte(data), uint32(0o644))
@@ -88,8 +87,7 @@ func FuzzVolumeSignal(f *testing.F) {
 	})
 }
 
-// Whatever a client sends: it is answered as HTTP says, or not at all, and soon; with
-// status 200 only where it asked rightly.
+// Each request gets a valid HTTP response or none, within a short time. Only a correct request gets status 200.
 func FuzzServe(f *testing.F) {
 	for _, request := range []string{
 		"", "\r\n\r\n", "GET", "GET /status HTTP/1.1\r\nHost: x\r\n\r\n", "GET /healthz HTTP/1.0\r\n\r\n", "HEAD /status HTTP/1.1\r\nHost: x\r\n\r\n",

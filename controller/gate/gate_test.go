@@ -302,7 +302,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("since is %v (error %v), want the time of the change", got["since"], err)
 		}
 		delete(got, "since")
-		// Nothing else: whoever reaches the port learns no uid and no epoch.
+		// Nothing else: a client that can connect to the port learns no uid and no epoch.
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("/status (-want +got):\n%s", diff)
 		}

@@ -110,8 +110,8 @@ func TestWhere(t *testing.T) {
 	}
 }
 
-// Where no API server answers, or it does not take the credentials, each command says what
-// to do, and so does check, instead of a line for each of its checks.
+// If no API server answers, or if it rejects the credentials, each command says what to do. check does the same,
+// instead of a line for each check.
 func TestUnanswered(t *testing.T) {
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()

@@ -191,7 +191,7 @@ func TestWord(t *testing.T) {
 	}
 }
 
-// A person who is asked to vouch for a pod that does not hold is told the name of that pod.
+// The prompt for an attestation of a pod that is not the holder names that pod.
 func TestAttestNamesThePod(t *testing.T) {
 	s := newStage(t, "helps", answers{})
 	s.commands.asks = func() bool { return true }
@@ -222,7 +222,7 @@ func TestWatch(t *testing.T) {
 			if err := s.Update(ctx, singleton); err != nil {
 				t.Fatal(err)
 			}
-			// Later than whatever was waited for, in the bubble's time.
+			// Later than all other timers, in the bubble's time.
 			<-time.After(2 * calm)
 			synctest.Wait()
 			return s.out.String()

@@ -65,8 +65,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Whatever is read: it is refused, or it is a signal that a plain reader of JSON
-// finds the same uid and epoch in, and that is written and read again as the same.
+// Each input is rejected, or it is a signal. A plain JSON decoder finds the same uid and epoch in a signal, and writing
+// and reading it again gives the same signal.
 func FuzzParse(f *testing.F) {
 	for _, data := range []string{
 		"", "null", "[]", "{}", `"uid"`, `{"uid":"a","epoch":1}`, `{"uid":"a","epoch":1,"time":"2026-01-02T03:04:05+23:59"}`,

@@ -59,8 +59,7 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// builtFrom is a sum of all that the controller and the gate are built from, the same on
-// every machine: figures are of that code, whatever else a commit has.
+// builtFrom is a checksum of all source files of the controller and the gate. Figures are comparable if it is the same.
 func builtFrom(ctx context.Context, checkout string) (string, error) {
 	const format = `{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{else}}{{.Path}}@{{.Version}}{{end}}{{end}}`
 	list := exec.CommandContext(ctx, "go", "list", "-deps", "-f", format, "./controller/cmd/manager", "./controller/cmd/gate")

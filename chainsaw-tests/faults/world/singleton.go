@@ -159,7 +159,7 @@ func (s *Singleton) template() corev1.PodTemplateSpec {
 	}
 	spec := corev1.PodSpec{
 		Containers: []corev1.Container{container},
-		// Whoever waits this long has not obeyed SIGTERM.
+		// A process that takes this long has not obeyed SIGTERM.
 		TerminationGracePeriodSeconds: new(int64(60)),
 		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 			HostPath: &corev1.HostPathVolumeSource{Path: s.Dir, Type: new(corev1.HostPathDirectoryOrCreate)},
@@ -329,7 +329,7 @@ func (s *Singleton) SetEnv(ctx context.Context, variable, value string) error {
 	return err
 }
 
-// Attest vouches that the pod has stopped.
+// Attest attests that the pod has terminated.
 func (s *Singleton) Attest(ctx context.Context, pod types.UID) error {
 	return s.annotate(ctx, v1.AttestAnnotation, string(pod))
 }

@@ -173,8 +173,8 @@ func NodeReady(node *corev1.Node) bool {
 	return false
 }
 
-// KillController kills every controller process as kill -9 does. Its pods go too,
-// so that the kubelet does not make the next ones wait as it does after crashes.
+// KillController kills every controller process as kill -9 does. It also deletes the pods, because the kubelet delays
+// the start of containers that have crashed.
 func (w *World) KillController(ctx context.Context) error {
 	if err := w.Cluster(ctx, "process", "kill", "manager"); err != nil {
 		return err

@@ -1,4 +1,4 @@
-{{/* fullname begins the name of every object of the release. */}}
+{{/* fullname is the prefix of the names of all objects of the release. */}}
 {{- define "statefulsingleton.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
@@ -9,17 +9,17 @@
 {{- end -}}
 {{- end -}}
 
-{{/* serviceAccountName is whom the controller acts as. */}}
+{{/* serviceAccountName is the ServiceAccount of the controller. */}}
 {{- define "statefulsingleton.serviceAccountName" -}}
 {{- include "statefulsingleton.fullname" . -}}
 {{- end -}}
 
-{{/* uninstallServiceAccountName is whom the pre-delete hook acts as. */}}
+{{/* uninstallServiceAccountName is the ServiceAccount of the pre-delete hook. */}}
 {{- define "statefulsingleton.uninstallServiceAccountName" -}}
 {{- include "statefulsingleton.fullname" . }}-uninstall
 {{- end -}}
 
-{{/* labels are those of every object. The chart's own can't be replaced, nor the component, which each object says itself. */}}
+{{/* labels are the labels of all objects. commonLabels cannot replace the labels of the chart or app.kubernetes.io/component. */}}
 {{- define "statefulsingleton.labels" -}}
 {{- $own := dict
   "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")
@@ -31,7 +31,7 @@
 {{- omit .Values.commonLabels "app.kubernetes.io/component" | merge $own | toYaml -}}
 {{- end -}}
 
-{{/* selectorLabels pick the controller's pods, and not the hook's. */}}
+{{/* selectorLabels select the controller's pods, and not the pod of the hook. */}}
 {{- define "statefulsingleton.selectorLabels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -53,7 +53,7 @@ app.kubernetes.io/component: controller
 {{- include "statefulsingleton.image" (dict "image" .Values.image.gate "default" .Chart.AppVersion) -}}
 {{- end -}}
 
-{{/* amounts are resources as a flag has them: cpu=10m,memory=32Mi. */}}
+{{/* amounts formats resources for a flag: cpu=10m,memory=32Mi. */}}
 {{- define "statefulsingleton.amounts" -}}
 {{- $amounts := list -}}
 {{- range $resource, $amount := . -}}
@@ -62,7 +62,7 @@ app.kubernetes.io/component: controller
 {{- join "," $amounts -}}
 {{- end -}}
 
-{{/* podSecurityContext and securityContext meet Pod Security "restricted" and pin no user id: the image has its own. */}}
+{{/* podSecurityContext and securityContext meet Pod Security "restricted". The user id is that of the image. */}}
 {{- define "statefulsingleton.podSecurityContext" -}}
 runAsNonRoot: true
 seccompProfile:
@@ -76,7 +76,7 @@ capabilities:
 readOnlyRootFilesystem: true
 {{- end -}}
 
-{{/* placement is where the controller's pods and the hook's may run. */}}
+{{/* placement is the nodes on which the controller and the hook can run. */}}
 {{- define "statefulsingleton.placement" -}}
 {{- with .Values.nodeSelector }}
 nodeSelector:

@@ -23,7 +23,7 @@ import (
 
 const selector = "selector: {matchLabels: {app: db}}\n"
 
-// singletonOf is a StatefulSingleton as a person writes it, so that it can be wrong.
+// singletonOf is a StatefulSingleton as a person writes it, which can be invalid.
 func singletonOf(t *testing.T, name, spec string) *unstructured.Unstructured {
 	t.Helper()
 	var parsed map[string]any
@@ -113,14 +113,14 @@ func TestDefaults(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	const (
-		emptySelector = "spec.selector is empty and would pick every pod of the namespace: give matchLabels (as {app: my-database}) or matchExpressions"
+		emptySelector = "spec.selector is empty and would select every pod of the namespace: set matchLabels (as {app: my-database}) or matchExpressions"
 		badOperator   = "spec.selector.matchExpressions: operator must be In, NotIn, Exists or DoesNotExist"
 		badValues     = "spec.selector.matchExpressions: In and NotIn need values, Exists and DoesNotExist take none"
-		transition    = "spec.maxTransitionTime is out of range: give seconds from 1 to 3600 (default 300)"
-		grace         = "spec.terminationGracePeriod is out of range: give seconds from 0 to 3600 (default 30)"
-		emptyName     = "spec.containers has an empty name: give the names of containers as the pod has them, or leave the field out to hold all of them"
-		twice         = "spec.containers names a container twice: name each once"
-		longName      = "metadata.name has more than 63 characters: it becomes the value of a label on the pods, so choose a shorter one"
+		transition    = "spec.maxTransitionTime is out of range: set seconds from 1 to 3600 (default 300)"
+		grace         = "spec.terminationGracePeriod is out of range: set seconds from 0 to 3600 (default 30)"
+		emptyName     = "spec.containers has an empty name: list names of containers of the pod, or remove the field to hold all containers"
+		twice         = "spec.containers has a name twice: remove one of them"
+		longName      = "metadata.name has more than 63 characters and becomes the value of a label: choose a shorter name"
 	)
 	expression := func(rest string) string { return "selector: {matchExpressions: [{key: app, " + rest + "}]}" }
 	tests := map[string]struct {
@@ -156,8 +156,8 @@ func TestRefusals(t *testing.T) {
 		"too many containers":     {spec: selector + "containers: [" + strings.Join(containers(65), ", ") + "]", want: "must have at most 64 items"},
 
 		"too many labels":      {spec: labels(17, "app", "db"), want: "spec.selector.matchLabels: Too many: 17: must have at most 16 items"},
-		"label key too long":   {spec: labels(1, strings.Repeat("a", 317), "db"), want: "spec.selector.matchLabels: a key has more than 317 characters, and no label has such a key"},
-		"label value too long": {spec: labels(1, "app", strings.Repeat("a", 64)), want: "spec.selector.matchLabels: a value has more than 63 characters, and no label has such a value: shorten it"},
+		"label key too long":   {spec: labels(1, strings.Repeat("a", 317), "db"), want: "spec.selector.matchLabels: a key has more than 317 characters, and the key of a label cannot be longer"},
+		"label value too long": {spec: labels(1, "app", strings.Repeat("a", 64)), want: "spec.selector.matchLabels: a value has more than 63 characters, and the value of a label cannot be longer: shorten the value"},
 		"too many expressions": {spec: expressions(17, "app", 1, "db"), want: "spec.selector.matchExpressions: Too many: 17: must have at most 16 items"},
 		"key too long":         {spec: expressions(1, strings.Repeat("a", 317), 1, "db"), want: "spec.selector.matchExpressions[0].key: Too long: may not be more than 317 bytes"},
 		"too many values":      {spec: expressions(1, "app", 33, "db"), want: "spec.selector.matchExpressions[0].values: Too many: 33: must have at most 32 items"},
@@ -226,7 +226,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestUpdates(t *testing.T) {
-	const immutable = "spec.selector can't be changed, since the pods it picked so far would be forgotten while they run: create another StatefulSingleton instead"
+	const immutable = "spec.selector is immutable, because the controller would forget pods that still run: create another StatefulSingleton instead"
 	o := create(t, "updates")
 	tests := map[string]struct {
 		patch       string

@@ -32,8 +32,7 @@ import (
 // seed is the random objects': the same in each run.
 const seed = 1
 
-// Whatever an object holds survives JSON, YAML and a deep copy, and reads the same
-// without its Go types.
+// All values of an object survive JSON, YAML and a deep copy, and read the same without the Go types.
 func TestRoundTrip(t *testing.T) {
 	alone := runtime.NewScheme()
 	utilruntime.Must(v1.AddToScheme(alone))

@@ -14,8 +14,8 @@ type LabelSelector struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
-	// +kubebuilder:validation:XValidation:rule="self.all(key, size(key) <= 317)",message="spec.selector.matchLabels: a key has more than 317 characters, and no label has such a key: a key is at most a prefix of 253 characters, '/' and a name of 63"
-	// +kubebuilder:validation:XValidation:rule="self.all(key, size(self[key]) <= 63)",message="spec.selector.matchLabels: a value has more than 63 characters, and no label has such a value: shorten it"
+	// +kubebuilder:validation:XValidation:rule="self.all(key, size(key) <= 317)",message="spec.selector.matchLabels: a key has more than 317 characters, and the key of a label cannot be longer: shorten the key"
+	// +kubebuilder:validation:XValidation:rule="self.all(key, size(self[key]) <= 63)",message="spec.selector.matchLabels: a value has more than 63 characters, and the value of a label cannot be longer: shorten the value"
 	MatchLabels map[string]string `json:"matchLabels,omitempty"`
 
 	// MatchExpressions are the requirements that the labels of a pod must meet. At most

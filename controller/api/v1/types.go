@@ -21,7 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Gap",type=integer,JSONPath=`.status.lastTransition.gapMilliseconds`,priority=1,description="The last handoff's gap in milliseconds."
 // +kubebuilder:printcolumn:name="Proof",type=string,JSONPath=`.status.lastTransition.proof`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name has more than 63 characters: it becomes the value of a label on the pods, so choose a shorter one"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name has more than 63 characters and becomes the value of a label: choose a shorter name"
 type StatefulSingleton struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -35,11 +35,11 @@ type StatefulSingleton struct {
 // StatefulSingletonSpec is the desired state of a StatefulSingleton.
 type StatefulSingletonSpec struct {
 	// Selector selects the pods of the singleton in the same namespace. It must not be
-	// empty and can't be changed.
+	// empty and cannot be changed.
 	//
 	// +required
-	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="spec.selector is empty and would pick every pod of the namespace: give matchLabels (as {app: my-database}) or matchExpressions"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.selector can't be changed, since the pods it picked so far would be forgotten while they run: create another StatefulSingleton instead"
+	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="spec.selector is empty and would select every pod of the namespace: set matchLabels (as {app: my-database}) or matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.selector is immutable, because the controller would forget pods that still run: create another StatefulSingleton instead"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="spec.selector.matchExpressions: operator must be In, NotIn, Exists or DoesNotExist"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="spec.selector.matchExpressions: In and NotIn need values, Exists and DoesNotExist take none"
 	Selector LabelSelector `json:"selector"`
@@ -50,7 +50,7 @@ type StatefulSingletonSpec struct {
 	//
 	// +optional
 	// +default=300
-	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="spec.maxTransitionTime is out of range: give seconds from 1 to 3600 (default 300)"
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="spec.maxTransitionTime is out of range: set seconds from 1 to 3600 (default 300)"
 	MaxTransitionTime int32 `json:"maxTransitionTime,omitempty"`
 
 	// TerminationGracePeriod is the time in seconds that a pod has to stop. It applies only
@@ -58,7 +58,7 @@ type StatefulSingletonSpec struct {
 	//
 	// +optional
 	// +default=30
-	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="spec.terminationGracePeriod is out of range: give seconds from 0 to 3600 (default 30)"
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="spec.terminationGracePeriod is out of range: set seconds from 0 to 3600 (default 30)"
 	TerminationGracePeriod *int32 `json:"terminationGracePeriod,omitempty"`
 
 	// RespectPodGracePeriod keeps the pod's own terminationGracePeriodSeconds. False replaces
@@ -78,8 +78,8 @@ type StatefulSingletonSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self.all(name, size(name) > 0)",message="spec.containers has an empty name: give the names of containers as the pod has them, or leave the field out to hold all of them"
-	// +kubebuilder:validation:XValidation:rule="self.all(name, self.exists_one(other, other == name))",message="spec.containers names a container twice: name each once"
+	// +kubebuilder:validation:XValidation:rule="self.all(name, size(name) > 0)",message="spec.containers has an empty name: list names of containers of the pod, or remove the field to hold all containers"
+	// +kubebuilder:validation:XValidation:rule="self.all(name, self.exists_one(other, other == name))",message="spec.containers has a name twice: remove one of them"
 	Containers []string `json:"containers,omitempty"`
 
 	// HoldInitContainers holds all init containers of the pod. By default, init containers that

@@ -21,9 +21,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// The tests run the gate as a container runtime does: PID 1 of its own process
-// namespace, in a root file system with nothing in it but what the kubelet mounts
-// and, for commands to hold, this machine's /usr.
+// The tests run the gate as a container runtime does, as PID 1 of its own process namespace. Its root file system has
+// only the mounts of the kubelet and, for held commands, this machine's /usr.
 
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
@@ -259,7 +258,7 @@ type process struct {
 	stdout, stderr string
 }
 
-// start starts the container. Whatever happens to the test, it ends with it.
+// start starts the container. It always ends with the test.
 func start(t *testing.T, c container) *process {
 	t.Helper()
 	config, err := json.Marshal(c)
@@ -268,7 +267,7 @@ func start(t *testing.T, c container) *process {
 	p := &process{Cmd: exec.Command("/proc/self/exe", append([]string{enterContainer, string(config)}, c.Argv...)...), stdout: dir + "/stdout", stderr: dir + "/stderr"}
 	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	if c.UserNamespace {
-		// The root of the container sets it up, so that is this machine's. The other ids are not.
+		// The root of the container sets it up, which is the root of this machine. The other ids are not.
 		mappings := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: 1, HostID: 1 << 20, Size: 1<<16 - 1}}
 		p.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
 		p.SysProcAttr.UidMappings, p.SysProcAttr.GidMappings = mappings, mappings

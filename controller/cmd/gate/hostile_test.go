@@ -27,8 +27,8 @@ const mainProcessCode = 42
 // release is a signal of the pod, as the sidecar writes it.
 var release = signal.Signal{UID: podUID, Epoch: 7}.String()
 
-// Whatever is in the signal's place, and whatever the gate lacks to read it: it says
-// so and waits, still obeys SIGTERM, and lets the main process go when it's mended.
+// If the gate cannot read the signal, it reports that and waits. It still obeys SIGTERM, and starts the main process
+// after the signal is corrected.
 func TestWrapHoldsInHostileEnvironments(t *testing.T) {
 	held := `msg="Held: the signal file does not release this pod, see also the log of container status-sidecar" error=`
 	tests := map[string]struct {
@@ -169,8 +169,7 @@ func TestWrapHoldsWhileTheSignalIsReplaced(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with a command, or with what it's given: after the release the
-// gate ends as a shell would, and says why.
+// If a command cannot run, the gate exits after the release as a shell would, and reports the reason.
 func TestWrapStartsNothingElse(t *testing.T) {
 	tests := map[string]struct {
 		argv     []string
@@ -271,8 +270,7 @@ exec /gate wrap -- /srv/script-* "$long" "$long"`, size)}
 	}
 }
 
-// Whatever keeps the sidecar from delivering the gate ends it, with the reason: no
-// container after it starts.
+// If the sidecar cannot copy the gate, it exits with the reason, and no later container starts.
 func TestSidecarDeliversAllOrNothing(t *testing.T) {
 	tests := map[string]struct {
 		prepare func(t *testing.T, p *pod)
@@ -360,8 +358,7 @@ func tmpfs(t *testing.T, dir string, size int) {
 	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 }
 
-// Whatever is in the annotation's place: the sidecar says so and passes nothing on,
-// and does so once the right one is there.
+// The sidecar reports an invalid annotation and does not pass it on. It passes on a valid one later.
 func TestSidecarHoldsInHostileEnvironments(t *testing.T) {
 	unreadable := `msg="read the pod's annotation apps.statefulsingleton.com/start-signal: `
 	const toMend = `; the kubelet keeps that file, so delete the pod if this lasts"`
@@ -456,8 +453,8 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// Whoever can reach the pod can ask the sidecar anything: it goes on with its work,
-// within its 32 MiB of memory, and answers again as soon as it's left alone.
+// Each client that can connect to the pod can send any request to the sidecar. The sidecar continues to work within its
+// 32 MiB of memory, and answers again afterwards.
 func TestSidecarUnderTooManyClients(t *testing.T) {
 	p := newPod(t)
 	podIP := loopback()

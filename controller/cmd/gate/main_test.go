@@ -100,7 +100,7 @@ func TestWrapPassesArgumentsByteForByte(t *testing.T) {
 	}
 }
 
-// Whatever a process inherits is the same under the gate as without it.
+// A process inherits the same under the gate as without it.
 func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
 	changes := map[string]func(c *container){
 		"as it comes":       func(*container) {},
@@ -337,10 +337,9 @@ func TestWrapStopsAtOnceWhileItWaits(t *testing.T) {
 	}
 }
 
-// The stop signal and the release are there at once when the gate wakes up. The
-// kernel may still hand the signal to a thread that is slower than the exec, and as
-// PID 1 a main process loses what comes before its handler in any case: so nearly
-// none may be lost, where a gate that does not look loses more than half.
+// The stop signal and the release are there at once when the gate wakes up. The kernel can deliver the signal to a
+// thread that is slower than the exec. As PID 1, a main process also loses signals that arrive before it has a handler.
+// So the test accepts a few lost signals. A gate that does not check for signals loses more than half.
 func TestStopSignalBeforeTheReleaseIsNotLost(t *testing.T) {
 	lost := 0
 	const times = 20

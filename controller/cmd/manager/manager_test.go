@@ -77,7 +77,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// No cluster is told as such, whatever the command.
+// Each command reports that there is no cluster.
 func TestNoCluster(t *testing.T) {
 	t.Setenv("KUBECONFIG", t.TempDir()+"/none")
 	for name, command := range map[string]*cobra.Command{"run": runCommand(), "uninstall": uninstallCommand()} {
@@ -310,7 +310,7 @@ func TestUninstallGivesUp(t *testing.T) {
 	g.Expect(kept.Finalizers).To(ContainElement(v1.PolicyFinalizer))
 }
 
-// Whatever was deleted before, the chart can be uninstalled.
+// The chart can be uninstalled even if objects were deleted before.
 func TestUninstallNothing(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release+"-uninstall")
@@ -350,7 +350,7 @@ func policyList() *metav1.PartialObjectMetadataList {
 	return list
 }
 
-// create stores an object until the end of the test, whatever finalizers it has.
+// create stores an object until the end of the test, even if it has finalizers.
 func create[T client.Object](t *testing.T, o T) T {
 	t.Helper()
 	if err := c.Create(t.Context(), o); err != nil {
