@@ -475,7 +475,7 @@ func TestNotes(t *testing.T) {
 		"what to do next, and that there is no Kyverno": {
 			want: []string{
 				"WARNING: this cluster has no Kyverno",
-				"the guards refuse each new one",
+				"the guards reject them",
 				"kubectl --namespace " + namespace + " rollout status deployment/" + name + "\n",
 				"\nkind: StatefulSingleton\n",
 				"kubectl stfs explain my-database --namespace default\n",
@@ -488,7 +488,7 @@ func TestNotes(t *testing.T) {
 		},
 		"no hook": {
 			args: []string{"--set", "uninstallHook.enabled=false"},
-			want: []string{"uninstallHook.enabled is false: before that let go of the pods by hand"},
+			want: []string{"uninstallHook.enabled is false: first remove the finalizers of the pods by hand"},
 		},
 	}
 	for what, tc := range cases {

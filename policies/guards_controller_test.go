@@ -98,13 +98,13 @@ func testControllerPods(t *testing.T, config *rest.Config) {
 	const (
 		holder, standby, plain, cluster = "holder", "standby", "plain", "kube-system"
 
-		notOurs    = "writes on pods of StatefulSingletons only, and never in an exempt namespace"
+		notOurs    = "changes only pods of StatefulSingletons, and never in an exempt namespace"
 		spec       = "never changes the spec of a pod"
-		labels     = "of the labels of a pod, the StatefulSingleton controller writes"
-		annotation = "of the annotations of a pod, the StatefulSingleton controller writes"
-		finalizer  = "of the finalizers of a pod, the StatefulSingleton controller writes"
-		metadata   = "of the metadata of a pod, the StatefulSingleton controller writes"
-		status     = "of the status of a pod, the StatefulSingleton controller writes"
+		labels     = "the StatefulSingleton controller changes only labels apps."
+		annotation = "the StatefulSingleton controller changes only annotations"
+		finalizer  = "the StatefulSingleton controller changes only finalizer"
+		metadata   = "the StatefulSingleton controller changes only labels, annotations and finalizers"
+		status     = "the StatefulSingleton controller changes only condition"
 
 		adopt = `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],"labels":{"apps.statefulsingleton.com/singleton":"db","apps.statefulsingleton.com/role":"active"}}}`
 	)
@@ -212,7 +212,7 @@ func testControllerConfigMaps(t *testing.T, config *rest.Config) {
 	const (
 		otherName     = "creates only ConfigMaps named statefulsingleton-<uid>"
 		otherData     = "contains only an epoch, and is immutable"
-		otherMetadata = "bears label apps.statefulsingleton.com/singleton, no other label, no annotation and no finalizer"
+		otherMetadata = "has label apps.statefulsingleton.com/singleton, no other label, no annotation and no finalizer"
 		otherOwner    = "the owner of a ConfigMap that the StatefulSingleton controller creates is one pod"
 	)
 	tests := map[string]struct {
@@ -270,10 +270,10 @@ func testControllerConfigMaps(t *testing.T, config *rest.Config) {
 
 func testControllerPolicies(t *testing.T, config *rest.Config) {
 	const (
-		otherName      = "writes and deletes those that are named stfs-… and bear label app.kubernetes.io/managed-by=statefulsingleton"
-		takesOver      = "does not take over a ClusterPolicy that does not bear label"
+		otherName      = "writes and deletes only ClusterPolicies that are named stfs-… and have label app.kubernetes.io/managed-by=statefulsingleton"
+		takesOver      = "does not change a ClusterPolicy without label"
 		otherMetadata  = "the controller changes only its own labels and annotations of a ClusterPolicy"
-		autogen        = "bears annotation pod-policies.kyverno.io/autogen-controllers=none"
+		autogen        = "has annotation pod-policies.kyverno.io/autogen-controllers=none"
 		otherSpec      = "has rules and a webhookConfiguration, no other field, and background: false"
 		otherRule      = "a rule of the StatefulSingleton controller mutates, has preconditions, and has no other field"
 		otherMutation  = "mutates the pod that is created, by JSON patches, and nothing else"
@@ -488,7 +488,7 @@ func setIn(t *testing.T, object map[string]any, value any, path ...string) {
 
 func testControllerBudgets(t *testing.T, config *rest.Config) {
 	const (
-		otherName = "creates and deletes those that a StatefulSingleton controls"
+		otherName = "creates and deletes only PodDisruptionBudgets that are named"
 		otherSpec = "covers the holder of its StatefulSingleton, and no other pod"
 	)
 	s := createSingleton(t, newClient(t, config), "controller-budgets", readSingleton(t, "default"))
@@ -602,7 +602,7 @@ func testRoll(t *testing.T, config *rest.Config) {
 	if err := admin.Create(t.Context(), deployment); err != nil {
 		t.Fatal(err)
 	}
-	const other = "changes nothing of a Deployment but annotation apps.statefulsingleton.com/replaces of its pod template"
+	const other = "changes only annotation apps.statefulsingleton.com/replaces in the pod template of a Deployment"
 	tests := map[string]struct {
 		patch       string
 		wantRefused string
@@ -650,7 +650,7 @@ func testRoll(t *testing.T, config *rest.Config) {
 func testControllerSingletons(t *testing.T, config *rest.Config) {
 	const (
 		spec       = "never changes the spec of a StatefulSingleton"
-		metadata   = "of the metadata of a StatefulSingleton, the controller writes finalizer apps.statefulsingleton.com/policy"
+		metadata   = "the controller changes only annotations and finalizer apps.statefulsingleton.com/policy"
 		annotation = "sets an annotation: only a person attests"
 		uid        = "11111111-1111-4111-8111-111111111111"
 		otherUID   = "22222222-2222-4222-8222-222222222222"

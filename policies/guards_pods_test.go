@@ -82,7 +82,7 @@ func testForged(t *testing.T, c client.Client) {
 		nothing     = "nothing holds its container "
 		reaches     = " mounts volume statefulsingleton-signal or statefulsingleton-podinfo and could forge the signal"
 		covers      = "container db has another mount, device or terminationMessagePath at or below /var/run/signal"
-		shares      = "does not hold it in a pod with shareProcessNamespace or hostPID"
+		shares      = "in a pod with shareProcessNamespace or hostPID, because other processes could forge the signal"
 		uid         = "container db does not have variable STATEFULSINGLETON_POD_UID exactly once"
 		epochs      = "variable STATEFULSINGLETON_EPOCH is set more than once in container db"
 		signalMount = "statefulsingleton-signal"
@@ -266,7 +266,7 @@ func testForged(t *testing.T, c client.Client) {
 		}), wantRefused: uid},
 		"wrapped: a second, literal uid": {change: app(func(c *corev1.Container) { c.Env = append(c.Env, literal(signal.PodUIDEnv, "mine")) }), wantRefused: uid},
 		"wrapped: uid twice":             {change: app(func(c *corev1.Container) { c.Env = append(c.Env, podUID()) }), wantRefused: uid},
-		"wrapped: postStart":             {change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} }), wantRefused: "container db, whose postStart hook would run before the signal"},
+		"wrapped: postStart":             {change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} }), wantRefused: "cannot hold container db, because its postStart hook would run before the signal"},
 		"wrapped: processes shared":      {change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, wantRefused: shares},
 		"wrapped: processes of the node": {change: func(p *corev1.Pod) { p.Spec.HostPID = true }, wantRefused: shares},
 		"wrapped: and at a barrier":      {change: app(func(c *corev1.Container) { c.Env = append(c.Env, barrier(firstRequest)) }), wantRefused: "both the wrapper and the barrier hold container db"},
@@ -576,7 +576,7 @@ func TestGuardValues(t *testing.T) {
 			wantAnswer(t, c.Create(t.Context(), other, client.DryRunAll), refused)
 		}
 		wantAnswer(t, render("--set-json", `guards.exemptNamespaces=["values"]`),
-			"guards.exemptNamespaces names namespace values, and StatefulSingleton db is there: nothing would hold its pods")
+			"guards.exemptNamespaces names namespace values, which has StatefulSingleton db: nothing would hold its pods")
 		install(t, "--set-json", `guards.exemptNamespaces=[]`)
 		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
 			other := readSingleton(t, "default")

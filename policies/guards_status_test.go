@@ -27,7 +27,7 @@ const (
 
 	onlyKubeletReports = ", can report the containers of this pod of a StatefulSingleton"
 	onlyKubeletEnds    = ", can report the phase of this pod of a StatefulSingleton"
-	notInFields        = "records another writer of the phase or of the containers"
+	notInFields        = "adds a writer of the phase or of the containers"
 )
 
 // TestReportGuards acts as those who may write pods and their status, on an API server with all guards.

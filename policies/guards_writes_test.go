@@ -96,7 +96,7 @@ func testCopied(t *testing.T, config *rest.Config) {
 
 	const (
 		copyOfHolder = "this pod is a copy of the pod that holds StatefulSingleton copied/db: container db waits for ConfigMap " +
-			"statefulsingleton-11111111-1111-4111-8111-111111111111, which is there already"
+			"statefulsingleton-11111111-1111-4111-8111-111111111111, which exists already"
 		// Each singleton of the namespace refuses it, in an order that is the API server's.
 		copied        = "this pod is a copy of "
 		copyOfStandby = "this pod is a copy of a pod that a StatefulSingleton holds, without its labels and annotations: container db waits for"
