@@ -21,10 +21,10 @@ type health struct{ Status, Message string }
 // What the tools make of a StatefulSingleton, in each state that a cluster was recorded
 // in: make gitops-fixtures.
 func TestHealth(t *testing.T) {
-	const missing = "the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19"
-	const refused = "pods created now are refused, as the dry-run of one shows: pods \"statefulsingleton-probe\" is forbidden: ValidatingAdmissionPolicy 'statefulsingleton-held' with binding 'statefulsingleton-held' denied request: " +
+	const missing = "the cluster serves no kyverno.io/v1 ClusterPolicy: pods cannot be injected, and the guards reject them. Install Kyverno 1.18 or 1.19"
+	const refused = "new pods are rejected, as a dry-run shows: pods \"statefulsingleton-probe\" is forbidden: ValidatingAdmissionPolicy 'statefulsingleton-held' with binding 'statefulsingleton-held' denied request: " +
 		"StatefulSingleton prod/db selects this pod, but Kyverno has not injected it. Check that Kyverno runs (kubectl get pods -n kyverno) and that the policy exists (kubectl get clusterpolicy -l app.kubernetes.io/managed-by=statefulsingleton). " +
-		"See condition PolicyInstalled of the StatefulSingleton. Look whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
+		"See condition PolicyInstalled of the StatefulSingleton. Check whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
 	const waits = "pod db-standby is warm, and takes over from pod db-holder when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover=\"$(date +%s)\" --overwrite"
 	tests := map[string]struct {
 		argoCD health
@@ -33,7 +33,7 @@ func TestHealth(t *testing.T) {
 	}{
 		"new":                       {health{"Progressing", "the controller has not looked at this spec yet"}, "Unknown", "Current"},
 		"changed":                   {health{"Progressing", "the controller has not looked at this spec yet"}, "InProgress", "InProgress"},
-		"installing":                {health{"Progressing", "ClusterPolicy stfs-prod-db-96e5a54a41f06ebb was written, and Kyverno does not serve it yet"}, "InProgress", "InProgress"},
+		"installing":                {health{"Progressing", "Kyverno does not serve ClusterPolicy stfs-prod-db-96e5a54a41f06ebb yet"}, "InProgress", "InProgress"},
 		"no-kyverno":                {health{"Degraded", missing}, "Failed", "InProgress"},
 		"no-pods":                   {health{"Healthy", "no pod matches the selector; the first pod is held until the controller releases it"}, "Current", "Current"},
 		"holds":                     {health{"Healthy", "pod db-holder holds with epoch 1"}, "Current", "Current"},

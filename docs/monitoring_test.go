@@ -168,7 +168,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 func TestEachReasonIsWatched(t *testing.T) {
 	needNoAction := []string{"NoPods", "HolderReady", "Adopted"}
 	all := outcomes(t)
-	injection := texts(func(name, _ string) bool { return strings.HasPrefix(name, "reason") })(t, "../controller/singleton")
+	injection := texts(isReason)(t, "../controller/injection")
 	var watched []string
 	for _, reasons := range alertReason.FindAllStringSubmatch(read(t, alertsFile), -1) {
 		watched = append(watched, strings.Split(reasons[1], "|")...)

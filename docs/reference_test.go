@@ -32,7 +32,8 @@ func TestReferenceIsComplete(t *testing.T) {
 		"the API":                        {"../controller/api/v1", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"the signal":                     {"../controller/signal", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"outcomes, and what proofs read": {"../controller/handoff", texts(func(string, string) bool { return true })},
-		"reasons of PolicyInstalled":     {"../controller/singleton", texts(func(name, _ string) bool { return strings.HasPrefix(name, "reason") })},
+		"reasons of PolicyInstalled":     {"../controller/injection", texts(isReason)},
+		"reasons of other conditions":    {"../controller/singleton", texts(isReason)},
 		"what policies write":            {"../policies", texts(func(_, value string) bool { return strings.Contains(value, "statefulsingleton") })},
 		"what policies are per":          {"../policies", texts(func(name, _ string) bool { return strings.HasPrefix(name, "Per") })},
 		"events that no condition tells": {"../controller/singleton", texts(func(name, _ string) bool { return strings.HasPrefix(name, "event") })},
@@ -54,6 +55,9 @@ func TestReferenceIsComplete(t *testing.T) {
 		})
 	}
 }
+
+// isReason returns true for the name of a constant with the reason of a condition.
+func isReason(name, _ string) bool { return strings.HasPrefix(strings.ToLower(name), "reason") }
 
 // ourName is none in statefulsingleton.apps.statefulsingleton.com/db, as kubectl prints objects.
 var ourName = regexp.MustCompile(`(?:^|[^.\w])(apps\.statefulsingleton\.com/[a-z0-9-]+)`)
@@ -78,7 +82,7 @@ func TestNamesOnPagesExist(t *testing.T) {
 
 // What status says is looked up by its words: those on the page are the code's.
 func TestMessagesAreTheCodes(t *testing.T) {
-	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../policies"))
+	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../controller/injection"), literals(t, "../policies"))
 	for _, guards := range []string{"guards.yaml", "guards-writes.yaml", "guards-controller.yaml", "guards-status.yaml"} {
 		said = append(said, read(t, "../charts/statefulsingleton/templates/"+guards))
 	}

@@ -25,6 +25,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	controller "github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
@@ -239,14 +240,16 @@ func runController(t *testing.T, gateImage string, c clock.WithDelayedExecution)
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	must(t, err)
+	policyReconciler := &injection.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: c,
+		Options: policies.Options{SidecarImage: gateImage, SidecarPullPolicy: corev1.PullIfNotPresent},
+	}
+	must(t, policyReconciler.SetupWithManager(mgr))
 	r := &controller.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: c,
-		Recorder: mgr.GetEventRecorder("statefulsingleton"),
-		Metrics:  controller.NewMetrics(prometheus.NewRegistry(), mgr.GetClient()),
-		Injector: &controller.Injector{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: c,
-			Options: policies.Options{SidecarImage: gateImage, SidecarPullPolicy: corev1.PullIfNotPresent},
-		},
+		Recorder:  mgr.GetEventRecorder("statefulsingleton"),
+		Metrics:   controller.NewMetrics(prometheus.NewRegistry(), mgr.GetClient()),
+		Injection: policyReconciler,
 	}
 	must(t, r.SetupWithManager(mgr))
 	ctx, cancel := context.WithCancel(context.Background())

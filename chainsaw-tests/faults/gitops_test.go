@@ -91,20 +91,20 @@ func TestGitOpsWithoutKyverno(t *testing.T) {
 	must(t, world.Await(t.Context(), "the end of Kyverno", w.KyvernoGone))
 
 	create(t, empty)
-	awaitState(t, "installing", empty, injection("Installing"))
+	awaitState(t, "installing", empty, policyInstalled("Installing"))
 	change(t, s, `{"spec":{"maxTransitionTime":600}}`) // or nobody would look again for minutes
-	awaitState(t, "kyverno-down", s, injection("ProbeRefused"))
+	awaitState(t, "kyverno-down", s, policyInstalled("ProbeRefused"))
 
 	t.Cleanup(func() { must(t, serveClusterPolicies(context.Background(), true)) })
 	must(t, serveClusterPolicies(t.Context(), false))
-	awaitState(t, "no-kyverno", empty, injection("KyvernoMissing"))
+	awaitState(t, "no-kyverno", empty, policyInstalled("KyvernoMissing"))
 
 	// Singletons that went now would leave their policies behind.
 	must(t, serveClusterPolicies(t.Context(), true))
 	must(t, w.ScaleKyverno(t.Context(), 1))
 	must(t, w.AwaitWhole(t.Context()))
-	must(t, empty.Await(t.Context(), "pods are held again", injection("Injected")))
-	must(t, s.Await(t.Context(), "pods are held again", injection("Injected")))
+	must(t, empty.Await(t.Context(), "pods are held again", policyInstalled("Injected")))
+	must(t, s.Await(t.Context(), "pods are held again", policyInstalled("Injected")))
 }
 
 // emptyNamespace is for a singleton that is not there yet, without pods.
@@ -145,8 +145,8 @@ func stands(wanted string) func(*v1.StatefulSingleton) bool {
 	}
 }
 
-// injection wants the reason of the condition PolicyInstalled to be that.
-func injection(wanted string) func(*v1.StatefulSingleton) bool {
+// policyInstalled wants the reason of the condition PolicyInstalled to be that.
+func policyInstalled(wanted string) func(*v1.StatefulSingleton) bool {
 	return func(got *v1.StatefulSingleton) bool { return told(got, v1.ConditionPolicyInstalled, wanted) }
 }
 

@@ -79,7 +79,7 @@ func (r *reading) pods(ctx context.Context, s *handoff.Snapshot) error {
 	selected := client.MatchingLabelsSelector{Selector: selector}
 	switch {
 	case err != nil:
-		// An invalid selector matches no pod. The Injector reports it.
+		// An invalid selector matches no pod. Package injection reports it.
 		err = r.listPods(ctx, s, labelled)
 	case !r.selectorDoes(ctx, singleton, selector):
 		err = r.listPods(ctx, s, selected, labelled)

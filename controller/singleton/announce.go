@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 )
 
 // Reasons of the events that are not the reason or the type of a condition, nor a proof.
@@ -201,7 +202,7 @@ func (r *Reconciler) announceInjection(ctx context.Context, before, after *v1.St
 		return
 	}
 	eventType := corev1.EventTypeNormal
-	if is.Status == metav1.ConditionFalse && is.Reason != reasonInstalling {
+	if is.Status == metav1.ConditionFalse && is.Reason != injection.ReasonInstalling {
 		eventType = corev1.EventTypeWarning
 	}
 	r.emit(ctx, after, eventType, "Inject", is.Reason, is.Message)

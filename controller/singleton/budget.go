@@ -74,7 +74,7 @@ const reasonBudgetRefused = "BudgetRefused"
 func reportNoBudget(stored, singleton *v1.StatefulSingleton, err error) {
 	c := metav1.Condition{
 		Type: v1.ConditionEvictionBlocked, Status: metav1.ConditionFalse, Reason: reasonBudgetRefused, ObservedGeneration: singleton.Generation,
-		Message: "an eviction stops the holder at once: can't " + oneLine(err.Error()),
+		Message: "an eviction stops the holder at once: can't " + handoff.OneLine(err.Error()),
 	}
 	if was := meta.FindStatusCondition(stored.Status.Conditions, v1.ConditionEvictionBlocked); was != nil && was.Status == c.Status {
 		c.LastTransitionTime = was.LastTransitionTime // the plan set it to True

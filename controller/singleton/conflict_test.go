@@ -38,7 +38,7 @@ func TestConflictThatNeverEnds(t *testing.T) {
 	denies := true
 	r := newReconciler(conflictingClient(&denies), controllerClient, w.clock)
 	next := func() (time.Duration, error) {
-		result, err := r.Reconcile(t.Context(), w.request())
+		result, err := r.Reconciler.Reconcile(t.Context(), w.request())
 		return result.RequeueAfter, err
 	}
 	before := w.singleton().Status.Message

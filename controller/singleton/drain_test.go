@@ -303,12 +303,12 @@ func TestBudgetIsRefused(t *testing.T) {
 		return ok
 	}), controllerClient, w.clock)
 	pod := w.warmPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
-	w.reconcile(refusing)
+	w.reconcileHandoff(refusing)
 	w.report(pod, ready)
 
 	var versions []string
 	for range 2 {
-		_, err := refusing.Reconcile(t.Context(), w.request())
+		_, err := refusing.Reconciler.Reconcile(t.Context(), w.request())
 		w.Expect(err).To(MatchError(apierrors.IsForbidden, "forbidden"), "it is tried again")
 		s := w.singleton()
 		versions = append(versions, s.ResourceVersion)
@@ -331,11 +331,11 @@ func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
 	w.createSingleton()
 	r := newReconciler(controllerClient, controllerClient, w.clock)
 	pod := w.warmPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
-	w.reconcile(r)
+	w.reconcileHandoff(r)
 	w.Expect(w.budget()).To(BeNil())
 	w.Expect(c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})).To(Succeed())
 	w.report(pod, ready)
-	w.reconcile(r)
+	w.reconcileHandoff(r)
 	w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("BudgetInPlace"))
 	w.Expect(w.budget()).To(BeNil())
 }

@@ -194,7 +194,7 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 		return fmt.Errorf("roll Deployment %s/%s: %w", deployment.Namespace, step.Deployment, err)
 	default:
 		e.emit(ctx, e.singleton, corev1.EventTypeWarning, "Roll", eventRollRefused,
-			fmt.Sprintf("Deployment %s can't be rolled, and pod %s is not replaced: %s", step.Deployment, step.Replaces.Name, oneLine(err.Error())))
+			fmt.Sprintf("Deployment %s can't be rolled, and pod %s is not replaced: %s", step.Deployment, step.Replaces.Name, handoff.OneLine(err.Error())))
 	}
 	return nil
 }

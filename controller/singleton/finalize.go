@@ -17,13 +17,14 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 )
 
 // stoppingPoll is how often to check whether the last pods have terminated, for changes that no watch reports.
 const stoppingPoll = 5 * time.Second
 
-// finalize removes the policy of a deleted singleton, after which new pods are no longer injected, and the finalizers
-// of its pods. The holder keeps running, and a held pod stays held until it is deleted. finalize waits for
+// finalize removes the finalizers of a deleted singleton and of its pods, after its policy was removed and new pods are
+// no longer injected. The holder keeps running, and a held pod stays held until it is deleted. finalize waits for
 // terminating pods.
 func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSingleton) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(singleton, v1.PolicyFinalizer) {
@@ -31,14 +32,18 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 	}
 	result, err := r.finalizePods(ctx, singleton)
 	if r.persists(ctx, singleton, err) {
-		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+oneLine(err.Error())))
+		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+handoff.OneLine(err.Error())))
 	}
 	return result, err
 }
 
 func (r *Reconciler) finalizePods(ctx context.Context, singleton *v1.StatefulSingleton) (ctrl.Result, error) {
-	if err := r.Injector.Remove(ctx, singleton); err != nil {
-		return ctrl.Result{}, err
+	switch installed := r.Injection.Condition(singleton); installed.Reason {
+	case injection.Removed:
+	case injection.NotRemoved:
+		return ctrl.Result{RequeueAfter: stoppingPoll}, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+installed.Message)
+	default: // its change is an event
+		return ctrl.Result{RequeueAfter: stoppingPoll}, nil
 	}
 	snapshot, err := r.observer().Observe(ctx, singleton)
 	if err != nil {

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -129,7 +128,7 @@ func TestStaleWriterOfSharedPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.kyverno(serves)
-			perNamespace := func(r *singleton.Reconciler) { r.Injector.Per = policies.PerNamespace }
+			perNamespace := func(r controllers) { r.Injection.Per = policies.PerNamespace }
 			fresh := newReconciler(controllerClient, controllerClient, w.clock)
 			perNamespace(fresh)
 			for _, name := range test.thereBefore {

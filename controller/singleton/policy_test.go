@@ -21,7 +21,6 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -216,8 +215,8 @@ func TestKyvernoDown(t *testing.T) {
 		wantReason  string
 		wantMessage string
 	}{
-		"does not inject": {kyverno: isDown, wantReason: "NotInjected", wantMessage: "pods created now are not held"},
-		"refuses":         {kyverno: refuses, wantReason: "ProbeRefused", wantMessage: `denied the request: resource Pod was blocked due to the following policies; some-policy: some-rule: not on my watch. Look whether Kyverno runs: kubectl get pods -A`},
+		"does not inject": {kyverno: isDown, wantReason: "NotInjected", wantMessage: "new pods are not held"},
+		"refuses":         {kyverno: refuses, wantReason: "ProbeRefused", wantMessage: `denied the request: resource Pod was blocked due to the following policies; some-policy: some-rule: not on my watch. Check whether Kyverno runs: kubectl get pods -A`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -262,11 +261,11 @@ func TestInjectionLost(t *testing.T) {
 		return w.reason(v1.ConditionPolicyInstalled)()
 	}).Should(Equal("NotInjected"))
 	w.Expect(w.singleton().Status.Phase).To(Equal(v1.PhaseRunning), "the holder is not touched")
-	w.Eventually(recorder.Events).Should(Receive(HavePrefix("Warning NotInjected pods created now are not held")))
+	w.Eventually(recorder.Events).Should(Receive(HavePrefix("Warning NotInjected new pods are not held")))
 }
 
 // provenHolder creates a holder and waits until the injection is proven.
-func (w *world) provenHolder(r *singleton.Reconciler) *corev1.Pod {
+func (w *world) provenHolder(r controllers) *corev1.Pod {
 	w.t.Helper()
 	pod := w.warmPod("db-1", withCommand)
 	w.reconcile(r)
@@ -276,25 +275,6 @@ func (w *world) provenHolder(r *singleton.Reconciler) *corev1.Pod {
 		return w.reason(v1.ConditionPolicyInstalled)()
 	}).Should(Equal("Injected"))
 	return pod
-}
-
-// During a handoff, the next proof of the injection is delayed, but not without a limit.
-func TestHandoffPutsProofOff(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
-	r := newReconciler(controllerClient, controllerClient, w.clock)
-	pod := w.provenHolder(r)
-
-	w.kyverno(isDown)
-	w.Expect(c.Delete(t.Context(), pod)).To(Succeed())
-	w.clock.advance(6 * time.Minute)
-	w.reconcile(r)
-	w.Expect(w.singleton().Status.Phase).NotTo(Equal(v1.PhaseRunning), "a handoff is under way")
-	w.installed("Injected")
-	w.clock.advance(5 * time.Minute)
-	w.reconcile(r)
-	w.installed("NotInjected")
 }
 
 // Policy options may change when the controller restarts. The controller then writes and proves each policy again, and
@@ -321,7 +301,7 @@ func TestOtherOptions(t *testing.T) {
 		return probe.Annotations
 	}).ShouldNot(HaveKey(v1.InjectedAnnotation))
 	other := newReconciler(controllerClient, controllerClient, w.clock)
-	other.Injector.Options.SidecarImage = "another"
+	other.Injection.Options.SidecarImage = "another"
 	w.reconcile(other)
 	w.installed("Installing")
 	w.Expect(fmt.Sprint(w.policy().Object["spec"])).To(ContainSubstring(`"image":"another"`))
@@ -436,7 +416,7 @@ func TestKyvernoMissing(t *testing.T) {
 	s := w.createSingleton()
 
 	condition := w.installed("KyvernoMissing")
-	w.Expect(condition.Message).To(Equal("the cluster serves no kyverno.io/v1 ClusterPolicy: pods can't be injected, and the guard refuses them. Install Kyverno 1.18 or 1.19"))
+	w.Expect(condition.Message).To(Equal("the cluster serves no kyverno.io/v1 ClusterPolicy: pods cannot be injected, and the guards reject them. Install Kyverno 1.18 or 1.19"))
 	w.Expect(w.singleton().Status.Message).To(Equal(condition.Message))
 	w.wantEvent(corev1.EventTypeWarning, "KyvernoMissing")
 

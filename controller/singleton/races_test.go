@@ -295,8 +295,10 @@ func TestRefusedPolicyDeletion(t *testing.T) {
 			return refusal(o)
 		},
 	})
-	w.stuck(newReconciler(refusing, controllerClient, w.clock), w.singleton().Status.Phase,
-		"the StatefulSingleton can't be removed yet: can't delete the ClusterPolicy of StatefulSingleton ")
+	result := w.reconcile(newReconciler(refusing, controllerClient, w.clock))
+	w.Expect(result.RequeueAfter).To(BeNumerically("<=", 2*time.Second), "it is tried again")
+	w.Expect(w.singleton().Status.Message).To(And(
+		HavePrefix("the StatefulSingleton can't be removed yet: can't delete the ClusterPolicy of StatefulSingleton "), HaveSuffix(notOnMyWatch)))
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
 
 	w.reconcile(fresh)

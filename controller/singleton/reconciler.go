@@ -23,6 +23,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
@@ -49,8 +50,8 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Injector installs the policies and proves that they inject pods.
-	Injector *Injector
+	// Injection has the condition PolicyInstalled of each singleton.
+	Injection *injection.Reconciler
 	// Recorder emits the events.
 	Recorder events.EventRecorder
 	// Metrics counts the handoffs.
@@ -137,9 +138,8 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	if !plan.StatusCanWait {
 		singleton.Status = plan.Status
 	}
-	inHandoff := !plan.Outcome.Settled()
-	installed := r.Injector.Ensure(ctx, singleton, inHandoff)
-	report(&singleton.Status, installed.condition)
+	installed := r.Injection.Condition(singleton)
+	report(&singleton.Status, installed)
 	budgetErr := r.createBudget(ctx, singleton, snapshot.Budget(), plan.Budget)
 	if r.persists(ctx, singleton, budgetErr) {
 		reportNoBudget(stored, singleton, budgetErr)
@@ -150,8 +150,8 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	if err := errors.Join(budgetErr, r.deleteBudget(ctx, singleton, snapshot.Budget(), plan.Budget)); err != nil {
 		return ctrl.Result{}, err
 	}
-	result := ctrl.Result{RequeueAfter: min(plan.Requeue, installed.recheck), Priority: new(0)}
-	if !inHandoff && installed.condition.Status == metav1.ConditionTrue {
+	result := ctrl.Result{RequeueAfter: plan.Requeue, Priority: new(0)}
+	if plan.Outcome.Settled() && installed.Status == metav1.ConditionTrue {
 		result.Priority = new(handler.LowPriority) // the next check is less urgent than any event
 	}
 	return result, nil
@@ -172,9 +172,8 @@ func (r *Reconciler) reportTooManyPods(ctx context.Context, singleton *v1.Statef
 			Type: conditionType, Status: value, Reason: reasonTooManyPods, Message: status.Message, ObservedGeneration: singleton.Generation,
 		})
 	}
-	installed := r.Injector.Ensure(ctx, singleton, true)
-	report(status, installed.condition)
-	return ctrl.Result{RequeueAfter: min(tooManyPoll, installed.recheck)}, r.writeStatus(ctx, stored, singleton)
+	report(status, r.Injection.Condition(singleton))
+	return ctrl.Result{RequeueAfter: tooManyPoll}, r.writeStatus(ctx, stored, singleton)
 }
 
 // reportFailedPlan reports the plan and the error that keeps it from being executed. It keeps the record as it was
@@ -187,7 +186,7 @@ func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.Statefu
 	status, decided := &singleton.Status, &plan.Status
 	status.Phase, status.TransitionTimestamp = decided.Phase, decided.TransitionTimestamp
 	status.StandbyPods, status.ObservedGeneration = decided.StandbyPods, decided.ObservedGeneration
-	status.Message = fmt.Sprintf("%s; can't %s", decided.Message, oneLine(err.Error()))
+	status.Message = fmt.Sprintf("%s; can't %s", decided.Message, handoff.OneLine(err.Error()))
 	for _, c := range decided.Conditions {
 		if c.Message == decided.Message {
 			c.Message = status.Message

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
 // notOnMyWatch is the message of the API server for a rejected write.
@@ -64,7 +63,7 @@ func refusesPods(o client.Object, subResource string) bool {
 }
 
 // stuck runs a reconcile, and checks that a write is rejected and that the status says so.
-func (w *world) stuck(r *singleton.Reconciler, wantPhase v1.Phase, wantMessage string) v1.StatefulSingletonStatus {
+func (w *world) stuck(r controllers, wantPhase v1.Phase, wantMessage string) v1.StatefulSingletonStatus {
 	w.t.Helper()
 	_, err := r.Reconcile(w.t.Context(), w.request())
 	w.Expect(err).To(MatchError(apierrors.IsForbidden, "forbidden"), "it is tried again")

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -30,8 +29,8 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
-	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
@@ -126,8 +125,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("index the StatefulSingletons by node: %w", err)
 	}
-	turns := make(chan event.GenericEvent, 1024)
-	c, err := ctrl.NewControllerManagedBy(mgr).
+	err = ctrl.NewControllerManagedBy(mgr).
 		Named("statefulsingleton").
 		// The controller's own writes of status need no reconcile.
 		For(&v1.StatefulSingleton{}, builder.WithPredicates(specOrAnnotations)).
@@ -135,58 +133,26 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesMetadata(observe.PodMetadata(), r.podEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(nodeChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(source.Channel(turns, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Func(r.enqueueChangedInjections)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			UsePriorityQueue:        new(true),
-			LogConstructor: func(request *reconcile.Request) logr.Logger {
-				if request == nil {
-					return mgr.GetLogger()
-				}
-				return mgr.GetLogger().WithValues("singleton", request.String())
-			},
+			LogConstructor:          injection.LogConstructor(mgr.GetLogger()),
 			// The default maximum of 1000 s is too long: a handoff would wait that long after an outage of
 			// the API server.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 10*time.Second),
 		}).
-		Build(r)
+		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
 	}
-	r.Injector.Wake = func(key types.NamespacedName) {
-		singleton := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-		select {
-		case turns <- event.GenericEvent{Object: singleton}:
-		default: // it looks by itself
-		}
-	}
-	r.Injector.Watch = func() (Watched, error) { return r.watchPolicies(mgr, c) }
 	return nil
 }
 
-// watchPolicies enqueues the singletons whose policies are changed or deleted. The policies have a cache of their own,
-// which starts once the API server serves them. Kyverno may be installed after the controller, and a manager does
-// not start if its cache has a kind that is not served.
-func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (Watched, error) {
-	served, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient:           mgr.GetHTTPClient(),
-		Scheme:               mgr.GetScheme(),
-		Mapper:               mgr.GetRESTMapper(),
-		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{policies.ManagedByLabel: policies.ManagedBy}),
-		DefaultTransform:     cache.TransformStripManagedFields(),
-	})
-	if err != nil {
-		return Watched{}, err
-	}
-	if err := mgr.Add(served); err != nil {
-		return Watched{}, err
-	}
-	informer, err := served.GetInformer(context.Background(), policyMetadata(""), cache.BlockUntilSynced(false))
-	if err != nil {
-		return Watched{}, err
-	}
-	return Watched{served, informer.HasSynced}, c.Watch(source.Kind[client.Object](served, policyMetadata(""),
-		handler.EnqueueRequestsFromMapFunc(r.singletonsOfPolicy), predicate.GenerationChangedPredicate{}))
+// enqueueChangedInjections enqueues the singletons whose condition PolicyInstalled changes.
+func (r *Reconciler) enqueueChangedInjections(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Injection.OnChange(func(key types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: key}) })
+	return nil
 }
 
 // neighbours returns the other singletons of the namespace, which may overlap with the singleton.
@@ -246,17 +212,4 @@ func createdOrDeleted() predicate.Predicate {
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
-}
-
-// singletonsOfPolicy returns the singletons whose pods a policy injects.
-func (r *Reconciler) singletonsOfPolicy(ctx context.Context, policy client.Object) []reconcile.Request {
-	annotations := policy.GetAnnotations()
-	if namespace := annotations[policies.NamespaceAnnotation]; namespace != "" {
-		return r.singletons(ctx, client.InNamespace(namespace))
-	}
-	namespace, name, ok := strings.Cut(annotations[policies.SingletonAnnotation], "/")
-	if !ok {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 }

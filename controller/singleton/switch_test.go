@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -23,17 +23,17 @@ import (
 const inFlight = (policies.WebhookTimeoutSeconds + 1) * time.Second
 
 // controllerOf returns a controller with the given policyPer. Its watch knows every policy.
-func (w *world) controllerOf(per policies.Per, writes client.Client) *singleton.Reconciler {
+func (w *world) controllerOf(per policies.Per, writes client.Client) controllers {
 	r := newReconciler(writes, controllerClient, w.clock)
-	r.Injector.Per = per
-	r.Injector.Watch = func() (singleton.Watched, error) {
-		return singleton.Watched{Reader: controllerClient, HasSynced: func() bool { return true }}, nil
+	r.Injection.Per = per
+	r.Injection.Watch = func() (injection.Watched, error) {
+		return injection.Watched{Reader: controllerClient, HasSynced: func() bool { return true }}, nil
 	}
 	return r
 }
 
 // proven reconciles a singleton until its injection is proven.
-func (w *world) proven(r *singleton.Reconciler, name string) {
+func (w *world) proven(r controllers, name string) {
 	w.t.Helper()
 	w.Eventually(func() bool { w.reconcileOne(r, w.key(name)); return w.isInstalled(w.key(name)) }).Should(BeTrue())
 }
@@ -46,7 +46,7 @@ func (w *world) picksPods(policy string) bool {
 }
 
 // disabled reconciles until the policy is disabled.
-func (w *world) disabled(r *singleton.Reconciler, policy string) {
+func (w *world) disabled(r controllers, policy string) {
 	w.t.Helper()
 	w.Eventually(func() bool { w.reconcile(r); return w.picksPods(policy) }).Should(BeFalse())
 	w.Expect(w.policyNamed(policy)).NotTo(BeNil())
@@ -103,26 +103,6 @@ func TestOldFormStaysUntilNobodyAsksForIt(t *testing.T) {
 	w.Expect(w.forms()).To(Equal(map[string][]string{policies.NamespaceName(w.namespace): {singletonName}}))
 }
 
-// During a handoff, the old policy stays as it is. The removal can wait.
-func TestHandoffPutsSwitchOff(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
-	old := policies.Name(w.key(singletonName))
-	w.proven(w.controllerOf(policies.PerSingleton, controllerClient), singletonName)
-	r := w.controllerOf(policies.PerNamespace, controllerClient)
-	w.proven(r, singletonName)
-	pod := w.createPod("db-1", withCommand)
-	w.report(pod, pulling)
-	for range 3 {
-		w.reconcile(r)
-		w.Expect(w.picksPods(old)).To(BeTrue())
-	}
-	w.ask(pod)
-	w.remove(pod)
-	w.disabled(r, old)
-}
-
 // A controller with the other policyPer writes its policy just before this controller disables the policy. The rules of
 // a singleton without another policy stay in force.
 func TestOldPolicyIsWrittenBeforeItIsDisabled(t *testing.T) {
@@ -136,7 +116,7 @@ func TestOldPolicyIsWrittenBeforeItIsDisabled(t *testing.T) {
 	late := false
 	r := w.controllerOf(policies.PerSingleton, w.meanwhile(func(sent write) bool { return sent.verb == "apply" }, func() {
 		w.createNamed("late")
-		other.Injector.Watch = nil
+		other.Injection.Watch = nil
 		w.reconcileOne(other, w.key("late"))
 		late = true
 	}))
@@ -179,7 +159,7 @@ func TestSharedFormStaysUntilAllAreProven(t *testing.T) {
 	before := w.controllerOf(policies.PerNamespace, controllerClient)
 	w.proven(before, singletonName)
 	w.proven(before, "queue")
-	stays := func(r *singleton.Reconciler, why string) {
+	stays := func(r controllers, why string) {
 		t.Helper()
 		for range 3 {
 			w.reconcile(r)
@@ -193,20 +173,18 @@ func TestSharedFormStaysUntilAllAreProven(t *testing.T) {
 	stays(r, "queue has no policy of its own")
 	w.proven(r, "queue")
 
-	// The next controller does not prove the injection again during a handoff of queue.
-	pod := inject(w.bare("queue-1", withCommand), w.key("queue"))
-	pod.Labels["app"] = "queue"
-	w.Expect(c.Create(t.Context(), pod)).To(Succeed())
-	w.report(pod, pulling)
+	// The watch of the next controller is not synced, therefore queue keeps the proof in its status.
+	synced := false
 	next := w.controllerOf(policies.PerSingleton, controllerClient)
+	next.Injection.Watch = func() (injection.Watched, error) {
+		return injection.Watched{Reader: controllerClient, HasSynced: func() bool { return synced }}, nil
+	}
 	w.reconcileOne(next, w.key("queue"))
 	w.Expect(w.installedReason("queue")).To(Equal("Injected"))
+	synced = true
 	w.proven(next, singletonName)
-	stays(next, "queue's own policy was proven by another controller")
+	stays(next, "another controller proved queue's own policy")
 
-	w.ask(pod)
-	w.remove(pod)
-	w.clock.advance(time.Hour)
 	w.proven(next, "queue")
 	w.disabled(next, shared)
 }
@@ -286,6 +264,35 @@ func TestPolicyOfSingletonMadeAnew(t *testing.T) {
 	w.Expect(w.ruleNames()).To(ContainElement("hold-init-containers"))
 }
 
+// The condition of a removed singleton does not count for a new singleton with the same name.
+func TestConditionOfSingletonMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	r := w.controllerOf(policies.PerSingleton, controllerClient)
+	w.proven(r, singletonName)
+	w.removeSingleton()
+	w.createSingleton()
+	w.reconcileHandoff(r)
+	w.installed("Installing")
+	w.proven(r, singletonName)
+}
+
+// A singleton without the finalizer has no policy, because nothing would delete the policy.
+func TestPolicyWaitsForTheFinalizer(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	r := w.controllerOf(policies.PerSingleton, controllerClient)
+	_, err := r.Injection.Reconcile(t.Context(), w.request())
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.policy()).To(BeNil())
+	w.reconcileHandoff(r)
+	_, err = r.Injection.Reconcile(t.Context(), w.request())
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.policy()).NotTo(BeNil())
+}
+
 // If a policy cannot be written, the status reports the error of the API server. The policy is written after the API
 // server accepts it.
 func TestRefusedPolicy(t *testing.T) {
@@ -296,7 +303,7 @@ func TestRefusedPolicy(t *testing.T) {
 	result := w.reconcile(newReconciler(refusing, controllerClient, w.clock))
 	w.Expect(result.RequeueAfter).To(BeNumerically("<=", 2*time.Second))
 	w.Expect(w.installed("PolicyRefused").Message).To(And(
-		HavePrefix("ClusterPolicy "+policies.Name(w.key(singletonName))+" can't be written, and is tried again every 2s: "), ContainSubstring(notOnMyWatch)))
+		HavePrefix("ClusterPolicy "+policies.Name(w.key(singletonName))+" cannot be written, and is tried again every 2s: "), ContainSubstring(notOnMyWatch)))
 	w.Expect(meta.IsStatusConditionFalse(w.singleton().Status.Conditions, v1.ConditionReady)).To(BeTrue())
 	w.proven(newReconciler(controllerClient, controllerClient, w.clock), singletonName)
 }

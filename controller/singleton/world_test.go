@@ -32,6 +32,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
@@ -47,8 +48,10 @@ type world struct {
 	clock     *skewedClock
 	// counting is nil if the test does not count reads of the manager.
 	counting *counting
-	// policyWrites is the client with which the manager's Injector writes, or nil for the client of the manager.
+	// policyWrites is the client with which the manager writes policies, or nil for the client of the manager.
 	policyWrites client.Client
+	// statusWrites counts the status writes of the manager, or is nil.
+	statusWrites *statusWrites
 	// policyReads counts the reads of policies from the API server by the managers.
 	policyReads atomic.Int32
 }
@@ -108,12 +111,17 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	}
 	registry = prometheus.NewRegistry()
 	reconciler := newReconciler(listsOf{mgr.GetClient(), w.namespace}, live, w.clock)
-	reconciler.Injector.Per = per
+	reconciler.Injection.Per = per
 	if w.policyWrites != nil {
-		reconciler.Injector.Client = w.policyWrites
+		reconciler.Injection.Client = w.policyWrites
+	}
+	if w.statusWrites != nil {
+		w.statusWrites.Client = reconciler.Client
+		reconciler.Client = w.statusWrites
 	}
 	reconciler.Recorder = mgr.GetEventRecorder("statefulsingleton")
 	reconciler.Metrics = singleton.NewMetrics(registry, mgr.GetClient())
+	w.Expect(reconciler.Injection.SetupWithManager(mgr)).To(Succeed())
 	w.Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -194,18 +202,43 @@ func (r inNamespace) Get(ctx context.Context, key client.ObjectKey, o client.Obj
 	return r.Reader.Get(ctx, key, o, options...)
 }
 
-// newReconciler returns a reconciler without a manager. The test decides when the reconciler runs.
-func newReconciler(writes client.Client, live client.Reader, clock clock.WithDelayedExecution) *singleton.Reconciler {
-	return &singleton.Reconciler{
+// controllers are the reconcilers of the manager. The test decides when they run.
+type controllers struct{ *singleton.Reconciler }
+
+func newReconciler(writes client.Client, live client.Reader, clock clock.PassiveClock) controllers {
+	return controllers{&singleton.Reconciler{
 		Client: writes, Live: live, Clock: clock,
 		Recorder: events.NewFakeRecorder(1000),
 		Metrics:  singleton.NewMetrics(prometheus.NewRegistry(), writes),
-		Injector: &singleton.Injector{
+		Injection: &injection.Reconciler{
 			Client: writes, Live: live, Clock: clock,
 			Options: policies.Options{SidecarImage: "gate"},
-			Watch:   func() (singleton.Watched, error) { return singleton.Watched{}, nil },
+			Watch:   func() (injection.Watched, error) { return injection.Watched{}, nil },
 		},
+	}}
+}
+
+// Reconcile runs both reconcilers. For a new singleton it runs them twice, because the policies wait for the finalizer.
+func (r controllers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	s := &v1.StatefulSingleton{}
+	if err := r.Injection.Live.Get(ctx, request.NamespacedName, s); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, err
 	}
+	isNew := s.UID != "" && len(s.Finalizers) == 0
+	if isNew {
+		if result, err := r.Reconciler.Reconcile(ctx, request); err != nil {
+			return result, err
+		}
+	}
+	installed, err := r.Injection.Reconcile(ctx, request)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	result, err := r.Reconciler.Reconcile(ctx, request)
+	if installed.RequeueAfter > 0 && err == nil && (result.RequeueAfter == 0 || installed.RequeueAfter < result.RequeueAfter) {
+		result.RequeueAfter = installed.RequeueAfter
+	}
+	return result, err
 }
 
 func (w *world) key(name string) client.ObjectKey {

@@ -53,8 +53,8 @@ func TestPolicyOptions(t *testing.T) {
 	}
 }
 
-// The injector writes the policies in the form of the flag, with the options of the flags.
-func TestInjector(t *testing.T) {
+// The reconciler of the policies writes the policies in the form of the flag, with the options of the flags.
+func TestInjection(t *testing.T) {
 	for args, want := range map[string]policies.Per{
 		"--gate-image=gate:1":                        policies.PerSingleton,
 		"--gate-image=gate:1 --policy-per=namespace": policies.PerNamespace,
@@ -66,7 +66,7 @@ func TestInjector(t *testing.T) {
 			if err := flags.Parse(strings.Fields(args)); err != nil {
 				t.Fatal(err)
 			}
-			if got := o.injector(nil, nil); got.Per != want || got.Options.SidecarImage != "gate:1" {
+			if got := o.injection(nil, nil); got.Per != want || got.Options.SidecarImage != "gate:1" {
 				t.Errorf("policies per %q with image %q, want per %q with image gate:1", got.Per, got.Options.SidecarImage, want)
 			}
 		})

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
@@ -111,9 +112,9 @@ func (o *runOptions) policyOptions() policies.Options {
 	}
 }
 
-// injector returns the Injector with the options of the flags.
-func (o *runOptions) injector(c client.Client, live client.Reader) *singleton.Injector {
-	return &singleton.Injector{
+// injection returns the reconciler of the policies with the options of the flags.
+func (o *runOptions) injection(c client.Client, live client.Reader) *injection.Reconciler {
+	return &injection.Reconciler{
 		Client: c, Live: live, Clock: clock.RealClock{},
 		Options: o.policyOptions(),
 		Per:     policies.Per(o.policyPer),
@@ -183,13 +184,14 @@ func run(ctx context.Context, o runOptions) error {
 		return fmt.Errorf("set up the health checks: %w", err)
 	}
 	singleton.RegisterVersion(metrics.Registry, version)
+	policyReconciler := o.injection(mgr.GetClient(), mgr.GetAPIReader())
 	reconciler := &singleton.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
-		Recorder: mgr.GetEventRecorder("statefulsingleton"),
-		Metrics:  singleton.NewMetrics(metrics.Registry, mgr.GetClient()),
-		Injector: o.injector(mgr.GetClient(), mgr.GetAPIReader()),
+		Recorder:  mgr.GetEventRecorder("statefulsingleton"),
+		Metrics:   singleton.NewMetrics(metrics.Registry, mgr.GetClient()),
+		Injection: policyReconciler,
 	}
-	if err := reconciler.SetupWithManager(mgr); err != nil {
+	if err := errors.Join(policyReconciler.SetupWithManager(mgr), reconciler.SetupWithManager(mgr)); err != nil {
 		return err
 	}
 	if err := mgr.Add(kubeletUsers{client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}); err != nil {

@@ -1,4 +1,4 @@
-package singleton
+package injection
 
 import (
 	"context"
@@ -49,55 +49,55 @@ func versionOf(policy client.Object) version {
 type rendering func(ctx context.Context, exists bool) (content string, render func() (*unstructured.Unstructured, error), err error)
 
 // policyOf returns the name of the policy that injects the singleton's pods.
-func (i *Injector) policyOf(singleton *v1.StatefulSingleton) string {
-	if i.Per == policies.PerNamespace {
+func (r *Reconciler) policyOf(singleton *v1.StatefulSingleton) string {
+	if r.Per == policies.PerNamespace {
 		return policies.NamespaceName(singleton.Namespace)
 	}
 	return policies.Name(client.ObjectKeyFromObject(singleton))
 }
 
-// install writes the policy that injects the singleton's pods, unless the policy is as it was last written. It compares
-// versions, because Kyverno's CRD adds defaults to the spec. If watchWillDo is set, install trusts the watch that the
-// policy is unchanged.
-func (i *Injector) install(ctx context.Context, singleton *v1.StatefulSingleton, watchWillDo bool) (written, error) {
-	name, content, of := i.policyOf(singleton), contentOf(*singleton), i.own(singleton)
-	if i.Per == policies.PerNamespace {
-		all, err := living(ctx, i.Client, singleton.Namespace)
+// ensurePolicy writes the policy that injects the singleton's pods, unless the policy is as it was last written. It compares
+// versions, because Kyverno's CRD adds defaults to the spec. If trustWatch is set, ensurePolicy trusts the watch that
+// the policy is unchanged.
+func (r *Reconciler) ensurePolicy(ctx context.Context, singleton *v1.StatefulSingleton, trustWatch bool) (written, error) {
+	name, content, of := r.policyOf(singleton), contentOf(*singleton), r.own(singleton)
+	if r.Per == policies.PerNamespace {
+		all, err := living(ctx, r.Client, singleton.Namespace)
 		if err != nil {
 			return written{}, err
 		}
 		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return s.Name == singleton.Name || policies.Validate(&s) != nil })
 		content = contentOf(append(all, *singleton)...) // singleton was read live
-		of = i.shared(singleton.Namespace)
+		of = r.shared(singleton.Namespace)
 	}
-	if last := i.lastWritten(name); watchWillDo && last.content == content {
-		if found := i.watchedPolicy(ctx, name); found != nil && versionOf(found) == last.version {
+	if last := r.lastWritten(name); trustWatch && last.content == content {
+		if found := r.watchedPolicy(ctx, name); found != nil && versionOf(found) == last.version {
 			return last, nil
 		}
 	}
-	return i.write(ctx, name, of)
+	return r.write(ctx, name, of)
 }
 
 // own returns the rendering of the policy of one singleton.
-func (i *Injector) own(singleton *v1.StatefulSingleton) rendering {
+func (r *Reconciler) own(singleton *v1.StatefulSingleton) rendering {
 	return func(context.Context, bool) (string, func() (*unstructured.Unstructured, error), error) {
-		return contentOf(*singleton), func() (*unstructured.Unstructured, error) { return policies.Render(singleton, i.Options) }, nil
+		return contentOf(*singleton), func() (*unstructured.Unstructured, error) { return policies.Render(singleton, r.Options) }, nil
 	}
 }
 
 // shared returns the rendering of the policy of the namespace. If each singleton has its own policy, shared does not
 // create the policy, but keeps an existing policy up to date.
-func (i *Injector) shared(namespace string) rendering {
+func (r *Reconciler) shared(namespace string) rendering {
 	return func(ctx context.Context, exists bool) (string, func() (*unstructured.Unstructured, error), error) {
-		if !exists && i.Per != policies.PerNamespace {
+		if !exists && r.Per != policies.PerNamespace {
 			return "", nil, nil
 		}
-		all, err := living(ctx, i.Live, namespace)
+		all, err := living(ctx, r.Live, namespace)
 		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return policies.Validate(&s) != nil })
 		if err != nil || len(all) == 0 {
 			return "", nil, err
 		}
-		return contentOf(all...), func() (*unstructured.Unstructured, error) { return policies.RenderNamespace(namespace, all, i.Options) }, nil
+		return contentOf(all...), func() (*unstructured.Unstructured, error) { return policies.RenderNamespace(namespace, all, r.Options) }, nil
 	}
 }
 
@@ -123,23 +123,23 @@ func contentOf(singletons ...v1.StatefulSingleton) string {
 
 // write writes or deletes a policy, unless the policy is as it was last written. It does not overwrite a concurrent
 // write of another client: it reads the input again and retries.
-func (i *Injector) write(ctx context.Context, name string, of rendering) (now written, err error) {
-	defer i.lock(name)()
+func (r *Reconciler) write(ctx context.Context, name string, of rendering) (now written, err error) {
+	defer r.lock(name)()
 	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 	err = retry.OnError(retry.DefaultRetry, overtaken, func() (err error) {
-		now, err = i.writeOnce(ctx, name, of)
+		now, err = r.writeOnce(ctx, name, of)
 		return err
 	})
 	if err == nil {
-		i.wrote(name, now)
-		i.keep(name)
+		r.wrote(name, now)
+		r.keep(name)
 	}
 	return now, err
 }
 
-func (i *Injector) writeOnce(ctx context.Context, name string, of rendering) (written, error) {
-	last, found := i.lastWritten(name), policyMetadata(name)
-	err := i.Live.Get(ctx, client.ObjectKeyFromObject(found), found)
+func (r *Reconciler) writeOnce(ctx context.Context, name string, of rendering) (written, error) {
+	last, found := r.lastWritten(name), policyMetadata(name)
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(found), found)
 	exists := err == nil
 	if client.IgnoreNotFound(err) != nil {
 		return last, err
@@ -150,7 +150,7 @@ func (i *Injector) writeOnce(ctx context.Context, name string, of rendering) (wr
 	case err != nil || asWritten && last.content == content:
 		return last, err
 	case render == nil && exists:
-		return written{}, i.deleteAsFound(ctx, found)
+		return written{}, r.deleteAsFound(ctx, found)
 	case render == nil:
 		return written{}, nil
 	}
@@ -158,12 +158,12 @@ func (i *Injector) writeOnce(ctx context.Context, name string, of rendering) (wr
 	if err != nil {
 		return last, err
 	}
-	now := written{content: content, at: i.Clock.Now(), whole: last.whole}
+	now := written{content: content, at: r.Clock.Now(), whole: last.whole}
 	if exists {
 		policy.SetResourceVersion(found.ResourceVersion)
-		err = i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
+		err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
 	} else {
-		err = i.Client.Create(ctx, policy, fieldOwner)
+		err = r.Client.Create(ctx, policy, fieldOwner)
 	}
 	now.version = versionOf(policy)
 	asFound := last.content == "" && now.version == versionOf(found)
@@ -173,49 +173,60 @@ func (i *Injector) writeOnce(ctx context.Context, name string, of rendering) (wr
 	return now, err
 }
 
-// Remove deletes the singleton's policy, and removes the singleton from the policy of its namespace.
-func (i *Injector) Remove(ctx context.Context, singleton *v1.StatefulSingleton) error {
+// uninstall removes the policy of a deleted singleton, and returns the new state.
+func (r *Reconciler) uninstall(ctx context.Context, singleton *v1.StatefulSingleton) installation {
+	switch err := r.removeFromPolicies(ctx, singleton); {
+	case apierrors.IsConflict(err):
+		return installation{condition: r.Condition(singleton), recheck: installingDelay}
+	case err != nil:
+		return notInstalled(singleton, NotRemoved, err.Error())
+	}
+	return installation{condition: newCondition(singleton, metav1.ConditionFalse, Removed,
+		fmt.Sprintf("ClusterPolicy %s no longer injects new pods, because the StatefulSingleton is being deleted", r.policyOf(singleton)))}
+}
+
+// removeFromPolicies deletes the singleton's policy, and removes the singleton from the policy of its namespace.
+func (r *Reconciler) removeFromPolicies(ctx context.Context, singleton *v1.StatefulSingleton) error {
 	key := client.ObjectKeyFromObject(singleton)
-	if err := i.remove(ctx, policies.Name(key)); err != nil {
+	if err := r.remove(ctx, policies.Name(key)); err != nil {
 		return fmt.Errorf("delete the ClusterPolicy of StatefulSingleton %s: %w", key, err)
 	}
-	_, err := i.write(ctx, policies.NamespaceName(key.Namespace), i.shared(key.Namespace))
+	_, err := r.write(ctx, policies.NamespaceName(key.Namespace), r.shared(key.Namespace))
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		return fmt.Errorf("take StatefulSingleton %s out of the ClusterPolicy of its namespace: %w", key, err)
+		return fmt.Errorf("remove StatefulSingleton %s from the ClusterPolicy of its namespace: %w", key, err)
 	}
-	i.forget(key)
 	return nil
 }
 
 // deleteAsFound deletes a policy unless another client wrote it after the read.
-func (i *Injector) deleteAsFound(ctx context.Context, found *metav1.PartialObjectMetadata) error {
-	err := i.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
+func (r *Reconciler) deleteAsFound(ctx context.Context, found *metav1.PartialObjectMetadata) error {
+	err := r.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
 	if err == nil {
-		i.deleted(found.Name)
+		r.deleted(found.Name)
 	}
 	return err
 }
 
-func (i *Injector) remove(ctx context.Context, policy string) error {
-	err := i.Client.Delete(ctx, policyMetadata(policy))
+func (r *Reconciler) remove(ctx context.Context, policy string) error {
+	err := r.Client.Delete(ctx, policyMetadata(policy))
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		return err
 	}
-	i.deleted(policy)
+	r.deleted(policy)
 	return nil
 }
 
-func (i *Injector) deleted(policy string) {
-	i.wrote(policy, written{})
-	i.keep(policy)
+func (r *Reconciler) deleted(policy string) {
+	r.wrote(policy, written{})
+	r.keep(policy)
 }
 
 // watchedPolicy returns the policy from the watch. It returns nil if the watch does not have the policy or has not
 // synced.
-func (i *Injector) watchedPolicy(ctx context.Context, name string) *metav1.PartialObjectMetadata {
-	i.mu.Lock()
-	watched := i.watched
-	i.mu.Unlock()
+func (r *Reconciler) watchedPolicy(ctx context.Context, name string) *metav1.PartialObjectMetadata {
+	r.mu.Lock()
+	watched := r.watched
+	r.mu.Unlock()
 	if watched.Reader == nil || !watched.HasSynced() {
 		return nil
 	}
@@ -234,30 +245,30 @@ func policyMetadata(name string) *metav1.PartialObjectMetadata {
 }
 
 // lock prevents concurrent writes of the policy by this controller until unlock.
-func (i *Injector) lock(policy string) (unlock func()) {
-	i.mu.Lock()
-	if i.writing == nil {
-		i.writing = keymutex.NewHashed(256)
+func (r *Reconciler) lock(policy string) (unlock func()) {
+	r.mu.Lock()
+	if r.writing == nil {
+		r.writing = keymutex.NewHashed(256)
 	}
-	i.mu.Unlock()
-	i.writing.LockKey(policy)
-	return func() { _ = i.writing.UnlockKey(policy) } // UnlockKey of this type never fails
+	r.mu.Unlock()
+	r.writing.LockKey(policy)
+	return func() { _ = r.writing.UnlockKey(policy) } // UnlockKey of this type never fails
 }
 
-func (i *Injector) lastWritten(policy string) written {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.written[policy]
+func (r *Reconciler) lastWritten(policy string) written {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.written[policy]
 }
 
 // wrote stores the last write of a policy. It removes the entry if the policy was deleted.
-func (i *Injector) wrote(policy string, now written) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.written == nil {
-		i.written = map[string]written{}
+func (r *Reconciler) wrote(policy string, now written) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.written == nil {
+		r.written = map[string]written{}
 	}
-	if i.written[policy] = now; now.content == "" {
-		delete(i.written, policy)
+	if r.written[policy] = now; now.content == "" {
+		delete(r.written, policy)
 	}
 }

@@ -1,0 +1,73 @@
+package injection
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// conditions has the last reported condition PolicyInstalled of each singleton.
+type conditions struct {
+	mu       sync.Mutex
+	reported map[types.NamespacedName]reported
+	onChange func(types.NamespacedName)
+}
+
+// reported is the condition of the singleton with the UID.
+type reported struct {
+	uid       types.UID
+	condition metav1.Condition
+}
+
+// Condition returns condition PolicyInstalled of the singleton. Before the first reconcile of this process, that is the
+// condition in the status, or reason Installing.
+func (r *Reconciler) Condition(singleton *v1.StatefulSingleton) metav1.Condition {
+	if last, ok := r.conditions.last(singleton); ok {
+		return last
+	}
+	if stored := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled); stored != nil {
+		return *stored
+	}
+	return installing(singleton, r.policyOf(singleton))
+}
+
+// OnChange sets the function that is called with each singleton whose condition changes.
+func (r *Reconciler) OnChange(changed func(types.NamespacedName)) {
+	r.conditions.mu.Lock()
+	defer r.conditions.mu.Unlock()
+	r.conditions.onChange = changed
+}
+
+func (c *conditions) last(singleton *v1.StatefulSingleton) (condition metav1.Condition, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.reported[client.ObjectKeyFromObject(singleton)]
+	return last.condition, last.uid != "" && last.uid == singleton.UID
+}
+
+func (c *conditions) report(singleton *v1.StatefulSingleton, condition metav1.Condition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key, now := client.ObjectKeyFromObject(singleton), reported{singleton.UID, condition}
+	if c.reported[key] == now {
+		return
+	}
+	if c.reported == nil {
+		c.reported = map[types.NamespacedName]reported{}
+	}
+	c.reported[key] = now
+	if c.onChange != nil {
+		c.onChange(key)
+	}
+}
+
+func (c *conditions) forget(singleton types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.reported, singleton)
+}

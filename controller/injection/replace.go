@@ -1,0 +1,158 @@
+package injection
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// oldPolicy returns the name of the old policy, or "" if the watch does not have it. The old policy is the policy for the
+// other value of Per.
+func (r *Reconciler) oldPolicy(ctx context.Context, singleton *v1.StatefulSingleton) string {
+	name := policies.NamespaceName(singleton.Namespace)
+	if r.Per == policies.PerNamespace {
+		name = policies.Name(client.ObjectKeyFromObject(singleton))
+	}
+	if r.watchedPolicy(ctx, name) == nil {
+		return ""
+	}
+	return name
+}
+
+// replaceOld executes the next step of the removal of the old policy. It returns the requeue delay.
+func (r *Reconciler) replaceOld(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration) {
+	recheck, err := r.removeOld(ctx, singleton, old)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot delete a replaced policy, which does no harm; trying again", "policy", old, "after", retryDelay.String())
+		return retryDelay
+	}
+	return recheck
+}
+
+// inFlight is the time for which the API server may still ask the policy for a pod after a probe bypassed it. The API
+// server selects the webhooks when a request starts, and waits this long for each webhook.
+const inFlight = policies.WebhookTimeoutSeconds * time.Second
+
+// removeOld removes the old policy and returns the requeue delay. It first disables the policy, and deletes it some time
+// after a probe bypassed it. Kyverno rejects pods if it is asked for a deleted policy. An old policy of a namespace is
+// kept up to date until each singleton has a proven policy of its own.
+func (r *Reconciler) removeOld(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
+	if r.Per != policies.PerNamespace {
+		all, err := living(ctx, r.Client, singleton.Namespace)
+		if err != nil {
+			return 0, err
+		}
+		if slices.ContainsFunc(all, r.awaitsProof) {
+			_, err := r.write(ctx, old, r.shared(singleton.Namespace))
+			return retryDelay, err
+		}
+	}
+	found := policyMetadata(old)
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(found), found); err != nil {
+		return installingDelay, client.IgnoreNotFound(err)
+	}
+	last := r.disabledLast(old)
+	switch {
+	case last.version != versionOf(found):
+		return installingDelay, r.disable(ctx, singleton, found)
+	case last.past.IsZero():
+		return r.checkBypassed(ctx, singleton, old)
+	case r.Clock.Since(last.past) < inFlight:
+		return inFlight - r.Clock.Since(last.past), nil
+	}
+	return installingDelay, r.deleteAsFound(ctx, found)
+}
+
+// disable makes the old policy select no pods. It fails if another client wrote the policy after the read.
+func (r *Reconciler) disable(ctx context.Context, singleton *v1.StatefulSingleton, found *metav1.PartialObjectMetadata) error {
+	policy, err := r.renderOld(ctx, singleton)
+	if err != nil {
+		return err
+	}
+	if err := policies.Disable(policy); err != nil {
+		return err
+	}
+	policy.SetResourceVersion(found.ResourceVersion)
+	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
+		return err
+	}
+	r.wasDisabled(found.Name, disabled{version: versionOf(policy)})
+	return nil
+}
+
+// checkBypassed checks with a probe whether new pods bypass the disabled policy.
+func (r *Reconciler) checkBypassed(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
+	pod, err := policies.ProbePod(singleton, r.Options)
+	if err != nil {
+		return 0, err
+	}
+	if err := r.Client.Create(ctx, pod, client.DryRunAll); err != nil {
+		return 0, fmt.Errorf("create a pod in a dry-run: %w", err)
+	}
+	if policies.Answered(pod, old) {
+		return installingDelay, nil
+	}
+	last := r.disabledLast(old)
+	last.past = r.Clock.Now()
+	r.wasDisabled(old, last)
+	return inFlight, nil
+}
+
+// renderOld renders the old policy.
+func (r *Reconciler) renderOld(ctx context.Context, singleton *v1.StatefulSingleton) (*unstructured.Unstructured, error) {
+	if r.Per == policies.PerNamespace {
+		return policies.Render(singleton, r.Options)
+	}
+	_, render, err := r.shared(singleton.Namespace)(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	return render() // not nil, because at least this singleton is listed
+}
+
+// awaitsProof returns true if this controller must still prove the injection of the singleton's pods.
+func (r *Reconciler) awaitsProof(singleton v1.StatefulSingleton) bool {
+	last, _ := r.lastProof(&singleton)
+	if !last.at.IsZero() && !last.inherited {
+		return false
+	}
+	return policies.Validate(&singleton) == nil
+}
+
+// disabled is a policy that selects no pods.
+type disabled struct {
+	version version
+	// past is the time since which new pods bypass the policy. It is zero if they do not bypass it yet.
+	past time.Time
+}
+
+func (r *Reconciler) disabledLast(policy string) disabled {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.replacing[policy]
+}
+
+func (r *Reconciler) wasDisabled(policy string, now disabled) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.replacing == nil {
+		r.replacing = map[string]disabled{}
+	}
+	r.replacing[policy] = now
+}
+
+// keep removes the policy from the policies that are being removed.
+func (r *Reconciler) keep(policy string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.replacing, policy)
+}

@@ -1,0 +1,115 @@
+package injection
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// workers is the number of concurrent reconciles, and limits the number of concurrent dry-runs: for each of them, the
+// API server evaluates the webhooks of all policies.
+const workers = 8
+
+// SetupWithManager registers the reconciler and its watches.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	c, err := ctrl.NewControllerManagedBy(mgr).
+		Named("injection").
+		For(&v1.StatefulSingleton{}, builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, finalizerAdded()))).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			UsePriorityQueue:        new(true),
+			LogConstructor:          LogConstructor(mgr.GetLogger()),
+		}).
+		Build(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of the policies: %w", err)
+	}
+	r.Watch = func() (Watched, error) { return r.watchPolicies(mgr, c) }
+	return nil
+}
+
+// LogConstructor returns a function that adds the singleton of a request to the log.
+func LogConstructor(log logr.Logger) func(*reconcile.Request) logr.Logger {
+	return func(request *reconcile.Request) logr.Logger {
+		if request == nil {
+			return log
+		}
+		return log.WithValues("singleton", request.String())
+	}
+}
+
+// finalizerAdded passes updates that add the finalizer to a singleton.
+func finalizerAdded() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return controllerutil.ContainsFinalizer(e.ObjectNew, v1.PolicyFinalizer) && !controllerutil.ContainsFinalizer(e.ObjectOld, v1.PolicyFinalizer)
+	}}
+}
+
+// watchPolicies enqueues the singletons whose policies are changed or deleted. The policies have a cache of their own,
+// which starts once the API server serves them. Kyverno may be installed after the controller, and a manager does
+// not start if its cache has a kind that is not served.
+func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (Watched, error) {
+	served, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient:           mgr.GetHTTPClient(),
+		Scheme:               mgr.GetScheme(),
+		Mapper:               mgr.GetRESTMapper(),
+		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{policies.ManagedByLabel: policies.ManagedBy}),
+		DefaultTransform:     cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return Watched{}, err
+	}
+	if err := mgr.Add(served); err != nil {
+		return Watched{}, err
+	}
+	informer, err := served.GetInformer(context.Background(), policyMetadata(""), cache.BlockUntilSynced(false))
+	if err != nil {
+		return Watched{}, err
+	}
+	return Watched{served, informer.HasSynced}, c.Watch(source.Kind[client.Object](served, policyMetadata(""),
+		handler.EnqueueRequestsFromMapFunc(r.singletonsOfPolicy), predicate.GenerationChangedPredicate{}))
+}
+
+// singletonsOfPolicy returns the singletons whose pods a policy injects.
+func (r *Reconciler) singletonsOfPolicy(ctx context.Context, policy client.Object) []reconcile.Request {
+	annotations := policy.GetAnnotations()
+	if namespace := annotations[policies.NamespaceAnnotation]; namespace != "" {
+		return r.singletonsIn(ctx, namespace)
+	}
+	namespace, name, ok := strings.Cut(annotations[policies.SingletonAnnotation], "/")
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+}
+
+func (r *Reconciler) singletonsIn(ctx context.Context, namespace string) []reconcile.Request {
+	var list v1.StatefulSingletonList
+	if err := r.Client.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list StatefulSingletons after an event; their next reconcile handles it", "namespace", namespace)
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}
