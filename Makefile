@@ -16,6 +16,8 @@ VERSION ?= $(shell awk '/^appVersion:/ {print $$2}' charts/statefulsingleton/Cha
 RELEASE ?= statefulsingleton
 export APP_IMAGE := $(REGISTRY)/app:$(VERSION)
 
+# Programs for tests, from a Go module of their own.
+test_programs := $(addprefix bin/,cluster demo soak bench bench-scale mutations images example-images licenses)
 cluster := bin/cluster
 promtool := bin/promtool
 golangci := bin/golangci-lint
@@ -25,8 +27,8 @@ tools = $$($(cluster) tools)
 ##@ Try it
 
 .PHONY: demo
-demo: install ## Show a handoff on a real Kubernetes
-	$(in_cluster) go run ./chainsaw-tests/demo
+demo: install bin/demo ## Show a handoff on a real Kubernetes
+	$(in_cluster) bin/demo
 
 .PHONY: down
 down: $(cluster) ## Remove the local cluster and all its processes
@@ -41,6 +43,7 @@ test: verify lint unit e2e ## Run all tests
 lint: $(golangci) ## Check the code with .golangci.yml
 	$(golangci) config verify
 	$(golangci) run
+	cd chainsaw-tests && $(CURDIR)/$(golangci) run
 
 # In a copy, to leave uncommitted changes alone.
 .PHONY: verify
@@ -57,13 +60,14 @@ search: ## Search all states of small models for two running pods; DEEP=1 search
 
 .PHONY: unit
 unit: deps $(promtool) search ## Run the tests beside the code, with Kyverno's engine and a real API server
-	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go test -count=1 -skip '^TestSearch' ./...
+	tools=$(tools); export PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools"; \
+	go test -count=1 -skip '^TestSearch' ./...; go -C chainsaw-tests test -count=1 ./...
 
-# Flags of chainsaw-tests/mutations, for example MUTATIONS="-area handoff".
+# Flags of chainsaw-tests/cmd/mutations, for example MUTATIONS="-area handoff".
 MUTATIONS ?=
 .PHONY: mutations
-mutations: $(cluster) $(promtool) ## Apply each mutation, and check that a test fails
-	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" go run ./chainsaw-tests/mutations $(MUTATIONS)
+mutations: $(cluster) $(promtool) bin/mutations ## Apply each mutation, and check that a test fails
+	tools=$(tools) && PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" bin/mutations $(MUTATIONS)
 
 .PHONY: vulnerabilities
 vulnerabilities: ## List known vulnerabilities in released programs; queries vuln.go.dev
@@ -75,63 +79,64 @@ own-cluster:
 
 .PHONY: faults
 faults: own-cluster install ## Test failures of nodes, kubelets, API server, Kyverno and controller on the local cluster
-	$(in_cluster) go test -count=1 -timeout 45m -tags cluster ./chainsaw-tests/faults
+	$(in_cluster) go -C chainsaw-tests test -count=1 -timeout 45m -tags cluster ./faults
 
 .PHONY: gitops-fixtures
 gitops-fixtures: own-cluster install ## Record docs/gitops/testdata, with which Argo CD's health check is tested, on the local cluster
-	$(in_cluster) go test -count=1 -tags cluster -run '^TestGitOps' ./chainsaw-tests/faults -record
+	$(in_cluster) go -C chainsaw-tests test -count=1 -tags cluster -run '^TestGitOps' ./faults -record
 
 # SEED determines the faults and their order. 0 selects a random seed.
 SEED ?= 0
 HANDOFFS ?= 200
 .PHONY: soak
-soak: own-cluster install ## Run HANDOFFS (200) handoffs under random faults, by SEED, and check that no two pods ran at once
-	$(in_cluster) go run ./chainsaw-tests/soak -seed $(SEED) -handoffs $(HANDOFFS)
+soak: own-cluster install bin/soak ## Run HANDOFFS (200) handoffs under random faults, by SEED, and check that no two pods ran at once
+	$(in_cluster) bin/soak -seed $(SEED) -handoffs $(HANDOFFS)
 
-# Flags of chainsaw-tests/bench, for example BENCH="-n 5 -systems wrapper,recreate".
+# Flags of chainsaw-tests/cmd/bench, for example BENCH="-n 5 -systems wrapper,recreate".
 BENCH ?=
 .PHONY: bench
-bench: own-cluster install ## Measure the downtime of handoffs beside that of Kubernetes' own strategies; about three hours
-	$(in_cluster) go run ./chainsaw-tests/bench -out docs/benchmarks/gap.json $(BENCH)
+bench: own-cluster install bin/bench ## Measure the downtime of handoffs beside that of Kubernetes' own strategies; about three hours
+	$(in_cluster) bin/bench -out docs/benchmarks/gap.json $(BENCH)
 	$(MAKE) bench-report
 
 .PHONY: bench-report
-bench-report: ## Write the page of the last make bench
-	go run ./chainsaw-tests/bench -report -out docs/benchmarks/gap.json -readme README.md
+bench-report: bin/bench bin/bench-scale ## Write the pages of the last make bench and make bench-scale
+	bin/bench -report -out docs/benchmarks/gap.json -readme README.md
+	bin/bench-scale -report
 
-# Flags of chainsaw-tests/bench-scale.
+# Flags of chainsaw-tests/cmd/bench-scale.
 SCALE ?=
 .PHONY: bench-scale
-bench-scale: own-cluster install ## Measure the costs of a thousand singletons; about two hours
-	$(in_cluster) go run ./chainsaw-tests/bench-scale $(SCALE)
-	go run ./chainsaw-tests/bench-scale -report
+bench-scale: own-cluster install bin/bench-scale ## Measure the costs of a thousand singletons; about two hours
+	$(in_cluster) bin/bench-scale $(SCALE)
+	$(MAKE) bench-report
 
 .PHONY: e2e
 e2e: demo plugin example-images ## Run the end-to-end tests on the local cluster: demo, cases, faults, soak, pages, README
 ifneq ($(CLUSTER),current)
-	go test -count=1 -tags cluster ./chainsaw-tests/cluster
+	go -C chainsaw-tests test -count=1 -tags cluster ./cmd/cluster
 endif
 	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
 	@mkdir -p dist
-	$(in_cluster) chainsaw test chainsaw-tests --config chainsaw-tests/.chainsaw.yaml --no-color \
+	$(in_cluster) chainsaw test chainsaw-tests/cases --config chainsaw-tests/.chainsaw.yaml --no-color \
 		--set image=$(REGISTRY)/app:$(VERSION) --set writer=$(REGISTRY)/writer:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw | tee dist/chainsaw.log \
-		|| { awk -f chainsaw-tests/errors.awk dist/chainsaw.log; exit 1; }
+		|| { awk -f chainsaw-tests/scripts/errors.awk dist/chainsaw.log; exit 1; }
 ifneq ($(CLUSTER),current)
 	$(MAKE) faults
 	$(MAKE) soak SEED=1 HANDOFFS=20
 endif
 	$(MAKE) pages
-	$(in_cluster) chainsaw-tests/readme.sh
+	$(in_cluster) chainsaw-tests/scripts/readme.sh
 
 .PHONY: pages
 pages: install plugin ## Run the commands of the pages in docs
-	$(in_cluster) chainsaw-tests/pages.sh $$(find docs -name '*.md' | sort)
+	$(in_cluster) chainsaw-tests/scripts/pages.sh $$(find docs -name '*.md' | sort)
 
 ##@ Build
 
 .PHONY: images
-images: ## Build the images into dist/images, without Docker
-	go run ./chainsaw-tests/images -registry $(REGISTRY) -version $(VERSION)
+images: bin/images ## Build the images into dist/images, without Docker
+	bin/images -registry $(REGISTRY) -version $(VERSION)
 
 .PHONY: plugin
 plugin: ## Build kubectl stfs and its completion into bin
@@ -174,10 +179,10 @@ release-notes: ## Print the section of the version in CHANGELOG.md
 
 # Beside each program, in a folder that ko adds to the program's image.
 .PHONY: release-licenses
-release-licenses: ## Collect the licences of the programs in the images and of their dependencies
-	for program in controller/cmd/manager controller/cmd/gate chainsaw-tests/app; do \
+release-licenses: bin/licenses ## Collect the licences of the programs in the images and of their dependencies
+	for program in controller/cmd/manager controller/cmd/gate chainsaw-tests/images/app; do \
 		mkdir -p $$program/kodata && cp LICENSE $$program/kodata && \
-		go run ./chainsaw-tests/licenses ./$$program linux/amd64 linux/arm64 >$$program/kodata/THIRD-PARTY-LICENSES || exit 1; \
+		bin/licenses ./$$program linux/amd64 linux/arm64 >$$program/kodata/THIRD-PARTY-LICENSES || exit 1; \
 	done
 
 .PHONY: release-images
@@ -188,11 +193,11 @@ release-images: release-licenses ## Build the images for amd64 and arm64 with th
 
 crane := go run github.com/google/go-containerregistry/cmd/crane@v0.22.1
 .PHONY: release-app
-release-app: release-licenses ## Build the examples' application for amd64 and arm64, and push it to $(REGISTRY)
+release-app: release-licenses bin/images ## Build the examples' application for amd64 and arm64, and push it to $(REGISTRY)
 	@mkdir -p $(release)
-	tar -C chainsaw-tests/app/kodata --mode=0644 --mtime=@0 --owner=0 --group=0 --numeric-owner -cf $(release)/app-licenses.tar LICENSE THIRD-PARTY-LICENSES
+	tar -C chainsaw-tests/images/app/kodata --mode=0644 --mtime=@0 --owner=0 --group=0 --numeric-owner -cf $(release)/app-licenses.tar LICENSE THIRD-PARTY-LICENSES
 	for arch in amd64 arm64; do \
-		go run ./chainsaw-tests/images -registry $(REGISTRY) -version $(VERSION) -arch $$arch -out $(release)/$$arch && \
+		bin/images -registry $(REGISTRY) -version $(VERSION) -arch $$arch -out $(release)/$$arch && \
 		$(crane) push $(release)/$$arch/app.tar $(REGISTRY)/app:$(VERSION)-$$arch && \
 		$(crane) append -b $(REGISTRY)/app:$(VERSION)-$$arch -f $(release)/app-licenses.tar -t $(REGISTRY)/app:$(VERSION)-$$arch || exit 1; \
 	done
@@ -216,8 +221,8 @@ release-manifest: ## Render the chart for kubectl: the definition, the installat
 	$(render) --show-only templates/uninstall.yaml >$(release)/statefulsingleton-uninstall.yaml
 
 .PHONY: release-plugin
-release-plugin: ## Build kubectl stfs for each platform of .krew.yaml: archives, checksums, and Krew's manifest
-	chainsaw-tests/release-plugin.sh $(VERSION) $(release)
+release-plugin: bin/licenses ## Build kubectl stfs for each platform of .krew.yaml: archives, checksums, and Krew's manifest
+	chainsaw-tests/scripts/release-plugin.sh $(VERSION) $(release)
 
 .PHONY: release-sign
 release-sign: ## Sign the pushed images and the chart, with the identity of the signed-in user
@@ -241,9 +246,9 @@ endif
 		--set-string podAnnotations.built=$$(sha256sum dist/images/manager.tar | cut -c1-16)
 
 .PHONY: example-images
-example-images: up ## Build the public images that the examples use from Debian packages, and load them into the local cluster
+example-images: up bin/example-images ## Build the public images that the examples use from Debian packages, and load them into the local cluster
 ifneq ($(CLUSTER),current)
-	archives=$$(go run ./chainsaw-tests/example-images) && for archive in $$archives; do $(cluster) load "$$archive"; done
+	archives=$$(bin/example-images) && for archive in $$archives; do $(cluster) load "$$archive"; done
 endif
 
 .PHONY: deps
@@ -251,9 +256,9 @@ deps: $(cluster) ## Install the Debian packages that the tools and the local clu
 	missing=$$($(cluster) packages); if [ -n "$$missing" ]; then \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing; fi
 
-.PHONY: $(cluster)
-$(cluster):
-	go build -buildvcs=false -o $@ ./chainsaw-tests/cluster
+.PHONY: $(test_programs)
+$(test_programs): bin/%:
+	go -C chainsaw-tests build -buildvcs=false -o $(CURDIR)/$@ ./cmd/$*
 
 .PHONY: $(golangci)
 $(golangci):

@@ -29,7 +29,7 @@ import (
 	controller "github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 // The controller is killed just before each of its writes, once for all of them:

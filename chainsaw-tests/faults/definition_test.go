@@ -21,7 +21,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 // Somebody deletes the definition past its guard, and every StatefulSingleton goes with

@@ -27,7 +27,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 // testFinalizer keeps a pod's object for a late write.

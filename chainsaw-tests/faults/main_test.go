@@ -3,7 +3,7 @@
 // What real clusters do to a singleton, one fault at a time: in none do two run, and
 // in the end there is a holder. They break the cluster that they run on, and mend it:
 //
-//	bin/cluster exec -- go test -count=1 -tags cluster ./chainsaw-tests/faults
+//	bin/cluster exec -- go -C chainsaw-tests test -count=1 -tags cluster ./faults
 //
 // Tests whose fault is one application's run side by side, the others alone.
 package faults_test
@@ -23,7 +23,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 var w *world.World
@@ -42,17 +42,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func runOnCluster(m *testing.M) (int, error) {
-	dir, err := os.MkdirTemp("", "faults")
-	if err != nil {
+func runOnCluster(m *testing.M) (code int, err error) {
+	if w, err = world.Connect(context.Background(), "../.."); err != nil {
 		return 0, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	if w, err = world.Connect(context.Background(), dir); err != nil {
-		return 0, err
-	}
-	if err := w.AwaitWhole(context.Background()); err != nil {
-		return 0, fmt.Errorf("%w; run `make install` first", err)
 	}
 	return m.Run(), nil
 }

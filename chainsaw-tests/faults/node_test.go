@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 // victim is a node that Kyverno does not need, and that takes no new pod from then

@@ -20,7 +20,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/faults/world"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 // containerd loses the holder's containers while they run, as where it is swapped without a

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 
 func runWithAPIServer(m *testing.M) (code int, err error) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return 0, errors.New("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `go run ./chainsaw-tests/cluster tools` prints")
+		return 0, errors.New("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `bin/cluster tools` prints")
 	}
 	kyverno, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kyverno/kyverno").Output()
 	if err != nil {

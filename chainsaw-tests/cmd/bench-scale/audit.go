@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// event is what counts here of an audit.k8s.io/v1 Event.
+type event struct {
+	Verb       string    `json:"verb"`
+	RequestURI string    `json:"requestURI"`
+	Received   time.Time `json:"requestReceivedTimestamp"`
+	User       struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	ObjectRef *struct {
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+	} `json:"objectRef"`
+}
+
+// auditLogs is where the local cluster's API server writes down the controller's requests: the
+// file that it writes, and the full one before it.
+func auditLogs() ([]string, error) {
+	state := os.Getenv("STATEFULSINGLETON_CLUSTER")
+	if state == "" {
+		return nil, errors.New("this is not the local cluster: run it by `bin/cluster exec --`")
+	}
+	return filepath.Glob(filepath.Join(state, "logs/control-audit*.log"))
+}
+
+// countRequests counts what the controller asked of the API server about the singletons. What is
+// of no namespace and no singleton's policy, as a node, counts too.
+func countRequests(h *results.Handoffs, all []singleton, begin, end time.Time) error {
+	files, err := auditLogs()
+	if err != nil {
+		return err
+	}
+	namespaces, clusterPolicies := map[string]bool{}, map[string]bool{}
+	for _, s := range all {
+		namespaces[s.Namespace] = true
+		clusterPolicies[policies.Name(s)], clusterPolicies[policies.NamespaceName(s.Namespace)] = true, true
+	}
+	h.Requests = map[string]float64{}
+	for _, file := range files {
+		err := eachEvent(file, func(e *event) {
+			if e.Received.Before(begin) || e.Received.After(end) || e.User.Username != world.ControllerUser || e.ObjectRef == nil || e.Verb == "watch" {
+				return
+			}
+			o := e.ObjectRef
+			if o.Namespace != "" && !namespaces[o.Namespace] || o.Resource == "clusterpolicies" && !clusterPolicies[o.Name] {
+				return
+			}
+			count(h, e)
+		})
+		if err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+	}
+	share(h, len(all))
+	return nil
+}
+
+func eachEvent(file string, do func(*event)) error {
+	log, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return err
+		}
+		do(&e)
+	}
+	return lines.Err()
+}
+
+// share makes, of what all took, what one took, to a hundredth.
+func share(h *results.Handoffs, among int) {
+	one := func(all float64) float64 { return math.Round(all/float64(among)*100) / 100 }
+	h.Writes, h.DryRuns, h.Reads = one(h.Writes), one(h.DryRuns), one(h.Reads)
+	for name, all := range h.Requests {
+		h.Requests[name] = one(all)
+	}
+}
+
+func count(h *results.Handoffs, e *event) {
+	name := e.Verb + " " + e.ObjectRef.Resource
+	if e.ObjectRef.Subresource != "" {
+		name += "/" + e.ObjectRef.Subresource
+	}
+	switch {
+	case strings.Contains(e.RequestURI, "dryRun=All"):
+		name += " (dry-run)"
+		h.DryRuns++
+	case e.Verb == "get" || e.Verb == "list":
+		h.Reads++
+	default:
+		h.Writes++
+	}
+	h.Requests[name]++
+}

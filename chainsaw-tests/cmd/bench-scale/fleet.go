@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+const (
+	// writers is how many write at once.
+	writers = 32
+	// standstill is how long the number of working policies may stay as it is before
+	// that is called the end of it.
+	standstill = 90 * time.Second
+)
+
+// singleton is a StatefulSingleton and its Deployment, both of that name.
+type singleton = types.NamespacedName
+
+// nth spreads the singletons over the namespaces.
+func (r *run) nth(i int) singleton {
+	return singleton{Namespace: fmt.Sprintf("bench-scale-%03d", i%r.namespaces), Name: fmt.Sprintf("s%04d", i)}
+}
+
+// forAll does the same with many at once, up to the first error.
+func forAll(ctx context.Context, all []singleton, do func(context.Context, singleton) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for _, s := range all {
+		group.Go(func() error { return do(ctx, s) })
+	}
+	return group.Wait()
+}
+
+// grow adds singletons up to the step's number, has them share policies where the step is
+// about that, and waits until each holds whose policy works.
+func (r *run) grow(ctx context.Context, step *results.Step) error {
+	begin := time.Now()
+	if step.PolicyPer == policies.PerNamespace {
+		if err := setValues(ctx, step.PolicyPer, kwokUser); err != nil {
+			return err
+		}
+		if err := r.makeRoom(ctx); err != nil {
+			return err
+		}
+	}
+	var added []singleton
+	for i := len(r.made); i < step.Singletons; i++ {
+		added = append(added, r.nth(i))
+	}
+	if err := forAll(ctx, added, r.create); err != nil {
+		return err
+	}
+	r.made = append(r.made, added...)
+	last, err := r.awaitPolicies(ctx, step)
+	if err != nil {
+		return err
+	}
+	step.InstallSeconds = last.Sub(begin).Seconds()
+	if err := r.awaitOneForm(ctx, step); err != nil {
+		return err
+	}
+	var fresh []singleton
+	known := map[singleton]bool{}
+	for _, s := range r.served {
+		known[s] = true
+	}
+	for _, s := range r.made {
+		if r.observer.injected(s, policyOf(s, step.PolicyPer)) && !known[s] {
+			fresh = append(fresh, s)
+		}
+	}
+	if err := forAll(ctx, fresh, func(ctx context.Context, s singleton) error { return r.Create(ctx, deployment(s)) }); err != nil {
+		return err
+	}
+	r.served = append(r.served, fresh...)
+	return r.awaitHolders(ctx, r.served)
+}
+
+// makeRoom takes the policies of single singletons away where their webhooks leave no room
+// for others, as docs/scale.md tells.
+func (r *run) makeRoom(ctx context.Context) error {
+	if before := r.results.Steps[len(r.results.Steps)-2]; before.Refused == "" {
+		return nil
+	}
+	r.tell("no room for the webhooks of the namespaces: the policies of the singletons are deleted")
+	// One by one: all of them in one request would take longer than the API server gives it.
+	return forAll(ctx, r.made, func(ctx context.Context, s singleton) error {
+		policy := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: policyOf(s, policies.PerSingleton)}}
+		policy.SetGroupVersionKind(policies.GVK)
+		return client.IgnoreNotFound(r.Delete(ctx, policy))
+	})
+}
+
+func (r *run) create(ctx context.Context, s singleton) error {
+	if err := r.createNamespace(ctx, s); err != nil {
+		return err
+	}
+	return r.Create(ctx, statefulSingleton(s))
+}
+
+func (r *run) createNamespace(ctx context.Context, s singleton) error {
+	err := r.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace, Labels: ours}})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+func statefulSingleton(s singleton) *v1.StatefulSingleton {
+	return &v1.StatefulSingleton{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
+		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: labelsOf(s)}},
+	}
+}
+
+func labelsOf(s singleton) map[string]string { return map[string]string{"app": s.Name} }
+
+func deployment(s singleton) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(1)),
+			Selector: &metav1.LabelSelector{MatchLabels: labelsOf(s)},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labelsOf(s)}, Spec: podSpec()},
+		},
+	}
+}
+
+func podSpec() corev1.PodSpec {
+	return corev1.PodSpec{
+		Containers:   []corev1.Container{{Name: "app", Image: "app", Command: []string{"/app"}}},
+		NodeSelector: ours,
+		Tolerations:  []corev1.Toleration{{Key: benchLabel, Value: benchName, Effect: corev1.TaintEffectNoSchedule}},
+	}
+}
+
+// awaitPolicies waits until every policy works, or no more of them do, and returns when the
+// last one was seen to.
+func (r *run) awaitPolicies(ctx context.Context, step *results.Step) (last time.Time, err error) {
+	last = time.Now()
+	for ; step.Injected < len(r.made) && time.Since(last) < standstill; err = pause(ctx, 100*time.Millisecond) {
+		if err != nil {
+			return last, err
+		}
+		injected := 0
+		for _, s := range r.made {
+			if r.observer.injected(s, policyOf(s, step.PolicyPer)) {
+				injected++
+			}
+		}
+		if injected != step.Injected {
+			step.Injected, last = injected, time.Now()
+		}
+	}
+	if step.Injected < len(r.made) {
+		step.Refused = r.observer.refusal(r.made)
+		r.tell("%d of %d policies work: %s", step.Injected, len(r.made), step.Refused)
+	}
+	return last, nil
+}
+
+func policyOf(s singleton, per policies.Per) string {
+	if per == policies.PerNamespace {
+		return policies.NamespaceName(s.Namespace)
+	}
+	return policies.Name(s)
+}
+
+// kwokUser is the user that kwok acts as, of the local cluster's kubeconfig.
+const kwokUser = "kubernetes-admin"
+
+// setValues sets the chart's value policyPer, and the users that may report about pods as kubelets do.
+func setValues(ctx context.Context, per policies.Per, kubelets ...string) error {
+	users, err := json.Marshal(append([]string{}, kubelets...))
+	if err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, "helm", "upgrade", "statefulsingleton", "charts/statefulsingleton",
+		"--namespace", world.ControllerNamespace, "--reuse-values", "--set", "policyPer="+string(per),
+		"--set-json", "guards.kubeletUsers="+string(users), "--wait", "--timeout", "3m").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("set policyPer to %s and guards.kubeletUsers to %s by helm: %w: %s", per, users, err, out)
+	}
+	return nil
+}
+
+// awaitOneForm waits until no policy is left of the form that was before.
+func (r *run) awaitOneForm(ctx context.Context, step *results.Step) error {
+	wanted := map[string]bool{}
+	for _, s := range r.made {
+		wanted[policyOf(s, step.PolicyPer)] = true
+	}
+	return world.AwaitFor(ctx, 10*time.Minute, "policies of one form", func(ctx context.Context) error {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(policies.GVK)
+		if err := r.List(ctx, list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if !wanted[list.Items[i].Name] {
+				return fmt.Errorf("there is %s among %d policies", list.Items[i].Name, len(list.Items))
+			}
+		}
+		return nil
+	})
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return errors.New("interrupted")
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// awaitHolders waits until each has a holder that is Ready, and nothing is under way.
+func (r *run) awaitHolders(ctx context.Context, all []singleton) error {
+	return world.AwaitFor(ctx, 10*time.Minute, "a Ready holder of each", func(context.Context) error {
+		for _, s := range all {
+			if why := r.observer.unsettled(s); why != "" {
+				return fmt.Errorf("%s: %s", s, why)
+			}
+		}
+		return nil
+	})
+}
+
+func settled(s *v1.StatefulSingleton) bool {
+	return s.Status.Phase == v1.PhaseRunning && meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionReady)
+}
+
+// patch merges into a Deployment.
+func (r *run) patch(ctx context.Context, s singleton, format string, args ...any) error {
+	return r.Patch(ctx, deployment(s), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, format, args...)))
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// cause begins handoffs.
+type cause struct {
+	name string
+	// replicas is how many pods each Deployment has.
+	replicas int
+	begin    func(*run, context.Context, singleton) error
+	// way is the one that the handoffs go, moment by moment.
+	way []string
+}
+
+var (
+	// By a rollout Kubernetes' own controllers, at the pace that they keep to, make the new pods and remove the old.
+	rollout = cause{"rollout", 1, func(r *run, ctx context.Context, s singleton) error {
+		return r.patch(ctx, s, `{"spec":{"template":{"metadata":{"annotations":{"rolled":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
+	}, []string{"cause", figures.Created, figures.Warm, figures.Asked, figures.Status, figures.Record, figures.Signal, figures.Ready}}
+	// By a deletion, with a spare that is warm, all holders end at once.
+	deletion = cause{"deletion", 2, func(r *run, ctx context.Context, s singleton) error {
+		_, name := r.observer.holder(s)
+		return r.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}})
+	}, []string{"cause", figures.Asked, figures.Status, figures.Record, figures.Signal, figures.Ready}}
+)
+
+// chosen are the singletons that are handed over at once. They are whole namespaces if possible, to distinguish their
+// requests from those of the others.
+func (r *run) chosen() []singleton {
+	all := slices.Clone(r.served)
+	slices.SortFunc(all, func(a, b singleton) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return all[:min(r.options.handoffs, len(all))]
+}
+
+func (r *run) handOver(ctx context.Context, step *results.Step, c cause) error {
+	all := r.chosen()
+	if err := r.scale(ctx, all, c.replicas); err != nil {
+		return err
+	}
+	old := map[singleton]types.UID{}
+	for _, s := range all {
+		old[s], _ = r.observer.holder(s)
+	}
+	before, err := r.controller(ctx)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	group, groupContext := errgroup.WithContext(ctx) // all at once
+	for _, s := range all {
+		group.Go(func() error { return c.begin(r, groupContext, s) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := r.awaitOthers(ctx, all, old); err != nil {
+		return err
+	}
+	seconds := time.Since(begin).Seconds()
+	after, err := r.controller(ctx)
+	if err != nil {
+		return err
+	}
+	h := results.Handoffs{Cause: c.name, N: len(all), Cores: (after.cpu() - before.cpu()) / seconds}
+	count, waited := before.queued()
+	nowCount, nowWaited := after.queued()
+	if nowCount > count {
+		h.QueueMS = (nowWaited - waited) / (nowCount - count) * 1000
+	}
+	r.times(&h, c, old, begin)
+	if err := pause(ctx, 2*time.Second); err != nil { // for what is written last
+		return err
+	}
+	if err := countRequests(&h, all, begin, time.Now()); err != nil {
+		return err
+	}
+	step.Handoffs = append(step.Handoffs, h)
+	return r.scale(ctx, all, 1)
+}
+
+// scale sets the replicas, and waits for one holder of each, with a warm spare where there are two.
+func (r *run) scale(ctx context.Context, all []singleton, replicas int) error {
+	err := forAll(ctx, all, func(ctx context.Context, s singleton) error {
+		return r.patch(ctx, s, `{"spec":{"replicas":%d}}`, replicas)
+	})
+	if err != nil {
+		return err
+	}
+	if replicas == 1 {
+		return r.awaitHolders(ctx, all)
+	}
+	return world.AwaitFor(ctx, 5*time.Minute, "a warm spare of each", func(context.Context) error {
+		for _, s := range all {
+			if !r.observer.standby(s) {
+				return fmt.Errorf("%s has none", s)
+			}
+		}
+		return nil
+	})
+}
+
+// awaitOthers waits until each has another holder, which is Ready.
+func (r *run) awaitOthers(ctx context.Context, all []singleton, old map[singleton]types.UID) error {
+	return world.AwaitFor(ctx, 5*time.Minute, "another holder of each", func(context.Context) error {
+		for _, s := range all {
+			if !r.observer.handedOver(s, old[s]) {
+				return fmt.Errorf("%s has none", s)
+			}
+		}
+		return nil
+	})
+}
+
+// times are computed of what the watches told.
+func (r *run) times(h *results.Handoffs, c cause, old map[singleton]types.UID, begin time.Time) {
+	var decided, ready []int64
+	legs := make([][]int64, len(c.way))
+	for s, from := range old {
+		to, _ := r.observer.holder(s)
+		moments := r.observer.momentsOf(from, to, begin)
+		decided, ready = append(decided, moments[figures.Record]), append(ready, moments[figures.Ready])
+		for i := 1; i < len(c.way); i++ {
+			legs[i] = append(legs[i], moments[c.way[i]]-moments[c.way[i-1]])
+		}
+	}
+	h.DecidedMS, h.ReadyMS = figures.Distribute(decided), figures.Distribute(ready)
+	for i := 1; i < len(c.way); i++ {
+		h.Legs = append(h.Legs, figures.Leg{From: c.way[i-1], To: c.way[i], Distribution: figures.Distribute(legs[i])})
+	}
+}

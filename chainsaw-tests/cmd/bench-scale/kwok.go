@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+const (
+	// benchLabel is on all that the bench makes: nodes, namespaces.
+	benchLabel = "apps.statefulsingleton.com/bench"
+	benchName  = "scale"
+	// podsOnNode are few enough for those of handoffs to find room.
+	podsOnNode = 50
+)
+
+//go:embed kwok.yaml
+var kwokConfig []byte
+
+var ours = map[string]string{benchLabel: benchName}
+
+// startKwok starts kwok, which ends with this process however that ends.
+func startKwok(directory string) (stop func(), err error) {
+	config := filepath.Join(directory, "kwok.yaml")
+	if err := os.WriteFile(config, kwokConfig, 0o644); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(directory, "kwok.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.Command("kwok", "--config", config, "--kubeconfig", os.Getenv("KUBECONFIG"))
+	cmd.Stdout, cmd.Stderr = log, log
+	// Setpgid keeps it alive after Ctrl-C, while the objects are removed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start kwok, which `cluster exec` puts on PATH: %w", err)
+	}
+	return func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+	}, nil
+}
+
+// addNodes makes nodes that nothing but the bench's pods goes to, and waits for kwok to take them.
+func (r *run) addNodes(ctx context.Context) error {
+	for n := range r.results.Nodes {
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("kwok-%d", n), Labels: ours},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: benchLabel, Value: benchName, Effect: corev1.TaintEffectNoSchedule}}},
+		}
+		if err := r.Create(ctx, node); err != nil {
+			return err
+		}
+	}
+	return world.Await(ctx, "kwok's nodes", func(ctx context.Context) error {
+		var nodes corev1.NodeList
+		if err := r.List(ctx, &nodes, client.MatchingLabels(ours)); err != nil {
+			return err
+		}
+		for i := range nodes.Items {
+			if !world.NodeReady(&nodes.Items[i]) {
+				return errors.New(nodes.Items[i].Name + " is not Ready; see kwok's log")
+			}
+		}
+		return nil
+	})
+}

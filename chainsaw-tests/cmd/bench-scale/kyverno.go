@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+const (
+	kyvernoNamespace = "kyverno"
+	kyvernoWebhooks  = "kyverno-resource-mutating-webhook-cfg"
+	// kyvernoMemory is Kyverno's limit here. By the one of its chart, 384 MiB, a thousand
+	// MutatingPolicies ended it at times, and what was measured with it.
+	kyvernoMemory = "1Gi"
+	// samples is how many pods are created to tell how long that takes.
+	samples = 50
+)
+
+// colour is what Kyverno's log has among its words.
+var colour = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+
+// measureKyverno measures what all the policies cost.
+func (r *run) measureKyverno(ctx context.Context, step *results.Step) error {
+	if len(r.served) == 0 {
+		return errors.New("no policy works")
+	}
+	return r.measureAdmission(ctx, &step.Kyverno, r.served[len(r.served)-1])
+}
+
+// measureAdmission creates pods that the singleton selects, and others.
+func (r *run) measureAdmission(ctx context.Context, k *results.Kyverno, of singleton) error {
+	pod, err := r.kyvernoPod(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := scrape(ctx, fmt.Sprintf(kyvernoURL, pod.Status.PodIP), "")
+	if err != nil {
+		return err
+	}
+	k.MiB = m.memory()
+	for _, kind := range []schema.GroupVersionKind{policies.GVK, mutatingPolicy} {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := r.List(ctx, list); err != nil {
+			return err
+		}
+		k.Policies += len(list.Items)
+	}
+	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := r.Get(ctx, types.NamespacedName{Name: kyvernoWebhooks}, configuration); err != nil {
+		return err
+	}
+	k.Webhooks, k.WebhookBytes = len(configuration.Webhooks), configuration.Size()
+	if k.Error, err = r.kyvernoError(ctx, pod); err != nil {
+		return err
+	}
+	if k.SelectedMS, err = r.createPods(ctx, of.Namespace, labelsOf(of)); err != nil {
+		return err
+	}
+	k.OtherMS, err = r.createPods(ctx, of.Namespace, nil)
+	return err
+}
+
+// giveKyvernoMemory returns once Kyverno runs with kyvernoMemory.
+func (r *run) giveKyvernoMemory(ctx context.Context) error {
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: kyvernoNamespace, Name: "kyverno-admission-controller"}}
+	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"kyverno","resources":{"limits":{"memory":%q}}}]}}}}`, kyvernoMemory)
+	if err := r.Patch(ctx, deployment, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+		return err
+	}
+	return world.Await(ctx, "Kyverno with "+kyvernoMemory+" of memory", func(ctx context.Context) error {
+		pod, err := r.kyvernoPod(ctx)
+		if err == nil && (pod.Spec.Containers[0].Resources.Limits.Memory().Cmp(resource.MustParse(kyvernoMemory)) != 0 || !world.IsTrue(pod, corev1.PodReady)) {
+			err = errors.New("it is not Ready")
+		}
+		return err
+	})
+}
+
+func (r *run) kyvernoPod(ctx context.Context) (*corev1.Pod, error) {
+	var pods corev1.PodList
+	err := r.List(ctx, &pods, client.InNamespace(kyvernoNamespace), client.MatchingLabels{"app.kubernetes.io/component": "admission-controller"})
+	if err == nil && len(pods.Items) != 1 {
+		err = fmt.Errorf("Kyverno has %d pods, want one", len(pods.Items))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &pods.Items[0], nil
+}
+
+// kyvernoError is the last that Kyverno logged about a webhook configuration that it could not write.
+func (r *run) kyvernoError(ctx context.Context, pod *corev1.Pod) (last string, err error) {
+	clients, err := kubernetes.NewForConfig(r.Config)
+	if err != nil {
+		return "", err
+	}
+	log, err := clients.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: "kyverno"}).Stream(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = log.Close() }()
+	text, err := io.ReadAll(log)
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "ERR") && strings.Contains(line, "webhook-controller") && strings.Contains(line, "large") {
+			last = strings.TrimSpace(colour.ReplaceAllString(line, ""))
+		}
+	}
+	return last, err
+}
+
+// createPods measures the creation of pods in a server-side dry-run.
+func (r *run) createPods(ctx context.Context, namespace string, labels map[string]string) (figures.Distribution, error) {
+	var took []int64
+	for range samples {
+		pod := dryRunPod(namespace, labels)
+		begin := time.Now()
+		if err := r.Create(ctx, pod, client.DryRunAll); err != nil {
+			return figures.Distribution{}, err
+		}
+		took = append(took, time.Since(begin).Milliseconds())
+	}
+	return figures.Distribute(took), nil
+}
+
+func dryRunPod(namespace string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "dry-run-", Labels: labels}, Spec: podSpec()}
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+const (
+	controllerURL = "https://%s:8443/metrics"
+	kyvernoURL    = "http://%s:8000/metrics"
+	mebibyte      = 1 << 20
+)
+
+// metrics are what a process tells of itself.
+type metrics map[string]*dto.MetricFamily
+
+// scrape reads the metrics at the URL, with a token if one is given. Whose certificate it is nobody can tell: it is self-signed.
+func scrape(ctx context.Context, url, token string) (metrics, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	response, err := (&http.Client{Timeout: 5 * time.Second, Transport: transport}).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", request.URL, response.Status)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(response.Body)
+}
+
+// sum adds up what has that name and, if one is given, the label name of that value; of
+// histograms, by the function.
+func (m metrics) sum(name, named string, of func(*dto.Metric) float64) (sum float64) {
+	for _, metric := range m[name].GetMetric() {
+		matches := named == ""
+		for _, label := range metric.GetLabel() {
+			matches = matches || (label.GetName() == "name" || label.GetName() == "controller") && label.GetValue() == named
+		}
+		if matches {
+			sum += of(metric)
+		}
+	}
+	return sum
+}
+
+func value(m *dto.Metric) float64 { return m.GetCounter().GetValue() + m.GetGauge().GetValue() }
+
+func (m metrics) memory() float64 {
+	return m.sum("process_resident_memory_bytes", "", value) / mebibyte
+}
+func (m metrics) cpu() float64      { return m.sum("process_cpu_seconds_total", "", value) }
+func (m metrics) started() float64  { return m.sum("process_start_time_seconds", "", value) }
+func (m metrics) requests() float64 { return m.sum("rest_client_requests_total", "", value) }
+func (m metrics) depth() float64    { return m.sum("workqueue_depth", controllerName, value) }
+func (m metrics) reconciles() float64 {
+	return m.sum("controller_runtime_reconcile_total", controllerName, value)
+}
+
+// queued is how many were taken from the queue, and how many seconds they were in it.
+func (m metrics) queued() (count, seconds float64) {
+	const name = "workqueue_queue_duration_seconds"
+	return m.sum(name, controllerName, func(h *dto.Metric) float64 { return float64(h.GetHistogram().GetSampleCount()) }),
+		m.sum(name, controllerName, func(h *dto.Metric) float64 { return h.GetHistogram().GetSampleSum() })
+}
+
+// controllerName is what the metrics call the controller and its queue.
+const controllerName = "statefulsingleton"
+
+func (r *run) controller(ctx context.Context) (metrics, error) {
+	leader, err := r.Leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.scrapeController(ctx, leader)
+}
+
+func (r *run) scrapeController(ctx context.Context, pod *corev1.Pod) (metrics, error) {
+	return scrape(ctx, fmt.Sprintf(controllerURL, pod.Status.PodIP), r.token)
+}
+
+// readMetrics gets a token that the controllers take: of the ServiceAccount that each namespace has, which may read
+// their metrics until the end of this run.
+func (r *run) readMetrics(ctx context.Context) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: world.ControllerNamespace, Name: "default"}}
+	err := r.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "bench-scale-metrics-reader", Labels: ours},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: controllerName + "-metrics-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}},
+	})
+	if err != nil {
+		return err
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(24 * 60 * 60))}}
+	if err := r.SubResource("token").Create(ctx, account, request); err != nil {
+		return fmt.Errorf("get a token to read the metrics with: %w", err)
+	}
+	r.token = request.Status.Token
+	return nil
+}
+
+// watchMemory returns what tells the most memory that a leading controller has had since.
+func (r *run) watchMemory(ctx context.Context) func() float64 {
+	ctx, stop := context.WithCancel(ctx)
+	var most float64
+	var done sync.WaitGroup
+	done.Go(func() {
+		for pause(ctx, time.Second) == nil {
+			if m, err := r.controller(ctx); err == nil { // while it restarts, nobody answers
+				most = max(most, m.memory())
+			}
+		}
+	})
+	return func() float64 {
+		stop()
+		done.Wait()
+		return most
+	}
+}
+
+// measureIdle measures while nothing happens, which begins when nothing is left to do.
+func (r *run) measureIdle(ctx context.Context, step *results.Step) error {
+	err := world.Await(ctx, "an empty queue", func(ctx context.Context) error {
+		m, err := r.controller(ctx)
+		if err == nil && m.depth() > 0 {
+			err = fmt.Errorf("%.0f wait in it", m.depth())
+		}
+		return err
+	})
+	if err := errors.Join(err, pause(ctx, 10*time.Second)); err != nil {
+		return err
+	}
+	before, err := r.controller(ctx)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := pause(ctx, r.idle); err != nil {
+		return err
+	}
+	after, err := r.controller(ctx)
+	if err != nil {
+		return err
+	}
+	seconds := time.Since(begin).Seconds()
+	step.Controller = results.Controller{
+		IdleMiB:        after.memory(),
+		IdleCores:      (after.cpu() - before.cpu()) / seconds,
+		IdleReconciles: (after.reconciles() - before.reconciles()) / seconds,
+		IdleRequests:   (after.requests() - before.requests()) / seconds,
+	}
+	return nil
+}
+
+// measureRestart replaces all controllers at once, and waits until one of the new ones has seen every
+// singleton and has nothing left to do.
+func (r *run) measureRestart(ctx context.Context, step *results.Step) error {
+	old, err := r.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	selector := client.MatchingLabels{"app.kubernetes.io/name": "statefulsingleton"}
+	if err := r.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(world.ControllerNamespace), selector); err != nil {
+		return err
+	}
+	err = world.AwaitFor(ctx, 10*time.Minute, "the first reconcile of the last singleton", func(ctx context.Context) error {
+		leader, err := r.Leader(ctx)
+		if err != nil {
+			return err
+		}
+		if leader.UID == old.UID {
+			return errors.New("nobody leads")
+		}
+		m, err := r.scrapeController(ctx, leader)
+		if err != nil {
+			return err
+		}
+		if m.reconciles() < float64(len(r.made)) || m.depth() > 0 {
+			return fmt.Errorf("%.0f reconciles, %.0f wait", m.reconciles(), m.depth())
+		}
+		step.Controller.RestartSeconds = float64(time.Now().UnixMilli())/1000 - m.started()
+		return nil
+	})
+	return errors.Join(err, r.AwaitWhole(ctx))
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/time/rate"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+func TestParse(t *testing.T) {
+	tests := map[string]struct {
+		args    []string
+		want    string // systems, causes, conditions
+		wantErr string
+	}{
+		"all": {nil, "wrapper barrier recreate statefulset rollingupdate wrapper-spare; rollout delete drain; cached pull pull-unlimited init slow-stop", ""},
+		"some, in the order of all": {[]string{"-systems", "recreate, wrapper", "-causes=drain", "--conditions", "init"},
+			"wrapper recreate; drain; init", ""},
+		"unknown":   {[]string{"-causes", "rollout,earthquake"}, "", `"earthquake" is unknown: choose among rollout, delete, drain`},
+		"none":      {[]string{"-n", "0"}, "", "-n is 0"},
+		"left over": {[]string{"wrapper"}, "", `"wrapper" is no flag`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			o, err := parse(tc.args)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			got := strings.Join([]string{strings.Join(names(o.plan.systems), " "), strings.Join(names(o.plan.causes), " "),
+				strings.Join(names(o.plan.conditions), " ")}, "; ")
+			if err != nil || got != tc.want {
+				t.Errorf("%q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// After each round, every combination has the same number of handoffs, even if handoffs of an earlier round failed or
+// were repeated.
+func TestDue(t *testing.T) {
+	samples := func(n int) []figures.Sample { return make([]figures.Sample, n) }
+	r := &run{options: options{plan: plan{allSystems, allCauses, allConditions}}, results: &figures.Results{Rows: []figures.Row{
+		{System: "wrapper", Cause: "rollout", Condition: "cached", Samples: samples(2)},
+		{System: "wrapper", Cause: "delete", Condition: "cached", Samples: samples(3)},
+		{System: "wrapper", Cause: "drain", Condition: "cached", Samples: samples(1), Failed: []string{"the node fell over"}},
+		{System: "barrier", Cause: "drain", Condition: "cached", Samples: samples(3)},
+	}}}
+	for round, want := range [][]string{nil, {"drain"}, {"rollout", "drain"}, {"rollout", "delete", "drain"}} {
+		if diff := cmp.Diff(want, names(r.due(workload{"wrapper", "cached"}, round))); diff != "" {
+			t.Errorf("due in round %d (-want +got):\n%s", round, diff)
+		}
+	}
+	if got := names(r.due(workload{"barrier", "cached"}, 0)); !slices.Equal(got, []string{"rollout", "delete"}) {
+		t.Errorf("due are %v, want what was never measured", got)
+	}
+}
+
+func TestEachRoundHasEveryWorkloadOnce(t *testing.T) {
+	p := plan{allSystems, allCauses, allConditions}
+	for round := range 3 {
+		seen := map[workload]int{}
+		for _, w := range p.workloads(round) {
+			seen[w]++
+		}
+		// but not a spare whose image is pulled
+		if len(seen) != len(allSystems)*len(allConditions)-2 || p.combinations() != 4*(4*3+1)+5+3*2 || len(p.workloads(round)) != len(seen) {
+			t.Errorf("round %d: %v", round, seen)
+		}
+	}
+	if slices.Equal(p.workloads(0), p.workloads(1)) {
+		t.Error("two rounds have the same order")
+	}
+}
+
+func TestLongestPause(t *testing.T) {
+	tests := map[string]struct {
+		moments []time.Duration
+		want    time.Duration
+	}{
+		"none":         {nil, 0},
+		"one":          {[]time.Duration{5}, 0},
+		"out of order": {[]time.Duration{40, 10, 20, 45}, 20},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := longestPause(tc.moments); got != tc.want {
+				t.Errorf("%d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestSample(t *testing.T) {
+	const ms = time.Millisecond
+	entry := func(event string, run int64, at time.Duration) world.Entry {
+		return world.Entry{Event: event, Run: run, Monotonic: int64(at)}
+	}
+	earlier := []world.Entry{entry("start", 1, 10*ms), entry("stopping", 1, 80*ms), entry("stop", 1, 90*ms), entry("start", 2, 100*ms)}
+	tests := map[string]struct {
+		since   []world.Entry
+		want    figures.Sample
+		wantErr string
+	}{
+		"one after the other": {
+			since: []world.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms)},
+			want: figures.Sample{GapMS: 300, DowntimeMS: 400, ReadyMS: 600, Moments: map[string]int64{
+				figures.Asked: 50, figures.Stopping: 100, figures.Exit: 150, figures.Created: 20, figures.Start: 450, figures.Ready: 600}},
+		},
+		"both at once": {
+			since: []world.Entry{entry("overlap", 3, 1020*ms), entry("start", 3, 1020*ms), entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms)},
+			want: figures.Sample{GapMS: -130, DowntimeMS: 400, ReadyMS: 600, Moments: map[string]int64{
+				figures.Asked: 50, figures.Stopping: 100, figures.Exit: 150, figures.Created: 20, figures.Start: 20, figures.Ready: 600}},
+		},
+		"no start": {since: []world.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms)}, wantErr: "started 0 times"},
+		"crashed":  {since: []world.Entry{entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms), entry("start", 4, 1500*ms)}, wantErr: "started 2 times"},
+		"killed":   {since: []world.Entry{entry("start", 3, 1450*ms)}, wantErr: "no end"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			old := life{created: 50 * ms, asked: 1050 * ms}
+			next := life{created: 1020 * ms, ready: 1600 * ms}
+			err := addJournal(append(earlier, tc.since...), 1000*ms, old, next)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, newSample(1000*ms, old, next, 400*ms, 0)); diff != "" {
+				t.Errorf("sample (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRegistryIsAsSlowAsItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &registry{limiter: rate.NewLimiter(rate.Inf, burst)}
+		r.limit(1_000_000)
+		start := time.Now()
+		n, err := (&limited{httptest.NewRecorder(), context.Background(), r}).Write(make([]byte, 3_000_000))
+		if n != 3_000_000 || err != nil || r.served() != 3_000_000 {
+			t.Errorf("wrote %d, %v, served %d", n, err, r.served())
+		}
+		// The first burst is free.
+		if took := time.Since(start).Seconds(); took < 2.7 || took > 3 {
+			t.Errorf("3 MB at 1 MB/s took %.1f s", took)
+		}
+	})
+}
+
+func TestVerdict(t *testing.T) {
+	tests := map[string]struct {
+		row    figures.Row
+		failed int
+		want   string
+	}{
+		"good":              {row: figures.Row{System: "wrapper", Condition: "cached", N: 1}},
+		"two of Kubernetes": {row: figures.Row{System: "rollingupdate", Condition: "cached", N: 1, Overlaps: 1}},
+		"two of ours":       {row: figures.Row{System: "barrier", Cause: "drain", Condition: "cached", N: 1, Overlaps: 1}, want: "two ran: 1 overlaps of barrier, drain, cached"},
+		"failed":            {row: figures.Row{System: "wrapper", Condition: "cached"}, failed: 1, want: "1 of 1 handoffs failed"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := &run{options: options{plan: plan{allSystems, allCauses, allConditions}}, failed: tc.failed, done: 1,
+				results: &figures.Results{Rows: []figures.Row{tc.row}}}
+			err := r.verdict()
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("verdict %v, want %q", err, tc.want)
+			}
+		})
+	}
+}

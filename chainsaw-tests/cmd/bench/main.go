@@ -1,0 +1,100 @@
+// Command bench measures how long an application is down when it is handed over:
+// by StatefulSingleton, and by what Kubernetes has, side by side in one run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+const usage = `bench hands applications over, again and again, and measures how long nobody runs and nobody answers.
+It runs by make bench, on the local cluster, with nothing else going on: each figure is of one handoff at a time.
+
+Each round does one handoff of every combination of a system, a cause and a condition that tells something new, before the
+next round begins.
+Ctrl-C ends the run and writes what there is. The exit code is 1 where a handoff failed (see "failed" in the file) or two
+pods of a singleton ran at once.
+
+Systems:     %s
+Causes:      %s
+Conditions:  %s
+
+Examples:
+  make bench                                                   the default, and the report in docs/benchmarks
+  make bench BENCH=-continue                                   the rest of a run that was ended with Ctrl-C
+  make bench BENCH="-systems wrapper,wrapper-spare,recreate -causes delete -n 5"
+  bin/cluster exec -- bin/bench -systems wrapper,recreate -causes rollout -conditions cached -n 5
+  bin/bench -report -out dist/bench/gap.json    the report once more, without a run
+
+Flags:
+`
+
+type options struct {
+	plan   plan
+	rounds int
+	more   bool
+	out    string
+	readme string
+	report bool
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		err = bench(ctx, o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	o := options{}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	systems := flags.String("systems", strings.Join(names(allSystems), ","), "what hands over, comma-separated")
+	causes := flags.String("causes", strings.Join(names(allCauses), ","), "what begins a handoff, comma-separated")
+	conditions := flags.String("conditions", strings.Join(names(allConditions), ","), "what makes it long, comma-separated")
+	flags.IntVar(&o.rounds, "n", 15, "how many handoffs of each combination")
+	flags.BoolVar(&o.more, "continue", false, "go on with the run that the file of the results holds, up to -n handoffs of each combination")
+	flags.StringVar(&o.out, "out", "dist/bench/gap.json", "the file of the results; the report is written beside it")
+	flags.BoolVar(&o.report, "report", false, "make the report from the file, without a run")
+	flags.StringVar(&o.readme, "readme", "", "with -report: the page whose table between <!-- bench --> markers is written anew")
+	flags.Usage = func() {
+		_, _ = fmt.Fprintf(flags.Output(), usage, strings.Join(names(allSystems), ", "),
+			strings.Join(names(allCauses), ", "), strings.Join(names(allConditions), ", "))
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("%q is no flag, see --help", flags.Arg(0))
+	}
+	if o.rounds < 1 {
+		return o, fmt.Errorf("-n is %d: give 1 or more", o.rounds)
+	}
+	var failed [3]error
+	o.plan.systems, failed[0] = choose(allSystems, *systems)
+	o.plan.causes, failed[1] = choose(allCauses, *causes)
+	o.plan.conditions, failed[2] = choose(allConditions, *conditions)
+	return o, errors.Join(failed[:]...)
+}
+
+func bench(ctx context.Context, o options) error {
+	if o.report {
+		return report(o.out, o.readme)
+	}
+	return measure(ctx, o)
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// system is what hands an application over.
+type system struct {
+	figures.Term
+	// apply makes of an application one of this system.
+	apply func(*world.Options)
+	// causes are those by which it is measured, all where that is nil.
+	causes []string
+}
+
+// cause begins a handoff.
+type cause struct {
+	figures.Term
+	begin func(*turn, *handoff) error
+}
+
+// condition is what makes a handoff long.
+type condition struct {
+	figures.Term
+	apply func(*world.Options)
+	// causes are those by which it is measured, all where that is nil.
+	causes []string
+	// pull: the node that takes the next pod lacks the image, and the registry serves
+	// rate bytes a second, as many as it can where that is 0.
+	pull bool
+	rate int
+}
+
+const (
+	initTime = 5 * time.Second
+	stopTime = 3 * time.Second
+	// imageSize and slow are those of the image that is pulled.
+	imageSize = 300_000_000
+	slow      = 30_000_000
+)
+
+var allSystems = []system{
+	{Term: term("wrapper", "StatefulSingleton with a Deployment of one, held by the wrapper"), apply: func(*world.Options) {}},
+	{Term: term("barrier", "StatefulSingleton with a Deployment of one, held by the barrier"), apply: func(o *world.Options) { o.Barrier = true }},
+	{Term: term(figures.Recreate, "a Deployment of one with strategy Recreate"), apply: func(o *world.Options) { o.Plain, o.Recreate = true, true }},
+	{Term: term("statefulset", "a StatefulSet of one"), apply: func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
+	// The strategy is one of rollouts. Else it is the ReplicaSet that replaces the pod, here as there.
+	{Term: term("rollingupdate", "a Deployment of one with strategy RollingUpdate, which runs two at once; by a delete or a drain it does as with Recreate"),
+		apply: func(o *world.Options) { o.Plain = true }, causes: []string{"rollout"}},
+	// By a rollout it is handed over like one without a spare.
+	{Term: term("wrapper-spare", "StatefulSingleton with a Deployment of two, held by the wrapper: one is always warm"),
+		apply: func(o *world.Options) { o.Replicas = 2 }, causes: []string{"delete", "drain"}},
+}
+
+var allCauses = []cause{
+	{term("rollout", "an annotation of the pod template is changed"), func(t *turn, _ *handoff) error { return t.Roll(t.ctx) }},
+	{term("delete", "the pod is deleted"), func(t *turn, h *handoff) error { return t.DeletePod(t.ctx, h.old, nil) }},
+	{term("drain", "the pod's node is closed to new pods and the pod is evicted, as `kubectl drain` does"), (*turn).drain},
+}
+
+var allConditions = []condition{
+	{Term: term("cached", "the image is on the node"), apply: func(*world.Options) {}},
+	{Term: term("pull", "an image of 300 MB is pulled at 30 MB/s, as from a registry across a network"), apply: pulled, pull: true, rate: slow},
+	{Term: term("pull-unlimited", "an image of 300 MB is pulled from a registry on the same machine, as fast as it goes"), apply: pulled, pull: true,
+		causes: []string{"rollout"}},
+	{Term: term("init", "an init container takes 5 s"), apply: func(o *world.Options) { o.InitTime = initTime }},
+	{Term: term("slow-stop", "the application takes 3 s to stop"), apply: func(o *world.Options) {
+		o.Env["STOP_SECONDS"] = fmt.Sprint(stopTime.Seconds())
+	}},
+}
+
+func term(name, about string) figures.Term { return figures.Term{Name: name, About: about} }
+
+func pulled(o *world.Options) { o.Image = pulledImage }
+
+// plan is what a run measures.
+type plan struct {
+	systems    []system
+	causes     []cause
+	conditions []condition
+}
+
+func (p plan) combinations() (n int) {
+	for _, w := range p.workloads(0) {
+		n += len(p.causesOf(w))
+	}
+	return n
+}
+
+// causesOf are those by which the application is handed over.
+func (p plan) causesOf(w workload) (causes []cause) {
+	measured := func(only []string, c cause) bool { return only == nil || slices.Contains(only, c.Name) }
+	for _, c := range p.causes {
+		if measured(find(p.systems, w.system).causes, c) && measured(find(p.conditions, w.condition).causes, c) {
+			causes = append(causes, c)
+		}
+	}
+	return causes
+}
+
+// workloads are the applications of one round, in an order of its own: what the
+// machine does over time shall meet no system more than another.
+func (p plan) workloads(round int) []workload {
+	var all []workload
+	for _, c := range p.conditions {
+		for _, s := range p.systems {
+			w := workload{s.Name, c.Name}
+			pullsNothing := c.pull && p.options(w).Replicas > 1 // what is warm has its image
+			if len(p.causesOf(w)) > 0 && !pullsNothing {
+				all = append(all, w)
+			}
+		}
+	}
+	rand.New(rand.NewPCG(0, uint64(round))).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// options are those of the application.
+func (p plan) options(w workload) world.Options {
+	o := world.Options{Env: map[string]string{"STOP_SECONDS": "0", "ALIVE_SECONDS": ""}}
+	find(p.systems, w.system).apply(&o)
+	find(p.conditions, w.condition).apply(&o)
+	return o
+}
+
+// workload names one application of a run.
+type workload struct{ system, condition string }
+
+type named interface{ Named() figures.Term }
+
+func names[T named](all []T) []string {
+	var texts []string
+	for _, one := range all {
+		texts = append(texts, one.Named().Name)
+	}
+	return texts
+}
+
+func terms[T named](all []T) []figures.Term {
+	var terms []figures.Term
+	for _, one := range all {
+		terms = append(terms, one.Named())
+	}
+	return terms
+}
+
+func find[T named](all []T, name string) T {
+	return all[slices.IndexFunc(all, func(one T) bool { return one.Named().Name == name })]
+}
+
+// choose finds the named ones, each once, in the order of all.
+func choose[T named](all []T, text string) ([]T, error) {
+	wanted := map[string]bool{}
+	for name := range strings.SplitSeq(text, ",") {
+		wanted[strings.TrimSpace(name)] = true
+	}
+	var chosen []T
+	for _, one := range all {
+		if wanted[one.Named().Name] {
+			chosen = append(chosen, one)
+			delete(wanted, one.Named().Name)
+		}
+	}
+	if len(wanted) > 0 {
+		return nil, fmt.Errorf("%q is unknown: choose among %s", strings.Join(slices.Sorted(maps.Keys(wanted)), ","), strings.Join(names(all), ", "))
+	}
+	return chosen, nil
+}

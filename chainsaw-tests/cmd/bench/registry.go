@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	ocireg "github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/time/rate"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
+)
+
+const (
+	// registryAddress is where the nodes of the local cluster pull images of
+	// registry.local from.
+	registryAddress = "10.99.0.1:5000"
+	repository      = "bench:1"
+	pulledImage     = "registry.local/" + repository
+	// burst is what is served at once, in bytes: a hundredth of a second's at 30 MB/s.
+	burst = 256 << 10
+)
+
+// registry serves the image that is pulled, at a speed that is limited.
+type registry struct {
+	server  *http.Server
+	limiter *rate.Limiter
+	bytes   atomic.Int64
+}
+
+// serveImage begins to serve the image, if there is one to serve: the application, and
+// bytes that nothing makes fewer.
+func serveImage(ctx context.Context, scratch, app string, wanted bool) (*registry, error) {
+	r := &registry{limiter: rate.NewLimiter(rate.Inf, burst)}
+	if !wanted {
+		return r, nil
+	}
+	blobs := filepath.Join(scratch, "blobs")
+	if err := os.Mkdir(blobs, 0o755); err != nil {
+		return nil, err
+	}
+	handler := ocireg.New(ocireg.Logger(log.New(io.Discard, "", 0)), ocireg.WithBlobHandler(ocireg.NewDiskBlobHandler(blobs)))
+	listener, err := net.Listen("tcp", registryAddress)
+	if err != nil {
+		return nil, fmt.Errorf("serve a registry in the local cluster's network: %w", err)
+	}
+	r.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		handler.ServeHTTP(&limited{w, request.Context(), r}, request)
+	})}
+	go func() {
+		if err := r.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			fmt.Fprintln(os.Stderr, "bench: the registry:", err)
+		}
+	}()
+	return r, push(ctx, scratch, app)
+}
+
+func push(ctx context.Context, scratch, app string) error {
+	ballast := filepath.Join(scratch, "ballast")
+	file, err := os.Create(ballast)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyN(file, rand.NewChaCha8([32]byte{}), imageSize)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", ballast, err)
+	}
+	built, err := image.Build(image.Spec{
+		Ref: pulledImage, Files: map[string]string{"/app": app, "/ballast": ballast}, Entrypoint: []string{"/app"},
+	})
+	if err != nil {
+		return err
+	}
+	reference, err := name.ParseReference(registryAddress+"/"+repository, name.Insecure)
+	if err != nil {
+		return err
+	}
+	return remote.Write(reference, built, remote.WithContext(ctx))
+}
+
+// limit sets how many bytes a second are served to all that pull. 0 is no limit.
+func (r *registry) limit(bytes int) {
+	limit := rate.Inf
+	if bytes > 0 {
+		limit = rate.Limit(bytes)
+	}
+	r.limiter.SetLimit(limit)
+}
+
+// served is how many bytes were served so far.
+func (r *registry) served() int64 { return r.bytes.Load() }
+
+func (r *registry) close() {
+	if r.server != nil {
+		_ = r.server.Close()
+	}
+}
+
+// limited is an answer that is no faster than the registry may be.
+type limited struct {
+	http.ResponseWriter
+	ctx      context.Context
+	registry *registry
+}
+
+func (l *limited) Write(data []byte) (int, error) {
+	written := 0
+	for len(data) > 0 {
+		part := data[:min(len(data), l.registry.limiter.Burst())]
+		if err := l.registry.limiter.WaitN(l.ctx, len(part)); err != nil {
+			return written, err
+		}
+		n, err := l.ResponseWriter.Write(part)
+		written += n
+		l.registry.bytes.Add(int64(n))
+		if err != nil {
+			return written, err
+		}
+		data = data[n:]
+	}
+	return written, nil
+}

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// application is one workload with its Service, alive through the run. It has a pod
+// only while it is its turn.
+type application struct {
+	*world.Singleton
+	options   world.Options
+	condition condition
+	url       string
+}
+
+// newApplication makes one that has a pod. What it returns is to be removed, also where
+// it fails.
+func (r *run) newApplication(ctx context.Context, w workload) (*application, error) {
+	o := r.plan.options(w)
+	s, err := r.NewSingleton(ctx, "bench", o)
+	if s == nil {
+		return nil, err
+	}
+	app := &application{Singleton: s, options: o, condition: find(r.plan.conditions, w.condition)}
+	if err != nil {
+		return app, err
+	}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "db"},
+		Spec:       corev1.ServiceSpec{Selector: world.Labels(), Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+	}
+	if err := r.Create(ctx, service); err != nil {
+		return app, fmt.Errorf("make the Service of %s: %w", s.Namespace, err)
+	}
+	app.url = "http://" + service.Spec.ClusterIP
+	return app, nil
+}
+
+// turn is an application that has a pod, one handoff after the other.
+type turn struct {
+	*application
+	of  workload
+	run *run
+	// ctx is that of the watches, which cancel ends.
+	ctx      context.Context
+	cancel   context.CancelFunc
+	observer *observer
+	holder   *corev1.Pod
+}
+
+// handoff is one that is under way.
+type handoff struct {
+	old *corev1.Pod
+	// begun is when the cause was begun.
+	begun  time.Duration
+	prober *prober
+}
+
+// begin waits until the application's pod is Ready and the Service leads to it.
+func (r *run) begin(ctx context.Context, w workload) (*turn, error) {
+	if err := r.nodes.steer(ctx, r.nodes.home); err != nil {
+		return nil, err
+	}
+	r.registry.limit(0)
+	var err error
+	app := r.applications[w]
+	if app == nil {
+		if app, err = r.newApplication(ctx, w); app != nil {
+			r.applications[w] = app
+		}
+	} else {
+		err = app.Scale(ctx, max(app.options.Replicas, 1))
+	}
+	if err != nil {
+		return nil, err
+	}
+	t := &turn{application: app, of: w, run: r}
+	t.ctx, t.cancel = context.WithCancel(ctx)
+	if t.observer, err = observe(t.ctx, app.Singleton, app.options); err == nil {
+		t.holder, err = t.observer.await(t.ctx, "its first pod is Ready", t.observer.settled)
+	}
+	if err != nil {
+		t.cancel()
+		return nil, err
+	}
+	r.nodes.home = t.holder.Spec.NodeName
+	return t, nil
+}
+
+// end waits until the application, which was scaled to none, has no pod.
+func (t *turn) end() error {
+	defer t.cancel()
+	_, err := t.observer.await(t.ctx, "its pod is gone", t.observer.empty)
+	return err
+}
+
+// once has one handoff, and measures it.
+func (t *turn) once(c cause) (_ figures.Sample, err error) {
+	ctx, cancel := context.WithCancel(t.ctx)
+	defer cancel()
+	defer func() { err = errors.Join(err, t.run.nodes.uncordon(context.WithoutCancel(ctx))) }()
+	if err := t.prepare(); err != nil {
+		return figures.Sample{}, err
+	}
+	before, err := t.overlaps()
+	if err != nil {
+		return figures.Sample{}, err
+	}
+	h := &handoff{old: t.holder, prober: probe(ctx, t.url)}
+	if err := t.answered(h, sinceBoot()); err != nil {
+		return figures.Sample{}, err
+	}
+	pulled := t.run.registry.served()
+	h.begun = sinceBoot()
+	if err := c.begin(t, h); err != nil {
+		return figures.Sample{}, fmt.Errorf("begin it: %w", err)
+	}
+	holder, err := t.observer.await(ctx, "handed over", func() (*corev1.Pod, error) { return t.observer.handedOver(h.old.UID) })
+	if err != nil {
+		return figures.Sample{}, err
+	}
+	t.holder, t.run.nodes.home = holder, holder.Spec.NodeName
+	if err := t.answered(h, sinceBoot()); err != nil {
+		return figures.Sample{}, err
+	}
+	cancel()
+	if pulled := t.run.registry.served() - pulled; t.condition.pull && pulled < imageSize {
+		return figures.Sample{}, fmt.Errorf("only %d bytes of the image were pulled: %s had some of it", pulled, holder.Spec.NodeName)
+	}
+	after, err := t.overlaps()
+	if err != nil {
+		return figures.Sample{}, err
+	}
+	return t.sample(h, after-before)
+}
+
+// prepare has the next pod come to the other node, without the image where it is to be
+// pulled.
+func (t *turn) prepare() error {
+	to := t.run.nodes.other(t.holder.Spec.NodeName)
+	if err := t.run.nodes.steer(t.ctx, to); err != nil {
+		return err
+	}
+	t.run.registry.limit(t.condition.rate)
+	if !t.condition.pull {
+		return nil
+	}
+	return t.run.Cluster(t.ctx, "unload", pulledImage, "--on", to)
+}
+
+// overlaps is how often the application began while another process of it ran.
+func (t *turn) overlaps() (int, error) {
+	s, err := t.Check(t.ctx)
+	if s.Overlaps > 0 {
+		err = nil // that is what is counted
+	}
+	return s.Overlaps, err
+}
+
+// answered waits until clients have had good answers since then.
+func (t *turn) answered(h *handoff, then time.Duration) error {
+	const enough = 10
+	return world.AwaitFor(t.ctx, patience, "answers through the Service", func(context.Context) error {
+		if n := h.prober.since(then); n < enough {
+			return fmt.Errorf("%d good answers from %s", n, t.url)
+		}
+		return nil
+	})
+}
+
+// drain is what kubectl drain does, to this application's pod alone.
+func (t *turn) drain(h *handoff) error {
+	const again = 5 * time.Second // as kubectl drain tries again
+	node := h.old.Spec.NodeName
+	if err := t.run.nodes.Cordon(t.ctx, node, true); err != nil {
+		return err
+	}
+	t.run.nodes.cordoned = node
+	for deadline := time.Now().Add(patience); ; {
+		err := t.EvictPod(t.ctx, h.old)
+		if err == nil || apierrors.IsConflict(err) || t.observer.is(h.old.UID, gone) {
+			return nil
+		}
+		if !apierrors.IsTooManyRequests(err) || time.Now().After(deadline) {
+			return fmt.Errorf("evict pod %s: %w", h.old.Name, err)
+		}
+		select {
+		case <-t.ctx.Done():
+			return t.ctx.Err()
+		case <-time.After(again):
+		}
+	}
+}
+
+// sample is what the watches, the journal and the client tell of a handoff.
+func (t *turn) sample(h *handoff, overlaps int) (figures.Sample, error) {
+	old, next := t.observer.moments(h.old.UID), t.observer.moments(t.holder.UID)
+	entries, err := t.Journal()
+	if err == nil {
+		err = addJournal(entries, h.begun, old, next)
+	}
+	if err != nil {
+		return figures.Sample{}, err
+	}
+	return newSample(h.begun, old, next, h.prober.downtime(), overlaps), nil
+}
+
+// addJournal adds the journal entries of two processes to the lives of their pods: the process that ran when the
+// handoff began, and the process that started since.
+func addJournal(entries []world.Entry, begun time.Duration, old, next life) error {
+	var oldRun int64
+	var starts []world.Entry
+	for _, e := range entries {
+		switch {
+		case e.Event == "start" && time.Duration(e.Monotonic) < begun:
+			oldRun = e.Run
+		case e.Event == "start":
+			starts = append(starts, e)
+		}
+	}
+	if len(starts) != 1 {
+		return fmt.Errorf("the application started %d times", len(starts))
+	}
+	next.saw(started, true, time.Duration(starts[0].Monotonic))
+	for _, e := range entries {
+		old.saw(stopping, e.Run == oldRun && e.Event == "stopping", time.Duration(e.Monotonic))
+		old.saw(stopped, e.Run == oldRun && e.Event == "stop", time.Duration(e.Monotonic))
+	}
+	if old[stopped] == 0 {
+		return errors.New("the old application wrote down no end")
+	}
+	return nil
+}
+
+// nodes are the two between which the pods move.
+type nodes struct {
+	*world.World
+	names [2]string
+	// home is the node on which the last pod was Ready, so it has pulled the image.
+	home string
+	// cordoned is the node that is being drained, if any.
+	cordoned string
+}
+
+func (n *nodes) other(name string) string {
+	if name == n.names[0] {
+		return n.names[1]
+	}
+	return n.names[0]
+}
+
+// uncordon ends the drain, if there was one.
+func (n *nodes) uncordon(ctx context.Context) error {
+	if n.cordoned == "" {
+		return nil
+	}
+	err := n.Cordon(ctx, n.cordoned, false)
+	if err != nil {
+		return err
+	}
+	err = world.Await(ctx, n.cordoned+" is open again", func(ctx context.Context) error {
+		node := &corev1.Node{}
+		err := n.Get(ctx, types.NamespacedName{Name: n.cordoned}, node)
+		closed := func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeUnschedulable }
+		if err == nil && slices.ContainsFunc(node.Spec.Taints, closed) {
+			err = errors.New("it bears the taint of a closed node")
+		}
+		return err
+	})
+	if err == nil {
+		n.cordoned = ""
+	}
+	return err
+}
+
+// away keeps new pods from a node where they can go to another one.
+var away = corev1.Taint{Key: "bench", Value: "away", Effect: corev1.TaintEffectPreferNoSchedule}
+
+// steer has new pods go to that node, by a preference alone, which nothing that is
+// measured knows of; to any where it is empty.
+func (n *nodes) steer(ctx context.Context, to string) error {
+	for _, name := range n.names {
+		err := n.setAway(ctx, name, to != "" && name != to)
+		if err != nil {
+			return fmt.Errorf("steer new pods to %s: %w", to, err)
+		}
+	}
+	return nil
+}
+
+func (n *nodes) setAway(ctx context.Context, name string, closed bool) error {
+	return world.Await(ctx, "the taint of "+name, func(ctx context.Context) error {
+		node := &corev1.Node{}
+		if err := n.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+			return err
+		}
+		taints := []corev1.Taint{}
+		for _, taint := range node.Spec.Taints {
+			if !taint.MatchTaint(&away) {
+				taints = append(taints, taint)
+			}
+		}
+		if closed {
+			taints = append(taints, away)
+		}
+		if len(taints) == len(node.Spec.Taints) {
+			return nil // as it was
+		}
+		node.Spec.Taints = taints
+		return n.Update(ctx, node)
+	})
+}

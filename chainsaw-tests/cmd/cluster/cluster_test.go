@@ -1,0 +1,462 @@
+//go:build cluster
+
+// The whole life of a cluster, as a person at a shell sees it: go -C chainsaw-tests test -tags cluster ./cmd/cluster
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/procfs"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
+)
+
+const testImage = "registry.local/cluster-test:1"
+
+// lab is a cluster under a name of its own, driven through the program.
+type lab struct {
+	cluster
+	program string
+}
+
+func newLab(t *testing.T) lab {
+	t.Helper()
+	c, err := openCluster("cluster-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := lab{cluster: c, program: filepath.Join(t.TempDir(), "cluster")}
+	if out, err := exec.Command("go", "build", "-o", l.program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build the program: %v\n%s", err, out)
+	}
+	l.must(t, "down") // of a test that was killed
+	t.Cleanup(func() { _, _ = l.try("down") })
+	return l
+}
+
+func (l lab) try(args ...string) (string, error) {
+	cmd := exec.Command(l.program, append([]string{"--name", l.name}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("cluster %s: %w\n%s%s", strings.Join(args, " "), err, stdout.String(), stderr.String())
+	}
+	return stdout.String() + stderr.String(), nil
+}
+
+func (l lab) must(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := l.try(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (l lab) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return l.must(t, append([]string{"exec", "--", "kubectl"}, args...)...)
+}
+
+func (l lab) pid(t *testing.T, machine string) int {
+	t.Helper()
+	pid, err := l.machinePID(machine)
+	if err != nil || pid == 0 {
+		t.Fatalf("find the machine %s: %d, %v", machine, pid, err)
+	}
+	return pid
+}
+
+// child is the process id of a machine's program.
+func (l lab) child(t *testing.T, machine, program string) int {
+	t.Helper()
+	children, err := runningChildren(l.pid(t, machine))
+	if err != nil || children[program] == 0 {
+		t.Fatalf("find %s of %s: %v, %v", program, machine, children, err)
+	}
+	return children[program]
+}
+
+func (l lab) wantReady(t *testing.T, nodes ...string) {
+	t.Helper()
+	got := l.kubectl(t, "get", "nodes", "--output",
+		`jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status} {end}`)
+	var want []string
+	for _, n := range nodes {
+		want = append(want, n+"=True")
+	}
+	if diff := cmp.Diff(want, strings.Fields(got)); diff != "" {
+		t.Fatalf("nodes (-want +got):\n%s", diff)
+	}
+}
+
+func TestLifeOfACluster(t *testing.T) {
+	interfaces := hostInterfaces(t)
+	l := newLab(t)
+	l.must(t, "up")
+	l.wantReady(t, "node1", "node2")
+	l.kubectl(t, "--namespace", kyvernoNamespace, "rollout", "status", "deployment", kyvernoDeployment, "--timeout=1s")
+
+	t.Run("up again changes nothing", func(t *testing.T) { upAgain(t, l) })
+	t.Run("exec passes the exit code through", func(t *testing.T) { execPasses(t, l) })
+	t.Run("an image is loaded", func(t *testing.T) { loadImage(t, l) })
+	t.Run("an image is unloaded", func(t *testing.T) { unloadImage(t, l) })
+	t.Run("a killed API server", func(t *testing.T) {
+		repaired(t, l, func() { kill(t, l.child(t, controlMachine, "kube-apiserver")) })
+	})
+	t.Run("a killed control plane", func(t *testing.T) {
+		repaired(t, l, func() {
+			kill(t, l.pid(t, controlMachine))
+			if _, err := l.try("status"); err == nil || !strings.Contains(err.Error(), "control does not run") {
+				t.Errorf("status says %v", err)
+			}
+		})
+	})
+	t.Run("a killed containerd", func(t *testing.T) { repaired(t, l, func() { kill(t, l.child(t, "node1", "containerd")) }) })
+	t.Run("Kyverno scaled to zero", func(t *testing.T) {
+		repaired(t, l, func() {
+			l.kubectl(t, "--namespace", kyvernoNamespace, "scale", "deployment", kyvernoDeployment, "--replicas=0")
+		})
+	})
+	t.Run("a kubelet stopped, continued and killed", func(t *testing.T) { signalKubelet(t, l) })
+	t.Run("a node cut off and healed", func(t *testing.T) { partition(t, l) })
+	t.Run("a node killed and healed", func(t *testing.T) { powerCut(t, l) })
+	t.Run("a node added", func(t *testing.T) { addNode(t, l) })
+	t.Run("down leaves nothing", func(t *testing.T) { downLeavesNothing(t, l, interfaces) })
+}
+
+func upAgain(t *testing.T, l lab) {
+	machines, err := l.machinePIDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if out := l.must(t, "up"); !strings.Contains(out, "running already") {
+		t.Errorf("up says:\n%s", out)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	after, err := l.machinePIDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(machines, after); diff != "" {
+		t.Errorf("machines (-before +after):\n%s", diff)
+	}
+}
+
+func execPasses(t *testing.T, l lab) {
+	_, err := l.try("exec", "--", "sh", "-c", `test "$(which kubectl)" = "$1"; exit 7`, "-", filepath.Join(l.tools().bin(), "kubectl"))
+	if code := exitCode(err); code != 7 {
+		t.Errorf("exit code %d, want 7: %v", code, err)
+	}
+	l.must(t, "exec", "--", "helm", "status", "kyverno", "--namespace", kyvernoNamespace)
+}
+
+// loadImage runs a pod of the image on every node, nodes to come included.
+func loadImage(t *testing.T, l lab) {
+	archive := filepath.Join(t.TempDir(), "test.tar")
+	err := image.Write(archive, image.Spec{
+		Ref:        testImage,
+		Files:      map[string]string{"/pause": filepath.Join(l.tools().bin(), "pause")},
+		Entrypoint: []string{"/pause"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.must(t, "load", archive)
+	manifest := filepath.Join(t.TempDir(), "daemonset.yaml")
+	write(t, filepath.Dir(manifest), filepath.Base(manifest), `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: everywhere}
+spec:
+  selector: {matchLabels: {app: everywhere}}
+  template:
+    metadata: {labels: {app: everywhere}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: test, image: "`+testImage+`"}]
+`)
+	l.kubectl(t, "apply", "--filename", manifest)
+	l.kubectl(t, "rollout", "status", "daemonset/everywhere", "--timeout=60s")
+}
+
+// unloadImage takes an image from one node, which the other one keeps.
+func unloadImage(t *testing.T, l lab) {
+	const ref = "registry.local/cluster-test-unload:1"
+	archive := filepath.Join(t.TempDir(), "test.tar")
+	binary := filepath.Join(l.tools().bin(), "pause")
+	err := image.Write(archive, image.Spec{Ref: ref, Files: map[string]string{"/unload": binary}, Entrypoint: []string{"/unload"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.must(t, "load", archive)
+	l.must(t, "unload", ref, "--on", "1")
+	for node, want := range map[string]bool{"node1": false, "node2": true} {
+		out, err := output(insideMachine(t.Context(), l.pid(t, node), filepath.Join(l.tools().bin(), "ctr"),
+			"--address", containerdSocket, "--namespace", "k8s.io", "images", "list", "--quiet"))
+		if err != nil || strings.Contains(out, ref) != want {
+			t.Errorf("images of %s, want %s there: %t; error %v\n%s", node, ref, want, err, out)
+		}
+	}
+	l.must(t, "unload", ref, "--on", "1") // it is not there already
+}
+
+// repaired breaks something, and wants `up` to mend it.
+func repaired(t *testing.T, l lab, damage func()) {
+	damage()
+	l.must(t, "up")
+	l.must(t, "status")
+	l.wantReady(t, "node1", "node2")
+}
+
+func signalKubelet(t *testing.T, l lab) {
+	kubelet := l.child(t, "node2", "kubelet")
+	other := l.child(t, "node1", "kubelet")
+	l.must(t, "process", "stop", "kubelet", "--on", "2")
+	if state := stat(kubelet).State; state != "T" {
+		t.Errorf("the kubelet's state is %q, want it stopped", state)
+	}
+	l.must(t, "process", "continue", "kubelet", "--on", "2")
+	if state := stat(kubelet).State; state == "T" {
+		t.Errorf("the kubelet's state is %q, want it to go on", state)
+	}
+	l.must(t, "process", "kill", "kubelet", "--on", "2")
+	if !dead(kubelet) {
+		t.Error("the kubelet lives on")
+	}
+	if after := l.child(t, "node1", "kubelet"); after != other {
+		t.Error("another node's kubelet was killed")
+	}
+	repaired(t, l, func() {})
+	if _, err := l.try("process", "kill", "nosuch"); err == nil || !strings.Contains(err.Error(), `no process "nosuch" runs`) {
+		t.Errorf("kill of a program that is not there: %v", err)
+	}
+}
+
+func partition(t *testing.T, l lab) {
+	kubelet := l.child(t, "node2", "kubelet")
+	asks := []string{"exec", "--", "kubectl", "get", "--raw", "/api/v1/nodes/node2/proxy/healthz", "--request-timeout=3s"}
+	l.must(t, asks...)
+	l.must(t, "node", "partition", "2")
+	if out, err := l.try(asks...); err == nil {
+		t.Errorf("the kubelet of a node that is cut off answers: %s", out)
+	}
+	if out, _ := l.try("status"); !strings.Contains(out, "cut off") {
+		t.Errorf("status does not say so:\n%s", out)
+	}
+	l.must(t, "node", "heal", "2")
+	l.must(t, asks...)
+	if after := l.child(t, "node2", "kubelet"); after != kubelet {
+		t.Errorf("the kubelet was process %d and is %d: a partition ends no process", kubelet, after)
+	}
+	l.wantReady(t, "node1", "node2")
+}
+
+func powerCut(t *testing.T, l lab) {
+	before := descendants(t, l.pid(t, "node2"))
+	if !slices.ContainsFunc(before, func(p runningProcess) bool { return p.name == "pause" }) {
+		t.Fatalf("no container among the node's processes: %v", before)
+	}
+	l.must(t, "node", "kill", "2")
+	wantGone(t, before)
+	l.wantNoCgroup(t, "node2")
+	l.must(t, "node", "heal", "2")
+	l.wantReady(t, "node1", "node2")
+	// as after a power cut, the kubelet finds its pods' containers dead, and starts them again
+	l.kubectl(t, "wait", "pod", "--selector=app=everywhere", "--field-selector=spec.nodeName=node2",
+		"--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=60s")
+}
+
+func addNode(t *testing.T, l lab) {
+	l.must(t, "node", "add")
+	l.wantReady(t, "node1", "node2", "node3")
+	// not rollout status: it is content with two until the DaemonSet's controller has seen the node
+	l.kubectl(t, "wait", "daemonset/everywhere", "--for=jsonpath={.status.numberReady}=3", "--timeout=60s")
+}
+
+func downLeavesNothing(t *testing.T, l lab, interfaces []string) {
+	var owned []runningProcess
+	for _, machine := range []string{controlMachine, "node1", "node2", "node3"} {
+		owned = append(owned, descendants(t, l.pid(t, machine))...)
+	}
+	visitor := exec.Command(l.program, "--name", l.name, "exec", "--", "sleep", "600")
+	if err := visitor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- visitor.Wait() }()
+	stranger := exec.Command("sleep", "600")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+	awaitVisitor(t, l, visitor.Process.Pid)
+
+	l.must(t, "down")
+	wantGone(t, owned)
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("what exec started runs on, and with it the network namespace")
+	}
+	if dead(stranger.Process.Pid) {
+		t.Error("a process that is none of the cluster's was ended")
+	}
+	l.wantNoCgroup(t, "")
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(mounts), l.dir) {
+		t.Errorf("mounts are left:\n%s", mounts)
+	}
+	if diff := cmp.Diff(interfaces, hostInterfaces(t)); diff != "" {
+		t.Errorf("network interfaces (-before +after):\n%s", diff)
+	}
+	if exists(l.dir) {
+		t.Errorf("%s is left", l.dir)
+	}
+	l.must(t, "down")
+	if _, err := l.try("status"); err == nil || !strings.Contains(err.Error(), "there is no cluster") {
+		t.Errorf("status after down: %v", err)
+	}
+}
+
+// awaitVisitor waits until exec has become the command that it runs.
+func awaitVisitor(t *testing.T, l lab, pid int) {
+	t.Helper()
+	visitor, err := procfs.NewProc(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = poll(t.Context(), 10*time.Second, 10*time.Millisecond, func() error {
+		args, _ := visitor.CmdLine() // none of one that is gone
+		if len(args) == 0 || args[0] != "sleep" || !l.isVisitor(visitor) {
+			return fmt.Errorf("process %d is %v", pid, args)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l lab) wantNoCgroup(t *testing.T, machine string) {
+	t.Helper()
+	left, err := filepath.Glob(filepath.Join(cgroupMount, "*", l.cgroup(machine)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unified, err := filepath.Glob(filepath.Join(cgroupMount, l.cgroup(machine)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left = append(left, unified...); len(left) > 0 {
+		t.Errorf("cgroups are left: %v", left)
+	}
+}
+
+// runningProcess is a process and what tells it from a later one under its number.
+type runningProcess struct {
+	pid       int
+	name      string
+	namespace [3]string
+}
+
+// descendants are a process and all that come from it: of a namespace's first process, all in the namespace.
+func descendants(t *testing.T, ancestor int) []runningProcess {
+	t.Helper()
+	var found []runningProcess
+	for _, p := range allProcesses(t) {
+		for pid := p.PID; pid > 1; pid = stat(pid).PPID {
+			if pid == ancestor {
+				found = append(found, runningProcess{p.PID, stat(p.PID).Comm, namespaces(p.PID)})
+				break
+			}
+		}
+	}
+	return found
+}
+
+func allProcesses(t *testing.T) procfs.Procs {
+	t.Helper()
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return processes
+}
+
+func namespaces(pid int) (names [3]string) {
+	for i, kind := range []string{"mnt", "pid", "net"} {
+		names[i], _ = os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "ns", kind))
+	}
+	return names
+}
+
+// wantGone wants no process of those, and none at all in a namespace that they were in.
+func wantGone(t *testing.T, processes []runningProcess) {
+	t.Helper()
+	own := namespaces(os.Getpid())
+	for _, left := range allProcesses(t) {
+		if dead(left.PID) {
+			continue
+		}
+		now := namespaces(left.PID)
+		for i := range now {
+			in := func(p runningProcess) bool { return now[i] == p.namespace[i] }
+			if now[i] != "" && now[i] != own[i] && slices.ContainsFunc(processes, in) {
+				t.Errorf("process %d (%s) is left in a namespace of the cluster's", left.PID, stat(left.PID).Comm)
+				break
+			}
+		}
+	}
+}
+
+// dead is a process that only its parent still remembers.
+func dead(pid int) bool {
+	threads, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	return err != nil || len(threads) == 1 && stat(pid).State == "Z"
+}
+
+func hostInterfaces(t *testing.T) []string {
+	t.Helper()
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, i := range interfaces {
+		names = append(names, i.Name)
+	}
+	return names
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if err := killAndWait(t.Context(), pid); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exitCode(err error) int {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	return 0
+}

@@ -1,0 +1,378 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
+)
+
+// toolModule is a folder of chainsaw-tests/tools: a Go module that pins what is built from it.
+type toolModule struct {
+	name string
+	// main is the module whose version is named; empty where the folder is all there is.
+	main string
+	// own says that the folder holds the main package itself; else its go.mod has tool directives.
+	own bool
+	// cgo says that it is written in C too, and names its build tags.
+	cgo string
+	// stamp gives more linker flags for main's version.
+	stamp func(version string) string
+	// finish makes what is wanted besides the binaries.
+	finish func(ctx context.Context, b *build) error
+}
+
+var toolModules = []toolModule{
+	{name: "kubernetes", main: "k8s.io/kubernetes", stamp: kubernetesVersion},
+	{name: "etcd", main: "go.etcd.io/etcd/server/v3", own: true},
+	{name: "containerd", main: "github.com/containerd/containerd/v2"},
+	// Debian 12 has 1.1, which knows no user namespaces for pods.
+	{name: "runc", main: "github.com/opencontainers/runc", cgo: "seccomp"},
+	{name: "kyverno", main: "github.com/kyverno/kyverno", finish: kyvernoAssets},
+	{name: "helm", main: "helm.sh/helm/v4"},
+	{name: "chainsaw", main: "github.com/kyverno/chainsaw"},
+	{name: "controller-gen", main: "sigs.k8s.io/controller-tools"},
+	{name: "kwok", main: "sigs.k8s.io/kwok"},
+	{name: "pause", own: true, finish: pauseImage},
+}
+
+// build is one toolModule on its way into the cache.
+type build struct {
+	source  string // the module's folder in the checkout
+	work    string // for what is needed while building
+	out     string // gets bin/, images/ and other files
+	version string // of toolModule.main
+}
+
+// kubernetesVersion is what `kubectl version` and the nodes show; unstamped it is v0.0.0-master.
+func kubernetesVersion(version string) string {
+	const p = "k8s.io/component-base/version."
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	return fmt.Sprintf("-X %sgitVersion=%s -X %sgitMajor=%s -X %sgitMinor=%s", p, version, p, parts[0], p, parts[1])
+}
+
+// tools is the cached result of all modules.
+type tools struct{ dir string }
+
+func (t tools) bin() string          { return filepath.Join(t.dir, "bin") }
+func (t tools) images() string       { return filepath.Join(t.dir, "images") }
+func (t tools) kyvernoChart() string { return filepath.Join(t.dir, "kyverno-chart") }
+
+// locateTools names the cache directory that the modules under source belong in, built or not.
+func locateTools(source string) (tools, error) {
+	root, err := cacheRoot()
+	if err != nil {
+		return tools{}, err
+	}
+	sum := sha256.New()
+	for _, m := range toolModules {
+		key, err := m.key(source)
+		if err != nil {
+			return tools{}, err
+		}
+		fmt.Fprintln(sum, key)
+	}
+	return tools{filepath.Join(root, "all-"+hex.EncodeToString(sum.Sum(nil))[:16])}, nil
+}
+
+// ensureTools builds what the cache lacks. The first time takes some ten minutes of two cores.
+func ensureTools(ctx context.Context, source string) (tools, error) {
+	t, err := locateTools(source)
+	if err != nil || exists(t.dir) {
+		return t, err
+	}
+	root := filepath.Dir(t.dir)
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return tools{}, err
+	}
+	unlock, err := lock(ctx, filepath.Join(root, "lock"), "another run builds the tools")
+	if err != nil {
+		return tools{}, err
+	}
+	defer unlock()
+	if exists(t.dir) {
+		return t, nil
+	}
+	if err := removePartial(root); err != nil {
+		return tools{}, err
+	}
+	progress("building what the cache %s lacks; for all of it two processors take some ten minutes", root)
+	partial, err := os.MkdirTemp(root, "partial-")
+	if err != nil {
+		return tools{}, err
+	}
+	defer func() { _ = os.RemoveAll(partial) }()
+	whole := filepath.Join(partial, "out")
+	for _, m := range toolModules {
+		dir, err := m.ensure(ctx, source, root)
+		if err != nil {
+			return tools{}, err
+		}
+		if err := linkAll(dir, whole); err != nil {
+			return tools{}, err
+		}
+	}
+	return t, os.Rename(whole, t.dir)
+}
+
+// removePartial removes what builds that were killed have left.
+func removePartial(root string) error {
+	left, err := filepath.Glob(filepath.Join(root, "partial-*"))
+	for _, dir := range left {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// key is the module's name and a hash over all that decides what comes out of it.
+func (m toolModule) key(source string) (string, error) {
+	sum := sha256.New()
+	fmt.Fprintln(sum, runtime.GOOS, runtime.GOARCH, buildFlags)
+	if m.cgo != "" {
+		fmt.Fprintln(sum, m.cgo)
+	}
+	dir := filepath.Join(source, m.name)
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".mod", ".sum"}, filepath.Ext(p)) {
+			return err
+		}
+		content, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, p)
+		fmt.Fprintf(sum, "%s %d\n%s", rel, len(content), content)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("read the tools module %s: %w", m.name, err)
+	}
+	return m.name + "-" + hex.EncodeToString(sum.Sum(nil))[:16], nil
+}
+
+// ensure returns the module's own cache directory, building it where it is missing.
+func (m toolModule) ensure(ctx context.Context, source, root string) (string, error) {
+	key, err := m.key(source)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, key)
+	if exists(dir) {
+		return dir, nil
+	}
+	partial, err := os.MkdirTemp(root, "partial-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(partial) }()
+	b := &build{source: filepath.Join(source, m.name), work: partial, out: filepath.Join(partial, "out")}
+	err = step("build "+m.name, func() error { return m.build(ctx, b) })
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Rename(b.out, dir)
+}
+
+const buildFlags = "-mod=readonly -trimpath -buildvcs=false -ldflags=-s -w"
+
+func (m toolModule) build(ctx context.Context, b *build) error {
+	source, err := patched(ctx, b, m.main)
+	if err != nil {
+		return err
+	}
+	ldflags, what := "-s -w", "tool"
+	if m.own {
+		what = "."
+	}
+	if m.main != "" {
+		if b.version, err = goOutput(ctx, b.source, "list", "-m", "-f", "{{.Version}}", m.main); err != nil {
+			return err
+		}
+		if err := writeFile(filepath.Join(b.out, "versions", m.name), b.version+"\n"); err != nil {
+			return err
+		}
+	}
+	if m.stamp != nil {
+		ldflags += " " + m.stamp(b.version)
+	}
+	bin := filepath.Join(b.out, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	args := []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-tags=" + m.cgo, "-ldflags=" + ldflags, "-o", bin + "/", what}
+	_, err = goCommand(ctx, source, m.cgo != "", args...)
+	if err != nil || m.finish == nil {
+		return err
+	}
+	return m.finish(ctx, b)
+}
+
+// patched returns the folder to build in. If the module has a folder _patch, that is a copy, which builds a copy of the
+// main module with the files of _patch added.
+func patched(ctx context.Context, b *build, main string) (string, error) {
+	patch := filepath.Join(b.source, "_patch")
+	if !exists(patch) {
+		return b.source, nil
+	}
+	copied := filepath.Join(b.work, "source")
+	upstream, err := moduleDir(ctx, b.source, main)
+	if err != nil {
+		return "", err
+	}
+	if err := os.CopyFS(copied, os.DirFS(b.source)); err != nil {
+		return "", err
+	}
+	if err := os.CopyFS(filepath.Join(copied, "main"), os.DirFS(upstream)); err != nil {
+		return "", err
+	}
+	if err := os.CopyFS(filepath.Join(copied, "main"), os.DirFS(patch)); err != nil {
+		return "", fmt.Errorf("add %s to %s: %w", patch, main, err)
+	}
+	_, err = goOutput(ctx, copied, "mod", "edit", "-replace", main+"=./main")
+	return copied, err
+}
+
+// moduleDir downloads a module that the folder's go.mod requires, and says where it lies.
+func moduleDir(ctx context.Context, source, module string) (string, error) {
+	if _, err := goOutput(ctx, source, "mod", "download", module); err != nil {
+		return "", err
+	}
+	return goOutput(ctx, source, "list", "-m", "-f", "{{.Dir}}", module)
+}
+
+// kyvernoAssets packs Kyverno's admission controller as the two images that its Helm chart names, and copies the
+// chart out of the module.
+func kyvernoAssets(ctx context.Context, b *build) error {
+	for binary, repository := range map[string]string{"kyverno": "kyverno", "kyverno-init": "kyvernopre"} {
+		file := filepath.Join(b.out, "bin", binary)
+		err := writeImage(b, repository, image.Spec{
+			Ref:        "reg.kyverno.io/kyverno/" + repository + ":" + b.version,
+			Files:      map[string]string{"/ko-app/" + binary: file},
+			Dirs:       map[string]fs.FileMode{"/tmp": 0o777 | fs.ModeSticky},
+			Entrypoint: []string{"/ko-app/" + binary},
+			User:       "65532:65532",
+		})
+		if err != nil {
+			return err
+		}
+		if err := os.Remove(file); err != nil {
+			return err
+		}
+	}
+	return kyvernoChart(ctx, b)
+}
+
+// kyvernoChart completes the chart with dependencies that are not in its module. kyverno-api comes from the module of
+// that name. The other two (openreports, reports-server) are off by default, and are removed.
+func kyvernoChart(ctx context.Context, b *build) error {
+	kyverno, err := moduleDir(ctx, b.source, "github.com/kyverno/kyverno")
+	if err != nil {
+		return err
+	}
+	api, err := moduleDir(ctx, b.source, "github.com/kyverno/api")
+	if err != nil {
+		return err
+	}
+	chart := filepath.Join(b.out, "kyverno-chart")
+	if err := os.CopyFS(chart, os.DirFS(filepath.Join(kyverno, "charts/kyverno"))); err != nil {
+		return err
+	}
+	if err := os.CopyFS(filepath.Join(chart, "charts/kyverno-api"), os.DirFS(filepath.Join(api, "charts/kyverno-api"))); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(chart, "Chart.lock")); err != nil {
+		return err
+	}
+	file := filepath.Join(chart, "Chart.yaml")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	content, err = strikeDependencies(content, "openreports", "reports-server")
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return os.WriteFile(file, content, 0o644)
+}
+
+func pauseImage(_ context.Context, b *build) error {
+	return writeImage(b, "pause", image.Spec{
+		Ref:        pauseImageRef,
+		Files:      map[string]string{"/pause": filepath.Join(b.out, "bin/pause")},
+		Entrypoint: []string{"/pause"},
+		User:       "65535:65535",
+	})
+}
+
+func writeImage(b *build, name string, spec image.Spec) error {
+	dir := filepath.Join(b.out, "images")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return image.Write(filepath.Join(dir, name+".tar"), spec)
+}
+
+// goOutput is goCommand without cgo.
+func goOutput(ctx context.Context, dir string, args ...string) (string, error) {
+	return goCommand(ctx, dir, false, args...)
+}
+
+// goCommand runs the go command in a folder, apart from the caller's workspace and flags.
+func goCommand(ctx context.Context, dir string, cgo bool, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	enabled := "CGO_ENABLED=0"
+	if cgo {
+		enabled = "CGO_ENABLED=1"
+	}
+	cmd.Env = append(os.Environ(), enabled, "GOFLAGS=", "GOWORK=off")
+	out, err := output(cmd)
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", errors.New("the go command is not on PATH: install Go, then try again")
+	}
+	if err != nil {
+		return "", fmt.Errorf("in %s: %w", dir, err)
+	}
+	return out, nil
+}
+
+// toolsSource finds chainsaw-tests/tools of the checkout that the working directory or this program lies in.
+func toolsSource() (string, error) {
+	var starts []string
+	if wd, err := os.Getwd(); err == nil {
+		starts = append(starts, wd)
+	}
+	if exe, err := os.Executable(); err == nil {
+		starts = append(starts, filepath.Dir(exe))
+	}
+	for _, start := range starts {
+		for dir := start; ; dir = filepath.Dir(dir) {
+			source := filepath.Join(dir, "chainsaw-tests/tools")
+			if exists(filepath.Join(source, "kubernetes/go.mod")) {
+				return source, nil
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+		}
+	}
+	return "", errors.New("chainsaw-tests/tools is neither above the working directory nor above this program: run it inside the checkout")
+}
+
+func cacheRoot() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache directory: %w: set HOME or XDG_CACHE_HOME", err)
+	}
+	return filepath.Join(dir, "statefulsingleton/tools"), nil
+}

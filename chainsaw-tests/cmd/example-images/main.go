@@ -1,0 +1,107 @@
+// Command example-images makes the public images that the examples name out of Debian's packages, without Docker
+// and without a registry, and prints the archives' paths. The examples run with the public images just as well.
+package main
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
+)
+
+// sources are all that decides what the images hold, besides the versions of the packages.
+//
+//go:embed *.go docker-entrypoint.sh
+var sources embed.FS
+
+func main() {
+	flag.Usage = func() {
+		fmt.Fprint(os.Stderr, `example-images makes the public images that the examples name out of packages of Debian `+release+`, from the mirror that
+this machine's apt knows, and prints the paths of their archives. What it has made is kept in the cache directory
+(XDG_CACHE_HOME, below statefulsingleton/example-images): remove that to have it made again, of newer packages.
+
+Example:
+  for archive in $(bin/example-images); do bin/cluster load "$archive"; done
+`)
+	}
+	flag.Parse()
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "example-images:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return fmt.Errorf("find the cache directory: %w: set HOME or XDG_CACHE_HOME", err)
+	}
+	key, err := keyOf(sources)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(cache, "statefulsingleton/example-images", key)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, r := range recipes {
+		archive := filepath.Join(dir, r.name+".tar")
+		if err := r.ensure(archive); err != nil {
+			return fmt.Errorf("make %s: %w", r.image.Ref, err)
+		}
+		fmt.Println(archive)
+	}
+	return nil
+}
+
+// keyOf names the directory of what these sources make on machines of this kind.
+func keyOf(sources fs.FS) (string, error) {
+	sum := sha256.New()
+	fmt.Fprintln(sum, runtime.GOARCH)
+	err := fs.WalkDir(sources, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(sources, p)
+		fmt.Fprintf(sum, "%s %d\n%s", p, len(content), content)
+		return err
+	})
+	return hex.EncodeToString(sum.Sum(nil))[:16], err
+}
+
+// ensure makes the archive unless it is there.
+func (r recipe) ensure(archive string) error {
+	if _, err := os.Stat(archive); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	start := time.Now()
+	work, err := os.MkdirTemp("", "example-images-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	packages, err := download(work, r.packages, slices.Concat(setUp, r.without))
+	if err != nil {
+		return err
+	}
+	spec := r.image
+	spec.Root = filepath.Join(work, "root")
+	if err := r.layOut(spec.Root, packages); err != nil {
+		return err
+	}
+	if err := image.Write(archive, spec); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "made %s of %d packages in %s\n", spec.Ref, len(packages), time.Since(start).Round(time.Second))
+	return nil
+}

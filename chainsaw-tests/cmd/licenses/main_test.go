@@ -1,0 +1,174 @@
+package main
+
+import (
+	"debug/buildinfo"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// heading is what stands above a file: its module, the module's version and the file's path in it.
+var heading = regexp.MustCompile(`(?m)^={80}\n(\S+) (.+): (\S+)\n={80}$`)
+
+// What is linked into a program is told of, and nothing else, with the whole of its terms.
+func TestOfTheGate(t *testing.T) {
+	const gate = "../../../controller/cmd/gate"
+	binary := filepath.Join(t.TempDir(), "gate")
+	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-o", binary, ".")
+	build.Dir = gate
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build %s: %v\n%s", gate, err, out)
+	}
+	linked, err := buildinfo.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"Go " + linked.GoVersion}
+	for _, m := range linked.Deps {
+		want = append(want, m.Path+" "+m.Version)
+	}
+
+	text, err := licenses(gate, []string{runtime.GOOS + "/" + runtime.GOARCH})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, match := range heading.FindAllSubmatch(text, -1) {
+		got = append(got, string(match[1])+" "+string(match[2]))
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, slices.Compact(got)); diff != "" {
+		t.Errorf("what the gate is linked from, and whose terms are told (-want +got):\n%s", diff)
+	}
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	terms, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(root)), "LICENSE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), strings.TrimSpace(string(terms))) {
+		t.Error("Go's licence is not there as a whole")
+	}
+}
+
+// world is a program with what it is built from: some of it on Windows alone, some of it within something else.
+var world = map[string]string{
+	"go.mod": `module example.com/program
+
+go 1.26
+
+require (
+	example.com/mit v1.0.0
+	example.com/none v1.0.0
+	example.com/windows v1.0.0
+)
+
+replace (
+	example.com/mit => ./mit
+	example.com/none => ./none
+	example.com/windows => ./windows
+)
+`,
+	"LICENSE":               "of the program's own module",
+	"program/main.go":       "package main\n\nimport _ \"example.com/mit/forked/part\"\n\nfunc main() {}\n",
+	"program/on_windows.go": "//go:build windows\n\npackage main\n\nimport _ \"example.com/windows\"\n",
+	"careless/main.go":      "package main\n\nimport _ \"example.com/none\"\n\nfunc main() {}\n",
+
+	"mit/go.mod":               "module example.com/mit\n",
+	"mit/LICENSE.txt":          "of all of it",
+	"mit/NOTICE":               "by whom it is",
+	"mit/license.go":           "package mit\n",
+	"mit/README":               "what it is",
+	"mit/forked/COPYING":       "of what was forked",
+	"mit/forked/part/part.go":  "package part\n",
+	"mit/other/LICENSE":        "of what the program has not",
+	"mit/other/other.go":       "package other\n",
+	"none/go.mod":              "module example.com/none\n",
+	"none/none.go":             "package none\n",
+	"windows/go.mod":           "module example.com/windows\n",
+	"windows/Licence-of-it.md": "of what Windows needs",
+	"windows/windows.go":       "package windows\n",
+}
+
+// enter makes the world, and is in it until the test ends.
+func enter(t *testing.T) {
+	t.Helper()
+	root := t.TempDir()
+	for name, content := range world {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(root)
+}
+
+func TestFiles(t *testing.T) {
+	mit := []string{"example.com/mit LICENSE.txt: of all of it", "example.com/mit NOTICE: by whom it is", "example.com/mit forked/COPYING: of what was forked"}
+	tests := map[string]struct {
+		platforms []string
+		want      []string
+	}{
+		"one platform":     {[]string{"linux/amd64"}, mit},
+		"either of two":    {[]string{"linux/amd64", "windows/arm64"}, append(slices.Clone(mit), "example.com/windows Licence-of-it.md: of what Windows needs")},
+		"the same, turned": {[]string{"windows/arm64", "linux/amd64"}, append(slices.Clone(mit), "example.com/windows Licence-of-it.md: of what Windows needs")},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			enter(t)
+			text, err := licenses("./program", test.platforms)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			headings := heading.FindAllSubmatchIndex(text, -1)
+			for i, at := range headings {
+				end := len(text)
+				if i+1 < len(headings) {
+					end = headings[i+1][0]
+				}
+				path, file := string(text[at[2]:at[3]]), string(text[at[6]:at[7]])
+				if path != "Go" {
+					got = append(got, path+" "+file+": "+strings.TrimSpace(string(text[at[1]:end])))
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("what is told of the modules (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestErrors(t *testing.T) {
+	tests := map[string]struct {
+		program, platform string
+		want              string
+	}{
+		"a module without terms": {"./careless", "linux/amd64", "example.com/none v1.0.0 has no licence in "},
+		"no such program":        {"./missing", "linux/amd64", "go list ./missing for linux/amd64: "},
+		"no platform":            {"./program", "linux", `"linux" is no platform: give it as linux/amd64`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			enter(t)
+			text, err := licenses(test.program, []string{test.platform})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v with text %q, want %q", err, text, test.want)
+			}
+		})
+	}
+}

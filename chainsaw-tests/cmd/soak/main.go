@@ -1,0 +1,123 @@
+// Command soak requests handoffs of singletons while parts of the cluster fail at random. It checks that two processes
+// never ran at once, and that each singleton has a holder after the faults. It runs by `make soak`, on a cluster that
+// it may break. What is done is derived from the seed alone; when it meets what is under way then, is up to the
+// machine.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+func main() {
+	o := options{}
+	flag.Uint64Var(&o.seed, "seed", 0, "what the faults are derived from; 0 takes one at random")
+	flag.IntVar(&o.handoffs, "handoffs", 200, "how many handoffs there shall be at least")
+	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "how long they may take in all")
+	flag.StringVar(&o.out, "out", "dist/soak", "directory of what is kept: the log of the faults, the controller's logs and, after a failure, the journals")
+	flag.Parse()
+	if o.seed == 0 {
+		o.seed = uint64(rand.Uint32())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	fmt.Printf("soak: seed %d, %d handoffs\n", o.seed, o.handoffs)
+	if err := soak(ctx, o); err != nil {
+		fmt.Fprintf(os.Stderr, "soak: %v\nsoak: once more: make soak SEED=%d HANDOFFS=%d\n", err, o.seed, o.handoffs)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	seed     uint64
+	handoffs int
+	limit    time.Duration
+	out      string
+}
+
+func soak(ctx context.Context, o options) error {
+	w, err := world.Connect(ctx, ".")
+	if err != nil {
+		return err
+	}
+	r, err := newRun(w, o)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.file.Close() }()
+	err = r.all(ctx)
+	// Also after an error or an interrupt.
+	after := context.WithoutCancel(ctx)
+	if err != nil {
+		if kept := r.evidence(after); kept != nil {
+			err = errors.Join(err, fmt.Errorf("keep the evidence: %w", kept))
+		}
+		return fmt.Errorf("%w\nThe log of the faults, the journals and the controller's logs are in %s", err, o.out)
+	}
+	return r.remove(after)
+}
+
+// all is the whole soak: begin, break, mend, judge.
+func (r *run) all(ctx context.Context) error {
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	stormErr := r.storm(ctx)
+	calmErr := r.calm(context.WithoutCancel(ctx))
+	r.table(os.Stdout)
+	return errors.Join(stormErr, calmErr)
+}
+
+// storm breaks things until there were handoffs enough.
+func (r *run) storm(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	defer cancel()
+	var actors sync.WaitGroup
+	failed := make(chan error, 1)
+	for _, a := range r.actors {
+		actors.Go(func() { a.act(ctx) })
+	}
+	actors.Go(func() {
+		if err := r.breakThings(ctx); err != nil {
+			failed <- err
+		}
+	})
+	err := r.follow(ctx, failed)
+	cancel()
+	actors.Wait()
+	return err
+}
+
+// follow prints how it goes, until there were handoffs enough or something is wrong.
+func (r *run) follow(ctx context.Context, failed <-chan error) error {
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("only %d of %d handoffs within %s: %w", r.total().handoffs, r.handoffs, r.limit, ctx.Err())
+		case <-tick.C:
+		}
+		total := r.judge(ctx)
+		fmt.Printf("soak: %4d s: %d/%d handoffs, %d faults, %d overlaps; now: %s\n",
+			int(time.Since(r.start).Seconds()), total.handoffs, r.handoffs, total.faults, total.overlaps+total.stale, r.now())
+		switch {
+		case total.overlaps+total.stale > 0:
+			return fmt.Errorf("two ran: %d overlaps, %d stale tokens", total.overlaps, total.stale)
+		case total.handoffs >= r.handoffs:
+			return nil
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// kinds are the singletons of a soak.
+var kinds = []world.Options{
+	{},
+	{Barrier: true},
+	{StatefulSet: true},
+	{StatefulSet: true, Barrier: true},
+	{Env: map[string]string{"STOP_SECONDS": "3"}},
+	{Barrier: true, Env: map[string]string{"STOP_SECONDS": "0", "START_SECONDS": "2"}},
+}
+
+// run is one soak.
+type run struct {
+	*world.World
+	options
+	start  time.Time
+	actors []*actor
+	// file gets a line for each thing that is done.
+	file *os.File
+
+	mu sync.Mutex
+	// done counts what was done, by name.
+	done map[string]int
+	// struck counts the faults among it.
+	struck int
+	// under are the faults that are under way.
+	under []string
+	// kills counts the logs that were kept of controllers before they were killed.
+	kills int
+	// last is what the journals told last.
+	last totals
+	// unheld are the singletons that had no holder in the end.
+	unheld int
+}
+
+type totals struct {
+	handoffs, faults, overlaps, stale int
+	worst                             time.Duration
+}
+
+func newRun(w *world.World, o options) (*run, error) {
+	if err := errors.Join(os.RemoveAll(o.out), os.MkdirAll(o.out, 0o755)); err != nil {
+		return nil, err
+	}
+	file, err := os.Create(filepath.Join(o.out, "faults.log"))
+	return &run{World: w, options: o, start: time.Now(), file: file, done: map[string]int{}}, err
+}
+
+// begin makes the singletons.
+func (r *run) begin(ctx context.Context) error {
+	r.actors = make([]*actor, len(kinds))
+	failed := make([]error, len(kinds))
+	var made sync.WaitGroup
+	for i, kind := range kinds {
+		made.Go(func() {
+			var s *world.Singleton
+			s, failed[i] = r.NewSingleton(ctx, "soak", kind)
+			r.actors[i] = &actor{r, s, kind, rand.New(rand.NewPCG(r.seed, uint64(1+i)))}
+		})
+	}
+	made.Wait()
+	return errors.Join(failed...)
+}
+
+// count writes down that something was done, to one singleton or to the cluster.
+func (r *run) count(singleton, what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done[what]++
+	if singleton == "" {
+		r.struck++
+		singleton = "cluster"
+	}
+	r.note(singleton, what)
+}
+
+// missed writes down that a fault could not be done, as where it met what another one
+// had ended.
+func (r *run) missed(b blow, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done["missed: "+b.fault.name]++
+	r.note("cluster", fmt.Sprintf("%s was missed: %v", b, err))
+}
+
+func (r *run) note(whom, what string) {
+	_, _ = fmt.Fprintf(r.file, "%s %s: %s\n", time.Now().UTC().Format(time.RFC3339Nano), whom, what)
+}
+
+// begins tells that a fault is under way, until what it returns is called.
+func (r *run) begins(b blow) (ends func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.under = append(r.under, b.String())
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		i := slices.Index(r.under, b.String())
+		r.under = slices.Delete(r.under, i, i+1)
+		r.note("cluster", b.String()+" is over")
+	}
+}
+
+func (r *run) now() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.under) == 0 {
+		return "nothing"
+	}
+	return strings.Join(r.under, ", ")
+}
+
+// judge reads all journals.
+func (r *run) judge(ctx context.Context) totals {
+	var t totals
+	for _, a := range r.actors {
+		s, _ := a.Check(ctx) // what it calls an error is counted
+		t.handoffs += len(s.Handoffs)
+		t.overlaps += s.Overlaps
+		t.stale += s.Stale
+		for _, h := range s.Handoffs {
+			if h.GapMilliseconds != nil {
+				t.worst = max(t.worst, time.Duration(*h.GapMilliseconds)*time.Millisecond)
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t.faults = r.struck
+	r.last = t
+	return t
+}
+
+func (r *run) total() totals {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+// calm mends the cluster, and wants a holder of every singleton.
+func (r *run) calm(ctx context.Context) error {
+	fmt.Println("soak: the faults stop")
+	if err := errors.Join(r.Cluster(ctx, "up"), r.AwaitWhole(ctx)); err != nil {
+		return err
+	}
+	var failed []error
+	if r.total().faults == 0 {
+		failed = append(failed, fmt.Errorf("no fault was done, see %s", r.file.Name()))
+	}
+	for _, a := range r.actors {
+		err := world.Await(ctx, a.Namespace+": one replica", func(ctx context.Context) error {
+			return errors.Join(a.Scale(ctx, 1), a.TryAgain(ctx))
+		})
+		if err = errors.Join(err, a.AwaitHolder(ctx, 1)); err != nil {
+			r.unheld++
+			failed = append(failed, err)
+		}
+		_, err = a.Check(ctx)
+		failed = append(failed, err)
+	}
+	r.judge(ctx)
+	return errors.Join(failed...)
+}
+
+func (r *run) table(out io.Writer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(what string, value any) { _, _ = fmt.Fprintf(table, "%s\t%v\n", what, value) }
+	_, _ = fmt.Fprintln(table)
+	for _, name := range slices.Sorted(maps.Keys(r.done)) {
+		row("  "+name, r.done[name])
+	}
+	row("seed", r.seed)
+	row("time", time.Since(r.start).Round(time.Second))
+	row("singletons", len(r.actors))
+	row("faults", r.struck)
+	row("handoffs", r.last.handoffs)
+	row("worst gap (where it was written down)", r.last.worst)
+	row("overlaps", r.last.overlaps)
+	row("stale tokens", r.last.stale)
+	row("singletons without a holder", r.unheld)
+	_ = table.Flush()
+}
+
+// killController keeps the logs that are lost with the pods.
+func (r *run) killController(ctx context.Context) error {
+	r.mu.Lock()
+	r.kills++
+	file := filepath.Join(r.out, fmt.Sprintf("controller-%d.log", r.kills))
+	r.mu.Unlock()
+	if err := r.ControllerLogs(ctx, file); err != nil {
+		r.note("cluster", err.Error())
+	}
+	return r.KillController(ctx)
+}
+
+func (r *run) stopLeader(ctx context.Context) error {
+	leader, err := r.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	return r.Cluster(ctx, "process", "stop", "manager", "--on", leader.Spec.NodeName)
+}
+
+// drain lets no pod come to the node, and evicts every holder of it. An eviction that
+// is refused waits for the one that takes over: the cordon has it come.
+func (r *run) drain(ctx context.Context, node string) error {
+	if err := r.Cordon(ctx, node, true); err != nil {
+		return err
+	}
+	for _, a := range r.actors {
+		pod, err := a.Holder(ctx)
+		if err != nil || pod.Spec.NodeName != node {
+			continue // nobody holds there
+		}
+		if err := a.Evict(ctx); err != nil && !apierrors.IsTooManyRequests(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// evidence keeps what tells of a failure.
+func (r *run) evidence(ctx context.Context) error {
+	failed := []error{r.Evidence(ctx, r.out)}
+	for _, a := range r.actors {
+		if a != nil && a.Singleton != nil {
+			failed = append(failed, os.CopyFS(filepath.Join(r.out, "journals", a.Namespace), os.DirFS(a.Dir)))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (r *run) remove(ctx context.Context) error {
+	var failed []error
+	for _, a := range r.actors {
+		failed = append(failed, a.Remove(ctx))
+	}
+	return errors.Join(failed...)
+}

@@ -1,0 +1,171 @@
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+var (
+	// command is a line that a reader takes for one to type in.
+	command = regexp.MustCompile(`^\s*(\$ |(kubectl|helm|make|flux|argocd|kyverno|curl) )`)
+	// notRun is how a block of commands begins that nobody runs.
+	notRun = regexp.MustCompile(`^shell not run: .+`)
+	// placeholder is what the reader would have to fill in.
+	placeholder = regexp.MustCompile(`<[a-z][a-z -]*>`)
+)
+
+// Every command of the pages is run as it is written, by make pages or make e2e, or it says why not.
+func TestEveryCommandIsRun(t *testing.T) {
+	for _, page := range pages(t) {
+		for _, problem := range commandsNotRun(read(t, page)) {
+			t.Errorf("%s: %s", page, problem)
+		}
+	}
+}
+
+func TestCommandsNotRun(t *testing.T) {
+	tests := map[string]struct {
+		page string
+		want []string
+	}{
+		"run":             {"```sh\nkubectl get stfs\n```\n", nil},
+		"says why not":    {"```shell not run: it empties a node\nkubectl drain <node>\n```\n", nil},
+		"output":          {"```console\nnode/node-2 cordoned\n```\n", nil},
+		"inline":          {"Then `kubectl get stfs` tells.\n", nil},
+		"no reason":       {"```shell not run:\nkubectl get stfs\n```\n", []string{`"kubectl get stfs" stands in no sh block, so nobody runs it`}},
+		"prompt":          {"```console\n$ date\n```\n", []string{`"$ date" stands in no sh block, so nobody runs it`}},
+		"in another":      {"```yaml\na: b\n```\n```\nhelm list\n```\n", []string{`"helm list" stands in no sh block, so nobody runs it`}},
+		"indented":        {"1. Do\n\n   ```sh\n   kubectl get stfs\n   ```\n", []string{`"   kubectl get stfs" stands in no sh block, so nobody runs it`}},
+		"to be filled in": {"```sh\nkubectl drain <node name>\n```\n", []string{`"kubectl drain <node name>" can't be run as it is written`}},
+		"heredoc":         {"```sh\nkubectl apply -f - <<EOF\nEOF\n```\n", []string{`"kubectl apply -f - <<EOF" writes down what is applied: have it be a file of examples`}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, commandsNotRun(tc.page)); diff != "" {
+				t.Errorf("problems (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// commandsNotRun says which commands of a page chainsaw-tests/scripts/commands.awk does not print,
+// or nobody could run.
+func commandsNotRun(page string) (problems []string) {
+	for _, b := range blocksOf(page) {
+		for _, line := range b.lines {
+			switch {
+			case notRun.MatchString(b.info):
+			case b.info != "sh" && command.MatchString(line):
+				problems = append(problems, fmt.Sprintf("%q stands in no sh block, so nobody runs it", line))
+			case b.info == "sh" && placeholder.MatchString(line):
+				problems = append(problems, fmt.Sprintf("%q can't be run as it is written", line))
+			case b.info == "sh" && strings.Contains(line, "<<"):
+				problems = append(problems, fmt.Sprintf("%q writes down what is applied: have it be a file of examples", line))
+			}
+		}
+	}
+	return problems
+}
+
+// block is a piece of a page that stands between fences.
+type block struct {
+	// info is what its first fence says it is, with the blanks before that.
+	info  string
+	lines []string
+}
+
+func blocksOf(page string) (blocks []block) {
+	inside := false
+	for line := range strings.Lines(page) {
+		line = strings.TrimSuffix(line, "\n")
+		before, after, found := strings.Cut(line, "```")
+		switch isFence := found && strings.TrimSpace(before) == ""; {
+		case isFence && inside:
+			inside = false
+		case isFence:
+			inside = true
+			blocks = append(blocks, block{info: before + after})
+		case inside:
+			last := &blocks[len(blocks)-1]
+			last.lines = append(last.lines, line)
+		}
+	}
+	return blocks
+}
+
+// The index leads to every page.
+func TestIndexIsComplete(t *testing.T) {
+	index := read(t, "README.md")
+	for _, page := range pages(t) {
+		// A page in a folder is led to from the page that it belongs to.
+		if filepath.Dir(page) == "." && page != "README.md" && !strings.Contains(index, "]("+page+")") {
+			t.Errorf("README.md does not lead to %s", page)
+		}
+	}
+}
+
+// Each example has a README, whose commands the case chainsaw-tests/cases/examples/examples runs.
+func TestEachExampleIsRun(t *testing.T) {
+	examples, err := filepath.Glob("../examples/*")
+	if err != nil || len(examples) == 0 {
+		t.Fatalf("examples: %v, %v", examples, err)
+	}
+	var want []string
+	for _, example := range examples {
+		want = append(want, filepath.Base(example))
+		apply := "\nkubectl apply -f examples/" + filepath.Base(example) + "\n"
+		if !strings.Contains(read(t, filepath.Join(example, "README.md")), apply) {
+			t.Errorf("%s/README.md does not say %q", example, apply)
+		}
+	}
+	var test struct {
+		Spec struct {
+			Scenarios []struct {
+				Bindings []struct{ Name, Value string }
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../chainsaw-tests/cases/examples/examples/chainsaw-test.yaml")), &test); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, scenario := range test.Spec.Scenarios {
+		for _, binding := range scenario.Bindings {
+			if binding.Name == "example" {
+				got = append(got, binding.Value)
+			}
+		}
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("scenarios of chainsaw-tests/cases/examples/examples (-want +got):\n%s", diff)
+	}
+}
+
+// pages are those of this folder and the folders in it, the README, the chart's and the examples'.
+func pages(t *testing.T) []string {
+	t.Helper()
+	all, err := filepath.Glob("../examples/*/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, "../README.md", "../charts/statefulsingleton/README.md")
+	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -1,0 +1,162 @@
+package docs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+)
+
+var (
+	testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Z][A-Za-z]*)`")
+	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z][A-Za-z]*)\(`)
+	caseName = regexp.MustCompile("`(chainsaw-tests/[a-z/-]+)`")
+	linkTo   = regexp.MustCompile(`\]\(([^):#]+)[#)]`)
+	anchorTo = regexp.MustCompile(`\]\(([^):#]*)#([^)]+)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	// unspoken is what GitHub leaves out of a heading's anchor.
+	unspoken = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// No claim without the test that carries it: a test that a page names is there.
+func TestWhatPagesNameExists(t *testing.T) {
+	tests := testsOfTheTree(t)
+	for _, page := range markdown(t) {
+		text := read(t, page)
+		for _, name := range testName.FindAllStringSubmatch(text, -1) {
+			if !tests[name[1]] {
+				t.Errorf("%s names %s, which is no test", page, name[1])
+			}
+		}
+		for _, name := range caseName.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join("..", name[1])); err != nil {
+				t.Errorf("%s names a case that is not there: %v", page, err)
+			}
+		}
+		for _, link := range linkTo.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), link[1])); err != nil {
+				t.Errorf("%s links to what is not there: %v", page, err)
+			}
+		}
+		for _, link := range anchorTo.FindAllStringSubmatch(text, -1) {
+			target := page
+			if link[1] != "" {
+				target = filepath.Join(filepath.Dir(page), link[1])
+			}
+			if !slices.Contains(anchorsOf(read(t, target)), link[2]) {
+				t.Errorf("%s links to heading %s of %s, which is not there", page, link[2], target)
+			}
+		}
+	}
+}
+
+// anchorsOf are those of the page's headings, as GitHub names them.
+func anchorsOf(page string) (anchors []string) {
+	for _, title := range heading.FindAllStringSubmatch(page, -1) {
+		anchors = append(anchors, strings.ReplaceAll(unspoken.ReplaceAllString(strings.ToLower(title[1]), ""), " ", "-"))
+	}
+	return anchors
+}
+
+// The figures of the pages are those of the file that the benchmark wrote. Where there
+// is none, there is no figure.
+func TestFiguresAreTheMeasuredOnes(t *testing.T) {
+	table, err := figures.Between(read(t, "../README.md"))
+	if err != nil {
+		t.Fatalf("README.md: %v", err)
+	}
+	results, err := figures.Read("benchmarks/gap.json")
+	if errors.Is(err, fs.ErrNotExist) {
+		if table != "" {
+			t.Errorf("README.md has figures, and no benchmarks/gap.json: %s", table)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured := *results
+	measured.Rows = slices.Clone(results.Rows)
+	measured.Compute()
+	if diff := cmp.Diff(*results, measured); diff != "" {
+		t.Errorf("benchmarks/gap.json is not what its samples give (-file +samples):\n%s", diff)
+	}
+	tests := map[string]struct {
+		got  string
+		make func() (string, error)
+	}{
+		"README.md":          {table, func() (string, error) { return results.Summary("docs/benchmarks") }},
+		"benchmarks/gap.md":  {read(t, "benchmarks/gap.md"), results.Page},
+		"benchmarks/gap.svg": {read(t, "benchmarks/gap.svg"), results.Picture},
+	}
+	for name, tc := range tests {
+		want, err := tc.make()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(want, tc.got); diff != "" {
+			t.Errorf("%s is not what benchmarks/gap.json gives, run make bench-report (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// So are those of many singletons.
+func TestScaleIsTheMeasuredOne(t *testing.T) {
+	got, err := figures.Between(read(t, "benchmarks/scale.md"))
+	if err != nil {
+		t.Fatalf("benchmarks/scale.md: %v", err)
+	}
+	measured, err := results.Read("benchmarks/scale.json")
+	if errors.Is(err, fs.ErrNotExist) {
+		if got != "" {
+			t.Errorf("benchmarks/scale.md has figures, and no benchmarks/scale.json: %s", got)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := measured.Tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("benchmarks/scale.md is not what benchmarks/scale.json gives, run make bench-report (-want +got):\n%s", diff)
+	}
+}
+
+func testsOfTheTree(t *testing.T) map[string]bool {
+	t.Helper()
+	tests := map[string]bool{}
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		for _, name := range testFunc.FindAllStringSubmatch(read(t, path), -1) {
+			tests[name[1]] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tests
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

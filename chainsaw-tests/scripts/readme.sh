@@ -1,0 +1,50 @@
+#!/bin/bash
+# Runs the commands of the README, and of the chart's, as they are written, in the cluster that the chart is installed
+# in. The caller of this script runs the make commands. Then it installs the manifests of a release, and uninstalls
+# them, as the chart's README says.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+# What still bears a finalizer of the project's. Just after the API server has started, the namespace controller can
+# overlook objects, which then belong to a namespace that no longer exists and cannot be changed.
+stuck() {
+  kubectl get pods,statefulsingletons -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.kind}/{.metadata.name} {.metadata.finalizers}{"\n"}{end}' |
+    while read -r namespace object; do
+      case $object in *apps.statefulsingleton.com/*) ;; *) continue ;; esac
+      if kubectl get namespace "$namespace" >/dev/null 2>&1; then echo "$namespace $object"; fi
+    done
+}
+
+echo "== helm uninstall, while pods hold"
+helm uninstall statefulsingleton --namespace statefulsingleton --wait
+left=$(stuck; kubectl get clusterpolicies -l app.kubernetes.io/managed-by=statefulsingleton -o name)
+if [ -n "$left" ]; then
+  echo "helm uninstall left behind: $left" >&2
+  exit 1
+fi
+kubectl delete namespace demo --ignore-not-found --timeout=60s
+
+echo "== The commands of the README and of the chart's"
+bash -eux -o pipefail -c "$(awk -f chainsaw-tests/scripts/commands.awk README.md charts/statefulsingleton/README.md | grep -v '^make ')"
+
+echo "== The manifests of a release"
+make release-manifest helm=helm
+(
+  set -x
+  cd dist/release
+  kubectl apply -f statefulsingleton-crds.yaml
+  kubectl apply -f statefulsingleton.yaml
+  kubectl rollout status --namespace statefulsingleton deployment/statefulsingleton --timeout=3m
+  kubectl apply -f ../../examples/quickstart
+  kubectl rollout status deployment/quickstart --timeout=2m
+  kubectl wait --for=condition=Ready stfs/quickstart --timeout=1m
+  kubectl apply -f statefulsingleton-uninstall.yaml
+  kubectl wait --namespace statefulsingleton --for=condition=Complete job/statefulsingleton-uninstall --timeout=5m
+  kubectl delete -f statefulsingleton-uninstall.yaml -f statefulsingleton.yaml --ignore-not-found --timeout=3m
+)
+left=$(stuck; kubectl get clusterpolicies -l app.kubernetes.io/managed-by=statefulsingleton -o name)
+if [ -n "$left" ]; then
+  echo "the manifests left behind: $left" >&2
+  exit 1
+fi
+kubectl delete -f examples/quickstart --timeout=1m
