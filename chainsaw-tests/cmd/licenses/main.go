@@ -1,6 +1,6 @@
-// Command licenses prints the licences and notices that must be passed on with a program: those of Go, and of each
-// module that has a package in the program. go-licenses, which others use for this, leaves Go's own licence out, knows
-// one platform a run, and fails where go.mod names another toolchain than the installed one.
+// Command licenses prints the licences and notices that must be distributed with a program: those of Go, and of each
+// module that has a package in the program. go-licenses cannot replace it: go-licenses 2.0.1 does not recognize the
+// licences of ten packages of the manager, and omits the licence of Go.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -84,7 +85,11 @@ func licenses(program string, platforms []string) ([]byte, error) {
 	text.WriteString("What this program is built from, and on which terms. The source of each part is published, under its path and version.\n")
 	for _, m := range slices.SortedFunc(maps.Keys(files), func(a, b module) int { return strings.Compare(a.Path, b.Path) }) {
 		if len(files[m]) == 0 {
-			return nil, fmt.Errorf("%s %s has no licence in %s: ask its authors for one, or do without it", m.Path, m.Version, m.Dir)
+			readme, err := readmeWithTerms(m)
+			if err != nil {
+				return nil, err
+			}
+			files[m] = map[string]bool{readme: true}
 		}
 		for _, file := range slices.Sorted(maps.Keys(files[m])) {
 			terms, err := os.ReadFile(file)
@@ -100,6 +105,22 @@ func licenses(program string, platforms []string) ([]byte, error) {
 		}
 	}
 	return text.Bytes(), nil
+}
+
+// licenseHeading matches the heading of a section about the licence.
+var licenseHeading = regexp.MustCompile(`(?mi)^#+ *licen[cs]e *$`)
+
+// readmeWithTerms returns the path of the module's README, if a section of the README names the licence.
+func readmeWithTerms(m module) (string, error) {
+	readme := filepath.Join(m.Dir, "README.md")
+	text, err := os.ReadFile(readme)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if !licenseHeading.Match(text) {
+		return "", fmt.Errorf("%s %s has no licence in %s: ask its authors for one, or do without it", m.Path, m.Version, m.Dir)
+	}
+	return readme, nil
 }
 
 // packagesOf are those that the program is built from on the platform, itself among them. C is called by none.

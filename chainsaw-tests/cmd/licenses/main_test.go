@@ -71,17 +71,19 @@ go 1.26
 require (
 	example.com/mit v1.0.0
 	example.com/none v1.0.0
+	example.com/readme v1.0.0
 	example.com/windows v1.0.0
 )
 
 replace (
 	example.com/mit => ./mit
 	example.com/none => ./none
+	example.com/readme => ./readme
 	example.com/windows => ./windows
 )
 `,
 	"LICENSE":               "of the program's own module",
-	"program/main.go":       "package main\n\nimport _ \"example.com/mit/forked/part\"\n\nfunc main() {}\n",
+	"program/main.go":       "package main\n\nimport _ \"example.com/mit/forked/part\"\nimport _ \"example.com/readme\"\n\nfunc main() {}\n",
 	"program/on_windows.go": "//go:build windows\n\npackage main\n\nimport _ \"example.com/windows\"\n",
 	"careless/main.go":      "package main\n\nimport _ \"example.com/none\"\n\nfunc main() {}\n",
 
@@ -94,6 +96,9 @@ replace (
 	"mit/forked/part/part.go":  "package part\n",
 	"mit/other/LICENSE":        "of what the program has not",
 	"mit/other/other.go":       "package other\n",
+	"readme/go.mod":            "module example.com/readme\n",
+	"readme/README.md":         "# Text\n\n## License\n\nof the README\n",
+	"readme/readme.go":         "package readme\n",
 	"none/go.mod":              "module example.com/none\n",
 	"none/none.go":             "package none\n",
 	"windows/go.mod":           "module example.com/windows\n",
@@ -117,8 +122,17 @@ func enter(t *testing.T) {
 	t.Chdir(root)
 }
 
+// Each dependency of the released programs has a licence.
+func TestReleasedPrograms(t *testing.T) {
+	for _, program := range []string{"manager", "gate", "kubectl-stfs"} {
+		if _, err := licenses("../../../controller/cmd/"+program, []string{"linux/amd64", "linux/arm64"}); err != nil {
+			t.Errorf("%s: %v", program, err)
+		}
+	}
+}
+
 func TestFiles(t *testing.T) {
-	mit := []string{"example.com/mit LICENSE.txt: of all of it", "example.com/mit NOTICE: by whom it is", "example.com/mit forked/COPYING: of what was forked"}
+	mit := []string{"example.com/mit LICENSE.txt: of all of it", "example.com/mit NOTICE: by whom it is", "example.com/mit forked/COPYING: of what was forked", "example.com/readme README.md: # Text\n\n## License\n\nof the README"}
 	tests := map[string]struct {
 		platforms []string
 		want      []string
