@@ -96,12 +96,12 @@ soak: own-cluster install bin/soak ## Run HANDOFFS (200) handoffs under random f
 BENCH ?=
 .PHONY: bench
 bench: own-cluster install bin/bench ## Measure the downtime of handoffs beside that of Kubernetes' own strategies; about three hours
-	$(in_cluster) bin/bench -out docs/benchmarks/gap.json $(BENCH)
+	$(in_cluster) bin/bench -summary docs/benchmarks/gap.json $(BENCH)
 	$(MAKE) bench-report
 
 .PHONY: bench-report
 bench-report: bin/bench bin/bench-scale ## Write the pages of the last make bench and make bench-scale
-	bin/bench -report -out docs/benchmarks/gap.json -readme README.md
+	bin/bench -report -summary docs/benchmarks/gap.json -readme README.md
 	bin/bench-scale -report
 
 # Flags of chainsaw-tests/cmd/bench-scale.

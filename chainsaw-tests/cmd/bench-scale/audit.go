@@ -13,7 +13,7 @@ import (
 
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -45,7 +45,7 @@ func auditLogs() ([]string, error) {
 
 // countRequests counts what the controller asked of the API server about the singletons. What is
 // of no namespace and no singleton's policy, as a node, counts too.
-func countRequests(h *results.Handoffs, all []singleton, begin, end time.Time) error {
+func countRequests(h *figures.Handoffs, all []singleton, begin, end time.Time) error {
 	files, err := auditLogs()
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func eachEvent(file string, do func(*event)) error {
 }
 
 // share makes, of what all took, what one took, to a hundredth.
-func share(h *results.Handoffs, among int) {
+func share(h *figures.Handoffs, among int) {
 	one := func(all float64) float64 { return math.Round(all/float64(among)*100) / 100 }
 	h.Writes, h.DryRuns, h.Reads = one(h.Writes), one(h.DryRuns), one(h.Reads)
 	for name, all := range h.Requests {
@@ -102,7 +102,7 @@ func share(h *results.Handoffs, among int) {
 	}
 }
 
-func count(h *results.Handoffs, e *event) {
+func count(h *figures.Handoffs, e *event) {
 	name := e.Verb + " " + e.ObjectRef.Resource
 	if e.ObjectRef.Subresource != "" {
 		name += "/" + e.ObjectRef.Subresource

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,13 +15,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -52,7 +57,7 @@ func forAll(ctx context.Context, all []singleton, do func(context.Context, singl
 
 // grow adds singletons up to the step's number, has them share policies where the step is
 // about that, and waits until each holds whose policy works.
-func (r *run) grow(ctx context.Context, step *results.Step) error {
+func (r *run) grow(ctx context.Context, step *figures.Step) error {
 	begin := time.Now()
 	if step.PolicyPer == policies.PerNamespace {
 		if err := setValues(ctx, step.PolicyPer, kwokUser); err != nil {
@@ -84,7 +89,7 @@ func (r *run) grow(ctx context.Context, step *results.Step) error {
 		known[s] = true
 	}
 	for _, s := range r.made {
-		if r.observer.injected(s, policyOf(s, step.PolicyPer)) && !known[s] {
+		if r.injected(s, step.PolicyPer) && !known[s] {
 			fresh = append(fresh, s)
 		}
 	}
@@ -92,7 +97,7 @@ func (r *run) grow(ctx context.Context, step *results.Step) error {
 		return err
 	}
 	r.served = append(r.served, fresh...)
-	return r.awaitHolders(ctx, r.served)
+	return r.awaitSettled(ctx, r.served, 1)
 }
 
 // makeRoom takes the policies of single singletons away where their webhooks leave no room
@@ -155,7 +160,7 @@ func podSpec() corev1.PodSpec {
 
 // awaitPolicies waits until every policy works, or no more of them do, and returns when the
 // last one was seen to.
-func (r *run) awaitPolicies(ctx context.Context, step *results.Step) (last time.Time, err error) {
+func (r *run) awaitPolicies(ctx context.Context, step *figures.Step) (last time.Time, err error) {
 	last = time.Now()
 	for ; step.Injected < len(r.made) && time.Since(last) < standstill; err = pause(ctx, 100*time.Millisecond) {
 		if err != nil {
@@ -163,7 +168,7 @@ func (r *run) awaitPolicies(ctx context.Context, step *results.Step) (last time.
 		}
 		injected := 0
 		for _, s := range r.made {
-			if r.observer.injected(s, policyOf(s, step.PolicyPer)) {
+			if r.injected(s, step.PolicyPer) {
 				injected++
 			}
 		}
@@ -172,10 +177,43 @@ func (r *run) awaitPolicies(ctx context.Context, step *results.Step) (last time.
 		}
 	}
 	if step.Injected < len(r.made) {
-		step.Refused = r.observer.refusal(r.made)
+		step.Refused = r.refusal()
 		r.tell("%d of %d policies work: %s", step.Injected, len(r.made), step.Refused)
 	}
 	return last, nil
+}
+
+// observeInjected observes the singletons, and the pods that a policy injected.
+func observeInjected(ctx context.Context, w *world.World) (*observer.Observer, error) {
+	injected, err := labels.NewRequirement(v1.SingletonLabel, selection.Exists, nil)
+	if err != nil {
+		return nil, err
+	}
+	return observer.Start(ctx, w, cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: labels.NewSelector().Add(*injected)}}})
+}
+
+// installed returns condition PolicyInstalled of the singleton, or nil.
+func (r *run) installed(s singleton) *metav1.Condition {
+	if object := r.observer.Singleton(s); object != nil {
+		return meta.FindStatusCondition(object.Status.Conditions, v1.ConditionPolicyInstalled)
+	}
+	return nil
+}
+
+// injected returns true if the policy of the singleton is proven.
+func (r *run) injected(s singleton, per policies.Per) bool {
+	c := r.installed(s)
+	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, policyOf(s, per))
+}
+
+// refusal returns why one of the singletons has no proven policy.
+func (r *run) refusal() string {
+	for _, s := range r.made {
+		if c := r.installed(s); c != nil && c.Status != metav1.ConditionTrue {
+			return c.Reason + ": " + c.Message
+		}
+	}
+	return "no condition says why"
 }
 
 func policyOf(s singleton, per policies.Per) string {
@@ -204,7 +242,7 @@ func setValues(ctx context.Context, per policies.Per, kubelets ...string) error 
 }
 
 // awaitOneForm waits until no policy is left of the form that was before.
-func (r *run) awaitOneForm(ctx context.Context, step *results.Step) error {
+func (r *run) awaitOneForm(ctx context.Context, step *figures.Step) error {
 	wanted := map[string]bool{}
 	for _, s := range r.made {
 		wanted[policyOf(s, step.PolicyPer)] = true
@@ -233,20 +271,16 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// awaitHolders waits until each has a holder that is Ready, and nothing is under way.
-func (r *run) awaitHolders(ctx context.Context, all []singleton) error {
-	return world.AwaitFor(ctx, 10*time.Minute, "a Ready holder of each", func(context.Context) error {
+// awaitSettled waits until each singleton has a Ready holder, warm spares, and no handoff in progress.
+func (r *run) awaitSettled(ctx context.Context, all []singleton, replicas int) error {
+	return world.AwaitFor(ctx, 10*time.Minute, "a Ready holder and warm spares of each singleton", func(context.Context) error {
 		for _, s := range all {
-			if why := r.observer.unsettled(s); why != "" {
-				return fmt.Errorf("%s: %s", s, why)
+			if _, err := r.observer.Settled(s, replicas); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
-}
-
-func settled(s *v1.StatefulSingleton) bool {
-	return s.Status.Phase == v1.PhaseRunning && meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionReady)
 }
 
 // patch merges into a Deployment.

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -97,15 +97,15 @@ func (r *run) measureForms(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 		r.results.Forms = append(r.results.Forms, measured)
-		if err := r.results.Write(r.out); err != nil {
+		if err := figures.Write(r.out, r.results); err != nil {
 			return err
 		}
 	}
 	return r.restartKyverno(ctx)
 }
 
-func (r *run) measureForm(ctx context.Context, f form, all []singleton) (results.Form, error) {
-	measured := results.Form{Name: f.name}
+func (r *run) measureForm(ctx context.Context, f form, all []singleton) (figures.Form, error) {
+	measured := figures.Form{Name: f.name}
 	if err := r.restartKyverno(ctx); err != nil {
 		return measured, err
 	}

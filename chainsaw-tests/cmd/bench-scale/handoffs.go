@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -34,7 +34,7 @@ var (
 	}, []string{"cause", figures.Created, figures.Warm, figures.Asked, figures.Status, figures.Record, figures.Signal, figures.Ready}}
 	// By a deletion, with a spare that is warm, all holders end at once.
 	deletion = cause{"deletion", 2, func(r *run, ctx context.Context, s singleton) error {
-		_, name := r.observer.holder(s)
+		name := r.observer.Singleton(s).Status.ActivePod
 		return r.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}})
 	}, []string{"cause", figures.Asked, figures.Status, figures.Record, figures.Signal, figures.Ready}}
 )
@@ -49,20 +49,20 @@ func (r *run) chosen() []singleton {
 	return all[:min(r.options.handoffs, len(all))]
 }
 
-func (r *run) handOver(ctx context.Context, step *results.Step, c cause) error {
+func (r *run) handOver(ctx context.Context, step *figures.Step, c cause) error {
 	all := r.chosen()
 	if err := r.scale(ctx, all, c.replicas); err != nil {
 		return err
 	}
 	old := map[singleton]types.UID{}
 	for _, s := range all {
-		old[s], _ = r.observer.holder(s)
+		old[s] = r.observer.Singleton(s).Status.ActivePodUID
 	}
 	before, err := r.controller(ctx)
 	if err != nil {
 		return err
 	}
-	begin := time.Now()
+	begin, begun := time.Now(), observer.Now()
 	group, groupContext := errgroup.WithContext(ctx) // all at once
 	for _, s := range all {
 		group.Go(func() error { return c.begin(r, groupContext, s) })
@@ -78,13 +78,13 @@ func (r *run) handOver(ctx context.Context, step *results.Step, c cause) error {
 	if err != nil {
 		return err
 	}
-	h := results.Handoffs{Cause: c.name, N: len(all), Cores: (after.cpu() - before.cpu()) / seconds}
+	h := figures.Handoffs{Cause: c.name, N: len(all), Cores: (after.cpu() - before.cpu()) / seconds}
 	count, waited := before.queued()
 	nowCount, nowWaited := after.queued()
 	if nowCount > count {
 		h.QueueMS = (nowWaited - waited) / (nowCount - count) * 1000
 	}
-	r.times(&h, c, old, begin)
+	r.times(&h, c, old, begun)
 	if err := pause(ctx, 2*time.Second); err != nil { // for what is written last
 		return err
 	}
@@ -103,25 +103,19 @@ func (r *run) scale(ctx context.Context, all []singleton, replicas int) error {
 	if err != nil {
 		return err
 	}
-	if replicas == 1 {
-		return r.awaitHolders(ctx, all)
-	}
-	return world.AwaitFor(ctx, 5*time.Minute, "a warm spare of each", func(context.Context) error {
-		for _, s := range all {
-			if !r.observer.standby(s) {
-				return fmt.Errorf("%s has none", s)
-			}
-		}
-		return nil
-	})
+	return r.awaitSettled(ctx, all, replicas)
 }
 
 // awaitOthers waits until each has another holder, which is Ready.
 func (r *run) awaitOthers(ctx context.Context, all []singleton, old map[singleton]types.UID) error {
 	return world.AwaitFor(ctx, 5*time.Minute, "another holder of each", func(context.Context) error {
 		for _, s := range all {
-			if !r.observer.handedOver(s, old[s]) {
-				return fmt.Errorf("%s has none", s)
+			holder, err := r.observer.Holder(s)
+			if err == nil && holder.UID == old[s] {
+				err = fmt.Errorf("pod %s still holds %s", holder.Name, s)
+			}
+			if err != nil {
+				return err
 			}
 		}
 		return nil
@@ -129,12 +123,12 @@ func (r *run) awaitOthers(ctx context.Context, all []singleton, old map[singleto
 }
 
 // times are computed of what the watches told.
-func (r *run) times(h *results.Handoffs, c cause, old map[singleton]types.UID, begin time.Time) {
+func (r *run) times(h *figures.Handoffs, c cause, old map[singleton]types.UID, begun time.Duration) {
 	var decided, ready []int64
 	legs := make([][]int64, len(c.way))
 	for s, from := range old {
-		to, _ := r.observer.holder(s)
-		moments := r.observer.momentsOf(from, to, begin)
+		to := r.observer.Singleton(s).Status.ActivePodUID
+		moments := observer.Moments(r.observer.LifeOf(from), r.observer.LifeOf(to), begun)
 		decided, ready = append(decided, moments[figures.Record]), append(ready, moments[figures.Ready])
 		for i := 1; i < len(c.way); i++ {
 			legs[i] = append(legs[i], moments[c.way[i]]-moments[c.way[i-1]])

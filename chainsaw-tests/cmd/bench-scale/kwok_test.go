@@ -23,7 +23,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -104,7 +104,7 @@ func newCluster(t *testing.T) *run {
 			t.Logf("kwok:\n%s", log)
 		}
 	})
-	return &run{World: &world.World{WithWatch: c, Config: config}, results: &results.Results{Nodes: 1}}
+	return &run{World: &world.World{WithWatch: c, Config: config}, results: &figures.Scale{Nodes: 1}}
 }
 
 // injectedPod is one that the policy has injected, bound to kwok's node.

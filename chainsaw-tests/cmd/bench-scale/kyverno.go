@@ -22,7 +22,6 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -40,7 +39,7 @@ const (
 var colour = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 // measureKyverno measures what all the policies cost.
-func (r *run) measureKyverno(ctx context.Context, step *results.Step) error {
+func (r *run) measureKyverno(ctx context.Context, step *figures.Step) error {
 	if len(r.served) == 0 {
 		return errors.New("no policy works")
 	}
@@ -48,7 +47,7 @@ func (r *run) measureKyverno(ctx context.Context, step *results.Step) error {
 }
 
 // measureAdmission creates pods that the singleton selects, and others.
-func (r *run) measureAdmission(ctx context.Context, k *results.Kyverno, of singleton) error {
+func (r *run) measureAdmission(ctx context.Context, k *figures.Kyverno, of singleton) error {
 	pod, err := r.kyvernoPod(ctx)
 	if err != nil {
 		return err

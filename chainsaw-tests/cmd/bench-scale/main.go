@@ -26,7 +26,7 @@ everything that it created.
 Examples:
   make bench-scale                                                       the default run, and the tables in docs/benchmarks/scale.md
   make bench-scale SCALE="-singletons 20 -namespaces 5 -handoffs 10 -idle 10s -out dist/scale.json"    a short run
-  bin/bench-scale -report                                                the tables, without a run
+  make bench-report                                                      the tables, without a run
 
 Flags:
 `

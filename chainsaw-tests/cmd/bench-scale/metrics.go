@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -143,7 +143,7 @@ func (r *run) watchMemory(ctx context.Context) func() float64 {
 }
 
 // measureIdle measures while nothing happens, which begins when nothing is left to do.
-func (r *run) measureIdle(ctx context.Context, step *results.Step) error {
+func (r *run) measureIdle(ctx context.Context, step *figures.Step) error {
 	err := world.Await(ctx, "an empty queue", func(ctx context.Context) error {
 		m, err := r.controller(ctx)
 		if err == nil && m.depth() > 0 {
@@ -167,7 +167,7 @@ func (r *run) measureIdle(ctx context.Context, step *results.Step) error {
 		return err
 	}
 	seconds := time.Since(begin).Seconds()
-	step.Controller = results.Controller{
+	step.Controller = figures.Controller{
 		IdleMiB:        after.memory(),
 		IdleCores:      (after.cpu() - before.cpu()) / seconds,
 		IdleReconciles: (after.reconciles() - before.reconciles()) / seconds,
@@ -178,7 +178,7 @@ func (r *run) measureIdle(ctx context.Context, step *results.Step) error {
 
 // measureRestart replaces all controllers at once, and waits until one of the new ones has seen every
 // singleton and has nothing left to do.
-func (r *run) measureRestart(ctx context.Context, step *results.Step) error {
+func (r *run) measureRestart(ctx context.Context, step *figures.Step) error {
 	old, err := r.Leader(ctx)
 	if err != nil {
 		return err

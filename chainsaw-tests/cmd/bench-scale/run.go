@@ -17,7 +17,7 @@ import (
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/machine"
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/results"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -25,8 +25,8 @@ import (
 type run struct {
 	*world.World
 	options
-	results  *results.Results
-	observer *observer
+	results  *figures.Scale
+	observer *observer.Observer
 	start    time.Time
 	// token is one that the controllers take from who reads their metrics.
 	token string
@@ -43,13 +43,14 @@ func measure(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	r := &run{World: w, options: o, start: time.Now(), results: &results.Results{
-		Date: time.Now().UTC().Truncate(time.Second), Namespaces: o.namespaces, IdleSeconds: int(o.idle.Seconds()),
-		Nodes: o.singletons[len(o.singletons)-1]/podsOnNode + 2,
-	}}
-	if r.results.Machine, r.results.Versions, err = machine.Describe(ctx, w); err != nil {
+	described, err := machine.Describe(ctx, w, o.out)
+	if err != nil {
 		return err
 	}
+	r := &run{World: w, options: o, start: time.Now(), results: &figures.Scale{
+		Run: described, Namespaces: o.namespaces, IdleSeconds: int(o.idle.Seconds()),
+		Nodes: o.singletons[len(o.singletons)-1]/podsOnNode + 2,
+	}}
 	stop, err := startKwok(scratch)
 	if err != nil {
 		return err
@@ -82,7 +83,7 @@ func measure(ctx context.Context, o options) (err error) {
 	if err := r.addNodes(ctx); err != nil {
 		return err
 	}
-	if r.observer, err = observe(ctx, w); err != nil {
+	if r.observer, err = observeInjected(ctx, w); err != nil {
 		return err
 	}
 	if err := r.measureForms(ctx); err != nil {
@@ -101,30 +102,30 @@ func measure(ctx context.Context, o options) (err error) {
 
 // step measures with that many singletons, and writes down what it found as soon as it did.
 func (r *run) step(ctx context.Context, n int, per policies.Per) error {
-	r.results.Steps = append(r.results.Steps, results.Step{Singletons: n, PolicyPer: per})
+	r.results.Steps = append(r.results.Steps, figures.Step{Singletons: n, PolicyPer: per})
 	s := &r.results.Steps[len(r.results.Steps)-1]
 	memory := r.watchMemory(ctx)
 	for _, part := range []struct {
 		name string
-		do   func(context.Context, *results.Step) error
+		do   func(context.Context, *figures.Step) error
 	}{
 		{"singletons", r.grow},
 		{"idle", r.measureIdle},
 		{"Kyverno", r.measureKyverno},
-		{"handoffs by rollout", func(ctx context.Context, s *results.Step) error { return r.handOver(ctx, s, rollout) }},
-		{"handoffs by deletion", func(ctx context.Context, s *results.Step) error { return r.handOver(ctx, s, deletion) }},
+		{"handoffs by rollout", func(ctx context.Context, s *figures.Step) error { return r.handOver(ctx, s, rollout) }},
+		{"handoffs by deletion", func(ctx context.Context, s *figures.Step) error { return r.handOver(ctx, s, deletion) }},
 		{"restart", r.measureRestart},
 	} {
 		r.tell("%d, a policy per %s: %s", n, per, part.name)
 		if err := part.do(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
-		if err := r.results.Write(r.out); err != nil {
+		if err := figures.Write(r.out, r.results); err != nil {
 			return err
 		}
 	}
 	s.Controller.PeakMiB = memory()
-	return r.results.Write(r.out)
+	return figures.Write(r.out, r.results)
 }
 
 func (r *run) tell(format string, args ...any) {
@@ -169,7 +170,7 @@ func (r *run) refuseOthers(ctx context.Context) error {
 }
 
 func report(file, page string) error {
-	measured, err := results.Read(file)
+	measured, err := figures.Read[figures.Scale](file)
 	if err != nil {
 		return err
 	}
@@ -177,13 +178,5 @@ func report(file, page string) error {
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	replaced, err := figures.Replace(string(text), tables)
-	if err != nil {
-		return fmt.Errorf("write the tables into %s: %w", page, err)
-	}
-	return os.WriteFile(page, []byte(replaced), 0o644)
+	return figures.ReplaceIn(page, tables)
 }

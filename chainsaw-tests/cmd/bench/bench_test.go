@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -51,7 +52,7 @@ func TestParse(t *testing.T) {
 // were repeated.
 func TestDue(t *testing.T) {
 	samples := func(n int) []figures.Sample { return make([]figures.Sample, n) }
-	r := &run{options: options{plan: plan{allSystems, allCauses, allConditions}}, results: &figures.Results{Rows: []figures.Row{
+	r := &run{options: options{plan: plan{allSystems, allCauses, allConditions}}, results: &figures.Gap{Rows: []figures.Row{
 		{System: "wrapper", Cause: "rollout", Condition: "cached", Samples: samples(2)},
 		{System: "wrapper", Cause: "delete", Condition: "cached", Samples: samples(3)},
 		{System: "wrapper", Cause: "drain", Condition: "cached", Samples: samples(1), Failed: []string{"the node fell over"}},
@@ -129,8 +130,8 @@ func TestSample(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			old := life{created: 50 * ms, asked: 1050 * ms}
-			next := life{created: 1020 * ms, ready: 1600 * ms}
+			old := observer.Life{figures.Created: 50 * ms, figures.Asked: 1050 * ms}
+			next := observer.Life{figures.Created: 1020 * ms, figures.Ready: 1600 * ms}
 			err := addJournal(append(earlier, tc.since...), 1000*ms, old, next)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
@@ -178,7 +179,7 @@ func TestVerdict(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := &run{options: options{plan: plan{allSystems, allCauses, allConditions}}, failed: tc.failed, done: 1,
-				results: &figures.Results{Rows: []figures.Row{tc.row}}}
+				results: &figures.Gap{Rows: []figures.Row{tc.row}}}
 			err := r.verdict()
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("verdict %v, want %q", err, tc.want)

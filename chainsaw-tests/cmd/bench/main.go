@@ -30,7 +30,7 @@ Examples:
   make bench BENCH=-continue                                   the rest of a run that was ended with Ctrl-C
   make bench BENCH="-systems wrapper,wrapper-spare,recreate -causes delete -n 5"
   bin/cluster exec -- bin/bench -systems wrapper,recreate -causes rollout -conditions cached -n 5
-  bin/bench -report -out dist/bench/gap.json    the report once more, without a run
+  make bench-report                                            the pages, without a run
 
 Flags:
 `
@@ -39,9 +39,10 @@ type options struct {
 	plan   plan
 	rounds int
 	more   bool
-	out    string
-	readme string
-	report bool
+	// out is the file of all samples, and summary is the file of the figures.
+	out, summary string
+	readme       string
+	report       bool
 }
 
 func main() {
@@ -68,9 +69,10 @@ func parse(args []string) (options, error) {
 	conditions := flags.String("conditions", strings.Join(names(allConditions), ","), "what makes it long, comma-separated")
 	flags.IntVar(&o.rounds, "n", 15, "how many handoffs of each combination")
 	flags.BoolVar(&o.more, "continue", false, "go on with the run that the file of the results holds, up to -n handoffs of each combination")
-	flags.StringVar(&o.out, "out", "dist/bench/gap.json", "the file of the results; the report is written beside it")
-	flags.BoolVar(&o.report, "report", false, "make the report from the file, without a run")
-	flags.StringVar(&o.readme, "readme", "", "with -report: the page whose table between <!-- bench --> markers is written anew")
+	flags.StringVar(&o.out, "out", "dist/bench/gap.json", "`file` of all samples")
+	flags.StringVar(&o.summary, "summary", "", "`file` of the figures, without samples")
+	flags.BoolVar(&o.report, "report", false, "write the page and the picture beside -summary, without a run")
+	flags.StringVar(&o.readme, "readme", "", "with -report: `file` whose table between <!-- bench --> markers is replaced")
 	flags.Usage = func() {
 		_, _ = fmt.Fprintf(flags.Output(), usage, strings.Join(names(allSystems), ", "),
 			strings.Join(names(allCauses), ", "), strings.Join(names(allConditions), ", "))
@@ -85,6 +87,9 @@ func parse(args []string) (options, error) {
 	if o.rounds < 1 {
 		return o, fmt.Errorf("-n is %d: give 1 or more", o.rounds)
 	}
+	if o.report && o.summary == "" {
+		return o, errors.New("-report needs -summary, the file with the figures")
+	}
 	var failed [3]error
 	o.plan.systems, failed[0] = choose(allSystems, *systems)
 	o.plan.causes, failed[1] = choose(allCauses, *causes)
@@ -94,7 +99,7 @@ func parse(args []string) (options, error) {
 
 func bench(ctx context.Context, o options) error {
 	if o.report {
-		return report(o.out, o.readme)
+		return report(o.summary, o.readme)
 	}
 	return measure(ctx, o)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 )
 
 const (
@@ -55,7 +57,7 @@ func (p *prober) ask(ctx context.Context) {
 	if response.StatusCode == http.StatusOK {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.answers = append(p.answers, sinceBoot())
+		p.answers = append(p.answers, observer.Now())
 	}
 }
 

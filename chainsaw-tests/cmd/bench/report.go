@@ -1,21 +1,19 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 )
 
-// report makes page and picture beside the file of the results, and the table of the
-// readme, if one is named.
-func report(file, readme string) error {
-	results, err := figures.Read(file)
+// report writes the page and the picture beside the summary, and the table of the readme if there is one.
+func report(summary, readme string) error {
+	results, err := figures.Read[figures.Gap](summary)
 	if err != nil {
 		return err
 	}
-	directory := filepath.Dir(file)
+	directory := filepath.Dir(summary)
 	page, err := results.Page()
 	if err != nil {
 		return err
@@ -32,25 +30,13 @@ func report(file, readme string) error {
 	if readme == "" {
 		return nil
 	}
-	return writeTable(results, directory, readme)
-}
-
-func writeTable(results *figures.Results, directory, readme string) error {
-	text, err := os.ReadFile(readme)
-	if err != nil {
-		return err
-	}
 	relative, err := filepath.Rel(filepath.Dir(readme), directory)
 	if err != nil {
 		return err
 	}
-	table, err := results.Summary(relative)
+	table, err := results.Readme(relative)
 	if err != nil {
 		return err
 	}
-	replaced, err := figures.Replace(string(text), table)
-	if err != nil {
-		return fmt.Errorf("write the table into %s: %w", readme, err)
-	}
-	return os.WriteFile(readme, []byte(replaced), 0o644)
+	return figures.ReplaceIn(readme, table)
 }

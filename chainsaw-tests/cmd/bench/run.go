@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/machine"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -21,7 +23,7 @@ type run struct {
 	applications map[workload]*application
 	nodes        *nodes
 	registry     *registry
-	results      *figures.Results
+	results      *figures.Gap
 	start        time.Time
 	// first is the round to begin with, where an earlier run did those before; earlier is
 	// how many handoffs that measured.
@@ -46,12 +48,13 @@ func measure(ctx context.Context, o options) error {
 	if r.nodes, err = findNodes(ctx, w); err != nil {
 		return err
 	}
-	if r.results, err = describe(ctx, w); err != nil {
+	described, err := machine.Describe(ctx, w, o.summary)
+	if err != nil {
 		return err
 	}
-	r.results.Systems, r.results.Causes, r.results.Conditions = terms(o.plan.systems), terms(o.plan.causes), terms(o.plan.conditions)
+	r.results = &figures.Gap{Run: described, Systems: terms(o.plan.systems), Causes: terms(o.plan.causes), Conditions: terms(o.plan.conditions)}
 	if o.more {
-		earlier, err := figures.Read(o.out)
+		earlier, err := figures.Read[figures.Gap](o.out)
 		if err == nil {
 			err = r.results.Continue(earlier)
 		}
@@ -71,6 +74,9 @@ func measure(ctx context.Context, o options) error {
 	err = r.rounds(ctx)
 	err = errors.Join(err, r.clean(context.WithoutCancel(ctx)))
 	r.print(os.Stdout)
+	if o.summary != "" {
+		err = errors.Join(err, figures.Write(o.summary, r.results.Summary()))
+	}
 	return errors.Join(err, r.verdict())
 }
 
@@ -237,7 +243,7 @@ func (r *run) save() error {
 	}
 	sorted.Compute()
 	r.results = &sorted
-	return r.results.Write(r.out)
+	return figures.Write(r.out, r.results)
 }
 
 // clean takes everything away that the run made.
@@ -251,22 +257,10 @@ func (r *run) clean(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// newSample computes what the lives of two pods tell.
-func newSample(begun time.Duration, old, next life, downtime time.Duration, overlaps int) figures.Sample {
-	s := figures.Sample{
-		GapMS: (next[started] - old[stopped]).Milliseconds(), DowntimeMS: downtime.Milliseconds(),
-		ReadyMS: (next[ready] - begun).Milliseconds(), Overlaps: overlaps, Moments: map[string]int64{},
+// newSample computes a sample from the events of two pods.
+func newSample(begun time.Duration, old, next observer.Life, downtime time.Duration, overlaps int) figures.Sample {
+	return figures.Sample{
+		GapMS: (next[figures.Start] - old[figures.Exit]).Milliseconds(), DowntimeMS: downtime.Milliseconds(),
+		ReadyMS: (next[figures.Ready] - begun).Milliseconds(), Overlaps: overlaps, Moments: observer.Moments(old, next, begun),
 	}
-	add := func(l life, moments map[string]string) {
-		for moment, name := range moments {
-			if at, known := l[moment]; known {
-				s.Moments[name] = (at - begun).Milliseconds()
-			}
-		}
-	}
-	add(old, map[string]string{asked: figures.Asked, stopping: figures.Stopping, stopped: figures.Exit,
-		terminated: figures.Status, gone: figures.Gone})
-	add(next, map[string]string{created: figures.Created, warm: figures.Warm, recorded: figures.Record,
-		signalled: figures.Signal, started: figures.Start, ready: figures.Ready})
-	return s
 }

@@ -12,8 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -57,7 +59,7 @@ type turn struct {
 	// ctx is that of the watches, which cancel ends.
 	ctx      context.Context
 	cancel   context.CancelFunc
-	observer *observer
+	observer *observer.Observer
 	holder   *corev1.Pod
 }
 
@@ -89,8 +91,8 @@ func (r *run) begin(ctx context.Context, w workload) (*turn, error) {
 	}
 	t := &turn{application: app, of: w, run: r}
 	t.ctx, t.cancel = context.WithCancel(ctx)
-	if t.observer, err = observe(t.ctx, app.Singleton, app.options); err == nil {
-		t.holder, err = t.observer.await(t.ctx, "its first pod is Ready", t.observer.settled)
+	if t.observer, err = observer.Start(t.ctx, r.World, cache.Options{DefaultNamespaces: map[string]cache.Config{app.Namespace: {}}}); err == nil {
+		t.holder, err = t.awaitHolder(t.ctx, "")
 	}
 	if err != nil {
 		t.cancel()
@@ -100,11 +102,34 @@ func (r *run) begin(ctx context.Context, w workload) (*turn, error) {
 	return t, nil
 }
 
+// key names the application for the observer.
+func (a *application) key() types.NamespacedName {
+	key := a.Key()
+	if a.options.Plain {
+		key.Name = ""
+	}
+	return key
+}
+
+// awaitHolder waits until another pod than the old one holds, and no handoff is in progress.
+func (t *turn) awaitHolder(ctx context.Context, old types.UID) (holder *corev1.Pod, err error) {
+	err = world.AwaitFor(ctx, patience, "another Ready holder", func(context.Context) error {
+		holder, err = t.observer.Settled(t.key(), max(int(t.options.Replicas), 1))
+		if err == nil && holder.UID == old {
+			err = fmt.Errorf("pod %s still holds", holder.Name)
+		}
+		return err
+	})
+	return holder, err
+}
+
+// patience is the longest time that a step may take. The longest step is the pull of an image on each node.
+const patience = 2 * time.Minute
+
 // end waits until the application, which was scaled to none, has no pod.
 func (t *turn) end() error {
 	defer t.cancel()
-	_, err := t.observer.await(t.ctx, "its pod is gone", t.observer.empty)
-	return err
+	return world.AwaitFor(t.ctx, patience, "its pod is removed", func(context.Context) error { return t.observer.Empty(t.key()) })
 }
 
 // once has one handoff, and measures it.
@@ -120,20 +145,20 @@ func (t *turn) once(c cause) (_ figures.Sample, err error) {
 		return figures.Sample{}, err
 	}
 	h := &handoff{old: t.holder, prober: probe(ctx, t.url)}
-	if err := t.answered(h, sinceBoot()); err != nil {
+	if err := t.answered(h, observer.Now()); err != nil {
 		return figures.Sample{}, err
 	}
 	pulled := t.run.registry.served()
-	h.begun = sinceBoot()
+	h.begun = observer.Now()
 	if err := c.begin(t, h); err != nil {
 		return figures.Sample{}, fmt.Errorf("begin it: %w", err)
 	}
-	holder, err := t.observer.await(ctx, "handed over", func() (*corev1.Pod, error) { return t.observer.handedOver(h.old.UID) })
+	holder, err := t.awaitHolder(ctx, h.old.UID)
 	if err != nil {
 		return figures.Sample{}, err
 	}
 	t.holder, t.run.nodes.home = holder, holder.Spec.NodeName
-	if err := t.answered(h, sinceBoot()); err != nil {
+	if err := t.answered(h, observer.Now()); err != nil {
 		return figures.Sample{}, err
 	}
 	cancel()
@@ -191,7 +216,8 @@ func (t *turn) drain(h *handoff) error {
 	t.run.nodes.cordoned = node
 	for deadline := time.Now().Add(patience); ; {
 		err := t.EvictPod(t.ctx, h.old)
-		if err == nil || apierrors.IsConflict(err) || t.observer.is(h.old.UID, gone) {
+		_, gone := t.observer.LifeOf(h.old.UID)[figures.Gone]
+		if err == nil || apierrors.IsConflict(err) || gone {
 			return nil
 		}
 		if !apierrors.IsTooManyRequests(err) || time.Now().After(deadline) {
@@ -207,7 +233,7 @@ func (t *turn) drain(h *handoff) error {
 
 // sample is what the watches, the journal and the client tell of a handoff.
 func (t *turn) sample(h *handoff, overlaps int) (figures.Sample, error) {
-	old, next := t.observer.moments(h.old.UID), t.observer.moments(t.holder.UID)
+	old, next := t.observer.LifeOf(h.old.UID), t.observer.LifeOf(t.holder.UID)
 	entries, err := t.Journal()
 	if err == nil {
 		err = addJournal(entries, h.begun, old, next)
@@ -220,7 +246,7 @@ func (t *turn) sample(h *handoff, overlaps int) (figures.Sample, error) {
 
 // addJournal adds the journal entries of two processes to the lives of their pods: the process that ran when the
 // handoff began, and the process that started since.
-func addJournal(entries []world.Entry, begun time.Duration, old, next life) error {
+func addJournal(entries []world.Entry, begun time.Duration, old, next observer.Life) error {
 	var oldRun int64
 	var starts []world.Entry
 	for _, e := range entries {
@@ -234,12 +260,12 @@ func addJournal(entries []world.Entry, begun time.Duration, old, next life) erro
 	if len(starts) != 1 {
 		return fmt.Errorf("the application started %d times", len(starts))
 	}
-	next.saw(started, true, time.Duration(starts[0].Monotonic))
+	next.Saw(figures.Start, true, time.Duration(starts[0].Monotonic))
 	for _, e := range entries {
-		old.saw(stopping, e.Run == oldRun && e.Event == "stopping", time.Duration(e.Monotonic))
-		old.saw(stopped, e.Run == oldRun && e.Event == "stop", time.Duration(e.Monotonic))
+		old.Saw(figures.Stopping, e.Run == oldRun && e.Event == "stopping", time.Duration(e.Monotonic))
+		old.Saw(figures.Exit, e.Run == oldRun && e.Event == "stop", time.Duration(e.Monotonic))
 	}
-	if old[stopped] == 0 {
+	if old[figures.Exit] == 0 {
 		return errors.New("the old application wrote down no end")
 	}
 	return nil

@@ -1,22 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"text/tabwriter"
-	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/machine"
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
-
-// describe tells what the run is of, and on what.
-func describe(ctx context.Context, w *world.World) (*figures.Results, error) {
-	on, versions, err := machine.Describe(ctx, w)
-	return &figures.Results{Date: time.Now().UTC().Truncate(time.Second), Machine: on, Versions: versions}, err
-}
 
 // print shows the figures on the terminal.
 func (r *run) print(out io.Writer) {
