@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The API reference leaves nothing out that the definition says, which another generator makes of the same types.
+// The API reference has everything that the definition has. Another generator creates it from the same types.
 func TestAPIReferenceIsTheDefinition(t *testing.T) {
 	page := read(t, "api.md")
 	var crd apiextensionsv1.CustomResourceDefinition
@@ -43,7 +43,7 @@ func TestAPIReferenceIsTheDefinition(t *testing.T) {
 	}
 }
 
-// rowsOf are the rows of the page's tables that tell of a field of that name.
+// rowsOf returns the rows of the page's tables for fields with the name.
 func rowsOf(page, field string) (rows []string) {
 	for line := range strings.Lines(page) {
 		if strings.HasPrefix(line, "| `"+field+"`<br>") {
@@ -53,8 +53,7 @@ func rowsOf(page, field string) (rows []string) {
 	return rows
 }
 
-// saysAll tells whether a row has what the field means, its default, and what is answered
-// to a value that is refused.
+// saysAll returns true if a row has the description of the field, its default, and the messages of its validation.
 func saysAll(row string, schema apiextensionsv1.JSONSchemaProps) bool {
 	want := []string{strings.ReplaceAll(strings.ReplaceAll(schema.Description, "\n\n", "<br><br>"), "\n", " ")}
 	if schema.Default != nil {

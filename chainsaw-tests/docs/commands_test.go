@@ -14,15 +14,15 @@ import (
 )
 
 var (
-	// command is a line that a reader takes for one to type in.
+	// command matches a line that looks like a shell command.
 	command = regexp.MustCompile(`^\s*(\$ |(kubectl|helm|make|flux|argocd|kyverno|curl) )`)
-	// notRun is how a block of commands begins that nobody runs.
+	// notRun matches the info of a block of commands that the tests do not run.
 	notRun = regexp.MustCompile(`^shell not run: .+`)
-	// placeholder is what the reader would have to fill in.
+	// placeholder matches text that the reader must replace.
 	placeholder = regexp.MustCompile(`<[a-z][a-z -]*>`)
 )
 
-// Every command of the pages is run as it is written, by make pages or make e2e, or it says why not.
+// The tests run every command of the pages as written, by make pages or make e2e, or the block explains why not.
 func TestEveryCommandIsRun(t *testing.T) {
 	for _, page := range pages(t) {
 		for _, problem := range commandsNotRun(read(t, page)) {
@@ -56,8 +56,8 @@ func TestCommandsNotRun(t *testing.T) {
 	}
 }
 
-// commandsNotRun says which commands of a page chainsaw-tests/scripts/commands.awk does not print,
-// or nobody could run.
+// commandsNotRun returns the commands of a page that chainsaw-tests/scripts/commands.awk does not print, or that cannot
+// run.
 func commandsNotRun(page string) (problems []string) {
 	for _, b := range blocksOf(page) {
 		for _, line := range b.lines {
@@ -75,9 +75,9 @@ func commandsNotRun(page string) (problems []string) {
 	return problems
 }
 
-// block is a piece of a page that stands between fences.
+// block is a fenced code block of a page.
 type block struct {
-	// info is what its first fence says it is, with the blanks before that.
+	// info is the info string of the first fence, with the leading blanks.
 	info  string
 	lines []string
 }
@@ -101,11 +101,11 @@ func blocksOf(page string) (blocks []block) {
 	return blocks
 }
 
-// The index leads to every page.
+// The index links to every page.
 func TestIndexIsComplete(t *testing.T) {
 	index := read(t, "README.md")
 	for _, page := range pages(t) {
-		// A page in a folder is led to from the page that it belongs to.
+		// A page in a subdirectory is linked from the page to which it belongs.
 		if filepath.Dir(page) == "." && page != "README.md" && !strings.Contains(index, "]("+page+")") {
 			t.Errorf("README.md does not lead to %s", page)
 		}
@@ -150,7 +150,8 @@ func TestEachExampleIsRun(t *testing.T) {
 	}
 }
 
-// pages are those of this folder and the folders in it, the README, the chart's and the examples'.
+// pages returns the pages of this directory and its subdirectories, the README, and those of the chart and the
+// examples.
 func pages(t *testing.T) []string {
 	t.Helper()
 	all, err := filepath.Glob("../examples/*/README.md")

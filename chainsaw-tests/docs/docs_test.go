@@ -22,11 +22,11 @@ var (
 	linkTo   = regexp.MustCompile(`\]\(([^):#]+)[#)]`)
 	anchorTo = regexp.MustCompile(`\]\(([^):#]*)#([^)]+)\)`)
 	heading  = regexp.MustCompile(`(?m)^#+ (.+)$`)
-	// unspoken is what GitHub leaves out of a heading's anchor.
+	// unspoken matches the characters that GitHub omits in the anchor of a heading.
 	unspoken = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// No claim without the test that carries it: a test that a page names is there.
+// Tests, cases, links and headings that a page names exist.
 func TestWhatPagesNameExists(t *testing.T) {
 	tests := testsOfTheTree(t)
 	for _, page := range markdown(t) {
@@ -58,7 +58,7 @@ func TestWhatPagesNameExists(t *testing.T) {
 	}
 }
 
-// anchorsOf are those of the page's headings, as GitHub names them.
+// anchorsOf returns the anchors of the page's headings, as GitHub computes them.
 func anchorsOf(page string) (anchors []string) {
 	for _, title := range heading.FindAllStringSubmatch(page, -1) {
 		anchors = append(anchors, strings.ReplaceAll(unspoken.ReplaceAllString(strings.ToLower(title[1]), ""), " ", "-"))
@@ -66,8 +66,7 @@ func anchorsOf(page string) (anchors []string) {
 	return anchors
 }
 
-// The figures of the pages are those of the file that the benchmark wrote. Where there
-// is none, there is no figure.
+// The figures of the pages are those of the summary that the benchmark wrote. Without a summary, there are no figures.
 func TestFiguresAreTheMeasuredOnes(t *testing.T) {
 	table, err := figures.Between(read(t, "../README.md"))
 	if err != nil {
@@ -102,7 +101,7 @@ func TestFiguresAreTheMeasuredOnes(t *testing.T) {
 	}
 }
 
-// So are those of many singletons.
+// So are the figures of many singletons.
 func TestScaleIsTheMeasuredOne(t *testing.T) {
 	got, err := figures.Between(read(t, "benchmarks/scale.md"))
 	if err != nil {

@@ -15,11 +15,10 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// health is what Argo CD makes of an object.
+// health is the health that Argo CD computes for an object.
 type health struct{ Status, Message string }
 
-// What the tools make of a StatefulSingleton, in each state that a cluster was recorded
-// in: make gitops-fixtures.
+// The health that the tools compute for a StatefulSingleton in each recorded state: make gitops-fixtures.
 func TestHealth(t *testing.T) {
 	const missing = "the cluster serves no kyverno.io/v1 ClusterPolicy: pods cannot be injected, and the guards reject them. Install Kyverno 1.18 or 1.19"
 	const refused = "new pods are rejected, as a dry-run shows: pods \"statefulsingleton-probe\" is forbidden: ValidatingAdmissionPolicy 'statefulsingleton-held' with binding 'statefulsingleton-held' denied request: " +
@@ -28,7 +27,7 @@ func TestHealth(t *testing.T) {
 	const waits = "pod db-standby is warm, and takes over from pod db-holder when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover=\"$(date +%s)\" --overwrite"
 	tests := map[string]struct {
 		argoCD health
-		// By the expressions of the page, and by kstatus alone.
+		// With the expressions of the page, and with kstatus alone.
 		flux, kstatus string
 	}{
 		"new":                       {health{"Progressing", "the controller has not looked at this spec yet"}, "Unknown", "Current"},
@@ -72,8 +71,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// healthOf runs a health script as Argo CD does: it finds the object as obj, few of Lua's
-// libraries, and returns a table (argo-cd: util/lua).
+// healthOf runs a health script as Argo CD does. The script gets the object as obj, few of Lua's libraries, and returns
+// a table (argo-cd: util/lua).
 func healthOf(t *testing.T, script string, object map[string]any) health {
 	t.Helper()
 	state := lua.NewState(lua.Options{SkipOpenLibs: true})
@@ -98,7 +97,7 @@ func healthOf(t *testing.T, script string, object map[string]any) health {
 	return health{Status: result.RawGetString("status").String(), Message: result.RawGetString("message").String()}
 }
 
-// inLua is what JSON holds, as Lua has it.
+// inLua converts a JSON value to a Lua value.
 func inLua(state *lua.LState, value any) lua.LValue {
 	switch value := value.(type) {
 	case bool:
@@ -123,10 +122,10 @@ func inLua(state *lua.LState, value any) lua.LValue {
 	return lua.LNil
 }
 
-// healthCheck has Flux ask expressions of CEL of an object.
+// healthCheck has the CEL expressions of a Flux health check.
 type healthCheck struct{ Kind, InProgress, Failed, Current string }
 
-// fluxHealthCheck is the one of the page.
+// fluxHealthCheck returns the health check of the page.
 func fluxHealthCheck(t *testing.T) healthCheck {
 	t.Helper()
 	for _, b := range blocksOf(read(t, "gitops.md")) {
@@ -149,8 +148,8 @@ func fluxHealthCheck(t *testing.T) healthCheck {
 	return healthCheck{}
 }
 
-// statusOf asks in the order in which Flux does (fluxcd/pkg: runtime/cel). Unknown, it
-// asks again.
+// statusOf evaluates the expressions in the order of Flux (fluxcd/pkg: runtime/cel). Flux repeats the check if the
+// status is Unknown.
 func (c healthCheck) statusOf(t *testing.T, object map[string]any) string {
 	t.Helper()
 	status, _ := object["status"].(map[string]any)
@@ -172,7 +171,7 @@ func (c healthCheck) statusOf(t *testing.T, object map[string]any) string {
 	return "InProgress"
 }
 
-// kstatusOf is what Flux without expressions, and Helm, find an object to be.
+// kstatusOf returns the status that Flux without expressions, and Helm, compute.
 func kstatusOf(t *testing.T, fixture []byte) string {
 	t.Helper()
 	object := &unstructured.Unstructured{}
@@ -186,7 +185,7 @@ func kstatusOf(t *testing.T, fixture []byte) string {
 	return result.Status.String()
 }
 
-// evaluate fails where the expression asks for a field that is not there.
+// evaluate fails if the expression reads a missing field.
 func evaluate(t *testing.T, expression string, object map[string]any) (any, error) {
 	t.Helper()
 	env, err := cel.NewEnv()
@@ -208,7 +207,7 @@ func evaluate(t *testing.T, expression string, object map[string]any) (any, erro
 	return value.Value(), nil
 }
 
-// What a page has somebody write into a file can be read.
+// The YAML blocks of the pages are valid.
 func TestYAMLOfPages(t *testing.T) {
 	for _, page := range pages(t) {
 		for _, b := range blocksOf(read(t, page)) {

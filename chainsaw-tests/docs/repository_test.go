@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The metadata of the chart lists what it installs.
+// The changelog has a section for the version of the chart.
 func TestChangelogTellsOfTheVersion(t *testing.T) {
 	chart := read(t, "../charts/statefulsingleton/Chart.yaml")
 	version := regexp.MustCompile(`(?m)^appVersion: (\S+)$`).FindStringSubmatch(chart)
@@ -26,7 +26,7 @@ func TestChangelogTellsOfTheVersion(t *testing.T) {
 	}
 }
 
-// A command that is copied from a page installs the version that the page is about.
+// A command that is copied from a page installs the version of the page.
 func TestPagesNameTheRelease(t *testing.T) {
 	chart := read(t, "../charts/statefulsingleton/Chart.yaml")
 	version := regexp.MustCompile(`(?m)^version: (\S+)$`).FindStringSubmatch(chart)
@@ -47,10 +47,10 @@ func TestPagesNameTheRelease(t *testing.T) {
 	}
 }
 
-// releaseName is where a page names the project's version: its chart, its images, its tag and what a release has.
+// releaseName matches versions of the project in a page: of its chart, images, tag and release files.
 var releaseName = regexp.MustCompile(`(?:charts/statefulsingleton --version |ghcr\.io/statefulsingleton/[a-z]+:|refs/tags/v|releases/download/v|statefulsingleton-)(\d+\.\d+\.\d+)`)
 
-// The versions that are said to be tested are those that the tests build.
+// The versions in the list of tested versions are those that the tests build.
 func TestSupportNamesWhatIsTested(t *testing.T) {
 	page := read(t, "support.md")
 	tests := map[string]string{
@@ -79,7 +79,7 @@ var (
 	runsMake = regexp.MustCompile(`\bmake ((?:[a-z-]+ ?)+)`)
 )
 
-// What a workflow runs is what anybody can run, and what others wrote is pinned.
+// Workflows run only targets that a user can run too, and actions of others are pinned.
 func TestWorkflows(t *testing.T) {
 	workflows, err := filepath.Glob("../.github/workflows/*")
 	if err != nil || len(workflows) == 0 {
@@ -108,7 +108,7 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
-// What a release image is built upon is pinned, and Renovate renews the pin.
+// The base image of the release images is pinned, and Renovate updates the pin.
 func TestBaseImageIsPinned(t *testing.T) {
 	base := regexp.MustCompile(`(?m)^defaultBaseImage: (.+)$`).FindStringSubmatch(read(t, "../.ko.yaml"))
 	if base == nil {
@@ -122,7 +122,7 @@ func TestBaseImageIsPinned(t *testing.T) {
 	}
 }
 
-// Tests and releases are built by one Go: the one that go.mod names.
+// Tests and releases use the Go version of go.mod.
 func TestOneGo(t *testing.T) {
 	named := regexp.MustCompile(`(?m)^go (\d+\.\d+\.\d+)$`).FindStringSubmatch(read(t, "../go.mod"))
 	if named == nil {
@@ -147,13 +147,13 @@ func TestOneGo(t *testing.T) {
 			t.Errorf("%s sets up Go %d times, and %d times by go.mod", workflow, setup, byFile)
 		}
 	}
-	// Elsewhere than in the workflow, too.
+	// So do releases without a workflow.
 	if want := "\nrelease-%: export GOTOOLCHAIN := go$(shell awk '/^go / {print $$2}' go.mod)\n"; !strings.Contains(read(t, "../Makefile"), want) {
 		t.Errorf("the Makefile does not say %q", want)
 	}
 }
 
-// Renovate finds the versions that stand in no go.mod and in no workflow.
+// Renovate finds the versions that are neither in a go.mod nor in a workflow.
 func TestRenovateFindsVersions(t *testing.T) {
 	var config struct {
 		CustomManagers []struct {
@@ -183,10 +183,10 @@ func TestRenovateFindsVersions(t *testing.T) {
 	}
 }
 
-// toolVersion finds what go run fetches: its module, by where its command's folder begins, and its version.
+// toolVersion matches the module and the version that go run downloads.
 var toolVersion = regexp.MustCompile(`go run (\S+?)(?:/cmd/\S+)?@(v[0-9.]+)`)
 
-// Each image that is released is built for the processors that pages and chart name, and can say which version it is.
+// Each released image is built for the platforms that the pages and the chart name, and has its version.
 func TestReleaseImages(t *testing.T) {
 	var config struct {
 		DefaultPlatforms []string `json:"defaultPlatforms"`
@@ -249,7 +249,7 @@ func TestKrewManifest(t *testing.T) {
 	}
 }
 
-// markdown are the pages of the whole tree, as seen from here, but for what is built or generated.
+// markdown returns the pages of the whole tree, except built or generated files.
 func markdown(t *testing.T) []string {
 	t.Helper()
 	var all []string

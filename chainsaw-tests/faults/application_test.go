@@ -24,8 +24,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// A force delete takes the grace period, and with it the slow stop: the object stays until the kubelet has killed the
-// process. The pod is Ready only when the application is, and a waiting process obeys SIGTERM at once.
+// A force delete also ends the grace period, and with it the slow stop. The object stays until the kubelet has killed
+// the process. The pod is Ready only when the application is, and a waiting process obeys SIGTERM at once.
 func TestForceDelete(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "20", "START_SECONDS": "3"}})
@@ -41,8 +41,7 @@ func TestForceDelete(t *testing.T) {
 	}
 }
 
-// A graceful delete of an application that stops slowly, then a force delete of the
-// same pod while it stops.
+// A graceful deletion of an application that stops slowly, and then a force deletion of the same pod while it stops.
 func TestForceDeleteWhileItStops(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Barrier: true, Env: map[string]string{"STOP_SECONDS": "30"}})
@@ -54,8 +53,7 @@ func TestForceDeleteWhileItStops(t *testing.T) {
 	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
 }
 
-// A standby that is deleted while it waits ends at once: it does not wait out its
-// grace period of a minute.
+// A standby that is deleted while it waits terminates at once, and does not use its grace period of a minute.
 func TestStandbyObeysSIGTERM(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "20"}})
@@ -71,12 +69,12 @@ func TestStandbyObeysSIGTERM(t *testing.T) {
 }
 
 // A holder that crashes repeatedly stays the holder even if a standby is warm, because the kubelet starts its container
-// again. The rollout gets rid of it.
+// again. A rollout replaces the holder.
 func TestCrashLoop(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Env: map[string]string{"CRASH_SECONDS": "3"}})
 	old := holder(t, s)
-	// A second pod that the selector picks, of no newer revision: a standby without a cause.
+	// The second pod has the same revision. It is a standby, and nothing causes a handoff.
 	must(t, s.Scale(t.Context(), 2))
 	standby(t, s)
 	must(t, world.Await(t.Context(), "CrashLoopBackOff", func(ctx context.Context) error {
@@ -96,8 +94,8 @@ func TestCrashLoop(t *testing.T) {
 	podGone(t, old)
 }
 
-// The kernel kills the application for its memory: its pod restarts it, and goes on
-// as the holder. Deleted meanwhile, it hands over.
+// The kernel kills the application because of its memory limit. The pod starts the application again and stays the
+// holder. A deletion in the meantime causes a handoff.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Memory: "64Mi", Env: map[string]string{"MEMORY_SECONDS": "2"}})
@@ -121,8 +119,8 @@ func TestOutOfMemory(t *testing.T) {
 	wantProof(t, s, v1.ProofKubeletReported)
 }
 
-// The disk of the signal volume is full when the signal comes: the sidecar can't hand
-// it on, and says so; nothing starts. It goes on once there is room.
+// The disk of the signal volume is full when the signal comes. The sidecar cannot write the signal file and reports
+// that, and nothing starts. It continues after space is freed.
 func TestSignalVolumeFull(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "10"}})
@@ -145,8 +143,7 @@ func TestSignalVolumeFull(t *testing.T) {
 	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
 }
 
-// fillDisk puts a full disk in the place of the pod's signal volume, as its sidecar
-// sees it, until what it returns is called.
+// fillDisk mounts a full disk over the signal volume of the pod, as the sidecar sees it, until makeRoom is called.
 func fillDisk(t *testing.T, pod *corev1.Pod) (makeRoom func()) {
 	t.Helper()
 	sidecar, err := world.Process(pod, "/ko-app/gate", "sidecar")
@@ -162,11 +159,11 @@ func fillDisk(t *testing.T, pod *corev1.Pod) (makeRoom func()) {
 	}
 }
 
-// insideMounts does something among the mounts that a process sees.
+// insideMounts runs a function in the mount namespace of a process.
 func insideMounts(pid int, do func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with its goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
 		done <- func() error {
 			mounts, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 			if err != nil {
@@ -185,9 +182,8 @@ func insideMounts(pid int, do func() error) error {
 	return <-done
 }
 
-// The signal volume grows beyond its limit: of a standby, and of the holder, which
-// does not need it any more. The kubelet evicts the pod when it notices, and the pod
-// that follows takes over.
+// The signal volumes of a standby and of the holder, which no longer needs its own, exceed their limits. The kubelet
+// evicts each pod when it notices. The next pod takes over.
 func TestSignalVolumeOverItsLimit(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "15"}})
@@ -209,7 +205,7 @@ func TestSignalVolumeOverItsLimit(t *testing.T) {
 	wantProof(t, s, v1.ProofKubeletReported)
 }
 
-// overfill fills the pod's signal volume beyond its limit of 32 MiB, on its node's disk.
+// overfill fills the signal volume of the pod beyond its limit of 32 MiB, on the disk of its node.
 func overfill(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	state := filepath.Dir(os.Getenv("KUBECONFIG"))

@@ -13,12 +13,12 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// The gate works in pods that are confined more tightly, or less tightly, than others.
+// The gate works in pods with more and with fewer restrictions.
 func TestConfinement(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		pod func(*corev1.PodSpec)
-		// wantBarrier is whether a container with a command is held by the barrier all the same.
+		// wantBarrier is true if the barrier holds a container although the container has a command.
 		wantBarrier bool
 	}{
 		"a user namespace of its own": {
@@ -38,7 +38,7 @@ func TestConfinement(t *testing.T) {
 				c.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}
 			},
 		},
-		// Any process of the pod could write the signal by way of /proc.
+		// Any process of the pod could write the signal through /proc.
 		"a process namespace that its containers share": {
 			pod:         func(spec *corev1.PodSpec) { spec.ShareProcessNamespace = new(true) },
 			wantBarrier: true,

@@ -32,15 +32,15 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// The controller is killed just before each of its writes, once for all of them:
-// each has a singleton of its own. The next controller goes on from what is stored.
+// The controller is killed just before each of its writes. Each write has a singleton of its own, and all of them wait
+// for the same kill. The next controller continues from what is stored.
 func TestControllerKilledAtEachStep(t *testing.T) {
 	alone(t)
 	steps := map[string]struct {
-		// step is which one, if not the one that the case is named by.
+		// step is the step that is refused, if it is not the name of the test case.
 		step    string
 		barrier bool
-		// wantStarted: the new holder may have started before this step.
+		// wantStarted is true if the new holder may have started before this step.
 		wantStarted bool
 	}{
 		"Protect":     {},
@@ -48,7 +48,7 @@ func TestControllerKilledAtEachStep(t *testing.T) {
 		"Record":      {},
 		"Signal":      {},
 		"OpenBarrier": {barrier: true},
-		// The kubelet looks by itself after a while.
+		// The kubelet checks the barrier by itself after a while.
 		"Signal, its barrier open": {step: "Signal", barrier: true, wantStarted: true},
 		"Unprotect":                {wantStarted: true},
 	}
@@ -59,7 +59,7 @@ func TestControllerKilledAtEachStep(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				stuck.Add(1)
 				arrived := sync.OnceFunc(stuck.Done)
-				defer arrived() // also where it fails: the others wait
+				defer arrived() // also after a failure, because the other cases wait
 				t.Parallel()
 				s := singleton(t, world.Options{Barrier: tc.barrier})
 				old := holder(t, s)
@@ -68,7 +68,7 @@ func TestControllerKilledAtEachStep(t *testing.T) {
 				r.await(t)
 				arrived()
 				<-restarted
-				r.await(t) // the next controller has come as far
+				r.await(t) // the next controller reaches the same step
 				if !tc.wantStarted {
 					wantNobodyElse(t, 0, old, s)
 				}
@@ -87,8 +87,8 @@ func TestControllerKilledAtEachStep(t *testing.T) {
 	})
 }
 
-// The leader stands still in the middle of a handoff until another one has led it
-// to its end, and then goes on with what it believes.
+// The leader is suspended during a handoff until another leader has completed the handoff. It then continues with its
+// old view.
 func TestLeaderStandsStill(t *testing.T) {
 	alone(t)
 	s := singleton(t, world.Options{})
@@ -120,8 +120,8 @@ func TestLeaderStandsStill(t *testing.T) {
 	wantHandedOver(t, s, 3, v1.CauseDeletion, v1.ProofKubeletReported)
 }
 
-// Both replicas are cut off from the API server, and from each other, in the middle
-// of a handoff; then one comes back, and then the other, which led.
+// Both replicas are cut off from the API server, and from each other, during a handoff. Then one returns, and after it
+// the former leader.
 func TestControllersCutOff(t *testing.T) {
 	alone(t)
 	leader := leaderApart(t)
@@ -149,7 +149,7 @@ func otherNode(node string) string {
 	return "node1"
 }
 
-// leaderApart is the leading controller's pod, on a node without the other one.
+// leaderApart returns the leader's pod, which runs on another node than the second replica.
 func leaderApart(t *testing.T) *corev1.Pod {
 	t.Helper()
 	var leader *corev1.Pod
@@ -172,7 +172,7 @@ func leaderApart(t *testing.T) *corev1.Pod {
 	return leader
 }
 
-// jumpingClock is set forth and back by hours between any two looks at it.
+// jumpingClock moves by hours, forward or back, between two reads.
 type jumpingClock struct {
 	clock.RealClock
 	mu   sync.Mutex
@@ -189,8 +189,7 @@ func (c *jumpingClock) Now() time.Time {
 
 func (c *jumpingClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// The controller's own code, with the controller's own rights and another clock,
-// instead of the controller.
+// The reconcilers run with the controller's rights and another clock, in place of the controller.
 func TestClockSetBackAndForth(t *testing.T) {
 	alone(t)
 	s := singleton(t, world.Options{})
@@ -230,7 +229,7 @@ func gateImage(t *testing.T, deployment *appsv1.Deployment) string {
 	return ""
 }
 
-// runController runs the reconciler until the test's end.
+// runController runs the reconcilers until the end of the test.
 func runController(t *testing.T, gateImage string, c clock.WithDelayedExecution) {
 	t.Helper()
 	as := rest.CopyConfig(w.Config)

@@ -17,8 +17,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// The API server dies twice: while the holder stops, and while the next one starts. How
-// long it refuses pods as it starts is told with -v.
+// The API server is killed twice: while the holder stops, and while the next pod starts. With -v, the log has the time
+// for which the starting API server rejects pods.
 func TestAPIServerKilled(t *testing.T) {
 	alone(t)
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "10", "START_SECONDS": "5"}})
@@ -32,9 +32,9 @@ func TestAPIServerKilled(t *testing.T) {
 	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
 }
 
-// awaitAdmission waits until the API server, which was just killed, admits a pod of the
-// namespace, and logs how many were refused before, since the guards could not ask. In
-// kube-system none may be.
+// awaitAdmission waits until the API server, which was just killed, admits a pod of the namespace. It logs how many
+// pods were rejected before, because the guards could not read their parameters. In kube-system, no pod may be
+// rejected.
 func awaitAdmission(t *testing.T, namespace, image string) {
 	t.Helper()
 	refused, killed := 0, time.Now()
@@ -51,7 +51,7 @@ func awaitAdmission(t *testing.T, namespace, image string) {
 	t.Logf("%d pods were refused, and one admitted %s after the kill", refused, time.Since(killed).Round(time.Millisecond))
 }
 
-// reason is why the singleton is ready, or is not.
+// reason returns the reason of condition Ready.
 func reason(s *v1.StatefulSingleton) string {
 	for _, c := range s.Status.Conditions {
 		if c.Type == v1.ConditionReady {
@@ -61,8 +61,8 @@ func reason(s *v1.StatefulSingleton) string {
 	return ""
 }
 
-// Kyverno is killed, scaled to zero and started again, while handoffs go on and
-// somebody creates pods that the singleton picks: each of them is held, or refused.
+// Kyverno is killed, scaled to zero and started again during handoffs, while pods are created that the singleton
+// selects. Each pod is held or rejected.
 func TestKyvernoDown(t *testing.T) {
 	alone(t)
 	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), 1)) })
@@ -94,8 +94,8 @@ func TestKyvernoDown(t *testing.T) {
 	wantHeld(t)
 }
 
-// keepCreating returns what creates pods that the singleton picks, for so long, and
-// counts those that were not refused. They go at once: they are standbys like others.
+// keepCreating returns a function that creates selected pods for the duration and counts the pods that were not
+// rejected. It deletes them at once, because they are standbys.
 func keepCreating(t *testing.T, s *world.Singleton) func(time.Duration) (held int) {
 	image := holder(t, s).Spec.Containers[0].Image
 	return func(during time.Duration) (held int) {
@@ -118,8 +118,8 @@ func keepCreating(t *testing.T, s *world.Singleton) func(time.Duration) (held in
 	}
 }
 
-// watchPods watches every pod of the singleton, and returns what wants that all of
-// them were held from the beginning.
+// watchPods watches every pod of the singleton. The returned function checks that all pods were held from the
+// beginning.
 func watchPods(t *testing.T, s *world.Singleton) func(*testing.T) {
 	t.Helper()
 	events, err := w.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace))
@@ -142,7 +142,7 @@ func watchPods(t *testing.T, s *world.Singleton) func(*testing.T) {
 				if pod.Annotations[v1.InjectedAnnotation] == "" || len(pod.Spec.InitContainers) == 0 {
 					t.Errorf("pod %s is not held", pod.Name)
 				}
-			case <-time.After(time.Second): // what was created before is told by now
+			case <-time.After(time.Second): // events of earlier pods have arrived by now
 				if seen < 3 {
 					t.Errorf("%d pods were created, want 3 at least", seen)
 				}

@@ -10,8 +10,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// A pod is released and deleted before the kubelet has looked whether its barrier is
-// open: its container is never created, and the kubelet says so in its own way.
+// A pod is released and deleted before the kubelet has checked whether its barrier is open. Its container is never
+// created, and the kubelet's report differs from that of other pods.
 func TestDeletedBeforeItsContainerIsCreated(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Barrier: true})

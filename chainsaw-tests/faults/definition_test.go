@@ -24,10 +24,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// Somebody deletes the definition past its guard, and every StatefulSingleton goes with
-// it. Then the API server starts anew, and can't tell the guards of any: the cluster's own
-// pods come, and no other. What runs goes on. The chart brings the definition back, and a
-// StatefulSingleton that is made again finds its holder.
+// A user deletes the definition past its guard, and every StatefulSingleton is deleted with it. The API server then
+// restarts, and cannot give the guards their parameters. Only the pods of the cluster itself are admitted. Running pods
+// stay. The chart restores the definition, and a new StatefulSingleton finds its holder.
 func TestDefinitionDeleted(t *testing.T) {
 	alone(t)
 	s := singleton(t, world.Options{})
@@ -68,7 +67,7 @@ func definition() *metav1.PartialObjectMetadata {
 	return d
 }
 
-// deleteDefinition deletes it, once nothing binds its guard any more, and waits until it is gone.
+// deleteDefinition deletes the definition after the binding of its guard, and waits until it is removed.
 func deleteDefinition(t *testing.T) {
 	t.Helper()
 	if err := w.Delete(t.Context(), definition(), client.DryRunAll); !apierrors.IsForbidden(err) {
@@ -84,11 +83,11 @@ func deleteDefinition(t *testing.T) {
 	}))
 }
 
-// release is the chart's, and how the names of what it installs begin.
+// release is the name of the chart's release, with which the names of its objects begin.
 const release = "statefulsingleton"
 
-// mendDefinition returns what brings back all that the chart installs, and then the
-// StatefulSingletons that there are now. That is done at the test's end at the latest.
+// mendDefinition returns a function that restores everything that the chart installs, and then the current
+// StatefulSingletons. The function runs at the end of the test at the latest.
 func mendDefinition(t *testing.T) func() error {
 	t.Helper()
 	var singletons v1.StatefulSingletonList
@@ -127,7 +126,7 @@ func makeAgain(ctx context.Context, s *v1.StatefulSingleton) error {
 	})
 }
 
-// plainPod is one that no StatefulSingleton picks.
+// plainPod returns a pod that no StatefulSingleton selects.
 func plainPod(namespace, image string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "plain-"},
@@ -135,19 +134,18 @@ func plainPod(namespace, image string) *corev1.Pod {
 	}
 }
 
-// tryPod asks the API server for such a pod, and creates none.
+// tryPod creates such a pod in a dry-run.
 func tryPod(ctx context.Context, namespace, image string) error {
 	return w.Create(ctx, plainPod(namespace, image), client.DryRunAll)
 }
 
-// guardsCannotAsk tells whether a pod was refused since the API server can't tell the
-// guards which StatefulSingletons there are.
+// guardsCannotAsk returns true if a pod was rejected because the API server could not read the StatefulSingletons for
+// the guards.
 func guardsCannotAsk(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "paramKind")
 }
 
-// wantPodRuns wants that a pod of the namespace is created and comes to run. It is
-// deleted at the test's end.
+// wantPodRuns checks that a new pod of the namespace runs. The pod is deleted at the end of the test.
 func wantPodRuns(t *testing.T, namespace, image string) {
 	t.Helper()
 	pod := plainPod(namespace, image)

@@ -33,8 +33,8 @@ const gitops = "../../docs/gitops"
 
 var record = flag.Bool("record", false, "write the StatefulSingletons of docs/gitops/testdata as the cluster gives them, instead of comparing them")
 
-// The StatefulSingletons that the health check of Argo CD is tested with are those that a
-// cluster gives: here of one without pods, and then of one with a holder.
+// The fixtures for the health check of Argo CD are StatefulSingletons of a real cluster: here one without pods, and one
+// with a holder.
 func TestGitOpsSettled(t *testing.T) {
 	t.Parallel()
 	empty := emptyNamespace(t)
@@ -51,7 +51,7 @@ func TestGitOpsSettled(t *testing.T) {
 	must(t, w.Delete(t.Context(), rival))
 }
 
-// So is that of a handoff.
+// One during a handoff.
 func TestGitOpsHandoff(t *testing.T) {
 	t.Parallel()
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "15"}})
@@ -59,10 +59,10 @@ func TestGitOpsHandoff(t *testing.T) {
 	awaitState(t, "hands-over", s, stands("HolderStopping"))
 }
 
-// And those of a holder that is not Ready, and of one that waits for a person's word.
+// One with a holder that is not Ready, and one that waits for a manual handoff.
 func TestGitOpsNotReady(t *testing.T) {
 	t.Parallel()
-	// A crash leaves it so for that long.
+	// After a crash, the application is not Ready for this long.
 	s := singleton(t, world.Options{Env: map[string]string{"START_SECONDS": "8"}})
 	must(t, s.KillApp(t.Context()))
 	awaitState(t, "not-ready", s, func(got *v1.StatefulSingleton) bool {
@@ -81,8 +81,7 @@ func TestGitOpsNotReady(t *testing.T) {
 	awaitState(t, "awaits-handover-not-ready", s, func(got *v1.StatefulSingleton) bool { return waits(got) && !ready(got) })
 }
 
-// And those of a cluster whose Kyverno is scaled to zero, which then does not even serve
-// its kind.
+// One in a cluster whose Kyverno is scaled to zero, and one in a cluster that does not serve Kyverno's kind.
 func TestGitOpsWithoutKyverno(t *testing.T) {
 	alone(t)
 	empty, s := emptyNamespace(t), singleton(t, world.Options{})
@@ -92,14 +91,14 @@ func TestGitOpsWithoutKyverno(t *testing.T) {
 
 	create(t, empty)
 	awaitState(t, "installing", empty, policyInstalled("Installing"))
-	change(t, s, `{"spec":{"maxTransitionTime":600}}`) // or nobody would look again for minutes
+	change(t, s, `{"spec":{"maxTransitionTime":600}}`) // otherwise the controller checks only after minutes
 	awaitState(t, "kyverno-down", s, policyInstalled("ProbeRefused"))
 
 	t.Cleanup(func() { must(t, serveClusterPolicies(context.Background(), true)) })
 	must(t, serveClusterPolicies(t.Context(), false))
 	awaitState(t, "no-kyverno", empty, policyInstalled("KyvernoMissing"))
 
-	// Singletons that went now would leave their policies behind.
+	// Singletons that are deleted now would leave their policies behind.
 	must(t, serveClusterPolicies(t.Context(), true))
 	must(t, w.ScaleKyverno(t.Context(), 1))
 	must(t, w.AwaitWhole(t.Context()))
@@ -107,7 +106,7 @@ func TestGitOpsWithoutKyverno(t *testing.T) {
 	must(t, s.Await(t.Context(), "pods are held again", policyInstalled("Injected")))
 }
 
-// emptyNamespace is for a singleton that is not there yet, without pods.
+// emptyNamespace returns a singleton that does not exist yet, in a namespace without pods.
 func emptyNamespace(t *testing.T) *world.Singleton {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "faults-"}}
@@ -121,7 +120,7 @@ func spec() v1.StatefulSingletonSpec {
 	return v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: world.Labels()}}
 }
 
-// create makes the singleton and returns it as the API server stored it.
+// create creates the singleton and returns it as stored.
 func create(t *testing.T, s *world.Singleton) *v1.StatefulSingleton {
 	t.Helper()
 	object := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "db"}, Spec: spec()}
@@ -129,8 +128,7 @@ func create(t *testing.T, s *world.Singleton) *v1.StatefulSingleton {
 	return object
 }
 
-// change merges the patch into the singleton and returns it as the API server stored it:
-// its status is that of the spec before.
+// change patches the singleton and returns it as stored. Its status still belongs to the old spec.
 func change(t *testing.T, s *world.Singleton, patch string) *v1.StatefulSingleton {
 	t.Helper()
 	object := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "db"}}
@@ -138,25 +136,25 @@ func change(t *testing.T, s *world.Singleton, patch string) *v1.StatefulSingleto
 	return object
 }
 
-// stands wants the reason of the condition Ready to be that, and new pods to be held.
+// stands returns true if condition Ready has the reason, and new pods are held.
 func stands(wanted string) func(*v1.StatefulSingleton) bool {
 	return func(got *v1.StatefulSingleton) bool {
 		return told(got, v1.ConditionReady, wanted) && told(got, v1.ConditionPolicyInstalled, "Injected")
 	}
 }
 
-// policyInstalled wants the reason of the condition PolicyInstalled to be that.
+// policyInstalled returns true if condition PolicyInstalled has the reason.
 func policyInstalled(wanted string) func(*v1.StatefulSingleton) bool {
 	return func(got *v1.StatefulSingleton) bool { return told(got, v1.ConditionPolicyInstalled, wanted) }
 }
 
-// told tells whether a condition has that reason, of the spec as it is.
+// told returns true if the condition has the reason for the current spec.
 func told(s *v1.StatefulSingleton, kind, wanted string) bool {
 	c := meta.FindStatusCondition(s.Status.Conditions, kind)
 	return c != nil && c.Reason == wanted && c.ObservedGeneration == s.Generation
 }
 
-// serveClusterPolicies has the API server serve Kyverno's kind, or say that it knows none.
+// serveClusterPolicies makes the API server serve Kyverno's kind, or stop serving it.
 func serveClusterPolicies(ctx context.Context, served bool) error {
 	definition := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
@@ -166,7 +164,7 @@ func serveClusterPolicies(ctx context.Context, served bool) error {
 	return w.Patch(ctx, definition, client.RawPatch(types.JSONPatchType, patch))
 }
 
-// awaitState is wantState once the singleton is so.
+// awaitState calls wantState after the condition holds.
 func awaitState(t *testing.T, name string, s *world.Singleton, so func(*v1.StatefulSingleton) bool) {
 	t.Helper()
 	var last *v1.StatefulSingleton
@@ -177,7 +175,7 @@ func awaitState(t *testing.T, name string, s *world.Singleton, so func(*v1.State
 	wantState(t, name, last)
 }
 
-// wantState wants the singleton to be the recorded one of that name, or records it.
+// wantState checks that the singleton equals the fixture with the name, or writes the fixture.
 func wantState(t *testing.T, name string, s *v1.StatefulSingleton) {
 	t.Helper()
 	file := filepath.Join(gitops, "testdata", name+".yaml")
@@ -196,8 +194,8 @@ func wantState(t *testing.T, name string, s *v1.StatefulSingleton) {
 	}
 }
 
-// recordOf is what the health check may read of the singleton, under names and a time that
-// are the same at each run.
+// recordOf returns the parts of the singleton that the health check may read, with names and times that do not change
+// between runs.
 func recordOf(t *testing.T, s *v1.StatefulSingleton) []byte {
 	t.Helper()
 	script, err := os.ReadFile(filepath.Join(gitops, "argocd-health.lua"))
@@ -208,7 +206,7 @@ func recordOf(t *testing.T, s *v1.StatefulSingleton) []byte {
 		"metadata":   map[string]any{"namespace": s.Namespace, "name": s.Name, "generation": s.Generation},
 		"spec":       s.Spec,
 	}
-	if s.Status.ObservedGeneration > 0 { // or it has no status
+	if s.Status.ObservedGeneration > 0 { // the status exists
 		conditions := slices.DeleteFunc(slices.Clone(s.Status.Conditions), func(c metav1.Condition) bool {
 			return !strings.Contains(string(script), strconv.Quote(c.Type))
 		})
@@ -224,7 +222,7 @@ func recordOf(t *testing.T, s *v1.StatefulSingleton) []byte {
 	return text
 }
 
-// sameNames gives namespace, policy and pods names that are the same at each run.
+// sameNames replaces the names of namespace, policy and pods with names that do not change between runs.
 func sameNames(s *v1.StatefulSingleton) *strings.Replacer {
 	const namespace = "prod"
 	policyIn := func(namespace string) string {

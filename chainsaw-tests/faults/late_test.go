@@ -30,12 +30,11 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// testFinalizer keeps a pod's object for a late write.
+// testFinalizer keeps the object of a pod for a late write.
 const testFinalizer = "faults.test/keep"
 
-// A signal is on its way into the API server, and takes long. Meanwhile the pod that
-// it is meant for is deleted, and another controller, which leads too as it believes,
-// releases the next one. Then the signal arrives.
+// The API server delays a signal. Meanwhile the pod of the signal is deleted, and another controller, which also
+// considers itself the leader, releases the next pod. Then the signal arrives.
 func TestSignalArrivesLate(t *testing.T) {
 	alone(t)
 	s := singleton(t, world.Options{})
@@ -90,21 +89,20 @@ func keep(t *testing.T, pod *corev1.Pod, patch string) {
 	must(t, w.Patch(context.Background(), object, client.RawPatch(types.StrategicMergePatchType, []byte(patch))))
 }
 
-// delayed is a webhook of the test that keeps the first signal waiting.
+// delayed is a webhook of the test that delays the first signal.
 type delayed struct {
-	// known is closed once the API server knows of the webhook, and arrived once a
-	// signal waits in it.
+	// known is closed when the API server calls the webhook. arrived is closed when a signal waits in it.
 	known   chan struct{}
 	arrived chan struct{}
 	goOn    chan struct{}
 	gone    chan struct{}
 
 	probed sync.Once
-	// taken is whether the signal that waits has come: the next ones don't.
+	// taken is true after the first signal arrived. Later signals do not wait.
 	taken atomic.Bool
 }
 
-// release lets the signal go on. It returns false if nobody waits for it any more.
+// release lets the signal continue. It returns false if the request has ended.
 func (d *delayed) release() bool {
 	select {
 	case <-d.gone:
@@ -136,7 +134,7 @@ func (d *delayed) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	_ = json.NewEncoder(response).Encode(review) // the client may have disconnected
 }
 
-// delaySignal has the API server wait with the controller's next signal.
+// delaySignal makes the API server wait with the next signal of the controller.
 func delaySignal(t *testing.T, s *world.Singleton) *delayed {
 	t.Helper()
 	d := &delayed{known: make(chan struct{}), arrived: make(chan struct{}), goOn: make(chan struct{}), gone: make(chan struct{})}
@@ -160,7 +158,7 @@ func delaySignal(t *testing.T, s *world.Singleton) *delayed {
 			}},
 			AdmissionReviewVersions: []string{"v1"},
 			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-			TimeoutSeconds:          new(int32(30)), // the longest that there is
+			TimeoutSeconds:          new(int32(30)), // the maximum
 			FailurePolicy:           new(admissionregistrationv1.Ignore),
 		}},
 	}

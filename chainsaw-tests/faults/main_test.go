@@ -1,11 +1,11 @@
 //go:build cluster
 
-// What real clusters do to a singleton, one fault at a time: in none do two run, and
-// in the end there is a holder. They break the cluster that they run on, and mend it:
+// Package faults_test tests faults of real clusters, one at a time. In none of them do two pods run, and each ends with
+// a holder. The tests break the cluster on which they run, and repair it:
 //
 //	bin/cluster exec -- go -C chainsaw-tests test -count=1 -tags cluster ./faults
 //
-// Tests whose fault is one application's run side by side, the others alone.
+// Tests whose fault concerns one application run in parallel, and the other tests run alone.
 package faults_test
 
 import (
@@ -30,7 +30,7 @@ var w *world.World
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// They wait most of the time.
+	// The tests mostly wait.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
@@ -49,8 +49,8 @@ func runOnCluster(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// singleton makes one, with a holder that is Ready. At the end of each test, also a failed one, the journal must not
-// show an overlap.
+// singleton creates a singleton with a Ready holder. At the end of each test, also of a failed one, the journal must
+// not show an overlap.
 func singleton(t *testing.T, o world.Options) *world.Singleton {
 	t.Helper()
 	s, err := w.NewSingleton(t.Context(), "faults", o)
@@ -71,7 +71,7 @@ func singleton(t *testing.T, o world.Options) *world.Singleton {
 	return s
 }
 
-// evidence keeps what tells of the failure.
+// evidence stores logs and objects for debugging.
 func evidence(t *testing.T) {
 	dir := filepath.Join("../../dist/faults", t.Name())
 	if err := w.Evidence(context.Background(), dir); err != nil {
@@ -80,8 +80,7 @@ func evidence(t *testing.T) {
 	t.Logf("the evidence is in %s", dir)
 }
 
-// alone is for tests that break what others need. The cluster is whole before the
-// next one begins.
+// alone marks a test that breaks what other tests need. The cluster is complete before the next test begins.
 func alone(t *testing.T) {
 	t.Cleanup(func() {
 		must(t, w.Cluster(context.Background(), "up"))
@@ -124,11 +123,11 @@ func deletePod(t *testing.T, pod *corev1.Pod, grace *int64) {
 // force is the grace period of a force delete.
 var force = new(int64(0))
 
-// nobodyElse is how long a test checks that no other pod starts. A handoff to a warm standby takes half a second, and
-// the controller retries every 10 s at the latest.
+// nobodyElse is the time for which a test checks that no other pod starts. A handoff to a warm standby takes half a
+// second, and the controller retries every 10 s at the latest.
 const nobodyElse = 12 * time.Second
 
-// wantNobodyElse wants that no pod starts but the old holder for so long.
+// wantNobodyElse checks for the duration that no pod but the old holder starts.
 func wantNobodyElse(t *testing.T, during time.Duration, old *corev1.Pod, singletons ...*world.Singleton) {
 	t.Helper()
 	for deadline := time.Now().Add(during); ; time.Sleep(200 * time.Millisecond) {
@@ -145,8 +144,8 @@ func wantNobodyElse(t *testing.T, during time.Duration, old *corev1.Pod, singlet
 	}
 }
 
-// wantHandedOver wants a Ready holder of the epoch, by that proof and for that
-// cause, and as many handoffs in the journal.
+// wantHandedOver waits for a Ready holder with the epoch, and checks the cause, the proof and the number of handoffs in
+// the journal.
 func wantHandedOver(t *testing.T, s *world.Singleton, epoch int64, cause v1.Cause, proof v1.Proof) {
 	t.Helper()
 	must(t, s.AwaitHolder(t.Context(), epoch))
@@ -158,7 +157,7 @@ func wantHandedOver(t *testing.T, s *world.Singleton, epoch int64, cause v1.Caus
 	wantStarts(t, s, int(epoch))
 }
 
-// wantStarts wants so many processes in the journal, and no two at once.
+// wantStarts checks the number of processes in the journal, and that no two ran at once.
 func wantStarts(t *testing.T, s *world.Singleton, want int) {
 	t.Helper()
 	starts, err := s.Starts()
@@ -170,7 +169,7 @@ func wantStarts(t *testing.T, s *world.Singleton, want int) {
 	must(t, err)
 }
 
-// podGone waits until the pod's object is gone.
+// podGone waits until the object of the pod is removed.
 func podGone(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	must(t, world.Await(t.Context(), "the end of pod "+pod.Name, func(ctx context.Context) error {

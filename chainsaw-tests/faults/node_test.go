@@ -18,8 +18,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// victim is a node that Kyverno does not need, and that takes no new pod from then
-// on until the test's end.
+// victim returns a node that Kyverno does not need. The node takes no new pods until the end of the test.
 func victim(t *testing.T) (name string, cordon func()) {
 	t.Helper()
 	kyverno, err := w.KyvernoNode(t.Context())
@@ -32,7 +31,7 @@ func victim(t *testing.T) (name string, cordon func()) {
 	}
 }
 
-// on makes a singleton whose holder is on the node, and stays there when it is cordoned.
+// on creates a singleton whose holder is on the node and stays there when the node is cordoned.
 func on(t *testing.T, node string, o world.Options) (*world.Singleton, *corev1.Pod) {
 	t.Helper()
 	o.Node, o.Drain = node, v1.DrainEvict
@@ -44,8 +43,8 @@ func on(t *testing.T, node string, o world.Options) (*world.Singleton, *corev1.P
 	return s, pod
 }
 
-// The kubelet stands still, and the pod runs on: a delete and even a force delete
-// prove nothing. The singleton fails visibly meanwhile, and goes on by itself after.
+// The kubelet is suspended, and the pod continues to run. Neither a deletion nor a force deletion is a proof. Meanwhile
+// the singleton has phase Failed, and afterwards it continues by itself.
 func TestKubeletStandsStill(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
@@ -67,8 +66,7 @@ func TestKubeletStandsStill(t *testing.T) {
 	wantHandedOver(t, forced, 2, v1.CauseDeletion, v1.ProofKubeletReported)
 }
 
-// The kubelet is killed and comes back: no handoff. With the holder deleted just
-// before: one.
+// The kubelet is killed and returns, without a handoff. If the holder was deleted just before, one handoff follows.
 func TestKubeletKilled(t *testing.T) {
 	alone(t)
 	node, _ := victim(t)
@@ -84,8 +82,8 @@ func TestKubeletKilled(t *testing.T) {
 	wantStarts(t, kept, 1)
 }
 
-// A node is cut off, and its pods run on: neither a delete, nor a force delete, nor
-// an eviction by taint proves anything. It heals, and its kubelet tells.
+// A node is cut off, and its pods continue to run. Neither a deletion, a force deletion nor an eviction by a taint is a
+// proof. After the network is restored, the kubelet reports the termination.
 func TestNodeCutOff(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
@@ -103,14 +101,14 @@ func TestNodeCutOff(t *testing.T) {
 	}
 	wantNobodyElse(t, nobodyElse, nil, all...)
 	cluster(t, "node", "heal", node)
-	for _, s := range all { // the taint marks those too that were deleted before
+	for _, s := range all { // the taint also marks pods that were deleted before
 		wantHandedOver(t, s, 2, v1.CauseEviction, v1.ProofKubeletReported)
 	}
 }
 
-// A node is cut off and its object deleted, which has the garbage collector call its
-// pods Failed though they run: it has asked nobody. Once the node is back and has
-// ended the pod, only a person can tell, since the kubelet's word came too late.
+// A node is cut off and its object is deleted. The garbage collector then reports its pods as Failed, although they
+// run. After the node has returned and has stopped the pod, only a person can attest the termination, because the
+// report of the kubelet came too late.
 func TestNodeObjectDeleted(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
@@ -128,7 +126,7 @@ func TestNodeObjectDeleted(t *testing.T) {
 	standby(t, s)
 	wantNobodyElse(t, nobodyElse, old, s)
 
-	cluster(t, "process", "kill", "kubelet", "--on", node) // one that starts registers its node
+	cluster(t, "process", "kill", "kubelet", "--on", node) // a starting kubelet registers its node
 	cluster(t, "node", "heal", node)
 	wantNobodyElse(t, nobodyElse, old, s)
 	awaitEnd(t, s)
@@ -136,7 +134,7 @@ func TestNodeObjectDeleted(t *testing.T) {
 	wantHandedOver(t, s, 2, v1.CauseEviction, v1.ProofAttested)
 }
 
-// awaitEnd waits until the application has written down that it stopped.
+// awaitEnd waits until the application has recorded its end.
 func awaitEnd(t *testing.T, s *world.Singleton) {
 	t.Helper()
 	must(t, world.Await(t.Context(), "the end of the application", func(context.Context) error {
@@ -148,7 +146,7 @@ func awaitEnd(t *testing.T, s *world.Singleton) {
 	}))
 }
 
-// taint taints the node, and takes it off at the test's end.
+// taint adds the taint to the node, and removes it at the end of the test.
 func taint(t *testing.T, node, taint string) {
 	t.Helper()
 	kubectl := func(taint string) error {
@@ -162,8 +160,8 @@ func taint(t *testing.T, node, taint string) {
 	must(t, kubectl(taint))
 }
 
-// A node dies as by a power cut and comes back: its holders go on. It fails again for good, and another pod starts only
-// after an attestation.
+// A node fails as in a power failure and returns, and its holders continue. It fails again permanently, and another pod
+// starts only after an attestation.
 func TestNodeKilled(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
@@ -223,7 +221,7 @@ func wantProof(t *testing.T, s *world.Singleton, want v1.Proof) {
 	}
 }
 
-// containerd dies while a holder runs, which changes nothing, and while one stops.
+// containerd is killed while a holder runs, which changes nothing, and while a holder stops.
 func TestContainerdKilled(t *testing.T) {
 	alone(t)
 	node, _ := victim(t)

@@ -24,7 +24,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// writes tell, of each step of a handoff, whether a write of the controller is that step.
+// writes has a CEL expression for each step of a handoff, which selects the write of the controller for that step.
 var writes = map[string]string{
 	"Protect": `variables.pod && !('` + signal.Annotation + `' in variables.annotations) &&
 		'` + v1.HandoffFinalizer + `' in variables.finalizers && !('` + v1.HandoffFinalizer + `' in variables.oldFinalizers)`,
@@ -36,16 +36,17 @@ var writes = map[string]string{
 	"Retire":      `request.resource.resource == 'replicasets' && request.subResource == 'scale'`,
 }
 
-// probe is a ConfigMap that the policy rejects from all users, which shows that the API server enforces the policy.
+// probe is a ConfigMap that the policy rejects for all users. The rejection shows that the API server enforces the
+// policy.
 const probe = "is-the-policy-there"
 
-// refusal is a policy that refuses the controller one kind of write in one namespace.
+// refusal is a policy that rejects one kind of write of the controller in one namespace.
 type refusal struct {
 	*world.Singleton
 	name string
 }
 
-// refuse has the API server refuse the controller that step.
+// refuse makes the API server reject the step.
 func refuse(t *testing.T, s *world.Singleton, step string) refusal {
 	t.Helper()
 	r := refusal{s, s.Namespace + "-" + strings.ToLower(step)}
@@ -107,7 +108,7 @@ func (r refusal) probe() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: probe}}
 }
 
-// await waits until the API server has refused something by the policy besides the probe.
+// await waits until the policy has rejected a request besides the probe.
 func (r refusal) await(t *testing.T) {
 	t.Helper()
 	before, err := r.refused(t.Context())
@@ -121,7 +122,7 @@ func (r refusal) await(t *testing.T) {
 	}))
 }
 
-// refused counts what the policy has refused, as the API server counts it.
+// refused returns the number of requests that the policy has rejected, by the metrics of the API server.
 func (r refusal) refused(ctx context.Context) (int, error) {
 	out, err := exec.CommandContext(ctx, "kubectl", "get", "--raw", "/metrics").Output()
 	if err != nil {
@@ -145,7 +146,7 @@ func (r refusal) refused(ctx context.Context) (int, error) {
 	return count, lines.Err()
 }
 
-// lift takes the policy back, and waits until it refuses nothing any more.
+// lift deletes the policy, and waits until it rejects nothing.
 func (r refusal) lift(t *testing.T) {
 	t.Helper()
 	must(t, r.remove(t.Context()))

@@ -23,9 +23,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// containerd loses the holder's containers while they run, as where it is swapped without a
-// drain. The kubelet can't locate them: it kills what it finds in the pod's cgroup, reports
-// ContainerStatusUnknown, and the next pod starts after that.
+// containerd loses the running containers of the holder, as in a replacement of the runtime without a drain. The
+// kubelet cannot locate them, kills all processes in the cgroup of the pod, and reports ContainerStatusUnknown. The
+// next pod starts afterwards.
 func TestContainerdForgets(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
@@ -33,7 +33,7 @@ func TestContainerdForgets(t *testing.T) {
 	s, pod := on(t, node, world.Options{})
 	cordon()
 	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kubelet", "--on", node) })
-	cluster(t, "process", "stop", "kubelet", "--on", node) // it would start the containers a second time
+	cluster(t, "process", "stop", "kubelet", "--on", node) // otherwise it starts the containers a second time
 	old.restore(t)
 	deletePod(t, pod, nil)
 	if _, err := world.Process(pod, "/app"); err != nil {
@@ -73,7 +73,7 @@ func lastReport(t *testing.T, reports watch.Interface) corev1.ContainerStatus {
 	}
 }
 
-// containerdState is what containerd of a node knows at one time.
+// containerdState is the state of containerd on a node at one time.
 type containerdState struct {
 	node string
 	// database is a copy of the metadata of all containers and images.
@@ -87,7 +87,7 @@ const (
 	containerdTasks    = "run/containerd/io.containerd.runtime.v2.task/k8s.io"
 )
 
-// snapshotContainerd copies the state while containerd stands still.
+// snapshotContainerd copies the state while containerd is suspended.
 func snapshotContainerd(t *testing.T, node string) containerdState {
 	t.Helper()
 	cluster(t, "process", "stop", "containerd", "--on", node)
@@ -98,14 +98,14 @@ func snapshotContainerd(t *testing.T, node string) containerdState {
 	return s
 }
 
-// restore starts containerd with the state. What began since runs on.
+// restore starts containerd with the state. Containers that started later continue to run.
 func (s containerdState) restore(t *testing.T) {
 	t.Helper()
 	cluster(t, "process", "stop", "containerd", "--on", s.node)
 	root := containerdRoot(t, s.node)
 	copyFile(t, s.database, filepath.Join(root, containerdDatabase))
 	for _, task := range tasks(t, root) {
-		if !slices.Contains(s.tasks, task) { // containerd ends what it finds here and does not know
+		if !slices.Contains(s.tasks, task) { // containerd stops tasks that it finds here and does not know
 			must(t, os.Rename(filepath.Join(root, containerdTasks, task), filepath.Join(root, "run", "forgotten-"+task)))
 		}
 	}
@@ -129,13 +129,13 @@ func copyFile(t *testing.T, from, to string) {
 	must(t, os.WriteFile(to, data, 0o644))
 }
 
-// containerdRoot is the root directory of the node's containerd, as seen from outside.
+// containerdRoot returns the root directory of the node's containerd on the machine.
 func containerdRoot(t *testing.T, node string) string {
 	t.Helper()
 	processes, err := procfs.AllProcs()
 	must(t, err)
 	for _, p := range processes {
-		line, _ := p.CmdLine() // it may have ended
+		line, _ := p.CmdLine() // the process may have ended
 		if len(line) == 2 && filepath.Base(line[0]) == "containerd" && strings.HasSuffix(line[1], filepath.Join("/machines", node, "containerd.toml")) {
 			return fmt.Sprintf("/proc/%d/root", p.PID)
 		}

@@ -1,5 +1,5 @@
-# Prints the errors of a chainsaw run, each after the last output of the same case. Cases run in parallel, so the log
-# mixes them. And how things stood then, as .chainsaw.yaml has it told.
+# Prints the errors of a chainsaw run, each after the last output of the same case. Cases run in parallel, and the log
+# mixes them. It also prints the state of the cluster that .chainsaw.yaml collects.
 /^=== (NAME|CONT)/ { next }
 /^    sink\.go:/ {
 	split($0, column, / *\| */)

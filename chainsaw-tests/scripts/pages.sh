@@ -1,11 +1,10 @@
 #!/bin/bash
-# Runs the commands of pages as they are written, in the cluster that the chart is installed in. What the pages
-# speak of is there: StatefulSingleton db in namespace prod, which is the quickstart by another name, and its holder.
-# Some speak of it as $namespace and $name.
+# Runs the commands of pages as written, in the cluster with the chart. For the commands, it creates StatefulSingleton db
+# with a holder in namespace prod, from the quickstart, and sets $namespace and $name.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# A run that was ended may have left its namespace. One of that name that is somebody else's is left alone.
+# A stopped run may have left its namespace. A namespace of the same name without the label is not deleted.
 ours=app.kubernetes.io/part-of=statefulsingleton-pages
 kubectl delete namespace -l "$ours" --timeout=90s
 kubectl create namespace prod

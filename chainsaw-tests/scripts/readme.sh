@@ -1,12 +1,11 @@
 #!/bin/bash
-# Runs the commands of the README, and of the chart's, as they are written, in the cluster that the chart is installed
-# in. The caller of this script runs the make commands. Then it installs the manifests of a release, and uninstalls
-# them, as the chart's README says.
+# Runs the commands of the README and of the chart's README as written, in the cluster with the chart. The caller runs
+# the make commands. Then the script installs the manifests of a release and uninstalls them, as the chart's README says.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# What still bears a finalizer of the project's. Just after the API server has started, the namespace controller can
-# overlook objects, which then belong to a namespace that no longer exists and cannot be changed.
+# Lists the objects that still have a finalizer of the project. Just after the start of the API server, the namespace
+# controller can miss objects. Their namespace no longer exists, and they cannot be changed.
 stuck() {
   kubectl get pods,statefulsingletons -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.kind}/{.metadata.name} {.metadata.finalizers}{"\n"}{end}' |
     while read -r namespace object; do

@@ -11,7 +11,7 @@ scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 
 cp LICENSE controller/cmd/kubectl-stfs/kubectl_complete-stfs "$scratch"
-# fill puts a value in place of its mark.
+# fill replaces a placeholder with a value.
 manifest=$(<.krew.yaml)
 fill() { manifest=${manifest//"{{$1}}"/"$2"}; }
 fill version "$version"

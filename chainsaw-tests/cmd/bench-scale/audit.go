@@ -17,7 +17,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// event is what counts here of an audit.k8s.io/v1 Event.
+// event has the needed fields of an audit.k8s.io/v1 Event.
 type event struct {
 	Verb       string    `json:"verb"`
 	RequestURI string    `json:"requestURI"`
@@ -33,8 +33,7 @@ type event struct {
 	} `json:"objectRef"`
 }
 
-// auditLogs is where the local cluster's API server writes down the controller's requests: the
-// file that it writes, and the full one before it.
+// auditLogs returns the audit logs of the local cluster's API server: the current file and the previous one.
 func auditLogs() ([]string, error) {
 	state := os.Getenv("STATEFULSINGLETON_CLUSTER")
 	if state == "" {
@@ -43,8 +42,8 @@ func auditLogs() ([]string, error) {
 	return filepath.Glob(filepath.Join(state, "logs/control-audit*.log"))
 }
 
-// countRequests counts what the controller asked of the API server about the singletons. What is
-// of no namespace and no singleton's policy, as a node, counts too.
+// countRequests counts the controller's requests for the singletons. It includes requests without a namespace, for
+// example for nodes, unless they are for another singleton's policy.
 func countRequests(h *figures.Handoffs, all []singleton, begin, end time.Time) error {
 	files, err := auditLogs()
 	if err != nil {
@@ -93,7 +92,7 @@ func eachEvent(file string, do func(*event)) error {
 	return lines.Err()
 }
 
-// share makes, of what all took, what one took, to a hundredth.
+// share divides the counts by the number of handoffs, and rounds them to hundredths.
 func share(h *figures.Handoffs, among int) {
 	one := func(all float64) float64 { return math.Round(all/float64(among)*100) / 100 }
 	h.Writes, h.DryRuns, h.Reads = one(h.Writes), one(h.DryRuns), one(h.Reads)

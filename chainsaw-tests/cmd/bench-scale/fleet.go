@@ -30,22 +30,21 @@ import (
 )
 
 const (
-	// writers is how many write at once.
+	// writers is the number of concurrent writes.
 	writers = 32
-	// standstill is how long the number of working policies may stay as it is before
-	// that is called the end of it.
+	// standstill is the time after which no more policies are expected to work.
 	standstill = 90 * time.Second
 )
 
-// singleton is a StatefulSingleton and its Deployment, both of that name.
+// singleton is the name of a StatefulSingleton and its Deployment.
 type singleton = types.NamespacedName
 
-// nth spreads the singletons over the namespaces.
+// nth returns the name of a singleton. The singletons are spread over the namespaces.
 func (r *run) nth(i int) singleton {
 	return singleton{Namespace: fmt.Sprintf("bench-scale-%03d", i%r.namespaces), Name: fmt.Sprintf("s%04d", i)}
 }
 
-// forAll does the same with many at once, up to the first error.
+// forAll calls do for all singletons concurrently, until the first error.
 func forAll(ctx context.Context, all []singleton, do func(context.Context, singleton) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writers)
@@ -55,8 +54,8 @@ func forAll(ctx context.Context, all []singleton, do func(context.Context, singl
 	return group.Wait()
 }
 
-// grow adds singletons up to the step's number, has them share policies where the step is
-// about that, and waits until each holds whose policy works.
+// grow adds singletons up to the number of the step, sets policyPer, and waits for a holder of each singleton whose
+// policy works.
 func (r *run) grow(ctx context.Context, step *figures.Step) error {
 	begin := time.Now()
 	if step.PolicyPer == policies.PerNamespace {
@@ -100,14 +99,14 @@ func (r *run) grow(ctx context.Context, step *figures.Step) error {
 	return r.awaitSettled(ctx, r.served, 1)
 }
 
-// makeRoom takes the policies of single singletons away where their webhooks leave no room
-// for others, as docs/scale.md tells.
+// makeRoom deletes the policies of single singletons if the webhooks leave no room for shared policies, as
+// docs/scale.md describes.
 func (r *run) makeRoom(ctx context.Context) error {
 	if before := r.results.Steps[len(r.results.Steps)-2]; before.Refused == "" {
 		return nil
 	}
 	r.tell("no room for the webhooks of the namespaces: the policies of the singletons are deleted")
-	// One by one: all of them in one request would take longer than the API server gives it.
+	// One at a time, because a deletion of all policies in one request would exceed the timeout of the API server.
 	return forAll(ctx, r.made, func(ctx context.Context, s singleton) error {
 		policy := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: policyOf(s, policies.PerSingleton)}}
 		policy.SetGroupVersionKind(policies.GVK)
@@ -158,8 +157,8 @@ func podSpec() corev1.PodSpec {
 	}
 }
 
-// awaitPolicies waits until every policy works, or no more of them do, and returns when the
-// last one was seen to.
+// awaitPolicies waits until every policy works, or until the number of working policies stops growing. It returns the
+// time of the last change.
 func (r *run) awaitPolicies(ctx context.Context, step *figures.Step) (last time.Time, err error) {
 	last = time.Now()
 	for ; step.Injected < len(r.made) && time.Since(last) < standstill; err = pause(ctx, 100*time.Millisecond) {
@@ -223,7 +222,7 @@ func policyOf(s singleton, per policies.Per) string {
 	return policies.Name(s)
 }
 
-// kwokUser is the user that kwok acts as, of the local cluster's kubeconfig.
+// kwokUser is the user name of kwok, from the kubeconfig of the local cluster.
 const kwokUser = "kubernetes-admin"
 
 // setValues sets the chart's value policyPer, and the users that may report about pods as kubelets do.
@@ -241,7 +240,7 @@ func setValues(ctx context.Context, per policies.Per, kubelets ...string) error 
 	return nil
 }
 
-// awaitOneForm waits until no policy is left of the form that was before.
+// awaitOneForm waits until all policies for the other value of policyPer are deleted.
 func (r *run) awaitOneForm(ctx context.Context, step *figures.Step) error {
 	wanted := map[string]bool{}
 	for _, s := range r.made {
@@ -283,7 +282,7 @@ func (r *run) awaitSettled(ctx context.Context, all []singleton, replicas int) e
 	})
 }
 
-// patch merges into a Deployment.
+// patch patches a Deployment.
 func (r *run) patch(ctx context.Context, s singleton, format string, args ...any) error {
 	return r.Patch(ctx, deployment(s), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, format, args...)))
 }

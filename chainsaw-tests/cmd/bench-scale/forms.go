@@ -22,8 +22,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// form is one that the policies of all singletons could have. Those that can be chosen
-// are measured with singletons.
+// form is a kind of policies for all singletons. The kinds that the chart offers are measured with singletons instead.
 type form struct {
 	name string
 	of   func([]singleton) ([]*unstructured.Unstructured, error)
@@ -34,14 +33,14 @@ var forms = []form{
 	{"one MutatingPolicy each, those of a namespace with one webhook that fails closed", mutating},
 }
 
-// shared leaves out what gives a policy a webhook of its own.
+// shared returns policies without the matchConditions that give a policy a webhook of its own.
 func shared(all []singleton) (rendered []*unstructured.Unstructured, err error) {
 	for _, s := range all {
 		policy, err := policies.Render(statefulSingleton(s), policies.Options{SidecarImage: "gate"})
 		if err != nil {
 			return nil, err
 		}
-		policy.SetLabels(ours) // the controller's label would have it look
+		policy.SetLabels(ours) // the controller watches policies with its own label
 		unstructured.RemoveNestedField(policy.Object, "spec", "webhookConfiguration", "matchConditions")
 		if err := unstructured.SetNestedField(policy.Object, "Ignore", "spec", "webhookConfiguration", "failurePolicy"); err != nil {
 			return nil, err
@@ -53,8 +52,8 @@ func shared(all []singleton) (rendered []*unstructured.Unstructured, err error) 
 
 var mutatingPolicy = schema.GroupVersionKind{Group: "policies.kyverno.io", Version: "v1", Kind: "MutatingPolicy"}
 
-// mutating are of the kind that is to follow ClusterPolicy. They only mark a pod: it is the way to them that
-// is measured.
+// mutating returns MutatingPolicies, the successors of ClusterPolicies. They only annotate a pod, because only the
+// admission is measured.
 func mutating(all []singleton) (each []*unstructured.Unstructured, err error) {
 	for _, s := range all {
 		policy := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
@@ -78,8 +77,8 @@ func mutating(all []singleton) (each []*unstructured.Unstructured, err error) {
 	return each, nil
 }
 
-// measureForms measures what each form costs Kyverno, without singletons, and with as many policies as the
-// last step has singletons.
+// measureForms measures the cost of each form for Kyverno, without singletons, and with as many policies as the last
+// step has singletons.
 func (r *run) measureForms(ctx context.Context) error {
 	var all []singleton
 	for i := range r.singletons[len(r.singletons)-1] {
@@ -142,14 +141,14 @@ func (r *run) measureForm(ctx context.Context, f form, all []singleton) (figures
 	} else {
 		measured.ServedSeconds = time.Since(begin).Seconds()
 	}
-	// a form that does not serve may leave Kyverno without an answer
+	// With a form that does not work, Kyverno may not answer.
 	if err := r.measureAdmission(ctx, &measured.Kyverno, last); err != nil && measured.Refused == "" {
 		return measured, err
 	}
 	return measured, errors.Join(r.removePolicies(ctx), r.awaitNoWebhooks(ctx))
 }
 
-// removePolicies removes those that this run made without a singleton.
+// removePolicies deletes the policies that this run created without singletons.
 func (r *run) removePolicies(ctx context.Context) error {
 	for _, kind := range []schema.GroupVersionKind{policies.GVK, mutatingPolicy} {
 		policy := &metav1.PartialObjectMetadata{}
@@ -161,7 +160,7 @@ func (r *run) removePolicies(ctx context.Context) error {
 	return nil
 }
 
-// awaitNoWebhooks waits until Kyverno has taken its webhooks back.
+// awaitNoWebhooks waits until Kyverno has removed its webhooks.
 func (r *run) awaitNoWebhooks(ctx context.Context) error {
 	return world.Await(ctx, "the end of the webhooks", func(ctx context.Context) error {
 		configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}

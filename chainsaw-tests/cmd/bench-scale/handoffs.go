@@ -17,30 +17,30 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// cause begins handoffs.
+// cause starts handoffs.
 type cause struct {
 	name string
-	// replicas is how many pods each Deployment has.
+	// replicas is the number of pods of each Deployment.
 	replicas int
 	begin    func(*run, context.Context, singleton) error
-	// way is the one that the handoffs go, moment by moment.
+	// way has the events of a handoff in their order.
 	way []string
 }
 
 var (
-	// By a rollout Kubernetes' own controllers, at the pace that they keep to, make the new pods and remove the old.
+	// In a rollout, Kubernetes' controllers create and remove the pods at their own pace.
 	rollout = cause{"rollout", 1, func(r *run, ctx context.Context, s singleton) error {
 		return r.patch(ctx, s, `{"spec":{"template":{"metadata":{"annotations":{"rolled":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
 	}, []string{"cause", figures.Created, figures.Warm, figures.Asked, figures.Status, figures.Record, figures.Signal, figures.Ready}}
-	// By a deletion, with a spare that is warm, all holders end at once.
+	// With deletions and a warm spare, all holders terminate at once.
 	deletion = cause{"deletion", 2, func(r *run, ctx context.Context, s singleton) error {
 		name := r.observer.Singleton(s).Status.ActivePod
 		return r.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}})
 	}, []string{"cause", figures.Asked, figures.Status, figures.Record, figures.Signal, figures.Ready}}
 )
 
-// chosen are the singletons that are handed over at once. They are whole namespaces if possible, to distinguish their
-// requests from those of the others.
+// chosen returns the singletons that are handed over at once. They are whole namespaces if possible, to distinguish
+// their requests from those of the others.
 func (r *run) chosen() []singleton {
 	all := slices.Clone(r.served)
 	slices.SortFunc(all, func(a, b singleton) int {
@@ -63,7 +63,7 @@ func (r *run) handOver(ctx context.Context, step *figures.Step, c cause) error {
 		return err
 	}
 	begin, begun := time.Now(), observer.Now()
-	group, groupContext := errgroup.WithContext(ctx) // all at once
+	group, groupContext := errgroup.WithContext(ctx) // concurrently
 	for _, s := range all {
 		group.Go(func() error { return c.begin(r, groupContext, s) })
 	}
@@ -85,7 +85,7 @@ func (r *run) handOver(ctx context.Context, step *figures.Step, c cause) error {
 		h.QueueMS = (nowWaited - waited) / (nowCount - count) * 1000
 	}
 	r.times(&h, c, old, begun)
-	if err := pause(ctx, 2*time.Second); err != nil { // for what is written last
+	if err := pause(ctx, 2*time.Second); err != nil { // for the last writes
 		return err
 	}
 	if err := countRequests(&h, all, begin, time.Now()); err != nil {
@@ -95,7 +95,7 @@ func (r *run) handOver(ctx context.Context, step *figures.Step, c cause) error {
 	return r.scale(ctx, all, 1)
 }
 
-// scale sets the replicas, and waits for one holder of each, with a warm spare where there are two.
+// scale sets the replicas, and waits for a holder and the warm spares of each singleton.
 func (r *run) scale(ctx context.Context, all []singleton, replicas int) error {
 	err := forAll(ctx, all, func(ctx context.Context, s singleton) error {
 		return r.patch(ctx, s, `{"spec":{"replicas":%d}}`, replicas)
@@ -106,7 +106,7 @@ func (r *run) scale(ctx context.Context, all []singleton, replicas int) error {
 	return r.awaitSettled(ctx, all, replicas)
 }
 
-// awaitOthers waits until each has another holder, which is Ready.
+// awaitOthers waits until each singleton has another Ready holder.
 func (r *run) awaitOthers(ctx context.Context, all []singleton, old map[singleton]types.UID) error {
 	return world.AwaitFor(ctx, 5*time.Minute, "another holder of each", func(context.Context) error {
 		for _, s := range all {
@@ -122,7 +122,7 @@ func (r *run) awaitOthers(ctx context.Context, all []singleton, old map[singleto
 	})
 }
 
-// times are computed of what the watches told.
+// times computes the distributions from the observed events.
 func (r *run) times(h *figures.Handoffs, c cause, old map[singleton]types.UID, begun time.Duration) {
 	var decided, ready []int64
 	legs := make([][]int64, len(c.way))

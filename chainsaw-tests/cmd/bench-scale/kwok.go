@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// benchLabel is on all that the bench makes: nodes, namespaces.
+	// benchLabel marks the nodes and namespaces that the benchmark creates.
 	benchLabel = "apps.statefulsingleton.com/bench"
 	benchName  = "scale"
-	// podsOnNode are few enough for those of handoffs to find room.
+	// podsOnNode leaves room on each node for the additional pods of handoffs.
 	podsOnNode = 50
 )
 
@@ -30,7 +30,7 @@ var kwokConfig []byte
 
 var ours = map[string]string{benchLabel: benchName}
 
-// startKwok starts kwok, which ends with this process however that ends.
+// startKwok starts kwok, which ends together with this process.
 func startKwok(directory string) (stop func(), err error) {
 	config := filepath.Join(directory, "kwok.yaml")
 	if err := os.WriteFile(config, kwokConfig, 0o644); err != nil {
@@ -43,7 +43,7 @@ func startKwok(directory string) (stop func(), err error) {
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command("kwok", "--config", config, "--kubeconfig", os.Getenv("KUBECONFIG"))
 	cmd.Stdout, cmd.Stderr = log, log
-	// Setpgid keeps it alive after Ctrl-C, while the objects are removed.
+	// Setpgid keeps kwok alive after Ctrl-C, while the objects are removed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start kwok, which `cluster exec` puts on PATH: %w", err)
@@ -54,7 +54,7 @@ func startKwok(directory string) (stop func(), err error) {
 	}, nil
 }
 
-// addNodes makes nodes that nothing but the bench's pods goes to, and waits for kwok to take them.
+// addNodes creates nodes that only the benchmark's pods tolerate, and waits until kwok manages them.
 func (r *run) addNodes(ctx context.Context) error {
 	for n := range r.results.Nodes {
 		node := &corev1.Node{

@@ -27,7 +27,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// What kwok reports of an injected pod is what the controller goes by where a kubelet reports it.
+// kwok reports an injected pod's state as a kubelet does, as far as the controller reads it.
 func TestKwokPlaysTheKubelet(t *testing.T) {
 	r := newCluster(t)
 	if err := r.addNodes(t.Context()); err != nil {
@@ -75,7 +75,7 @@ func TestKwokPlaysTheKubelet(t *testing.T) {
 	}
 }
 
-// newCluster is etcd and an API server, where kwok has one node.
+// newCluster starts etcd and an API server in which kwok manages one node.
 func newCluster(t *testing.T) *run {
 	t.Helper()
 	environment := &envtest.Environment{}
@@ -107,7 +107,7 @@ func newCluster(t *testing.T) *run {
 	return &run{World: &world.World{WithWatch: c, Config: config}, results: &figures.Scale{Nodes: 1}}
 }
 
-// injectedPod is one that the policy has injected, bound to kwok's node.
+// injectedPod returns a pod that the policy has injected, bound to kwok's node.
 func injectedPod(t *testing.T) *corev1.Pod {
 	t.Helper()
 	data, err := os.ReadFile("../../../policies/testdata/injected/shell.yaml")
@@ -119,12 +119,12 @@ func injectedPod(t *testing.T) *corev1.Pod {
 		t.Fatal(err)
 	}
 	pod.Namespace, pod.Spec.NodeName = "default", "kwok-0"
-	pod.Spec.AutomountServiceAccountToken = new(false) // nobody makes service accounts here
+	pod.Spec.AutomountServiceAccountToken = new(false) // no controller creates service accounts here
 	pod.Annotations[v1.InjectedAnnotation] = "default/db"
 	return pod
 }
 
-// release does in one write what the controller does.
+// release makes the writes of a release in one write.
 func (r *run) release(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{

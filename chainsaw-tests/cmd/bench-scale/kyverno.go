@@ -28,17 +28,17 @@ import (
 const (
 	kyvernoNamespace = "kyverno"
 	kyvernoWebhooks  = "kyverno-resource-mutating-webhook-cfg"
-	// kyvernoMemory is Kyverno's limit here. By the one of its chart, 384 MiB, a thousand
-	// MutatingPolicies ended it at times, and what was measured with it.
+	// kyvernoMemory is the memory limit of Kyverno in this benchmark. With the 384 MiB of its chart, a thousand
+	// MutatingPolicies sometimes ended Kyverno during the measurement.
 	kyvernoMemory = "1Gi"
-	// samples is how many pods are created to tell how long that takes.
+	// samples is the number of measured pod creations.
 	samples = 50
 )
 
-// colour is what Kyverno's log has among its words.
+// colour matches the escape sequences in the log of Kyverno.
 var colour = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// measureKyverno measures what all the policies cost.
+// measureKyverno measures the cost of all policies.
 func (r *run) measureKyverno(ctx context.Context, step *figures.Step) error {
 	if len(r.served) == 0 {
 		return errors.New("no policy works")
@@ -46,7 +46,7 @@ func (r *run) measureKyverno(ctx context.Context, step *figures.Step) error {
 	return r.measureAdmission(ctx, &step.Kyverno, r.served[len(r.served)-1])
 }
 
-// measureAdmission creates pods that the singleton selects, and others.
+// measureAdmission measures the creation of pods that the singleton selects, and of other pods.
 func (r *run) measureAdmission(ctx context.Context, k *figures.Kyverno, of singleton) error {
 	pod, err := r.kyvernoPod(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func (r *run) measureAdmission(ctx context.Context, k *figures.Kyverno, of singl
 	return err
 }
 
-// giveKyvernoMemory returns once Kyverno runs with kyvernoMemory.
+// giveKyvernoMemory waits until Kyverno runs with kyvernoMemory.
 func (r *run) giveKyvernoMemory(ctx context.Context) error {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: kyvernoNamespace, Name: "kyverno-admission-controller"}}
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"kyverno","resources":{"limits":{"memory":%q}}}]}}}}`, kyvernoMemory)
@@ -108,7 +108,7 @@ func (r *run) kyvernoPod(ctx context.Context) (*corev1.Pod, error) {
 	return &pods.Items[0], nil
 }
 
-// kyvernoError is the last that Kyverno logged about a webhook configuration that it could not write.
+// kyvernoError returns the last error that Kyverno logged about writing a webhook configuration.
 func (r *run) kyvernoError(ctx context.Context, pod *corev1.Pod) (last string, err error) {
 	clients, err := kubernetes.NewForConfig(r.Config)
 	if err != nil {

@@ -28,10 +28,10 @@ const (
 	mebibyte      = 1 << 20
 )
 
-// metrics are what a process tells of itself.
+// metrics are the metrics of a process.
 type metrics map[string]*dto.MetricFamily
 
-// scrape reads the metrics at the URL, with a token if one is given. Whose certificate it is nobody can tell: it is self-signed.
+// scrape reads the metrics at the URL, with a token if it is not empty. It does not verify the self-signed certificate.
 func scrape(ctx context.Context, url, token string) (metrics, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -53,8 +53,8 @@ func scrape(ctx context.Context, url, token string) (metrics, error) {
 	return parser.TextToMetricFamilies(response.Body)
 }
 
-// sum adds up what has that name and, if one is given, the label name of that value; of
-// histograms, by the function.
+// sum adds the values of the metric by the function. If named is not empty, only series with the label name=named
+// count.
 func (m metrics) sum(name, named string, of func(*dto.Metric) float64) (sum float64) {
 	for _, metric := range m[name].GetMetric() {
 		matches := named == ""
@@ -81,14 +81,14 @@ func (m metrics) reconciles() float64 {
 	return m.sum("controller_runtime_reconcile_total", controllerName, value)
 }
 
-// queued is how many were taken from the queue, and how many seconds they were in it.
+// queued returns the number of items taken from the queue, and the total seconds that they waited.
 func (m metrics) queued() (count, seconds float64) {
 	const name = "workqueue_queue_duration_seconds"
 	return m.sum(name, controllerName, func(h *dto.Metric) float64 { return float64(h.GetHistogram().GetSampleCount()) }),
 		m.sum(name, controllerName, func(h *dto.Metric) float64 { return h.GetHistogram().GetSampleSum() })
 }
 
-// controllerName is what the metrics call the controller and its queue.
+// controllerName is the name of the controller and its queue in the metrics.
 const controllerName = "statefulsingleton"
 
 func (r *run) controller(ctx context.Context) (metrics, error) {
@@ -103,8 +103,8 @@ func (r *run) scrapeController(ctx context.Context, pod *corev1.Pod) (metrics, e
 	return scrape(ctx, fmt.Sprintf(controllerURL, pod.Status.PodIP), r.token)
 }
 
-// readMetrics gets a token that the controllers take: of the ServiceAccount that each namespace has, which may read
-// their metrics until the end of this run.
+// readMetrics gets a token for the metrics of the controllers, for a default ServiceAccount that may read them until
+// the end of this run.
 func (r *run) readMetrics(ctx context.Context) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: world.ControllerNamespace, Name: "default"}}
 	err := r.Create(ctx, &rbacv1.ClusterRoleBinding{
@@ -123,14 +123,14 @@ func (r *run) readMetrics(ctx context.Context) error {
 	return nil
 }
 
-// watchMemory returns what tells the most memory that a leading controller has had since.
+// watchMemory returns a function that returns the maximum memory of the leader since the call.
 func (r *run) watchMemory(ctx context.Context) func() float64 {
 	ctx, stop := context.WithCancel(ctx)
 	var most float64
 	var done sync.WaitGroup
 	done.Go(func() {
 		for pause(ctx, time.Second) == nil {
-			if m, err := r.controller(ctx); err == nil { // while it restarts, nobody answers
+			if m, err := r.controller(ctx); err == nil { // nothing answers during a restart
 				most = max(most, m.memory())
 			}
 		}
@@ -142,7 +142,7 @@ func (r *run) watchMemory(ctx context.Context) func() float64 {
 	}
 }
 
-// measureIdle measures while nothing happens, which begins when nothing is left to do.
+// measureIdle waits until the queue is empty, and then measures without any change.
 func (r *run) measureIdle(ctx context.Context, step *figures.Step) error {
 	err := world.Await(ctx, "an empty queue", func(ctx context.Context) error {
 		m, err := r.controller(ctx)
@@ -176,8 +176,8 @@ func (r *run) measureIdle(ctx context.Context, step *figures.Step) error {
 	return nil
 }
 
-// measureRestart replaces all controllers at once, and waits until one of the new ones has seen every
-// singleton and has nothing left to do.
+// measureRestart replaces all controllers at once, and waits until the new leader has reconciled every singleton and
+// its queue is empty.
 func (r *run) measureRestart(ctx context.Context, step *figures.Step) error {
 	old, err := r.Leader(ctx)
 	if err != nil {

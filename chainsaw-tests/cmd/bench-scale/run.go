@@ -28,9 +28,9 @@ type run struct {
 	results  *figures.Scale
 	observer *observer.Observer
 	start    time.Time
-	// token is one that the controllers take from who reads their metrics.
+	// token is a token for the metrics of the controllers.
 	token string
-	// made are the singletons so far, served those of them whose policy works.
+	// made are all singletons so far, and served are the singletons whose policies work.
 	made, served []singleton
 }
 
@@ -65,7 +65,7 @@ func measure(ctx context.Context, o options) (err error) {
 			_ = os.RemoveAll(scratch)
 		}
 	}()
-	if err := r.clean(ctx); err != nil { // of a run that was killed
+	if err := r.clean(ctx); err != nil { // of a killed run
 		return err
 	}
 	if err := r.readMetrics(ctx); err != nil {
@@ -100,7 +100,7 @@ func measure(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// step measures with that many singletons, and writes down what it found as soon as it did.
+// step measures with the number of singletons, and writes each result at once.
 func (r *run) step(ctx context.Context, n int, per policies.Per) error {
 	r.results.Steps = append(r.results.Steps, figures.Step{Singletons: n, PolicyPer: per})
 	s := &r.results.Steps[len(r.results.Steps)-1]
@@ -132,7 +132,7 @@ func (r *run) tell(format string, args ...any) {
 	fmt.Printf("bench-scale: %s %s\n", time.Since(r.start).Round(time.Second), fmt.Sprintf(format, args...))
 }
 
-// clean removes everything that this run made, or another one that was killed.
+// clean removes everything that this run, or a killed run, created.
 func (r *run) clean(ctx context.Context) error {
 	if err := r.removePolicies(ctx); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (r *run) clean(ctx context.Context) error {
 		r.DeleteAllOf(ctx, &rbacv1.ClusterRoleBinding{}, client.MatchingLabels(ours)))
 }
 
-// refuseOthers: other singletons would be measured too.
+// refuseOthers returns an error if other singletons exist, because they would be measured too.
 func (r *run) refuseOthers(ctx context.Context) error {
 	var others v1.StatefulSingletonList
 	if err := r.List(ctx, &others); err != nil || len(others.Items) == 0 {

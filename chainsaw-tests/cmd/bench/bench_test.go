@@ -20,7 +20,7 @@ import (
 func TestParse(t *testing.T) {
 	tests := map[string]struct {
 		args    []string
-		want    string // systems, causes, conditions
+		want    string // systems, causes and conditions
 		wantErr string
 	}{
 		"all": {nil, "wrapper barrier recreate statefulset rollingupdate wrapper-spare; rollout delete drain; cached pull pull-unlimited init slow-stop", ""},
@@ -75,7 +75,7 @@ func TestEachRoundHasEveryWorkloadOnce(t *testing.T) {
 		for _, w := range p.workloads(round) {
 			seen[w]++
 		}
-		// but not a spare whose image is pulled
+		// A spare is not measured with pulled images.
 		if len(seen) != len(allSystems)*len(allConditions)-2 || p.combinations() != 4*(4*3+1)+5+3*2 || len(p.workloads(round)) != len(seen) {
 			t.Errorf("round %d: %v", round, seen)
 		}

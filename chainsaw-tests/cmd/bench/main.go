@@ -1,5 +1,5 @@
-// Command bench measures how long an application is down when it is handed over:
-// by StatefulSingleton, and by what Kubernetes has, side by side in one run.
+// Command bench measures how long an application is down in a handoff, with StatefulSingleton and with Kubernetes' own
+// strategies, side by side in one run.
 package main
 
 import (

@@ -12,29 +12,29 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// system is what hands an application over.
+// system is a way to run the application.
 type system struct {
 	figures.Term
-	// apply makes of an application one of this system.
+	// apply changes the options of the application for the system.
 	apply func(*world.Options)
-	// causes are those by which it is measured, all where that is nil.
+	// causes are the measured causes, or nil for all causes.
 	causes []string
 }
 
-// cause begins a handoff.
+// cause starts a handoff.
 type cause struct {
 	figures.Term
 	begin func(*turn, *handoff) error
 }
 
-// condition is what makes a handoff long.
+// condition makes handoffs slower.
 type condition struct {
 	figures.Term
 	apply func(*world.Options)
-	// causes are those by which it is measured, all where that is nil.
+	// causes are the measured causes, or nil for all causes.
 	causes []string
-	// pull: the node that takes the next pod lacks the image, and the registry serves
-	// rate bytes a second, as many as it can where that is 0.
+	// pull removes the image from the next pod's node. The registry serves rate bytes per second, or without a limit if
+	// rate is 0.
 	pull bool
 	rate int
 }
@@ -42,7 +42,7 @@ type condition struct {
 const (
 	initTime = 5 * time.Second
 	stopTime = 3 * time.Second
-	// imageSize and slow are those of the image that is pulled.
+	// imageSize and slow are the size of the pulled image in bytes, and a slow rate in bytes per second.
 	imageSize = 300_000_000
 	slow      = 30_000_000
 )
@@ -52,10 +52,10 @@ var allSystems = []system{
 	{Term: term("barrier", "StatefulSingleton with a Deployment of one, held by the barrier"), apply: func(o *world.Options) { o.Barrier = true }},
 	{Term: term(figures.Recreate, "a Deployment of one with strategy Recreate"), apply: func(o *world.Options) { o.Plain, o.Recreate = true, true }},
 	{Term: term("statefulset", "a StatefulSet of one"), apply: func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
-	// The strategy is one of rollouts. Else it is the ReplicaSet that replaces the pod, here as there.
+	// The strategy only affects rollouts. After other causes, the ReplicaSet replaces the pod as with Recreate.
 	{Term: term("rollingupdate", "a Deployment of one with strategy RollingUpdate, which runs two at once; by a delete or a drain it does as with Recreate"),
 		apply: func(o *world.Options) { o.Plain = true }, causes: []string{"rollout"}},
-	// By a rollout it is handed over like one without a spare.
+	// A rollout does not use the spare.
 	{Term: term("wrapper-spare", "StatefulSingleton with a Deployment of two, held by the wrapper: one is always warm"),
 		apply: func(o *world.Options) { o.Replicas = 2 }, causes: []string{"delete", "drain"}},
 }
@@ -81,7 +81,7 @@ func term(name, about string) figures.Term { return figures.Term{Name: name, Abo
 
 func pulled(o *world.Options) { o.Image = pulledImage }
 
-// plan is what a run measures.
+// plan has the combinations that a run measures.
 type plan struct {
 	systems    []system
 	causes     []cause
@@ -95,7 +95,7 @@ func (p plan) combinations() (n int) {
 	return n
 }
 
-// causesOf are those by which the application is handed over.
+// causesOf returns the measured causes of a workload.
 func (p plan) causesOf(w workload) (causes []cause) {
 	measured := func(only []string, c cause) bool { return only == nil || slices.Contains(only, c.Name) }
 	for _, c := range p.causes {
@@ -106,14 +106,14 @@ func (p plan) causesOf(w workload) (causes []cause) {
 	return causes
 }
 
-// workloads are the applications of one round, in an order of its own: what the
-// machine does over time shall meet no system more than another.
+// workloads returns the applications of a round in random order, so changes of the machine over time affect all systems
+// equally.
 func (p plan) workloads(round int) []workload {
 	var all []workload
 	for _, c := range p.conditions {
 		for _, s := range p.systems {
 			w := workload{s.Name, c.Name}
-			pullsNothing := c.pull && p.options(w).Replicas > 1 // what is warm has its image
+			pullsNothing := c.pull && p.options(w).Replicas > 1 // a warm spare has the image
 			if len(p.causesOf(w)) > 0 && !pullsNothing {
 				all = append(all, w)
 			}
@@ -123,7 +123,7 @@ func (p plan) workloads(round int) []workload {
 	return all
 }
 
-// options are those of the application.
+// options returns the options of the application.
 func (p plan) options(w workload) world.Options {
 	o := world.Options{Env: map[string]string{"STOP_SECONDS": "0", "ALIVE_SECONDS": ""}}
 	find(p.systems, w.system).apply(&o)
@@ -131,7 +131,7 @@ func (p plan) options(w workload) world.Options {
 	return o
 }
 
-// workload names one application of a run.
+// workload is one application of a run.
 type workload struct{ system, condition string }
 
 type named interface{ Named() figures.Term }
@@ -156,7 +156,7 @@ func find[T named](all []T, name string) T {
 	return all[slices.IndexFunc(all, func(one T) bool { return one.Named().Name == name })]
 }
 
-// choose finds the named ones, each once, in the order of all.
+// choose returns the named elements without duplicates, in the order of all.
 func choose[T named](all []T, text string) ([]T, error) {
 	wanted := map[string]bool{}
 	for name := range strings.SplitSeq(text, ",") {

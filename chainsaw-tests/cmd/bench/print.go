@@ -8,7 +8,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 )
 
-// print shows the figures on the terminal.
+// print prints the figures.
 func (r *run) print(out io.Writer) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	line := func(cells ...any) {

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// probeEvery is how fine the downtime is measured.
+	// probeEvery is the resolution of the downtime.
 	probeEvery = 10 * time.Millisecond
-	// probeTimeout is that of a client who tries again soon.
+	// probeTimeout is the timeout of a request.
 	probeTimeout = 250 * time.Millisecond
 )
 
@@ -22,11 +22,11 @@ type prober struct {
 	url    string
 	client *http.Client
 	mu     sync.Mutex
-	// answers are when good ones came.
+	// answers are the times of successful responses.
 	answers []time.Duration
 }
 
-// probe asks every 10 ms, each time by a new connection, until the context ends.
+// probe sends a request every 10 ms, each with a new connection, until the context ends.
 func probe(ctx context.Context, url string) *prober {
 	p := &prober{url: url, client: &http.Client{Timeout: probeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}}
 	go func() {
@@ -47,11 +47,11 @@ func probe(ctx context.Context, url string) *prober {
 func (p *prober) ask(ctx context.Context) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
 	if err != nil {
-		panic(err) // the url is a Service's address
+		panic(err) // the URL of a Service is valid
 	}
 	response, err := p.client.Do(request)
 	if err != nil {
-		return // it is down, or the context ended
+		return // no pod serves, or the context ended
 	}
 	_ = response.Body.Close()
 	if response.StatusCode == http.StatusOK {
@@ -61,7 +61,7 @@ func (p *prober) ask(ctx context.Context) {
 	}
 }
 
-// since tells how many good answers came since then.
+// since returns the number of successful responses after the time.
 func (p *prober) since(then time.Duration) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,14 +74,14 @@ func (p *prober) since(then time.Duration) int {
 	return n
 }
 
-// downtime is the longest time without a good answer.
+// downtime returns the longest time without a successful response.
 func (p *prober) downtime() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return longestPause(p.answers)
 }
 
-// longestPause is the longest time between two of them.
+// longestPause returns the longest time between two consecutive moments.
 func longestPause(moments []time.Duration) time.Duration {
 	moments = slices.Sorted(slices.Values(moments))
 	var longest time.Duration

@@ -22,24 +22,22 @@ import (
 )
 
 const (
-	// registryAddress is where the nodes of the local cluster pull images of
-	// registry.local from.
+	// registryAddress is the address of registry.local for the nodes of the local cluster.
 	registryAddress = "10.99.0.1:5000"
 	repository      = "bench:1"
 	pulledImage     = "registry.local/" + repository
-	// burst is what is served at once, in bytes: a hundredth of a second's at 30 MB/s.
+	// burst is the number of bytes that are served without a delay: a hundredth of a second at 30 MB/s.
 	burst = 256 << 10
 )
 
-// registry serves the image that is pulled, at a speed that is limited.
+// registry serves the pulled image at a limited rate.
 type registry struct {
 	server  *http.Server
 	limiter *rate.Limiter
 	bytes   atomic.Int64
 }
 
-// serveImage begins to serve the image, if there is one to serve: the application, and
-// bytes that nothing makes fewer.
+// serveImage starts the registry if it is wanted. The image has the application and incompressible bytes.
 func serveImage(ctx context.Context, scratch, app string, wanted bool) (*registry, error) {
 	r := &registry{limiter: rate.NewLimiter(rate.Inf, burst)}
 	if !wanted {
@@ -88,7 +86,7 @@ func push(ctx context.Context, scratch, app string) error {
 	return remote.Write(reference, built, remote.WithContext(ctx))
 }
 
-// limit sets how many bytes a second are served to all that pull. 0 is no limit.
+// limit sets the rate of all responses in bytes per second. 0 means no limit.
 func (r *registry) limit(bytes int) {
 	limit := rate.Inf
 	if bytes > 0 {
@@ -97,7 +95,7 @@ func (r *registry) limit(bytes int) {
 	r.limiter.SetLimit(limit)
 }
 
-// served is how many bytes were served so far.
+// served returns the number of bytes served so far.
 func (r *registry) served() int64 { return r.bytes.Load() }
 
 func (r *registry) close() {
@@ -106,7 +104,7 @@ func (r *registry) close() {
 	}
 }
 
-// limited is an answer that is no faster than the registry may be.
+// limited is a response with a limited rate.
 type limited struct {
 	http.ResponseWriter
 	ctx      context.Context

@@ -25,12 +25,12 @@ type run struct {
 	registry     *registry
 	results      *figures.Gap
 	start        time.Time
-	// first is the round to begin with, where an earlier run did those before; earlier is
-	// how many handoffs that measured.
+	// first is the first round of this run, if an earlier run measured some rounds. earlier is the number of handoffs
+	// of that run.
 	first, earlier int
-	// leaving is the turn before, whose pod is going.
+	// leaving is the previous turn, whose pod is terminating.
 	leaving *turn
-	// done counts the handoffs so far, failed among them.
+	// done counts the handoffs so far, including the failed handoffs.
 	done, failed int
 }
 
@@ -80,7 +80,7 @@ func measure(ctx context.Context, o options) error {
 	return errors.Join(err, r.verdict())
 }
 
-// verdict wants that every handoff counts, and that no two of a singleton ran at once.
+// verdict returns an error if a handoff failed, or if two processes of a singleton ran at once.
 func (r *run) verdict() error {
 	var bad []error
 	if r.failed > 0 {
@@ -104,15 +104,14 @@ func findNodes(ctx context.Context, w *world.World) (*nodes, error) {
 	}
 	names := [2]string{list.Items[0].Name, list.Items[1].Name}
 	for _, name := range names {
-		if err := w.Cordon(ctx, name, false); err != nil { // a run that was killed may have left it so
+		if err := w.Cordon(ctx, name, false); err != nil { // a killed run may have cordoned it
 			return nil, err
 		}
 	}
 	return &nodes{World: w, names: names, home: names[0]}, nil
 }
 
-// rounds are the whole run. What fails in it is written down; the context's end alone
-// ends it.
+// rounds runs all rounds. It records failures, and stops only when the context ends.
 func (r *run) rounds(ctx context.Context) error {
 	for round := r.first; round < r.options.rounds; round++ {
 		for _, w := range r.plan.workloads(round) {
@@ -124,12 +123,13 @@ func (r *run) rounds(ctx context.Context) error {
 				return errors.New("interrupted")
 			}
 		}
-		r.depart(ctx) // the next round may begin with the same one
+		r.depart(ctx) // the next round may begin with the same application
 	}
 	return nil
 }
 
-// due are the causes that the current round has not measured yet. An interrupted run can have measured some of them.
+// due returns the causes that the current round has not measured yet. An interrupted run can have measured some of
+// them.
 func (r *run) due(w workload, round int) []cause {
 	return slices.DeleteFunc(r.plan.causesOf(w), func(c cause) bool {
 		row := r.results.Row(w.system, c.Name, w.condition)
@@ -137,7 +137,7 @@ func (r *run) due(w workload, round int) []cause {
 	})
 }
 
-// turn has one handoff of the application by each cause that is due.
+// turn does one handoff of the application for each due cause.
 func (r *run) turn(ctx context.Context, w workload, round int) {
 	causes := r.due(w, round)
 	if len(causes) == 0 {
@@ -149,7 +149,7 @@ func (r *run) turn(ctx context.Context, w workload, round int) {
 		if ctx.Err() != nil {
 			return
 		}
-		if t == nil && err == nil { // the last handoff left nothing to go on with
+		if t == nil && err == nil { // the last handoff failed
 			t, err = r.begin(ctx, w)
 		}
 		var s figures.Sample
@@ -172,12 +172,12 @@ func (r *run) turn(ctx context.Context, w workload, round int) {
 		return
 	}
 	if err := t.Scale(ctx, 0); err != nil {
-		fmt.Printf("bench: %s %s keeps its pod: %v\n", w.system, w.condition, err) // and does not end
+		fmt.Printf("bench: %s %s keeps its pod: %v\n", w.system, w.condition, err) // the run continues
 	}
 	r.leaving = t
 }
 
-// depart waits until the turn before is over: its pod goes while the next one's comes.
+// depart waits until the pod of the previous turn is removed, while the next application's pod starts.
 func (r *run) depart(ctx context.Context) {
 	t := r.leaving
 	if t == nil {
@@ -190,7 +190,7 @@ func (r *run) depart(ctx context.Context) {
 	}
 }
 
-// count writes down what came of a handoff, and tells how it goes.
+// count records the result of a handoff and prints the progress.
 func (r *run) count(w workload, c cause, round int, s figures.Sample, err error) {
 	row := r.results.Row(w.system, c.Name, w.condition)
 	if row == nil {
@@ -216,7 +216,7 @@ func (r *run) count(w workload, c cause, round int, s figures.Sample, err error)
 		left.Round(time.Second), w.system, c.Name, w.condition, outcome)
 }
 
-// drop has the next turn of the application begin with a new one.
+// drop removes the application. Its next turn begins with a new one.
 func (r *run) drop(ctx context.Context, w workload) {
 	app := r.applications[w]
 	delete(r.applications, w)
@@ -228,7 +228,7 @@ func (r *run) drop(ctx context.Context, w workload) {
 	}
 }
 
-// save writes down what there is so far, in the order in which all is named.
+// save writes the results so far, in the order of the plan.
 func (r *run) save() error {
 	sorted := *r.results
 	sorted.Rows = nil
@@ -246,7 +246,7 @@ func (r *run) save() error {
 	return figures.Write(r.out, r.results)
 }
 
-// clean takes everything away that the run made.
+// clean removes everything that the run created.
 func (r *run) clean(ctx context.Context) error {
 	failed := []error{r.nodes.uncordon(ctx), r.nodes.steer(ctx, "")}
 	for _, app := range r.applications {

@@ -19,8 +19,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// application is one workload with its Service, alive through the run. It has a pod
-// only while it is its turn.
+// application is a workload with its Service, which exists during the whole run. It has pods only during its turns.
 type application struct {
 	*world.Singleton
 	options   world.Options
@@ -28,8 +27,7 @@ type application struct {
 	url       string
 }
 
-// newApplication makes one that has a pod. What it returns is to be removed, also where
-// it fails.
+// newApplication creates an application with a pod. The caller must remove a returned application, also after an error.
 func (r *run) newApplication(ctx context.Context, w workload) (*application, error) {
 	o := r.plan.options(w)
 	s, err := r.NewSingleton(ctx, "bench", o)
@@ -51,27 +49,27 @@ func (r *run) newApplication(ctx context.Context, w workload) (*application, err
 	return app, nil
 }
 
-// turn is an application that has a pod, one handoff after the other.
+// turn is a series of handoffs of an application.
 type turn struct {
 	*application
 	of  workload
 	run *run
-	// ctx is that of the watches, which cancel ends.
+	// ctx is the context of the watches. cancel ends it.
 	ctx      context.Context
 	cancel   context.CancelFunc
 	observer *observer.Observer
 	holder   *corev1.Pod
 }
 
-// handoff is one that is under way.
+// handoff is the current handoff.
 type handoff struct {
 	old *corev1.Pod
-	// begun is when the cause was begun.
+	// begun is the time of the cause.
 	begun  time.Duration
 	prober *prober
 }
 
-// begin waits until the application's pod is Ready and the Service leads to it.
+// begin waits until the application's pod is Ready and the Service has it as an endpoint.
 func (r *run) begin(ctx context.Context, w workload) (*turn, error) {
 	if err := r.nodes.steer(ctx, r.nodes.home); err != nil {
 		return nil, err
@@ -126,13 +124,13 @@ func (t *turn) awaitHolder(ctx context.Context, old types.UID) (holder *corev1.P
 // patience is the longest time that a step may take. The longest step is the pull of an image on each node.
 const patience = 2 * time.Minute
 
-// end waits until the application, which was scaled to none, has no pod.
+// end waits until the application, which was scaled to zero, has no pods.
 func (t *turn) end() error {
 	defer t.cancel()
 	return world.AwaitFor(t.ctx, patience, "its pod is removed", func(context.Context) error { return t.observer.Empty(t.key()) })
 }
 
-// once has one handoff, and measures it.
+// once measures one handoff.
 func (t *turn) once(c cause) (_ figures.Sample, err error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
@@ -172,8 +170,7 @@ func (t *turn) once(c cause) (_ figures.Sample, err error) {
 	return t.sample(h, after-before)
 }
 
-// prepare has the next pod come to the other node, without the image where it is to be
-// pulled.
+// prepare makes the next pod start on the other node, without the image if it must be pulled.
 func (t *turn) prepare() error {
 	to := t.run.nodes.other(t.holder.Spec.NodeName)
 	if err := t.run.nodes.steer(t.ctx, to); err != nil {
@@ -186,16 +183,16 @@ func (t *turn) prepare() error {
 	return t.run.Cluster(t.ctx, "unload", pulledImage, "--on", to)
 }
 
-// overlaps is how often the application began while another process of it ran.
+// overlaps returns how often a process of the application started while another process ran.
 func (t *turn) overlaps() (int, error) {
 	s, err := t.Check(t.ctx)
 	if s.Overlaps > 0 {
-		err = nil // that is what is counted
+		err = nil // overlaps are counted, and are no error here
 	}
 	return s.Overlaps, err
 }
 
-// answered waits until clients have had good answers since then.
+// answered waits for successful responses after the time.
 func (t *turn) answered(h *handoff, then time.Duration) error {
 	const enough = 10
 	return world.AwaitFor(t.ctx, patience, "answers through the Service", func(context.Context) error {
@@ -206,9 +203,9 @@ func (t *turn) answered(h *handoff, then time.Duration) error {
 	})
 }
 
-// drain is what kubectl drain does, to this application's pod alone.
+// drain does what kubectl drain does, for the application's pod only.
 func (t *turn) drain(h *handoff) error {
-	const again = 5 * time.Second // as kubectl drain tries again
+	const again = 5 * time.Second // as kubectl drain does
 	node := h.old.Spec.NodeName
 	if err := t.run.nodes.Cordon(t.ctx, node, true); err != nil {
 		return err
@@ -231,7 +228,7 @@ func (t *turn) drain(h *handoff) error {
 	}
 }
 
-// sample is what the watches, the journal and the client tell of a handoff.
+// sample combines the watches, the journal and the client into a sample.
 func (t *turn) sample(h *handoff, overlaps int) (figures.Sample, error) {
 	old, next := t.observer.LifeOf(h.old.UID), t.observer.LifeOf(t.holder.UID)
 	entries, err := t.Journal()
@@ -244,8 +241,8 @@ func (t *turn) sample(h *handoff, overlaps int) (figures.Sample, error) {
 	return newSample(h.begun, old, next, h.prober.downtime(), overlaps), nil
 }
 
-// addJournal adds the journal entries of two processes to the lives of their pods: the process that ran when the
-// handoff began, and the process that started since.
+// addJournal adds the journal entries of two processes to the events of their pods: the process that ran when the
+// handoff began, and the process that started later.
 func addJournal(entries []world.Entry, begun time.Duration, old, next observer.Life) error {
 	var oldRun int64
 	var starts []world.Entry
@@ -271,13 +268,13 @@ func addJournal(entries []world.Entry, begun time.Duration, old, next observer.L
 	return nil
 }
 
-// nodes are the two between which the pods move.
+// nodes are the two nodes between which the pods move.
 type nodes struct {
 	*world.World
 	names [2]string
-	// home is the node on which the last pod was Ready, so it has pulled the image.
+	// home is the node on which the last pod was Ready. It has pulled the image.
 	home string
-	// cordoned is the node that is being drained, if any.
+	// cordoned is the drained node, or "".
 	cordoned string
 }
 
@@ -312,11 +309,10 @@ func (n *nodes) uncordon(ctx context.Context) error {
 	return err
 }
 
-// away keeps new pods from a node where they can go to another one.
+// away is a taint for the node that new pods should avoid.
 var away = corev1.Taint{Key: "bench", Value: "away", Effect: corev1.TaintEffectPreferNoSchedule}
 
-// steer has new pods go to that node, by a preference alone, which nothing that is
-// measured knows of; to any where it is empty.
+// steer makes new pods prefer the node, or no node if it is "". A preference does not affect the measured systems.
 func (n *nodes) steer(ctx context.Context, to string) error {
 	for _, name := range n.names {
 		err := n.setAway(ctx, name, to != "" && name != to)
@@ -343,7 +339,7 @@ func (n *nodes) setAway(ctx context.Context, name string, closed bool) error {
 			taints = append(taints, away)
 		}
 		if len(taints) == len(node.Spec.Taints) {
-			return nil // as it was
+			return nil // no change
 		}
 		node.Spec.Taints = taints
 		return n.Update(ctx, node)

@@ -15,16 +15,16 @@ import (
 
 const (
 	cgroupMount = "/sys/fs/cgroup"
-	// cgroupParent holds one cgroup for each cluster
+	// cgroupParent is the parent of the cgroups of all clusters.
 	cgroupParent = "statefulsingleton"
 )
 
-// cgroup is the path, in each hierarchy, that a machine's pods are under.
+// cgroup returns the path of the parent of a machine's pods in each hierarchy.
 func (c cluster) cgroup(machine string) string {
 	return filepath.Join(cgroupParent, c.name, machine)
 }
 
-// cgroupHierarchies lists the roots: the one of version 2, or one for each controller of version 1.
+// cgroupHierarchies returns the roots: one for version 2, or one for each controller of version 1.
 func cgroupHierarchies() ([]string, error) {
 	if unifiedCgroups() {
 		return []string{cgroupMount}, nil
@@ -35,7 +35,7 @@ func cgroupHierarchies() ([]string, error) {
 	}
 	var roots []string
 	for _, e := range entries {
-		// some are links to a hierarchy that several controllers share
+		// Some are links to a hierarchy of several controllers.
 		if e.IsDir() {
 			roots = append(roots, filepath.Join(cgroupMount, e.Name()))
 		}
@@ -48,8 +48,8 @@ func unifiedCgroups() bool {
 	return unix.Statfs(cgroupMount, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// makeCgroup makes what the kubelet expects to find: its root in every hierarchy, with all controllers and, in version 1,
-// the processors and memory nodes that a new cpuset lacks.
+// makeCgroup creates the root that the kubelet expects, in every hierarchy and with all controllers. In version 1, it
+// also sets the processors and memory nodes, which a new cpuset does not have.
 func (c cluster) makeCgroup(machine string) error {
 	roots, err := cgroupHierarchies()
 	if err != nil {
@@ -77,7 +77,7 @@ func (c cluster) makeCgroup(machine string) error {
 	return nil
 }
 
-// delegateControllers gives a version 2 cgroup's children every controller that it has itself.
+// delegateControllers enables for the children of a version 2 cgroup every controller that the cgroup has.
 func delegateControllers(dir string) error {
 	if !unifiedCgroups() {
 		return nil
@@ -112,8 +112,8 @@ func inheritCpuset(dir, parent string) error {
 	return nil
 }
 
-// removeCgroup removes a machine's cgroups, or with "" all of the cluster's. Their processes have been killed, but may
-// take a moment to be gone.
+// removeCgroup removes the cgroups of a machine, or all cgroups of the cluster if machine is "". Their processes were
+// killed, but may exist for another moment.
 func (c cluster) removeCgroup(ctx context.Context, machine string) error {
 	roots, err := cgroupHierarchies()
 	if err != nil {
@@ -129,7 +129,7 @@ func (c cluster) removeCgroup(ctx context.Context, machine string) error {
 	})
 }
 
-// removeCgroupTree removes directories only: the files in a cgroup go with it.
+// removeCgroupTree removes only directories, because the files in a cgroup disappear with it.
 func removeCgroupTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

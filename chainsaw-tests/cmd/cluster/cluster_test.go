@@ -25,7 +25,7 @@ import (
 
 const testImage = "registry.local/cluster-test:1"
 
-// lab is a cluster under a name of its own, driven through the program.
+// lab is a cluster with a name of its own, which the test controls with the program.
 type lab struct {
 	cluster
 	program string
@@ -79,7 +79,7 @@ func (l lab) pid(t *testing.T, machine string) int {
 	return pid
 }
 
-// child is the process id of a machine's program.
+// child returns the process id of a program of a machine.
 func (l lab) child(t *testing.T, machine, program string) int {
 	t.Helper()
 	children, err := runningChildren(l.pid(t, machine))
@@ -166,7 +166,7 @@ func execPasses(t *testing.T, l lab) {
 	l.must(t, "exec", "--", "helm", "status", "kyverno", "--namespace", kyvernoNamespace)
 }
 
-// loadImage runs a pod of the image on every node, nodes to come included.
+// loadImage runs a pod of the image on every node, also on nodes that are added later.
 func loadImage(t *testing.T, l lab) {
 	archive := filepath.Join(t.TempDir(), "test.tar")
 	err := image.Write(archive, image.Spec{
@@ -195,7 +195,7 @@ spec:
 	l.kubectl(t, "rollout", "status", "daemonset/everywhere", "--timeout=60s")
 }
 
-// unloadImage takes an image from one node, which the other one keeps.
+// unloadImage removes an image from one node. The other node keeps it.
 func unloadImage(t *testing.T, l lab) {
 	const ref = "registry.local/cluster-test-unload:1"
 	archive := filepath.Join(t.TempDir(), "test.tar")
@@ -213,10 +213,10 @@ func unloadImage(t *testing.T, l lab) {
 			t.Errorf("images of %s, want %s there: %t; error %v\n%s", node, ref, want, err, out)
 		}
 	}
-	l.must(t, "unload", ref, "--on", "1") // it is not there already
+	l.must(t, "unload", ref, "--on", "1") // it does not exist there
 }
 
-// repaired breaks something, and wants `up` to mend it.
+// repaired causes damage, and checks that `up` repairs it.
 func repaired(t *testing.T, l lab, damage func()) {
 	damage()
 	l.must(t, "up")
@@ -277,7 +277,7 @@ func powerCut(t *testing.T, l lab) {
 	l.wantNoCgroup(t, "node2")
 	l.must(t, "node", "heal", "2")
 	l.wantReady(t, "node1", "node2")
-	// as after a power cut, the kubelet finds its pods' containers dead, and starts them again
+	// As after a power failure, the kubelet finds dead containers and starts them again.
 	l.kubectl(t, "wait", "pod", "--selector=app=everywhere", "--field-selector=spec.nodeName=node2",
 		"--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=60s")
 }
@@ -285,7 +285,7 @@ func powerCut(t *testing.T, l lab) {
 func addNode(t *testing.T, l lab) {
 	l.must(t, "node", "add")
 	l.wantReady(t, "node1", "node2", "node3")
-	// not rollout status: it is content with two until the DaemonSet's controller has seen the node
+	// rollout status would accept two pods until the controller of the DaemonSet has seen the node.
 	l.kubectl(t, "wait", "daemonset/everywhere", "--for=jsonpath={.status.numberReady}=3", "--timeout=60s")
 }
 
@@ -337,7 +337,7 @@ func downLeavesNothing(t *testing.T, l lab, interfaces []string) {
 	}
 }
 
-// awaitVisitor waits until exec has become the command that it runs.
+// awaitVisitor waits until exec has started the command.
 func awaitVisitor(t *testing.T, l lab, pid int) {
 	t.Helper()
 	visitor, err := procfs.NewProc(pid)
@@ -345,7 +345,7 @@ func awaitVisitor(t *testing.T, l lab, pid int) {
 		t.Fatal(err)
 	}
 	err = poll(t.Context(), 10*time.Second, 10*time.Millisecond, func() error {
-		args, _ := visitor.CmdLine() // none of one that is gone
+		args, _ := visitor.CmdLine() // the process may have ended
 		if len(args) == 0 || args[0] != "sleep" || !l.isVisitor(visitor) {
 			return fmt.Errorf("process %d is %v", pid, args)
 		}
@@ -371,14 +371,15 @@ func (l lab) wantNoCgroup(t *testing.T, machine string) {
 	}
 }
 
-// runningProcess is a process and what tells it from a later one under its number.
+// runningProcess is a process with its start time, because process ids are reused.
 type runningProcess struct {
 	pid       int
 	name      string
 	namespace [3]string
 }
 
-// descendants are a process and all that come from it: of a namespace's first process, all in the namespace.
+// descendants returns a process and all its descendants. For the first process of a namespace, they are all processes
+// of the namespace.
 func descendants(t *testing.T, ancestor int) []runningProcess {
 	t.Helper()
 	var found []runningProcess
@@ -409,7 +410,7 @@ func namespaces(pid int) (names [3]string) {
 	return names
 }
 
-// wantGone wants no process of those, and none at all in a namespace that they were in.
+// wantGone checks that the processes have ended, and that no process is left in their namespaces.
 func wantGone(t *testing.T, processes []runningProcess) {
 	t.Helper()
 	own := namespaces(os.Getpid())
@@ -428,7 +429,7 @@ func wantGone(t *testing.T, processes []runningProcess) {
 	}
 }
 
-// dead is a process that only its parent still remembers.
+// dead returns true if the process has ended, or only waits for its parent to read the exit code.
 func dead(pid int) bool {
 	threads, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
 	return err != nil || len(threads) == 1 && stat(pid).State == "Z"

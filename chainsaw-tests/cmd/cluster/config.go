@@ -8,7 +8,8 @@ import (
 
 type object = map[string]any
 
-// encode writes a configuration as JSON, which is YAML too. It cannot fail: all of it is maps, lists and strings.
+// encode returns a configuration as JSON, which is also YAML. It cannot fail, because the configuration has only maps,
+// lists and strings.
 func encode(content object) string {
 	text, _ := json.MarshalIndent(content, "", "  ")
 	return string(text) + "\n"
@@ -40,18 +41,18 @@ func kubeletConfig(c cluster, n int) object {
 		"containerRuntimeEndpoint": "unix://" + containerdSocket,
 		"volumePluginDir":          volumePlugins,
 		"cgroupDriver":             "cgroupfs",
-		// a kubelet sweeps away the pods' cgroups that it does not know: each needs a root of its own
+		// A kubelet removes pod cgroups that it does not know, therefore each kubelet needs a root of its own.
 		"cgroupRoot":   "/" + c.cgroup(nodeName(n)),
 		"failCgroupV1": false,
 		"failSwapOn":   false,
 		"resolvConf":   "",
-		// an image that is swept away cannot be pulled again; and the disk is the host's, which may be fuller than a node's
+		// A removed image cannot be pulled again. The nodes share the disk of the host, which may be rather full.
 		"imageGCHighThresholdPercent": 100,
 		"evictionHard":                object{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
 	}
 }
 
-// cniConfig gives each pod a link of its own to the node (no bridge, which would need br_netfilter for Services).
+// cniConfig gives each pod a link of its own to the node. A bridge would need br_netfilter for Services.
 func cniConfig(n int) object {
 	return object{
 		"cniVersion": "0.4.0", "name": "pods",
@@ -67,7 +68,7 @@ func cniConfig(n int) object {
 	}
 }
 
-// containerdConfig keeps to containerd's own paths: the machine has /run and /var/lib for itself.
+// containerdConfig uses containerd's default paths, because each machine has its own /run and /var/lib.
 func containerdConfig(cniDir, registriesDir string) string {
 	return fmt.Sprintf(`version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]
@@ -75,7 +76,7 @@ func containerdConfig(cniDir, registriesDir string) string {
 [plugins."io.containerd.cri.v1.images".registry]
   config_path = %q
 [plugins."io.containerd.cri.v1.runtime"]
-  # without it pods fail where this machine may not raise a process's chance to survive (no CAP_SYS_RESOURCE)
+  # Otherwise pods fail on a host without CAP_SYS_RESOURCE, which cannot lower the OOM score of a process.
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = [%q]
@@ -85,21 +86,21 @@ func containerdConfig(cniDir, registriesDir string) string {
 `, pauseImageRef, registriesDir, cniPlugins, cniDir)
 }
 
-// registryConfig has images of the registry's name pulled from the cluster's network, where a test may serve some.
+// registryConfig makes containerd pull images of the registry from the cluster network, where a test may serve them.
 func registryConfig() string {
 	return fmt.Sprintf("server = %q\n", "http://"+registryAddress)
 }
 
 const (
 	containerdSocket = "/run/containerd/containerd.sock"
-	// volumePlugins is made where it is missing: the default is a directory of the host's
+	// volumePlugins is created if it does not exist. The default is a directory of the host.
 	volumePlugins = "/var/lib/kubelet/volume-plugins"
 )
 
-// seccompProfileName is the profile that pods of the cluster may name as localhostProfile.
+// seccompProfileName is the localhostProfile that pods of the cluster can use.
 const seccompProfileName = "strict.json"
 
-// seccompProfile refuses system calls that the gate can do without, and none that runc needs to start a container.
+// seccompProfile rejects system calls that neither the gate nor runc needs.
 func seccompProfile() object {
 	return object{
 		"defaultAction": "SCMP_ACT_ALLOW",
@@ -110,7 +111,7 @@ func seccompProfile() object {
 	}
 }
 
-// auditPolicy has every request of the controller written down, without what it held, and nobody else's.
+// auditPolicy logs the metadata of the controller's requests, and no other requests.
 func auditPolicy() object {
 	return object{
 		"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
@@ -122,7 +123,7 @@ func auditPolicy() object {
 	}
 }
 
-// controlSpec is the control plane's machine: one etcd, one of each server.
+// controlSpec returns the machine of the control plane, with etcd and one server of each kind.
 func (c cluster) controlSpec() machineSpec {
 	api := "https://" + controlAddress + ":6443/readyz"
 	config := func(user string) string { return c.path(user + ".kubeconfig") }
@@ -130,7 +131,7 @@ func (c cluster) controlSpec() machineSpec {
 	spec := c.spec(controlMachine, []process{
 		{Name: "etcd", Args: []string{
 			"--data-dir=/var/lib/etcd",
-			// what a power cut loses, `cluster up` makes anew
+			// `cluster up` creates again what a power failure loses.
 			"--unsafe-no-fsync",
 		}},
 		{Name: "kube-apiserver", After: "tcp://127.0.0.1:2379", Args: []string{
@@ -157,11 +158,11 @@ func (c cluster) controlSpec() machineSpec {
 			"--kubelet-client-key=" + c.key("apiserver-kubelet-client"),
 			"--kubelet-certificate-authority=" + c.cert("ca"),
 			"--kubelet-preferred-address-types=InternalIP",
-			// webhooks are reached at their pods' addresses: no kube-proxy rewrites Service addresses here
+			// The API server calls webhooks at the addresses of their pods, because no kube-proxy runs beside it.
 			"--enable-aggregator-routing=true",
 			"--audit-policy-file=" + audit,
 			"--audit-log-path=" + c.log(controlMachine, "audit"),
-			// in MB
+			// In MB.
 			"--audit-log-maxsize=200",
 			"--audit-log-maxbackup=1",
 		}},
@@ -201,7 +202,7 @@ func (c cluster) nodeSpec(n int) machineSpec {
 			"--kubeconfig=" + c.path("proxy.kubeconfig"),
 			"--proxy-mode=nftables",
 			"--cluster-cidr=" + podNetwork,
-			// the table's size is the host's business
+			// The host configures the size of the table.
 			"--conntrack-max-per-core=0",
 		}},
 	})
@@ -215,8 +216,8 @@ func (c cluster) nodeSpec(n int) machineSpec {
 	return spec
 }
 
-// spec completes the processes of a machine with their logs and with the names of their binaries in the cache. The
-// names show whether a machine runs old binaries.
+// spec completes the processes of a machine with their logs and the paths of their binaries in the cache. The paths
+// show whether a machine runs old binaries.
 func (c cluster) spec(name string, processes []process) machineSpec {
 	for i, p := range processes {
 		binary := filepath.Join(c.tools().bin(), p.Name)

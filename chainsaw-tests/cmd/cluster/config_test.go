@@ -88,7 +88,7 @@ func TestNodeSpec(t *testing.T) {
 		if p.Binary != "/state/test/tools/bin/"+p.Name {
 			t.Errorf("%s is started as %s", p.Name, p.Binary)
 		}
-		// what a process is told to read is there, or made beforehand
+		// Files that a process reads must exist or be created before.
 		for _, arg := range p.Args {
 			_, file, _ := strings.Cut(arg, "=")
 			if strings.HasPrefix(file, c.machineDir("node2")) && spec.Files[file] == "" {

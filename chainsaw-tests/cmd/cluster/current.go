@@ -8,7 +8,7 @@ import (
 	"os/exec"
 )
 
-// clusterChoice is CLUSTER of the environment.
+// clusterChoice is the environment variable CLUSTER.
 type clusterChoice string
 
 const (
@@ -24,17 +24,17 @@ func chosenCluster() (clusterChoice, error) {
 	return choice, nil
 }
 
-// refuseCurrent is the answer of the commands that need machines of this program's own.
+// refuseCurrent returns the error of commands that need this program's own machines.
 func refuseCurrent(command string) error {
 	return fmt.Errorf("CLUSTER=current: `%s` works only on a cluster that this program started; unset CLUSTER for that", command)
 }
 
-// findCachedTools puts the cached tools last on PATH, where they have been built: kubectl may be all that is needed,
-// and a cluster elsewhere is no reason to build Kubernetes.
+// findCachedTools appends the cached tools to PATH if they were built. Another cluster may need only kubectl, and
+// Kubernetes is not built for it.
 func findCachedTools() error {
 	source, err := toolsSource()
 	if err != nil {
-		return nil // outside a checkout the caller's PATH serves
+		return nil // outside of a checkout, the caller's PATH is enough
 	}
 	t, err := locateTools(source)
 	if err != nil {
@@ -47,7 +47,7 @@ func runCurrent(ctx context.Context, argv ...string) (string, error) {
 	return output(exec.CommandContext(ctx, argv[0], argv[1:]...))
 }
 
-// checkCurrent says whether the cluster of the current kubeconfig can serve.
+// checkCurrent returns an error if the tests cannot use the cluster of the current kubeconfig.
 func checkCurrent(ctx context.Context) error {
 	name, err := runCurrent(ctx, "kubectl", "config", "current-context")
 	if err != nil {

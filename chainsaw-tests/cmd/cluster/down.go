@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// down ends everything that this cluster's name owns, and removes it: processes, and with them mounts and network
-// namespaces; cgroups; files. It removes what it finds, and works in each state of the cluster.
+// down stops and removes everything of the cluster: processes, and with them mounts and network namespaces; cgroups;
+// files. It works in each state of the cluster.
 func (c cluster) down(ctx context.Context) error {
 	if err := c.stop(ctx); err != nil {
 		return err
@@ -21,7 +21,7 @@ func (c cluster) down(ctx context.Context) error {
 	return os.RemoveAll(c.dir)
 }
 
-// stop ends everything that runs, and keeps the files.
+// stop stops all processes and keeps the files.
 func (c cluster) stop(ctx context.Context) error {
 	pids, err := c.machinePIDs()
 	if err != nil {
@@ -38,7 +38,7 @@ func (c cluster) stop(ctx context.Context) error {
 	if err := c.removeCgroup(ctx, ""); err != nil {
 		return err
 	}
-	// the parent is for all clusters: it stays while another one needs it
+	// The parent of all clusters stays while another cluster uses it.
 	roots, err := cgroupHierarchies()
 	if err != nil {
 		return err
@@ -52,8 +52,8 @@ func (c cluster) stop(ctx context.Context) error {
 	return nil
 }
 
-// killVisitors ends what `exec` started and is still there, which would keep the control plane's network namespace: all but
-// this process and those that it comes from.
+// killVisitors kills processes that `exec` started, because they would keep the network namespace of the control plane.
+// It spares this process and its ancestors.
 func (c cluster) killVisitors(ctx context.Context) error {
 	var spared []int
 	for pid := os.Getpid(); pid > 0; pid = stat(pid).PPID {
@@ -69,6 +69,6 @@ func (c cluster) killVisitors(ctx context.Context) error {
 }
 
 func (c cluster) isVisitor(p procfs.Proc) bool {
-	environment, _ := p.Environ() // none of one that is gone
+	environment, _ := p.Environ() // the process may have ended
 	return slices.Contains(environment, clusterVariable+"="+c.dir)
 }

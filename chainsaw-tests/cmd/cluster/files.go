@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// lockTimeout is longer than any other command takes, building every binary included.
+// lockTimeout is longer than any other command takes, even if it builds every binary.
 const lockTimeout = time.Hour
 
 func exists(path string) bool {
@@ -23,7 +23,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// writeFile writes a file whole or not at all, and its directory where that is missing. Only its owner can read it.
+// writeFile replaces a file atomically, and creates its directory. Only the owner can read the file.
 func writeFile(path, content string) error {
 	return writeFrom(path, strings.NewReader(content))
 }
@@ -47,8 +47,8 @@ func writeFrom(path string, content io.Reader) error {
 	return os.Rename(partial.Name(), path)
 }
 
-// linkAll puts symbolic links to what a module's cache directory holds into one directory for all modules: folders that
-// several modules have file by file, others whole.
+// linkAll creates symbolic links to the files of a module's cache directory in one directory for all modules.
+// Directories that several modules have are linked file by file.
 func linkAll(from, to string) error {
 	folders, err := os.ReadDir(from)
 	if err != nil {
@@ -79,7 +79,7 @@ func linkAll(from, to string) error {
 	return nil
 }
 
-// lock takes an exclusive lock on a file, saying what it waits for if it has to.
+// lock takes an exclusive lock on a file. It prints the reason if it has to wait.
 func lock(ctx context.Context, path, reason string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func lock(ctx context.Context, path, reason string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// strikeDependencies removes charts from the dependencies of a Chart.yaml.
+// strikeDependencies removes charts from the dependencies in a Chart.yaml.
 func strikeDependencies(chart []byte, names ...string) ([]byte, error) {
 	var content map[string]any
 	if err := yaml.Unmarshal(chart, &content); err != nil {
@@ -125,7 +125,7 @@ func strikeDependencies(chart []byte, names ...string) ([]byte, error) {
 	return yaml.Marshal(content)
 }
 
-// tail is the last lines of a text.
+// tail returns the last lines of a text.
 func tail(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")

@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restartDelay keeps a process that cannot start from eating the machine.
+// restartDelay limits the CPU time of a process that cannot start.
 const restartDelay = time.Second
 
-// runMachine is the first process of a machine's namespaces: it makes the machine's own files, and keeps its processes
-// running. It never returns without an error.
+// runMachine is the first process in the namespaces of a machine. It creates the machine's own files and keeps its
+// processes running. It returns only with an error.
 func runMachine(specFile string) error {
 	log.SetFlags(log.LstdFlags | log.Lmicroseconds)
 	content, err := os.ReadFile(specFile)
@@ -33,7 +33,7 @@ func runMachine(specFile string) error {
 	if err := json.Unmarshal(content, &spec); err != nil {
 		return fmt.Errorf("read %s: %w", specFile, err)
 	}
-	// the terminal's and the session's signals are not meant for a machine
+	// Signals of the terminal and the session are not meant for a machine.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if err := mountOwn(spec); err != nil {
 		return err
@@ -55,8 +55,8 @@ func runMachine(specFile string) error {
 	return nil
 }
 
-// mountOwn cuts the machine's mounts off from the host's, and mounts what it has for itself. Inside, mounts
-// propagate, as containers with mountPropagation expect.
+// mountOwn separates the mounts of the machine from the host's, and mounts the machine's own directories. Within the
+// machine, mounts propagate, as containers with mountPropagation expect.
 func mountOwn(spec machineSpec) error {
 	type mount struct {
 		source, target, kind string
@@ -79,7 +79,8 @@ func mountOwn(spec machineSpec) error {
 	return nil
 }
 
-// prepareNetwork makes the new network namespace a router: nodes for their pods, the control plane between nodes.
+// prepareNetwork makes the new network namespace a router. Nodes route for their pods, and the control plane routes
+// between nodes.
 func prepareNetwork() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -91,15 +92,15 @@ func prepareNetwork() error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)
 }
 
-// reaper waits for every process of the machine: those that it started, and those that others left to it. Beside it
-// nothing is run by os/exec, or two would wait for one process, and the second never learn how it ended.
+// reaper waits for every process of the machine, also for orphans. No other code may use os/exec here: two calls would
+// wait for one process, and one of them would not get its exit code.
 type reaper struct {
 	mu      sync.Mutex
 	waiting map[int]chan<- syscall.WaitStatus
 	started chan struct{}
 }
 
-// start starts a program and returns a channel that gets its end.
+// start starts a program and returns a channel for its exit status.
 func (r *reaper) start(argv []string, output *os.File) (<-chan syscall.WaitStatus, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -107,7 +108,7 @@ func (r *reaper) start(argv []string, output *os.File) (<-chan syscall.WaitStatu
 	}
 	defer func() { _ = null.Close() }()
 	done := make(chan syscall.WaitStatus, 1)
-	// held while starting, lest a process that ends at once be reaped before it is known
+	// Locked, because the program may end before its process id is stored.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
@@ -148,7 +149,7 @@ func (r *reaper) reap() {
 	}
 }
 
-// keepRunning starts a process, and again whenever it ends. It never returns.
+// keepRunning starts a process, and starts it again after each end. It never returns.
 func keepRunning(children *reaper, p process) {
 	imported := false
 	for {
@@ -164,7 +165,7 @@ func keepRunning(children *reaper, p process) {
 	}
 }
 
-// runOnce returns why the program ended, nil after exit 0.
+// runOnce returns why the program ended, or nil after exit code 0.
 func runOnce(children *reaper, argv []string, logFile string) error {
 	output, err := openLog(logFile)
 	if err != nil {
@@ -191,7 +192,7 @@ func awaitAnswer(address string) {
 	}
 }
 
-// importImages gives containerd the archives; one that fails is named in the machine's log and leaves the others.
+// importImages imports the archives into containerd. It logs an archive that fails and continues with the others.
 func importImages(children *reaper, p process) {
 	ctr, err := exec.LookPath("ctr")
 	if err != nil {
@@ -208,7 +209,7 @@ func importImages(children *reaper, p process) {
 	}
 }
 
-// importArgs are ctr's: into the namespace that the kubelet's images are in.
+// importArgs returns the arguments of ctr for an import into the namespace of the kubelet's images.
 func importArgs(archive string) []string {
 	return []string{"--address", containerdSocket, "--namespace", "k8s.io", "images", "import", "--local", archive}
 }

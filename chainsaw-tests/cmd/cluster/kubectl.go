@@ -12,10 +12,11 @@ import (
 	"strings"
 )
 
-// clusterVariable marks the processes that `exec` starts, by the cluster's state directory.
+// clusterVariable marks the processes that `exec` starts with the state directory of the cluster.
 const clusterVariable = "STATEFULSINGLETON_CLUSTER"
 
-// environment is the caller's, with the cluster's KUBECONFIG, its tools and this program found first.
+// environment returns the caller's environment with the cluster's KUBECONFIG. The cluster's tools and this program come
+// first in PATH.
 func (c cluster) environment() []string {
 	path := c.tools().bin()
 	if self, err := os.Executable(); err == nil {
@@ -29,19 +30,20 @@ func (c cluster) environment() []string {
 		"KUBECONFIG="+c.kubeconfig(),
 		"PATH="+path+":"+os.Getenv("PATH"),
 		"CLUSTER_NAME="+c.name,
-		// what a cluster serves is remembered by its address, which all clusters share
+		// kubectl caches the API resources by address, and all clusters have the same address.
 		"KUBECACHEDIR="+c.path("kubectl-cache"),
 		"NO_PROXY="+noProxy, "no_proxy="+noProxy,
 		clusterVariable+"="+c.dir,
 	)
 }
 
-// outside is a command line that runs argv in the network of the control plane, and else as the caller would.
+// outside returns a command that runs argv in the network of the control plane and otherwise in the caller's
+// environment.
 func outside(control int, argv []string) []string {
 	return append([]string{"nsenter", "--net=" + filepath.Join("/proc", strconv.Itoa(control), "ns/net"), "--"}, argv...)
 }
 
-// run runs a tool (kubectl, helm) against the cluster and returns what it printed.
+// run runs a tool, for example kubectl, on the cluster and returns its output.
 func (c cluster) run(ctx context.Context, argv ...string) (string, error) {
 	control, err := c.machinePID(controlMachine)
 	if err != nil {
@@ -56,7 +58,7 @@ func (c cluster) run(ctx context.Context, argv ...string) (string, error) {
 	return output(cmd)
 }
 
-// output runs a command and returns what it printed. The error has the end of what it complained of.
+// output runs a command and returns its output. The error has the end of its standard error.
 func output(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -14,8 +14,7 @@ const (
 	kyvernoTimeout    = 3 * time.Minute
 )
 
-// kyvernoValues leave the admission controller only. What is switched off besides would need images that are not
-// built here, or serves what is off.
+// kyvernoValues enable only the admission controller. The other parts would need images that are not built here.
 var kyvernoValues = []string{
 	"backgroundController.enabled=false",
 	"cleanupController.enabled=false",
@@ -27,7 +26,7 @@ var kyvernoValues = []string{
 	"features.admissionReports.enabled=false",
 }
 
-// installKyverno leaves a Kyverno that serves as it is. It does not wait for the pod: the nodes may not be there yet.
+// installKyverno does not change a working Kyverno. It does not wait for the pod, because the nodes may not exist yet.
 func (c cluster) installKyverno(ctx context.Context) error {
 	if c.kyvernoReady(ctx) == nil {
 		return nil
@@ -37,18 +36,18 @@ func (c cluster) installKyverno(ctx context.Context) error {
 		return err
 	}
 	if halfway != "" {
-		// Helm takes an installation that was cut short for one that goes on
+		// Helm considers an interrupted installation as still in progress.
 		if _, err := c.run(ctx, "helm", "uninstall", "kyverno", "--namespace", kyvernoNamespace, "--no-hooks"); err != nil {
 			return err
 		}
 	}
-	// a Kyverno that was scaled down or changed by hand is taken back to the chart's
+	// This restores the values of a Kyverno that was scaled down or changed by hand.
 	_, err = c.run(ctx, "helm", "upgrade", "--install", "kyverno", c.tools().kyvernoChart(), "--force-conflicts",
 		"--namespace", kyvernoNamespace, "--create-namespace", "--set", strings.Join(kyvernoValues, ","))
 	return err
 }
 
-// kyvernoReady says why Kyverno does not serve, nil if it does.
+// kyvernoReady returns an error if Kyverno does not serve.
 func (c cluster) kyvernoReady(ctx context.Context) error {
 	ready, err := c.run(ctx, "kubectl", "--namespace", kyvernoNamespace, "get", "deployment", kyvernoDeployment,
 		"--ignore-not-found", "--output", "jsonpath={.status.readyReplicas}/{.status.updatedReplicas}")

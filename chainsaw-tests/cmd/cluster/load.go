@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// load gives an image archive to every node that runs, and keeps it for those that start later.
+// load imports an image archive on every running node, and keeps it for nodes that start later.
 func (c cluster) load(ctx context.Context, archive string) error {
 	if err := c.requireControl(); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (c cluster) load(ctx context.Context, archive string) error {
 	})
 }
 
-// importInto leaves out a node that does not run: it imports what is kept when it starts.
+// importInto skips a node that does not run. The node imports the kept archives when it starts.
 func (c cluster) importInto(ctx context.Context, n int, archive string) error {
 	pid, err := c.machinePID(nodeName(n))
 	if err != nil || pid == 0 {
@@ -54,9 +54,8 @@ func (c cluster) importInto(ctx context.Context, n int, archive string) error {
 	return nil
 }
 
-// unload takes an image from a node, under all the names that it has there, once no container uses it: what one uses
-// stays, and would not be pulled again. It reads the tables that ctr prints. containerd's socket is in the machine's
-// own /run, in which ctr runs, and a client in this process would not find the socket.
+// unload removes an image with all its names from a node. It fails if a container uses the image, because the image
+// could not be pulled again. It parses the tables of ctr, because containerd's socket is in the machine's own /run.
 func (c cluster) unload(ctx context.Context, image string, n int) error {
 	pid, err := c.machinePID(nodeName(n))
 	if err != nil {
@@ -91,7 +90,7 @@ func (c cluster) unload(ctx context.Context, image string, n int) error {
 	return err
 }
 
-// unused wants that, of what `ctr containers list` prints, no container is of an image of these names.
+// unused returns an error if the output of `ctr containers list` has a container of an image with one of the names.
 func unused(list string, names []string) error {
 	for line := range strings.Lines(list) {
 		if fields := strings.Fields(line); len(fields) > 1 && slices.Contains(names, fields[1]) {
@@ -101,7 +100,7 @@ func unused(list string, names []string) error {
 	return nil
 }
 
-// sameImage finds, in what `ctr images list` prints, all names of the image that has this one.
+// sameImage returns all names in the output of `ctr images list` that have the same image.
 func sameImage(list, image string) (names []string) {
 	digests := map[string]string{}
 	for line := range strings.Lines(list) {
@@ -118,7 +117,7 @@ func sameImage(list, image string) (names []string) {
 	return names
 }
 
-// archiveTags reads the image names in an archive as `docker save`, ko and package image write it.
+// archiveTags reads the image names from an archive that `docker save`, ko or package image wrote.
 func archiveTags(archive string) ([]string, error) {
 	manifest, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(archive) })
 	if errors.Is(err, os.ErrNotExist) {
@@ -137,12 +136,12 @@ func archiveTags(archive string) ([]string, error) {
 	return tags, nil
 }
 
-// archiveName is one file name for each tag, so an image that is loaded again replaces the old one.
+// archiveName returns one file name for each tag. An image that is loaded again therefore replaces the old one.
 func archiveName(tag string) string {
 	return strings.NewReplacer("/", "_", ":", "_").Replace(tag) + ".tar"
 }
 
-// copyFile copies a file whole or not at all.
+// copyFile replaces a file atomically with a copy.
 func copyFile(to, from string) error {
 	source, err := os.Open(from)
 	if err != nil {

@@ -27,12 +27,12 @@ import (
 // all processes, containers and mounts of the machine, as after a power failure.
 type machineSpec struct {
 	Hostname string
-	// Path is PATH of the processes.
+	// Path is the environment variable PATH of the processes.
 	Path string
-	// Own maps directories that the machine has for itself to where they are kept. /run is its own too, and is lost
-	// with the machine; all other files are shared with the host and between the machines.
+	// Own maps the machine's own directories to the directories where they are stored. /run is also the machine's own,
+	// and is lost with the machine. All other files are shared with the host and the other machines.
 	Own map[string]string
-	// Files maps files that the processes read to what they hold.
+	// Files maps the files that the processes read to their contents.
 	Files     map[string]string
 	Processes []process
 }
@@ -43,13 +43,14 @@ type process struct {
 	Binary string
 	Args   []string
 	Log    string
-	// After is what must answer before it is started: tcp://ADDRESS, unix://PATH, or https://ADDRESS/PATH with status 200.
+	// After is the address that must answer before the start: tcp://ADDRESS, unix://PATH, or https://ADDRESS/PATH with
+	// status 200.
 	After string `json:",omitempty"`
-	// Import lists directories of image archives that containerd is given before the first start.
+	// Import lists directories of image archives to import into containerd before the first start.
 	Import []string `json:",omitempty"`
 }
 
-// encode is deterministic. It cannot fail: all of it is maps, lists and strings.
+// encode is deterministic. It cannot fail, because the specification has only maps, lists and strings.
 func (s machineSpec) encode() string {
 	text, _ := json.MarshalIndent(s, "", "  ")
 	return string(text) + "\n"
@@ -66,7 +67,7 @@ func (c cluster) specFile(name string) string {
 	return filepath.Join(c.machineDir(name), "machine.json")
 }
 
-// specOf is how the machine ought to be.
+// specOf returns the right specification of the machine.
 func (c cluster) specOf(name string) machineSpec {
 	if name == controlMachine {
 		return c.controlSpec()
@@ -75,14 +76,15 @@ func (c cluster) specOf(name string) machineSpec {
 	return c.nodeSpec(n)
 }
 
-// specChanged says whether a machine was started otherwise than it ought to be: from other versions, for one.
+// specChanged returns true if the machine runs with another specification than the right one, for example with older
+// versions.
 func (c cluster) specChanged(name string) bool {
 	got, err := os.ReadFile(c.specFile(name))
 	return err != nil || string(got) != c.specOf(name).encode()
 }
 
-// startMachine starts a machine's first process. The processes wait until `release` is called, once the network
-// is there; without it the machine ends.
+// startMachine starts the first process of a machine. Its processes wait until release is called, after the network
+// exists. The machine ends if release is never called.
 func (c cluster) startMachine(name string) (pid int, release func() error, err error) {
 	spec := c.specOf(name)
 	for _, dir := range spec.Own {
@@ -129,20 +131,20 @@ func (c cluster) startMachine(name string) (pid int, release func() error, err e
 	return cmd.Process.Pid, release, nil
 }
 
-// machinePID finds a machine's first process, 0 if it does not run. It is known by its command line, so a record that is
-// lost or stale does no harm.
+// machinePID returns the process id of the first process of a machine, or 0 if the machine does not run. It identifies
+// the process by its command line, and needs no stored state.
 func (c cluster) machinePID(name string) (int, error) {
 	pids, err := c.machinePIDs()
 	return pids[name], err
 }
 
-// machinePIDs finds the first processes of all the cluster's machines.
+// machinePIDs returns the process ids of the first processes of the cluster's machines.
 func (c cluster) machinePIDs() (map[string]int, error) {
 	prefix := c.path("machines") + "/"
 	found := map[string]int{}
 	processes, err := procfs.AllProcs()
 	for _, p := range processes {
-		args, _ := p.CmdLine() // none of one that is gone
+		args, _ := p.CmdLine() // the process may have ended
 		if len(args) == 3 && args[1] == machineCommand && strings.HasPrefix(args[2], prefix) && isNamespaceInit(p) {
 			found[filepath.Base(filepath.Dir(args[2]))] = p.PID
 		}
@@ -150,7 +152,7 @@ func (c cluster) machinePIDs() (map[string]int, error) {
 	return found, err
 }
 
-// killMachine ends a machine as a power cut does, and waits until nothing of it runs.
+// killMachine ends a machine as a power failure does, and waits until all its processes have ended.
 func (c cluster) killMachine(ctx context.Context, name string) error {
 	pid, err := c.machinePID(name)
 	if err != nil {
@@ -164,8 +166,8 @@ func (c cluster) killMachine(ctx context.Context, name string) error {
 	return c.removeCgroup(ctx, name)
 }
 
-// killAndWait returns once all threads of the process are gone, which for a namespace's first process means that all the
-// others are gone too.
+// killAndWait waits until all threads of the process have ended. For the first process of a namespace, all other
+// processes of the namespace have then ended too.
 func killAndWait(ctx context.Context, pid int) error {
 	process, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -188,14 +190,14 @@ func killAndWait(ctx context.Context, pid int) error {
 	})
 }
 
-// insideMachine is a command in all of a machine's namespaces.
+// insideMachine returns a command that runs in all namespaces of a machine.
 func insideMachine(ctx context.Context, pid int, argv ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(pid), "--mount", "--pid", "--net", "--"}, argv...)...)
 	cmd.Env = []string{"PATH=" + systemPath}
 	return cmd
 }
 
-// runningChildren maps the names of the programs that a machine's first process has running to their process ids.
+// runningChildren maps the programs that the first process of a machine runs to their process ids.
 func runningChildren(init int) (map[string]int, error) {
 	children := map[string]int{}
 	if init == 0 {
@@ -203,7 +205,7 @@ func runningChildren(init int) (map[string]int, error) {
 	}
 	processes, err := procfs.AllProcs()
 	for _, p := range processes {
-		args, _ := p.CmdLine() // none of one that is gone, or a zombie
+		args, _ := p.CmdLine() // the process may have ended
 		s, _ := p.Stat()
 		if len(args) > 0 && s.PPID == init {
 			children[filepath.Base(args[0])] = p.PID
@@ -212,7 +214,7 @@ func runningChildren(init int) (map[string]int, error) {
 	return children, err
 }
 
-// missingProcesses lists the machine's processes that are not running.
+// missingProcesses returns the machine's processes that do not run.
 func (c cluster) missingProcesses(name string, init int) ([]string, error) {
 	running, err := runningChildren(init)
 	if err != nil {
@@ -227,14 +229,14 @@ func (c cluster) missingProcesses(name string, init int) ([]string, error) {
 	return missing, nil
 }
 
-// isNamespaceInit says whether the process is the first of a process namespace of its own.
+// isNamespaceInit returns true if the process is the first process of a process namespace.
 func isNamespaceInit(p procfs.Proc) bool {
-	status, _ := p.NewStatus() // none of one that is gone
+	status, _ := p.NewStatus() // the process may have ended
 	ids := status.NSpids
 	return len(ids) > 1 && ids[len(ids)-1] == 1
 }
 
-// stat is zero of a process that is gone.
+// stat returns zero for a process that has ended.
 func stat(pid int) procfs.ProcStat {
 	p, err := procfs.NewProc(pid)
 	if err != nil {
@@ -244,7 +246,7 @@ func stat(pid int) procfs.ProcStat {
 	return s
 }
 
-// poll tries until there is no error, and returns the last error when the time is over.
+// poll retries until there is no error. It returns the last error after the timeout.
 func poll(ctx context.Context, timeout, interval time.Duration, try func() error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, interval, timeout, true, func(context.Context) (bool, error) {
@@ -257,7 +259,7 @@ func poll(ctx context.Context, timeout, interval time.Duration, try func() error
 	return last
 }
 
-// dial tries an address of the form that process.After has.
+// dial connects to an address in the form of process.After.
 func dial(address string) error {
 	network, target, _ := strings.Cut(address, "://")
 	if network == "https" {
@@ -270,7 +272,7 @@ func dial(address string) error {
 	return connection.Close()
 }
 
-// get asks without proof of who answers: nothing is told, and in the machine's own network only one can answer.
+// get does not verify the server. It sends no secrets, and only one server can answer in the machine's own network.
 func get(url string) error {
 	client := http.Client{Timeout: time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}

@@ -58,10 +58,10 @@ Environment:
 	return root
 }
 
-// opener finds the cluster that the command line and the environment mean.
+// opener opens the cluster that the command line and the environment select.
 type opener struct{ name *string }
 
-// own is for commands that need a cluster of this program's own.
+// own is for commands that need a cluster of this program.
 func (o opener) own(command string) (cluster, error) {
 	choice, err := chosenCluster()
 	if err != nil {
@@ -76,7 +76,7 @@ func (o opener) own(command string) (cluster, error) {
 	return openCluster(*o.name)
 }
 
-// change runs a change of the cluster; no two run at once.
+// change runs a command that changes the cluster. Only one such command runs at a time.
 func (o opener) change(cmd *cobra.Command, run func(context.Context, cluster) error) error {
 	c, err := o.own(cmd.CommandPath())
 	if err != nil {
@@ -90,7 +90,7 @@ func (o opener) change(cmd *cobra.Command, run func(context.Context, cluster) er
 	return run(cmd.Context(), c)
 }
 
-// current runs what CLUSTER=current asks for, and says whether it does ask.
+// current runs the function if CLUSTER=current is set, and returns whether it is set.
 func (o opener) current(run func() error) (bool, error) {
 	choice, err := chosenCluster()
 	if err != nil || choice != currentCluster {
@@ -196,7 +196,7 @@ func replaceProcess(argv []string, environment func() []string) error {
 	if err != nil {
 		return err
 	}
-	// Environ drops what is set twice; the C library would take the first, the caller's PATH.
+	// Environ removes duplicates. The C library would use the first PATH, which is the caller's.
 	return syscall.Exec(program, argv, (&exec.Cmd{Env: environment()}).Environ())
 }
 
@@ -296,7 +296,7 @@ second after it ended (cluster status lists them), or a container's main process
 		cmd := &cobra.Command{
 			Use: use + " PROGRAM", Short: short, Example: example, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				// No lock: what waits under it may wait for a process to go on.
+				// Without a lock, because a command with the lock may wait for this process to continue.
 				c, err := o.own(cmd.CommandPath())
 				if err != nil {
 					return err

@@ -6,15 +6,15 @@ import (
 )
 
 const (
-	// registryName is that of a registry that a test may serve, without TLS, at registryAddress.
+	// registryName is the name of a registry that a test may serve at registryAddress, without TLS.
 	registryName  = "registry.local"
 	pauseImageRef = registryName + "/pause:1"
 
-	// the addresses exist inside the cluster's own network namespaces only, so every cluster has the same
+	// The addresses exist only in the cluster's own network namespaces. Every cluster has the same addresses.
 	controlAddress  = "10.99.0.1"
 	registryAddress = controlAddress + ":5000"
 	serviceNetwork  = "10.96.0.0/16"
-	serviceAddress  = "10.96.0.1" // of the service "kubernetes"
+	serviceAddress  = "10.96.0.1" // of the Service "kubernetes"
 	podNetwork      = "10.244.0.0/16"
 
 	controlMachine = "control"

@@ -11,7 +11,7 @@ import (
 
 const bridgeName = "nodes"
 
-// in opens the network namespace of a machine's first process.
+// in opens the network namespace of the first process of a machine.
 func in(pid int) (handle *netlink.Handle, ns netns.NsHandle, err error) {
 	ns, err = netns.GetFromPid(pid)
 	if err != nil {
@@ -24,8 +24,8 @@ func in(pid int) (handle *netlink.Handle, ns netns.NsHandle, err error) {
 	return handle, ns, err
 }
 
-// makeBridge gives the control plane the switch that the nodes hang on. It is also the router between them; beyond it
-// there is nothing, so nothing leaves the cluster.
+// makeBridge creates the bridge in the control plane that connects the nodes. The control plane is also their router.
+// The cluster has no connection to other networks.
 func makeBridge(control int) error {
 	h, ns, err := in(control)
 	if err != nil {
@@ -44,7 +44,7 @@ func makeBridge(control int) error {
 	return errors.Join(h.AddrAdd(bridge, address), h.LinkSetUp(bridge))
 }
 
-// connectNode makes the cable between a node and the control plane, unless it is there, and switches it on.
+// connectNode creates the link between a node and the control plane if it does not exist, and enables it.
 func connectNode(control, node, n int) error {
 	ctl, ctlNS, err := in(control)
 	if err != nil {
@@ -74,7 +74,7 @@ func connectNode(control, node, n int) error {
 	}
 	networks := []string{nodePodNetwork(n)}
 	if n == 1 {
-		// makes Service addresses work inside `exec`, because kube-proxy runs only on nodes
+		// Makes Service addresses work inside `exec`, because kube-proxy runs only on nodes.
 		networks = append(networks, serviceNetwork)
 	}
 	for _, network := range networks {
@@ -90,12 +90,13 @@ func connectNode(control, node, n int) error {
 	return nil
 }
 
-// makeCable leaves a cable that has both its ends; one whose other end went with its namespace is gone itself.
+// makeCable keeps a complete link. A link with one end missing no longer exists, because both ends are removed
+// together.
 func makeCable(ctl, own *netlink.Handle, ctlNS, ownNS netns.NsHandle, n int) error {
 	if _, err := own.LinkByName("eth0"); err == nil {
 		return nil
 	}
-	// that of a node which has just been killed may linger
+	// The link of a node that was just killed may still exist.
 	if old, err := ctl.LinkByName(controlLinkName(n)); err == nil {
 		if err := ctl.LinkDel(old); err != nil {
 			return err
@@ -124,7 +125,7 @@ func makeCable(ctl, own *netlink.Handle, ctlNS, ownNS netns.NsHandle, n int) err
 	return own.RouteReplace(&netlink.Route{Dst: everywhere, Gw: net.ParseIP(controlAddress), LinkIndex: eth0.Attrs().Index})
 }
 
-// cutNode switches the node's cable off at the control plane's end.
+// cutNode disables the node's link at the control plane.
 func cutNode(control, n int) error {
 	h, ns, err := in(control)
 	if err != nil {
@@ -139,7 +140,7 @@ func cutNode(control, n int) error {
 	return h.LinkSetDown(port)
 }
 
-// nodeConnected says whether the node's cable is there and switched on.
+// nodeConnected returns true if the node's link exists and is enabled.
 func nodeConnected(control, n int) bool {
 	h, ns, err := in(control)
 	if err != nil {

@@ -29,7 +29,7 @@ func (c cluster) addNode(ctx context.Context) error {
 	return c.healNode(ctx, n)
 }
 
-// healNode starts a node that is dead, connects one that is cut off, and waits until it is Ready.
+// healNode starts a stopped node, connects a disconnected node, and waits until the node is Ready.
 func (c cluster) healNode(ctx context.Context, n int) error {
 	if err := c.requireControl(); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (c cluster) healNode(ctx context.Context, n int) error {
 	})
 }
 
-// partitionNode cuts a node off from the control plane and the other nodes; what runs on it runs on.
+// partitionNode disconnects a node from the control plane and the other nodes. Its processes continue to run.
 func (c cluster) partitionNode(n int) error {
 	if err := c.requireControl(); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// identity is a certificate's subject and the names and addresses that it serves under.
+// identity is the subject of a certificate with its names and addresses.
 type identity struct {
 	name          string // of the files
 	user          string
@@ -44,7 +44,7 @@ func nodeIdentity(n int) identity {
 		hosts: []string{nodeName(n)}, addresses: []string{nodeAddress(n)}, hasKubeconfig: true}
 }
 
-// ensureAuthority makes the certificate authority and the service account key, unless they exist.
+// ensureAuthority creates the certificate authority and the service account key, unless they exist.
 func (c cluster) ensureAuthority() error {
 	if !exists(c.cert("ca")) {
 		key, err := newKey(c.key("ca"))
@@ -73,7 +73,7 @@ func (c cluster) ensureAuthority() error {
 	return writePEM(c.path("pki/sa.pub"), keyutil.PublicKeyBlockType, public)
 }
 
-// ensureIdentity makes an identity's certificate, key and kubeconfig, unless they exist.
+// ensureIdentity creates the certificate, key and kubeconfig of an identity, unless they exist.
 func (c cluster) ensureIdentity(id identity) error {
 	if !exists(c.cert(id.name)) {
 		if err := c.issue(id); err != nil {
@@ -86,8 +86,8 @@ func (c cluster) ensureIdentity(id identity) error {
 	return writeFile(c.path(id.name+".kubeconfig"), encode(kubeconfig(c, id.name)))
 }
 
-// issue signs a certificate by the authority: client-go's package cert makes those that sign themselves, and its
-// certificates for servers come with an authority each.
+// issue signs a certificate with the authority. Package cert of client-go creates only self-signed certificates, and
+// server certificates with an authority each.
 func (c cluster) issue(id identity) error {
 	ca, caKey, err := c.authority()
 	if err != nil {
@@ -118,7 +118,7 @@ func (c cluster) issue(id identity) error {
 	return writeCertificate(c.cert(id.name), certificate)
 }
 
-// authority reads what ensureAuthority wrote.
+// authority reads the files of ensureAuthority.
 func (c cluster) authority() (*x509.Certificate, any, error) {
 	certificates, err := cert.CertsFromFile(c.cert("ca"))
 	if err != nil {
@@ -128,7 +128,7 @@ func (c cluster) authority() (*x509.Certificate, any, error) {
 	return certificates[0], key, err
 }
 
-// anHourAgo is since when certificates are valid, for clocks that are set back.
+// anHourAgo is the time from which certificates are valid, because clocks may be set back.
 func anHourAgo() time.Time { return time.Now().Add(-time.Hour) }
 
 func newKey(path string) (*ecdsa.PrivateKey, error) {
@@ -140,7 +140,7 @@ func newKey(path string) (*ecdsa.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	// writeFile's temporary file, and so this one, is readable by its owner only
+	// Only the owner can read the files of writeFile.
 	return key, writeFile(path, string(text))
 }
 

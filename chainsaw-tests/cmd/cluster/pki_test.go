@@ -55,7 +55,7 @@ func TestCertificatesVerify(t *testing.T) {
 	}
 }
 
-// A second `up` must not make new certificates under the feet of running programs.
+// A second `up` must not replace the certificates of running programs.
 func TestCertificatesStay(t *testing.T) {
 	c := testCluster(t)
 	files := []string{c.cert("ca"), c.key("ca"), c.key("sa"), c.path("pki/sa.pub"), c.cert("admin"), c.key("admin"), c.kubeconfig()}
@@ -78,7 +78,7 @@ func TestCertificatesStay(t *testing.T) {
 	}
 }
 
-// What a crash cut short is made good: a key without its certificate is made again, both of them.
+// If a crash left a key without certificate, both are created again.
 func TestCertificateIsCompleted(t *testing.T) {
 	c := testCluster(t)
 	if err := c.prepareControl(); err != nil {

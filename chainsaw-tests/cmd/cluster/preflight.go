@@ -11,15 +11,14 @@ import (
 
 const cniPlugins = "/usr/lib/cni"
 
-// buildNeeds maps what the tools need to be built, a program or a file, to the Debian package that has it.
+// buildNeeds maps the programs and files that the build of the tools needs to Debian packages.
 var buildNeeds = map[string]string{
 	"gcc":                    "gcc", // runc
 	"pkg-config":             "pkgconf",
 	"/usr/include/seccomp.h": "libseccomp-dev",
 }
 
-// systemPrograms maps what a node, and the commands of the pages, need from the operating system to the Debian package
-// that has it.
+// systemPrograms maps the programs that nodes and the commands of the pages need to Debian packages.
 var systemPrograms = map[string]string{
 	"nft":        "nftables", // kube-proxy
 	"iptables":   "iptables", // the CNI's portmap plugin
@@ -32,7 +31,7 @@ var systemPrograms = map[string]string{
 	"loopback":   "containernetworking-plugins",
 }
 
-// checkMachine says what this machine lacks, and the command that mends it.
+// checkMachine returns an error with the missing packages and the command that installs them.
 func checkMachine() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("a cluster needs root, for namespaces, mounts and cgroups: run it again with sudo -E %s", strings.Join(os.Args, " "))
@@ -43,7 +42,7 @@ func checkMachine() error {
 	return nil
 }
 
-// onThisMachine says whether a program is where a node will look for it, or a file is there.
+// onThisMachine returns true if a node can find the program, or if the file exists.
 func onThisMachine(program string) bool {
 	if filepath.IsAbs(program) {
 		return exists(program)

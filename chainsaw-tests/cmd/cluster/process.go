@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signalProcesses sends a signal to every process of a program, by its name, on one machine or, with "", on all, and
-// returns how many there were. It counts the machines' own processes as well as the main processes of containers.
-// After a kill it returns once they are gone.
+// signalProcesses sends a signal to every process of a program, by its name, on one machine, or on all machines if
+// machine is "". It returns the number of processes. It includes the main processes of containers. After a kill, it
+// waits until they have ended.
 func (c cluster) signalProcesses(ctx context.Context, program, machine string, s unix.Signal) (int, error) {
 	machines, err := c.machinePIDs()
 	if err != nil {
@@ -33,7 +33,7 @@ func (c cluster) signalProcesses(ctx context.Context, program, machine string, s
 		if s == unix.SIGKILL {
 			err = killAndWait(ctx, pid)
 		} else if err = unix.Kill(pid, s); errors.Is(err, unix.ESRCH) {
-			err = nil // it has just ended
+			err = nil // the process has just ended
 		}
 		if err != nil {
 			return 0, fmt.Errorf("signal %s, process %d: %w", program, pid, err)
@@ -42,7 +42,7 @@ func (c cluster) signalProcesses(ctx context.Context, program, machine string, s
 	return len(found), nil
 }
 
-// processesOf finds the processes of a program by the first word of their command line.
+// processesOf returns the processes of a program, by the first word of their command line.
 func processesOf(program string, machines map[string]int, machine string) ([]int, error) {
 	inits := map[int]bool{}
 	for name, pid := range machines {
@@ -53,7 +53,7 @@ func processesOf(program string, machines map[string]int, machine string) ([]int
 	var found []int
 	processes, err := procfs.AllProcs()
 	for _, p := range processes {
-		args, _ := p.CmdLine() // none of one that is gone
+		args, _ := p.CmdLine() // the process may have ended
 		if len(args) == 0 || filepath.Base(args[0]) != program {
 			continue
 		}
@@ -67,7 +67,7 @@ func processesOf(program string, machines map[string]int, machine string) ([]int
 	return found, err
 }
 
-// parseMachine reads a machine's name from the command line: "control", "node2" or "2".
+// parseMachine parses the name of a machine on the command line: "control", "node2" or "2".
 func (c cluster) parseMachine(arg string) (string, error) {
 	if arg == "" || arg == controlMachine {
 		return arg, nil

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// progress prints a line for the person who waits; results go to standard output, progress never does.
+// progress prints a line to standard error. Results go to standard output.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
-// step runs a long step and prints what it was and how long it took.
+// step runs a long step, and prints its name and duration.
 func step(name string, run func() error) error {
 	start := time.Now()
 	progress("%s ...", name)

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// cluster is one cluster by its name; all it keeps lies in its own state directory.
+// cluster is a cluster with a name. All its files are in its state directory.
 type cluster struct {
 	name string
 	dir  string
@@ -28,7 +28,7 @@ func openCluster(name string) (cluster, error) {
 	return cluster{name: name, dir: filepath.Join(root, name)}, nil
 }
 
-// stateRoot must not lie where each machine has a directory of its own, or the machines would not see it.
+// stateRoot must not be in a directory that each machine has for itself, because the machines could not read it.
 func stateRoot() (string, error) {
 	dir := os.Getenv("XDG_STATE_HOME")
 	if dir == "" {
@@ -62,15 +62,15 @@ func (c cluster) log(m, process string) string { return c.path("logs", m+"-"+pro
 func (c cluster) cert(name string) string      { return c.path("pki", name+".crt") }
 func (c cluster) key(name string) string       { return c.path("pki", name+".key") }
 
-// exists says whether `up` has made anything of this cluster.
+// exists returns true if `up` has created anything of this cluster.
 func (c cluster) exists() bool { return exists(c.dir) }
 
-// lock keeps two commands from changing the cluster at once.
+// lock prevents concurrent commands from changing the cluster.
 func (c cluster) lock(ctx context.Context) (unlock func(), err error) {
 	return lock(ctx, c.dir+".lock", "another command changes the cluster "+c.name)
 }
 
-// useTools makes the tools that the cluster runs with known to later commands, which need no checkout then.
+// useTools stores the path of the tools for later commands, which then need no checkout.
 func (c cluster) useTools(t tools) error {
 	if now, err := os.Readlink(c.path("tools")); err == nil && now == t.dir {
 		return nil
@@ -88,7 +88,7 @@ func (c cluster) useTools(t tools) error {
 	return os.Rename(partial, c.path("tools"))
 }
 
-// nodes lists the numbers of the cluster's nodes, whether they run or not.
+// nodes returns the numbers of the cluster's nodes, whether they run or not.
 func (c cluster) nodes() ([]int, error) {
 	entries, err := os.ReadDir(c.path("machines"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -108,7 +108,8 @@ func (c cluster) nodes() ([]int, error) {
 	return nodes, nil
 }
 
-// parseNode reads a node's number from the command line ("2" or "node2") and checks that the cluster has it.
+// parseNode parses the number of a node on the command line, for example "2" or "node2". It returns an error if the
+// cluster does not have the node.
 func (c cluster) parseNode(arg string) (int, error) {
 	nodes, err := c.nodes()
 	if err != nil {

@@ -91,7 +91,7 @@ func TestClusterVariable(t *testing.T) {
 	}
 }
 
-// An image that is loaded again under its tag takes the old one's place; one under another tag does not.
+// An image that is loaded again with the same tag replaces the old one. An image with another tag does not.
 func TestArchiveName(t *testing.T) {
 	got := []string{archiveName("registry.local/a/b:1"), archiveName("registry.local/a/b:2")}
 	if diff := cmp.Diff([]string{"registry.local_a_b_1.tar", "registry.local_a_b_2.tar"}, got); diff != "" {

@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 )
 
-// faults lists what keeps the cluster from being whole, nothing if it is.
+// faults returns the reasons why the cluster is not complete.
 func (c cluster) faults(ctx context.Context) []string {
 	nodes, err := c.nodes()
 	if err != nil {
@@ -58,7 +58,7 @@ func (c cluster) machineFaults(name string, pid int) []string {
 	return nil
 }
 
-// apiFaults asks the API server.
+// apiFaults returns the reasons that the API server reports.
 func (c cluster) apiFaults(ctx context.Context, nodes []int) []string {
 	if err := c.controlReady(ctx); err != nil {
 		return []string{"the API server does not answer: " + err.Error()}
@@ -80,7 +80,7 @@ func (c cluster) apiFaults(ctx context.Context, nodes []int) []string {
 	return faults
 }
 
-// writeStatus writes what there is of the cluster, for a person, and returns an error if it is not whole.
+// writeStatus prints the state of the cluster. It returns an error if the cluster is not complete.
 func (c cluster) writeStatus(ctx context.Context, w io.Writer) error {
 	if !c.exists() {
 		return fmt.Errorf("there is no cluster %s: run `cluster up`", c.name)

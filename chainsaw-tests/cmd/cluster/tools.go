@@ -17,18 +17,18 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
 )
 
-// toolModule is a folder of chainsaw-tests/tools: a Go module that pins what is built from it.
+// toolModule is a directory of chainsaw-tests/tools: a Go module with the version of the tools built from it.
 type toolModule struct {
 	name string
-	// main is the module whose version is named; empty where the folder is all there is.
+	// main is the module that determines the version. It is empty if only the directory does.
 	main string
-	// own says that the folder holds the main package itself; else its go.mod has tool directives.
+	// own is true if the directory has the main package. Otherwise its go.mod has tool directives.
 	own bool
-	// cgo says that it is written in C too, and names its build tags.
+	// cgo has the build tags of a program that needs cgo.
 	cgo string
-	// stamp gives more linker flags for main's version.
+	// stamp returns additional linker flags for the version of main.
 	stamp func(version string) string
-	// finish makes what is wanted besides the binaries.
+	// finish builds everything besides the binaries.
 	finish func(ctx context.Context, b *build) error
 }
 
@@ -36,7 +36,7 @@ var toolModules = []toolModule{
 	{name: "kubernetes", main: "k8s.io/kubernetes", stamp: kubernetesVersion},
 	{name: "etcd", main: "go.etcd.io/etcd/server/v3", own: true},
 	{name: "containerd", main: "github.com/containerd/containerd/v2"},
-	// Debian 12 has 1.1, which knows no user namespaces for pods.
+	// Debian 12 has version 1.1, which does not support user namespaces for pods.
 	{name: "runc", main: "github.com/opencontainers/runc", cgo: "seccomp"},
 	{name: "kyverno", main: "github.com/kyverno/kyverno", finish: kyvernoAssets},
 	{name: "helm", main: "helm.sh/helm/v4"},
@@ -46,29 +46,30 @@ var toolModules = []toolModule{
 	{name: "pause", own: true, finish: pauseImage},
 }
 
-// build is one toolModule on its way into the cache.
+// build is the build of one toolModule.
 type build struct {
-	source  string // the module's folder in the checkout
-	work    string // for what is needed while building
-	out     string // gets bin/, images/ and other files
-	version string // of toolModule.main
+	source  string // directory of the module in the checkout
+	work    string // temporary files of the build
+	out     string // directory with bin/, images/ and other results
+	version string // version of toolModule.main
 }
 
-// kubernetesVersion is what `kubectl version` and the nodes show; unstamped it is v0.0.0-master.
+// kubernetesVersion returns the linker flags for the version that `kubectl version` and the nodes report. The default
+// is v0.0.0-master.
 func kubernetesVersion(version string) string {
 	const p = "k8s.io/component-base/version."
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	return fmt.Sprintf("-X %sgitVersion=%s -X %sgitMajor=%s -X %sgitMinor=%s", p, version, p, parts[0], p, parts[1])
 }
 
-// tools is the cached result of all modules.
+// tools is the directory with the cached results of all modules.
 type tools struct{ dir string }
 
 func (t tools) bin() string          { return filepath.Join(t.dir, "bin") }
 func (t tools) images() string       { return filepath.Join(t.dir, "images") }
 func (t tools) kyvernoChart() string { return filepath.Join(t.dir, "kyverno-chart") }
 
-// locateTools names the cache directory that the modules under source belong in, built or not.
+// locateTools returns the cache directory for the modules in source, whether they are built or not.
 func locateTools(source string) (tools, error) {
 	root, err := cacheRoot()
 	if err != nil {
@@ -85,7 +86,7 @@ func locateTools(source string) (tools, error) {
 	return tools{filepath.Join(root, "all-"+hex.EncodeToString(sum.Sum(nil))[:16])}, nil
 }
 
-// ensureTools builds what the cache lacks. The first time takes some ten minutes of two cores.
+// ensureTools builds everything that the cache does not have. The first time takes about ten minutes with two cores.
 func ensureTools(ctx context.Context, source string) (tools, error) {
 	t, err := locateTools(source)
 	if err != nil || exists(t.dir) {
@@ -125,7 +126,7 @@ func ensureTools(ctx context.Context, source string) (tools, error) {
 	return t, os.Rename(whole, t.dir)
 }
 
-// removePartial removes what builds that were killed have left.
+// removePartial removes the results of builds that were killed.
 func removePartial(root string) error {
 	left, err := filepath.Glob(filepath.Join(root, "partial-*"))
 	for _, dir := range left {
@@ -134,7 +135,7 @@ func removePartial(root string) error {
 	return err
 }
 
-// key is the module's name and a hash over all that decides what comes out of it.
+// key returns the name of the module and a hash of everything that determines its result.
 func (m toolModule) key(source string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.GOOS, runtime.GOARCH, buildFlags)
@@ -160,7 +161,7 @@ func (m toolModule) key(source string) (string, error) {
 	return m.name + "-" + hex.EncodeToString(sum.Sum(nil))[:16], nil
 }
 
-// ensure returns the module's own cache directory, building it where it is missing.
+// ensure returns the cache directory of the module, and builds it if it does not exist.
 func (m toolModule) ensure(ctx context.Context, source, root string) (string, error) {
 	key, err := m.key(source)
 	if err != nil {
@@ -217,8 +218,8 @@ func (m toolModule) build(ctx context.Context, b *build) error {
 	return m.finish(ctx, b)
 }
 
-// patched returns the folder to build in. If the module has a folder _patch, that is a copy, which builds a copy of the
-// main module with the files of _patch added.
+// patched returns the directory for the build. If the module has a directory _patch, the build uses a copy of the main
+// module with the files of _patch.
 func patched(ctx context.Context, b *build, main string) (string, error) {
 	patch := filepath.Join(b.source, "_patch")
 	if !exists(patch) {
@@ -242,7 +243,7 @@ func patched(ctx context.Context, b *build, main string) (string, error) {
 	return copied, err
 }
 
-// moduleDir downloads a module that the folder's go.mod requires, and says where it lies.
+// moduleDir downloads a module that the go.mod in the directory requires, and returns its path.
 func moduleDir(ctx context.Context, source, module string) (string, error) {
 	if _, err := goOutput(ctx, source, "mod", "download", module); err != nil {
 		return "", err
@@ -250,8 +251,8 @@ func moduleDir(ctx context.Context, source, module string) (string, error) {
 	return goOutput(ctx, source, "list", "-m", "-f", "{{.Dir}}", module)
 }
 
-// kyvernoAssets packs Kyverno's admission controller as the two images that its Helm chart names, and copies the
-// chart out of the module.
+// kyvernoAssets builds the two images of the admission controller that the Helm chart of Kyverno names, and copies the
+// chart from the module.
 func kyvernoAssets(ctx context.Context, b *build) error {
 	for binary, repository := range map[string]string{"kyverno": "kyverno", "kyverno-init": "kyvernopre"} {
 		file := filepath.Join(b.out, "bin", binary)
@@ -272,8 +273,8 @@ func kyvernoAssets(ctx context.Context, b *build) error {
 	return kyvernoChart(ctx, b)
 }
 
-// kyvernoChart completes the chart with dependencies that are not in its module. kyverno-api comes from the module of
-// that name. The other two (openreports, reports-server) are off by default, and are removed.
+// kyvernoChart adds dependencies of the chart that its module does not have. kyverno-api comes from the module with
+// that name. The other two, openreports and reports-server, are disabled by default, and are removed.
 func kyvernoChart(ctx context.Context, b *build) error {
 	kyverno, err := moduleDir(ctx, b.source, "github.com/kyverno/kyverno")
 	if err != nil {
@@ -327,7 +328,7 @@ func goOutput(ctx context.Context, dir string, args ...string) (string, error) {
 	return goCommand(ctx, dir, false, args...)
 }
 
-// goCommand runs the go command in a folder, apart from the caller's workspace and flags.
+// goCommand runs the go command in a directory, without the caller's workspace and flags.
 func goCommand(ctx context.Context, dir string, cgo bool, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
@@ -346,7 +347,7 @@ func goCommand(ctx context.Context, dir string, cgo bool, args ...string) (strin
 	return out, nil
 }
 
-// toolsSource finds chainsaw-tests/tools of the checkout that the working directory or this program lies in.
+// toolsSource returns chainsaw-tests/tools of the checkout that has the working directory or this program.
 func toolsSource() (string, error) {
 	var starts []string
 	if wd, err := os.Getwd(); err == nil {

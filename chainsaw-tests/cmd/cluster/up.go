@@ -16,7 +16,7 @@ const (
 	nodeTimeout    = 2 * time.Minute
 )
 
-// up brings the whole cluster to where it should be, from wherever it is.
+// up starts or repairs the whole cluster from any state.
 func (c cluster) up(ctx context.Context, t tools) error {
 	start := time.Now()
 	had := c.exists()
@@ -43,7 +43,7 @@ func (c cluster) up(ctx context.Context, t tools) error {
 	return nil
 }
 
-// rebuild makes the cluster anew, of two nodes; only the images that were loaded stay.
+// rebuild creates the cluster again with two nodes. Only the loaded images stay.
 func (c cluster) rebuild(ctx context.Context) error {
 	if err := c.stop(ctx); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (c cluster) rebuild(ctx context.Context) error {
 	return c.bringUp(ctx)
 }
 
-// bringUp creates what is missing: files, machines, links, Kyverno.
+// bringUp creates everything that does not exist: files, machines, links, Kyverno.
 func (c cluster) bringUp(ctx context.Context) error {
 	if err := c.prepareControl(); err != nil {
 		return err
@@ -110,11 +110,11 @@ func (c cluster) prepareControl() error {
 	return nil
 }
 
-// deadControlError says that the control plane does not answer although it was started.
+// deadControlError means that the control plane was started and does not answer.
 type deadControlError struct{ error }
 
-// startControl starts the control plane's machine if it does not run as it should, and waits until it answers. One that
-// ran before and does not answer is started again.
+// startControl starts the machine of the control plane if it does not run with the right specification, and waits until
+// it answers. It restarts a control plane that ran before and does not answer.
 func (c cluster) startControl(ctx context.Context) error {
 	pid, err := c.machinePID(controlMachine)
 	if err != nil {
@@ -156,7 +156,7 @@ func (c cluster) controlReady(ctx context.Context) error {
 	return err
 }
 
-// startNode starts a node's machine if it does not run as it should, and connects it.
+// startNode starts the machine of a node if it does not run with the right specification, and connects it.
 func (c cluster) startNode(ctx context.Context, n int) error {
 	name := nodeName(n)
 	control, err := c.machinePID(controlMachine)
@@ -186,8 +186,8 @@ func (c cluster) startNode(ctx context.Context, n int) error {
 	return release()
 }
 
-// awaitNode waits until the node has been Ready since a time: what the API server says of a node that has just been
-// dead or cut off is old.
+// awaitNode waits for a Ready report of the node after the given time. Until then, the API server still reports the
+// state before a failure.
 func (c cluster) awaitNode(ctx context.Context, n int, since time.Time) error {
 	name := nodeName(n)
 	err := poll(ctx, nodeTimeout, 300*time.Millisecond, func() error {

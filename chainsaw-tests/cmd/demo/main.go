@@ -1,4 +1,4 @@
-// Command demo rolls a singleton over and tells, live, what happens when.
+// Command demo rolls out a singleton, and prints each step of the handoff when it happens.
 package main
 
 import (
@@ -31,7 +31,7 @@ var manifest string
 const (
 	namespace = "demo"
 	name      = "demo"
-	// patience is how long one handoff may take before the demo gives up.
+	// patience is the timeout of one handoff.
 	patience = 2 * time.Minute
 )
 
@@ -83,8 +83,8 @@ func demo(ctx context.Context, rollouts int) error {
 	return nil
 }
 
-// dataDirectory makes the demo's namespace and names a directory of its own for it:
-// the journal of an earlier cluster's demo would be taken for its own.
+// dataDirectory creates the namespace of the demo and returns a new directory for its journal. A journal of an earlier
+// cluster must not be reused.
 func dataDirectory(ctx context.Context, c client.Client) (string, error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	err := c.Create(ctx, ns)
@@ -113,8 +113,7 @@ func connect() (client.WithWatch, error) {
 	return client.NewWithWatch(config, client.Options{Scheme: scheme})
 }
 
-// rollOver restarts the Deployment and tells of each step until the handoff is
-// complete.
+// rollOver restarts the Deployment and prints each step until the handoff is complete.
 func rollOver(ctx context.Context, c client.WithWatch) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -132,7 +131,7 @@ func rollOver(ctx context.Context, c client.WithWatch) error {
 
 func heading(format string, args ...any) { fmt.Printf("\n== "+format+"\n", args...) }
 
-// kubectl runs kubectl in the demo's namespace, for the user to see.
+// kubectl runs kubectl in the namespace of the demo, and shows its output.
 func kubectl(ctx context.Context, input string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"-n", namespace}, args...)...)
 	cmd.Stdin = strings.NewReader(input)

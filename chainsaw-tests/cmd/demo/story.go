@@ -17,19 +17,17 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// story tells what happens to a singleton and its pods, each thing once, with the
-// time since the beginning.
+// story prints the events of a singleton and its pods, each event once, with the time since the beginning.
 type story struct {
 	start      time.Time
 	singletons watch.Interface
 	pods       watch.Interface
-	// epoch is the record's at the beginning: the handoff is complete when a higher
-	// one runs.
+	// epoch is the epoch at the beginning. The handoff is complete when a pod runs with a higher epoch.
 	epoch int64
 	told  map[string]bool
 }
 
-// watchStory begins to watch; what is there already is not told.
+// watchStory starts the watches. It does not print the initial state.
 func watchStory(ctx context.Context, c client.WithWatch) (*story, error) {
 	s := &story{told: map[string]bool{}}
 	singleton := &v1.StatefulSingleton{}
@@ -99,7 +97,7 @@ func (s *story) say(lines ...string) {
 	}
 }
 
-// recorded tells what the controller wrote down.
+// recorded prints changes of the record.
 func (s *story) recorded(singleton *v1.StatefulSingleton) {
 	status := &singleton.Status
 	t := status.LastTransition
@@ -112,7 +110,7 @@ func (s *story) recorded(singleton *v1.StatefulSingleton) {
 	}
 }
 
-// podLines is all that a pod's state tells.
+// podLines returns the lines for the state of a pod.
 func podLines(pod *corev1.Pod) []string {
 	lines := []string{fmt.Sprintf("%s was created, and Kyverno injected it", pod.Name)}
 	say := func(when bool, format string) {

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// keyring is where Debian keeps the keys of its releases, those to come among them.
+// keyring has the keys of Debian's releases, including future releases.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// download brings packages of the release, and all that they depend on but for without, into the directory. It
-// returns the files, in order of their names.
+// download downloads packages of the release with their dependencies, except without, into the directory. It returns
+// the file names in order.
 func download(dir string, packages, without []string) ([]string, error) {
 	mirror, err := findMirror()
 	if err != nil {
@@ -42,9 +42,9 @@ func download(dir string, packages, without []string) ([]string, error) {
 	return filepath.Glob(filepath.Join(a.dir, "*.deb"))
 }
 
-// apt is a package manager whose state is in a directory of its own: it knows one release of Debian, and no package
-// is installed. All else is as this machine's is set up, proxies for one. debootstrap and mmdebstrap bring all that
-// packages depend on, also what only sets them up; here parts of it are left out, see setUp and recipe.without.
+// apt is a package manager with its own state directory. It knows one release of Debian and has no installed packages.
+// Otherwise it uses the configuration of this machine, for example proxies. debootstrap and mmdebstrap install all
+// dependencies; here some of them are left out, see setUp and recipe.without.
 type apt struct {
 	dir     string
 	options []string
@@ -72,7 +72,7 @@ func newAPT(dir, mirror string) (apt, error) {
 		"--option=Dir::Etc::sourcelist=" + sources,
 		"--option=Dir::Etc::sourceparts=/dev/null",
 		"--option=Dir::Etc::preferencesparts=/dev/null",
-		// the user _apt may not write there
+		// The user _apt cannot write to the directory.
 		"--option=APT::Sandbox::User=root",
 	}}, nil
 }
@@ -81,14 +81,14 @@ func (a apt) get(args ...string) (string, error) {
 	return aptGet(a.dir, append(slices.Clone(a.options), args...)...)
 }
 
-// findMirror is the mirror that this machine's own apt takes Debian's packages from.
+// findMirror returns the Debian mirror that this machine's apt uses.
 func findMirror() (string, error) {
 	find := func() (string, error) {
 		return aptGet("/", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian")
 	}
 	mirrors, err := find()
 	if err == nil && mirrors == "" {
-		// what label a mirror bears is known once its lists are there
+		// The label of a mirror is known after its lists are downloaded.
 		if _, err = aptGet("/", "--quiet=2", "update"); err == nil {
 			mirrors, err = find()
 		}
@@ -114,7 +114,7 @@ func aptGet(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(stdout.String()), nil
 }
 
-// packageNames reads what apt-get --print-uris prints: a line for each file, 'URI' NAME_VERSION_ARCH.deb SIZE HASH.
+// packageNames parses the output of apt-get --print-uris. Each line has a file: 'URI' NAME_VERSION_ARCH.deb SIZE HASH.
 func packageNames(uris string) []string {
 	var names []string
 	for line := range strings.Lines(uris) {

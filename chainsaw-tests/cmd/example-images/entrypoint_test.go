@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The programs that the entrypoint runs, as far as it sees them.
+// stubs are the programs that the entrypoint runs.
 var stubs = map[string]string{
 	"initdb":   "#!/bin/sh\necho \"initdb for $(cat)\"\necho 17 >\"$PGDATA/PG_VERSION\"\n",
 	"postgres": "#!/bin/sh\necho \"postgres $*\"\n",
@@ -22,9 +22,9 @@ var stubs = map[string]string{
 func TestEntrypoint(t *testing.T) {
 	const made = "initdb for secret\n"
 	tests := map[string]struct {
-		starts   [][]string // one after the other, on the same volume
+		starts   [][]string // arguments of consecutive starts on the same volume
 		password string
-		uid      string // empty: not root
+		uid      string // empty means another user than root
 		want     string
 		wantErr  string
 	}{

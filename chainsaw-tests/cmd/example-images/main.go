@@ -1,5 +1,5 @@
-// Command example-images makes the public images that the examples name out of Debian's packages, without Docker
-// and without a registry, and prints the archives' paths. The examples run with the public images just as well.
+// Command example-images builds the public images that the examples name, from Debian packages, without Docker and
+// without a registry. It prints the paths of the archives. The examples also run with the public images.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
 )
 
-// sources are all that decides what the images hold, besides the versions of the packages.
+// sources determine the contents of the images, besides the versions of the packages.
 //
 //go:embed *.go docker-entrypoint.sh
 var sources embed.FS
@@ -64,7 +64,7 @@ func run() error {
 	return nil
 }
 
-// keyOf names the directory of what these sources make on machines of this kind.
+// keyOf returns the cache directory for the sources and this type of machine.
 func keyOf(sources fs.FS) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.GOARCH)
@@ -79,7 +79,7 @@ func keyOf(sources fs.FS) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil))[:16], err
 }
 
-// ensure makes the archive unless it is there.
+// ensure builds the archive if it does not exist.
 func (r recipe) ensure(archive string) error {
 	if _, err := os.Stat(archive); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -32,7 +32,7 @@ func TestPackageNames(t *testing.T) {
 	}
 }
 
-// What is laid out without any package: the recipe's own files, and a merged /usr.
+// An image without packages has the recipe's own files and a merged /usr.
 func TestLayOut(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	r := recipe{
@@ -73,7 +73,7 @@ func TestLayOut(t *testing.T) {
 	}
 }
 
-// Each change of the content of an image changes its place in the cache.
+// Each change of the content of an image changes its cache directory.
 func TestKeyOf(t *testing.T) {
 	keys := map[string]string{}
 	for name, files := range map[string]fstest.MapFS{

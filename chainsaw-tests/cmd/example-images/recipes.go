@@ -14,16 +14,16 @@ import (
 // release is the Debian release of the public images, which can differ from that of this machine.
 const release = "trixie"
 
-// recipe says how an image is made.
+// recipe describes how an image is built.
 type recipe struct {
-	// name is that of the archive.
+	// name is the name of the archive.
 	name string
-	// packages are unpacked with what they depend on, but for setUp and without: parts that the examples don't use.
+	// packages are unpacked with their dependencies, except setUp and without, which the examples do not use.
 	packages, without []string
-	// links maps symbolic links to their targets, and texts files to their content. A text that begins with #! is a
-	// program.
+	// links maps symbolic links to their targets, and texts maps files to their contents. A text that begins with #! is
+	// executable.
 	links, texts map[string]string
-	// image is what else there is to say; its Root is what comes of the rest.
+	// image has the other fields of the image. Its Root is set by the build.
 	image image.Spec
 }
 
@@ -32,15 +32,15 @@ var recipes = []recipe{
 		name:     "postgres",
 		packages: []string{"postgresql-17", "coreutils", "dash", "gosu"},
 		without: []string{
-			// for compiled queries
+			// For compiled queries.
 			"libllvm19", "libz3-4",
-			// what Debian manages several databases with
+			// For several databases on one machine.
 			"postgresql-common", "postgresql-common-dev", "postgresql-client-common", "libjson-perl", "ssl-cert", "openssl", "procps", "ucf",
 			"libc-l10n", "locales", "openssl-provider-legacy",
 		},
 		texts: map[string]string{
 			"usr/local/bin/docker-entrypoint.sh": source("docker-entrypoint.sh"),
-			// the numbers that the official image has
+			// The ids are those of the official image.
 			"etc/passwd": "root:x:0:0:root:/root:/bin/sh\npostgres:x:999:999::/var/lib/postgresql:/bin/sh\n",
 			"etc/group":  "root:x:0:\npostgres:x:999:\n",
 		},
@@ -55,7 +55,7 @@ var recipes = []recipe{
 			Entrypoint: []string{"docker-entrypoint.sh"},
 			Cmd:        []string{"postgres"},
 			Env:        []string{"PATH=" + systemPath + ":/usr/lib/postgresql/17/bin", "PGDATA=/var/lib/postgresql/data"},
-			// the fast shutdown: the default would wait until every client has gone
+			// The fast shutdown. The default would wait for all clients to disconnect.
 			StopSignal: "SIGINT",
 		},
 	},
@@ -73,18 +73,18 @@ var recipes = []recipe{
 	},
 }
 
-// setUp are packages that others depend on for their set-up, which is not run.
+// setUp are dependencies that only set packages up. The build does not run that.
 var setUp = []string{
 	"adduser", "base-files", "debconf", "passwd", "perl", "perl-base", "perl-modules-5.40", "libperl5.40", "sensible-utils",
 }
 
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// source is one of the embedded files.
+// source returns one of the embedded files.
 func source(name string) string {
 	content, err := sources.ReadFile(name)
 	if err != nil {
-		panic(err) // it is embedded by name
+		panic(err) // the file is embedded
 	}
 	return string(content)
 }
@@ -92,11 +92,11 @@ func source(name string) string {
 // unread are files and directories of packages that no program of the images reads.
 var unread = []string{
 	"usr/share/bug", "usr/share/doc", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man",
-	// Without libllvm19 they would fail queries; the server goes on without them.
+	// Without libllvm19, they would make queries fail. The server works without them.
 	"usr/lib/postgresql/17/lib/bitcode", "usr/lib/postgresql/17/lib/llvmjit.so",
 }
 
-// layOut makes the image's files under root.
+// layOut creates the image's files under root.
 func (r recipe) layOut(root string, packages []string) error {
 	for _, dir := range []string{"bin", "lib", "lib64", "sbin"} {
 		if err := os.MkdirAll(filepath.Join(root, "usr", dir), 0o755); err != nil {
@@ -132,8 +132,8 @@ func (r recipe) layOut(root string, packages []string) error {
 	return nil
 }
 
-// unpack leaves a symbolic link that leads to a directory as it is: what older packages have in /lib belongs in
-// /usr/lib. dpkg-deb itself would replace it.
+// unpack keeps symbolic links to directories. Files that older packages have in /lib belong in /usr/lib. dpkg-deb
+// itself would replace the link.
 func unpack(file, root string) error {
 	read := exec.Command("dpkg-deb", "--fsys-tarfile", file)
 	write := exec.Command("tar", "--extract", "--keep-directory-symlink", "--directory", root)
@@ -147,7 +147,7 @@ func unpack(file, root string) error {
 		return err
 	}
 	err = write.Run()
-	_ = content.Close() // lest dpkg-deb wait for a reader that has failed
+	_ = content.Close() // otherwise dpkg-deb would block
 	return errors.Join(err, read.Wait())
 }
 

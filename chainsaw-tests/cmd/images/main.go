@@ -1,5 +1,5 @@
-// Command images builds the project's images for a local cluster, from scratch
-// and without Docker: an archive for each, which containerd imports.
+// Command images builds the project's images from scratch, without Docker. It writes an archive for each image, which
+// containerd can import.
 package main
 
 import (
@@ -25,7 +25,7 @@ var programs = []program{
 	{"writer", "chainsaw-tests", "./images/writer", "/writer"},
 }
 
-// user is distroless's nonroot, as in the release images.
+// user is the user nonroot of distroless, as in the release images.
 const user = "65532:65532"
 
 func main() {
@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// build compiles the program for arch and writes its image, which is called ref, into the archive. The same code gives
+// build compiles the program for arch and writes its image with the name ref into the archive. The same code results in
 // the same image, in each commit.
 func (p program) build(archive, ref, version, arch string) error {
 	binary, err := filepath.Abs(filepath.Join(filepath.Dir(archive), "bin", p.name))

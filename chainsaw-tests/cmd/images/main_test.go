@@ -96,7 +96,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// wantStatic fails where the program needs what an image from scratch has not.
+// wantStatic fails if the program needs a dynamic loader, which the image does not have.
 func wantStatic(t *testing.T, path string) {
 	t.Helper()
 	file, err := elf.Open(path)

@@ -44,20 +44,20 @@ func main() {
 	}
 }
 
-// module is what has terms of its own: a Go module, the program's own one being Main, or Go.
+// module is a unit with its own licence: a Go module, where Main is set for that of the program, or Go itself.
 type module struct {
 	Path, Version, Dir string
 	Main               bool
 }
 
-// imported is a package as go list tells of it, in Go's own library without a Module and with Go's directory as Root.
+// imported is a package in the output of go list. For the standard library, Module is nil and Root is Go's directory.
 type imported struct {
 	Dir, Root string
 	Module    *module
 }
 
-// licenses is the text that goes with the program, the terms of its own module left out. It fails for a module that
-// says nowhere what its terms are.
+// licenses returns the licences for the program, without that of its own module. It fails for a module without a
+// licence.
 func licenses(program string, platforms []string) ([]byte, error) {
 	files := map[module]map[string]bool{}
 	for _, platform := range platforms {
@@ -123,7 +123,8 @@ func readmeWithTerms(m module) (string, error) {
 	return readme, nil
 }
 
-// packagesOf are those that the program is built from on the platform, itself among them. C is called by none.
+// packagesOf returns the packages of which the program is built on the platform, including the program itself. No
+// program uses cgo.
 func packagesOf(program, platform string) ([]imported, error) {
 	system, arch, ok := strings.Cut(platform, "/")
 	if !ok {
@@ -149,11 +150,11 @@ func packagesOf(program, platform string) ([]imported, error) {
 	}
 }
 
-// termsName matches the names of the files that licences speak of.
+// termsName matches the names of files with licences and notices.
 var termsName = regexp.MustCompile(`(?i)^((un)?licen[cs]e|copying|copyright|notice)`)
 
-// addTerms adds the licences and notices that hold for a package: those of its directory and of those above, up to its
-// module's.
+// addTerms adds the licences and notices that apply to a package: those in its directory and in the parent directories
+// up to the module's.
 func addTerms(files map[string]bool, dir, root string) error {
 	for ; ; dir = filepath.Dir(dir) {
 		entries, err := os.ReadDir(dir)

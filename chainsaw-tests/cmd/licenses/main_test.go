@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// heading is what stands above a file: its module, the module's version and the file's path in it.
+// heading is the heading of a file: its module, the version of the module and the path in the module.
 var heading = regexp.MustCompile(`(?m)^={80}\n(\S+) (.+): (\S+)\n={80}$`)
 
-// What is linked into a program is told of, and nothing else, with the whole of its terms.
+// The output has the complete licences of everything that is linked into a program, and nothing else.
 func TestOfTheGate(t *testing.T) {
 	const gate = "../../../controller/cmd/gate"
 	binary := filepath.Join(t.TempDir(), "gate")
@@ -62,7 +62,7 @@ func TestOfTheGate(t *testing.T) {
 	}
 }
 
-// world is a program with what it is built from: some of it on Windows alone, some of it within something else.
+// world is a program with modules, one of them only for Windows, and one with a part under another licence.
 var world = map[string]string{
 	"go.mod": `module example.com/program
 
@@ -106,7 +106,7 @@ replace (
 	"windows/windows.go":       "package windows\n",
 }
 
-// enter makes the world, and is in it until the test ends.
+// enter creates the world, and changes into it until the test ends.
 func enter(t *testing.T) {
 	t.Helper()
 	root := t.TempDir()

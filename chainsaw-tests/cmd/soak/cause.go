@@ -9,12 +9,12 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// cause is what begins a handoff of one singleton.
+// cause starts a handoff of one singleton.
 type cause struct {
 	name string
-	// begin does it. It may be tried again where the API server does not answer.
+	// begin starts the handoff. It may be repeated if the API server does not answer.
 	begin func(context.Context, *world.Singleton) error
-	// stays: the holder stays, and only its process is another one.
+	// stays is true if the pod stays the holder and only its process restarts.
 	stays bool
 }
 
@@ -60,7 +60,7 @@ func scaleToZeroAndBack(ctx context.Context, s *world.Singleton) error {
 	return s.Scale(ctx, 1)
 }
 
-// actor has one singleton handed over again and again.
+// actor repeats handoffs of one singleton.
 type actor struct {
 	*run
 	*world.Singleton
@@ -68,12 +68,11 @@ type actor struct {
 	random  *rand.Rand
 }
 
-// handoffPatience is how long to wait for a handoff before something else is done to
-// the singleton too. A ReplicaSet whose pod was refused, since Kyverno was down, tries
-// again after ever longer pauses.
+// handoffPatience is how long to wait for a handoff before the next cause. A ReplicaSet whose pod was rejected while
+// Kyverno was down retries with growing delays.
 const handoffPatience = 30 * time.Second
 
-// act goes on until the context ends.
+// act runs until the context ends.
 func (a *actor) act(ctx context.Context) {
 	all := causes(a.options)
 	next := all[0] // the fault must change something

@@ -12,11 +12,10 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// fault is what happens to the cluster, on a node or to all of it.
+// fault is a failure of the cluster or of one node.
 type fault struct {
 	name string
-	// strike does it, and mend takes it back after a while. What needs no mending
-	// has none.
+	// strike causes the fault, and mend ends it after a while. mend is nil if the fault ends by itself.
 	strike, mend func(ctx context.Context, r *run, node string) error
 }
 
@@ -55,7 +54,7 @@ func controlProcess(do, program string) func(context.Context, *run, string) erro
 	}
 }
 
-// ignoring is for what may have ended meanwhile by another fault, or by the kubelet.
+// ignoring is for faults that another fault or the kubelet may have ended.
 func ignoring(mend func(context.Context, *run, string) error) func(context.Context, *run, string) error {
 	return func(ctx context.Context, r *run, node string) error {
 		if err := mend(ctx, r, node); err != nil && !strings.Contains(err.Error(), "no process") {
@@ -65,7 +64,7 @@ func ignoring(mend func(context.Context, *run, string) error) func(context.Conte
 	}
 }
 
-// blow is one fault at a node, with how long it lasts.
+// blow is a fault of a node with its duration.
 type blow struct {
 	fault fault
 	node  string
@@ -74,19 +73,18 @@ type blow struct {
 
 func (b blow) String() string { return b.fault.name + " (" + b.node + ")" }
 
-// round is what strikes at once, and how many handoffs there shall be after it
-// before the next: faults alone would prove nothing.
+// round has the faults that happen at the same time, and the number of handoffs until the next round. Faults without
+// handoffs would prove nothing.
 type round struct {
 	blows    []blow
 	handoffs int
 }
 
-// roundPatience is how long to wait for those handoffs: the next fault may come
-// while one is stuck.
+// roundPatience is how long to wait for these handoffs. The next fault may happen during a stuck handoff.
 const roundPatience = time.Minute
 
-// rounds selects the faults: each comes once before any comes again, so a short soak has several kinds of faults. One
-// in three rounds is of two at once.
+// rounds selects the faults. Each fault happens once before a fault is repeated, so a short soak test has several kinds
+// of faults. One of three rounds has two faults at the same time.
 type rounds struct {
 	random *rand.Rand
 	deck   []fault
@@ -118,7 +116,7 @@ func (r *rounds) deal() fault {
 	return dealt
 }
 
-// breakThings goes on until the context ends, and leaves nothing broken.
+// breakThings runs until the context ends, and ends all faults.
 func (r *run) breakThings(ctx context.Context) error {
 	deal := newRounds(r.seed)
 	for {
@@ -144,7 +142,7 @@ func (r *run) breakThings(ctx context.Context) error {
 	}
 }
 
-// awaitHandoffs returns after so many handoffs, or some time.
+// awaitHandoffs returns after the number of handoffs, or after roundPatience.
 func (r *run) awaitHandoffs(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, roundPatience)
 	defer cancel()
@@ -155,8 +153,7 @@ func (r *run) awaitHandoffs(ctx context.Context, n int) {
 	}
 }
 
-// strike tries again what can't be done at once since another fault is under way,
-// and mends what it did also where the context has ended.
+// strike retries a fault that is not possible during another fault. It also ends the fault after the context has ended.
 func (r *run) strike(ctx context.Context, b blow) error {
 	defer r.begins(b)()
 	err := world.AwaitFor(ctx, time.Minute, b.String(), func(ctx context.Context) error { return b.fault.strike(ctx, r, b.node) })

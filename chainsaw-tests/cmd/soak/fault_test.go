@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// dealt are the rounds of a seed, in words.
+// dealt returns the rounds of a seed as text.
 func dealt(seed uint64, rounds int) (all []string, kinds map[string]int) {
 	deal := newRounds(seed)
 	kinds = map[string]int{}

@@ -1,7 +1,6 @@
 // Command soak requests handoffs of singletons while parts of the cluster fail at random. It checks that two processes
 // never ran at once, and that each singleton has a holder after the faults. It runs by `make soak`, on a cluster that
-// it may break. What is done is derived from the seed alone; when it meets what is under way then, is up to the
-// machine.
+// it may break. The seed determines the faults and handoffs, but not their exact times.
 package main
 
 import (
@@ -67,7 +66,7 @@ func soak(ctx context.Context, o options) error {
 	return r.remove(after)
 }
 
-// all is the whole soak: begin, break, mend, judge.
+// all runs the soak test: begin, break, mend, judge.
 func (r *run) all(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
@@ -78,7 +77,7 @@ func (r *run) all(ctx context.Context) error {
 	return errors.Join(stormErr, calmErr)
 }
 
-// storm breaks things until there were handoffs enough.
+// storm causes faults until enough handoffs have happened.
 func (r *run) storm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
@@ -98,7 +97,7 @@ func (r *run) storm(ctx context.Context) error {
 	return err
 }
 
-// follow prints how it goes, until there were handoffs enough or something is wrong.
+// follow prints the progress until enough handoffs have happened or a check fails.
 func (r *run) follow(ctx context.Context, failed <-chan error) error {
 	tick := time.NewTicker(5 * time.Second)
 	defer tick.Stop()

@@ -20,7 +20,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// kinds are the singletons of a soak.
+// kinds are the options of the singletons.
 var kinds = []world.Options{
 	{},
 	{Barrier: true},
@@ -30,27 +30,27 @@ var kinds = []world.Options{
 	{Barrier: true, Env: map[string]string{"STOP_SECONDS": "0", "START_SECONDS": "2"}},
 }
 
-// run is one soak.
+// run is a run of the soak test.
 type run struct {
 	*world.World
 	options
 	start  time.Time
 	actors []*actor
-	// file gets a line for each thing that is done.
+	// file has a line for each action.
 	file *os.File
 
 	mu sync.Mutex
-	// done counts what was done, by name.
+	// done counts the actions by name.
 	done map[string]int
-	// struck counts the faults among it.
+	// struck counts the faults.
 	struck int
-	// under are the faults that are under way.
+	// under has the current faults.
 	under []string
-	// kills counts the logs that were kept of controllers before they were killed.
+	// kills counts the stored logs of controllers that were killed.
 	kills int
-	// last is what the journals told last.
+	// last has the last totals of the journals.
 	last totals
-	// unheld are the singletons that had no holder in the end.
+	// unheld has the singletons without a holder at the end.
 	unheld int
 }
 
@@ -67,7 +67,7 @@ func newRun(w *world.World, o options) (*run, error) {
 	return &run{World: w, options: o, start: time.Now(), file: file, done: map[string]int{}}, err
 }
 
-// begin makes the singletons.
+// begin creates the singletons.
 func (r *run) begin(ctx context.Context) error {
 	r.actors = make([]*actor, len(kinds))
 	failed := make([]error, len(kinds))
@@ -83,7 +83,7 @@ func (r *run) begin(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// count writes down that something was done, to one singleton or to the cluster.
+// count records an action on a singleton or on the cluster.
 func (r *run) count(singleton, what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,8 +95,7 @@ func (r *run) count(singleton, what string) {
 	r.note(singleton, what)
 }
 
-// missed writes down that a fault could not be done, as where it met what another one
-// had ended.
+// missed records that a fault was not possible, for example because another fault had ended its target.
 func (r *run) missed(b blow, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +107,7 @@ func (r *run) note(whom, what string) {
 	_, _ = fmt.Fprintf(r.file, "%s %s: %s\n", time.Now().UTC().Format(time.RFC3339Nano), whom, what)
 }
 
-// begins tells that a fault is under way, until what it returns is called.
+// begins records that a fault has begun. ends records its end.
 func (r *run) begins(b blow) (ends func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +134,7 @@ func (r *run) now() string {
 func (r *run) judge(ctx context.Context) totals {
 	var t totals
 	for _, a := range r.actors {
-		s, _ := a.Check(ctx) // what it calls an error is counted
+		s, _ := a.Check(ctx) // a failed check is counted
 		t.handoffs += len(s.Handoffs)
 		t.overlaps += s.Overlaps
 		t.stale += s.Stale
@@ -158,7 +157,7 @@ func (r *run) total() totals {
 	return r.last
 }
 
-// calm mends the cluster, and wants a holder of every singleton.
+// calm ends all faults, and waits for a holder of every singleton.
 func (r *run) calm(ctx context.Context) error {
 	fmt.Println("soak: the faults stop")
 	if err := errors.Join(r.Cluster(ctx, "up"), r.AwaitWhole(ctx)); err != nil {
@@ -204,7 +203,7 @@ func (r *run) table(out io.Writer) {
 	_ = table.Flush()
 }
 
-// killController keeps the logs that are lost with the pods.
+// killController first stores the logs, which are lost with the pods.
 func (r *run) killController(ctx context.Context) error {
 	r.mu.Lock()
 	r.kills++
@@ -224,8 +223,8 @@ func (r *run) stopLeader(ctx context.Context) error {
 	return r.Cluster(ctx, "process", "stop", "manager", "--on", leader.Spec.NodeName)
 }
 
-// drain lets no pod come to the node, and evicts every holder of it. An eviction that
-// is refused waits for the one that takes over: the cordon has it come.
+// drain cordons the node and evicts every holder on it. A rejected eviction waits for the successor, which the cordon
+// causes.
 func (r *run) drain(ctx context.Context, node string) error {
 	if err := r.Cordon(ctx, node, true); err != nil {
 		return err
@@ -233,7 +232,7 @@ func (r *run) drain(ctx context.Context, node string) error {
 	for _, a := range r.actors {
 		pod, err := a.Holder(ctx)
 		if err != nil || pod.Spec.NodeName != node {
-			continue // nobody holds there
+			continue // no pod holds
 		}
 		if err := a.Evict(ctx); err != nil && !apierrors.IsTooManyRequests(err) {
 			return err
@@ -242,7 +241,7 @@ func (r *run) drain(ctx context.Context, node string) error {
 	return nil
 }
 
-// evidence keeps what tells of a failure.
+// evidence stores the logs and objects of a failure.
 func (r *run) evidence(ctx context.Context) error {
 	failed := []error{r.Evidence(ctx, r.out)}
 	for _, a := range r.actors {

@@ -17,13 +17,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// summary is what a journal tells.
+// summary is the result of a check of a journal.
 type summary struct {
 	Handoffs []handoff `json:"handoffs"`
-	// Overlaps counts the processes that began while another one ran.
+	// Overlaps counts the processes that started while another process ran.
 	Overlaps int `json:"overlaps"`
-	// Stale counts the processes that began with the fencing token of an earlier
-	// holder: a lower one than was seen before, or another pod's.
+	// Stale counts the processes that started with the epoch of an earlier holder: a lower epoch than an earlier
+	// process, or that of another pod.
 	Stale int `json:"stale"`
 }
 
@@ -31,25 +31,25 @@ type summary struct {
 type handoff struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// GapMilliseconds is the time from the old process's end to the new one's
-	// start. It is nil where the old one could not write down its end.
+	// GapMilliseconds is the time from the end of the old process to the start of the new process. It is nil if the old
+	// process could not record its end.
 	GapMilliseconds *int64 `json:"gapMilliseconds,omitempty"`
 }
 
-// processRun is one process's life, as far as it wrote it down.
+// processRun is one process, as far as it is recorded.
 type processRun struct {
 	pod   string
 	epoch int64
 	start moment
-	// seen is when it last wrote something: it lived until then at least.
+	// seen is the time of its last entry. It ran at least until then.
 	seen moment
-	// stopped: it wrote down its end, and seen is that end.
+	// stopped is true if it recorded its end, at the time seen.
 	stopped bool
-	// overlap: it found the lock taken.
+	// overlap is true if another process had the lock.
 	overlap bool
 }
 
-// moment is a time by the machine's own clock and by the one that is set from outside.
+// moment is a time by the clock since the boot and by the wall clock.
 type moment struct {
 	wall      time.Time
 	monotonic int64
@@ -58,8 +58,8 @@ type moment struct {
 
 func (e entry) moment() moment { return moment{e.Time, e.Monotonic, e.Boot} }
 
-// sub is the time from then to m: by the machine's clock where both are of the same
-// boot, since the other one may be set back in between.
+// sub returns the time from then to m. It uses the clock since the boot if both are of the same boot, because the wall
+// clock may be set back.
 func (m moment) sub(then moment) time.Duration {
 	if m.monotonic != 0 && then.monotonic != 0 && m.boot == then.boot {
 		return time.Duration(m.monotonic - then.monotonic)
@@ -115,8 +115,8 @@ func readEntries(r io.Reader) ([]entry, error) {
 	return entries, lines.Err()
 }
 
-// summarize finds the handoffs and what must not be. A process overlaps if it found
-// the lock taken, or if it started while an earlier one still lived, by their clocks.
+// summarize computes the handoffs, overlaps and stale epochs. A process overlaps if another process had the lock, or if
+// it started before the end of an earlier process, by their clocks.
 func summarize(entries []entry) summary {
 	var s summary
 	var lived moment
@@ -130,7 +130,7 @@ func summarize(entries []entry) summary {
 		if i == 0 || run.seen.sub(lived) > 0 {
 			lived = run.seen
 		}
-		// A pod that ran before its singleton was made knows of no token.
+		// A pod that started before its singleton existed has no epoch.
 		if run.epoch != 0 {
 			if holder, ok := holders[run.epoch]; run.epoch < epoch || ok && holder != run.pod {
 				s.Stale++
@@ -138,7 +138,7 @@ func summarize(entries []entry) summary {
 			holders[run.epoch] = run.pod
 			epoch = max(epoch, run.epoch)
 		}
-		// A restarted container keeps name and epoch; a StatefulSet's next pod keeps the name.
+		// A restarted container keeps name and epoch. The next pod of a StatefulSet keeps the name.
 		if i == 0 || runs[i-1].pod == run.pod && runs[i-1].epoch == run.epoch {
 			continue
 		}
@@ -151,7 +151,7 @@ func summarize(entries []entry) summary {
 	return s
 }
 
-// processRuns are the processes of the journal, in the order in which they started.
+// processRuns returns the processes of the journal in the order of their starts.
 func processRuns(entries []entry) []*processRun {
 	type key struct {
 		pod string
@@ -179,7 +179,7 @@ func processRuns(entries []entry) []*processRun {
 	})
 }
 
-// gaps are those that are known, the shortest first.
+// gaps returns the known gaps in increasing order.
 func (s summary) gaps() []int64 {
 	var gaps []int64
 	for _, h := range s.Handoffs {

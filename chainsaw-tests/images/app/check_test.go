@@ -12,27 +12,26 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// at is an entry at so many milliseconds of one morning, by a process that started
-// at another.
+// at returns an entry at the time in milliseconds after a fixed time, by a process that started at another time.
 func at(ms int, pod string, started int, event string) entry {
 	morning := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	when := func(ms int) time.Time { return morning.Add(time.Duration(ms) * time.Millisecond) }
 	return entry{Event: event, Pod: pod, Run: when(started).UnixNano(), Time: when(ms)}
 }
 
-// with is the entry under an epoch.
+// with returns the entry with an epoch.
 func with(epoch int64, e entry) entry {
 	e.Epoch = epoch
 	return e
 }
 
-// since is the entry at so many milliseconds since the machine's first boot.
+// since returns the entry at the time in milliseconds since the machine's first boot.
 func since(ms int, e entry) entry {
 	e.Monotonic, e.Boot = int64(ms)*1e6, "first"
 	return e
 }
 
-// inBoot is the entry in another boot.
+// inBoot returns the entry in another boot.
 func inBoot(boot string, e entry) entry {
 	e.Boot = boot
 	return e
@@ -294,7 +293,7 @@ func jsonLines(t *testing.T, entries ...entry) string {
 	return lines.String()
 }
 
-// wantError fails unless err says want, or is nil where want is empty.
+// wantError fails unless err contains want, or is nil if want is empty.
 func wantError(t *testing.T, err error, want string) {
 	t.Helper()
 	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -25,18 +25,18 @@ type entry struct {
 	// Event is overlap, start, alive, stopping or stop.
 	Event string `json:"event"`
 	Pod   string `json:"pod"`
-	// Run tells the processes of one pod apart: when it started, in nanoseconds.
+	// Run distinguishes the processes of a pod. It is the start time in nanoseconds.
 	Run   int64     `json:"run"`
 	Epoch int64     `json:"epoch"`
 	Time  time.Time `json:"time"`
-	// Monotonic is the machine's time since it was booted, in nanoseconds. Nobody
-	// sets that clock, and all processes of one machine share it. Zero: not known.
+	// Monotonic is the time since the boot of the machine in nanoseconds. Nobody sets this clock, and all processes of
+	// a machine share it. Zero means unknown.
 	Monotonic int64 `json:"monotonic,omitempty"`
-	// Boot tells the boots of machines apart.
+	// Boot identifies a boot of a machine.
 	Boot string `json:"boot,omitempty"`
 }
 
-// journal is what one process writes down.
+// journal writes the entries of one process.
 type journal struct {
 	dir   string
 	file  *os.File
@@ -73,8 +73,8 @@ func openJournal(dir string, started time.Time) (*journal, error) {
 	return j, nil
 }
 
-// begin takes the lock, writes down an overlap if another process has it, and the
-// start. It goes on in either case: what it is for is to tell of an overlap.
+// begin takes the lock and records the start. If another process has the lock, it records an overlap and continues,
+// because its purpose is to report overlaps.
 func (j *journal) begin() error {
 	monotonic, err := sinceBoot()
 	if err != nil {
@@ -92,9 +92,8 @@ func (j *journal) begin() error {
 	return j.writeAt("start", time.Unix(0, j.run), monotonic)
 }
 
-// takeLock tells whether the lock was free. Where it was not, it is taken as soon
-// as it is. The descriptor is a bare one and never closed: only the process's death
-// gives the lock up, where an *os.File would give it up once it is garbage.
+// takeLock returns whether the lock was free. If it was not, it takes the lock as soon as possible. The file descriptor
+// is never closed, and only the end of the process releases the lock. The garbage collector would close an *os.File.
 func takeLock(path string) (free bool, err error) {
 	lock, err := syscall.Open(path, syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o666)
 	if err != nil {
@@ -111,7 +110,7 @@ func takeLock(path string) (free bool, err error) {
 	return true, nil
 }
 
-// sinceBoot is the machine's clock that nobody sets.
+// sinceBoot returns the time since the boot. Nobody sets this clock.
 func sinceBoot() (nanoseconds int64, err error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
@@ -120,8 +119,7 @@ func sinceBoot() (nanoseconds int64, err error) {
 	return t.Nano(), nil
 }
 
-// beat writes down that the process is alive, for ever. After a SIGKILL, only these entries show how long the process
-// lived.
+// beat records repeatedly that the process runs. After a SIGKILL, only these entries show how long it ran.
 func (j *journal) beat(every time.Duration) {
 	for range time.Tick(every) {
 		if err := j.write("alive"); err != nil {
@@ -138,7 +136,7 @@ func (j *journal) write(event string) error {
 	return j.writeAt(event, time.Now(), monotonic)
 }
 
-// writeAt appends one line by one write, because then the lines of two processes never mix.
+// writeAt appends one line with one write, so lines of two processes never mix.
 func (j *journal) writeAt(event string, at time.Time, monotonic int64) error {
 	line, err := json.Marshal(entry{Event: event, Pod: j.pod, Run: j.run, Epoch: j.epoch, Time: at.UTC(), Monotonic: monotonic, Boot: j.boot})
 	if err == nil {

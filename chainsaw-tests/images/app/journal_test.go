@@ -16,7 +16,7 @@ func TestLockIsHeldForGood(t *testing.T) {
 	if free, err := takeLock(path); err != nil || !free {
 		t.Fatalf("first: free %t, error %v, want it free", free, err)
 	}
-	// An *os.File that nobody refers to any more is closed by the second collection.
+	// The second collection closes an *os.File without references.
 	for range 5 {
 		runtime.GC()
 	}

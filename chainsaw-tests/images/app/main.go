@@ -47,7 +47,7 @@ func main() {
 	}
 }
 
-// waitCommand is for init containers.
+// waitCommand returns the command for init containers.
 func waitCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "wait DURATION",
@@ -69,7 +69,7 @@ func waitCommand() *cobra.Command {
 	}
 }
 
-// serve is the main process: from here on no other may run.
+// serve runs the main process. No other process may run from here on.
 func serve(ctx context.Context) error {
 	started := time.Now()
 	var startFor, stopFor, crashAfter, eatAfter, beat time.Duration
@@ -134,8 +134,7 @@ func seconds(name string, d *time.Duration) error {
 	return nil
 }
 
-// handler answers /ready once the start is over, and everything else with the
-// name and the epoch.
+// handler answers /ready after the start, and other paths with the name and the epoch.
 func (j *journal) handler(ready time.Time) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {

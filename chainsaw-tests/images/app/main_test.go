@@ -15,10 +15,10 @@ import (
 	"github.com/onsi/gomega"
 )
 
-// runAsApp in its environment makes the test binary the application.
+// runAsApp is the environment variable that makes the test binary the application.
 const runAsApp = "APP_TEST_RUN"
 
-// patience is how long a test waits for what the journal must tell.
+// patience is the timeout for an entry in the journal.
 const patience = 20 * time.Second
 
 func TestMain(m *testing.M) {
@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startApp starts the application in a network of its own, where its port is free,
-// and waits for its start in the journal.
+// startApp starts the application in its own network namespace, in which its port is free. It waits for the start in
+// the journal.
 func startApp(t *testing.T, dir, pod string, env ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -46,13 +46,13 @@ func startApp(t *testing.T, dir, pod string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// await waits until the journal tells that.
+// await waits until the journal has the events.
 func await(t *testing.T, dir, told string) {
 	t.Helper()
 	gomega.NewWithT(t).Eventually(func() string { return story(t, dir) }, patience, time.Millisecond).Should(gomega.ContainSubstring(told))
 }
 
-// journalOf reads the journal of the directory, nil where there is none yet.
+// journalOf reads the journal of the directory. It returns nil if no journal exists.
 func journalOf(t *testing.T, dir string) []entry {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, journalFile))
@@ -66,26 +66,26 @@ func journalOf(t *testing.T, dir string) []entry {
 	return entries
 }
 
-// story is what the journal tells, without times: "a start b start ".
+// story returns the events of the journal without times, for example "a start b start ".
 func story(t *testing.T, dir string) string {
 	t.Helper()
 	var told strings.Builder
 	for _, e := range journalOf(t, dir) {
 		if e.Event == "alive" {
-			continue // as many as there was time for
+			continue // their number varies
 		}
 		told.WriteString(e.Pod + " " + e.Event + " ")
 	}
 	return told.String()
 }
 
-// end sends the signal and returns the exit code, -1 if it was killed.
+// end sends the signal and returns the exit code, or -1 if the process was killed.
 func end(t *testing.T, cmd *exec.Cmd, s os.Signal) int {
 	t.Helper()
 	if err := cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // the exit code tells
+	_ = cmd.Wait() // the caller checks the exit code
 	return cmd.ProcessState.ExitCode()
 }
 
@@ -148,7 +148,7 @@ func TestApp(t *testing.T) {
 		"one crashed": {
 			play: func(t *testing.T, dir string) {
 				crashed := startApp(t, dir, "a", "CRASH_SECONDS=0.01")
-				_ = crashed.Wait() // the exit code tells
+				_ = crashed.Wait() // the caller checks the exit code
 				if code := crashed.ProcessState.ExitCode(); code != 1 {
 					t.Errorf("exit code %d, want 1", code)
 				}

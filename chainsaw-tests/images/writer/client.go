@@ -9,20 +9,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// patience is how long a request, and the connection before it, may take together.
+// patience is the timeout of a request, including the connection.
 const patience = 2 * time.Second
 
-// client connects again after any error, as a pool does.
+// client reconnects after any error, as a connection pool does.
 type client struct {
 	config *pgx.ConnConfig
 	conn   *pgx.Conn
-	// failing is since the last request failed: the first error of several in a row is told.
+	// failing is true after a failed request. Only the first of several consecutive errors is printed.
 	failing bool
 }
 
 type request func(context.Context, *pgx.Conn) error
 
-// do makes one request, on a new connection where there is none.
+// do sends one request, and connects first if necessary.
 func (c *client) do(parent context.Context, r request) error {
 	ctx, cancel := context.WithTimeout(parent, patience)
 	defer cancel()
@@ -31,7 +31,7 @@ func (c *client) do(parent context.Context, r request) error {
 		fmt.Fprintln(os.Stderr, "the server does not answer:", err)
 	}
 	if err != nil && c.conn != nil {
-		_ = c.conn.Close(ctx) // nothing more is expected of it
+		_ = c.conn.Close(ctx) // the connection has failed
 		c.conn = nil
 	}
 	c.failing = err != nil
@@ -49,7 +49,7 @@ func (c *client) connected(ctx context.Context, r request) error {
 	return r(ctx, c.conn)
 }
 
-// persist makes a request until it succeeds, or until ctx is done: then it returns the last error.
+// persist repeats a request until it succeeds. If ctx ends before, it returns the last error.
 func (c *client) persist(ctx context.Context, r request) error {
 	for {
 		err := c.do(ctx, r)
@@ -60,7 +60,7 @@ func (c *client) persist(ctx context.Context, r request) error {
 	}
 }
 
-// prepare makes the table, and returns the number of the first row to write.
+// prepare creates the table, and returns the number of the first row to write.
 func (c *client) prepare(ctx context.Context) (first int64, err error) {
 	err = c.persist(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, "create table if not exists written (n bigint primary key)"); err != nil {
@@ -71,7 +71,7 @@ func (c *client) prepare(ctx context.Context) (first int64, err error) {
 	return first, err
 }
 
-// insert returns once the row is committed. The server is known by when it was started.
+// insert returns after the row is committed. server is the start time of the server, which identifies the server.
 func (c *client) insert(ctx context.Context, n int64) (server time.Time, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "insert into written (n) values ($1) returning pg_postmaster_start_time()", n).Scan(&server)
@@ -79,7 +79,7 @@ func (c *client) insert(ctx context.Context, n int64) (server time.Time, err err
 	return server, err
 }
 
-// rows are the numbers in the table from first on, in order.
+// rows returns the numbers in the table from first on, in order.
 func (c *client) rows(ctx context.Context, first int64) (numbers []int64, err error) {
 	err = c.persist(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		found, err := conn.Query(ctx, "select n from written where n >= $1 order by n", first)

@@ -1,5 +1,5 @@
-// Command writer is a client of a PostgreSQL that is handed over, and holds it to what it acknowledged: see
-// `writer --help`.
+// Command writer is a client of a PostgreSQL server with handoffs. It checks that the server keeps all rows that it
+// acknowledged: see `writer --help`.
 package main
 
 import (
@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// interval is the time from one row to the next, and from one try to connect to the next.
+	// interval is the time between two rows, and between two attempts to connect.
 	interval = 10 * time.Millisecond
-	// reading is how long the table may take to be read in the end.
+	// reading is the timeout for reading the table at the end.
 	reading = 30 * time.Second
 )
 
@@ -54,7 +54,7 @@ is, or if a server answered again after another one had.`,
 	}
 }
 
-// write returns once ctx is done and what was written has been compared.
+// write writes rows until ctx ends, and compares them with the table.
 func write(ctx context.Context) error {
 	config, err := pgx.ParseConfig("")
 	if err != nil {
@@ -67,7 +67,7 @@ func write(ctx context.Context) error {
 	}
 	var r record
 	for n := first; ctx.Err() == nil; n++ {
-		// A row that failed is written or not, who knows: the next one has a number of its own.
+		// A failed row may have been written. The next row has its own number.
 		if server, err := c.insert(ctx, n); err == nil {
 			r.acknowledge(n, server, time.Now())
 		}
@@ -86,7 +86,7 @@ func write(ctx context.Context) error {
 	return found.problem()
 }
 
-// pause ends early when ctx is done.
+// pause returns early when ctx ends.
 func pause(ctx context.Context) {
 	select {
 	case <-ctx.Done():

@@ -7,24 +7,25 @@ import (
 	"time"
 )
 
-// record is what the client was told.
+// record has the acknowledgements that the client received.
 type record struct {
-	// acknowledged are the rows' numbers, in order.
+	// acknowledged has the numbers of the rows, in order.
 	acknowledged []int64
 	servers      []server
 	last         time.Time
 	longest      time.Duration
 }
 
-// server is a run of the server, from its first acknowledgement until another one's.
+// server is a run of the server, from its first acknowledgement until that of another server.
 type server struct {
 	Started time.Time `json:"started"`
 	Rows    int       `json:"rows"`
-	// PauseMilliseconds is the time from the last acknowledgement of the one before to the first one of this.
+	// PauseMilliseconds is the time from the last acknowledgement of the previous server to the first one of this
+	// server.
 	PauseMilliseconds int64 `json:"pauseMilliseconds"`
 }
 
-// acknowledge writes down that the server that was started then has committed row n.
+// acknowledge records that the server with the start time has committed row n.
 func (r *record) acknowledge(n int64, started, now time.Time) {
 	var pause time.Duration
 	if !r.last.IsZero() {
@@ -38,22 +39,22 @@ func (r *record) acknowledge(n int64, started, now time.Time) {
 	r.acknowledged = append(r.acknowledged, n)
 }
 
-// comparison is what the client was told beside what the table holds.
+// comparison compares the acknowledgements with the table.
 type comparison struct {
-	// Acknowledged is the number of rows that were.
+	// Acknowledged is the number of acknowledged rows.
 	Acknowledged int `json:"acknowledged"`
-	// Unacknowledged rows are in the table, and their answer did not reach the client. They are no fault.
+	// Unacknowledged counts rows in the table whose acknowledgement did not reach the client. They are no error.
 	Unacknowledged int `json:"unacknowledged"`
-	// Lost are the numbers of rows that were acknowledged and are not in the table.
+	// Lost has the numbers of acknowledged rows that are not in the table.
 	Lost []int64 `json:"lost"`
-	// Returned are the servers that answered again after another one had: two ran at once.
+	// Returned has the servers that answered after another server: two ran at once.
 	Returned []time.Time `json:"returned"`
-	// LongestPauseMilliseconds is the longest time from one acknowledgement to the next.
+	// LongestPauseMilliseconds is the longest time between two acknowledgements.
 	LongestPauseMilliseconds int64    `json:"longestPauseMilliseconds"`
 	Servers                  []server `json:"servers"`
 }
 
-// compare takes the numbers in the table in order.
+// compare compares with the numbers in the table, which are in order.
 func (r *record) compare(table []int64) comparison {
 	c := comparison{
 		Acknowledged: len(r.acknowledged), Lost: []int64{}, Returned: []time.Time{},
@@ -73,7 +74,7 @@ func (r *record) compare(table []int64) comparison {
 	return c
 }
 
-// problem says what is at fault, if anything is.
+// problem returns an error if rows are lost or two servers ran at once.
 func (c comparison) problem() error {
 	switch {
 	case c.Acknowledged == 0:
