@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -119,9 +120,16 @@ func sinceBoot() (nanoseconds int64, err error) {
 	return t.Nano(), nil
 }
 
-// beat records repeatedly that the process runs. After a SIGKILL, only these entries show how long it ran.
-func (j *journal) beat(every time.Duration) {
-	for range time.Tick(every) {
+// beat records repeatedly that the process runs, until the context ends. After a SIGKILL, only these entries show how
+// long it ran.
+func (j *journal) beat(ctx context.Context, every time.Duration) {
+	tick := time.Tick(every)
+	for {
+		select {
+		case <-tick:
+		case <-ctx.Done():
+			return
+		}
 		if err := j.write("alive"); err != nil {
 			fmt.Fprintln(os.Stderr, "app:", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -94,8 +95,11 @@ func serve(ctx context.Context) error {
 	if eatAfter > 0 {
 		time.AfterFunc(eatAfter, eatMemory)
 	}
+	beating, endBeat := context.WithCancel(context.WithoutCancel(ctx))
+	defer endBeat()
+	var beats sync.WaitGroup
 	if beat > 0 {
-		go j.beat(beat)
+		beats.Go(func() { j.beat(beating, beat) })
 	}
 	server := &http.Server{Addr: address, Handler: j.handler(started.Add(startFor)), ReadHeaderTimeout: 5 * time.Second}
 	failed := make(chan error, 1)
@@ -109,6 +113,8 @@ func serve(ctx context.Context) error {
 		return err
 	}
 	time.Sleep(stopFor)
+	endBeat()
+	beats.Wait() // no entry follows "stop"
 	return errors.Join(server.Close(), j.write("stop"))
 }
 

@@ -79,6 +79,17 @@ func story(t *testing.T, dir string) string {
 	return told.String()
 }
 
+// Tests and the check read the last entry to see whether the process ended.
+func TestNoEntryFollowsStop(t *testing.T) {
+	dir := t.TempDir()
+	a := startApp(t, dir, "a", "ALIVE_SECONDS=0.00001")
+	end(t, a, syscall.SIGTERM)
+	entries := journalOf(t, dir)
+	if last := entries[len(entries)-1]; last.Event != "stop" {
+		t.Errorf("the last entry is %+v, want event stop", last)
+	}
+}
+
 // end sends the signal and returns the exit code, or -1 if the process was killed.
 func end(t *testing.T, cmd *exec.Cmd, s os.Signal) int {
 	t.Helper()
