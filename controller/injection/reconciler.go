@@ -35,10 +35,15 @@ const (
 	// because Kyverno needs a second or two to serve a new policy.
 	retryDelay      = 2 * time.Second
 	installingDelay = 200 * time.Millisecond
+	// replaceDelay is the requeue delay while an old policy is removed. It is long because an old policy does no harm, and
+	// each step can need a dry-run.
+	replaceDelay = 2 * time.Second
 	// installTimeout is the time that Kyverno may take to serve a new policy. After this time, an unproven injection
 	// counts as a failure.
 	installTimeout = 15 * time.Second
-	// proofPeriod is the time after which a proven injection is proven again.
+	// proofPeriod is the longest time after which a proven injection is proven again. A proof is repeated after a random
+	// time between half of the period and the whole. Otherwise, the proofs of singletons that are created together would
+	// stay together, and new pods would wait for the API server during each burst.
 	proofPeriod = 5 * time.Minute
 	// fieldOwner owns the fields that the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
@@ -109,6 +114,8 @@ type proof struct {
 	content string
 	// at is the time of the proof. It is zero if the injection is not proven.
 	at time.Time
+	// next is when the injection is proven again.
+	next time.Time
 	// inherited is true if another controller proved the injection, and wrote that into the status.
 	inherited bool
 }
@@ -175,17 +182,17 @@ func (r *Reconciler) install(ctx context.Context, singleton *v1.StatefulSingleto
 	}
 	if !known && now.whole.IsZero() && saysProven(singleton, policy) {
 		// After a restart, the proofs of all singletons are spread over the period.
-		last.at, last.inherited = r.Clock.Now().Add(-rand.N(proofPeriod)), true
+		last = proof{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(proofPeriod)), inherited: true}
 		r.remember(singleton, last)
 	}
 	if last.at.Before(now.whole) {
-		last.at = time.Time{}
+		last = proof{content: content}
 	}
 	old := r.oldPolicy(ctx, singleton)
 	if r.due(last) || last.inherited && old != "" {
-		return r.prove(ctx, singleton, policy, last.content, now.at)
+		return r.prove(ctx, singleton, policy, content, now.at)
 	}
-	state := proven(singleton, policy, max(time.Second, proofPeriod-r.Clock.Since(last.at)))
+	state := proven(singleton, policy, max(time.Second, last.next.Sub(r.Clock.Now())))
 	if old != "" {
 		state.recheck = r.replaceOld(ctx, singleton, old)
 	}
@@ -193,7 +200,7 @@ func (r *Reconciler) install(ctx context.Context, singleton *v1.StatefulSingleto
 }
 
 // due returns true if the injection must be proven now.
-func (r *Reconciler) due(last proof) bool { return r.Clock.Since(last.at) >= proofPeriod }
+func (r *Reconciler) due(last proof) bool { return !r.Clock.Now().Before(last.next) }
 
 // prove proves the injection, and returns the new state.
 func (r *Reconciler) prove(ctx context.Context, singleton *v1.StatefulSingleton, policy, content string, written time.Time) installation {
@@ -205,11 +212,12 @@ func (r *Reconciler) prove(ctx context.Context, singleton *v1.StatefulSingleton,
 		}
 		return notInstalled(singleton, reason, err.Error())
 	}
-	r.remember(singleton, proof{content: content, at: r.Clock.Now()})
+	recheck := proofPeriod/2 + rand.N(proofPeriod/2)
+	r.remember(singleton, proof{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
 	if r.oldPolicy(ctx, singleton) != "" {
-		return proven(singleton, policy, installingDelay)
+		recheck = replaceDelay
 	}
-	return proven(singleton, policy, proofPeriod)
+	return proven(singleton, policy, recheck)
 }
 
 func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {

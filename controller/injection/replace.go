@@ -53,23 +53,23 @@ func (r *Reconciler) removeOld(ctx context.Context, singleton *v1.StatefulSingle
 		}
 		if slices.ContainsFunc(all, r.awaitsProof) {
 			_, err := r.write(ctx, old, r.shared(singleton.Namespace))
-			return retryDelay, err
+			return replaceDelay, err
 		}
 	}
 	found := policyMetadata(old)
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(found), found); err != nil {
-		return installingDelay, client.IgnoreNotFound(err)
+		return replaceDelay, client.IgnoreNotFound(err)
 	}
 	last := r.disabledLast(old)
 	switch {
 	case last.version != versionOf(found):
-		return installingDelay, r.disable(ctx, singleton, found)
+		return replaceDelay, r.disable(ctx, singleton, found)
 	case last.past.IsZero():
 		return r.checkBypassed(ctx, singleton, old)
 	case r.Clock.Since(last.past) < inFlight:
 		return inFlight - r.Clock.Since(last.past), nil
 	}
-	return installingDelay, r.deleteAsFound(ctx, found)
+	return replaceDelay, r.deleteAsFound(ctx, found)
 }
 
 // disable makes the old policy select no pods. It fails if another client wrote the policy after the read.
@@ -99,7 +99,7 @@ func (r *Reconciler) checkBypassed(ctx context.Context, singleton *v1.StatefulSi
 		return 0, fmt.Errorf("create a pod in a dry-run: %w", err)
 	}
 	if policies.Answered(pod, old) {
-		return installingDelay, nil
+		return replaceDelay, nil
 	}
 	last := r.disabledLast(old)
 	last.past = r.Clock.Now()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -95,6 +96,35 @@ func TestRestartKeepsProofs(t *testing.T) {
 	w.clock.advance(5 * time.Minute)
 	w.reconcileOne(r, key)
 	w.Expect(slow.running.Load()).To(BeEquivalentTo(1))
+}
+
+// Singletons that are created together are not proven together again. New pods would wait for the API server during each
+// burst of dry-runs.
+func TestRepeatedProofsAreSpread(t *testing.T) {
+	const singletons = 20
+	w := newWorld(t)
+	w.kyverno(serves)
+	slow := newSlowProbes()
+	close(slow.end)
+	r := newReconciler(slow, controllerClient, w.clock)
+	var next []time.Duration
+	for n := range singletons {
+		key := client.ObjectKeyFromObject(w.createNamed(fmt.Sprintf("s%d", n)))
+		w.Eventually(func() bool { w.reconcileOne(r, key); return w.isInstalled(key) }).Should(BeTrue())
+		next = append(next, w.reconcileOne(r, key).RequeueAfter)
+	}
+	w.Expect(slices.Max(next)).To(BeNumerically("<=", 5*time.Minute))
+	w.Expect(slices.Min(next)).To(BeNumerically(">=", 150*time.Second))
+	w.Expect(slices.Max(next)-slices.Min(next)).To(BeNumerically(">", 30*time.Second), "time over which %d proofs are spread", singletons)
+
+	first := w.key("s0")
+	slow.running.Store(0)
+	w.clock.advance(next[0] - time.Minute)
+	w.reconcileOne(r, first)
+	w.Expect(slow.running.Load()).To(BeZero(), "a proof before it is due")
+	w.clock.advance(time.Minute)
+	w.reconcileOne(r, first)
+	w.Expect(slow.running.Load()).To(BeEquivalentTo(1), "a proof when it is due")
 }
 
 // Another client changes the policy all the time, and every other dry-run fails. Therefore condition PolicyInstalled changes
