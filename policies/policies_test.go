@@ -85,6 +85,7 @@ func TestProbePod(t *testing.T) {
 		"does not exist":    {selector: selectorOf(expression("tier", doesNotExist))},
 		"in and not in":     {selector: selectorOf(expression("tier", in, "gold", "silver"), expression("tier", notIn, "gold"))},
 		"exists and not in": {selector: selectorOf(expression("tier", exists), expression("tier", notIn, "any-0", "any-1"))},
+		"generated values":  {selector: selectorOf(expression("tier", exists), expression("tier", notIn, "", "any-0", "any-1"))},
 		"contradiction":     {selector: selectorOf(expression("tier", exists), expression("tier", doesNotExist)), wantErr: true},
 		"no value is left":  {selector: selectorOf(expression("tier", in, "gold"), expression("tier", notIn, "gold")), wantErr: true},
 	}

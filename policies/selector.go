@@ -100,11 +100,13 @@ func selectedLabels(selector *v1.LabelSelector) (labels.Set, error) {
 // labelValue returns a value that fulfils all requirements on key, if there is one.
 func labelValue(key string, requirements labels.Requirements) string {
 	var candidates []string
-	for i, r := range requirements {
+	for _, r := range requirements {
 		if r.Key() == key {
 			candidates = append(candidates, slices.Sorted(maps.Keys(r.Values()))...)
 		}
-		// There is one candidate more than excluded values, so one candidate remains.
+	}
+	// There is one generated candidate more than values, so the requirements cannot exclude all of them.
+	for i := range len(candidates) + 1 {
 		candidates = append(candidates, "any-"+strconv.Itoa(i))
 	}
 	for _, candidate := range candidates {
