@@ -310,6 +310,26 @@ func TestUninstallGivesUp(t *testing.T) {
 	g.Expect(kept.Finalizers).To(ContainElement(v1.PolicyFinalizer))
 }
 
+// A step that has conflicts for longer than usual is retried until the time limit.
+func TestUninstallRetriesConflicts(t *testing.T) {
+	g := NewWithT(t)
+	const conflicts = 15
+	tries := 0
+	step := func(context.Context, client.Client) error {
+		if tries++; tries <= conflicts {
+			return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "db-1", nil)
+		}
+		return nil
+	}
+	g.Expect(retryConflicts(t.Context(), nil, step)).To(Succeed())
+	g.Expect(tries).To(Equal(conflicts + 1))
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	tries = 0
+	g.Expect(apierrors.IsConflict(retryConflicts(ended, nil, step))).To(BeTrue(), "the error after the time limit")
+}
+
 // The chart can be uninstalled even if objects were deleted before.
 func TestUninstallNothing(t *testing.T) {
 	g := NewWithT(t)

@@ -81,12 +81,11 @@ func uninstallWith(ctx context.Context, c client.Client, deployment types.Namesp
 	return nil
 }
 
-// retryConflicts repeats a step after conflicts, for about ten seconds. The step reads the objects again. client-go's
-// retry is not used, because it returns nil if a step ran out of time.
+// retryConflicts repeats a step after conflicts until ctx is done. The step reads the objects again. client-go's retry
+// is not used, because it returns nil if a step ran out of time.
 func retryConflicts(ctx context.Context, c client.Client, do func(context.Context, client.Client) error) error {
 	var last error
-	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Cap: 5 * time.Second, Steps: 10}
-	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		last = do(ctx, c)
 		return !apierrors.IsConflict(last), nil
 	})
