@@ -133,7 +133,7 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 		return cmp.Or(cmp.Compare(s.otherDeployment(a, holder), s.otherDeployment(b, holder)), // pods of the holder's Deployment first
 			cmp.Compare(a.outdated, b.outdated),
 			cmp.Compare(min(len(a.silent), 1), min(len(b.silent), 1)),     // Ready nodes first
-			cmp.Compare(a.drained, b.drained),                             // nodes that are not drained first
+			cmp.Compare(min(len(a.drained), 1), min(len(b.drained), 1)),   // nodes that are not drained first
 			cmp.Compare(min(len(a.WaitsFor), 1), min(len(b.WaitsFor), 1)), // warm standbys first
 			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			cmp.Compare(a.Name, b.Name))
@@ -233,7 +233,7 @@ func (s Snapshot) overlap(all []*ClassifiedPod) string {
 	for _, p := range all {
 		for i := range s.Others {
 			if other := &s.Others[i]; p.selected && picks(other, p.Pod) {
-				return fmt.Sprintf("StatefulSingleton %s picks pod %s too", other.Name, p.Name)
+				return fmt.Sprintf("StatefulSingleton %s also selects pod %s", other.Name, p.Name)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package handoff_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -51,5 +52,20 @@ func TestHolds(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Standbys on drained nodes come in the order of their creation, not of the reasons for the drains.
+func TestClassifyOrderOnDrainedNodes(t *testing.T) {
+	s := MakeSnapshot(
+		MakePod("newer").Injected().Warm().On(node1).Created(now.Add(-time.Minute)),
+		MakePod("older").Injected().Warm().On(node2).Created(now.Add(-time.Hour)),
+	).Cordon(node1).Cordon(node2)
+	var got []string
+	for _, pod := range handoff.Classify(s.Snapshot) {
+		got = append(got, pod.Name)
+	}
+	if diff := cmp.Diff([]string{"older", "newer"}, got); diff != "" {
+		t.Errorf("order of the standbys (-want +got):\n%s", diff)
 	}
 }
