@@ -203,7 +203,7 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
 			wantSteps: []handoff.Step{protect("db-0", false), protect("db-1", false)},
 			wantMessage: "pods db-0, db-1 are not held, and no record names the holder: no pod is released until only one is left. " +
-				"Find out which pod to keep, as from the logs of the application. Then delete each other pod: kubectl delete -n prod pod <name>",
+				"Find out which pod to keep, for example from the logs of the application. Then delete each other pod: kubectl delete -n prod pod <name>",
 		},
 		"two that ran before, one is going on a node that does not answer": {
 			snapshot: MakeSnapshot(plain("db-0").On(node2).Protected().Deleting(), plain("db-1").Protected(), standby).
@@ -357,14 +357,14 @@ func TestDecideAdoption(t *testing.T) {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), openInit("db-2")).Holder("db-1").HoldInit(),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
 			wantSteps: []handoff.Step{protect("db-2", false)},
-			wantMessage: "Nothing holds container seed of pod db-2, which was created before spec.holdInitContainers asked for it. " +
+			wantMessage: "Nothing holds container seed of pod db-2, which was created before spec.holdInitContainers named the container. " +
 				"Keep pod db-1, which holds, and run: kubectl delete -n prod pod db-2",
 		},
 		"a container is to be held, and ran before, besides the holder": {
 			snapshot:    MakeSnapshot(openHelper("db-2"), MakePod("db-1").Injected().Holding(), plain("db-3").Protected()).Holder("db-1"),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
 			wantSteps: []handoff.Step{protect("db-2", false)},
-			wantMessage: "Nothing holds container helper of pod db-2, which was created before spec.containers asked for it. " +
+			wantMessage: "Nothing holds container helper of pod db-2, which was created before spec.containers named the container. " +
 				"Keep pod db-1, which holds, and run: kubectl delete -n prod pod db-2 db-3",
 		},
 		"one besides a standby that may have been chosen in a record that is lost": {
@@ -734,7 +734,7 @@ func TestDecideStatefulSet(t *testing.T) {
 			snapshot:    MakeSnapshot(pod("db-0", "v1").Holding(), spare("db-1", "v2").Warm()).Holder("db-0").StatefulSet("db", 2, "v2"),
 			wantOutcome: handoff.AwaitingHandover, wantHolder: "db-0", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantSteps: []handoff.Step{arm("db-1")},
-			wantMessage: "pod db-1 is warm and of a newer revision than pod db-0, and their StatefulSet goes on only once pod db-1 is Ready. " +
+			wantMessage: "pod db-1 is warm and has a newer revision than pod db-0, and their StatefulSet continues only after pod db-1 is Ready. " +
 				"To have it take over, run: kubectl delete -n prod pod db-0",
 		},
 		"a spare of the newer revision, and the holder fails": {
@@ -789,7 +789,7 @@ func TestDecideStatefulSet(t *testing.T) {
 }
 
 func TestDecideOverlap(t *testing.T) {
-	const message = "too: no pod is released until their selectors pick different pods. Delete one of the two"
+	const message = ": no pod is released while two StatefulSingletons select the same pod. Delete one of the two"
 	standby := MakePod("db-2").Injected().Warm()
 	chosen := MakePod("db-1").Injected().Warm()
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
@@ -891,7 +891,7 @@ func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
 // holder, and the message says that a rollout of the other Deployment has no effect.
 func TestDecideSeveralDeployments(t *testing.T) {
 	const message = "Pods of several Deployments match spec.selector (db, other): only a rollout of the Deployment whose pod holds takes effect. " +
-		"Have spec.selector pick the pods of one of them"
+		"Delete the other Deployments, or recreate the StatefulSingleton with a selector that matches the pods of only one Deployment"
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Revision(1) }
 	standby := MakePod("db-2").Injected().Warm().Protected().Revision(2)
 	foreign := func() *PodWrapper {

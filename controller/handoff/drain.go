@@ -84,7 +84,7 @@ func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
 	}
 	switch {
 	case deployment.DeletionTimestamp != nil || replicas == 0:
-		why = "wants no pod any more"
+		why = "is being deleted or has no replicas"
 	case spec.Paused:
 		why = "is paused"
 	case spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType:
@@ -92,7 +92,7 @@ func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
 	case surge == 0:
 		why = "has maxSurge 0"
 	case unavailable >= replicas:
-		why = "stops the holder at once when it is rolled, since its maxUnavailable is not below its replicas"
+		why = "stops the holder at once in a rollout, because its maxUnavailable is not below its replicas"
 	default:
 		return deployment, ""
 	}
@@ -129,7 +129,7 @@ func (s Snapshot) drainOf(pod *corev1.Pod) string {
 		case taint.Effect != corev1.TaintEffectNoSchedule && taint.Effect != corev1.TaintEffectNoExecute:
 		case slices.Contains(noDrain, taint.Key):
 		case !tolerates(pod, taint):
-			return fmt.Sprintf("node %s bears taint %s", node.Name, taint.ToString())
+			return fmt.Sprintf("node %s has taint %s", node.Name, taint.ToString())
 		}
 	}
 	return ""
@@ -273,11 +273,11 @@ func (d *decision) evictions() (reason, message string) {
 	case d.Singleton.Spec.Drain == v1.DrainEvict:
 		return drainIsEvict, atOnce + "spec.drain is Evict"
 	case other != nil:
-		return otherBudget, fmt.Sprintf("PodDisruptionBudget %s decides on evictions of the holder, and not one of the controller's: a pod that two cover can't be evicted at all", other.Name)
+		return otherBudget, fmt.Sprintf("PodDisruptionBudget %s exists, and the controller creates none beside it: a pod that two budgets cover cannot be evicted", other.Name)
 	case why != "":
 		return cannotSurge, atOnce + why
 	case d.drained != "" && d.toleratesCordon():
-		return cannotSurge, atOnce + "it tolerates cordoned nodes, and the next pod might come to the same one"
+		return cannotSurge, atOnce + "the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"
 	case d.drained != "" && d.newest() == nil && d.spare() != nil:
 		return StandbyWaits, fmt.Sprintf("an eviction hands over to pod %s, which is warm on node %s", d.spare().Name, d.spare().Spec.NodeName)
 	case d.drained != "" && d.drainTimedOut():

@@ -112,7 +112,7 @@ func TestDecideDrain(t *testing.T) {
 			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute))),
 		"cordoned": rolls(drained(holding()), "Deployment db is rolled, and the pod that takes over from pod db-1 does not exist yet; node node-1 is cordoned: "+
 			"evictions of the holder are blocked until another pod is warm, at most until 2026-01-02T03:09:05Z"),
-		"a taint NoSchedule": rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoSchedule)), "node node-1 bears taint maintenance=now:NoSchedule"),
+		"a taint NoSchedule": rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoSchedule)), "node node-1 has taint maintenance=now:NoSchedule"),
 		"a taint NoExecute":  rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute)), "maintenance=now:NoExecute"),
 		"tolerated for a time": rolls(MakeSnapshot(tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(60))})).
 			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute)), ""),
@@ -204,11 +204,11 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 	const atOnce = "node node-1 is cordoned: an eviction stops the holder at once, because "
 	evict := plain(one().DrainPolicy(v1.DrainEvict), "DrainIsEvict", "")
 	evict.wantDraining = false
-	rollsUnderOther := plain(one().Budget("theirs"), "OtherBudget", "PodDisruptionBudget theirs decides on evictions of the holder")
+	rollsUnderOther := plain(one().Budget("theirs"), "OtherBudget", "PodDisruptionBudget theirs exists, and the controller creates none beside it")
 	rollsUnderOther.wantOutcome, rollsUnderOther.wantPhase, rollsUnderOther.wantSteps = handoff.Rolling, v1.PhaseTransitioning, rolled
 	deleted := one()
 	deleted.Deployments[uidOf("db")].DeletionTimestamp = new(metav1.NewTime(now))
-	nameTaken := plain(MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("statefulsingleton-db"), "OtherBudget", "PodDisruptionBudget statefulsingleton-db decides")
+	nameTaken := plain(MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("statefulsingleton-db"), "OtherBudget", "PodDisruptionBudget statefulsingleton-db exists, and the controller")
 	nameTaken.wantOutcome, nameTaken.wantPhase, nameTaken.wantSteps = handoff.Rolling, v1.PhaseTransitioning, rolled
 	runDrain(t, map[string]drainCase{
 		"by choice":                 evict,
@@ -221,14 +221,14 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 		"the holder is stopped too": plain(one().Strategy(surge, "1", "100%"), "CannotSurge", "its maxUnavailable is not below its replicas"),
 		"paused":                    plain(one().Paused(), "CannotSurge", "Deployment db is paused"),
 		"cordoned nodes are tolerated": plain(MakeSnapshot(tolerant).Holder("db-1").Budgeted(), "CannotSurge",
-			atOnce+"it tolerates cordoned nodes, and the next pod might come to the same one"),
+			atOnce+"the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"),
 		"another budget":    rollsUnderOther,
 		"the name is taken": nameTaken,
 		"wanted no longer": {
 			snapshot:    one().Deployment(0),
 			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantEvictions: "CannotSurge",
 		},
-		"the Deployment is deleted": plain(deleted, "CannotSurge", "Deployment db wants no pod any more"),
+		"the Deployment is deleted": plain(deleted, "CannotSurge", "Deployment db is being deleted or has no replicas"),
 		"another budget for other pods": {
 			snapshot:    MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("theirs"),
 			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace",

@@ -23,7 +23,7 @@ func (d *decision) adviseOneDeployment() {
 	}
 	if len(names) > 1 {
 		slices.Sort(names)
-		d.advice = slices.Insert(d.advice, 0, fmt.Sprintf("Pods of several Deployments match spec.selector (%s): only a rollout of the Deployment whose pod holds takes effect. Have spec.selector pick the pods of one of them",
+		d.advice = slices.Insert(d.advice, 0, fmt.Sprintf("Pods of several Deployments match spec.selector (%s): only a rollout of the Deployment whose pod holds takes effect. Delete the other Deployments, or recreate the StatefulSingleton with a selector that matches the pods of only one Deployment",
 			strings.Join(names, ", ")))
 	}
 }
@@ -31,7 +31,7 @@ func (d *decision) adviseOneDeployment() {
 // adviseReplacement says how to replace a standby that its node cannot start.
 func (d *decision) adviseReplacement(pod *ClassifiedPod, silent string) {
 	if silent != "" && !pod.needsPerson {
-		d.advice = append(d.advice, fmt.Sprintf("A ReplicaSet replaces pod %s once it is deleted, by default 5 minutes after its node stopped answering; a StatefulSet, only once it is gone. To delete it now, run: kubectl delete -n %s pod %s --wait=false",
+		d.advice = append(d.advice, fmt.Sprintf("A ReplicaSet replaces pod %s after its deletion, by default 5 minutes after its node stopped answering. A StatefulSet replaces the pod only after its removal. To delete it now, run: kubectl delete -n %s pod %s --wait=false",
 			pod.Name, pod.Namespace, pod.Name))
 	}
 }
@@ -51,7 +51,7 @@ func (s Snapshot) lostHelp() string {
 }
 
 func (d *decision) overlapMessage() string {
-	return d.overlap + ": no pod is released until their selectors pick different pods. Delete one of the two StatefulSingletons"
+	return d.overlap + ": no pod is released while two StatefulSingletons select the same pod. Delete one of the two StatefulSingletons"
 }
 
 func (d *decision) severalMessage() string {
@@ -127,7 +127,7 @@ func (d *decision) holdsOnSilentNodeMessage(silent string) string {
 
 // successorMessage says how the newer pod of a StatefulSet takes over.
 func (d *decision) successorMessage(next *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s is warm and of a newer revision than pod %s, and their StatefulSet goes on only once pod %s is Ready. To have it take over, run: kubectl delete -n %s pod %s",
+	return fmt.Sprintf("pod %s is warm and has a newer revision than pod %s, and their StatefulSet continues only after pod %s is Ready. To have it take over, run: kubectl delete -n %s pod %s",
 		next.Name, d.holder.Name, next.Name, d.Singleton.Namespace, d.holder.Name)
 }
 
@@ -185,7 +185,7 @@ func attestationTooEarlyMessage(pod *corev1.Pod) string {
 }
 
 func attestationOnReadyNodeMessage(pod *corev1.Pod) string {
-	return fmt.Sprintf("node %s of pod %s answers, and its kubelet will report when the pod has ended", pod.Spec.NodeName, pod.Name)
+	return fmt.Sprintf("node %s of pod %s is Ready, and its kubelet reports when the pod has terminated", pod.Spec.NodeName, pod.Name)
 }
 
 // these lists pods as the subject of a sentence, in the singular or the plural.
@@ -212,7 +212,7 @@ func (d *decision) severalHelp() string {
 		why, names = cmp.Or(why, d.whyInjectedRuns(pod)), names+" "+pod.Name
 	}
 	if d.holder == nil {
-		return fmt.Sprintf("%sFind out which pod to keep, as from the logs of the application. Then delete each other pod: kubectl delete -n %s pod <name>",
+		return fmt.Sprintf("%sFind out which pod to keep, for example from the logs of the application. Then delete each other pod: kubectl delete -n %s pod <name>",
 			why, d.Singleton.Namespace)
 	}
 	return fmt.Sprintf("%sKeep pod %s, which holds, and run: kubectl delete -n %s pod%s", why, d.holder.Name, d.Singleton.Namespace, names)
@@ -233,7 +233,7 @@ func (d *decision) whyInjectedRuns(pod *ClassifiedPod) string {
 	if containers[i].init && !slices.Contains(d.Singleton.Spec.Containers, name) {
 		field = "spec.holdInitContainers"
 	}
-	return fmt.Sprintf("Nothing holds container %s of pod %s, which was created before %s asked for it. ", name, pod.Name, field)
+	return fmt.Sprintf("Nothing holds container %s of pod %s, which was created before %s named the container. ", name, pod.Name, field)
 }
 
 // spareInWords reports the standby of a holder that is not about to be replaced: the standby is warm, or takes

@@ -346,7 +346,7 @@ func TestDecideTakesTheAttestation(t *testing.T) {
 		},
 		"the node answers": {
 			snapshot: MakeSnapshot(stopping()).Holder("db-1"), word: "db-1-uid",
-			wantRefused: "node node-1 of pod db-1 answers",
+			wantRefused: "node node-1 of pod db-1 is Ready",
 		},
 		"another pod's uid": {
 			snapshot: lost(MakeSnapshot(stopping(), MakePod("db-2").Injected().Warm()).Holder("db-1")), word: "db-2-uid",

@@ -28,7 +28,7 @@ var silences = map[string]struct {
 	"the node has not been Ready": {func(s *SnapshotWrapper) { s.Node(node3, ""); s.CachedNodes[node3].Status.Conditions = nil }, "its node node-3 does not answer"},
 }
 
-const adviceReplace = "A ReplicaSet replaces pod db-2 once it is deleted, by default 5 minutes after its node stopped answering; a StatefulSet, only once it is gone. " +
+const adviceReplace = "A ReplicaSet replaces pod db-2 after its deletion, by default 5 minutes after its node stopped answering. A StatefulSet replaces the pod only after its removal. " +
 	"To delete it now, run: kubectl delete -n prod pod db-2 --wait=false"
 
 // A standby on a node that cannot start it is not warm. The holder is not stopped for this standby, and the standby is

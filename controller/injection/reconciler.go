@@ -239,7 +239,7 @@ func unproven(singleton *v1.StatefulSingleton, policy string) installation {
 
 func installing(singleton *v1.StatefulSingleton, policy string) metav1.Condition {
 	return newCondition(singleton, metav1.ConditionFalse, ReasonInstalling,
-		fmt.Sprintf("Kyverno does not serve ClusterPolicy %s yet", policy))
+		fmt.Sprintf("no dry-run has shown yet that ClusterPolicy %s injects new pods", policy))
 }
 
 // saysProven returns true if the status reports the injection of this generation as proven.

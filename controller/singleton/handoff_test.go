@@ -362,11 +362,11 @@ func TestOverlap(t *testing.T) {
 
 	s := w.eventually("Overlapping")
 	w.Expect(s.Status.Phase).To(Equal(v1.PhaseFailed))
-	w.Expect(s.Status.Message).To(ContainSubstring("StatefulSingleton other picks pod db-1 too"))
+	w.Expect(s.Status.Message).To(ContainSubstring("StatefulSingleton other also selects pod db-1"))
 	w.Eventually(func() string {
 		w.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
 		return other.Status.Message
-	}).Should(ContainSubstring("StatefulSingleton db picks pod db-1 too"))
+	}).Should(ContainSubstring("StatefulSingleton db also selects pod db-1"))
 	w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
 
 	w.Expect(c.Delete(t.Context(), other)).To(Succeed())
@@ -387,7 +387,7 @@ func TestOverlapGoes(t *testing.T) {
 		w.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
 		return other.Status
 	}
-	w.Eventually(func() string { return status().Message }).Should(ContainSubstring("StatefulSingleton db picks pod db-1 too"))
+	w.Eventually(func() string { return status().Message }).Should(ContainSubstring("StatefulSingleton db also selects pod db-1"))
 
 	w.Expect(c.Delete(t.Context(), holding)).To(Succeed())
 	w.Eventually(func() string { return string(status().ActivePodUID) }).Should(Equal(string(pod.UID)))
