@@ -457,7 +457,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantMessage: "pod db-1 holds with epoch 7",
 		},
-		"ready, and a stranger waits": {
+		"ready, and a foreign pod waits": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").InjectedFor("old").Warm()).Holder("db-1"),
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantMessage: "pod db-2 is held for StatefulSingleton prod/old",

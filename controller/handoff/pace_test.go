@@ -145,7 +145,7 @@ func TestDecideDatesTheBeginning(t *testing.T) {
 	const long = time.Minute
 	for name, tc := range map[string]struct{ created, asked, wantAgo time.Duration }{
 		"just now":                       {0, 0, 0},
-		"untold so far":                  {20 * time.Second, 2 * time.Second, 20 * time.Second},
+		"not reported yet":               {20 * time.Second, 2 * time.Second, 20 * time.Second},
 		"waits for long":                 {long, 0, 0},
 		"asked to stop while one waits":  {long, 2 * time.Second, 2 * time.Second},
 		"asked to stop before one comes": {0, 2 * time.Second, 2 * time.Second},

@@ -77,7 +77,7 @@ func policyMessage(c *metav1.Condition) string {
 
 func (s view) explanation(now time.Time) explanation {
 	if !s.Singleton.DeletionTimestamp.IsZero() {
-		return s.farewell(now)
+		return s.deleting(now)
 	}
 	told := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionReady)
 	status, stale := s.Singleton.Status, told == nil
@@ -119,7 +119,7 @@ func aboutPolicy(singleton *v1.StatefulSingleton, ready *metav1.Condition) bool 
 	return installed != nil && installed.Reason == ready.Reason
 }
 
-func (s view) farewell(now time.Time) explanation {
+func (s view) deleting(now time.Time) explanation {
 	e := explanation{headline: "is being deleted"}
 	if s.nodesHidden {
 		e.says = []string{"What it waits for, if anything, its events tell: you may not read nodes, on which that hangs."}

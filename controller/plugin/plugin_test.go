@@ -170,7 +170,7 @@ func TestWord(t *testing.T) {
 		"attest with nobody there":    {"lost-node", "attest db " + old, "", "", "attest asks for confirmation, and there is no terminal"},
 		"attest one that holds":       {"running", "attest db " + holder + " -y", "", "", "pod db-7d4b-x8v2n is not terminating"},
 		"attest one before":           {"running", "attest db " + old + " -y", "", "", "there is a proof that the pod with uid " + old + " has terminated"},
-		"attest a stranger":           {"running", "attest db " + other + " -y", "", "", "no pod of this StatefulSingleton has the uid"},
+		"attest an unrelated pod":     {"running", "attest db " + other + " -y", "", "", "no pod of this StatefulSingleton has the uid"},
 		"attest an empty uid":         {"running", "attest db '' -y", "", "", "the uid is empty. To show the pod that the StatefulSingleton waits for, and its uid, run: kubectl stfs explain db -n prod"},
 		"attest without a uid":        {"running", "attest db -y", "", "", "the command is: kubectl stfs attest NAME POD-UID [flags]"},
 	}

@@ -91,8 +91,8 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		for form, name := range map[string]string{"singleton": policies.Name(key), "namespace": policies.NamespaceName(key.Namespace)} {
-			if served := namespace.Labels[kyvernoLabel]; served != "serves" && served != form {
+		for per, name := range map[string]string{"singleton": policies.Name(key), "namespace": policies.NamespaceName(key.Namespace)} {
+			if served := namespace.Labels[kyvernoLabel]; served != "serves" && served != per {
 				continue
 			}
 			switch exists, injects := rulesOf(ctx, name, key); {

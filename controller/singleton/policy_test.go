@@ -384,7 +384,7 @@ func TestSelectorTooLarge(t *testing.T) {
 
 			w.createNamed("queue")
 			w.allInstalled("queue")
-			for _, singletons := range w.forms() {
+			for _, singletons := range w.rules() {
 				w.Expect(singletons).NotTo(ContainElement(singletonName))
 			}
 			w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())

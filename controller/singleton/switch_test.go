@@ -76,7 +76,7 @@ func newLaggingProbes(policy string) *laggingProbes {
 
 // The old policy is deleted only after new pods bypass it and earlier requests have ended. Kyverno rejects pods if it
 // does not find their policy.
-func TestOldFormStaysUntilNobodyAsksForIt(t *testing.T) {
+func TestOldPolicyStaysUntilItIsBypassed(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.createSingleton()
@@ -100,7 +100,7 @@ func TestOldFormStaysUntilNobodyAsksForIt(t *testing.T) {
 	w.clock.advance(inFlight)
 	w.reconcile(r)
 	w.Expect(w.policyNamed(old)).To(BeNil())
-	w.Expect(w.forms()).To(Equal(map[string][]string{policies.NamespaceName(w.namespace): {singletonName}}))
+	w.Expect(w.rules()).To(Equal(map[string][]string{policies.NamespaceName(w.namespace): {singletonName}}))
 }
 
 // A controller with the other policyPer writes its policy just before this controller disables the policy. The rules of
@@ -123,12 +123,12 @@ func TestOldPolicyIsWrittenBeforeItIsDisabled(t *testing.T) {
 	w.proven(r, singletonName)
 	w.Eventually(func() bool { w.reconcile(r); return late }).Should(BeTrue())
 	w.Expect(w.picksPods(shared)).To(BeTrue())
-	w.Expect(w.forms()[shared]).To(Equal([]string{singletonName, "late"}))
+	w.Expect(w.rules()[shared]).To(Equal([]string{singletonName, "late"}))
 }
 
 // A controller with the other policyPer writes its policy just before this controller deletes the policy. The policy
 // stays, because pods pass through it again.
-func TestOldFormIsWrittenBeforeItIsDeleted(t *testing.T) {
+func TestOldPolicyIsWrittenBeforeItIsDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.createSingleton()
@@ -150,7 +150,7 @@ func TestOldFormIsWrittenBeforeItIsDeleted(t *testing.T) {
 
 // The policy of the namespace stays enabled until the same controller has proven each singleton's own policy. Until
 // then, no other policy injects the pods of the other singletons.
-func TestSharedFormStaysUntilAllAreProven(t *testing.T) {
+func TestSharedPolicyStaysUntilAllAreProven(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.createSingleton()
@@ -215,7 +215,7 @@ func TestPolicyPutRightIsProvenAgain(t *testing.T) {
 
 // Two controllers with different values of policyPer run at the same time, for example after a network partition. After
 // one controller stops, the policies of the other controller remain and inject pods.
-func TestTwoControllersOfTwoForms(t *testing.T) {
+func TestTwoControllersOfTwoPolicyPer(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.createSingleton()
@@ -229,14 +229,14 @@ func TestTwoControllersOfTwoForms(t *testing.T) {
 	w.Eventually(func() map[string][]string {
 		w.reconcile(other)
 		w.clock.advance(inFlight)
-		return w.forms()
+		return w.rules()
 	}).Should(Equal(want))
 	w.proven(other, singletonName)
 	w.Expect(w.picksPods(policies.NamespaceName(w.namespace))).To(BeTrue())
 }
 
 // With policyPer singleton, the deletion of a singleton creates no policy for the namespace.
-func TestDeletionMakesNoOtherForm(t *testing.T) {
+func TestDeletionMakesNoOtherPolicy(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	s := w.createSingleton()
@@ -247,7 +247,7 @@ func TestDeletionMakesNoOtherForm(t *testing.T) {
 	w.Expect(c.Delete(t.Context(), s)).To(Succeed())
 	w.reconcile(r)
 	w.gone()
-	w.Expect(w.forms()).To(Equal(map[string][]string{policies.Name(w.key("queue")): {"queue"}}))
+	w.Expect(w.rules()).To(Equal(map[string][]string{policies.Name(w.key("queue")): {"queue"}}))
 }
 
 // A singleton that is removed by hand and created again has the same generation as before. Its policy is still written

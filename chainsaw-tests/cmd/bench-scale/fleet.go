@@ -79,7 +79,7 @@ func (r *run) grow(ctx context.Context, step *figures.Step) error {
 		return err
 	}
 	step.InstallSeconds = last.Sub(begin).Seconds()
-	if err := r.awaitOneForm(ctx, step); err != nil {
+	if err := r.awaitOneKind(ctx, step); err != nil {
 		return err
 	}
 	var fresh []singleton
@@ -240,13 +240,13 @@ func setValues(ctx context.Context, per policies.Per, kubelets ...string) error 
 	return nil
 }
 
-// awaitOneForm waits until all policies for the other value of policyPer are deleted.
-func (r *run) awaitOneForm(ctx context.Context, step *figures.Step) error {
+// awaitOneKind waits until all policies for the other value of policyPer are deleted.
+func (r *run) awaitOneKind(ctx context.Context, step *figures.Step) error {
 	wanted := map[string]bool{}
 	for _, s := range r.made {
 		wanted[policyOf(s, step.PolicyPer)] = true
 	}
-	return world.AwaitFor(ctx, 10*time.Minute, "policies of one form", func(ctx context.Context) error {
+	return world.AwaitFor(ctx, 10*time.Minute, "policies of one kind", func(ctx context.Context) error {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(policies.GVK)
 		if err := r.List(ctx, list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}); err != nil {

@@ -125,17 +125,17 @@ func (r *run) awaitOthers(ctx context.Context, all []singleton, old map[singleto
 // times computes the distributions from the observed events.
 func (r *run) times(h *figures.Handoffs, c cause, old map[singleton]types.UID, begun time.Duration) {
 	var decided, ready []int64
-	legs := make([][]int64, len(c.way))
+	stages := make([][]int64, len(c.way))
 	for s, from := range old {
 		to := r.observer.Singleton(s).Status.ActivePodUID
-		moments := observer.Moments(r.observer.LifeOf(from), r.observer.LifeOf(to), begun)
-		decided, ready = append(decided, moments[figures.Record]), append(ready, moments[figures.Ready])
+		since := observer.Times(r.observer.LifeOf(from), r.observer.LifeOf(to), begun)
+		decided, ready = append(decided, since[figures.Record]), append(ready, since[figures.Ready])
 		for i := 1; i < len(c.way); i++ {
-			legs[i] = append(legs[i], moments[c.way[i]]-moments[c.way[i-1]])
+			stages[i] = append(stages[i], since[c.way[i]]-since[c.way[i-1]])
 		}
 	}
 	h.DecidedMS, h.ReadyMS = figures.Distribute(decided), figures.Distribute(ready)
 	for i := 1; i < len(c.way); i++ {
-		h.Legs = append(h.Legs, figures.Leg{From: c.way[i-1], To: c.way[i], Distribution: figures.Distribute(legs[i])})
+		h.Stages = append(h.Stages, figures.Stage{From: c.way[i-1], To: c.way[i], Distribution: figures.Distribute(stages[i])})
 	}
 }

@@ -86,7 +86,7 @@ func measure(ctx context.Context, o options) (err error) {
 	if r.observer, err = observeInjected(ctx, w); err != nil {
 		return err
 	}
-	if err := r.measureForms(ctx); err != nil {
+	if err := r.measureKinds(ctx); err != nil {
 		return err
 	}
 	for _, n := range o.singletons {

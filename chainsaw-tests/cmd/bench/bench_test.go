@@ -87,8 +87,8 @@ func TestEachRoundHasEveryWorkloadOnce(t *testing.T) {
 
 func TestLongestPause(t *testing.T) {
 	tests := map[string]struct {
-		moments []time.Duration
-		want    time.Duration
+		times []time.Duration
+		want  time.Duration
 	}{
 		"none":         {nil, 0},
 		"one":          {[]time.Duration{5}, 0},
@@ -96,7 +96,7 @@ func TestLongestPause(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := longestPause(tc.moments); got != tc.want {
+			if got := longestPause(tc.times); got != tc.want {
 				t.Errorf("%d, want %d", got, tc.want)
 			}
 		})
@@ -116,12 +116,12 @@ func TestSample(t *testing.T) {
 	}{
 		"one after the other": {
 			since: []world.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms)},
-			want: figures.Sample{GapMS: 300, DowntimeMS: 400, ReadyMS: 600, Moments: map[string]int64{
+			want: figures.Sample{GapMS: 300, DowntimeMS: 400, ReadyMS: 600, Times: map[string]int64{
 				figures.Asked: 50, figures.Stopping: 100, figures.Exit: 150, figures.Created: 20, figures.Start: 450, figures.Ready: 600}},
 		},
 		"both at once": {
 			since: []world.Entry{entry("overlap", 3, 1020*ms), entry("start", 3, 1020*ms), entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms)},
-			want: figures.Sample{GapMS: -130, DowntimeMS: 400, ReadyMS: 600, Moments: map[string]int64{
+			want: figures.Sample{GapMS: -130, DowntimeMS: 400, ReadyMS: 600, Times: map[string]int64{
 				figures.Asked: 50, figures.Stopping: 100, figures.Exit: 150, figures.Created: 20, figures.Start: 20, figures.Ready: 600}},
 		},
 		"no start": {since: []world.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms)}, wantErr: "started 0 times"},

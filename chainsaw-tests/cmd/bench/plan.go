@@ -24,7 +24,7 @@ type system struct {
 // cause starts a handoff.
 type cause struct {
 	figures.Term
-	begin func(*turn, *handoff) error
+	begin func(*series, *handoff) error
 }
 
 // condition makes handoffs slower.
@@ -61,9 +61,9 @@ var allSystems = []system{
 }
 
 var allCauses = []cause{
-	{term("rollout", "an annotation of the pod template is changed"), func(t *turn, _ *handoff) error { return t.Roll(t.ctx) }},
-	{term("delete", "the pod is deleted"), func(t *turn, h *handoff) error { return t.DeletePod(t.ctx, h.old, nil) }},
-	{term("drain", "the pod's node is closed to new pods and the pod is evicted, as `kubectl drain` does"), (*turn).drain},
+	{term("rollout", "an annotation of the pod template is changed"), func(t *series, _ *handoff) error { return t.Roll(t.ctx) }},
+	{term("delete", "the pod is deleted"), func(t *series, h *handoff) error { return t.DeletePod(t.ctx, h.old, nil) }},
+	{term("drain", "the pod's node is closed to new pods and the pod is evicted, as `kubectl drain` does"), (*series).drain},
 }
 
 var allConditions = []condition{

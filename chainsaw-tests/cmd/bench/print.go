@@ -25,8 +25,8 @@ func (r *run) print(out io.Writer) {
 	}
 	line()
 	for _, row := range r.results.Rows {
-		for _, leg := range row.Legs {
-			line(row.System, row.Cause, row.Condition, leg.From+" to "+leg.To, triple(leg.Distribution))
+		for _, stage := range row.Stages {
+			line(row.System, row.Cause, row.Condition, stage.From+" to "+stage.To, triple(stage.Distribution))
 		}
 	}
 	_ = table.Flush()

@@ -81,12 +81,12 @@ func (p *prober) downtime() time.Duration {
 	return longestPause(p.answers)
 }
 
-// longestPause returns the longest time between two consecutive moments.
-func longestPause(moments []time.Duration) time.Duration {
-	moments = slices.Sorted(slices.Values(moments))
+// longestPause returns the longest time between two consecutive times.
+func longestPause(times []time.Duration) time.Duration {
+	times = slices.Sorted(slices.Values(times))
 	var longest time.Duration
-	for i := 1; i < len(moments); i++ {
-		longest = max(longest, moments[i]-moments[i-1])
+	for i := 1; i < len(times); i++ {
+		longest = max(longest, times[i]-times[i-1])
 	}
 	return longest
 }

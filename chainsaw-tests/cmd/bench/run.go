@@ -28,8 +28,8 @@ type run struct {
 	// first is the first round of this run, if an earlier run measured some rounds. earlier is the number of handoffs
 	// of that run.
 	first, earlier int
-	// leaving is the previous turn, whose pod is terminating.
-	leaving *turn
+	// leaving is the previous series, whose pod is terminating.
+	leaving *series
 	// done counts the handoffs so far, including the failed handoffs.
 	done, failed int
 }
@@ -115,7 +115,7 @@ func findNodes(ctx context.Context, w *world.World) (*nodes, error) {
 func (r *run) rounds(ctx context.Context) error {
 	for round := r.first; round < r.options.rounds; round++ {
 		for _, w := range r.plan.workloads(round) {
-			r.turn(ctx, w, round)
+			r.series(ctx, w, round)
 			if err := r.save(); err != nil {
 				return err
 			}
@@ -137,8 +137,8 @@ func (r *run) due(w workload, round int) []cause {
 	})
 }
 
-// turn does one handoff of the application for each due cause.
-func (r *run) turn(ctx context.Context, w workload, round int) {
+// series does one handoff of the application for each due cause.
+func (r *run) series(ctx context.Context, w workload, round int) {
 	causes := r.due(w, round)
 	if len(causes) == 0 {
 		return
@@ -177,7 +177,7 @@ func (r *run) turn(ctx context.Context, w workload, round int) {
 	r.leaving = t
 }
 
-// depart waits until the pod of the previous turn is removed, while the next application's pod starts.
+// depart waits until the pod of the previous series is removed, while the next application's pod starts.
 func (r *run) depart(ctx context.Context) {
 	t := r.leaving
 	if t == nil {
@@ -185,7 +185,7 @@ func (r *run) depart(ctx context.Context) {
 	}
 	r.leaving = nil
 	if err := t.end(); err != nil && ctx.Err() == nil {
-		fmt.Printf("bench: %s %s does not end, its next turn is another one's: %v\n", t.of.system, t.of.condition, err)
+		fmt.Printf("bench: %s %s does not end, another application comes next: %v\n", t.of.system, t.of.condition, err)
 		r.drop(ctx, t.of)
 	}
 }
@@ -216,7 +216,7 @@ func (r *run) count(w workload, c cause, round int, s figures.Sample, err error)
 		left.Round(time.Second), w.system, c.Name, w.condition, outcome)
 }
 
-// drop removes the application. Its next turn begins with a new one.
+// drop removes the application. Its next series begins with a new one.
 func (r *run) drop(ctx context.Context, w workload) {
 	app := r.applications[w]
 	delete(r.applications, w)
@@ -261,6 +261,6 @@ func (r *run) clean(ctx context.Context) error {
 func newSample(begun time.Duration, old, next observer.Life, downtime time.Duration, overlaps int) figures.Sample {
 	return figures.Sample{
 		GapMS: (next[figures.Start] - old[figures.Exit]).Milliseconds(), DowntimeMS: downtime.Milliseconds(),
-		ReadyMS: (next[figures.Ready] - begun).Milliseconds(), Overlaps: overlaps, Moments: observer.Moments(old, next, begun),
+		ReadyMS: (next[figures.Ready] - begun).Milliseconds(), Overlaps: overlaps, Times: observer.Times(old, next, begun),
 	}
 }

@@ -113,7 +113,7 @@ func inheritCpuset(dir, parent string) error {
 }
 
 // removeCgroup removes the cgroups of a machine, or all cgroups of the cluster if machine is "". Their processes were
-// killed, but may exist for another moment.
+// killed, but may exist for a short time.
 func (c cluster) removeCgroup(ctx context.Context, machine string) error {
 	roots, err := cgroupHierarchies()
 	if err != nil {

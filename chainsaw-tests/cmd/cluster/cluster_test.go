@@ -300,11 +300,11 @@ func downLeavesNothing(t *testing.T, l lab, interfaces []string) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- visitor.Wait() }()
-	stranger := exec.Command("sleep", "600")
-	if err := stranger.Start(); err != nil {
+	unrelated := exec.Command("sleep", "600")
+	if err := unrelated.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+	defer func() { _ = unrelated.Process.Kill(); _ = unrelated.Wait() }()
 	awaitVisitor(t, l, visitor.Process.Pid)
 
 	l.must(t, "down")
@@ -314,7 +314,7 @@ func downLeavesNothing(t *testing.T, l lab, interfaces []string) {
 	case <-time.After(10 * time.Second):
 		t.Error("what exec started runs on, and with it the network namespace")
 	}
-	if dead(stranger.Process.Pid) {
+	if dead(unrelated.Process.Pid) {
 		t.Error("a process that is none of the cluster's was ended")
 	}
 	l.wantNoCgroup(t, "")

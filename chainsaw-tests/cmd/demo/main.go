@@ -73,7 +73,7 @@ func demo(ctx context.Context, rollouts int) error {
 	}
 	heading("Where to look further")
 	fmt.Print(`  bin/cluster exec -- kubectl get stfs -n demo -o wide     the singleton at a glance
-  bin/cluster exec -- kubectl describe stfs -n demo demo   its story, as events and conditions
+  bin/cluster exec -- kubectl describe stfs -n demo demo   its events and conditions
   bin/cluster exec -- kubectl get pod -n demo -o yaml      what a held pod bears
   bin/cluster exec -- kubectl get clusterpolicies          the policy that holds it
   bin/cluster exec -- kubectl rollout restart -n demo deployment/demo
@@ -117,7 +117,7 @@ func connect() (client.WithWatch, error) {
 func rollOver(ctx context.Context, c client.WithWatch) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s, err := watchStory(ctx, c)
+	s, err := watchEvents(ctx, c)
 	if err != nil {
 		return err
 	}

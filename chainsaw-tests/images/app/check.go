@@ -40,27 +40,27 @@ type handoff struct {
 type processRun struct {
 	pod   string
 	epoch int64
-	start moment
+	start instant
 	// seen is the time of its last entry. It ran at least until then.
-	seen moment
+	seen instant
 	// stopped is true if it recorded its end, at the time seen.
 	stopped bool
 	// overlap is true if another process had the lock.
 	overlap bool
 }
 
-// moment is a time by the clock since the boot and by the wall clock.
-type moment struct {
+// instant is a time by the clock since the boot and by the wall clock.
+type instant struct {
 	wall      time.Time
 	monotonic int64
 	boot      string
 }
 
-func (e entry) moment() moment { return moment{e.Time, e.Monotonic, e.Boot} }
+func (e entry) instant() instant { return instant{e.Time, e.Monotonic, e.Boot} }
 
 // sub returns the time from then to m. It uses the clock since the boot if both are of the same boot, because the wall
 // clock may be set back.
-func (m moment) sub(then moment) time.Duration {
+func (m instant) sub(then instant) time.Duration {
 	if m.monotonic != 0 && then.monotonic != 0 && m.boot == then.boot {
 		return time.Duration(m.monotonic - then.monotonic)
 	}
@@ -119,7 +119,7 @@ func readEntries(r io.Reader) ([]entry, error) {
 // it started before the end of an earlier process, by their clocks.
 func summarize(entries []entry) summary {
 	var s summary
-	var lived moment
+	var lived instant
 	holders := map[int64]string{}
 	var epoch int64
 	runs := processRuns(entries)
@@ -161,13 +161,13 @@ func processRuns(entries []entry) []*processRun {
 	for _, e := range entries {
 		k := key{e.Pod, e.Run}
 		if byKey[k] == nil {
-			byKey[k] = &processRun{pod: e.Pod, epoch: e.Epoch, start: moment{wall: time.Unix(0, e.Run)}}
+			byKey[k] = &processRun{pod: e.Pod, epoch: e.Epoch, start: instant{wall: time.Unix(0, e.Run)}}
 		}
 		run := byKey[k]
-		run.seen = e.moment()
+		run.seen = e.instant()
 		switch e.Event {
 		case "start":
-			run.start = e.moment()
+			run.start = e.instant()
 		case "overlap":
 			run.overlap = true
 		case "stop":

@@ -49,7 +49,7 @@ func startApp(t *testing.T, dir, pod string, env ...string) *exec.Cmd {
 // await waits until the journal has the events.
 func await(t *testing.T, dir, told string) {
 	t.Helper()
-	gomega.NewWithT(t).Eventually(func() string { return story(t, dir) }, patience, time.Millisecond).Should(gomega.ContainSubstring(told))
+	gomega.NewWithT(t).Eventually(func() string { return events(t, dir) }, patience, time.Millisecond).Should(gomega.ContainSubstring(told))
 }
 
 // journalOf reads the journal of the directory. It returns nil if no journal exists.
@@ -66,8 +66,8 @@ func journalOf(t *testing.T, dir string) []entry {
 	return entries
 }
 
-// story returns the events of the journal without times, for example "a start b start ".
-func story(t *testing.T, dir string) string {
+// events returns the events of the journal without times, for example "a start b start ".
+func events(t *testing.T, dir string) string {
 	t.Helper()
 	var told strings.Builder
 	for _, e := range journalOf(t, dir) {
@@ -172,7 +172,7 @@ func TestApp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			tc.play(t, dir)
-			if diff := cmp.Diff(tc.want, story(t, dir)); diff != "" {
+			if diff := cmp.Diff(tc.want, events(t, dir)); diff != "" {
 				t.Errorf("journal (-want +got):\n%s", diff)
 			}
 			got := summarize(journalOf(t, dir))

@@ -19,7 +19,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// application is a workload with its Service, which exists during the whole run. It has pods only during its turns.
+// application is a workload with its Service, which exists during the whole run. It has pods only during its series.
 type application struct {
 	*world.Singleton
 	options   world.Options
@@ -49,8 +49,8 @@ func (r *run) newApplication(ctx context.Context, w workload) (*application, err
 	return app, nil
 }
 
-// turn is a series of handoffs of an application.
-type turn struct {
+// series is a series of handoffs of an application.
+type series struct {
 	*application
 	of  workload
 	run *run
@@ -70,7 +70,7 @@ type handoff struct {
 }
 
 // begin waits until the application's pod is Ready and the Service has it as an endpoint.
-func (r *run) begin(ctx context.Context, w workload) (*turn, error) {
+func (r *run) begin(ctx context.Context, w workload) (*series, error) {
 	if err := r.nodes.steer(ctx, r.nodes.home); err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (r *run) begin(ctx context.Context, w workload) (*turn, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &turn{application: app, of: w, run: r}
+	t := &series{application: app, of: w, run: r}
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	if t.observer, err = observer.Start(t.ctx, r.World, cache.Options{DefaultNamespaces: map[string]cache.Config{app.Namespace: {}}}); err == nil {
 		t.holder, err = t.awaitHolder(t.ctx, "")
@@ -110,7 +110,7 @@ func (a *application) key() types.NamespacedName {
 }
 
 // awaitHolder waits until another pod than the old one holds, and no handoff is in progress.
-func (t *turn) awaitHolder(ctx context.Context, old types.UID) (holder *corev1.Pod, err error) {
+func (t *series) awaitHolder(ctx context.Context, old types.UID) (holder *corev1.Pod, err error) {
 	err = world.AwaitFor(ctx, patience, "another Ready holder", func(context.Context) error {
 		holder, err = t.observer.Settled(t.key(), max(int(t.options.Replicas), 1))
 		if err == nil && holder.UID == old {
@@ -125,13 +125,13 @@ func (t *turn) awaitHolder(ctx context.Context, old types.UID) (holder *corev1.P
 const patience = 2 * time.Minute
 
 // end waits until the application, which was scaled to zero, has no pods.
-func (t *turn) end() error {
+func (t *series) end() error {
 	defer t.cancel()
 	return world.AwaitFor(t.ctx, patience, "its pod is removed", func(context.Context) error { return t.observer.Empty(t.key()) })
 }
 
 // once measures one handoff.
-func (t *turn) once(c cause) (_ figures.Sample, err error) {
+func (t *series) once(c cause) (_ figures.Sample, err error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
 	defer func() { err = errors.Join(err, t.run.nodes.uncordon(context.WithoutCancel(ctx))) }()
@@ -171,7 +171,7 @@ func (t *turn) once(c cause) (_ figures.Sample, err error) {
 }
 
 // prepare makes the next pod start on the other node, without the image if it must be pulled.
-func (t *turn) prepare() error {
+func (t *series) prepare() error {
 	to := t.run.nodes.other(t.holder.Spec.NodeName)
 	if err := t.run.nodes.steer(t.ctx, to); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (t *turn) prepare() error {
 }
 
 // overlaps returns how often a process of the application started while another process ran.
-func (t *turn) overlaps() (int, error) {
+func (t *series) overlaps() (int, error) {
 	s, err := t.Check(t.ctx)
 	if s.Overlaps > 0 {
 		err = nil // overlaps are counted, and are no error here
@@ -193,7 +193,7 @@ func (t *turn) overlaps() (int, error) {
 }
 
 // answered waits for successful responses after the time.
-func (t *turn) answered(h *handoff, then time.Duration) error {
+func (t *series) answered(h *handoff, then time.Duration) error {
 	const enough = 10
 	return world.AwaitFor(t.ctx, patience, "answers through the Service", func(context.Context) error {
 		if n := h.prober.since(then); n < enough {
@@ -204,7 +204,7 @@ func (t *turn) answered(h *handoff, then time.Duration) error {
 }
 
 // drain does what kubectl drain does, for the application's pod only.
-func (t *turn) drain(h *handoff) error {
+func (t *series) drain(h *handoff) error {
 	const again = 5 * time.Second // as kubectl drain does
 	node := h.old.Spec.NodeName
 	if err := t.run.nodes.Cordon(t.ctx, node, true); err != nil {
@@ -229,7 +229,7 @@ func (t *turn) drain(h *handoff) error {
 }
 
 // sample combines the watches, the journal and the client into a sample.
-func (t *turn) sample(h *handoff, overlaps int) (figures.Sample, error) {
+func (t *series) sample(h *handoff, overlaps int) (figures.Sample, error) {
 	old, next := t.observer.LifeOf(h.old.UID), t.observer.LifeOf(t.holder.UID)
 	entries, err := t.Journal()
 	if err == nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// story prints the events of a singleton and its pods, each event once, with the time since the beginning.
-type story struct {
+// eventLog prints the events of a singleton and its pods, each event once, with the time since the beginning.
+type eventLog struct {
 	start      time.Time
 	singletons watch.Interface
 	pods       watch.Interface
@@ -27,9 +27,9 @@ type story struct {
 	told  map[string]bool
 }
 
-// watchStory starts the watches. It does not print the initial state.
-func watchStory(ctx context.Context, c client.WithWatch) (*story, error) {
-	s := &story{told: map[string]bool{}}
+// watchEvents starts the watches. It does not print the initial state.
+func watchEvents(ctx context.Context, c client.WithWatch) (*eventLog, error) {
+	s := &eventLog{told: map[string]bool{}}
 	singleton := &v1.StatefulSingleton{}
 	if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, singleton); err != nil {
 		return nil, fmt.Errorf("read StatefulSingleton %s: %w", name, err)
@@ -55,13 +55,13 @@ func watchStory(ctx context.Context, c client.WithWatch) (*story, error) {
 	return s, nil
 }
 
-func (s *story) begin(now time.Time) {
+func (s *eventLog) begin(now time.Time) {
 	s.start = now
 	fmt.Printf("%9s  %s\n", "ms", "what happens")
 }
 
 // tell prints a line for each step until the next holder runs.
-func (s *story) tell(ctx context.Context) error {
+func (s *eventLog) tell(ctx context.Context) error {
 	defer s.singletons.Stop()
 	defer s.pods.Stop()
 	for {
@@ -88,7 +88,7 @@ func (s *story) tell(ctx context.Context) error {
 	}
 }
 
-func (s *story) say(lines ...string) {
+func (s *eventLog) say(lines ...string) {
 	for _, line := range lines {
 		if !s.told[line] {
 			s.told[line] = true
@@ -98,7 +98,7 @@ func (s *story) say(lines ...string) {
 }
 
 // recorded prints changes of the record.
-func (s *story) recorded(singleton *v1.StatefulSingleton) {
+func (s *eventLog) recorded(singleton *v1.StatefulSingleton) {
 	status := &singleton.Status
 	t := status.LastTransition
 	if status.Epoch > s.epoch && t != nil {

@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// With each form, each singleton has a policy, which the controller does not change.
-func TestForms(t *testing.T) {
+// With each kind, each singleton has a policy, which the controller does not change.
+func TestPolicyKinds(t *testing.T) {
 	all := []singleton{{Namespace: "a", Name: "one"}, {Namespace: "b", Name: "two"}, {Namespace: "a", Name: "three"}}
-	for _, form := range forms {
-		t.Run(form.name, func(t *testing.T) {
-			rendered, err := form.of(all)
+	for _, kind := range policyKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			rendered, err := kind.of(all)
 			if err != nil {
 				t.Fatal(err)
 			}

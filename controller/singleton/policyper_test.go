@@ -21,8 +21,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// forms returns the policies for singletons of the namespace, and the singletons whose pods each policy injects.
-func (w *world) forms() map[string][]string {
+// rules returns the policies for singletons of the namespace, and the singletons whose pods each policy injects.
+func (w *world) rules() map[string][]string {
 	w.t.Helper()
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(policies.GVK)
@@ -71,7 +71,7 @@ func TestPolicyPerNamespace(t *testing.T) {
 	w.createSingleton()
 	w.createNamed("queue")
 	w.allInstalled(singletonName, "queue")
-	w.Expect(w.forms()).To(Equal(map[string][]string{shared: {singletonName, "queue"}}))
+	w.Expect(w.rules()).To(Equal(map[string][]string{shared: {singletonName, "queue"}}))
 	wanted := w.ruleNames()
 
 	w.edit(wanted)
@@ -89,7 +89,7 @@ func TestPolicyPerNamespace(t *testing.T) {
 	w.Eventually(func() string { return w.installedReason("broken") }).Should(Equal("InvalidSingleton"))
 	w.createNamed("late")
 	w.allInstalled(singletonName, "queue", "late")
-	w.Expect(w.forms()).To(Equal(map[string][]string{shared: {singletonName, "late", "queue"}}))
+	w.Expect(w.rules()).To(Equal(map[string][]string{shared: {singletonName, "late", "queue"}}))
 
 	// The rules of a deleted singleton are removed. The policy is deleted with the last singleton.
 	for _, gone := range []struct {
@@ -103,7 +103,7 @@ func TestPolicyPerNamespace(t *testing.T) {
 		s := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: gone.name}}
 		w.Expect(c.Delete(t.Context(), s)).To(Succeed())
 		w.Eventually(func() bool { return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(s), s)) }).Should(BeTrue())
-		w.Expect(w.forms()).To(Equal(gone.left), "once %s is gone", gone.name)
+		w.Expect(w.rules()).To(Equal(gone.left), "once %s is gone", gone.name)
 	}
 }
 
@@ -141,10 +141,10 @@ func TestStaleWriterOfSharedPolicy(t *testing.T) {
 			w.createNamed("c")
 			w.reconcileOne(fresh, w.key("c"))
 			want := map[string][]string{policies.NamespaceName(w.namespace): append(test.thereBefore, "b", "c")}
-			w.Expect(w.forms()).To(Equal(want))
+			w.Expect(w.rules()).To(Equal(want))
 			_, err := proceed()
 			w.Expect(err).NotTo(HaveOccurred())
-			w.Expect(w.forms()).To(Equal(want))
+			w.Expect(w.rules()).To(Equal(want))
 			w.Expect(w.installedReason("b")).To(Equal("Injected"), "being overtaken is no error")
 		})
 	}
@@ -152,7 +152,7 @@ func TestStaleWriterOfSharedPolicy(t *testing.T) {
 
 // After a change of policyPer, the controller writes and proves the new policies before it deletes the old policies. At
 // all times, new pods are injected and not rejected.
-func TestSwitchForm(t *testing.T) {
+func TestSwitchPolicyPer(t *testing.T) {
 	perSingleton := func(w *world) map[string][]string {
 		return map[string][]string{
 			policies.Name(w.key(singletonName)): {singletonName},
@@ -177,7 +177,7 @@ func TestSwitchForm(t *testing.T) {
 			w.createSingleton()
 			w.createNamed("queue")
 			w.allInstalled(singletonName, "queue")
-			w.Eventually(w.forms).Should(Equal(test.wantFrom(w)))
+			w.Eventually(w.rules).Should(Equal(test.wantFrom(w)))
 			stop()
 
 			injected := w.keepCreatingPods()
@@ -185,15 +185,15 @@ func TestSwitchForm(t *testing.T) {
 			w.run(test.to)
 			both := test.wantFrom(w)
 			maps.Copy(both, test.wantTo(w))
-			w.Eventually(w.forms).Should(Equal(both))
+			w.Eventually(w.rules).Should(Equal(both))
 			w.Eventually(func() []string {
 				return []string{w.installedReason(singletonName), w.installedReason("queue")}
 			}).Should(HaveEach("Installing"))
-			w.Expect(w.forms()).To(Equal(both), "nothing goes before the new form is proven")
+			w.Expect(w.rules()).To(Equal(both), "nothing goes before the new policy is proven")
 
 			w.kyverno(serves)
 			w.allInstalled(singletonName, "queue")
-			w.Eventually(w.forms).Should(Equal(test.wantTo(w)))
+			w.Eventually(w.rules).Should(Equal(test.wantTo(w)))
 			w.allInstalled(singletonName, "queue")
 			injected()
 		})
@@ -202,7 +202,7 @@ func TestSwitchForm(t *testing.T) {
 
 // While one singleton's own policy is not proven, the policy of the namespace stays and is updated for the other
 // singletons. The policy is deleted when no singleton needs it.
-func TestSwitchFormWaitsForAll(t *testing.T) {
+func TestSwitchPolicyPerWaitsForAll(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	_, stop := w.runManager(policies.PerNamespace)
@@ -217,17 +217,17 @@ func TestSwitchFormWaitsForAll(t *testing.T) {
 	w.Eventually(func() string { return w.installedMessage(singletonName) }).Should(ContainSubstring(policies.Name(w.key(singletonName))))
 	w.Eventually(func() string { return w.installedReason("queue") }).ShouldNot(Equal("Injected"))
 	w.createNamed("late")
-	w.Eventually(w.forms).Should(HaveKeyWithValue(shared, []string{singletonName, "late", "queue"}))
+	w.Eventually(w.rules).Should(HaveKeyWithValue(shared, []string{singletonName, "late", "queue"}))
 	w.Expect(c.Delete(t.Context(), db)).To(Succeed())
-	w.Eventually(w.forms).Should(HaveKeyWithValue(shared, []string{"late", "queue"}))
+	w.Eventually(w.rules).Should(HaveKeyWithValue(shared, []string{"late", "queue"}))
 
 	w.Expect(c.Delete(t.Context(), queue)).To(Succeed())
-	w.Eventually(w.forms).Should(Equal(map[string][]string{policies.Name(w.key("late")): {"late"}}))
+	w.Eventually(w.rules).Should(Equal(map[string][]string{policies.Name(w.key("late")): {"late"}}))
 }
 
 // If another client enables the old policy again, the controller disables it again before the deletion. The policy is
 // never deleted while Kyverno is still asked for it.
-func TestSwitchFormAgainstAnotherWriter(t *testing.T) {
+func TestSwitchPolicyPerAgainstAnotherWriter(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	_, stop := w.runManager(policies.PerSingleton)

@@ -22,13 +22,14 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// form is a kind of policies for all singletons. The kinds that the chart offers are measured with singletons instead.
-type form struct {
+// policyKind is a way to write the policies of all singletons. The kinds that the chart offers are measured with
+// singletons instead.
+type policyKind struct {
 	name string
 	of   func([]singleton) ([]*unstructured.Unstructured, error)
 }
 
-var forms = []form{
+var policyKinds = []policyKind{
 	{"one policy each, all with one webhook that fails open", shared},
 	{"one MutatingPolicy each, those of a namespace with one webhook that fails closed", mutating},
 }
@@ -77,9 +78,9 @@ func mutating(all []singleton) (each []*unstructured.Unstructured, err error) {
 	return each, nil
 }
 
-// measureForms measures the cost of each form for Kyverno, without singletons, and with as many policies as the last
+// measureKinds measures the cost of each kind for Kyverno, without singletons, and with as many policies as the last
 // step has singletons.
-func (r *run) measureForms(ctx context.Context) error {
+func (r *run) measureKinds(ctx context.Context) error {
 	var all []singleton
 	for i := range r.singletons[len(r.singletons)-1] {
 		all = append(all, r.nth(i))
@@ -89,13 +90,13 @@ func (r *run) measureForms(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, f := range forms {
+	for _, f := range policyKinds {
 		r.tell("%s", f.name)
-		measured, err := r.measureForm(ctx, f, all)
+		measured, err := r.measureKind(ctx, f, all)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
-		r.results.Forms = append(r.results.Forms, measured)
+		r.results.PolicyKinds = append(r.results.PolicyKinds, measured)
 		if err := figures.Write(r.out, r.results); err != nil {
 			return err
 		}
@@ -103,8 +104,8 @@ func (r *run) measureForms(ctx context.Context) error {
 	return r.restartKyverno(ctx)
 }
 
-func (r *run) measureForm(ctx context.Context, f form, all []singleton) (figures.Form, error) {
-	measured := figures.Form{Name: f.name}
+func (r *run) measureKind(ctx context.Context, f policyKind, all []singleton) (figures.PolicyKind, error) {
+	measured := figures.PolicyKind{Name: f.name}
 	if err := r.restartKyverno(ctx); err != nil {
 		return measured, err
 	}
@@ -141,7 +142,7 @@ func (r *run) measureForm(ctx context.Context, f form, all []singleton) (figures
 	} else {
 		measured.ServedSeconds = time.Since(begin).Seconds()
 	}
-	// With a form that does not work, Kyverno may not answer.
+	// With a kind that does not work, Kyverno may not answer.
 	if err := r.measureAdmission(ctx, &measured.Kyverno, last); err != nil && measured.Refused == "" {
 		return measured, err
 	}
