@@ -119,7 +119,7 @@ func wantSame(t *testing.T, what string, want, got []byte) {
 	}
 }
 
-// A probe tells which policy it went through: the other form's may go once this one answers.
+// A probe shows which policy injected it. The policies for the other value of Per can be deleted after this one answers.
 func TestProbeAnswers(t *testing.T) {
 	s := named(t, "default", "db")
 	own, shared := policies.Name(inShop("db")), policies.NamespaceName("shop")

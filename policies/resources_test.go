@@ -11,8 +11,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// testLimitRange has a LimitRange ask more of each container than the sidecar asks for by
-// itself. With as much as that, pods pass, and so does the probe that tells of them.
+// testLimitRange creates a LimitRange whose minimum is higher than the default resources of the sidecar. With sidecar
+// resources of that minimum, the API server admits pods and the dry-run of the probe.
 func testLimitRange(t *testing.T, c client.Client) {
 	least := func() corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")}

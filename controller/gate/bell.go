@@ -17,7 +17,7 @@ import (
 // The bell is a named pipe in the signal volume. The wrapper keeps it open for reading. The sidecar rings it: it
 // opens the pipe for writing and closes it, and writes nothing.
 //
-// The bell only tells the wrapper to read the signal file. Inotify could do that too. But the inotify descriptor must
+// The bell only causes the wrapper to read the signal file. Inotify could do that too. But the inotify descriptor must
 // be closed before the main process starts, and the kernel takes about 15 ms to close it, which would lengthen the gap.
 
 func (v Volume) bellFile() string { return filepath.Join(string(v), "bell") }

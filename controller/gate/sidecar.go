@@ -48,7 +48,7 @@ type Status struct {
 // Run copies the gate's binary into the volume and then follows the annotation until ctx ends.
 func (s *Sidecar) Run(ctx context.Context) error {
 	if s.UID == "" {
-		return errors.New("POD_UID is empty, so a signal could not be told from another pod's: the pod was not injected as it should be; delete it")
+		return errors.New("POD_UID is empty, so the sidecar cannot recognize the signal of its own pod. The policy did not inject this pod correctly: delete the pod")
 	}
 	if err := s.Volume.hangBell(); err != nil {
 		s.Log.Warn("The held containers see the release by polling alone", "error", err)

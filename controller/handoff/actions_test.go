@@ -62,7 +62,7 @@ var actionTexts = [actionKinds]string{
 	cutAction:             "node %s is cut off",
 	powerAction:           "node %s loses power",
 	deleteNodeAction:      "a person deletes node %s",
-	taintAction:           "a person vouches that node %s is out of service",
+	taintAction:           "a person marks node %s as out of service",
 	attestAction:          "a person attests that pod %s has stopped for good",
 	deleteSingletonAction: "a person deletes the singleton",
 	eraseSingletonAction:  "a person erases the singleton, finalizer and all",

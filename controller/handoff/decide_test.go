@@ -803,7 +803,7 @@ func TestDecideOverlap(t *testing.T) {
 			snapshot:    MakeSnapshot(chosen).Other("db2", "db"),
 			wantOutcome: handoff.Overlapping, wantPhase: v1.PhaseFailed, wantMessage: message,
 		},
-		"no adoption, but it can't vanish unseen": {
+		"no adoption, but it can't be removed unnoticed": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Ready(), standby).Other("db2", "db"),
 			wantOutcome: handoff.Overlapping, wantPhase: v1.PhaseFailed, wantMessage: message,
 			wantSteps: []handoff.Step{protect},

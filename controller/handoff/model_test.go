@@ -196,8 +196,8 @@ const (
 )
 
 var stepNames = [...]string{
-	"", "puts the finalizer on", "records", "signals", "opens the barrier of", "nudges the kubelet for", "opens the readiness gate of",
-	"lets go of", "scales to zero the ReplicaSet of", "rolls the Deployment to replace", "takes the attestation off", "takes the finalizer off", "looks whether the singleton is gone", "lets the singleton go",
+	"", "adds the finalizer to", "records", "signals", "opens the barrier of", "nudges the kubelet for", "opens the readiness gate of",
+	"removes the finalizer from", "scales to zero the ReplicaSet of", "rolls the Deployment to replace", "removes the attestation from", "removes the finalizer from", "checks that the singleton is deleted", "removes the finalizer of the singleton",
 }
 
 // planState is the result of a decision. Equal results are stored once.

@@ -161,7 +161,7 @@ func (d *decision) begun() *metav1.MicroTime {
 	return new(metav1.NewMicroTime(began))
 }
 
-// statusCanWait tells whether the status has no news but progress.
+// statusCanWait returns true if the status differs only in its progress.
 func (d *decision) statusCanWait() bool {
 	was, is := &d.Singleton.Status, d.status
 	unchanged := func(conditionType string) bool {

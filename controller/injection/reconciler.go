@@ -80,7 +80,7 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Clock tells the time.
+	// Clock returns the time.
 	Clock   clock.PassiveClock
 	Options policies.Options
 	// Per says whether each singleton or each namespace has its own policy. Policies for the other value of Per are old

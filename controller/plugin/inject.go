@@ -65,7 +65,7 @@ The exit code is 1 if the pod would not be held. inject then says why.`,
 
 func (c commands) inject(ctx context.Context, in *cluster, candidates []candidate, output string) error {
 	if output != "text" && output != "yaml" {
-		return fmt.Errorf("--output is %q: give text or yaml", output)
+		return fmt.Errorf("--output is %q: use text or yaml", output)
 	}
 	var failed []error
 	for i, candidate := range candidates {

@@ -104,8 +104,8 @@ of the last handoff. Without NAME it shows one line for each StatefulSingleton o
 			return c.status(ctx, in, r)
 		}),
 	}
-	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "those of all namespaces")
-	cmd.Flags().BoolVarP(&r.watch, "watch", "w", false, "go on, and show it anew whenever it has changed")
+	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "show the StatefulSingletons of all namespaces")
+	cmd.Flags().BoolVarP(&r.watch, "watch", "w", false, "keep running, and show each change")
 	cmd.Flags().StringVarP(&r.output, "output", "o", "text", "text, json or yaml")
 	completeOutput(cmd, "text", "json", "yaml")
 	return cmd
@@ -114,9 +114,9 @@ of the last handoff. Without NAME it shows one line for each StatefulSingleton o
 func (c commands) status(ctx context.Context, in *cluster, r statusRequest) error {
 	switch {
 	case r.all && r.name != "":
-		return errors.New("-A shows those of all namespaces: leave the name out, or give its namespace with -n")
+		return errors.New("-A shows the StatefulSingletons of all namespaces: leave out the name, or use -n with its namespace")
 	case r.output != "text" && r.output != "json" && r.output != "yaml":
-		return fmt.Errorf("--output is %q: give text, json or yaml", r.output)
+		return fmt.Errorf("--output is %q: use text, json or yaml", r.output)
 	}
 	namespace := in.namespace
 	if r.all {

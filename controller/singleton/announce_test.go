@@ -51,8 +51,8 @@ func TestAnnounce(t *testing.T) {
 	followed := v1.Transition{From: "db-2", To: "db-3", Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, Started: at(0), Terminated: at(time.Minute)}
 
 	outOfService := v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofNodeOutOfService, Started: at(0), Terminated: at(time.Second)}
-	vouchedStarted := outOfService
-	vouchedStarted.GapMilliseconds = new(int64(412))
+	attestedStarted := outOfService
+	attestedStarted.GapMilliseconds = new(int64(412))
 
 	holds := status(running, handoff.HolderReady, "pod db-1 holds with epoch 1", "db-1", first)
 	released := status(transitioning, handoff.Released, "pod db-2 is released with epoch 2", "db-2", &rollout)
@@ -135,7 +135,7 @@ func TestAnnounce(t *testing.T) {
 			[]v1.StatefulSingletonStatus{
 				status(transitioning, handoff.HolderStopping, stops, "db-1", first, "db-2"),
 				status(transitioning, handoff.Released, released.Message, "db-2", &outOfService),
-				status(transitioning, handoff.Starting, waits.Message, "db-2", &vouchedStarted),
+				status(transitioning, handoff.Starting, waits.Message, "db-2", &attestedStarted),
 			},
 			[]string{
 				"Warning NodeOutOfService pod db-1 counts as terminated: its node does not answer and has the taint node.kubernetes.io/out-of-service, with which a person states that the node is off",

@@ -339,7 +339,7 @@ func TestSeveralRun(t *testing.T) {
 	w.Expect(s.Status.Message).To(ContainSubstring("pods legacy-1, legacy-2 are not held, and no record names the holder"))
 	w.Expect(s.Status.ActivePod).To(BeEmpty())
 	for _, name := range []string{"legacy-1", "legacy-2"} {
-		w.Expect(hasFinalizer(w.pod(name))).To(BeTrue(), "%s could vanish unseen", name)
+		w.Expect(hasFinalizer(w.pod(name))).To(BeTrue(), "%s could be removed unnoticed", name)
 	}
 	w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
 

@@ -56,7 +56,7 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Metrics counts the handoffs.
 	Metrics *Metrics
-	// Clock tells the time.
+	// Clock returns the time.
 	Clock clock.PassiveClock
 
 	places    places

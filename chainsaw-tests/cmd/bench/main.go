@@ -13,12 +13,11 @@ import (
 	"syscall"
 )
 
-const usage = `bench hands applications over, again and again, and measures how long nobody runs and nobody answers.
-It runs by make bench, on the local cluster, with nothing else going on: each figure is of one handoff at a time.
+const usage = `bench does many handoffs, and measures for how long no application runs and none answers.
+Use make bench. It runs on the local cluster, where nothing else may run: each figure is of one handoff at a time.
 
-Each round does one handoff of every combination of a system, a cause and a condition that tells something new, before the
-next round begins.
-Ctrl-C ends the run and writes what there is. The exit code is 1 where a handoff failed (see "failed" in the file) or two
+Each round does one handoff of every useful combination of a system, a cause and a condition.
+Ctrl-C ends the run and writes the results so far. The exit code is 1 where a handoff failed (see "failed" in the file) or two
 pods of a singleton ran at once.
 
 Systems:     %s
@@ -64,11 +63,11 @@ func main() {
 func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	systems := flags.String("systems", strings.Join(names(allSystems), ","), "what hands over, comma-separated")
-	causes := flags.String("causes", strings.Join(names(allCauses), ","), "what begins a handoff, comma-separated")
-	conditions := flags.String("conditions", strings.Join(names(allConditions), ","), "what makes it long, comma-separated")
-	flags.IntVar(&o.rounds, "n", 15, "how many handoffs of each combination")
-	flags.BoolVar(&o.more, "continue", false, "go on with the run that the file of the results holds, up to -n handoffs of each combination")
+	systems := flags.String("systems", strings.Join(names(allSystems), ","), "systems to measure, comma-separated")
+	causes := flags.String("causes", strings.Join(names(allCauses), ","), "causes of a handoff, comma-separated")
+	conditions := flags.String("conditions", strings.Join(names(allConditions), ","), "conditions that make a handoff longer, comma-separated")
+	flags.IntVar(&o.rounds, "n", 15, "number of handoffs of each combination")
+	flags.BoolVar(&o.more, "continue", false, "continue the run in the file of -out, up to -n handoffs of each combination")
 	flags.StringVar(&o.out, "out", "dist/bench/gap.json", "`file` of all samples")
 	flags.StringVar(&o.summary, "summary", "", "`file` of the figures, without samples")
 	flags.BoolVar(&o.report, "report", false, "write the page and the picture beside -summary, without a run")

@@ -59,7 +59,7 @@ func measure(ctx context.Context, o options) error {
 			err = r.results.Continue(earlier)
 		}
 		if err != nil {
-			return fmt.Errorf("go on with %s: %w", o.out, err)
+			return fmt.Errorf("continue %s: %w", o.out, err)
 		}
 		r.first = r.results.Fewest(o.plan.combinations())
 		for _, row := range r.results.Rows {

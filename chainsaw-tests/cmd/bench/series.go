@@ -299,7 +299,7 @@ func (n *nodes) uncordon(ctx context.Context) error {
 		err := n.Get(ctx, types.NamespacedName{Name: n.cordoned}, node)
 		closed := func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeUnschedulable }
 		if err == nil && slices.ContainsFunc(node.Spec.Taints, closed) {
-			err = errors.New("it bears the taint of a closed node")
+			err = errors.New("it has the taint of a cordoned node")
 		}
 		return err
 	})

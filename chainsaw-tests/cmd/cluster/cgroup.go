@@ -89,7 +89,7 @@ func delegateControllers(dir string) error {
 	for controller := range strings.FieldsSeq(string(controllers)) {
 		file := filepath.Join(dir, "cgroup.subtree_control")
 		if err := os.WriteFile(file, []byte("+"+controller), 0o644); err != nil {
-			return fmt.Errorf("give the pods the cgroup controller %s (a container has to be started with --privileged --cgroupns=host): %w", controller, err)
+			return fmt.Errorf("enable the cgroup controller %s for the pods (start a container with --privileged --cgroupns=host): %w", controller, err)
 		}
 	}
 	return nil

@@ -204,7 +204,7 @@ func loadCommand(o opener) *cobra.Command {
 	return &cobra.Command{
 		Use:   "load IMAGE.tar...",
 		Short: "Give image archives, as `docker save` writes them, to every node, those added later too",
-		Long: `load gives image archives to every node, those added later too. Pods that use such an image need
+		Long: `load copies image archives to every node, also to nodes that are added later. Pods that use such an image need
 imagePullPolicy IfNotPresent or Never: there is no registry that Always could ask.`,
 		Example: "  cluster load dist/manager.tar dist/gate.tar",
 		Args:    cobra.MinimumNArgs(1),
@@ -317,8 +317,8 @@ second after it ended (cluster status lists them), or a container's main process
 	}
 	add("kill", "End a program at once, as kill -9 does, and wait until it has ended", `  cluster process kill kube-apiserver
   cluster process kill containerd --on 2`, unix.SIGKILL)
-	add("stop", "Have a program stand still until `continue`", "  cluster process stop kubelet --on 2", unix.SIGSTOP)
-	add("continue", "Have a program go on that stands still", "  cluster process continue kubelet --on 2", unix.SIGCONT)
+	add("stop", "Pause a program until `continue`", "  cluster process stop kubelet --on 2", unix.SIGSTOP)
+	add("continue", "Continue a program that is paused", "  cluster process continue kubelet --on 2", unix.SIGCONT)
 	return process
 }
 

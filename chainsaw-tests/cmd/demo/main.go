@@ -55,7 +55,7 @@ func demo(ctx context.Context, rollouts int) error {
 	if err != nil {
 		return err
 	}
-	heading("A Deployment of one, and the StatefulSingleton that picks it")
+	heading("A Deployment of one, and the StatefulSingleton that selects it")
 	if err := kubectl(ctx, strings.ReplaceAll(manifest, "DIRECTORY", directory), "apply", "-f", "-"); err != nil {
 		return err
 	}
@@ -67,14 +67,14 @@ func demo(ctx context.Context, rollouts int) error {
 			return err
 		}
 	}
-	heading("What the application wrote down: it takes a lock on its volume when it starts")
+	heading("What the application recorded. It takes a lock on its volume when it starts")
 	if err := kubectl(ctx, "", "exec", "deployment/"+name, "-c", "app", "--", "/app", "check", "/data"); err != nil {
 		return err
 	}
 	heading("Where to look further")
 	fmt.Print(`  bin/cluster exec -- kubectl get stfs -n demo -o wide     the singleton at a glance
   bin/cluster exec -- kubectl describe stfs -n demo demo   its events and conditions
-  bin/cluster exec -- kubectl get pod -n demo -o yaml      what a held pod bears
+  bin/cluster exec -- kubectl get pod -n demo -o yaml      what the policy injected
   bin/cluster exec -- kubectl get clusterpolicies          the policy that holds it
   bin/cluster exec -- kubectl rollout restart -n demo deployment/demo
                                                            once more; beside it: kubectl get stfs -n demo -w

@@ -128,7 +128,7 @@ func readmeWithTerms(m module) (string, error) {
 func packagesOf(program, platform string) ([]imported, error) {
 	system, arch, ok := strings.Cut(platform, "/")
 	if !ok {
-		return nil, fmt.Errorf("%q is no platform: give it as linux/amd64", platform)
+		return nil, fmt.Errorf("%q is not a platform: use for example linux/amd64", platform)
 	}
 	list := exec.Command("go", "list", "-deps", "-json=Dir,Root,Module", ".")
 	list.Dir = program // in its module

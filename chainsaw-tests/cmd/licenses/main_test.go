@@ -174,7 +174,7 @@ func TestErrors(t *testing.T) {
 	}{
 		"a module without terms": {"./careless", "linux/amd64", "example.com/none v1.0.0 has no licence in "},
 		"no such program":        {"./missing", "linux/amd64", "go list ./missing for linux/amd64: "},
-		"no platform":            {"./program", "linux", `"linux" is no platform: give it as linux/amd64`},
+		"no platform":            {"./program", "linux", `"linux" is not a platform: use for example linux/amd64`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

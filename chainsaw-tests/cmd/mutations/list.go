@@ -68,7 +68,7 @@ func readLists(root, pattern string) ([]mutation, error) {
 				entry = fmt.Sprintf("entry %d", i+1)
 				wrong = append(wrong, fmt.Errorf("%s: %s: name is missing", file, entry))
 			} else if other, ok := lists[m.Name]; ok {
-				wrong = append(wrong, fmt.Errorf("%s: %s: %s has an entry of the same name: give each its own", file, entry, other))
+				wrong = append(wrong, fmt.Errorf("%s: %s: %s has an entry of the same name: rename one of them", file, entry, other))
 			}
 			lists[m.Name] = file
 			for _, err := range check.mutation(m) {
@@ -122,7 +122,7 @@ func (c checker) mutation(m mutation) (wrong []error) {
 // tests returns an error unless the package has a test of that name.
 func (c checker) tests(t tests) error {
 	if !strings.HasPrefix(t.Package, "./") || !filepath.IsLocal(t.Package) {
-		return fmt.Errorf("package %q is not a path from the root of the tree: give it as ./controller/handoff", t.Package)
+		return fmt.Errorf("package %q is not a path from the root of the tree: use for example ./controller/handoff", t.Package)
 	}
 	if t.Run == "" {
 		return fmt.Errorf("run of package %s is missing: name the tests that should fail", t.Package)

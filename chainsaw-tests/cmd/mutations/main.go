@@ -96,9 +96,9 @@ func (o *options) choose(names, areas string) (err error) {
 	case flag.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q: choose mutations by -run and -area", flag.Arg(0))
 	case o.parallel < 1:
-		return fmt.Errorf("-parallel %d: give 1 or more", o.parallel)
+		return fmt.Errorf("-parallel %d: use 1 or more", o.parallel)
 	case o.timeout <= 0:
-		return fmt.Errorf("-timeout %s: give a duration above 0", o.timeout)
+		return fmt.Errorf("-timeout %s: use a duration above 0", o.timeout)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func (a *actor) act(ctx context.Context) {
 	next := all[0] // the fault must change something
 	for ctx.Err() == nil {
 		if err := a.once(ctx, next); err != nil && ctx.Err() == nil {
-			a.note(a.Namespace, next.name+": goes on with something else: "+err.Error())
+			a.note(a.Namespace, next.name+": failed, another cause follows: "+err.Error())
 		}
 		next = all[a.random.IntN(len(all))]
 	}

@@ -76,7 +76,7 @@ func checkCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "text" && output != "json" {
-				return fmt.Errorf("--output is %q: give text or json", output)
+				return fmt.Errorf("--output is %q: use text or json", output)
 			}
 			file, err := os.Open(filepath.Join(args[0], journalFile))
 			if errors.Is(err, fs.ErrNotExist) {

@@ -236,7 +236,7 @@ func TestCheck(t *testing.T) {
 		},
 		"no journal":     {wantErr: "has the application ever run there?"},
 		"a broken line":  {journal: journal + "{\n", wantErr: "line 7 of the journal"},
-		"unknown output": {journal: journal, args: []string{"-o", "yaml"}, wantErr: "give text or json"},
+		"unknown output": {journal: journal, args: []string{"-o", "yaml"}, wantErr: "use text or json"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -268,7 +268,7 @@ func TestSeconds(t *testing.T) {
 		"unset":        {want: time.Minute},
 		"whole":        {text: "3", want: 3 * time.Second},
 		"broken":       {text: "0.25", want: 250 * time.Millisecond},
-		"not a number": {text: "soon", want: time.Minute, wantErr: `STOP_SECONDS is "soon": give a number of seconds, as 1.5`},
+		"not a number": {text: "soon", want: time.Minute, wantErr: `STOP_SECONDS is "soon": use a number of seconds, for example 1.5`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -23,15 +23,15 @@ const address = ":8080"
 func main() {
 	root := &cobra.Command{
 		Use:   "app",
-		Short: "An application that must never run twice, and tells when it did",
-		Long: `An application that must never run twice, and tells when it did. Its environment:
+		Short: "An application that must never run twice, and that records when it did",
+		Long: `An application that must never run twice, and that records when it did. Its environment:
   DATA            directory of the lock and the journal (default /data)
-  POD_NAME        its name in the journal (default: the host's name)
+  POD_NAME        its name in the journal (default: the hostname)
   START_SECONDS   how long it takes to be ready (default 0)
   STOP_SECONDS    how long it takes to stop after SIGTERM (default 0)
   CRASH_SECONDS   when it crashes by itself (default: never)
-  MEMORY_SECONDS  when it begins to take all the memory that it can get (default: never)
-  ALIVE_SECONDS   how often it writes down that it is alive (default: never)`,
+  MEMORY_SECONDS  when it starts to allocate all available memory (default: never)
+  ALIVE_SECONDS   how often it records that it is alive (default: never)`,
 		Example: `  DATA=/tmp/data app
   app check /tmp/data --min-handoffs 3`,
 		Args:          cobra.NoArgs,
@@ -134,7 +134,7 @@ func seconds(name string, d *time.Duration) error {
 	}
 	parsed, err := time.ParseDuration(text + "s")
 	if err != nil {
-		return fmt.Errorf("%s is %q: give a number of seconds, as 1.5", name, text)
+		return fmt.Errorf("%s is %q: use a number of seconds, for example 1.5", name, text)
 	}
 	*d = parsed
 	return nil

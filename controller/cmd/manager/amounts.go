@@ -37,7 +37,7 @@ func (a *amounts) Set(text string) error {
 		name, amount, _ := strings.Cut(pair, "=")
 		quantity, err := resource.ParseQuantity(amount)
 		if err != nil || quantity.Sign() < 0 || !slices.Contains(countable, corev1.ResourceName(name)) {
-			return fmt.Errorf("%q is no amount of cpu, memory or ephemeral-storage: give them as cpu=10m,memory=32Mi", pair)
+			return fmt.Errorf("%q is not a quantity of cpu, memory or ephemeral-storage: use for example cpu=10m,memory=32Mi", pair)
 		}
 		(*a)[corev1.ResourceName(name)] = quantity
 	}

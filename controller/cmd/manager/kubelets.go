@@ -11,7 +11,7 @@ import (
 )
 
 // kubeletUsers reports at start if kubelets seem to act as other users than their nodes. The guard "reports" rejects
-// the reports of such users. The API server does not tell who wrote a status, so the check asks whether the user of a
+// the reports of such users. The API server does not say who wrote a status, so the check asks whether the user of a
 // Ready node can write the node's status, as a kubelet must.
 type kubeletUsers struct {
 	client client.Client
@@ -24,10 +24,10 @@ func (k kubeletUsers) Start(ctx context.Context) error {
 	user, allowed, err := k.allowed(ctx)
 	switch {
 	case err != nil:
-		k.log.Error(err, "Could not find out which users kubelets act as; the controller goes on")
+		k.log.Error(err, "Could not check which users kubelets act as. The controller continues")
 	case user != "" && !allowed:
-		k.log.Error(nil, "kubelets seem to act as other users than their nodes: unless the chart's value guards.kubeletUsers names these,"+
-			" the guards refuse their reports, and no standby gets warm. The kubelet's log has the refusal, with the user and what to do", "deniedUser", user)
+		k.log.Error(nil, "kubelets seem to act as other users than their nodes. The guards then reject their reports, and no standby becomes warm,"+
+			" unless the chart's value guards.kubeletUsers lists these users. The rejection in the kubelet's log names the user and says what to do", "deniedUser", user)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 // TestKubeletUsers asks two API servers, with the chart's rights: one that has the Node authorizer, as clusters whose
 // kubelets act as their nodes have, and one that has not.
 func TestKubeletUsers(t *testing.T) {
-	const told = "kubelets seem to act as other users than their nodes"
+	const logged = "kubelets seem to act as other users than their nodes"
 	withNodes := &envtest.Environment{}
 	withNodes.ControlPlane.GetAPIServer().Configure().Set("authorization-mode", "Node,RBAC")
 	nodeConfig, err := withNodes.Start()
@@ -37,7 +37,7 @@ func TestKubeletUsers(t *testing.T) {
 		want   string
 	}{
 		"Node authorizer":    {nodeConfig, corev1.ConditionTrue, ""},
-		"no Node authorizer": {config, corev1.ConditionTrue, told},
+		"no Node authorizer": {config, corev1.ConditionTrue, logged},
 		"no node is Ready":   {config, corev1.ConditionUnknown, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -47,20 +47,20 @@ func TestFlags(t *testing.T) {
 		args    []string
 		want    string
 	}{
-		"no image":         {runCommand(), nil, "--gate-image is missing: name the image of the gate, as ghcr.io/statefulsingleton/gate:v0.1.0"},
+		"no image":         {runCommand(), nil, "--gate-image is missing: set it to the image of the gate, for example ghcr.io/statefulsingleton/gate:v0.1.0"},
 		"empty image":      {runCommand(), []string{"--gate-image="}, "--gate-image is missing"},
-		"pull policy":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-policy=Sometimes"}, `--gate-image-pull-policy is "Sometimes": give Always, IfNotPresent or Never`},
-		"pull secret":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-secret=mine,yours"}, `--gate-image-pull-secret is "mine,yours", which no Secret can be called: `},
-		"no amount":        {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=lots"}, `"cpu=lots" is no amount of cpu, memory or ephemeral-storage: give them as cpu=10m,memory=32Mi`},
-		"below nothing":    {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=-1"}, `"cpu=-1" is no amount`},
-		"other resource":   {runCommand(), []string{"--gate-image=gate", "--sidecar-limits=memory=32Mi,cup=1"}, `"cup=1" is no amount`},
-		"beyond the limit": {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=memory=64Mi"}, "--sidecar-requests has memory=64Mi, and --sidecar-limits only 32Mi: every pod would be refused"},
-		"policy per":       {runCommand(), []string{"--gate-image=gate", "--policy-per=pod"}, `--policy-per is "pod": give singleton or namespace`},
-		"a short lease":    {runCommand(), []string{"--gate-image=gate", "--leader-election-renew-deadline=15s"}, "--leader-election-lease-duration is 15s, --leader-election-renew-deadline 15s and --leader-election-retry-period 2s: give a lease that is longer than the deadline, and a deadline that is longer than 1.2 periods"},
+		"pull policy":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-policy=Sometimes"}, `--gate-image-pull-policy is "Sometimes": use Always, IfNotPresent or Never`},
+		"pull secret":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-secret=mine,yours"}, `--gate-image-pull-secret is "mine,yours", which is not a valid name of a Secret: `},
+		"no amount":        {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=lots"}, `"cpu=lots" is not a quantity of cpu, memory or ephemeral-storage: use for example cpu=10m,memory=32Mi`},
+		"below nothing":    {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=-1"}, `"cpu=-1" is not a quantity`},
+		"other resource":   {runCommand(), []string{"--gate-image=gate", "--sidecar-limits=memory=32Mi,cup=1"}, `"cup=1" is not a quantity`},
+		"beyond the limit": {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=memory=64Mi"}, "--sidecar-requests has memory=64Mi, more than the 32Mi in --sidecar-limits: the API server would reject every held pod"},
+		"policy per":       {runCommand(), []string{"--gate-image=gate", "--policy-per=pod"}, `--policy-per is "pod": use singleton or namespace`},
+		"a short lease":    {runCommand(), []string{"--gate-image=gate", "--leader-election-renew-deadline=15s"}, "--leader-election-lease-duration is 15s, --leader-election-renew-deadline 15s and --leader-election-retry-period 2s: the lease duration must be longer than the renew deadline, and the renew deadline longer than 1.2 retry periods"},
 		"a short deadline": {runCommand(), []string{"--gate-image=gate", "--leader-election-retry-period=9s"}, "--leader-election-renew-deadline 10s and --leader-election-retry-period 9s: "},
 		"no period":        {runCommand(), []string{"--gate-image=gate", "--leader-election-retry-period=0s"}, "--leader-election-retry-period 0s: "},
-		"log level":        {runCommand(), []string{"--gate-image=gate", "--log-level=loud"}, `--log-level is "loud": give debug, info or error`},
-		"log format":       {runCommand(), []string{"--gate-image=gate", "--log-format=xml"}, `--log-format is "xml": give json or console`},
+		"log level":        {runCommand(), []string{"--gate-image=gate", "--log-level=loud"}, `--log-level is "loud": use debug, info or error`},
+		"log format":       {runCommand(), []string{"--gate-image=gate", "--log-format=xml"}, `--log-format is "xml": use json or console`},
 		"no certificate":   {runCommand(), []string{"--gate-image=gate", "--metrics-cert-dir=/nowhere"}, "load the certificate of the metrics endpoint from --metrics-cert-dir /nowhere: open /nowhere/tls.crt: no such file or directory: put tls.crt and tls.key there"},
 		"unknown flag":     {runCommand(), []string{"--gate"}, "unknown flag: --gate"},
 		"an argument":      {runCommand(), []string{"now"}, `unknown command "now" for "run"`},
@@ -294,7 +294,7 @@ func TestUninstallIsOvertaken(t *testing.T) {
 	}
 }
 
-// A controller that does not end keeps everything as it is.
+// While a pod of the controller does not terminate, everything stays as it is.
 func TestUninstallGivesUp(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release+"-uninstall")
@@ -305,7 +305,7 @@ func TestUninstallGivesUp(t *testing.T) {
 	kept := createSingleton(t, "kept")
 
 	err := execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name, "--timeout=1s")
-	g.Expect(err).To(MatchError(ContainSubstring("stop the controller: pod hanging-1 of Deployment statefulsingleton/statefulsingleton does not end; delete it by force if its node is off, and run this again")))
+	g.Expect(err).To(MatchError(ContainSubstring("stop the controller: pod hanging-1 of Deployment statefulsingleton/statefulsingleton does not terminate. If its node is off, delete the pod by force, and run this command again")))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(kept), kept)).To(Succeed())
 	g.Expect(kept.Finalizers).To(ContainElement(v1.PolicyFinalizer))
 }

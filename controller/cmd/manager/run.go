@@ -50,54 +50,54 @@ type runOptions struct {
 }
 
 func (o *runOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the policies put into every held pod (required)")
+	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the policies inject into every held pod (required)")
 	flags.StringVar(&o.gatePullPolicy, "gate-image-pull-policy", string(corev1.PullIfNotPresent), "pull policy of the gate's image: Always, IfNotPresent or Never")
-	flags.StringArrayVar(&o.gatePullSecrets, "gate-image-pull-secret", nil, "name of a Secret to pull the gate's image with, which every held pod gets and its namespace is to have; once for each Secret")
+	flags.StringArrayVar(&o.gatePullSecrets, "gate-image-pull-secret", nil, "name of an image pull Secret for the gate's image. The policies add it to every held pod, and it must exist in the namespace of each. Repeat the flag for each Secret")
 	sidecar := policies.DefaultSidecarResources()
 	o.sidecarRequests, o.sidecarLimits = amounts(sidecar.Requests), amounts(sidecar.Limits)
-	flags.Var(&o.sidecarRequests, "sidecar-requests", "what the status sidecar of every held pod asks for, of cpu, memory and ephemeral-storage")
-	flags.Var(&o.sidecarLimits, "sidecar-limits", "how much of them it may have at most; without cpu it has a limit of cpu where every other container of its pod has one")
-	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "what has a ClusterPolicy of its own: singleton, or namespace where there are hundreds of singletons")
-	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while this replica is the leader, which saves work; several active controllers are safe too")
-	flags.StringVar(&o.electionNamespace, "leader-election-namespace", "", "namespace of the leader's Lease (default: the manager's own)")
-	flags.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "how long a replica that waits gives a leader that does not renew its Lease; longer than the deadline")
-	flags.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "how long a leader that can't renew its Lease goes on before it ends; a request that renews it may take half of that")
-	flags.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "how often a replica renews the Lease, or looks whether it is free")
-	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "address of the metrics endpoint; 0 turns it off. The endpoint serves HTTPS, to users who may get the path /metrics")
-	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "directory with the certificate of the metrics endpoint, tls.crt and tls.key, which are read again when they change (default: a self-signed certificate, made at each start)")
+	flags.Var(&o.sidecarRequests, "sidecar-requests", "resource requests of the status sidecar in every held pod: cpu, memory and ephemeral-storage")
+	flags.Var(&o.sidecarLimits, "sidecar-limits", "resource limits of the status sidecar. Without cpu, it has a CPU limit only in pods whose other containers all have one")
+	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "what gets its own ClusterPolicy: each singleton, or each namespace. Use namespace in a cluster with hundreds of singletons")
+	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while this replica is the leader. This saves work; several active controllers are safe too")
+	flags.StringVar(&o.electionNamespace, "leader-election-namespace", "", "namespace of the leader election Lease (default: the namespace of the manager)")
+	flags.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "time after the last renewal of the Lease until another replica can become the leader. Must be longer than the renew deadline")
+	flags.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "time after which a leader that cannot renew its Lease exits. A single renewal request times out after half of this time")
+	flags.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "interval between attempts to renew or to acquire the Lease")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "address of the metrics endpoint, or 0 for no endpoint. It serves HTTPS to users who have permission to get the path /metrics")
+	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key, the certificate of the metrics endpoint. The manager reloads them when they change (default: a self-signed certificate, new at each start)")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
-	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error; debug tells of every write")
+	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error. The level debug logs each write")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json or console")
 }
 
 func (o *runOptions) validate() error {
 	if o.gateImage == "" {
-		return errors.New("--gate-image is missing: name the image of the gate, as ghcr.io/statefulsingleton/gate:v0.1.0")
+		return errors.New("--gate-image is missing: set it to the image of the gate, for example ghcr.io/statefulsingleton/gate:v0.1.0")
 	}
 	switch policies.Per(o.policyPer) {
 	case policies.PerSingleton, policies.PerNamespace:
 	default:
-		return fmt.Errorf("--policy-per is %q: give singleton or namespace", o.policyPer)
+		return fmt.Errorf("--policy-per is %q: use singleton or namespace", o.policyPer)
 	}
 	if o.retryPeriod <= 0 || o.renewDeadline <= time.Duration(leaderelection.JitterFactor*float64(o.retryPeriod)) || o.leaseDuration <= o.renewDeadline {
 		return fmt.Errorf("--leader-election-lease-duration is %s, --leader-election-renew-deadline %s and --leader-election-retry-period %s: "+
-			"give a lease that is longer than the deadline, and a deadline that is longer than %.1f periods", o.leaseDuration, o.renewDeadline, o.retryPeriod, leaderelection.JitterFactor)
+			"the lease duration must be longer than the renew deadline, and the renew deadline longer than %.1f retry periods", o.leaseDuration, o.renewDeadline, o.retryPeriod, leaderelection.JitterFactor)
 	}
 	for _, secret := range o.gatePullSecrets {
 		if wrong := validation.NameIsDNSSubdomain(secret, false); len(wrong) > 0 {
-			return fmt.Errorf("--gate-image-pull-secret is %q, which no Secret can be called: %s", secret, strings.Join(wrong, "; "))
+			return fmt.Errorf("--gate-image-pull-secret is %q, which is not a valid name of a Secret: %s", secret, strings.Join(wrong, "; "))
 		}
 	}
 	for name, limit := range o.sidecarLimits {
 		if request := o.sidecarRequests[name]; request.Cmp(limit) > 0 {
-			return fmt.Errorf("--sidecar-requests has %s=%s, and --sidecar-limits only %s: every pod would be refused, so raise the limit too", name, &request, &limit)
+			return fmt.Errorf("--sidecar-requests has %s=%s, more than the %s in --sidecar-limits: the API server would reject every held pod. Raise the limit", name, &request, &limit)
 		}
 	}
 	switch corev1.PullPolicy(o.gatePullPolicy) {
 	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
 		return nil
 	}
-	return fmt.Errorf("--gate-image-pull-policy is %q: give Always, IfNotPresent or Never", o.gatePullPolicy)
+	return fmt.Errorf("--gate-image-pull-policy is %q: use Always, IfNotPresent or Never", o.gatePullPolicy)
 }
 
 // policyOptions returns the options of the policies from the flags.
@@ -125,7 +125,7 @@ func runCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Run the controller until it is told to stop",
+		Short: "Run the controller until it is stopped",
 		Example: `  # In the cluster, as the chart does it
   manager run --gate-image=ghcr.io/statefulsingleton/gate:v0.1.0
 
@@ -218,17 +218,17 @@ func newLogger(level, format string) (logr.Logger, error) {
 	switch format {
 	case "json":
 		c = zap.NewProductionConfig()
-		c.Sampling = nil // every handoff is told
+		c.Sampling = nil // each handoff must be in the log
 		c.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 		c.EncoderConfig.TimeKey = "time"
 	case "console":
 		c = zap.NewDevelopmentConfig()
 	default:
-		return logr.Logger{}, fmt.Errorf("--log-format is %q: give json or console", format)
+		return logr.Logger{}, fmt.Errorf("--log-format is %q: use json or console", format)
 	}
 	parsed, err := zapcore.ParseLevel(level)
 	if err != nil {
-		return logr.Logger{}, fmt.Errorf("--log-level is %q: give debug, info or error", level)
+		return logr.Logger{}, fmt.Errorf("--log-level is %q: use debug, info or error", level)
 	}
 	c.Level = zap.NewAtomicLevelAt(parsed)
 	c.DisableStacktrace = true

@@ -116,7 +116,7 @@ func stopController(ctx context.Context, c client.Client, name types.NamespacedN
 		return len(pods.Items) == 0, err
 	})
 	if wait.Interrupted(err) && len(pods.Items) > 0 {
-		return fmt.Errorf("pod %s of Deployment %s does not end; delete it by force if its node is off, and run this again: %w", pods.Items[0].Name, name, err)
+		return fmt.Errorf("pod %s of Deployment %s does not terminate. If its node is off, delete the pod by force, and run this command again: %w", pods.Items[0].Name, name, err)
 	}
 	return err
 }

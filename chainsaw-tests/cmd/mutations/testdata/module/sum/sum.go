@@ -1,4 +1,4 @@
-// Package sum is what the tests of the runner mutate.
+// Package sum is mutated by the tests.
 package sum
 
 // Add returns the sum.
