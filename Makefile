@@ -238,6 +238,9 @@ up: deps ## Start the local cluster: two nodes and Kyverno
 install: up images ## Install the chart from this checkout
 ifneq ($(CLUSTER),current)
 	for image in dist/images/*.tar; do $(cluster) load "$$image"; done
+	@# Helm refuses to upgrade a release whose last operation was interrupted, until the record of that operation is deleted.
+	$(in_cluster) kubectl delete secret --namespace statefulsingleton --ignore-not-found \
+		-l 'owner=helm,name=$(RELEASE),status in (pending-install,pending-upgrade,pending-rollback)'
 endif
 	$(in_cluster) helm upgrade --install $(RELEASE) charts/statefulsingleton \
 		--namespace statefulsingleton --create-namespace --wait --timeout 3m \
