@@ -24,14 +24,15 @@ func (c commands) attestCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attest NAME POD-UID",
 		Short: "Attest that a pod has terminated, if nothing else proves it",
-		Long: `attest states that the pod with the uid has terminated: none of its processes runs, and none will start
-again. The controller accepts that as a proof and starts the next pod. If it is not true, two pods run on the
-same data.
+		Long: `With attest, you state that the pod with the uid has terminated: none of its processes runs, and none will start
+again. The controller accepts the attestation as a proof of termination, and starts the next pod. If the attestation
+is false, two pods run on the same data.
 
-Use it for a pod whose kubelet cannot report, for example on a lost node. If the node is off, the taint
-node.kubernetes.io/out-of-service states that for all its pods. attest refuses a uid that the StatefulSingleton
-does not wait for, and a pod whose kubelet answers. It asks for confirmation.`,
-		Example: `  # The uid is in the message
+Use attest for a pod whose kubelet cannot report the termination, for example on a lost node. If the node is off,
+you can add the taint node.kubernetes.io/out-of-service to the node instead. The taint is valid for all pods of the
+node. attest refuses a uid that the StatefulSingleton does not wait for, and a pod whose kubelet can still report the
+termination. attest asks for confirmation.`,
+		Example: `  # Show the uid of the pod, and attest its termination
   kubectl stfs explain db -n prod
   kubectl stfs attest db 0e8c6d0a-6c2b-4c55-9d6c-6a0f2f4f7f10 -n prod
 
@@ -58,7 +59,8 @@ func (c commands) attest(ctx context.Context, in *cluster, s view, uid string, s
 	metav1.SetMetaDataAnnotation(&attested.ObjectMeta, v1.AttestAnnotation, uid)
 	for _, step := range s.decide(attested, c.clock.Now()).Steps {
 		if attestation, ok := step.(handoff.TakeAttestation); ok {
-			return errors.New(cmp.Or(in.amended(attestation.Refused), fmt.Sprintf("there is a proof that the pod with uid %s has terminated: an attestation is not needed", uid)))
+			return errors.New(cmp.Or(in.amended(attestation.Refused), fmt.Sprintf("the termination of the pod with uid %s is already proven, so no attestation is needed. To show the status, run: %s",
+				uid, s.kubectl("stfs status %s", s.Singleton.Name))))
 		}
 	}
 	if !sure {
@@ -69,24 +71,24 @@ func (c commands) attest(ctx context.Context, in *cluster, s view, uid string, s
 	if err := in.Patch(ctx, attested, client.MergeFrom(s.Singleton)); err != nil {
 		return fmt.Errorf("annotate StatefulSingleton %s: %w", fullName(s.Singleton), err)
 	}
-	return c.print("StatefulSingleton %s: you attested that pod %s has terminated. The controller accepts that, or refuses it with an event AttestationRefused. To follow it, run: %s\n",
+	return c.print("StatefulSingleton %s: you attested that pod %s has terminated. If the controller refuses the attestation, it creates event AttestationRefused. To follow the handoff, run: %s\n",
 		fullName(s.Singleton), s.podName(uid), s.kubectl("stfs status %s -w", s.Singleton.Name))
 }
 
 // makeSure asks the user to type the name of the pod.
 func (c commands) makeSure(s view, uid string) error {
 	if !c.asks() {
-		return errors.New("attest asks for confirmation, and there is no terminal. Make sure that the pod has terminated, and then use --yes")
+		return errors.New("attest asks for confirmation, but standard input is not a terminal. Make sure that the pod has terminated, and then use --yes")
 	}
 	name := s.podName(uid)
 	fmt.Fprintf(c.ErrOut, `You attest that pod %s of StatefulSingleton %s has terminated: none of its processes
-runs, and none will start again, also if its node returns. The controller accepts that as a proof
-and starts the next pod. If it is not true, two pods run on the same data.
+runs, and none will start again, even if its node returns. The controller accepts the attestation as
+a proof of termination, and starts the next pod. If the attestation is false, two pods run on the same data.
 
 To confirm, type the name of the pod: `, name, fullName(s.Singleton))
-	typed, _ := bufio.NewReader(c.In).ReadString('\n') // what is typed counts, also without a line's end
+	typed, _ := bufio.NewReader(c.In).ReadString('\n') // input without a final newline is valid
 	if strings.TrimSpace(typed) != name {
-		return errors.New("the name is different, so nothing was changed")
+		return fmt.Errorf("the typed name is not %s, so nothing was changed. To attest, run the command again and type the name of the pod", name)
 	}
 	return nil
 }

@@ -28,20 +28,20 @@ const oldestKubernetes = "1.33"
 // kyvernoVersions are the versions of Kyverno for which this version writes policies.
 var kyvernoVersions = []string{"1.18", "1.19"}
 
-// guards are the ends of the names of the chart's ValidatingAdmissionPolicies.
+// guards are the suffixes of the names of the chart's ValidatingAdmissionPolicies.
 var guards = []string{
 	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-events", "controller-pods",
 	"controller-policies", "controller-scale", "controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers",
 	"exempt-namespaces", "finalizer", "held", "marks", "record", "reports", "roll", "sidecar-image", "unreleased",
 }
 
-// ofTheChart are the labels of the chart's objects.
-var ofTheChart = client.MatchingLabels{"app.kubernetes.io/name": "statefulsingleton"}
+// chartLabels are the labels of the chart's objects.
+var chartLabels = client.MatchingLabels{"app.kubernetes.io/name": "statefulsingleton"}
 
 // check is a check of `kubectl stfs check`.
 type check struct {
 	name string
-	// run returns the result as text. The error says what is wrong and what to do. A Forbidden error means that the
+	// run returns the result as text. The error says what failed and what to do next. A Forbidden error means that the
 	// user cannot see the object.
 	run func(ctx context.Context, in *cluster) (found string, err error)
 }
@@ -50,8 +50,8 @@ func (c commands) checkCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
 		Short: "Check the cluster, Kyverno, the guards, the controller and your permissions",
-		Long: `check checks everything that StatefulSingletons depend on, and says what to do about failures. It checks your
-permissions in the namespace. If you cannot read an object, its state is unknown, which is not a failure.
+		Long: `check checks everything that StatefulSingletons need, and your permissions in the namespace. For each failure, check
+says what to do. If you cannot read an object, the result is "unknown", which is not a failure.
 
 The exit code is 1 if a check failed.`,
 		Example: `  kubectl stfs check -n prod`,
@@ -64,7 +64,7 @@ The exit code is 1 if a check failed.`,
 
 func (c commands) check(ctx context.Context, in *cluster) error {
 	if _, err := in.serverVersion(); unreached(err) || apierrors.IsUnauthorized(err) {
-		return err // each of them would say the same
+		return err // every check would fail with the same error
 	}
 	checks := []check{
 		{"Kubernetes", checkKubernetes},
@@ -73,8 +73,8 @@ func (c commands) check(ctx context.Context, in *cluster) error {
 		{"guards", checkGuards},
 		{"controller", c.checkController},
 	}
-	for _, r := range rights {
-		checks = append(checks, check{"rights: " + r.commands, r.check})
+	for _, p := range permissions {
+		checks = append(checks, check{"permissions: " + p.commands, p.check})
 	}
 	failed := 0
 	text := columns(func(row func(cells ...string)) {
@@ -83,7 +83,7 @@ func (c commands) check(ctx context.Context, in *cluster) error {
 			state := "ok"
 			switch {
 			case apierrors.IsForbidden(err):
-				state, found = "unknown", "you may not see it: "+err.Error()
+				state, found = "unknown", "you do not have permission to read the object: "+err.Error()
 			case err != nil:
 				failed++
 				state, found = "FAILED", err.Error()
@@ -107,10 +107,10 @@ func checkKubernetes(_ context.Context, in *cluster) (string, error) {
 	}
 	is, err := version.ParseGeneric(info.GitVersion)
 	if err != nil {
-		return "", fmt.Errorf("its version %q can't be read: %w", info.GitVersion, err)
+		return "", fmt.Errorf("cannot parse the version %q: %w. Make sure that it is %s or later", info.GitVersion, err, oldestKubernetes)
 	}
 	if !is.AtLeast(version.MustParseGeneric(oldestKubernetes)) {
-		return "", fmt.Errorf("it is %s: upgrade to %s or later, which has native sidecars and ValidatingAdmissionPolicies", info.GitVersion, oldestKubernetes)
+		return "", fmt.Errorf("version %s is not supported: upgrade to %s or later", info.GitVersion, oldestKubernetes)
 	}
 	return info.GitVersion, nil
 }
@@ -118,18 +118,18 @@ func checkKubernetes(_ context.Context, in *cluster) (string, error) {
 func checkDefinition(_ context.Context, in *cluster) (string, error) {
 	_, err := in.RESTMapper().RESTMapping(schema.GroupKind{Group: v1.GroupVersion.Group, Kind: "StatefulSingleton"}, v1.GroupVersion.Version)
 	if meta.IsNoMatchError(err) {
-		return "", fmt.Errorf("%s StatefulSingleton is not served: install the chart", v1.GroupVersion)
+		return "", fmt.Errorf("the API server does not serve %s StatefulSingleton: install the chart", v1.GroupVersion)
 	}
-	return fmt.Sprintf("%s StatefulSingleton is served", v1.GroupVersion), err
+	return fmt.Sprintf("the API server serves %s StatefulSingleton", v1.GroupVersion), err
 }
 
-// imageVersion returns the tag of an image, without a digest.
+// imageVersion matches the tag of an image, with or without a digest.
 var imageVersion = regexp.MustCompile(`:v?(\d+\.\d+)(\.\d+)?[^:/@]*(@|$)`)
 
 func checkKyverno(ctx context.Context, in *cluster) (string, error) {
 	_, err := in.RESTMapper().RESTMapping(schema.GroupKind{Group: "kyverno.io", Kind: "ClusterPolicy"}, "v1")
 	if meta.IsNoMatchError(err) {
-		return "", fmt.Errorf("kyverno.io/v1 ClusterPolicy is not served: install Kyverno %s", strings.Join(kyvernoVersions, " or "))
+		return "", fmt.Errorf("the API server does not serve kyverno.io/v1 ClusterPolicy: install Kyverno %s", strings.Join(kyvernoVersions, " or "))
 	}
 	if err != nil {
 		return "", err
@@ -147,7 +147,7 @@ func checkKyverno(ctx context.Context, in *cluster) (string, error) {
 		}
 		return kyvernoFound(in, d, containers[at].Image)
 	}
-	return "", errors.New("no Deployment of its admission controller is there: install it anew, or its policies change no pod")
+	return "", errors.New("the Deployment of the admission controller does not exist, so Kyverno injects no pod: install Kyverno again")
 }
 
 func kyvernoFound(in *cluster, d *appsv1.Deployment, image string) (string, error) {
@@ -156,20 +156,20 @@ func kyvernoFound(in *cluster, d *appsv1.Deployment, image string) (string, erro
 	case d.Status.AvailableReplicas == 0:
 		return "", fmt.Errorf("Deployment %s has no available pod, so no pod of a StatefulSingleton can be created. To show why, run: %s", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
 	case tag == nil:
-		return "", fmt.Errorf("the version of image %s can't be read: make sure that it is %s", image, strings.Join(kyvernoVersions, " or "))
+		return "", fmt.Errorf("cannot read the version of Kyverno from image %s: make sure that the version is %s", image, strings.Join(kyvernoVersions, " or "))
 	case !slices.Contains(kyvernoVersions, tag[1]):
-		return "", fmt.Errorf("%s is not supported: install %s", image, strings.Join(kyvernoVersions, " or "))
+		return "", fmt.Errorf("image %s is not supported: install Kyverno %s", image, strings.Join(kyvernoVersions, " or "))
 	}
-	return fmt.Sprintf("%s, %d available", image, d.Status.AvailableReplicas), nil
+	return fmt.Sprintf("image %s, %d available", image, d.Status.AvailableReplicas), nil
 }
 
 func checkGuards(ctx context.Context, in *cluster) (string, error) {
 	var policies admissionregistrationv1.ValidatingAdmissionPolicyList
-	if err := in.List(ctx, &policies, ofTheChart); err != nil {
+	if err := in.List(ctx, &policies, chartLabels); err != nil {
 		return "", err
 	}
 	var bindings admissionregistrationv1.ValidatingAdmissionPolicyBindingList
-	if err := in.List(ctx, &bindings, ofTheChart); err != nil {
+	if err := in.List(ctx, &bindings, chartLabels); err != nil {
 		return "", err
 	}
 	var missing []string
@@ -182,9 +182,9 @@ func checkGuards(ctx context.Context, in *cluster) (string, error) {
 		}
 	}
 	if len(missing) > 0 {
-		return "", fmt.Errorf("missing, or not bound: %s. Upgrade the chart with guards.enabled=true: where Kyverno or a person slips, nothing else refuses a second pod", strings.Join(missing, ", "))
+		return "", fmt.Errorf("not installed, or not bound: %s. Upgrade the chart with guards.enabled=true: without the guards, nothing rejects a pod that Kyverno does not inject", strings.Join(missing, ", "))
 	}
-	return fmt.Sprintf("all %d are bound", len(guards)), nil
+	return fmt.Sprintf("all %d guards are bound", len(guards)), nil
 }
 
 // denies returns true if the policy has a binding that denies requests.
@@ -196,11 +196,11 @@ func denies(bindings []admissionregistrationv1.ValidatingAdmissionPolicyBinding,
 
 func (c commands) checkController(ctx context.Context, in *cluster) (string, error) {
 	var deployments appsv1.DeploymentList
-	if err := in.List(ctx, &deployments, ofTheChart, client.MatchingLabels{"app.kubernetes.io/component": "controller"}); err != nil {
+	if err := in.List(ctx, &deployments, chartLabels, client.MatchingLabels{"app.kubernetes.io/component": "controller"}); err != nil {
 		return "", err
 	}
 	if len(deployments.Items) == 0 {
-		return "", errors.New("its Deployment is not there: install the chart")
+		return "", errors.New("the Deployment of the controller does not exist: install the chart")
 	}
 	var found []string
 	for i := range deployments.Items {
@@ -210,26 +210,26 @@ func (c commands) checkController(ctx context.Context, in *cluster) (string, err
 		}
 		found = append(found, fmt.Sprintf("Deployment %s, version %s, %d available", fullName(d), d.Labels["app.kubernetes.io/version"], d.Status.AvailableReplicas))
 	}
-	return fmt.Sprintf("%s; this plugin is version %s", strings.Join(found, "; "), c.version), nil
+	return fmt.Sprintf("%s; this plugin has version %s", strings.Join(found, "; "), c.version), nil
 }
 
-// right is a permission that commands need.
-type right struct {
+// permission is a permission that commands need.
+type permission struct {
 	group, resource string
 	verbs           []string
 }
 
 // scope returns the namespace of the permission; empty for nodes.
-func (r right) scope(namespace string) string {
-	if r.resource == "nodes" {
+func (p permission) scope(namespace string) string {
+	if p.resource == "nodes" {
 		return ""
 	}
 	return namespace
 }
 
-// rights are the permissions that commands need.
-var rights = []commandRights{
-	{"status, explain", []right{
+// permissions are the permissions that commands need.
+var permissions = []commandPermissions{
+	{"status, explain", []permission{
 		{v1.GroupVersion.Group, "statefulsingletons", []string{"get", "list", "watch"}},
 		{"", "pods", []string{"get", "list", "watch"}},
 		{"", "persistentvolumeclaims", []string{"get"}},
@@ -238,20 +238,20 @@ var rights = []commandRights{
 		{"apps", "statefulsets", []string{"get"}},
 		{"policy", "poddisruptionbudgets", []string{"list"}},
 	}},
-	{"plan", []right{{"", "nodes", []string{"get"}}}},
-	{"inject", []right{{"", "pods", []string{"create"}}}},
-	{"handover, attest", []right{{v1.GroupVersion.Group, "statefulsingletons", []string{"patch"}}}},
+	{"plan", []permission{{"", "nodes", []string{"get"}}}},
+	{"inject", []permission{{"", "pods", []string{"create"}}}},
+	{"handover, attest", []permission{{v1.GroupVersion.Group, "statefulsingletons", []string{"patch"}}}},
 }
 
-type commandRights struct {
+type commandPermissions struct {
 	commands string
-	needs    []right
+	needs    []permission
 }
 
 // check asks the API server for each permission.
-func (r commandRights) check(ctx context.Context, in *cluster) (string, error) {
+func (p commandPermissions) check(ctx context.Context, in *cluster) (string, error) {
 	var missing []string
-	for _, need := range r.needs {
+	for _, need := range p.needs {
 		for _, verb := range need.verbs {
 			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 				ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -259,19 +259,19 @@ func (r commandRights) check(ctx context.Context, in *cluster) (string, error) {
 				},
 			}}
 			if err := in.Create(ctx, review); err != nil {
-				return "", fmt.Errorf("ask for the right to %s %s: %w", verb, need.resource, err)
+				return "", fmt.Errorf("check your permission to %s %s: %w", verb, need.resource, err)
 			}
 			if !review.Status.Allowed {
 				text := verb + " " + need.resource
 				if need.scope(in.namespace) == "" {
-					text += " (a right in the whole cluster)"
+					text += " (in the whole cluster)"
 				}
 				missing = append(missing, text)
 			}
 		}
 	}
 	if len(missing) > 0 {
-		return "", fmt.Errorf("in namespace %s you may not %s: ask an administrator for it", in.namespace, strings.Join(missing, ", "))
+		return "", fmt.Errorf("you do not have all permissions for namespace %s. Ask an administrator for permission to %s", in.namespace, strings.Join(missing, ", "))
 	}
-	return "you have them in namespace " + in.namespace, nil
+	return "granted in namespace " + in.namespace, nil
 }

@@ -30,9 +30,9 @@ type cluster struct {
 	client.WithWatch
 	// namespace is the value of --namespace, or the namespace of the context.
 	namespace string
-	// named: the user gave --namespace.
+	// named: the user set --namespace.
 	named bool
-	// where are the flags that select the cluster, for commands.
+	// where has the flags that select the cluster, for printed commands.
 	where string
 	// serverVersion returns the version of Kubernetes.
 	serverVersion func() (*version.Info, error)
@@ -47,7 +47,7 @@ func connect(flags kubectlFlags, warnings io.Writer) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the namespace: %w", err)
 	}
-	config.QPS = -1 // the API server's priority and fairness decides who waits
+	config.QPS = -1 // API Priority and Fairness limits the requests
 	config.WarningHandler = rest.NewWarningWriter(warnings, rest.WarningWriterOptions{Deduplicate: true})
 	scheme, err := newScheme()
 	if err != nil {
@@ -68,7 +68,7 @@ func connect(flags kubectlFlags, warnings io.Writer) (*cluster, error) {
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("make a scheme of the kinds: %w", err)
+		return nil, fmt.Errorf("create the scheme: %w", err)
 	}
 	return scheme, nil
 }
@@ -78,31 +78,31 @@ func (c *cluster) kubectl(format string, args ...any) string {
 	return fmt.Sprintf("kubectl "+format, args...) + c.where
 }
 
-// amended adds the flags of the cluster to a message whose commands lack them. The controller writes the same
-// messages into the status.
+// amended adds the flags of the cluster to a message of the controller. The commands in the message lack the flags,
+// because the controller also writes the message into the status.
 func (c *cluster) amended(message string) string {
 	if c.where == "" || !strings.Contains(message, "kubectl ") {
 		return message
 	}
-	return fmt.Sprintf("%s (add%s to what it has you run)", message, c.where)
+	return fmt.Sprintf("%s (add%s to each kubectl command in this message)", message, c.where)
 }
 
-// helpful adds to an error of the API server what to do.
+// helpful adds the next step to an error of the API server.
 func (c *cluster) helpful(err error) error {
 	switch {
 	case unreached(err):
-		return fmt.Errorf("the cluster can't be reached: %w. See whether `%s` reaches it, or name another cluster with --context", err, c.kubectl("version"))
+		return fmt.Errorf("cannot reach the API server: %w. Check the connection with `%s`, or select another cluster with --context", err, c.kubectl("version"))
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("the cluster does not know who you are: %w. Renew the credentials of your kubeconfig, or name another cluster with --context", err)
+		return fmt.Errorf("the API server rejected your credentials: %w. Renew the credentials in your kubeconfig, or select another cluster with --context", err)
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("the cluster knows no StatefulSingleton: install the chart there, or name another cluster with --context. `%s` says what else is missing: %w", c.check(), err)
+		return fmt.Errorf("the API server does not serve StatefulSingletons: %w. Install the chart, or select another cluster with --context. To check all requirements, run: %s", err, c.check())
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w. `%s` says whether your rights suffice", err, c.check())
+		return fmt.Errorf("%w. To check your permissions, run: %s", err, c.check())
 	}
 	return err
 }
 
-// check returns the command that shows what is missing.
+// check returns the command that checks the installation and the permissions of the user.
 func (c *cluster) check() string { return c.kubectl("stfs check -n %s", c.namespace) }
 
 // unreached returns true if the API server did not answer. An interrupt of the user does not count.
@@ -118,18 +118,18 @@ func (c *cluster) find(ctx context.Context, name string) (*v1.StatefulSingleton,
 	if !apierrors.IsNotFound(err) {
 		return singleton, err
 	}
-	there, err := c.list(ctx, c.namespace)
+	existing, err := c.list(ctx, c.namespace)
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(there))
-	for i := range there {
-		names[i] = there[i].Name
+	names := make([]string, len(existing))
+	for i := range existing {
+		names[i] = existing[i].Name
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("there is no StatefulSingleton %s: namespace %s has none at all. Name another with -n; `%s` shows those of all", name, c.namespace, c.kubectl("stfs status -A"))
+		return nil, fmt.Errorf("StatefulSingleton %s does not exist: namespace %s has no StatefulSingletons. Set another namespace with -n. To list all namespaces, run: %s", name, c.namespace, c.kubectl("stfs status -A"))
 	}
-	return nil, fmt.Errorf("there is no StatefulSingleton %s in namespace %s, which has: %s", name, c.namespace, strings.Join(names, ", "))
+	return nil, fmt.Errorf("StatefulSingleton %s does not exist in namespace %s. The namespace has: %s", name, c.namespace, strings.Join(names, ", "))
 }
 
 // list reads the singletons of a namespace, or of all namespaces.
@@ -148,6 +148,7 @@ type view struct {
 	nodesHidden bool
 }
 
+// look reads the Snapshot of a singleton. If the user cannot read nodes, look assumes that nodes are Ready.
 func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (view, error) {
 	reader := &hidingNodes{Reader: c}
 	snapshot, err := observe.Observer{Client: reader, Live: reader}.Observe(ctx, singleton)
@@ -179,7 +180,7 @@ func (c *cluster) lookAt(ctx context.Context, name string) (view, error) {
 	return c.look(ctx, singleton)
 }
 
-// hidingNodes ignores that the user cannot read nodes, which is common for users with access to one namespace.
+// hidingNodes reports a node as not found if the user cannot read nodes. Many users have access to one namespace only.
 type hidingNodes struct {
 	client.Reader
 	hidden atomic.Bool

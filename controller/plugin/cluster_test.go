@@ -35,8 +35,7 @@ func file(t *testing.T, name, text string) string {
 	return path
 }
 
-// Context and namespace are those that kubectl would take, and what the commands tell to
-// run takes the same.
+// The plugin selects the same context and namespace as kubectl. The commands that it prints select the same context.
 func TestConnect(t *testing.T) {
 	t.Setenv("KUBECONFIG", file(t, "config", kubeconfig))
 	other := file(t, "other", strings.ReplaceAll(kubeconfig, "namespace: shop", "namespace: elsewhere"))
@@ -47,13 +46,13 @@ func TestConnect(t *testing.T) {
 		wantWhere     string
 		wantErr       string
 	}{
-		"the current context's":       {"", "shop", false, "", ""},
-		"another context's":           {"--context=production", "prod", false, " --context=production", ""},
-		"a context that names none":   {"--context=plain", "default", false, " --context=plain", ""},
-		"a flag's":                    {"-n cache", "cache", true, "", ""},
-		"a flag's, of another":        {"--context=production --namespace=cache", "cache", true, " --context=production", ""},
-		"another file's":              {"--kubeconfig=" + other, "elsewhere", false, " --kubeconfig=" + other, ""},
-		"a context that is not there": {"--context=nowhere", "", false, "", `find the cluster: context "nowhere" does not exist`},
+		"of the current context":      {"", "shop", false, "", ""},
+		"of another context":          {"--context=production", "prod", false, " --context=production", ""},
+		"a context without namespace": {"--context=plain", "default", false, " --context=plain", ""},
+		"of a flag":                   {"-n cache", "cache", true, "", ""},
+		"of a flag, other context":    {"--context=production --namespace=cache", "cache", true, " --context=production", ""},
+		"of another kubeconfig":       {"--kubeconfig=" + other, "elsewhere", false, " --kubeconfig=" + other, ""},
+		"a context that is missing":   {"--context=nowhere", "", false, "", `find the cluster: context "nowhere" does not exist`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,30 +71,30 @@ func TestConnect(t *testing.T) {
 				t.Fatal(err)
 			}
 			if in.namespace != tc.wantNamespace || in.named != tc.wantNamed || in.where != tc.wantWhere {
-				t.Errorf("namespace %s, named by a flag: %t, by %q; want %s, %t, %q",
+				t.Errorf("namespace %s, set by a flag: %t, flags %q; want %s, %t, %q",
 					in.namespace, in.named, in.where, tc.wantNamespace, tc.wantNamed, tc.wantWhere)
 			}
 		})
 	}
 }
 
-// Flags are repeated as a shell reads them, and no secret is.
+// Printed commands repeat the flags, quoted for a shell, but no secrets.
 func TestWhere(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		args []string
 		want string
 	}{
-		"none":           {nil, ""},
-		"a space":        {[]string{"--kubeconfig", "/home/me/my clusters/config"}, " --kubeconfig='/home/me/my clusters/config'"},
-		"a quote":        {[]string{"--context", "it's"}, ` --context='it'\''s'`},
-		"a variable":     {[]string{"--context", "$HOME"}, " --context='$HOME'"},
-		"a tilde":        {[]string{"--kubeconfig", "~/config"}, " --kubeconfig='~/config'"},
-		"a cloud's name": {[]string{"--context=arn:aws:eks:eu-west-1:1:cluster/db"}, " --context=arn:aws:eks:eu-west-1:1:cluster/db"},
-		"several":        {[]string{"-s", "https://192.0.2.1:6443", "--insecure-skip-tls-verify"}, " --insecure-skip-tls-verify=true --server=https://192.0.2.1:6443"},
-		"somebody else":  {[]string{"--as=me", "--as-group=a", "--as-group=b c"}, " --as=me --as-group=a --as-group='b c'"},
-		"a secret":       {[]string{"--token=secret", "--context=staging"}, " --context=staging"},
-		"what is theirs": {[]string{"-n", "prod", "--request-timeout=5s"}, ""},
+		"none":          {nil, ""},
+		"a space":       {[]string{"--kubeconfig", "/home/me/my clusters/config"}, " --kubeconfig='/home/me/my clusters/config'"},
+		"a quote":       {[]string{"--context", "it's"}, ` --context='it'\''s'`},
+		"a variable":    {[]string{"--context", "$HOME"}, " --context='$HOME'"},
+		"a tilde":       {[]string{"--kubeconfig", "~/config"}, " --kubeconfig='~/config'"},
+		"an ARN":        {[]string{"--context=arn:aws:eks:eu-west-1:1:cluster/db"}, " --context=arn:aws:eks:eu-west-1:1:cluster/db"},
+		"several":       {[]string{"-s", "https://192.0.2.1:6443", "--insecure-skip-tls-verify"}, " --insecure-skip-tls-verify=true --server=https://192.0.2.1:6443"},
+		"impersonation": {[]string{"--as=me", "--as-group=a", "--as-group=b c"}, " --as=me --as-group=a --as-group='b c'"},
+		"a secret":      {[]string{"--token=secret", "--context=staging"}, " --context=staging"},
+		"not repeated":  {[]string{"-n", "prod", "--request-timeout=5s"}, ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -110,23 +109,23 @@ func TestWhere(t *testing.T) {
 	}
 }
 
-// If no API server answers, or if it rejects the credentials, each command says what to do. check does the same,
-// instead of a line for each check.
+// If no API server answers, or if it rejects the credentials, each command says what to do next. Also check prints one
+// error, instead of one line for each check.
 func TestUnanswered(t *testing.T) {
-	away := httptest.NewServer(http.NotFoundHandler())
-	away.Close()
-	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "who are you?", http.StatusUnauthorized)
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	rejecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 	}))
-	t.Cleanup(refusing.Close)
+	t.Cleanup(rejecting.Close)
 	tests := map[string]struct{ server, wantBegin, wantEnd string }{
-		"away": {
-			away.URL, "the cluster can't be reached: ",
-			". See whether `kubectl version --context=production` reaches it, or name another cluster with --context",
+		"no answer": {
+			closed.URL, "cannot reach the API server: ",
+			". Check the connection with `kubectl version --context=production`, or select another cluster with --context",
 		},
-		"refusing": {
-			refusing.URL, "the cluster does not know who you are: ",
-			". Renew the credentials of your kubeconfig, or name another cluster with --context",
+		"rejected": {
+			rejecting.URL, "the API server rejected your credentials: ",
+			". Renew the credentials in your kubeconfig, or select another cluster with --context",
 		},
 	}
 	lines := []string{
@@ -142,24 +141,24 @@ func TestUnanswered(t *testing.T) {
 				root.SetArgs(append(strings.Fields(line), "--context=production"))
 				err := root.ExecuteContext(t.Context())
 				if err == nil || !strings.HasPrefix(err.Error(), tc.wantBegin) || !strings.HasSuffix(err.Error(), tc.wantEnd) {
-					t.Errorf("error %v, want %q first and %q last", err, tc.wantBegin, tc.wantEnd)
+					t.Errorf("error %v, want it to begin with %q and to end with %q", err, tc.wantBegin, tc.wantEnd)
 				}
 				if out.Len() > 0 {
-					t.Errorf("and it writes:\n%s", out)
+					t.Errorf("stdout %q, want nothing", out)
 				}
 			})
 		}
 	}
 }
 
-// A manifest that can't be fetched says nothing of the cluster.
-func TestManifestAway(t *testing.T) {
-	t.Parallel() // what fetches it tries for two seconds
-	away := httptest.NewServer(http.NotFoundHandler())
-	away.Close()
+// If a manifest cannot be fetched, the error names the manifest, and not the API server.
+func TestManifestUnreachable(t *testing.T) {
+	t.Parallel() // the fetch is retried for two seconds
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
 	s := newStage(t, "running", answers{})
-	err := s.run(t.Context(), "inject -f "+away.URL+"/pod.yaml")
-	if want := "read " + away.URL + "/pod.yaml: "; err == nil || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("error %v, want %q first", err, want)
+	err := s.run(t.Context(), "inject -f "+closed.URL+"/pod.yaml")
+	if want := "read " + closed.URL + "/pod.yaml: "; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want it to begin with %q", err, want)
 	}
 }

@@ -43,10 +43,10 @@ func (c commands) completeNameAndUID(cmd *cobra.Command, args []string, typed st
 	})
 }
 
-// complete reads completions from the cluster, with a time limit that suits a key press.
+// complete reads completions from the cluster. The time limit is short, because the user waits after a key press.
 func (c commands) complete(ctx context.Context, offer func(context.Context, *cluster) ([]cobra.Completion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
-	const patience = 3 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	const timeLimit = 3 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
 	in, err := c.connect(c.flags)
 	if err != nil {
@@ -92,6 +92,6 @@ func completeOutput(cmd *cobra.Command, values ...cobra.Completion) {
 
 func completeFlag(cmd *cobra.Command, flag string, offer cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, offer); err != nil {
-		panic(fmt.Sprintf("flag --%s of %s: %v", flag, cmd.Name(), err)) // it exists
+		panic(fmt.Sprintf("flag --%s of %s: %v", flag, cmd.Name(), err)) // the flag exists
 	}
 }

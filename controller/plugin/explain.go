@@ -22,8 +22,8 @@ func (c commands) explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain NAME",
 		Short: "Explain why a StatefulSingleton is not Ready, and which commands help",
-		Long: `explain says why a StatefulSingleton is not Ready, or why its next pod would not be held, and prints commands
-that help. It reads the cluster itself, so it works while the controller is down.`,
+		Long: `explain says why a StatefulSingleton is not Ready, or why the next pod would not be held. It also prints commands
+that help. explain reads the cluster itself, so it works while the controller is down.`,
 		Example: `  kubectl stfs explain db -n prod`,
 		Args:    takes(1, 1), ValidArgsFunction: c.completeName,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
@@ -42,7 +42,7 @@ type help struct{ to, command string }
 // explanation is the state of a singleton, with commands that help.
 type explanation struct {
 	headline string
-	says     []string
+	texts    []string
 	helps    []help
 }
 
@@ -51,16 +51,16 @@ func explain(s view, now time.Time) string {
 	e := s.explanation(now)
 	installed := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionPolicyInstalled)
 	if s.Singleton.DeletionTimestamp.IsZero() && (installed == nil || installed.Status != metav1.ConditionTrue) {
-		e.says = append(e.says, "Pods that are created now are not known to be held: "+s.in.amended(policyMessage(installed)))
+		e.texts = append(e.texts, "No dry-run has shown that new pods are held: "+s.in.amended(policyMessage(installed)))
 		e.helps = append(e.helps, s.check())
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "StatefulSingleton %s %s\n", fullName(s.Singleton), e.headline)
-	for _, sentence := range e.says {
-		fmt.Fprintf(&b, "\n%s\n", sentence)
+	for _, text := range e.texts {
+		fmt.Fprintf(&b, "\n%s\n", text)
 	}
 	if len(e.helps) > 0 {
-		b.WriteString("\nWhat helps:\n")
+		b.WriteString("\nCommands that help:\n")
 	}
 	for _, h := range slices.Compact(e.helps) {
 		fmt.Fprintf(&b, "  to %s:\n      %s\n", h.to, h.command)
@@ -70,7 +70,7 @@ func explain(s view, now time.Time) string {
 
 func policyMessage(c *metav1.Condition) string {
 	if c == nil {
-		return "the controller has not said anything about it yet"
+		return "the controller has not set condition PolicyInstalled yet"
 	}
 	return c.Message
 }
@@ -79,39 +79,40 @@ func (s view) explanation(now time.Time) explanation {
 	if !s.Singleton.DeletionTimestamp.IsZero() {
 		return s.deleting(now)
 	}
-	told := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionReady)
-	status, stale := s.Singleton.Status, told == nil
+	reported := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionReady)
+	status, stale := s.Singleton.Status, reported == nil
 	if !s.nodesHidden {
 		plan := handoff.Decide(s.Snapshot, now)
 		status = plan.Status
-		stale = told == nil || !plan.StatusCanWait && told.Reason != string(plan.Outcome) && !aboutPolicy(s.Singleton, told)
+		stale = reported == nil || !plan.StatusCanWait && reported.Reason != string(plan.Outcome) && !aboutPolicy(s.Singleton, reported)
 	}
 	e := explanation{headline: "is not Ready"}
 	if is := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); is != nil {
 		outcome := handoff.Outcome(is.Reason)
-		proven := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionPolicyInstalled)
-		ready := is.Status == metav1.ConditionTrue && (proven || outcome != handoff.NoPods) // the first pod has to be held
+		installed := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionPolicyInstalled)
+		ready := is.Status == metav1.ConditionTrue && (installed || outcome != handoff.NoPods) // without a policy, the first pod is not held
 		if ready {
 			e.headline = "is Ready"
 		}
 		e.headline += ": " + is.Reason
-		said := status.Message
-		if told := s.Singleton.Status.Message; strings.HasPrefix(told, said+"; can't ") {
-			said = told // a write of the controller's is refused
+		message := status.Message
+		if reported := s.Singleton.Status.Message; strings.HasPrefix(reported, message+"; can't ") {
+			message = reported // it has the error of a write of the controller
 		}
-		e.says = append(e.says, s.in.amended(said))
+		e.texts = append(e.texts, s.in.amended(message))
 		if !ready || outcome == handoff.AwaitingHandover {
 			e.helps = s.helps(outcome, status.Phase == v1.PhaseFailed)
 		}
 	}
 	if stale {
-		e.says = append(e.says, staleMessage)
+		e.texts = append(e.texts, staleMessage)
 		e.helps = append(e.helps, s.check())
 	}
 	return e
 }
 
-const staleMessage = "The status does not say so. If that lasts longer than a few seconds, the controller does not run."
+const staleMessage = "The status of the StatefulSingleton does not report this yet. " +
+	"If the status does not change within a few seconds, the controller does not run."
 
 // aboutPolicy returns true if the condition Ready has the reason of PolicyInstalled, as before the first pod.
 func aboutPolicy(singleton *v1.StatefulSingleton, ready *metav1.Condition) bool {
@@ -122,20 +123,22 @@ func aboutPolicy(singleton *v1.StatefulSingleton, ready *metav1.Condition) bool 
 func (s view) deleting(now time.Time) explanation {
 	e := explanation{headline: "is being deleted"}
 	if s.nodesHidden {
-		e.says = []string{"What it waits for, if anything, its events tell: you may not read nodes, on which that hangs."}
-		e.helps = []help{{"read them", s.kubectl("describe stfs %s", s.Singleton.Name)}}
+		e.texts = []string{"You do not have permission to read nodes, so this command cannot show what the deletion waits for. " +
+			"The events of the StatefulSingleton show it."}
+		e.helps = []help{{"show the events", s.kubectl("describe stfs %s", s.Singleton.Name)}}
 		return e
 	}
 	keep, message := handoff.KeptWhileDeleting(s.Snapshot, now)
-	if told := s.Singleton.Status.Message; message == "" && strings.HasPrefix(told, "the StatefulSingleton can't be removed yet: ") {
-		message = told
+	if reported := s.Singleton.Status.Message; message == "" && strings.HasPrefix(reported, "the StatefulSingleton can't be removed yet: ") {
+		message = reported
 	}
 	if message == "" {
-		e.says = []string{"Nothing keeps it: it goes as soon as the controller sees it. If that lasts longer than a few seconds, the controller does not run."}
+		e.texts = []string{"Nothing blocks the deletion, and the controller removes the StatefulSingleton within seconds. " +
+			"If the StatefulSingleton stays longer, the controller does not run."}
 		e.helps = []help{s.check()}
 		return e
 	}
-	e.says = []string{s.in.amended(message)}
+	e.texts = []string{s.in.amended(message)}
 	for _, ref := range keep {
 		if pod := s.pod(ref.UID); pod != nil && handoff.Going(pod) {
 			e.helps = append(e.helps, s.attestations(ref.UID)...)
@@ -155,14 +158,14 @@ func (s view) kubectl(format string, args ...any) string {
 // helps returns the commands that help with an outcome. stuck: the handoff may not continue without a person.
 func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 	name := s.Singleton.Name
-	follow := help{"follow it", s.kubectl("stfs status %s -w", name)}
+	follow := help{"follow the handoff", s.kubectl("stfs status %s -w", name)}
 	switch outcome {
 	case handoff.Released, handoff.Retiring, handoff.RetiringCold, handoff.Adopted, handoff.HolderEnded:
 		return []help{follow}
 	case handoff.AwaitingPod:
-		return []help{{"see why none comes", s.kubectl("get events --field-selector reason=FailedCreate")}}
+		return []help{{"show why no pod is created", s.kubectl("get events --field-selector reason=FailedCreate")}}
 	case handoff.WarmingUp, handoff.StandbyNotWarm:
-		return s.aboutPods(handoff.Standby, "see what it waits for", "describe pod %s")
+		return s.aboutPods(handoff.Standby, "show what the pod waits for", "describe pod %s")
 	case handoff.Starting, handoff.HolderNotReady:
 		if helps := s.aboutLostNode(s.Singleton.Status.ActivePodUID); helps != nil {
 			return helps
@@ -172,10 +175,10 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 	case handoff.Rolling:
 		return s.aboutDeployments()
 	case handoff.AwaitingHandover:
-		if len(s.StatefulSets) > 0 { // that goes on only once the holder was deleted
-			return s.aboutPods(handoff.Holder, "have the warm one take over", "delete pod %s")
+		if len(s.StatefulSets) > 0 { // a StatefulSet continues only after the holder is deleted
+			return s.aboutPods(handoff.Holder, "replace the holder with the warm pod", "delete pod %s")
 		}
-		return []help{{"have it take over", s.kubectl("stfs handover %s", name)}}
+		return []help{{"replace the holder with the warm pod", s.kubectl("stfs handover %s", name)}}
 	case handoff.HolderStopping, handoff.HolderLost:
 		helps := s.attestations(s.Singleton.Status.ActivePodUID)
 		if len(helps) == 0 || !stuck && s.lostNode(s.Singleton.Status.ActivePodUID) == nil {
@@ -183,21 +186,21 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 		}
 		return helps
 	case handoff.SeveralRun:
-		return s.aboutRunners()
+		return s.deleteUnrecorded()
 	case handoff.Overlapping:
-		return []help{{"see which selectors pick the same pods", s.kubectl("get stfs -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.selector")}}
-	case handoff.NoPods, handoff.HolderReady: // nothing to help with
+		return []help{{"show which selectors match the same pods", s.kubectl("get stfs -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.selector")}}
+	case handoff.NoPods, handoff.HolderReady: // no command helps
 	}
 	return nil
 }
 
-func (s view) check() help { return help{"see what is missing", s.kubectl("stfs check")} }
+func (s view) check() help { return help{"check the installation", s.kubectl("stfs check")} }
 
-// attestations returns the commands with which a person states that the node is off, or attests the termination of the pod.
-// It returns none that the controller would refuse.
+// attestations returns the commands with which a person states that the node is off, or attests the termination of the
+// pod. It leaves out an attestation that the controller would refuse.
 func (s view) attestations(uid types.UID) []help {
 	helps := s.aboutLostNode(uid)
-	if s.believed(uid) {
+	if s.acceptsAttestation(uid) {
 		helps = append(helps, s.attest(uid))
 	}
 	return helps
@@ -210,8 +213,8 @@ func (s view) aboutLostNode(uid types.UID) []help {
 		return nil
 	}
 	return []help{
-		{"see since when node " + node.Name + " does not answer", s.in.kubectl("describe node %s", node.Name)},
-		{"state that node " + node.Name + " is off, after you made sure", handoff.TaintCommand(node) + s.in.where},
+		{"show since when node " + node.Name + " does not answer", s.in.kubectl("describe node %s", node.Name)},
+		{"state that node " + node.Name + " is off, after you made sure that the node is off", handoff.TaintCommand(node) + s.in.where},
 	}
 }
 
@@ -224,11 +227,11 @@ func (s view) lostNode(uid types.UID) *corev1.Node {
 }
 
 func (s view) attest(uid types.UID) help {
-	return help{"attest that pod " + s.podName(string(uid)) + " has terminated, after you made sure", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
+	return help{"attest that pod " + s.podName(string(uid)) + " has terminated, after you made sure that none of its processes runs", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
 }
 
-// believed returns true if the controller would accept an attestation of the pod with the UID.
-func (s view) believed(uid types.UID) bool {
+// acceptsAttestation returns true if the controller would accept an attestation of the pod with the UID.
+func (s view) acceptsAttestation(uid types.UID) bool {
 	attested := s.Singleton.DeepCopy()
 	metav1.SetMetaDataAnnotation(&attested.ObjectMeta, v1.AttestAnnotation, string(uid))
 	return !slices.ContainsFunc(s.decide(attested, time.Time{}).Steps, func(step handoff.Step) bool {
@@ -237,15 +240,16 @@ func (s view) believed(uid types.UID) bool {
 	})
 }
 
-// aboutRunners returns the commands that delete all running pods but one.
-func (s view) aboutRunners() (helps []help) {
+// deleteUnrecorded returns a command for each pod that the record does not name: it deletes the pod, or attests its
+// termination.
+func (s view) deleteUnrecorded() (helps []help) {
 	for _, is := range handoff.Classify(s.Snapshot) {
 		switch {
 		case is.Role != handoff.Unrecorded:
 		case handoff.Going(is.Pod):
 			helps = append(helps, s.attestations(is.Pod.UID)...)
 		default:
-			helps = append(helps, help{"delete pod " + is.Pod.Name + ", if another pod is the one to keep", s.kubectl("delete pod %s", is.Pod.Name)})
+			helps = append(helps, help{"delete pod " + is.Pod.Name + ", if you keep another pod", s.kubectl("delete pod %s", is.Pod.Name)})
 		}
 	}
 	return helps
@@ -268,7 +272,7 @@ func (s view) aboutDeployments() (helps []help) {
 		names[deployment.Name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		helps = append(helps, help{"see why the pod does not come", s.kubectl("describe deployment %s", name)})
+		helps = append(helps, help{"show why no new pod is created", s.kubectl("describe deployment %s", name)})
 	}
 	return helps
 }

@@ -11,8 +11,8 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// calm is how long to wait after a change, to show several changes at once.
-const calm = 100 * time.Millisecond
+// debounce is how long to wait after a change, to show several changes at once.
+const debounce = 100 * time.Millisecond
 
 // follow shows the singletons of a namespace after each change of them or their pods, until ctx ends.
 func (c *cluster) follow(ctx context.Context, namespace string, show func() error) error {
@@ -20,7 +20,7 @@ func (c *cluster) follow(ctx context.Context, namespace string, show func() erro
 		if err := c.followOnce(ctx, namespace, show); err != nil && ctx.Err() == nil {
 			return err
 		}
-		select { // lest one that ends each watch at once be asked without end
+		select { // limits the rate of new watches if the API server ends each watch at once
 		case <-ctx.Done():
 		case <-time.After(time.Second):
 		}
@@ -68,7 +68,7 @@ func change(ctx context.Context, singletons, pods <-chan watch.Event) bool {
 			return false
 		}
 		if settled == nil {
-			settled = time.After(calm)
+			settled = time.After(debounce)
 		}
 	}
 }

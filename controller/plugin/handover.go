@@ -18,11 +18,12 @@ func (c commands) handoverCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "handover NAME",
 		Short: "Request a handoff from the holder to another pod",
-		Long: `handover requests that the controller replaces the holder once. If spec.handoff is Manual and a pod waits, that
-pod takes over. Otherwise the controller rolls the owning Deployment. The holder stops when the next pod is warm.
+		Long: `handover asks the controller to replace the holder once. If spec.handoff is Manual and a standby waits for a request,
+the standby takes over. Otherwise the controller starts a rollout of the owning Deployment. The holder stops when
+the next pod is warm.
 
-handover does not wait. If no pod can be warm beside the holder, for example in a StatefulSet, it changes nothing
-and says why.`,
+handover does not wait for the handoff. If no pod can be warm beside the holder, for example in a StatefulSet,
+handover writes nothing and fails with the reason.`,
 		Example: `  kubectl stfs handover db -n prod
   kubectl stfs status db -n prod -w`,
 		Args: takes(1, 1), ValidArgsFunction: c.completeName,
@@ -39,20 +40,22 @@ and says why.`,
 func (c commands) handover(ctx context.Context, in *cluster, s view) error {
 	switch {
 	case !s.Singleton.DeletionTimestamp.IsZero():
-		return fmt.Errorf("StatefulSingleton %s is being deleted, and hands nothing over any more", fullName(s.Singleton))
+		return fmt.Errorf("StatefulSingleton %s is being deleted, so no handoff is possible. To show what the deletion waits for, run: %s",
+			fullName(s.Singleton), s.kubectl("stfs explain %s", s.Singleton.Name))
 	case s.Singleton.Status.ActivePodUID == "":
-		return fmt.Errorf("nobody holds StatefulSingleton %s, so there is nothing to hand over", fullName(s.Singleton))
+		return fmt.Errorf("StatefulSingleton %s has no holder, so there is no pod to replace. To show what the StatefulSingleton waits for, run: %s",
+			fullName(s.Singleton), s.kubectl("stfs explain %s", s.Singleton.Name))
 	}
 	now := c.clock.Now()
-	asked := s.Singleton.DeepCopy()
-	metav1.SetMetaDataAnnotation(&asked.ObjectMeta, v1.HandoverAnnotation, now.UTC().Format(time.RFC3339Nano))
-	if done := s.decide(asked, now).Status.Handover; done != nil && done.Value == asked.Annotations[v1.HandoverAnnotation] && done.Refused != "" {
+	requested := s.Singleton.DeepCopy()
+	metav1.SetMetaDataAnnotation(&requested.ObjectMeta, v1.HandoverAnnotation, now.UTC().Format(time.RFC3339Nano))
+	if done := s.decide(requested, now).Status.Handover; done != nil && done.Value == requested.Annotations[v1.HandoverAnnotation] && done.Refused != "" {
 		return errors.New(in.amended(done.Refused))
 	}
-	if err := in.Patch(ctx, asked, client.MergeFrom(s.Singleton)); err != nil {
+	if err := in.Patch(ctx, requested, client.MergeFrom(s.Singleton)); err != nil {
 		return fmt.Errorf("annotate StatefulSingleton %s: %w", fullName(s.Singleton), err)
 	}
-	return c.print("StatefulSingleton %s: pod %s is to be replaced once another one is warm. To follow it: %s\n",
+	return c.print("StatefulSingleton %s: the controller replaces pod %s when another pod is warm. To follow the handoff, run: %s\n",
 		fullName(s.Singleton), s.Singleton.Status.ActivePod, s.kubectl("stfs status %s -w", s.Singleton.Name))
 }
 

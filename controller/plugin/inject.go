@@ -28,24 +28,24 @@ func (c commands) injectCommand() *cobra.Command {
 	var candidates []candidate
 	cmd := &cobra.Command{
 		Use:   "inject -f FILE",
-		Short: "Show how a new pod would be changed, and what would hold each container",
-		Long: `inject creates pods in a dry-run of the API server, including Kyverno and the guards, which stores nothing. FILE is a
-file, a directory, a URL, or - for standard input, as in kubectl apply. It contains Pods or objects with a pod
-template: a Deployment, StatefulSet, ReplicaSet or Job. inject shows what would hold each container. With -o yaml
-it prints the changed pod.
+		Short: "Show how Kyverno would change a new pod, and what would hold each container",
+		Long: `inject creates pods in a dry-run of the API server. The dry-run includes Kyverno and the guards, and stores nothing.
+FILE is a file, a directory, a URL, or - for standard input, as in kubectl apply. FILE contains Pods, or objects with
+a pod template: a Deployment, StatefulSet, ReplicaSet or Job. inject shows what would hold each container. With
+-o yaml, it prints the changed pod.
 
-The exit code is 1 if the pod would not be held. inject then says why.`,
+If a pod would not be held, inject prints the reason, and the exit code is 1.`,
 		Example: `  kubectl stfs inject -f deployment.yaml -n prod
 
-  # All that would be changed
+  # Print the changed pod
   kubectl stfs inject -f pod.yaml -o yaml
 
-  # Of what runs already
+  # Check the pod template of a Deployment in the cluster
   kubectl get deployment db -o yaml | kubectl stfs inject -f -`,
 		Args: takes(0, 0),
-		PreRunE: func(cmd *cobra.Command, _ []string) (err error) { // the cluster is not asked before
+		PreRunE: func(cmd *cobra.Command, _ []string) (err error) { // before the connection to the cluster
 			if file == "" {
-				return fmt.Errorf("no manifests are given: name a file, a directory or a URL with -f, or - for standard input; %s --help has examples", cmd.CommandPath())
+				return fmt.Errorf("no manifests are given. Set -f to a file, a directory, a URL, or - for standard input. To show examples, run: %s --help", cmd.CommandPath())
 			}
 			candidates, err = c.candidatesIn(file)
 			return err
@@ -57,7 +57,7 @@ The exit code is 1 if the pod would not be held. inject then says why.`,
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifests: a file, a directory, a URL, or - for standard input (required)")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or yaml")
 	if err := cmd.MarkFlagRequired("filename"); err != nil {
-		panic(err) // it exists
+		panic(err) // the flag exists
 	}
 	completeOutput(cmd, "text", "yaml")
 	return cmd
@@ -108,7 +108,7 @@ func (c commands) candidatesIn(file string) (all []candidate, err error) {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("%s has neither a Pod nor anything with a pod template, as a Deployment has it", file)
+		return nil, fmt.Errorf("%s contains neither a Pod nor an object with a pod template, for example a Deployment. Set -f to another file", file)
 	}
 	return all, nil
 }
@@ -121,7 +121,7 @@ func podIn(object *unstructured.Unstructured) (pod *corev1.Pod, from string, err
 			return nil, "", err
 		}
 	} else {
-		content, _, _ := unstructured.NestedMap(object.Object, "spec", "template") // nil where there is none
+		content, _, _ := unstructured.NestedMap(object.Object, "spec", "template") // nil if the object has no pod template
 		var template corev1.PodTemplateSpec
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &template); err != nil {
 			return nil, "", err
@@ -133,7 +133,7 @@ func podIn(object *unstructured.Unstructured) (pod *corev1.Pod, from string, err
 	}
 	name := cmp.Or(object.GetName(), strings.TrimSuffix(object.GetGenerateName(), "-"), "pod")
 	pod.ObjectMeta = metav1.ObjectMeta{
-		Namespace: object.GetNamespace(), GenerateName: name + "-", // one of that name may be there
+		Namespace: object.GetNamespace(), GenerateName: name + "-", // a pod with the name of the object may exist
 		Labels: pod.Labels, Annotations: pod.Annotations, Finalizers: pod.Finalizers,
 	}
 	return pod, object.GetKind() + " " + name, nil
@@ -141,16 +141,16 @@ func podIn(object *unstructured.Unstructured) (pod *corev1.Pod, from string, err
 
 func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, output string) error {
 	if in.named && is.pod.Namespace != "" && is.pod.Namespace != in.namespace {
-		return fmt.Errorf("it is in namespace %s, and -n names %s: leave one of them out", is.pod.Namespace, in.namespace)
+		return fmt.Errorf("the manifest has namespace %s, and -n is %s. Leave out -n, or remove the namespace from the manifest", is.pod.Namespace, in.namespace)
 	}
 	is.pod.Namespace = cmp.Or(is.pod.Namespace, in.namespace)
 	singletons, err := in.list(ctx, is.pod.Namespace)
 	if err != nil {
 		return err
 	}
-	picking := slices.DeleteFunc(slices.Clone(singletons), func(s v1.StatefulSingleton) bool { return !picks(&s, is.pod) })
+	picking := slices.DeleteFunc(slices.Clone(singletons), func(s v1.StatefulSingleton) bool { return !selects(&s, is.pod) })
 	if err := in.Create(ctx, is.pod, client.DryRunAll); err != nil {
-		return fmt.Errorf("a pod of it would be refused: %w.%s", err, in.policyHint(picking))
+		return fmt.Errorf("the API server rejects the new pod: %w.%s", err, in.policyHint(picking))
 	}
 	if output == "yaml" {
 		is.pod.ManagedFields = nil
@@ -177,44 +177,54 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 		}
 	}
 	if len(picking) > 1 {
-		return fmt.Errorf("it is picked by several StatefulSingletons, of which none releases it: %s", namesOf(picking))
+		return fmt.Errorf("several StatefulSingletons select the new pod, so none of them would release the pod: %s. Delete all but one of them, or change the labels of the pod", namesOf(picking))
 	}
-	if slices.ContainsFunc(holds, func(h handoff.Hold) bool { return h.By == handoff.ByNothing }) {
-		return errors.New("not every container of it would be held that is to be")
+	if names := notHeld(holds); len(names) > 0 {
+		return fmt.Errorf("these containers would start before the signal, because nothing holds them: %s. To check Kyverno and the guards, run: %s", strings.Join(names, ", "), in.check())
 	}
 	return nil
 }
 
-func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
+// notHeld returns the containers that must be held, and that nothing holds.
+func notHeld(holds []handoff.Hold) (names []string) {
+	for _, hold := range holds {
+		if hold.By == handoff.ByNothing {
+			names = append(names, hold.Container)
+		}
+	}
+	return names
+}
+
+func selects(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
 	selector, err := singleton.Spec.Selector.Parse()
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
 }
 
-// notInjected says why a pod may not be injected.
-func (c *cluster) notInjected(pod *corev1.Pod, singletons, picking []v1.StatefulSingleton) error {
-	if len(picking) > 0 {
-		return fmt.Errorf("nothing would hold a pod of it, though StatefulSingleton %s picks it: Kyverno did not change it.%s", namesOf(picking), c.policyHint(picking))
+// notInjected returns why Kyverno did not inject the pod. selecting are the singletons that select the pod.
+func (c *cluster) notInjected(pod *corev1.Pod, singletons, selecting []v1.StatefulSingleton) error {
+	if len(selecting) > 0 {
+		return fmt.Errorf("nothing would hold the new pod, although StatefulSingleton %s selects the pod: Kyverno did not change the pod.%s", namesOf(selecting), c.policyHint(selecting))
 	}
-	text := fmt.Sprintf("nothing would hold a pod of it: no StatefulSingleton of namespace %s picks the labels %s", pod.Namespace, labels.FormatLabels(pod.Labels))
+	text := fmt.Sprintf("nothing would hold the new pod: no StatefulSingleton in namespace %s selects the labels %s", pod.Namespace, labels.FormatLabels(pod.Labels))
 	if len(singletons) == 0 {
-		return errors.New(text + "; the namespace has none")
+		return errors.New(text + ". The namespace has no StatefulSingletons. Set another namespace with -n, or create a StatefulSingleton")
 	}
 	var selectors []string
 	for i := range singletons {
-		selectors = append(selectors, fmt.Sprintf("%s picks %s", singletons[i].Name, metav1.FormatLabelSelector(singletons[i].Spec.Selector.Meta())))
+		selectors = append(selectors, fmt.Sprintf("%s selects %s", singletons[i].Name, metav1.FormatLabelSelector(singletons[i].Spec.Selector.Meta())))
 	}
-	return errors.New(text + ": " + strings.Join(selectors, "; "))
+	return fmt.Errorf("%s. StatefulSingleton %s. Change the labels of the pod, or set another namespace with -n", text, strings.Join(selectors, ", "))
 }
 
-// policyHint returns what the controller reports about the policies.
-func (c *cluster) policyHint(picking []v1.StatefulSingleton) (hint string) {
-	for i := range picking {
-		if is := meta.FindStatusCondition(picking[i].Status.Conditions, v1.ConditionPolicyInstalled); is != nil {
-			hint += fmt.Sprintf(" Condition %s of %s is %s: %s.", is.Type, picking[i].Name, is.Status, c.amended(is.Message))
+// policyHint returns the condition PolicyInstalled of each StatefulSingleton that selects the pod, and the next step.
+func (c *cluster) policyHint(selecting []v1.StatefulSingleton) (hint string) {
+	for i := range selecting {
+		if is := meta.FindStatusCondition(selecting[i].Status.Conditions, v1.ConditionPolicyInstalled); is != nil {
+			hint += fmt.Sprintf(" Condition %s of StatefulSingleton %s is %s: %s.", is.Type, selecting[i].Name, is.Status, c.amended(is.Message))
 		}
 	}
-	if len(picking) > 0 {
-		hint += fmt.Sprintf(" `%s` says whether Kyverno and the guards are there", c.check())
+	if len(selecting) > 0 {
+		hint += fmt.Sprintf(" To check Kyverno and the guards, run: %s", c.check())
 	}
 	return hint
 }
@@ -251,13 +261,13 @@ func holdInWords(container string, isInit bool, holds []handoff.Hold) (by, start
 	i := slices.IndexFunc(holds, func(h handoff.Hold) bool { return h.Container == container && h.Init == isInit })
 	switch {
 	case container == v1.SidecarName && isInit:
-		return "-", "at once: it is the gate, which brings the signal"
+		return "-", "at once, to deliver the signal"
 	case i < 0:
-		return "-", "at once, in a standby too"
+		return "-", "at once, also in a standby"
 	case holds[i].By == handoff.ByWrapper:
-		return "wrapper", "once the pod is signalled"
+		return "wrapper", "after the signal"
 	case holds[i].By == handoff.ByBarrier:
-		return "barrier", "once ConfigMap " + holds[i].ConfigMap + " exists, as named anew for each pod"
+		return "barrier", "after ConfigMap " + holds[i].ConfigMap + " exists. Each pod has its own ConfigMap"
 	}
-	return "NOTHING", "at once, though it is to be held"
+	return "NOTHING", "at once, although the container must be held"
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Scripts read the page: each field of -o json is explained there.
+// The page documents each field of -o json, because scripts depend on the fields.
 func TestFieldsAreDocumented(t *testing.T) {
 	page := read(t, "../../docs/kubectl-stfs.md")
 	for _, kind := range []reflect.Type{reflect.TypeFor[StatusList](), reflect.TypeFor[Status](), reflect.TypeFor[Pod]()} {

@@ -15,8 +15,8 @@ func (c commands) planCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "plan NAME",
 		Short: "Show what the controller would write now",
-		Long: `plan reads a StatefulSingleton as the controller does, runs the same code, and prints the writes in their order.
-It writes nothing. The controller may already have executed the plan when you read it.`,
+		Long: `plan reads a StatefulSingleton and its pods as the controller does, and runs the same code. It prints the next writes
+of the controller in order, and writes nothing. The controller may already have executed the plan when you read it.`,
 		Example: `  kubectl stfs plan db -n prod`,
 		Args:    takes(1, 1), ValidArgsFunction: c.completeName,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
@@ -25,7 +25,7 @@ It writes nothing. The controller may already have executed the plan when you re
 				return err
 			}
 			if s.nodesHidden {
-				return fmt.Errorf("you can't read nodes, and the plan may depend on them: ask for permission to get nodes, or read what the controller reports with `%s`", s.kubectl("stfs status %s", s.Singleton.Name))
+				return fmt.Errorf("you do not have permission to read nodes, and the plan can depend on nodes. Ask an administrator for permission to get nodes. To show the status instead, run: %s", s.kubectl("stfs status %s", s.Singleton.Name))
 			}
 			return c.print("%s", planInWords(s, c.clock.Now()))
 		}),
@@ -34,7 +34,7 @@ It writes nothing. The controller may already have executed the plan when you re
 
 func planInWords(s view, now time.Time) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "StatefulSingleton %s, as it is at %s:\n\n", fullName(s.Singleton), now.UTC().Format(time.RFC3339))
+	fmt.Fprintf(&b, "StatefulSingleton %s at %s:\n\n", fullName(s.Singleton), now.UTC().Format(time.RFC3339))
 	if !s.Singleton.DeletionTimestamp.IsZero() {
 		keep, message := handoff.KeptWhileDeleting(s.Snapshot, now)
 		b.WriteString(deletionInWords(keep, s.in.amended(message)))
@@ -45,7 +45,7 @@ func planInWords(s view, now time.Time) string {
 	if len(plan.Steps) == 0 {
 		b.WriteString("\nThe controller has nothing to write.\n")
 	} else {
-		b.WriteString("\nSteps, in their order. A step that fails ends the plan:\n")
+		b.WriteString("\nSteps in order. If a step fails, the controller does not execute the steps after it:\n")
 	}
 	for i, step := range plan.Steps {
 		fmt.Fprintf(&b, "%3d. %s\n", i+1, s.in.amended(stepInWords(step, plan)))
@@ -55,19 +55,19 @@ func planInWords(s view, now time.Time) string {
 	case plan.Budget:
 		b.WriteString("\nA PodDisruptionBudget blocks evictions of the holder.\n")
 	default:
-		b.WriteString("\nThe controller blocks no evictions of the holder.\n")
+		b.WriteString("\nNo PodDisruptionBudget of the controller blocks evictions of the holder.\n")
 	}
 	fmt.Fprintf(&b, "\nThe controller decides again after a change, or in %s.\n", plan.Requeue)
 	return b.String()
 }
 
 func deletionInWords(keep []handoff.PodRef, message string) string {
-	text := "It is being deleted. The controller removes the finalizers of its pods, and then its own.\n"
+	text := "Deletion: the controller removes the finalizers from the pods, and then from the StatefulSingleton.\n"
 	if message != "" {
-		text = "It is being deleted: " + message + "\n"
+		text = "Deletion: " + message + "\n"
 	}
 	for _, pod := range keep {
-		text += fmt.Sprintf("Pod %s keeps its finalizer: it is terminating, or another StatefulSingleton selects it.\n", pod.Name)
+		text += fmt.Sprintf("Pod %s keeps its finalizer, because the pod is terminating, or because another StatefulSingleton selects the pod.\n", pod.Name)
 	}
 	return text
 }
@@ -76,9 +76,9 @@ func deletionInWords(keep []handoff.PodRef, message string) string {
 func stepInWords(step handoff.Step, plan handoff.Plan) string {
 	switch step := step.(type) {
 	case handoff.Protect:
-		text := fmt.Sprintf("add the finalizer to pod %s, which keeps its object until it has terminated", step.Pod.Name)
+		text := fmt.Sprintf("add the finalizer to pod %s, to keep the object of the pod until the pod has terminated", step.Pod.Name)
 		if step.ChosenBy != "" {
-			text += ", and record which StatefulSingleton may open its barrier"
+			text += ", and annotate the pod with the StatefulSingleton that may open its barrier"
 		}
 		return text
 	case handoff.Record:
@@ -93,18 +93,18 @@ func stepInWords(step handoff.Step, plan handoff.Plan) string {
 	case handoff.Nudge:
 		return fmt.Sprintf("annotate pod %s to make its kubelet reconcile the pod", step.Pod.Name)
 	case handoff.Unprotect:
-		return fmt.Sprintf("remove finalizer, signal and role from pod %s", step.Pod.Name)
+		return fmt.Sprintf("remove the finalizer, the signal and the role from pod %s", step.Pod.Name)
 	case handoff.Retire:
 		return fmt.Sprintf("scale ReplicaSet %s to zero, which deletes the holder", step.ReplicaSet)
 	case handoff.Roll:
-		return fmt.Sprintf("roll Deployment %s to create the pod that takes over from pod %s", step.Deployment, step.Replaces.Name)
+		return fmt.Sprintf("start a rollout of Deployment %s, to create the pod that takes over from pod %s", step.Deployment, step.Replaces.Name)
 	case handoff.MarkReady:
 		return fmt.Sprintf("set the readiness gate of pod %s to True", step.Pod.Name)
 	case handoff.TakeAttestation:
 		if step.Refused != "" {
-			return fmt.Sprintf("remove the attestation of %s, which is refused: %s", step.UID, step.Refused)
+			return fmt.Sprintf("remove the attestation of the pod with uid %s, which the controller refuses: %s", step.UID, step.Refused)
 		}
-		return fmt.Sprintf("remove the attestation of %s, which is no longer needed", step.UID)
+		return fmt.Sprintf("remove the attestation of the pod with uid %s, which is not needed", step.UID)
 	case handoff.RemoveFinalizer:
 		return fmt.Sprintf("remove the finalizer from pod %s", step.Pod.Name)
 	case handoff.ConfirmGone:

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// NewCommand returns the command `kubectl stfs` of a version. Errors of its commands say what to do.
+// NewCommand returns the command `kubectl stfs` of a version. The errors of its commands say what to do next.
 func NewCommand(version string, streams genericiooptions.IOStreams) *cobra.Command {
 	return commands{
 		IOStreams: streams,
@@ -24,7 +24,7 @@ func NewCommand(version string, streams genericiooptions.IOStreams) *cobra.Comma
 	}.root()
 }
 
-// commands has what all commands share.
+// commands has the fields that all commands use.
 type commands struct {
 	genericiooptions.IOStreams
 	version string
@@ -39,16 +39,17 @@ type commands struct {
 func (c commands) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-stfs",
-		Short: "Show the holder of a StatefulSingleton, why it is not Ready, and what comes next",
-		Long: `kubectl stfs shows the holder and the standbys of a StatefulSingleton, why it is not Ready, what the controller would
-write now, and how a new pod would be changed. It can request a handoff, and attest that a pod has terminated.`,
-		Example: `  # All StatefulSingletons of the namespace
+		Short: "Show the holder of a StatefulSingleton, why it is not Ready, and the next steps",
+		Long: `kubectl stfs shows the holder and the standbys of a StatefulSingleton, and explains why the StatefulSingleton is not
+Ready. It shows the next writes of the controller, and how Kyverno would change a new pod. It can also request a
+handoff, and attest that a pod has terminated.`,
+		Example: `  # Show all StatefulSingletons of the namespace
   kubectl stfs status
 
-  # Why it is not Ready, and what helps
+  # Explain why a StatefulSingleton is not Ready, and print commands that help
   kubectl stfs explain db -n prod
 
-  # Whether cluster, Kyverno, guards, controller and your own rights are as they should be
+  # Check the cluster, Kyverno, the guards, the controller and your permissions
   kubectl stfs check`,
 		Version:       c.version,
 		SilenceUsage:  true,
@@ -59,7 +60,7 @@ write now, and how a new pod would be changed. It can request a handoff, and att
 	root.SetOut(c.Out)
 	root.SetErr(c.ErrOut)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; %s --help has the flags", err, cmd.CommandPath())
+		return fmt.Errorf("%w. To list the flags, run: %s --help", err, cmd.CommandPath())
 	})
 	root.PersistentFlags().AddFlagSet(c.flags.set)
 	completeFlag(root, "namespace", c.completeNamespace)
@@ -84,7 +85,7 @@ func (c commands) in(run func(ctx context.Context, in *cluster, args []string) e
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
-			return fmt.Errorf("the command is: %s; %s --help has examples", cmd.UseLine(), cmd.CommandPath())
+			return fmt.Errorf("the number of arguments is wrong. Usage: %s. To show examples, run: %s --help", cmd.UseLine(), cmd.CommandPath())
 		}
 		return nil
 	}

@@ -23,8 +23,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// kyverno holds the containers of a pod: those with a command by the wrapper, the others
-// by a barrier.
+// kyverno injects a pod: the wrapper holds the containers with a command, and a barrier holds the other containers.
 func kyverno(pod *corev1.Pod) error {
 	pod.Annotations = map[string]string{v1.InjectedAnnotation: "prod/db"}
 	sidecar := corev1.Container{Name: v1.SidecarName, RestartPolicy: new(corev1.ContainerRestartPolicyAlways), Command: []string{"/ko-app/gate"}}
@@ -45,19 +44,19 @@ func kyverno(pod *corev1.Pod) error {
 	return nil
 }
 
-// careless is kyverno that overlooks the containers without a command.
-func careless(pod *corev1.Pod) error {
-	barred := slices.DeleteFunc(slices.Clone(pod.Spec.Containers), func(c corev1.Container) bool { return len(c.Command) > 0 })
+// incomplete is kyverno that does not hold the containers without a command.
+func incomplete(pod *corev1.Pod) error {
+	unheld := slices.DeleteFunc(slices.Clone(pod.Spec.Containers), func(c corev1.Container) bool { return len(c.Command) > 0 })
 	pod.Spec.Containers = slices.DeleteFunc(pod.Spec.Containers, func(c corev1.Container) bool { return len(c.Command) == 0 })
 	err := kyverno(pod)
-	pod.Spec.Containers = append(pod.Spec.Containers, barred...)
+	pod.Spec.Containers = append(pod.Spec.Containers, unheld...)
 	return err
 }
 
-func refuse(*corev1.Pod) error { return errors.New("admission webhook denied the request") }
+func reject(*corev1.Pod) error { return errors.New("admission webhook denied the request") }
 
-// What the commands write, of worlds that stand still. An error comes last, as main has it.
-// With --context, what they tell to run is about that cluster too.
+// The output of each command for a cluster that does not change. An error is the last line, as in main. With --context,
+// printed commands have the flag too.
 func TestOutput(t *testing.T) {
 	nodes := answers{forbidden: []string{"get nodes"}}
 	tests := map[string]struct {
@@ -90,18 +89,18 @@ func TestOutput(t *testing.T) {
 		"explain-holder-gone":       {"several", "explain db", answers{}},
 		"explain-no-kyverno":        {"several", "explain cache", answers{}},
 		"explain-controller-absent": {"first", "explain db", answers{}},
-		"explain-refused-write":     {"refused", "explain db", answers{}},
+		"explain-rejected-write":    {"refused", "explain db", answers{}},
 		"explain-deleting":          {"deleting", "explain db", answers{}},
 		"explain-nodes-hidden":      {"lost-node", "explain db", nodes},
 		"explain-crash":             {"troubles", "explain crash", answers{}},
-		"explain-no-pod-follows":    {"troubles", "explain ended", answers{}},
+		"explain-no-next-pod":       {"troubles", "explain ended", answers{}},
 		"explain-overlapping":       {"troubles", "explain left", answers{}},
 		"explain-two-run":           {"troubles", "explain twice --context=staging", answers{}},
-		"explain-silent-node":       {"troubles", "explain silent --context=staging", answers{}},
+		"explain-unreachable-node":  {"troubles", "explain silent --context=staging", answers{}},
 		"explain-rolling":           {"troubles", "explain rolled", answers{}},
-		"explain-stopping":          {"helps", "explain stopping", answers{}},
-		"explain-hanging":           {"helps", "explain hanging", answers{}},
-		"explain-one-of-two-stops":  {"helps", "explain several", answers{}},
+		"explain-terminating":       {"helps", "explain stopping", answers{}},
+		"explain-grace-period-over": {"helps", "explain hanging", answers{}},
+		"explain-one-terminating":   {"helps", "explain several", answers{}},
 		"explain-warm-in-set":       {"helps", "explain set", answers{}},
 		"explain-deleting-shared":   {"helps", "explain shared", answers{}},
 		"plan-nothing":              {"running", "plan db", answers{}},
@@ -117,13 +116,13 @@ func TestOutput(t *testing.T) {
 		"inject-yaml":               {"running", "inject -f testdata/manifests/deployment.yaml -o yaml", answers{admit: kyverno}},
 		"inject-list":               {"running", "inject -f testdata/manifests/list.yaml", answers{admit: kyverno}},
 		"inject-no-file":            {"running", "inject -f testdata/manifests/none.yaml", answers{}},
-		"inject-not-picked":         {"running", "inject -f testdata/manifests/pod.yaml", answers{}},
+		"inject-not-selected":       {"running", "inject -f testdata/manifests/pod.yaml", answers{}},
 		"inject-no-flag":            {"running", "inject", answers{}},
 		"inject-other-namespace":    {"running", "inject -f testdata/manifests/elsewhere.yaml", answers{}},
 		"inject-two-namespaces":     {"running", "inject -f testdata/manifests/elsewhere.yaml -n prod", answers{}},
-		"inject-kyverno-away":       {"running", "inject -f testdata/manifests/deployment.yaml --context=staging", answers{}},
-		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: careless}},
-		"inject-refused":            {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: refuse}},
+		"inject-kyverno-absent":     {"running", "inject -f testdata/manifests/deployment.yaml --context=staging", answers{}},
+		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: incomplete}},
+		"inject-rejected":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: reject}},
 		"inject-no-pod":             {"running", "inject -f testdata/manifests/service.yaml", answers{}},
 		"check":                     {"cluster", "check", answers{}},
 		"check-broken":              {"broken-cluster", "check", answers{kubernetes: "v1.32.4", forbidden: []string{"patch statefulsingletons", "watch pods"}}},
@@ -143,9 +142,8 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// A person's word is written only where the controller would follow it, and where the
-// person is sure.
-func TestWord(t *testing.T) {
+// handover and attest write the annotation only if the controller would accept it, and if the user confirms it.
+func TestRequests(t *testing.T) {
 	const (
 		old    = "aaaaaaaa-0000-4000-8000-000000000001"
 		holder = "aaaaaaaa-0000-4000-8000-000000000002"
@@ -153,26 +151,26 @@ func TestWord(t *testing.T) {
 	)
 	tests := map[string]struct {
 		world, line string
-		// typed is what a person answers. Empty: nobody is there.
+		// typed is the input of the user. Empty: there is no terminal.
 		typed string
-		// wantWord is the value of the annotation afterwards.
-		wantWord, wantErr string
+		// wantValue is the value of the annotation afterwards.
+		wantValue, wantErr string
 	}{
-		"handover":                    {"running", "handover db", "", "2026-01-02T03:04:05Z", ""},
-		"handover of nobody":          {"first", "handover db", "", "", "nobody holds StatefulSingleton prod/db"},
-		"handover without surge":      {"bare", "handover db", "", "", "annotation apps.statefulsingleton.com/handover=2026-01-02T03:04:05Z is ignored: pod db-5c9f-h2qpb belongs to no Deployment"},
-		"handover of a deleted one":   {"deleting", "handover db", "", "", "StatefulSingleton prod/db is being deleted, and hands nothing over any more"},
-		"attest":                      {"lost-node", "attest db " + old + " --yes", "", old, ""},
-		"attest by hand":              {"lost-node", "attest db " + old, "db-5c9f-h2qpb\n", old, ""},
-		"attest without a line end":   {"lost-node", "attest db " + old, "db-5c9f-h2qpb", old, ""},
-		"attest one that is gone":     {"several", "attest db " + old + " -y", "", old, ""},
-		"attest after second thought": {"lost-node", "attest db " + old, "no\n", "", "the name is different, so nothing was changed"},
-		"attest with nobody there":    {"lost-node", "attest db " + old, "", "", "attest asks for confirmation, and there is no terminal"},
-		"attest one that holds":       {"running", "attest db " + holder + " -y", "", "", "pod db-7d4b-x8v2n is not terminating"},
-		"attest one before":           {"running", "attest db " + old + " -y", "", "", "there is a proof that the pod with uid " + old + " has terminated"},
-		"attest an unrelated pod":     {"running", "attest db " + other + " -y", "", "", "no pod of this StatefulSingleton has the uid"},
-		"attest an empty uid":         {"running", "attest db '' -y", "", "", "the uid is empty. To show the pod that the StatefulSingleton waits for, and its uid, run: kubectl stfs explain db -n prod"},
-		"attest without a uid":        {"running", "attest db -y", "", "", "the command is: kubectl stfs attest NAME POD-UID [flags]"},
+		"handover":                   {"running", "handover db", "", "2026-01-02T03:04:05Z", ""},
+		"handover without a holder":  {"first", "handover db", "", "", "StatefulSingleton prod/db has no holder, so there is no pod to replace. To show what the StatefulSingleton waits for, run: kubectl stfs explain db -n prod"},
+		"handover without surge":     {"bare", "handover db", "", "", "annotation apps.statefulsingleton.com/handover=2026-01-02T03:04:05Z is ignored: pod db-5c9f-h2qpb belongs to no Deployment"},
+		"handover while deleting":    {"deleting", "handover db", "", "", "StatefulSingleton prod/db is being deleted, so no handoff is possible. To show what the deletion waits for, run: kubectl stfs explain db -n prod"},
+		"attest":                     {"lost-node", "attest db " + old + " --yes", "", old, ""},
+		"attest, confirmed":          {"lost-node", "attest db " + old, "db-5c9f-h2qpb\n", old, ""},
+		"attest without a newline":   {"lost-node", "attest db " + old, "db-5c9f-h2qpb", old, ""},
+		"attest a removed pod":       {"several", "attest db " + old + " -y", "", old, ""},
+		"attest, not confirmed":      {"lost-node", "attest db " + old, "no\n", "", "the typed name is not db-5c9f-h2qpb, so nothing was changed"},
+		"attest without a terminal":  {"lost-node", "attest db " + old, "", "", "attest asks for confirmation, but standard input is not a terminal"},
+		"attest the running holder":  {"running", "attest db " + holder + " -y", "", "", "pod db-7d4b-x8v2n is not terminating"},
+		"attest the previous holder": {"running", "attest db " + old + " -y", "", "", "the termination of the pod with uid " + old + " is already proven"},
+		"attest an unrelated pod":    {"running", "attest db " + other + " -y", "", "", "no pod of this StatefulSingleton has the uid"},
+		"attest an empty uid":        {"running", "attest db '' -y", "", "", "the uid is empty. To show the pod that the StatefulSingleton waits for, and its uid, run: kubectl stfs explain db -n prod"},
+		"attest without a uid":       {"running", "attest db -y", "", "", "the number of arguments is wrong. Usage: kubectl stfs attest NAME POD-UID [flags]"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -184,8 +182,8 @@ func TestWord(t *testing.T) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)
 			}
 			annotations := s.singleton(t, "db").Annotations
-			if got := annotations[v1.HandoverAnnotation] + annotations[v1.AttestAnnotation]; got != tc.wantWord {
-				t.Errorf("the word is %q, want %q", got, tc.wantWord)
+			if got := annotations[v1.HandoverAnnotation] + annotations[v1.AttestAnnotation]; got != tc.wantValue {
+				t.Errorf("annotation %q, want %q", got, tc.wantValue)
 			}
 		})
 	}
@@ -201,11 +199,11 @@ func TestAttestNamesThePod(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := s.singleton(t, "several").Annotations[v1.AttestAnnotation]; got != uid {
-		t.Errorf("the word is %q, want %q", got, uid)
+		t.Errorf("annotation %q, want %q", got, uid)
 	}
 }
 
-// With -w a change is shown, and what has not changed is not shown again.
+// With -w, status prints a change of the output, and prints nothing for other changes.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -222,26 +220,26 @@ func TestWatch(t *testing.T) {
 			if err := s.Update(ctx, singleton); err != nil {
 				t.Fatal(err)
 			}
-			// Later than all other timers, in the bubble's time.
-			<-time.After(2 * calm)
+			// This timer ends after all other timers of the synctest bubble.
+			<-time.After(2 * debounce)
 			synctest.Wait()
 			return s.out.String()
 		}
 		if got := change(func(s *v1.StatefulSingleton) { s.Labels = map[string]string{"a": "b"} }); got != "" {
-			t.Errorf("nothing has changed, and it shows:\n%s", got)
+			t.Errorf("output for a change that is not shown:\n%s", got)
 		}
 		got := change(func(s *v1.StatefulSingleton) { s.Status.Message = "something else" })
 		if want := "\nStatefulSingleton prod/db: Running, epoch 2\n  something else\n"; !strings.HasPrefix(got, want) {
-			t.Errorf("it shows, want %q first:\n%s", want, got)
+			t.Errorf("output, want it to begin with %q:\n%s", want, got)
 		}
 		stop()
 		if err := <-ended; err != nil {
-			t.Errorf("told to stop, it fails: %v", err)
+			t.Errorf("after the interrupt: error %v", err)
 		}
 	})
 }
 
-func TestTimelineWithoutMoments(t *testing.T) {
+func TestTimelineWithoutTimes(t *testing.T) {
 	t.Parallel()
 	got := timeline(&v1.Transition{To: "db-1", Cause: v1.CauseAdopted})
 	if diff := cmp.Diff("Last handoff: Adopted, to db-1\n", got); diff != "" {
@@ -256,10 +254,10 @@ func TestComplete(t *testing.T) {
 		want        string
 	}{
 		"names":          {"several", "status ", "cache\ndb\tFailed\n:4\n"},
-		"only one":       {"several", "explain d", "db\tFailed\n:4\n"},
+		"one name":       {"several", "explain d", "db\tFailed\n:4\n"},
 		"no second name": {"several", "plan db ", ":4\n"},
 		"uid":            {"several", "attest db ", "aaaaaaaa-0000-4000-8000-000000000001\tpod db-5c9f-h2qpb\n:4\n"},
-		"names there":    {"several", "status -n shop ", ":4\n"},
+		"no names there": {"several", "status -n shop ", ":4\n"},
 		"output":         {"several", "status -o ", "text\njson\nyaml\n:4\n"},
 		"namespaces":     {"several", "status -n ", "prod\nshop\n:4\n"},
 		"one namespace":  {"several", "explain db --namespace=s", "shop\n:4\n"},
@@ -281,7 +279,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// Every command says how it is used.
+// Every command has a description and an example.
 func TestHelp(t *testing.T) {
 	root := NewCommand("0.1.0", genericiooptions.NewTestIOStreamsDiscard())
 	if len(root.Commands()) == 0 {
@@ -289,7 +287,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, cmd := range root.Commands() {
 		if cmd.Short == "" || cmd.Long == "" || !strings.Contains(cmd.Example, "kubectl stfs "+cmd.Name()) {
-			t.Errorf("%s has no Short, no Long, or no Example of itself", cmd.CommandPath())
+			t.Errorf("%s has no Short, no Long, or no Example with the command", cmd.CommandPath())
 		}
 	}
 	for _, flag := range []string{"context", "namespace", "kubeconfig", "as", "server"} {
@@ -299,7 +297,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// Every step that a plan may have is told in words.
+// Every kind of step of a plan has a description.
 func TestStepsInWords(t *testing.T) {
 	pod := handoff.PodRef{Name: "db-1"}
 	plan := handoff.Plan{Status: v1.StatefulSingletonStatus{ActivePod: "db-1", ActivePodUID: "1", Epoch: 3}}
@@ -324,8 +322,8 @@ var worksWith = regexp.MustCompile(`(?m)^\| (\S+) \| (?:supported|meant to work)
 
 var boundGuard = regexp.MustCompile(`guardBinding" \(dict "root" \$ "guard" "([a-z-]+)"`)
 
-// What check knows is what the chart and the pages say.
-func TestCheckKnowsTheChart(t *testing.T) {
+// The constants of check equal the guards and the versions in the chart and the pages.
+func TestCheckMatchesTheChart(t *testing.T) {
 	var named []string
 	for _, file := range []string{"guards.yaml", "guards-controller.yaml", "guards-status.yaml", "guards-writes.yaml"} {
 		text := read(t, "../../charts/statefulsingleton/templates/"+file)
@@ -338,7 +336,7 @@ func TestCheckKnowsTheChart(t *testing.T) {
 		t.Errorf("guards (-chart +check):\n%s", diff)
 	}
 	if text := read(t, "../../charts/statefulsingleton/Chart.yaml"); !strings.Contains(text, `kubeVersion: ">=`+oldestKubernetes+`.0-0"`) {
-		t.Errorf("Chart.yaml asks for another Kubernetes than %s", oldestKubernetes)
+		t.Errorf("Chart.yaml does not require Kubernetes %s", oldestKubernetes)
 	}
 	var works []string
 	for _, row := range worksWith.FindAllStringSubmatch(read(t, "../../docs/upgrading-kyverno.md"), -1) {
@@ -358,7 +356,7 @@ func TestImageVersion(t *testing.T) {
 		"port":          {"registry.example:5000/kyverno:1.19", "1.19"},
 		"no tag":        {"registry.example:5000/kyverno", ""},
 		"digest alone":  {"ghcr.io/kyverno/kyverno@sha256:abc", ""},
-		"another's tag": {"ghcr.io/kyverno/kyverno:latest", ""},
+		"not a version": {"ghcr.io/kyverno/kyverno:latest", ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -373,7 +371,7 @@ func TestImageVersion(t *testing.T) {
 	}
 }
 
-// What -o json writes can be read back.
+// The output of -o json can be decoded into StatusList.
 func TestStatusRoundTrip(t *testing.T) {
 	s := newStage(t, "rollout", answers{})
 	if err := s.run(t.Context(), "status -o json"); err != nil {

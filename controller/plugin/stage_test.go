@@ -31,24 +31,24 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// now is when the commands look.
+// now is the current time of the commands.
 var now = time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC)
 
-// answers are what the API server says, besides what is in its store.
+// answers configures the responses of the fake API server, in addition to its objects.
 type answers struct {
-	// forbidden are what the user may not do, as "get nodes".
+	// forbidden are the requests that the user has no permission for, for example "get nodes".
 	forbidden []string
-	// admit is what becomes of a pod that is created. Nil: nothing.
+	// admit changes or rejects a new pod. Nil: new pods do not change.
 	admit func(*corev1.Pod) error
-	// kubernetes is its version. Empty: a supported one.
+	// kubernetes is the version of Kubernetes. Empty: a supported version.
 	kubernetes string
-	// unserved are kinds that it does not serve.
+	// unserved are the kinds that the API server does not serve.
 	unserved []string
 }
 
 func (a answers) allows(verb, resource string) error {
 	if slices.Contains(a.forbidden, verb+" "+resource) {
-		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("you may not"))
+		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no role allows it"))
 	}
 	return nil
 }
@@ -60,8 +60,8 @@ type stage struct {
 	in, out  *bytes.Buffer
 }
 
-// newStage has the objects of a file of testdata/worlds in the cluster; the context's
-// namespace is prod.
+// newStage returns a stage whose cluster has the objects of a file in testdata/worlds. The namespace of the context is
+// prod.
 func newStage(t *testing.T, world string, a answers) *stage {
 	t.Helper()
 	scheme, err := newScheme()
@@ -99,7 +99,7 @@ func newStage(t *testing.T, world string, a answers) *stage {
 	return s
 }
 
-// run runs a command line, without its `kubectl stfs`. An argument that is two quotes is empty.
+// run runs a command line without the prefix `kubectl stfs`. Two quotes are an empty argument.
 func (s *stage) run(ctx context.Context, line string) error {
 	root := s.commands.root()
 	args := strings.Fields(line)
@@ -153,7 +153,7 @@ func (a answers) mapper() meta.RESTMapper {
 
 func (a answers) serves(kind string) bool { return !slices.Contains(a.unserved, kind) }
 
-// funcs have the fake API server answer.
+// funcs returns the functions that implement the answers.
 func (a answers) funcs() interceptor.Funcs {
 	return interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -180,8 +180,8 @@ func (a answers) funcs() interceptor.Funcs {
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 			switch object := object.(type) {
 			case *authorizationv1.SelfSubjectAccessReview:
-				asked := object.Spec.ResourceAttributes
-				object.Status.Allowed = a.allows(asked.Verb, asked.Resource) == nil
+				request := object.Spec.ResourceAttributes
+				object.Status.Allowed = a.allows(request.Verb, request.Resource) == nil
 				return nil
 			case *corev1.Pod:
 				if a.admit != nil {
@@ -195,7 +195,7 @@ func (a answers) funcs() interceptor.Funcs {
 	}
 }
 
-// reads says whether what is read is served, and the user may read it.
+// reads returns an error if the kind is not served, or if the user has no permission to read it.
 func (a answers) reads(verb string, kind schema.GroupVersionKind) error {
 	if !a.serves(kind.Kind) {
 		return &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}

@@ -27,7 +27,7 @@ type Status struct {
 	Phase v1.Phase `json:"phase"`
 	// Epoch is the epoch of the holder, or of the last holder.
 	Epoch int64 `json:"epoch"`
-	// Message describes the state and, if a person is needed, says what to do.
+	// Message describes the state. If the handoff does not continue without a person, the message says what to do.
 	Message string `json:"message"`
 	// Deleting: the StatefulSingleton is being deleted.
 	Deleting bool `json:"deleting,omitempty"`
@@ -83,17 +83,17 @@ func (c commands) statusCommand() *cobra.Command {
 		Long: `status shows the holder of a StatefulSingleton, its standbys and what they wait for, the conditions, and a timeline
 of the last handoff. Without NAME it shows one line for each StatefulSingleton of the namespace.
 
--o json and -o yaml print the same for scripts. Fields can be added, but are never renamed or removed.`,
-		Example: `  # All details of one
+-o json and -o yaml print the same data for scripts. Fields can be added, but are never renamed or removed.`,
+		Example: `  # Show all details of a StatefulSingleton
   kubectl stfs status db
 
-  # All of the cluster, a line each
+  # List the StatefulSingletons of all namespaces
   kubectl stfs status -A
 
   # Follow a rollout
   kubectl stfs status db -w
 
-  # The names of the standbys that are warm
+  # Print the names of the warm standbys
   kubectl stfs status db -o json | jq -r '.pods[] | select(.role == "Standby" and .waitsFor == null) | .name'`,
 		Args:              takes(0, 1),
 		ValidArgsFunction: c.completeName,
@@ -114,7 +114,7 @@ of the last handoff. Without NAME it shows one line for each StatefulSingleton o
 func (c commands) status(ctx context.Context, in *cluster, r statusRequest) error {
 	switch {
 	case r.all && r.name != "":
-		return errors.New("-A shows the StatefulSingletons of all namespaces: leave out the name, or use -n with its namespace")
+		return errors.New("-A shows the StatefulSingletons of all namespaces, so it cannot be used with a name. Leave out the name, or replace -A with -n and a namespace")
 	case r.output != "text" && r.output != "json" && r.output != "yaml":
 		return fmt.Errorf("--output is %q: use text, json or yaml", r.output)
 	}

@@ -25,7 +25,7 @@ func (s *Status) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "StatefulSingleton %s/%s: %s, epoch %d\n", s.Namespace, s.Name, cmp.Or(s.Phase, idle), s.Epoch)
 	if s.Deleting {
-		fmt.Fprintln(&b, "It is being deleted.")
+		fmt.Fprintln(&b, "The StatefulSingleton is being deleted.")
 	}
 	if s.Message != "" {
 		fmt.Fprintf(&b, "  %s\n", s.Message)
@@ -41,14 +41,14 @@ func (s *Status) text() string {
 	}))
 	b.WriteString("\nConditions\n")
 	b.WriteString(columns(func(row func(cells ...string)) {
-		for _, kind := range shownConditions {
-			c := meta.FindStatusCondition(s.Conditions, kind)
+		for _, conditionType := range shownConditions {
+			c := meta.FindStatusCondition(s.Conditions, conditionType)
 			if c == nil {
 				continue
 			}
 			message := c.Message
-			if kind == v1.ConditionReady || message == s.Message {
-				message = "" // it stands above
+			if conditionType == v1.ConditionReady || message == s.Message {
+				message = "" // it is printed above
 			}
 			row("  "+c.Type, string(c.Status), c.Reason, "since "+c.LastTransitionTime.UTC().Format(time.RFC3339), message)
 		}
@@ -63,11 +63,11 @@ func (s *Status) text() string {
 func (p Pod) state() string {
 	switch {
 	case p.Gone:
-		return "gone, without proof that it has ended"
+		return "gone, without proof of termination"
 	case p.Phase == corev1.PodSucceeded || p.Phase == corev1.PodFailed:
-		return "ended: " + string(p.Phase)
+		return "terminated: " + string(p.Phase)
 	case p.Stopping:
-		return "stops"
+		return "terminating"
 	case p.Role == handoff.Standby && p.WaitsFor == "":
 		return "warm"
 	case p.Role == handoff.Standby:
@@ -83,10 +83,10 @@ func (p Pod) state() string {
 // table returns one line for each singleton, with a column of namespaces if needed.
 func table(statuses []Status, namespace string) string {
 	if len(statuses) == 0 && namespace == "" {
-		return "There is no StatefulSingleton.\n"
+		return "There are no StatefulSingletons.\n"
 	}
 	if len(statuses) == 0 {
-		return fmt.Sprintf("There is no StatefulSingleton in namespace %s; -A shows those of all namespaces.\n", namespace)
+		return fmt.Sprintf("There are no StatefulSingletons in namespace %s. To list all namespaces, use -A.\n", namespace)
 	}
 	return columns(func(row func(cells ...string)) {
 		in := func(namespace string, cells ...string) {

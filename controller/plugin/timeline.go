@@ -14,16 +14,16 @@ import (
 // timelineWidth is the width of the timeline in characters.
 const timelineWidth = 40
 
-// timeline draws a handoff to scale. Each line shows one event, with a bar from the event before it.
+// timeline draws a handoff to scale. Each line shows one point in time, with a bar from the point before it.
 func timeline(t *v1.Transition) string {
-	type moment struct {
+	type point struct {
 		name string
 		at   time.Time
 	}
-	var moments []moment
+	var points []point
 	add := func(name string, at *metav1.MicroTime) {
 		if at != nil {
-			moments = append(moments, moment{name, at.UTC()})
+			points = append(points, point{name, at.UTC()})
 		}
 	}
 	add("started", t.Started)
@@ -33,16 +33,16 @@ func timeline(t *v1.Transition) string {
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "Last handoff: %s%s\n", inWords(t), gap(t))
-	if len(moments) == 0 {
+	if len(points) == 0 {
 		return b.String()
 	}
-	first := moments[0].at
-	whole := moments[len(moments)-1].at.Sub(first)
+	first := points[0].at
+	whole := points[len(points)-1].at.Sub(first)
 	before, from := first, 0
-	for i, m := range moments {
+	for i, p := range points {
 		to := from
 		if whole > 0 {
-			share := float64(m.at.Sub(first)) / float64(whole)
+			share := float64(p.at.Sub(first)) / float64(whole)
 			to = min(max(from, int(math.Round(share*(timelineWidth-1)))), timelineWidth-1)
 		}
 		bar := strings.Repeat(" ", from) + "●"
@@ -50,12 +50,12 @@ func timeline(t *v1.Transition) string {
 			bar += strings.Repeat("━", to-from-1) + "●"
 		}
 		if i == 0 {
-			fmt.Fprintf(&b, "  %s  %-10s  %s\n", first.Format("2006-01-02 15:04:05.000"), m.name, bar)
+			fmt.Fprintf(&b, "  %s  %-10s  %s\n", first.Format("2006-01-02 15:04:05.000"), p.name, bar)
 		} else {
-			fmt.Fprintf(&b, "  %11s%s  %-10s  %s%s  +%s\n", "", m.at.Format("15:04:05.000"), m.name,
-				bar, strings.Repeat(" ", timelineWidth-1-to), m.at.Sub(before).Round(time.Millisecond))
+			fmt.Fprintf(&b, "  %11s%s  %-10s  %s%s  +%s\n", "", p.at.Format("15:04:05.000"), p.name,
+				bar, strings.Repeat(" ", timelineWidth-1-to), p.at.Sub(before).Round(time.Millisecond))
 		}
-		before, from = m.at, to
+		before, from = p.at, to
 	}
 	return b.String()
 }
@@ -67,7 +67,7 @@ func inWords(t *v1.Transition) string {
 	case t.From != "" && t.To != "":
 		words += fmt.Sprintf(", %s to %s", t.From, t.To)
 	case t.From != "":
-		words += fmt.Sprintf(", from %s, to nobody yet", t.From)
+		words += fmt.Sprintf(", from %s, no new holder yet", t.From)
 	case t.To != "":
 		words += ", to " + t.To
 	}
