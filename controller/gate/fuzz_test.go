@@ -42,10 +42,10 @@ func FuzzSidecarFollows(f *testing.F) {
 			releases := err == nil && want.UID == uid
 			got, err := s.Volume.Signal(uid)
 			if (err == nil) != releases || releases && got != want {
-				t.Fatalf("annotation %q: the signal file has %+v (error %v), want one: %t", annotation, got, err, releases)
+				t.Fatalf("annotation %q: the signal file has %+v (error %v), want a signal: %t", annotation, got, err, releases)
 			}
 			if _, err := os.Lstat(s.Volume.signalFile()); !releases && !os.IsNotExist(err) {
-				t.Errorf("annotation %q: a signal file is there (error %v)", annotation, err)
+				t.Errorf("annotation %q: the signal file exists (error %v)", annotation, err)
 			}
 			status := s.Status()
 			if status.Released != releases || releases && status.Epoch != want.Epoch || (status.Problem == "") != (releases || len(annotation) == 0) {
@@ -119,14 +119,14 @@ func FuzzServe(f *testing.F) {
 		if err := connection.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = connection.Write(request) // it may hang up before it has read all
+		_, _ = connection.Write(request) // the server may close the connection early
 		_ = connection.(*net.TCPConn).CloseWrite()
 		answer, err := io.ReadAll(connection)
 		if err, ok := errors.AsType[net.Error](err); ok && err.Timeout() {
-			t.Fatalf("not answered, and not sent away")
+			t.Fatalf("no response, and the connection is still open")
 		}
 		if most := 1024 * (1 + len(request)/16); len(answer) > most {
-			t.Errorf("%d bytes of answer to %d", len(answer), len(request))
+			t.Errorf("%d bytes of response to a request of %d bytes", len(answer), len(request))
 		}
 		if panicked.Load() {
 			t.Fatal("the server panicked")
@@ -137,22 +137,22 @@ func FuzzServe(f *testing.F) {
 		method, _, _ := strings.Cut(string(request), " ")
 		response, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(answer)), &http.Request{Method: method})
 		if err != nil {
-			t.Fatalf("answer %q: %v", answer, err)
+			t.Fatalf("response %q: %v", answer, err)
 		}
 		defer func() { _ = response.Body.Close() }()
 		switch code := response.StatusCode; {
 		case code == http.StatusOK:
 			if !bytes.Contains(request, []byte("/status")) && !bytes.Contains(request, []byte("/healthz")) && !bytes.Contains(request, []byte("OPTIONS *")) {
-				t.Errorf("answer %q", answer)
+				t.Errorf("response %q", answer)
 			}
 		case code >= 300 && code < 500, code == http.StatusContinue, code == http.StatusNotImplemented, code == http.StatusHTTPVersionNotSupported:
 		default:
-			t.Errorf("answer %q", answer)
+			t.Errorf("response %q", answer)
 		}
 	})
 }
 
-// panicWatch is a log that notes whether the HTTP server has caught a panic.
+// panicWatch is a log output. It is true after the HTTP server logged a panic.
 type panicWatch struct{ atomic.Bool }
 
 func (w *panicWatch) Write(line []byte) (int, error) {

@@ -30,11 +30,11 @@ func signalOf(uid string, epoch int64) string {
 	return signal.Signal{UID: uid, Epoch: epoch, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)}.String()
 }
 
-// newSidecar makes a sidecar whose pod has no signal. The log holds messages only.
+// newSidecar returns a sidecar whose pod has no signal. The log has no times.
 func newSidecar(t *testing.T) (s *Sidecar, log *bytes.Buffer) {
 	t.Helper()
 	log = &bytes.Buffer{}
-	messages := func(_ []string, a slog.Attr) slog.Attr {
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
@@ -46,7 +46,7 @@ func newSidecar(t *testing.T) (s *Sidecar, log *bytes.Buffer) {
 	}
 	return &Sidecar{
 		Volume: Volume(t.TempDir()), Podinfo: t.TempDir(), UID: uid, Program: program,
-		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: messages})),
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: withoutTime})),
 	}, log
 }
 
@@ -57,7 +57,7 @@ func writeFile(t *testing.T, path, content string) {
 	}
 }
 
-// readFile returns "" for a file that is not there.
+// readFile returns "" for a file that does not exist.
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -72,7 +72,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	gomega.NewWithT(t).Eventually(condition, 10*time.Second, time.Millisecond).Should(gomega.BeTrue(), "%s", what)
 }
 
-// Each case is a story: the annotations that the sidecar sees, one after the other.
+// Each case is a sequence of annotations that the sidecar reads.
 func TestSidecarFollows(t *testing.T) {
 	first, second, foreign := signalOf(uid, 1), signalOf(uid, 2), signalOf("another", 9)
 	elsewhere := `{"uid":"` + uid + `","epoch":1,"time":"2026-01-02T05:04:05+02:00"}`
@@ -83,7 +83,7 @@ func TestSidecarFollows(t *testing.T) {
 	refused := func(why string) string {
 		return `level=ERROR msg="annotation apps.statefulsingleton.com/start-signal does not release the pod: ` + why + `"`
 	}
-	isForeign := refused(`it was written for another one, with uid \"another\"; this one's is \"` + uid + `\"`)
+	isForeign := refused(`it is for a pod with uid \"another\", and this pod has uid \"` + uid + `\"`)
 	tests := map[string]struct {
 		// stale is in the signal file before the sidecar starts.
 		stale       string
@@ -95,18 +95,18 @@ func TestSidecarFollows(t *testing.T) {
 	}{
 		"held":                      {annotations: []string{"", ""}, wantLog: []string{held}},
 		"released":                  {annotations: []string{"", first, first}, wantFile: first, wantEpoch: 1, wantLog: []string{held, released + "1"}},
-		"released before it looked": {annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
-		"released anew":             {annotations: []string{first, second}, wantFile: second, wantEpoch: 2, wantLog: []string{released + "1", released + "2"}},
-		"taken back":                {annotations: []string{first, ""}, wantLog: []string{released + "1", held}},
-		"another pod's":             {annotations: []string{foreign, foreign}, wantProblem: true, wantLog: []string{isForeign, held}},
-		"replaced by another pod's": {annotations: []string{first, foreign}, wantProblem: true, wantLog: []string{released + "1", isForeign, held}},
+		"released before the start": {annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
+		"released again":            {annotations: []string{first, second}, wantFile: second, wantEpoch: 2, wantLog: []string{released + "1", released + "2"}},
+		"signal removed":            {annotations: []string{first, ""}, wantLog: []string{released + "1", held}},
+		"of another pod":            {annotations: []string{foreign, foreign}, wantProblem: true, wantLog: []string{isForeign, held}},
+		"replaced by a foreign one": {annotations: []string{first, foreign}, wantProblem: true, wantLog: []string{released + "1", isForeign, held}},
 		"malformed":                 {annotations: []string{first, `{"uid":`}, wantProblem: true, wantLog: []string{released + "1", refused("parse signal: unexpected end of JSON input"), held}},
-		"mended":                    {annotations: []string{"x", first}, wantFile: first, wantEpoch: 1, wantLog: []string{refused("parse signal: invalid character 'x' looking for beginning of value"), held, released + "1"}},
-		"without an epoch":          {annotations: []string{`{"uid":"` + uid + `"}`}, wantProblem: true, wantLog: []string{refused("parse signal: epoch is 0, want 1 or more"), held}},
+		"corrected":                 {annotations: []string{"x", first}, wantFile: first, wantEpoch: 1, wantLog: []string{refused("parse signal: invalid character 'x' looking for beginning of value"), held, released + "1"}},
+		"without an epoch":          {annotations: []string{`{"uid":"` + uid + `"}`}, wantProblem: true, wantLog: []string{refused("parse signal: epoch is 0, but must be at least 1"), held}},
 		"in another time zone":      {annotations: []string{elsewhere, elsewhere}, wantFile: elsewhere, wantEpoch: 1, wantLog: []string{released + "1"}},
 		"restarted, released":       {stale: first, annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
-		"restarted, taken back":     {stale: first, annotations: []string{""}, wantLog: []string{held}},
-		"stale, another pod's":      {stale: foreign, annotations: []string{""}, wantLog: []string{held}},
+		"restarted, removed":        {stale: first, annotations: []string{""}, wantLog: []string{held}},
+		"stale, of another pod":     {stale: foreign, annotations: []string{""}, wantLog: []string{held}},
 		"stale, half written":       {stale: `{"uid":`, annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
 	}
 	for name, tc := range tests {
@@ -136,13 +136,13 @@ func TestSidecarFollows(t *testing.T) {
 	}
 }
 
-// What can't be done is said once, and changes nothing.
-func TestSidecarKeepsWhatItCannotChange(t *testing.T) {
+// If the sidecar cannot read the annotation or write the volume, it logs the problem once, and changes nothing.
+func TestSidecarKeepsTheSignalAfterAnError(t *testing.T) {
 	tests := map[string]struct {
 		disturb     func(t *testing.T, s *Sidecar)
 		wantProblem string
 	}{
-		"the annotation can't be read": {
+		"the annotation cannot be read": {
 			disturb: func(t *testing.T, s *Sidecar) {
 				path := filepath.Join(s.Podinfo, "start-signal")
 				if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o755)); err != nil {
@@ -151,14 +151,14 @@ func TestSidecarKeepsWhatItCannotChange(t *testing.T) {
 			},
 			wantProblem: "read the pod's annotation apps.statefulsingleton.com/start-signal",
 		},
-		"the volume can't be written": {
+		"the volume cannot be written": {
 			disturb: func(t *testing.T, s *Sidecar) {
 				writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf(uid, 2))
 				if err := os.Mkdir(s.Volume.signalFile()+".partial", 0o755); err != nil {
 					t.Fatal(err)
 				}
 			},
-			wantProblem: "pass the signal on",
+			wantProblem: "write the signal file",
 		},
 	}
 	for name, tc := range tests {
@@ -176,13 +176,13 @@ func TestSidecarKeepsWhatItCannotChange(t *testing.T) {
 				t.Errorf("signal file %q, want %q", got, want)
 			}
 			if got := strings.Count(log.String(), tc.wantProblem); got != 1 {
-				t.Errorf("said %d times, want once:\n%s", got, log)
+				t.Errorf("logged %d times, want once:\n%s", got, log)
 			}
 		})
 	}
 }
 
-// The kubelet writes a new directory and swaps the symlink ..data to it.
+// The test updates the projected file as the kubelet does: a new directory, and then a new target of symlink ..data.
 func TestSidecarRuns(t *testing.T) {
 	s, _ := newSidecar(t)
 	generation := 0
@@ -208,7 +208,7 @@ func TestSidecarRuns(t *testing.T) {
 	if err := os.Symlink("..data/start-signal", filepath.Join(s.Podinfo, "start-signal")); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, s.Volume.gateFile()+".partial", strings.Repeat("left by one that died", 10))
+	writeFile(t, s.Volume.gateFile()+".partial", strings.Repeat("a partial file of a killed sidecar", 10))
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 
@@ -221,14 +221,13 @@ func TestSidecarRuns(t *testing.T) {
 	if got := readFile(t, s.Volume.gateFile()); got != "the program" {
 		t.Errorf("delivered %q", got)
 	}
-	// While it holds, it watches closely; once released, it leaves inotify, which would
-	// draw out its exit.
+	// The sidecar uses inotify until the release. Later, an inotify instance would delay the exit of the sidecar.
 	for epoch := range int64(3) {
 		project(signalOf(uid, epoch+1))
 		eventually(t, "the signal file is written", func() bool { return readFile(t, s.Volume.signalFile()) == signalOf(uid, epoch+1) })
 	}
-	eventually(t, "inotify is left", func() bool { return inotifyInstances(t) == 0 })
-	modes := map[string]fs.FileMode{s.Volume.gateFile(): 0o755, s.Volume.signalFile(): 0o644, s.Volume.bellFile(): fs.ModeNamedPipe | 0o644}
+	eventually(t, "no inotify instance", func() bool { return inotifyInstances(t) == 0 })
+	modes := map[string]fs.FileMode{s.Volume.gateFile(): 0o755, s.Volume.signalFile(): 0o644, s.Volume.pipeFile(): fs.ModeNamedPipe | 0o644}
 	for path, want := range modes {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -242,7 +241,7 @@ func TestSidecarRuns(t *testing.T) {
 	eventually(t, "the signal file is removed", func() bool { return readFile(t, s.Volume.signalFile()) == "" })
 	entries, err := os.ReadDir(string(s.Volume))
 	if err != nil || len(entries) != 2 {
-		t.Errorf("the volume holds %v (error %v), want the gate and the bell alone", entries, err)
+		t.Errorf("the volume has %v (error %v), want only the gate and the wake-up pipe", entries, err)
 	}
 	stop()
 	if err := <-ended; err != nil {
@@ -263,12 +262,12 @@ func TestSidecarRefusesToRun(t *testing.T) {
 			s, _ := newSidecar(t)
 			tc.change(s)
 			ctx, cancel := context.WithCancel(t.Context())
-			cancel() // or a sidecar that does not refuse would run on
+			cancel() // stops a sidecar that does not fail
 			if err := s.Run(ctx); err == nil || !strings.Contains(err.Error(), tc.wantError) {
 				t.Errorf("error %v, want %q", err, tc.wantError)
 			}
 			if s.Status().Delivered {
-				t.Error("says that the gate is delivered")
+				t.Error("status: the gate is delivered")
 			}
 		})
 	}
@@ -302,7 +301,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("since is %v (error %v), want the time of the change", got["since"], err)
 		}
 		delete(got, "since")
-		// Nothing else: a client that can connect to the port learns no uid and no epoch.
+		// No other field: a client that can connect to the port must not read the uid or the epoch.
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("/status (-want +got):\n%s", diff)
 		}
@@ -311,27 +310,26 @@ func TestServe(t *testing.T) {
 	writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf("another", 4))
 	s.follow()
 	if got := s.Status().Problem; !strings.Contains(got, uid) || !strings.Contains(got, "another") {
-		t.Errorf("problem %q, want both uids in it: this is about not serving them", got)
+		t.Errorf("problem %q, want both uids, which must not be served", got)
 	}
 	wantStatus(map[string]any{"delivered": true, "released": false, "problem": "see the log of container status-sidecar"})
 }
 
-// What a backup tool restored is in the volume before the sidecar begins: the gate, and
-// the signal of the pod that was saved.
+// A backup tool can have restored the gate and the signal of another pod before the sidecar starts.
 func TestAwaitDelivery(t *testing.T) {
 	tests := map[string]struct {
 		gate, signal string
-		// wantWaits is what it waits for. Empty: it does not wait.
+		// wantWaits is the reason in the error. Empty: no wait.
 		wantWaits string
 	}{
-		"nothing is there":      {wantWaits: "gate: no such file or directory"},
-		"the gate":              {gate: "a program"},
-		"and the pod's signal":  {gate: "a program", signal: signalOf(uid, 1)},
-		"and another pod's":     {gate: "a program", signal: signalOf("another", 9), wantWaits: `was written for another pod, with uid "another"`},
-		"and half a signal":     {gate: "a program", signal: `{"uid":`, wantWaits: "parse signal: unexpected end of JSON input"},
-		"another pod's, alone":  {signal: signalOf("another", 9), wantWaits: "gate: no such file or directory"},
-		"the pod's own, alone":  {signal: signalOf(uid, 1), wantWaits: "gate: no such file or directory"},
-		"and one without a uid": {gate: "a program", signal: `{"epoch":1}`, wantWaits: "uid is empty"},
+		"an empty volume":      {wantWaits: "gate: no such file or directory"},
+		"gate":                 {gate: "a program"},
+		"gate, signal":         {gate: "a program", signal: signalOf(uid, 1)},
+		"gate, foreign signal": {gate: "a program", signal: signalOf("another", 9), wantWaits: `has the signal of another pod, with uid "another"`},
+		"gate, half a signal":  {gate: "a program", signal: `{"uid":`, wantWaits: "parse signal: unexpected end of JSON input"},
+		"foreign signal":       {signal: signalOf("another", 9), wantWaits: "gate: no such file or directory"},
+		"signal":               {signal: signalOf(uid, 1), wantWaits: "gate: no such file or directory"},
+		"gate, signal, no uid": {gate: "a program", signal: `{"epoch":1}`, wantWaits: "uid is empty"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -348,9 +346,9 @@ func TestAwaitDelivery(t *testing.T) {
 			err := s.Volume.AwaitDelivery(once, uid)
 
 			if tc.wantWaits == "" && err != nil {
-				t.Errorf("it waits: %v", err)
+				t.Errorf("error %v, want none", err)
 			}
-			if tc.wantWaits != "" && (err == nil || !strings.Contains(err.Error(), tc.wantWaits+"; see the sidecar's log")) {
+			if tc.wantWaits != "" && (err == nil || !strings.Contains(err.Error(), tc.wantWaits+". See the log of container status-sidecar")) {
 				t.Errorf("error %v, want it to wait for %q", err, tc.wantWaits)
 			}
 			if err := s.Volume.deliver(s.Program); err != nil {
@@ -358,33 +356,33 @@ func TestAwaitDelivery(t *testing.T) {
 			}
 			s.follow()
 			if err := s.Volume.AwaitDelivery(once, uid); err != nil {
-				t.Errorf("it waits on, though the sidecar did what it is there for: %v", err)
+				t.Errorf("after the delivery: error %v, want none", err)
 			}
 		})
 	}
 }
 
-// Inotify can't watch what is not there yet.
-func TestChangesAreSeenWithoutInotify(t *testing.T) {
+// Inotify cannot watch a directory that does not exist yet.
+func TestChangesWithoutInotify(t *testing.T) {
 	_, log := newSidecar(t)
 	volume := Volume(filepath.Join(t.TempDir(), "later"))
-	reports := changes(t.Context(), string(volume), time.Millisecond, slog.New(slog.NewTextHandler(log, nil)))
-	if !strings.Contains(log.String(), "polling alone") {
-		t.Errorf("log %q, want it to say that there is no inotify", log)
+	changed := changes(t.Context(), string(volume), time.Millisecond, slog.New(slog.NewTextHandler(log, nil)))
+	if !strings.Contains(log.String(), "Polling the directory instead") {
+		t.Errorf("log %q, want the warning about inotify", log)
 	}
 	if err := os.Mkdir(string(volume), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	writeFile(t, volume.signalFile(), signalOf(uid, 1))
-	for range reports {
+	for range changed {
 		if _, err := volume.Signal(uid); err == nil {
 			return
 		}
 	}
 }
 
-// With a poll so slow that it never comes, inotify alone must see every change.
-func TestChangesAreSeenWithoutPolling(t *testing.T) {
+// The poll interval is an hour, so only inotify can report the change.
+func TestChangesWithoutPolling(t *testing.T) {
 	for range 100 {
 		volume := Volume(t.TempDir())
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -392,16 +390,16 @@ func TestChangesAreSeenWithoutPolling(t *testing.T) {
 		go func() {
 			written <- writeWhole(volume.signalFile(), 0o644, strings.NewReader(signalOf(uid, 1)))
 		}()
-		seen := false
+		found := false
 		for range changes(ctx, string(volume), time.Hour, slog.New(slog.DiscardHandler)) {
 			if _, err := volume.Signal(uid); err == nil {
-				seen = true
+				found = true
 				break
 			}
 		}
 		cancel()
-		if err := <-written; err != nil || !seen {
-			t.Fatalf("the signal was seen: %t (error %v)", seen, err)
+		if err := <-written; err != nil || !found {
+			t.Fatalf("found the signal: %t (error %v)", found, err)
 		}
 	}
 }
@@ -410,12 +408,12 @@ func TestMainEnvironment(t *testing.T) {
 	tests := map[string]struct {
 		environ, want []string
 	}{
-		"added":                {environ: []string{"A=1", "B="}, want: []string{"A=1", "B=", "STATEFULSINGLETON_EPOCH=7"}},
-		"replaced":             {environ: []string{"STATEFULSINGLETON_EPOCH=3", "A=1"}, want: []string{"A=1", "STATEFULSINGLETON_EPOCH=7"}},
-		"a longer name stays":  {environ: []string{"STATEFULSINGLETON_EPOCH_OLD=3"}, want: []string{"STATEFULSINGLETON_EPOCH_OLD=3", "STATEFULSINGLETON_EPOCH=7"}},
-		"the pod's uid goes":   {environ: []string{"STATEFULSINGLETON_POD_UID=a", "A=1", "STATEFULSINGLETON_POD_UID="}, want: []string{"A=1", "STATEFULSINGLETON_EPOCH=7"}},
-		"another uid stays":    {environ: []string{"STATEFULSINGLETON_POD_UID_OLD=a", "POD_UID=b"}, want: []string{"STATEFULSINGLETON_POD_UID_OLD=a", "POD_UID=b", "STATEFULSINGLETON_EPOCH=7"}},
-		"nothing but the name": {environ: nil, want: []string{"STATEFULSINGLETON_EPOCH=7"}},
+		"added":               {environ: []string{"A=1", "B="}, want: []string{"A=1", "B=", "STATEFULSINGLETON_EPOCH=7"}},
+		"replaced":            {environ: []string{"STATEFULSINGLETON_EPOCH=3", "A=1"}, want: []string{"A=1", "STATEFULSINGLETON_EPOCH=7"}},
+		"a longer name stays": {environ: []string{"STATEFULSINGLETON_EPOCH_OLD=3"}, want: []string{"STATEFULSINGLETON_EPOCH_OLD=3", "STATEFULSINGLETON_EPOCH=7"}},
+		"the pod's uid":       {environ: []string{"STATEFULSINGLETON_POD_UID=a", "A=1", "STATEFULSINGLETON_POD_UID="}, want: []string{"A=1", "STATEFULSINGLETON_EPOCH=7"}},
+		"another uid stays":   {environ: []string{"STATEFULSINGLETON_POD_UID_OLD=a", "POD_UID=b"}, want: []string{"STATEFULSINGLETON_POD_UID_OLD=a", "POD_UID=b", "STATEFULSINGLETON_EPOCH=7"}},
+		"empty":               {environ: nil, want: []string{"STATEFULSINGLETON_EPOCH=7"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

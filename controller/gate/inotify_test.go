@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// volumeOfChild is the environment variable by which the test runs itself anew, in
-// a user namespace whose limit of inotify instances is reached. It names the volume.
+// volumeOfChild is the environment variable with the volume of a child process. The child process is the test itself,
+// in a user namespace whose limit of inotify instances is zero.
 const volumeOfChild = "GATE_TEST_VOLUME"
 
-// A node's pods share its inotify instances: others may have taken them all. Closing
-// one would hold up the main process.
+// The wrapper uses no inotify instance: all pods of a node share the limit, and closing an instance would delay the main
+// process.
 func TestWrapNeedsNoInotify(t *testing.T) {
 	if volume := os.Getenv(volumeOfChild); volume != "" {
 		if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {
@@ -26,16 +26,16 @@ func TestWrapNeedsNoInotify(t *testing.T) {
 		}
 		t.Fatal(Wrap(Volume(volume), uid, []string{"/bin/sh", "-c", "echo released with $STATEFULSINGLETON_EPOCH"}, slog.Default()))
 	}
-	const polling = "by polling alone, without the sidecar's bell"
+	const polling = "Polling the signal file instead"
 	tests := map[string]struct {
 		prepare     func(v Volume) error
 		wantPolling bool
 	}{
-		"with the bell":         {prepare: Volume.hangBell},
-		"no bell":               {prepare: func(Volume) error { return nil }, wantPolling: true},
-		"no pipe in its place":  {prepare: func(v Volume) error { return os.WriteFile(v.bellFile(), nil, 0o644) }},
-		"held open by a writer": {prepare: func(v Volume) error { return errors.Join(v.hangBell(), holdOpen(t, v.bellFile())) }},
-		"a loop in its place":   {prepare: func(v Volume) error { return os.Symlink("bell", v.bellFile()) }, wantPolling: true},
+		"with the pipe":         {prepare: Volume.createPipe},
+		"no pipe":               {prepare: func(Volume) error { return nil }, wantPolling: true},
+		"a file in its place":   {prepare: func(v Volume) error { return os.WriteFile(v.pipeFile(), nil, 0o644) }},
+		"held open by a writer": {prepare: func(v Volume) error { return errors.Join(v.createPipe(), holdOpen(t, v.pipeFile())) }},
+		"a loop in its place":   {prepare: func(v Volume) error { return os.Symlink("wakeup", v.pipeFile()) }, wantPolling: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestWrapNeedsNoInotify(t *testing.T) {
 				t.Errorf("error %v, stdout %q, stderr %q, want it released with epoch 5", err, &stdout, readFile(t, stderr.Name()))
 			}
 			if got := strings.Contains(readFile(t, stderr.Name()), polling); got != tc.wantPolling {
-				t.Errorf("says that it polls: %t, want %t; stderr %q", got, tc.wantPolling, readFile(t, stderr.Name()))
+				t.Errorf("logs that it polls: %t, want %t; stderr %q", got, tc.wantPolling, readFile(t, stderr.Name()))
 			}
 		})
 	}
@@ -86,29 +86,29 @@ func holdOpen(t *testing.T, path string) error {
 	return err
 }
 
-// One that were not heard would be seen after a second: a hundred of them too late.
-func TestEveryRingIsHeard(t *testing.T) {
+// Without a wake-up, a wrapper finds the signal only after a second, and 100 signals would take too long.
+func TestEveryWakeUpArrives(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for n := range 100 {
 		volume := Volume(t.TempDir())
-		if err := errors.Join(volume.hangBell(), volume.hangBell()); err != nil {
+		if err := errors.Join(volume.createPipe(), volume.createPipe()); err != nil {
 			t.Fatal(err)
 		}
 		listening, stop := context.WithCancel(ctx)
-		first, second := volume.rung(listening, slog.Default()), volume.rung(listening, slog.Default())
+		first, second := volume.wakeups(listening, slog.Default()), volume.wakeups(listening, slog.Default())
 		<-first // at once
 		<-second
 		applied := make(chan error, 1)
 		go func() { applied <- volume.apply([]byte(signalOf(uid, 1))) }()
-		for _, reports := range []<-chan struct{}{first, second} {
+		for _, wakeups := range []<-chan struct{}{first, second} {
 			for seen := false; !seen; {
 				select {
-				case <-reports:
+				case <-wakeups:
 					_, err := volume.Signal(uid)
 					seen = err == nil
 				case <-ctx.Done():
-					t.Fatalf("signal %d was not seen in time", n)
+					t.Fatalf("signal %d: not found in time", n)
 				}
 			}
 		}
@@ -119,17 +119,17 @@ func TestEveryRingIsHeard(t *testing.T) {
 	}
 }
 
-func TestChangesLeaveNothingOpen(t *testing.T) {
-	eventually(t, "other tests have none open", func() bool { return inotifyInstances(t) == 0 })
+func TestChangesCloseInotify(t *testing.T) {
+	eventually(t, "no inotify instance of another test", func() bool { return inotifyInstances(t) == 0 })
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
-		reports := changes(ctx, t.TempDir(), time.Hour, slog.New(slog.DiscardHandler))
-		<-reports
+		changed := changes(ctx, t.TempDir(), time.Hour, slog.New(slog.DiscardHandler))
+		<-changed
 		if got := inotifyInstances(t); got != 1 {
-			t.Fatalf("%d inotify instances while it watches, want 1", got)
+			t.Fatalf("%d inotify instances during the watch, want 1", got)
 		}
 		cancel()
-		for range reports {
+		for range changed {
 		}
 	}
 	if got := inotifyInstances(t); got != 0 {
@@ -137,7 +137,7 @@ func TestChangesLeaveNothingOpen(t *testing.T) {
 	}
 }
 
-// inotifyInstances counts those that this process has open.
+// inotifyInstances returns the number of open inotify instances of this process.
 func inotifyInstances(t *testing.T) (n int) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -145,7 +145,7 @@ func inotifyInstances(t *testing.T) (n int) {
 		t.Fatal(err)
 	}
 	for _, fd := range fds {
-		// The descriptor that lists the directory is gone by now.
+		// The descriptor of the directory itself is already closed.
 		if target, _ := os.Readlink("/proc/self/fd/" + fd.Name()); target == "anon_inode:inotify" {
 			n++
 		}

@@ -41,7 +41,8 @@ type Status struct {
 	Epoch int64
 	// Since is when the sidecar found the pod held or released; the zero time before the first read.
 	Since time.Time
-	// Problem says why a signal is ignored. Empty: there is no problem. It can contain UIDs.
+	// Problem says why the annotation is ignored or cannot be read, or why the signal file cannot be written. Empty: there
+	// is no problem. It can contain UIDs.
 	Problem string
 }
 
@@ -50,8 +51,8 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	if s.UID == "" {
 		return errors.New("POD_UID is empty, so the sidecar cannot recognize the signal of its own pod. The policy did not inject this pod correctly: delete the pod")
 	}
-	if err := s.Volume.hangBell(); err != nil {
-		s.Log.Warn("The held containers see the release by polling alone", "error", err)
+	if err := s.Volume.createPipe(); err != nil {
+		s.Log.Warn("Cannot create the wake-up pipe. The held containers poll the signal file instead", "error", err)
 	}
 	if err := s.Volume.deliver(s.Program); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	// After the release nothing is urgent. A process with inotify would also take about 15 ms longer to exit, because
 	// of a grace period of the kernel. The sidecar is the last container of the pod to exit, which is in the gap of
 	// the handoff.
-	ticker := time.NewTicker(lookAnyway)
+	ticker := time.NewTicker(fallbackPoll)
 	defer ticker.Stop()
 	for {
 		select {
@@ -94,7 +95,7 @@ func (s *Sidecar) Status() Status {
 }
 
 // follow writes the annotation to the signal file. If the annotation cannot be read, or the file cannot be written,
-// the file stays as it is.
+// the file does not change. If the kubelet projects no file, follow removes the signal file.
 func (s *Sidecar) follow() {
 	annotation, refusal := s.annotation()
 	missing := errors.Is(refusal, fs.ErrNotExist)
@@ -126,7 +127,7 @@ func (s *Sidecar) annotation() ([]byte, error) {
 		data, err = readSignal(path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the pod's annotation %s: %w; the kubelet keeps that file, so delete the pod if this lasts", signal.Annotation, err)
+		return nil, fmt.Errorf("read the pod's annotation %s: %w. The kubelet projects this file. If the error persists, delete the pod", signal.Annotation, err)
 	}
 	return data, nil
 }
@@ -142,7 +143,7 @@ func judge(annotation []byte, uid string) (epoch int64, err error) {
 		return 0, fmt.Errorf("annotation %s does not release the pod: %w", signal.Annotation, err)
 	}
 	if s.UID != uid {
-		return 0, fmt.Errorf("annotation %s does not release the pod: it was written for another one, with uid %q; this one's is %q", signal.Annotation, s.UID, uid)
+		return 0, fmt.Errorf("annotation %s does not release the pod: it is for a pod with uid %q, and this pod has uid %q", signal.Annotation, s.UID, uid)
 	}
 	return s.Epoch, nil
 }

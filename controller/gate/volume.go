@@ -35,7 +35,7 @@ func (v Volume) Signal(uid string) (signal.Signal, error) {
 		return signal.Signal{}, fmt.Errorf("%s: %w", v.signalFile(), err)
 	}
 	if s.UID != uid {
-		return signal.Signal{}, fmt.Errorf("%s was written for another pod, with uid %q", v.signalFile(), s.UID)
+		return signal.Signal{}, fmt.Errorf("%s has the signal of another pod, with uid %q", v.signalFile(), s.UID)
 	}
 	return s, nil
 }
@@ -53,7 +53,7 @@ func readSignal(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no plain file, but %s", path, info.Mode())
+		return nil, fmt.Errorf("%s is not a regular file, but has mode %s", path, info.Mode())
 	}
 	return io.ReadAll(io.LimitReader(file, signal.MaxLength+1))
 }
@@ -61,9 +61,9 @@ func readSignal(path string) ([]byte, error) {
 // deliveryPoll is how often AwaitDelivery checks the volume. It waits only milliseconds.
 const deliveryPoll = 5 * time.Millisecond
 
-// AwaitDelivery returns nil when the held containers of the pod with the UID may be created. Then the gate's binary is in
-// the volume, and there is no signal for another pod. A backup tool that restored the volume may have put both there
-// before the sidecar began. It returns an error when ctx ends before.
+// AwaitDelivery returns nil when the held containers of the pod with the UID may be created: the gate's binary is in the
+// volume, and the volume has no signal for another pod. A backup tool can have restored both before the sidecar started.
+// It returns an error if ctx ends first.
 func (v Volume) AwaitDelivery(ctx context.Context, uid string) error {
 	ticker := time.NewTicker(deliveryPoll)
 	defer ticker.Stop()
@@ -74,13 +74,13 @@ func (v Volume) AwaitDelivery(ctx context.Context, uid string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the sidecar did not make the signal volume ready in time, and no held container starts before: %w; see the sidecar's log", err)
+			return fmt.Errorf("the sidecar did not prepare the signal volume in time, so no held container starts: %w. See the log of container status-sidecar", err)
 		case <-ticker.C:
 		}
 	}
 }
 
-// delivered returns why held containers must not be created yet, or nil.
+// delivered returns nil if held containers may be created, or the reason why they must not be created yet.
 func (v Volume) delivered(uid string) error {
 	if _, err := os.Stat(v.gateFile()); err != nil {
 		return err
@@ -112,13 +112,13 @@ func (v Volume) apply(annotation []byte) error {
 		return nil
 	case annotation == nil:
 		if err := os.Remove(v.signalFile()); err != nil {
-			return fmt.Errorf("take the signal back: %w", err)
+			return fmt.Errorf("remove the signal file: %w", err)
 		}
 	case err != nil || !bytes.Equal(have, annotation):
 		if err := writeWhole(v.signalFile(), 0o644, bytes.NewReader(annotation)); err != nil {
-			return fmt.Errorf("pass the signal on: %w", err)
+			return fmt.Errorf("write the signal file: %w", err)
 		}
-		v.ring()
+		v.wakeWrappers()
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func writeWhole(path string, mode fs.FileMode, content io.Reader) error {
 		return err
 	}
 	_, err = io.Copy(file, content)
-	// The umask applied to the mode of the open.
+	// The umask reduced the mode that OpenFile set.
 	if err := errors.Join(err, file.Chmod(mode), file.Close()); err != nil {
 		return err
 	}

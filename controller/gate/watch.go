@@ -8,9 +8,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// lookAnyway is how often to read a file in addition to inotify or the bell. Inotify does not report what the kubelet
-// writes on the other side of a shared file system, as under Kata Containers.
-const lookAnyway = time.Second
+// fallbackPoll is how often to read a file in addition to inotify or the wake-up pipe. Inotify does not report writes on
+// the other side of a shared file system, for example those of the kubelet under Kata Containers.
+const fallbackPoll = time.Second
 
 // changes sends when a file in dir may have changed: at once, when inotify reports it, and periodically. Without
 // inotify, whose limits all pods of a node share, it sends every poll. The channel is closed when ctx ends.
@@ -21,7 +21,7 @@ func changes(ctx context.Context, dir string, poll time.Duration, log *slog.Logg
 	watcher := watch(dir, log)
 	if watcher != nil {
 		events, errs = watcher.Events, watcher.Errors
-		poll = lookAnyway
+		poll = fallbackPoll
 	}
 	changed <- struct{}{}
 	go func() {
@@ -36,12 +36,12 @@ func changes(ctx context.Context, dir string, poll time.Duration, log *slog.Logg
 			case <-ctx.Done():
 				return
 			case <-events:
-			case <-errs: // events were lost, say
+			case <-errs: // for example, inotify lost events
 			case <-ticker.C:
 			}
 			select {
 			case changed <- struct{}{}:
-			default: // one report is waiting already
+			default: // the receiver has a pending change
 			}
 		}
 	}()
@@ -57,6 +57,6 @@ func watch(dir string, log *slog.Logger) *fsnotify.Watcher {
 		}
 		_ = watcher.Close()
 	}
-	log.Warn("Changes are seen by polling alone, without inotify", "dir", dir, "error", err)
+	log.Warn("Cannot watch the directory with inotify. Polling the directory instead", "dir", dir, "error", err)
 	return nil
 }

@@ -25,7 +25,7 @@ const (
 	exitSignalled     = 128 // plus the signal's number
 )
 
-// wrapPoll is how often the wrapper reads the signal file if there is no bell.
+// wrapPoll is how often the wrapper reads the signal file if the wake-up pipe does not exist.
 const wrapPoll = 100 * time.Millisecond
 
 // stopSignals end a waiting wrapper. They include every stop signal that an image may name, for example SIGWINCH
@@ -42,10 +42,10 @@ type ExitError struct {
 	Err  error
 }
 
-// Error returns what the gate writes to stderr.
+// Error returns the text that the gate writes to stderr.
 func (e ExitError) Error() string { return e.Err.Error() }
 
-// Unwrap returns why the gate ends.
+// Unwrap returns the cause of the exit.
 func (e ExitError) Unwrap() error { return e.Err }
 
 // Wrap waits until the pod with the UID is released, and then executes argv. The main process replaces this process,
@@ -53,8 +53,8 @@ func (e ExitError) Unwrap() error { return e.Err }
 // waiting wrapper at once, with exit code 128 plus the number of the signal.
 //
 // The command is looked up in the PATH of the environment, as a shell does. If the command cannot be started, the
-// gate exits with code 126 or 127, as without the gate. That happens after the release, because an earlier container
-// may still create the file on a volume; before, the gate logs a warning.
+// gate exits with code 126 or 127, as a shell does. The gate exits only after the release, because an earlier container
+// may still create the file on a volume. Before the release, the gate logs a warning.
 //
 // Wrap never logs arguments, which may contain secrets.
 func Wrap(v Volume, uid string, argv []string, log *slog.Logger) error {
@@ -68,8 +68,8 @@ func Wrap(v Volume, uid string, argv []string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	// From now on, signals do what they do without the gate. A signal that came together with the release is in the
-	// channel, and must not be lost.
+	// From now on, signals have their default effect. A signal that arrived together with the release is in the channel,
+	// and must not be lost.
 	ossignal.Stop(stops)
 	select {
 	case s := <-stops:
@@ -78,22 +78,22 @@ func Wrap(v Volume, uid string, argv []string, log *slog.Logger) error {
 	}
 	err = syscall.Exec(path, argv, mainEnvironment(os.Environ(), released.Epoch))
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%s is there, but its interpreter or dynamic loader is not: %w", path, err)
+		err = fmt.Errorf("%s exists, but its interpreter or dynamic loader does not: %w", path, err)
 	}
 	return startError(argv[0], err)
 }
 
-// wait returns the signal when there is one for the pod with the UID.
+// wait waits for the signal of the pod with the UID, and returns it.
 func wait(v Volume, uid, command string, stops <-chan os.Signal, log *slog.Logger) (signal.Signal, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	rung := v.rung(ctx, log)
+	wakeups := v.wakeups(ctx, log)
 	why := ""
 	for {
 		select {
 		case s := <-stops:
 			return signal.Signal{}, stopped(s)
-		case <-rung:
+		case <-wakeups:
 		}
 		released, err := v.Signal(uid)
 		if err == nil {
@@ -102,11 +102,11 @@ func wait(v Volume, uid, command string, stops <-chan os.Signal, log *slog.Logge
 		if why == "" {
 			log.Info("Held: the main process starts when the controller releases this pod", "waitingFor", v.signalFile())
 			if _, err := lookUp(command); err != nil {
-				log.Warn("The main process could not be started if the pod were released now", "error", err)
+				log.Warn("The command of the main process cannot be started yet. The gate tries again after the release", "error", err)
 			}
 		}
 		if err.Error() != why && !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("Held: the signal file does not release this pod, see also the log of container status-sidecar", "error", err)
+			log.Warn("Held: the signal file does not release this pod. See also the log of container status-sidecar", "error", err)
 		}
 		why = err.Error()
 	}
@@ -120,7 +120,7 @@ func stopped(s os.Signal) error {
 // lookUp returns the path of a command.
 func lookUp(command string) (string, error) {
 	path, err := exec.LookPath(command)
-	if err == nil || errors.Is(err, exec.ErrDot) { // a shell runs what PATH has in a relative directory
+	if err == nil || errors.Is(err, exec.ErrDot) { // like a shell, accept a relative directory in PATH
 		return path, nil
 	}
 	if errors.Is(err, exec.ErrNotFound) && !strings.Contains(command, "/") {
@@ -142,7 +142,7 @@ func startError(command string, err error) error {
 		code = exitNotFound
 	}
 	if lookup, ok := errors.AsType[*exec.Error](err); ok {
-		err = lookup.Err // it names the command again
+		err = lookup.Err // the outer error repeats the command
 	}
 	return ExitError{code, fmt.Errorf("start the main process %q: %w", command, err)}
 }

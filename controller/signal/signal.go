@@ -68,10 +68,10 @@ func Parse(data []byte) (Signal, error) {
 
 func parse(data []byte) (s Signal, err error) {
 	if len(data) > MaxLength {
-		return s, fmt.Errorf("it is longer than %d bytes", MaxLength)
+		return s, fmt.Errorf("the signal is longer than %d bytes", MaxLength)
 	}
 	if !utf8.Valid(data) {
-		return s, errors.New("it is not UTF-8")
+		return s, errors.New("the signal is not UTF-8")
 	}
 	duplicates, err := kjson.UnmarshalStrict(data, &s, kjson.DisallowDuplicateFields)
 	if err := errors.Join(append(duplicates, err)...); err != nil {
@@ -81,7 +81,7 @@ func parse(data []byte) (s Signal, err error) {
 	case s.UID == "":
 		return s, errors.New("uid is empty")
 	case s.Epoch < 1:
-		return s, fmt.Errorf("epoch is %d, want 1 or more", s.Epoch)
+		return s, fmt.Errorf("epoch is %d, but must be at least 1", s.Epoch)
 	case year < 1 || year > 9999:
 		return s, errors.New("time is outside the years 1 to 9999")
 	}

@@ -25,13 +25,13 @@ func TestParse(t *testing.T) {
 		"the highest epoch": {data: `{"uid":"a","epoch":9223372036854775807}`, want: Signal{UID: "a", Epoch: 1<<63 - 1}},
 
 		"empty":                 {data: "", wantError: "unexpected end of JSON input"},
-		"half":                  {data: `{"uid":"a","epo`, wantError: "unexpected end of JSON input"},
+		"cut off":               {data: `{"uid":"a","epo`, wantError: "unexpected end of JSON input"},
 		"null":                  {data: "null", wantError: "uid is empty"},
 		"a list":                {data: `[{"uid":"a","epoch":1}]`, wantError: "json: cannot unmarshal array into Go value of type signal.Signal"},
 		"no uid":                {data: `{"epoch":1}`, wantError: "uid is empty"},
 		"a uid of null":         {data: `{"uid":null,"epoch":1}`, wantError: "uid is empty"},
-		"no epoch":              {data: `{"uid":"a"}`, wantError: "epoch is 0, want 1 or more"},
-		"a negative epoch":      {data: `{"uid":"a","epoch":-1}`, wantError: "epoch is -1, want 1 or more"},
+		"no epoch":              {data: `{"uid":"a"}`, wantError: "epoch is 0, but must be at least 1"},
+		"a negative epoch":      {data: `{"uid":"a","epoch":-1}`, wantError: "epoch is -1, but must be at least 1"},
 		"two objects":           {data: `{"uid":"a","epoch":1}{"uid":"b","epoch":1}`, wantError: "invalid character '{' after top-level value"},
 		"garbage after":         {data: `{"uid":"a","epoch":1}x`, wantError: "invalid character 'x' after top-level value"},
 		"an epoch as a string":  {data: `{"uid":"a","epoch":"1"}`, wantError: "json: cannot unmarshal string into Go struct field Signal.epoch of type int64"},
@@ -40,11 +40,11 @@ func TestParse(t *testing.T) {
 		"two uids":              {data: `{"uid":"b","epoch":1,"uid":"a"}`, wantError: `duplicate field "uid"`},
 		"two epochs":            {data: `{"uid":"a","epoch":2,"epoch":1}`, wantError: `duplicate field "epoch"`},
 		"keys in capitals":      {data: `{"UID":"a","Epoch":1}`, wantError: "uid is empty"},
-		"a uid in either case":  {data: `{"uid":"a","UID":"b","epoch":1}`, want: Signal{UID: "a", Epoch: 1}},
-		"not UTF-8":             {data: "{\"uid\":\"a\xff\",\"epoch\":1}", wantError: "it is not UTF-8"},
-		"too long":              {data: `{"uid":"a","epoch":1}` + strings.Repeat(" ", MaxLength), wantError: "it is longer than 1024 bytes"},
+		"a uid in both cases":   {data: `{"uid":"a","UID":"b","epoch":1}`, want: Signal{UID: "a", Epoch: 1}},
+		"not UTF-8":             {data: "{\"uid\":\"a\xff\",\"epoch\":1}", wantError: "the signal is not UTF-8"},
+		"too long":              {data: `{"uid":"a","epoch":1}` + strings.Repeat(" ", MaxLength), wantError: "the signal is longer than 1024 bytes"},
 		"nested":                {data: `{"uid":"a","epoch":1,"x":` + strings.Repeat("[", 900), wantError: "unexpected end of JSON input"},
-		"a time that is none":   {data: `{"uid":"a","epoch":1,"time":"now"}`, wantError: `parsing time "now" as "2006-01-02T15:04:05Z07:00": cannot parse "now" as "2006"`},
+		"an invalid time":       {data: `{"uid":"a","epoch":1,"time":"now"}`, wantError: `parsing time "now" as "2006-01-02T15:04:05Z07:00": cannot parse "now" as "2006"`},
 		"a time before year 1":  {data: `{"uid":"a","epoch":1,"time":"0000-06-01T00:00:00Z"}`, wantError: "time is outside the years 1 to 9999"},
 		"a time after the last": {data: `{"uid":"a","epoch":1,"time":"9999-12-31T23:59:59-01:00"}`, wantError: "time is outside the years 1 to 9999"},
 	}
@@ -81,7 +81,7 @@ func FuzzParse(f *testing.F) {
 		s, err := Parse(data)
 		if err != nil {
 			if s != (Signal{}) {
-				t.Errorf("refused, and returned %+v", s)
+				t.Errorf("rejected, and returned %+v", s)
 			}
 			return
 		}
@@ -89,18 +89,18 @@ func FuzzParse(f *testing.F) {
 		decoder := json.NewDecoder(bytes.NewReader(data))
 		decoder.UseNumber()
 		if err := decoder.Decode(&plain); err != nil || decoder.More() {
-			t.Fatalf("accepted what is not one JSON object: error %v", err)
+			t.Fatalf("accepted data that is not one JSON object: error %v", err)
 		}
 		if s.UID == "" || s.Epoch < 1 || plain["uid"] != s.UID || fmt.Sprint(plain["epoch"]) != fmt.Sprint(s.Epoch) {
-			t.Errorf("accepted %+v, where a plain reader finds %v", s, plain)
+			t.Errorf("accepted %+v, but a plain decoder returns %v", s, plain)
 		}
 		written := s.String()
 		if len(written) > MaxLength {
-			return // by the escapes of a uid that is none
+			return // the escapes of an invalid uid are long
 		}
 		again, err := Parse([]byte(written))
 		if err != nil {
-			t.Fatalf("refused what it wrote, %s: %v", written, err)
+			t.Fatalf("rejected its own output %s: %v", written, err)
 		}
 		if again.UID != s.UID || again.Epoch != s.Epoch || !again.Time.Equal(s.Time) {
 			t.Errorf("wrote %+v, read %+v", s, again)

@@ -24,14 +24,13 @@ import (
 // The tests run the gate as a container runtime does, as PID 1 of its own process namespace. Its root file system has
 // only the mounts of the kubelet and, for held commands, this machine's /usr.
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for an expected event.
 const patience = 20 * time.Second
 
-// gateBinary is the gate as the images have it.
+// gateBinary is the path of the gate, built as for the images.
 var gateBinary string
 
-// enterContainer as the test binary's first argument has it enter a container
-// instead of running the tests.
+// enterContainer is the first argument of the test binary that makes it enter a container instead of running tests.
 const enterContainer = "enter-container"
 
 func TestMain(m *testing.M) {
@@ -44,7 +43,7 @@ func TestMain(m *testing.M) {
 
 func runTests(m *testing.M) int {
 	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "These tests make containers: run them as root.")
+		fmt.Fprintln(os.Stderr, "these tests create containers: run them as root")
 		return 1
 	}
 	dir, err := os.MkdirTemp("", "gate")
@@ -61,7 +60,7 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// buildGate builds the gate for an architecture, this machine's if empty.
+// buildGate builds the gate for an architecture. Empty: the architecture of this machine.
 func buildGate(path, goos, goarch string) error {
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=1.2.3", "-o", path, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch)
@@ -75,30 +74,29 @@ func buildGate(path, goos, goarch string) error {
 type container struct {
 	// Root becomes the root file system, read-only.
 	Root string
-	// Volume and Podinfo are mounted where the policies mount them. There may be no
-	// Volume.
+	// Volume and Podinfo are mounted as by the policies. Empty Volume: no volume.
 	Volume, Podinfo string
 	VolumeReadOnly  bool
 	VolumeNoExec    bool
-	// Tools: this machine's /usr is there, with commands to hold.
+	// Tools mounts /usr of this machine, which has commands for held containers.
 	Tools bool
-	// Argv is passed beside the rest, which is JSON: arguments are any bytes.
+	// Argv is not in the JSON of the other fields, because arguments can have any bytes.
 	Argv  []string `json:"-"`
 	Env   []string
 	Dir   string
 	UID   int
 	Umask int
-	// Files limits open files, where it is set.
+	// Files is the limit of open files. Zero: no limit.
 	Files syscall.Rlimit
 	// NoProc leaves /proc empty.
 	NoProc bool
 	// Forbidden are the numbers of system calls that fail with EPERM, as by a seccomp profile.
 	Forbidden []uint32
-	// UserNamespace maps the ids of users to others, as hostUsers: false does.
+	// UserNamespace maps the user ids to other ids, as hostUsers: false does.
 	UserNamespace bool
 }
 
-// enter becomes the container's process.
+// enter executes argv as the process of the container.
 func enter(config string, argv []string) error {
 	var c container
 	if err := json.Unmarshal([]byte(config), &c); err != nil {
@@ -153,7 +151,7 @@ func enter(config string, argv []string) error {
 	return syscall.Exec(argv[0], argv, c.Env)
 }
 
-// forbid has these system calls fail with EPERM in this thread, and in what it becomes.
+// forbid makes the system calls fail with EPERM in this thread and in the program that it executes.
 func forbid(calls []uint32) error {
 	if len(calls) == 0 {
 		return nil
@@ -172,13 +170,12 @@ func forbid(calls []uint32) error {
 		unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0))
 }
 
-// pod is where its containers meet.
+// pod has the directories that its containers share.
 type pod struct{ root, volume, podinfo string }
 
 const podUID = "6f1c0a53-6b5e-4a52-9a0c-6a3f7d1f2f10"
 
-// newPod makes a pod whose containers find the gate at /gate and, as delivered, in
-// the volume.
+// newPod returns a pod whose containers have the gate at /gate. The volume is empty.
 func newPod(t *testing.T) *pod {
 	t.Helper()
 	dir := t.TempDir()
@@ -186,7 +183,7 @@ func newPod(t *testing.T) *pod {
 	for _, d := range []string{p.volume, p.podinfo, p.root + signal.Dir, p.root + signal.PodinfoDir, p.root + "/proc", p.root + "/usr", p.root + "/srv/sub"} {
 		must(t, os.MkdirAll(d, 0o755))
 	}
-	must(t, os.Chmod(p.volume, 0o777)) // as an emptyDir is
+	must(t, os.Chmod(p.volume, 0o777)) // the mode of an emptyDir
 	for _, name := range []string{"bin", "lib", "lib64"} {
 		if target, err := os.Readlink("/" + name); err == nil {
 			must(t, os.Symlink(target, p.root+"/"+name))
@@ -204,7 +201,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// write writes a file whole.
+// write writes a file atomically.
 func (p *pod) write(t *testing.T, path, content string, mode fs.FileMode) {
 	t.Helper()
 	must(t, os.WriteFile(path+".new", []byte(content), mode))
@@ -214,21 +211,21 @@ func (p *pod) write(t *testing.T, path, content string, mode fs.FileMode) {
 func (p *pod) release(t *testing.T) {
 	t.Helper()
 	p.write(t, p.volume+"/start-signal", signal.Signal{UID: podUID, Epoch: 7}.String(), 0o644)
-	p.ring(t)
+	p.wake(t)
 }
 
-// ring has the held containers look at the signal, as the sidecar does.
-func (p *pod) ring(t *testing.T) {
+// wake makes the held containers read the signal file, as the sidecar does.
+func (p *pod) wake(t *testing.T) {
 	t.Helper()
-	bell, err := os.OpenFile(p.volume+"/bell", os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist) { // nobody listens
+	pipe, err := os.OpenFile(p.volume+"/wakeup", os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist) { // no wrapper waits
 		return
 	}
 	must(t, err)
-	must(t, bell.Close())
+	must(t, pipe.Close())
 }
 
-// container has the gate at /gate, and tools, as most images do.
+// container returns a container with the gate at /gate, and with tools, as in most images.
 func (p *pod) container(argv ...string) container {
 	return container{
 		Root: p.root, Volume: p.volume, VolumeReadOnly: true, Podinfo: p.podinfo, Tools: true,
@@ -236,29 +233,29 @@ func (p *pod) container(argv ...string) container {
 	}
 }
 
-// hangBell hangs the bell, as the sidecar does.
-func (p *pod) hangBell() { _ = syscall.Mkfifo(p.volume+"/bell", 0o644) } // it may hang there already
+// createPipe creates the wake-up pipe, as the sidecar does.
+func (p *pod) createPipe() { _ = syscall.Mkfifo(p.volume+"/wakeup", 0o644) } // the pipe may already exist
 
-// wrapped is a held container. The sidecar has hung the bell for it.
+// wrapped returns a held container, and creates the wake-up pipe.
 func (p *pod) wrapped(argv ...string) container {
-	p.hangBell()
+	p.createPipe()
 	return p.container(append([]string{"/gate", "wrap", "--"}, argv...)...)
 }
 
-// sidecar is from scratch.
+// sidecar returns the container of the sidecar, whose image has no tools.
 func (p *pod) sidecar(env ...string) container {
 	c := p.container("/gate", "sidecar")
 	c.VolumeReadOnly, c.Tools, c.UID, c.Env = false, false, 65532, append(env, "POD_UID="+podUID)
 	return c
 }
 
-// process is a container's process, seen from outside.
+// process is the process of a container, seen from the host.
 type process struct {
 	*exec.Cmd
 	stdout, stderr string
 }
 
-// start starts the container. It always ends with the test.
+// start starts the container, and kills it at the end of the test.
 func start(t *testing.T, c container) *process {
 	t.Helper()
 	config, err := json.Marshal(c)
@@ -267,7 +264,7 @@ func start(t *testing.T, c container) *process {
 	p := &process{Cmd: exec.Command("/proc/self/exe", append([]string{enterContainer, string(config)}, c.Argv...)...), stdout: dir + "/stdout", stderr: dir + "/stderr"}
 	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	if c.UserNamespace {
-		// The root of the container sets it up, which is the root of this machine. The other ids are not.
+		// Root in the container is root on this machine, because it sets up the container. The other ids are mapped.
 		mappings := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: 1, HostID: 1 << 20, Size: 1<<16 - 1}}
 		p.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
 		p.SysProcAttr.UidMappings, p.SysProcAttr.GidMappings = mappings, mappings
@@ -289,7 +286,7 @@ func start(t *testing.T, c container) *process {
 	return p
 }
 
-// runToEnd runs the container to its end.
+// runToEnd runs the container until it exits.
 func runToEnd(t *testing.T, c container) (code int, stdout, stderr string) {
 	t.Helper()
 	p := start(t, c)
@@ -304,13 +301,13 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
-// exit waits for the end and returns the exit code.
+// exit waits until the process exits, and returns the exit code.
 func (p *process) exit(t *testing.T) int {
 	t.Helper()
 	giveUp := time.AfterFunc(patience, func() { _ = p.Process.Kill() })
 	err := p.Wait()
 	if !giveUp.Stop() {
-		t.Fatalf("runs on after %s; stderr:\n%s", patience, read(t, p.stderr))
+		t.Fatalf("still running after %s; stderr:\n%s", patience, read(t, p.stderr))
 	}
 	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
 		t.Fatal(err)

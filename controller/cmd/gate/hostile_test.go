@@ -18,8 +18,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// mainProcess leaves a trace wherever it is started: on stdout, and, where that is
-// closed, in the exit code.
+// mainProcess is a command whose start is visible on stdout and, if stdout is closed, in the exit code.
 var mainProcess = []string{"/bin/sh", "-c", "echo started; exit 42"}
 
 const mainProcessCode = 42
@@ -30,19 +29,19 @@ var release = signal.Signal{UID: podUID, Epoch: 7}.String()
 // If the gate cannot read the signal, it reports that and waits. It still obeys SIGTERM, and starts the main process
 // after the signal is corrected.
 func TestWrapHoldsInHostileEnvironments(t *testing.T) {
-	held := `msg="Held: the signal file does not release this pod, see also the log of container status-sidecar" error=`
+	held := `msg="Held: the signal file does not release this pod. See also the log of container status-sidecar" error=`
 	tests := map[string]struct {
-		// prepare sets up the signal's place.
+		// prepare creates the signal file, or another file with its name.
 		prepare func(t *testing.T, path string)
 		change  func(c *container)
 		want    string
-		// closed: stderr says nothing.
+		// closed: the container has no stderr.
 		closed bool
 	}{
-		"a directory":       {prepare: func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o755)) }, want: held + `"/var/run/signal/start-signal is no plain file, but drwxr-xr-x"`},
+		"a directory":       {prepare: func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o755)) }, want: held + `"/var/run/signal/start-signal is not a regular file, but has mode drwxr-xr-x"`},
 		"a loop of links":   {prepare: func(t *testing.T, path string) { must(t, os.Symlink("start-signal", path)) }, want: held + `"open /var/run/signal/start-signal: too many levels of symbolic links"`},
 		"a link to nowhere": {prepare: func(t *testing.T, path string) { must(t, os.Symlink("missing", path)) }, want: "Held: the main process starts when"},
-		"a pipe":            {prepare: func(t *testing.T, path string) { must(t, syscall.Mkfifo(path, 0o644)) }, want: held + `"/var/run/signal/start-signal is no plain file, but prw-r--r--"`},
+		"a pipe":            {prepare: func(t *testing.T, path string) { must(t, syscall.Mkfifo(path, 0o644)) }, want: held + `"/var/run/signal/start-signal is not a regular file, but has mode prw-r--r--"`},
 		"a pipe with a signal": {prepare: func(t *testing.T, path string) {
 			must(t, syscall.Mkfifo(path, 0o644))
 			pipe, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -50,19 +49,19 @@ func TestWrapHoldsInHostileEnvironments(t *testing.T) {
 			t.Cleanup(func() { _ = pipe.Close() })
 			_, err = pipe.WriteString(release)
 			must(t, err)
-		}, want: held + `"/var/run/signal/start-signal is no plain file, but prw-r--r--"`},
+		}, want: held + `"/var/run/signal/start-signal is not a regular file, but has mode prw-r--r--"`},
 		"a socket": {prepare: func(t *testing.T, path string) {
 			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 			must(t, err)
 			must(t, errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: fdPath(t, path)}), syscall.Close(fd)))
 		}, want: held + `"open /var/run/signal/start-signal: no such device or address"`},
-		"an endless device": {prepare: func(t *testing.T, path string) { mknod(t, path, 1, 5) }, want: held + `"/var/run/signal/start-signal is no plain file, but Dcrw-rw-rw-"`},
+		"an endless device": {prepare: func(t *testing.T, path string) { mknod(t, path, 1, 5) }, want: held + `"/var/run/signal/start-signal is not a regular file, but has mode Dcrw-rw-rw-"`},
 		"unreadable":        {prepare: func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte(release), 0)) }, want: held + `"open /var/run/signal/start-signal: permission denied"`},
 		"huge": {prepare: func(t *testing.T, path string) {
 			must(t, os.WriteFile(path, []byte(release), 0o644))
 			must(t, os.Truncate(path, 1<<40))
-		}, want: held + `"/var/run/signal/start-signal: parse signal: it is longer than 1024 bytes"`},
-		"of bytes that are no text": {prepare: func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte("\xff"+release), 0o644)) }, want: held + `"/var/run/signal/start-signal: parse signal: it is not UTF-8"`},
+		}, want: held + `"/var/run/signal/start-signal: parse signal: the signal is longer than 1024 bytes"`},
+		"not UTF-8": {prepare: func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte("\xff"+release), 0o644)) }, want: held + `"/var/run/signal/start-signal: parse signal: the signal is not UTF-8"`},
 
 		"no /proc": {change: func(c *container) { c.NoProc = true }, want: "Held: the main process starts when"},
 		"no stdio": {change: func(c *container) { throughShell(c, `exec "$@" <&- >&- 2>&-`) }, closed: true},
@@ -93,7 +92,7 @@ func TestWrapHoldsInHostileEnvironments(t *testing.T) {
 				return p, held
 			}
 			p, held := prepared()
-			if code, _, stderr := runToEnd(t, p.container("/gate", "started")); code != 1 || !strings.HasPrefix(stderr, "gate: held, the main process is not started: ") {
+			if code, _, stderr := runToEnd(t, p.container("/gate", "started")); code != 1 || !strings.HasPrefix(stderr, "gate: the pod is not released, so the main process has not started: ") {
 				t.Errorf("gate started: exit code %d, stderr %q", code, stderr)
 			}
 			must(t, held.Process.Signal(syscall.SIGTERM))
@@ -106,7 +105,7 @@ func TestWrapHoldsInHostileEnvironments(t *testing.T) {
 			}
 			p.release(t)
 			if code := held.exit(t); code != mainProcessCode {
-				t.Errorf("mended: exit code %d, want the main process's; stderr:\n%s", code, read(t, held.stderr))
+				t.Errorf("corrected: exit code %d, want the exit code of the main process; stderr:\n%s", code, read(t, held.stderr))
 			}
 		})
 	}
@@ -117,7 +116,7 @@ func mknod(t *testing.T, path string, major, minor uint32) {
 	must(t, errors.Join(unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))), os.Chmod(path, 0o666)))
 }
 
-// fdPath is a path short enough for a socket's name.
+// fdPath returns a path that is short enough for the name of a socket.
 func fdPath(t *testing.T, path string) string {
 	t.Helper()
 	dir, err := os.Open(filepath.Dir(path))
@@ -126,19 +125,18 @@ func fdPath(t *testing.T, path string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
 }
 
-// throughShell starts the container by a shell's script, to which its command is "$@".
+// throughShell starts the command of the container with a shell script, which has the command in "$@".
 func throughShell(c *container, script string) {
 	c.Argv = append([]string{"/bin/sh", "-c", script, "sh"}, c.Argv...)
 }
 
-// waits returns once the process is the gate and has begun to wait, by what the
-// kernel says of it: it has the bell open.
+// waits returns when the process is a waiting gate: the kernel reports that the process has opened the wake-up pipe.
 func waits(t *testing.T, p *process) {
 	t.Helper()
-	eventually(t, "the gate listens to the bell", func() bool {
+	eventually(t, "the gate opens the wake-up pipe", func() bool {
 		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.Process.Pid))
 		for _, fd := range fds {
-			if target, _ := os.Readlink(fd); filepath.Base(target) == "bell" {
+			if target, _ := os.Readlink(fd); filepath.Base(target) == "wakeup" {
 				return true
 			}
 		}
@@ -146,7 +144,7 @@ func waits(t *testing.T, p *process) {
 	})
 }
 
-// A reader that is quicker than the writer sees one whole signal, or none.
+// If the signal file is not written atomically, the gate finds no valid signal and does not start the main process.
 func TestWrapHoldsWhileTheSignalIsReplaced(t *testing.T) {
 	p := newPod(t)
 	held := start(t, p.wrapped(mainProcess...))
@@ -154,13 +152,13 @@ func TestWrapHoldsWhileTheSignalIsReplaced(t *testing.T) {
 	path := p.volume + "/start-signal"
 	for i := range 300 {
 		must(t, os.WriteFile(path, []byte(release[:i%len(release)]), 0o644))
-		p.ring(t)
+		p.wake(t)
 		must(t, os.Remove(path))
 		must(t, syscall.Mkfifo(path, 0o644))
-		p.ring(t)
+		p.wake(t)
 		must(t, os.Remove(path))
 		must(t, os.Symlink(path, path))
-		p.ring(t)
+		p.wake(t)
 		must(t, os.Remove(path))
 	}
 	must(t, held.Process.Signal(syscall.SIGTERM))
@@ -177,27 +175,27 @@ func TestWrapStartsNothingElse(t *testing.T) {
 		wantCode int
 		want     string
 	}{
-		"for another machine":       {argv: []string{"/srv/foreign"}, wantCode: 126, want: `gate: start the main process "/srv/foreign": exec format error`},
-		"a pipe":                    {argv: []string{"/srv/pipe"}, wantCode: 126, want: `gate: start the main process "/srv/pipe": permission denied`},
-		"a loop of links":           {argv: []string{"/srv/loop"}, wantCode: 126, want: `gate: start the main process "/srv/loop": stat /srv/loop: too many levels of symbolic links`},
-		"a name too long":           {argv: []string{"/" + strings.Repeat("a", 300)}, wantCode: 126, want: "file name too long"},
-		"a file as directory":       {argv: []string{"/srv/script/x"}, wantCode: 126, want: "not a directory"},
-		"dashes alone":              {argv: []string{"--"}, wantCode: 127, want: `gate: start the main process "--": executable file not found in $PATH`},
-		"dashes twice":              {argv: []string{"--", "sh"}, wantCode: 127, want: `gate: start the main process "--": executable file not found in $PATH`},
-		"an option":                 {argv: []string{"--help"}, wantCode: 127, want: `gate: start the main process "--help": executable file not found in $PATH`},
-		"its interpreter is itself": {argv: []string{"/srv/circle"}, wantCode: 126, want: "too many levels of symbolic links"},
-		"few files":                 {argv: mainProcess, change: func(c *container) { c.Files = syscall.Rlimit{Cur: 4, Max: 15} }, wantCode: 1, want: "gate: the container may have 15 files open, and the gate needs 16: raise the limit (ulimit -n)\n"},
-		"just enough files":         {argv: mainProcess, change: func(c *container) { c.Files = syscall.Rlimit{Cur: 4, Max: 16} }, wantCode: mainProcessCode},
-		"no /proc":                  {argv: mainProcess, change: func(c *container) { c.NoProc = true }, wantCode: mainProcessCode},
-		"no stdio":                  {argv: mainProcess, change: func(c *container) { throughShell(c, `exec "$@" <&- >&- 2>&-`) }, wantCode: mainProcessCode},
-		"no arguments at all":       {argv: mainProcess, change: func(c *container) { throughShell(c, `exec /gate`) }, wantCode: 64, want: "gate: say what to do"},
-		"an epoch of its own": {argv: []string{"/bin/sh", "-c", "exit $STATEFULSINGLETON_EPOCH"}, change: func(c *container) {
+		"another architecture": {argv: []string{"/srv/foreign"}, wantCode: 126, want: `gate: start the main process "/srv/foreign": exec format error`},
+		"a pipe":               {argv: []string{"/srv/pipe"}, wantCode: 126, want: `gate: start the main process "/srv/pipe": permission denied`},
+		"a loop of links":      {argv: []string{"/srv/loop"}, wantCode: 126, want: `gate: start the main process "/srv/loop": stat /srv/loop: too many levels of symbolic links`},
+		"a name too long":      {argv: []string{"/" + strings.Repeat("a", 300)}, wantCode: 126, want: "file name too long"},
+		"a file as directory":  {argv: []string{"/srv/script/x"}, wantCode: 126, want: "not a directory"},
+		"dashes alone":         {argv: []string{"--"}, wantCode: 127, want: `gate: start the main process "--": executable file not found in $PATH`},
+		"dashes twice":         {argv: []string{"--", "sh"}, wantCode: 127, want: `gate: start the main process "--": executable file not found in $PATH`},
+		"an option":            {argv: []string{"--help"}, wantCode: 127, want: `gate: start the main process "--help": executable file not found in $PATH`},
+		"its own interpreter":  {argv: []string{"/srv/circle"}, wantCode: 126, want: "too many levels of symbolic links"},
+		"few files":            {argv: mainProcess, change: func(c *container) { c.Files = syscall.Rlimit{Cur: 4, Max: 15} }, wantCode: 1, want: "gate: the container can open only 15 files, and the gate needs 16. Raise the limit of open files (ulimit -n)\n"},
+		"just enough files":    {argv: mainProcess, change: func(c *container) { c.Files = syscall.Rlimit{Cur: 4, Max: 16} }, wantCode: mainProcessCode},
+		"no /proc":             {argv: mainProcess, change: func(c *container) { c.NoProc = true }, wantCode: mainProcessCode},
+		"no stdio":             {argv: mainProcess, change: func(c *container) { throughShell(c, `exec "$@" <&- >&- 2>&-`) }, wantCode: mainProcessCode},
+		"no arguments at all":  {argv: mainProcess, change: func(c *container) { throughShell(c, `exec /gate`) }, wantCode: 64, want: "gate: a command is missing"},
+		"the epoch is set already": {argv: []string{"/bin/sh", "-c", "exit $STATEFULSINGLETON_EPOCH"}, change: func(c *container) {
 			c.Env = append(c.Env, "STATEFULSINGLETON_EPOCH=1", "STATEFULSINGLETON_EPOCH=2", "STATEFULSINGLETON_EPOCH")
 		}, wantCode: 7},
 		"an odd environment": {argv: mainProcess, change: func(c *container) {
 			c.Env = append(c.Env, "", "=", "novalue", "PATH", "=PATH=/", "\xff=\xfe", "GODEBUG=x=y,,", "GOGC=nonsense", "GOMAXPROCS=1", "GOMEMLIMIT=1", "GOTRACEBACK=crash")
 		}, wantCode: mainProcessCode},
-		"a setting of Go's that is none": {argv: mainProcess, change: func(c *container) { c.Env = append(c.Env, "GOMEMLIMIT=nonsense") }, wantCode: 2, want: "malformed GOMEMLIMIT"},
+		"an invalid setting of Go": {argv: mainProcess, change: func(c *container) { c.Env = append(c.Env, "GOMEMLIMIT=nonsense") }, wantCode: 2, want: "malformed GOMEMLIMIT"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -226,8 +224,8 @@ func TestWrapStartsNothingElse(t *testing.T) {
 	}
 }
 
-// Around what the kernel lets a process be given: where the gate itself can be started,
-// the main process is too, or the gate says why not.
+// Near the limit of the kernel for arguments: if the gate itself can be started, it starts the main process, or it reports
+// the reason.
 func TestWrapWithHugeArguments(t *testing.T) {
 	p := newPod(t)
 	p.release(t)
@@ -246,26 +244,26 @@ exec /gate wrap -- /srv/script-* "$long" "$long"`, size)}
 		case code == mainProcessCode && stdout == "started\n" && stderr == "":
 			return "started"
 		case code == 126 && stdout == "" && strings.HasPrefix(stderr, `gate: start the main process "/srv/script-`) && strings.HasSuffix(stderr, ": argument list too long\n"):
-			return "refused by the gate"
+			return "rejected by the gate"
 		case code == 126 && stdout == "" && strings.Contains(stderr, "/gate: Argument list too long"):
-			return "refused by the kernel"
+			return "rejected by the kernel"
 		}
 		t.Fatalf("%d bytes: exit code %d, stdout %q, stderr %q", size, code, stdout, stderr)
 		return ""
 	}
 	const small, large = 100 << 10, 131 << 10
 	highest := large
-	for low := small; highest-low > 1; { // the kernel takes low, and not highest
-		if middle := (low + highest) / 2; outcome(middle) == "refused by the kernel" {
+	for low := small; highest-low > 1; { // the kernel accepts low, and rejects highest
+		if middle := (low + highest) / 2; outcome(middle) == "rejected by the kernel" {
 			highest = middle
 		} else {
 			low = middle
 		}
 	}
-	// In between, the kernel adds the script's interpreter and path to what it counts.
-	for size, want := range map[int]string{highest: "refused by the kernel", highest - 1: "refused by the gate", highest - 200: "started"} {
+	// Near the limit, the kernel also counts the interpreter and the path of the script.
+	for size, want := range map[int]string{highest: "rejected by the kernel", highest - 1: "rejected by the gate", highest - 200: "started"} {
 		if got := outcome(size); got != want {
-			t.Errorf("%d bytes: %s, want it %s", size, got, want)
+			t.Errorf("%d bytes: %s, want %s", size, got, want)
 		}
 	}
 }
@@ -278,7 +276,7 @@ func TestSidecarDeliversAllOrNothing(t *testing.T) {
 		want    string
 	}{
 		"no volume":                {change: func(c *container) { c.Volume = "" }, want: "open /var/run/signal/gate.partial: read-only file system"},
-		"another's volume":         {prepare: func(t *testing.T, p *pod) { must(t, os.Chmod(p.volume, 0o755)) }, want: "open /var/run/signal/gate.partial: permission denied"},
+		"a volume of another user": {prepare: func(t *testing.T, p *pod) { must(t, os.Chmod(p.volume, 0o755)) }, want: "open /var/run/signal/gate.partial: permission denied"},
 		"a full volume":            {prepare: func(t *testing.T, p *pod) { tmpfs(t, p.volume, 64<<10) }, want: "write /var/run/signal/gate.partial: no space left on device"},
 		"a directory in its place": {prepare: func(t *testing.T, p *pod) { must(t, os.Mkdir(p.volume+"/gate", 0o755)) }, want: "rename /var/run/signal/gate.partial /var/run/signal/gate: file exists"},
 		"no /proc":                 {change: func(c *container) { c.NoProc = true }, want: "open /proc/self/exe: no such file or directory"},
@@ -300,14 +298,14 @@ func TestSidecarDeliversAllOrNothing(t *testing.T) {
 			}
 			wantNoSignal(t, p)
 			if info, err := os.Stat(p.volume + "/gate"); err == nil && info.Mode().IsRegular() {
-				t.Error("the gate is there all the same")
+				t.Error("the gate is delivered")
 			}
 		})
 	}
 }
 
-// Where a node mounts its emptyDirs noexec, the kernel does not let a held container
-// run the gate, and so nothing of it. The sidecar runs the gate of its own image.
+// If a node mounts emptyDirs noexec, the kernel does not execute the gate in a held container, so the main process does
+// not start. The sidecar executes the gate of its own image.
 func TestVolumeIsMountedNoexec(t *testing.T) {
 	p := newPod(t)
 	c := p.sidecar("POD_IP=" + loopback())
@@ -320,14 +318,13 @@ func TestVolumeIsMountedNoexec(t *testing.T) {
 	held.VolumeNoExec = true
 	held.Argv[0] = signal.GatePath
 	code, stdout, stderr := runToEnd(t, held)
-	// What the container runtime reports, and the kubelet after it, is the kernel's error.
+	// The container runtime and the kubelet report the error of the kernel.
 	if code != 255 || stdout != "" || !strings.HasSuffix(stderr, "enter the container: permission denied\n") {
-		t.Errorf("exit code %d, stdout %q, stderr %q, want that the kernel runs nothing", code, stdout, stderr)
+		t.Errorf("exit code %d, stdout %q, stderr %q, want the error of the kernel", code, stdout, stderr)
 	}
 }
 
-// With hostUsers: false the sidecar and the held containers are other users on the node
-// than in the pod.
+// With hostUsers: false, the sidecar and the held containers have other user ids on the node than in the pod.
 func TestHandoffInAUserNamespace(t *testing.T) {
 	p := newPod(t)
 	c := p.sidecar("POD_IP=" + loopback())
@@ -339,8 +336,8 @@ func TestHandoffInAUserNamespace(t *testing.T) {
 	wrapper := start(t, held)
 	wrapper.says(t, "Held")
 	p.write(t, p.podinfo+"/start-signal", release, 0o644)
-	if code := wrapper.exit(t); code != mainProcessCode || strings.Contains(read(t, wrapper.stderr), "polling alone") {
-		t.Errorf("exit code %d, stderr %q, want the main process's, by the bell", code, read(t, wrapper.stderr))
+	if code := wrapper.exit(t); code != mainProcessCode || strings.Contains(read(t, wrapper.stderr), "Polling the signal file") {
+		t.Errorf("exit code %d, stderr %q, want the exit code of the main process, without polling", code, read(t, wrapper.stderr))
 	}
 	sidecar.says(t, "Released")
 }
@@ -348,7 +345,7 @@ func TestHandoffInAUserNamespace(t *testing.T) {
 func wantNoSignal(t *testing.T, p *pod) {
 	t.Helper()
 	if _, err := os.Lstat(p.volume + "/start-signal"); !os.IsNotExist(err) {
-		t.Errorf("the signal file is there, or can't be told to be absent: error %v", err)
+		t.Errorf("signal file: error %v, want that the file does not exist", err)
 	}
 }
 
@@ -361,7 +358,7 @@ func tmpfs(t *testing.T, dir string, size int) {
 // The sidecar reports an invalid annotation and does not pass it on. It passes on a valid one later.
 func TestSidecarHoldsInHostileEnvironments(t *testing.T) {
 	unreadable := `msg="read the pod's annotation apps.statefulsingleton.com/start-signal: `
-	const toMend = `; the kubelet keeps that file, so delete the pod if this lasts"`
+	const next = `. The kubelet projects this file. If the error persists, delete the pod"`
 	file := "/etc/statefulsingleton/start-signal"
 	refused := `msg="annotation apps.statefulsingleton.com/start-signal does not release the pod: `
 	put := func(content string) func(t *testing.T, path string) {
@@ -372,18 +369,18 @@ func TestSidecarHoldsInHostileEnvironments(t *testing.T) {
 		uid     string
 		want    string
 	}{
-		"missing":                 {prepare: func(*testing.T, string) {}, want: unreadable + "open " + file + ": no such file or directory" + toMend},
-		"a link to nowhere":       {prepare: func(t *testing.T, path string) { must(t, os.Symlink("..data/start-signal", path)) }, want: unreadable + "open " + file + ": no such file or directory" + toMend},
-		"unreadable":              {prepare: func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte(release), 0)) }, want: unreadable + "open " + file + ": permission denied" + toMend},
-		"a pipe":                  {prepare: func(t *testing.T, path string) { must(t, syscall.Mkfifo(path, 0o644)) }, want: unreadable + file + " is no plain file, but prw-r--r--" + toMend},
-		"a directory":             {prepare: func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o755)) }, want: unreadable + file + " is no plain file, but drwxr-xr-x" + toMend},
-		"an endless device":       {prepare: func(t *testing.T, path string) { mknod(t, path, 1, 5) }, want: unreadable + file + " is no plain file, but Dcrw-rw-rw-" + toMend},
-		"huge":                    {prepare: func(t *testing.T, path string) { put(release)(t, path); must(t, os.Truncate(path, 1<<40)) }, want: refused + `parse signal: it is longer than 1024 bytes"`},
-		"half":                    {prepare: put(release[:20]), want: refused + `parse signal: unexpected end of JSON input"`},
-		"given twice":             {prepare: put(release + release), want: refused + `parse signal: invalid character '{' after top-level value"`},
-		"another pod's":           {prepare: put(strings.Replace(release, podUID, "another", 1)), want: refused + `it was written for another one, with uid \"another\"; this one's is \"` + podUID + `\""`},
-		"in capitals":             {prepare: put(strings.Replace(release, podUID, strings.ToUpper(podUID), 1)), want: refused + `it was written for another one, with uid \"` + strings.ToUpper(podUID)},
-		"a newline after its uid": {prepare: put(release), uid: podUID + "\n", want: refused + `it was written for another one, with uid \"` + podUID + `\"; this one's is \"` + podUID + `\\n\""`},
+		"missing":                 {prepare: func(*testing.T, string) {}, want: unreadable + "open " + file + ": no such file or directory" + next},
+		"a link to nowhere":       {prepare: func(t *testing.T, path string) { must(t, os.Symlink("..data/start-signal", path)) }, want: unreadable + "open " + file + ": no such file or directory" + next},
+		"unreadable":              {prepare: func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte(release), 0)) }, want: unreadable + "open " + file + ": permission denied" + next},
+		"a pipe":                  {prepare: func(t *testing.T, path string) { must(t, syscall.Mkfifo(path, 0o644)) }, want: unreadable + file + " is not a regular file, but has mode prw-r--r--" + next},
+		"a directory":             {prepare: func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o755)) }, want: unreadable + file + " is not a regular file, but has mode drwxr-xr-x" + next},
+		"an endless device":       {prepare: func(t *testing.T, path string) { mknod(t, path, 1, 5) }, want: unreadable + file + " is not a regular file, but has mode Dcrw-rw-rw-" + next},
+		"huge":                    {prepare: func(t *testing.T, path string) { put(release)(t, path); must(t, os.Truncate(path, 1<<40)) }, want: refused + `parse signal: the signal is longer than 1024 bytes"`},
+		"cut off":                 {prepare: put(release[:20]), want: refused + `parse signal: unexpected end of JSON input"`},
+		"twice":                   {prepare: put(release + release), want: refused + `parse signal: invalid character '{' after top-level value"`},
+		"of another pod":          {prepare: put(strings.Replace(release, podUID, "another", 1)), want: refused + `it is for a pod with uid \"another\", and this pod has uid \"` + podUID + `\""`},
+		"in capitals":             {prepare: put(strings.Replace(release, podUID, strings.ToUpper(podUID), 1)), want: refused + `it is for a pod with uid \"` + strings.ToUpper(podUID)},
+		"a newline after its uid": {prepare: put(release), uid: podUID + "\n", want: refused + `it is for a pod with uid \"` + podUID + `\", and this pod has uid \"` + podUID + `\\n\""`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -422,7 +419,7 @@ func TestSidecarOnAFullVolume(t *testing.T) {
 	sidecar.says(t, "Held")
 	fill(t, p.volume+"/filler")
 	p.write(t, p.podinfo+"/start-signal", release, 0o644)
-	const problem = "pass the signal on: write /var/run/signal/start-signal.partial: no space left on device"
+	const problem = "write the signal file: write /var/run/signal/start-signal.partial: no space left on device"
 	sidecar.says(t, problem)
 	wantNoSignal(t, p)
 	if got := status(t, podIP); got["released"] != false || got["problem"] == nil {
@@ -435,7 +432,7 @@ func TestSidecarOnAFullVolume(t *testing.T) {
 	}
 	fill(t, p.volume+"/filler")
 	p.write(t, p.podinfo+"/start-signal", "", 0o644)
-	eventually(t, "the signal is taken back", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
+	eventually(t, "the signal file is removed", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
 }
 
 // fill writes a file until its file system is full.
@@ -474,10 +471,10 @@ func TestSidecarUnderTooManyClients(t *testing.T) {
 	if got, most := residentKiB(t, sidecar), 32<<10; got > most {
 		t.Errorf("%d KiB of memory, want %d at most", got, most)
 	}
-	// The first ones never end their request, and are sent away.
+	// The first clients never complete their requests, and the sidecar closes their connections.
 	must(t, clients[0].SetReadDeadline(time.Now().Add(patience)))
 	if _, err := io.Copy(io.Discard, clients[0]); err != nil {
-		t.Errorf("a slow client is not sent away: %v", err)
+		t.Errorf("the connection of a slow client is not closed: %v", err)
 	}
 	for _, client := range clients {
 		must(t, client.Close())
@@ -487,7 +484,7 @@ func TestSidecarUnderTooManyClients(t *testing.T) {
 	}
 }
 
-// residentKiB is the memory that a process has had at most.
+// residentKiB returns the maximum resident memory of a process in KiB.
 func residentKiB(t *testing.T, p *process) (n int) {
 	t.Helper()
 	_, rest, _ := strings.Cut(read(t, fmt.Sprintf("/proc/%d/status", p.Process.Pid)), "VmHWM:")
@@ -497,22 +494,22 @@ func residentKiB(t *testing.T, p *process) (n int) {
 	return n
 }
 
-// Whenever a stop signal comes, nothing is started, and the gate ends: as PID 1 a
-// program that has not set up its handlers is deaf, and is asked again.
-func TestWrapStopsAtAnyMoment(t *testing.T) {
+// At any time, a stop signal ends the gate, and the main process does not start. As PID 1, a program ignores signals until
+// it has a handler, so the test repeats the signal.
+func TestWrapStopsAtAnyTime(t *testing.T) {
 	for i := range 60 {
 		held := start(t, newPod(t).wrapped(mainProcess...))
-		time.Sleep(rand.N(40 * time.Millisecond)) // what this is about is when it happens
+		time.Sleep(rand.N(40 * time.Millisecond)) // the time of the signal is random
 		stop := []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1}[i%4]
 		code := stopped(t, held, stop)
-		// 2 is how Go's runtime ends before the gate listens.
+		// The Go runtime exits with code 2 before the gate has a handler.
 		if code != 128+int(stop) && code != 2 || read(t, held.stdout) != "" {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", stop, code, read(t, held.stdout), read(t, held.stderr))
 		}
 	}
 }
 
-// stopped asks the process to stop until it does, and returns its exit code.
+// stopped repeats the signal until the process exits, and returns the exit code.
 func stopped(t *testing.T, p *process, s syscall.Signal) int {
 	t.Helper()
 	ended := make(chan int, 1)
@@ -525,6 +522,6 @@ func stopped(t *testing.T, p *process, s syscall.Signal) int {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	t.Fatalf("%s does not end it", s)
+	t.Fatalf("%s does not end the process", s)
 	return 0
 }

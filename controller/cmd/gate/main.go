@@ -24,19 +24,19 @@ import (
 const usage = `gate holds the main processes of a StatefulSingleton's pod until the pod is released.
 
 Usage:
-  gate sidecar               deliver this program and, when it comes, the signal to the held containers
-  gate delivered             wait up to 20 seconds until the sidecar has delivered the program, and removed another pod's signal
-  gate wrap -- COMMAND...    wait for the signal, then become COMMAND, with its epoch in STATEFULSINGLETON_EPOCH
-  gate started [PATIENCE]    exit 0 once the pod is released, 1 before; wait as long as that for it, as 20s
+  gate sidecar               deliver this program and the signal to the held containers
+  gate delivered             wait up to 20 seconds until the sidecar has delivered the program, and removed a signal of another pod
+  gate wrap -- COMMAND...    wait for the signal, then execute COMMAND with the epoch in STATEFULSINGLETON_EPOCH
+  gate started [DURATION]    exit 0 if the pod is released, else 1. Wait at most DURATION for the release, for example 20s
   gate version               print the version
 
-The policies of StatefulSingletons put these into pods; nobody else needs to call them.
+The ClusterPolicies of StatefulSingletons add these commands to pods. You do not need to run them.
 
-Exit codes of gate wrap, beside those of COMMAND:
+Exit codes of gate wrap, in addition to the exit codes of COMMAND:
   64     wrong arguments, or no STATEFULSINGLETON_POD_UID
   126    COMMAND is not executable
   127    COMMAND is not found
-  128+N  signal N came while it waited, 143 for SIGTERM
+  128+N  signal N stopped the wrapper while it waited, for example 143 for SIGTERM
 
 Examples:
   gate wrap -- /usr/bin/postgres -D /data
@@ -70,7 +70,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return misused("say what to do")
+		return misused("a command is missing")
 	}
 	if err := enoughFiles(); err != nil {
 		return err
@@ -102,25 +102,25 @@ func run(args []string) error {
 	}[command]
 	switch {
 	case !known:
-		return misused("there is no such command")
+		return misused("the command does not exist")
 	case len(rest) > 0:
 		return misused(command + " takes no arguments")
 	}
 	return do()
 }
 
-// misused does not repeat the arguments, which may contain secrets.
+// misused returns an error that does not repeat the arguments, because they may contain secrets.
 func misused(what string) error {
-	return gate.ExitError{Code: exitUsage, Err: fmt.Errorf("%s; gate --help lists the commands", what)}
+	return gate.ExitError{Code: exitUsage, Err: fmt.Errorf("%s. To list the commands, run: gate --help", what)}
 }
 
-// ownUID returns the UID of the pod for the wrapper. Without the UID no signal is valid, and the gate exits. If it
-// waited, the container would count as warm, and the holder would be stopped for a standby that cannot start.
+// ownUID returns the UID of the pod for the wrapper. Without the UID no signal is valid, and the gate exits. If the
+// gate waited, the container would count as warm, and the holder would stop for a standby that cannot start.
 func ownUID() (string, error) {
 	uid := os.Getenv(signal.PodUIDEnv)
 	if uid == "" {
-		return "", gate.ExitError{Code: exitUsage, Err: fmt.Errorf("environment variable %s is missing or empty, and without it the gate can't tell whether a signal is for this pod: "+
-			"delete the pod, and its successor gets the variable from the StatefulSingleton's policy", signal.PodUIDEnv)}
+		return "", gate.ExitError{Code: exitUsage, Err: fmt.Errorf("environment variable %s is missing or empty, so the gate cannot recognize the signal of this pod. "+
+			"Delete the pod: the policy of the StatefulSingleton adds the variable to the next pod", signal.PodUIDEnv)}
 	}
 	return uid, nil
 }
@@ -131,7 +131,7 @@ func enoughFiles() error {
 		return fmt.Errorf("read the limit of open files: %w", err)
 	}
 	if limit.Max < fewestFiles { // the runtime has raised the soft limit
-		return fmt.Errorf("the container may have %d files open, and the gate needs %d: raise the limit (ulimit -n)", limit.Max, fewestFiles)
+		return fmt.Errorf("the container can open only %d files, and the gate needs %d. Raise the limit of open files (ulimit -n)", limit.Max, fewestFiles)
 	}
 	return nil
 }
@@ -164,21 +164,21 @@ func delivered() error {
 }
 
 func started(args []string) error {
-	patience := time.Duration(0)
+	timeout := time.Duration(0)
 	if len(args) > 0 {
 		var err error
-		if patience, err = time.ParseDuration(args[0]); err != nil || len(args) > 1 {
-			return misused("started takes at most one argument, a duration as 20s")
+		if timeout, err = time.ParseDuration(args[0]); err != nil || len(args) > 1 {
+			return misused("started takes at most one argument, a duration, for example 20s")
 		}
 	}
 	uid, err := ownUID()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if err := gate.Volume(signal.Dir).AwaitRelease(ctx, uid); err != nil {
-		return fmt.Errorf("held, the main process is not started: %w", err)
+		return fmt.Errorf("the pod is not released, so the main process has not started: %w", err)
 	}
 	return nil
 }

@@ -55,15 +55,15 @@ func TestUsage(t *testing.T) {
 		wantCode int
 		want     string
 	}{
-		"nothing":                {wantCode: 64, want: "gate: say what to do; gate --help lists the commands"},
-		"no such command":        {args: []string{"s3cret"}, wantCode: 64, want: "gate: there is no such command;"},
-		"wrap alone":             {args: []string{"wrap"}, wantCode: 64, want: `gate: wrap needs "--" before the command;`},
-		"wrap without dashes":    {args: []string{"wrap", "s3cret", "--"}, wantCode: 64, want: `gate: wrap needs "--" before the command;`},
-		"wrap without a command": {args: []string{"wrap", "--"}, wantCode: 64, want: `gate: wrap needs a command after "--";`},
-		"sidecar with arguments": {args: []string{"sidecar", "s3cret"}, wantCode: 64, want: "gate: sidecar takes no arguments;"},
-		"started while held":     {args: []string{"started"}, wantCode: 1, want: "gate: held, the main process is not started: open /var/run/signal/start-signal:"},
-		"started, for what long": {args: []string{"started", "s3cret"}, wantCode: 64, want: "gate: started takes at most one argument, a duration as 20s;"},
-		"started, still held":    {args: []string{"started", "1ms"}, wantCode: 1, want: "gate: held, the main process is not started: open /var/run/signal/start-signal:"},
+		"no command":             {wantCode: 64, want: "gate: a command is missing. To list the commands, run: gate --help"},
+		"unknown command":        {args: []string{"s3cret"}, wantCode: 64, want: "gate: the command does not exist."},
+		"wrap alone":             {args: []string{"wrap"}, wantCode: 64, want: `gate: wrap needs "--" before the command.`},
+		"wrap without dashes":    {args: []string{"wrap", "s3cret", "--"}, wantCode: 64, want: `gate: wrap needs "--" before the command.`},
+		"wrap without a command": {args: []string{"wrap", "--"}, wantCode: 64, want: `gate: wrap needs a command after "--".`},
+		"sidecar with arguments": {args: []string{"sidecar", "s3cret"}, wantCode: 64, want: "gate: sidecar takes no arguments."},
+		"started while held":     {args: []string{"started"}, wantCode: 1, want: "gate: the pod is not released, so the main process has not started: open /var/run/signal/start-signal:"},
+		"started, no duration":   {args: []string{"started", "s3cret"}, wantCode: 64, want: "gate: started takes at most one argument, a duration, for example 20s."},
+		"started, timeout":       {args: []string{"started", "1ms"}, wantCode: 1, want: "gate: the pod is not released, so the main process has not started: open /var/run/signal/start-signal:"},
 		"help":                   {args: []string{"--help"}, want: "Usage:"},
 		"version":                {args: []string{"version"}, want: "gate 1.2.3 linux/"},
 	}
@@ -93,17 +93,17 @@ func TestWrapPassesArgumentsByteForByte(t *testing.T) {
 	p.release(t)
 	code, stdout, stderr := runToEnd(t, p.wrapped(append([]string{"printf", `%s\0`}, want...)...))
 	if code != 0 || stderr != "" {
-		t.Errorf("exit code %d, stderr %q, want neither: the pod is released", code, stderr)
+		t.Errorf("exit code %d, stderr %q, want 0 and no output, because the pod is released", code, stderr)
 	}
 	if diff := cmp.Diff(strings.Join(want, "\x00")+"\x00", stdout); diff != "" {
 		t.Errorf("arguments (-want +got):\n%s", diff)
 	}
 }
 
-// A process inherits the same under the gate as without it.
+// A process inherits the same attributes with and without the gate.
 func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
 	changes := map[string]func(c *container){
-		"as it comes":       func(*container) {},
+		"no change":         func(*container) {},
 		"few files":         func(c *container) { c.Files = syscall.Rlimit{Cur: 100, Max: 1000} },
 		"another directory": func(c *container) { c.Dir = "/srv/sub" },
 		"a umask":           func(c *container) { c.Umask = 0o077 },
@@ -111,7 +111,7 @@ func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
 		"signals are ignored": func(c *container) {
 			c.Argv = append([]string{"/bin/sh", "-c", `trap "" HUP INT; exec "$@"`, "sh"}, c.Argv...)
 		},
-		// Those that end a process (SIGTERM, SIGINT, SIGHUP) no Go program leaves blocked.
+		// A Go program unblocks the signals that end a process: SIGTERM, SIGINT and SIGHUP.
 		"signals are blocked": func(c *container) {
 			c.Argv = append([]string{"/usr/bin/env", "--block-signal=USR1,PIPE"}, c.Argv...)
 		},
@@ -153,19 +153,19 @@ func TestWrapStartsWhatAShellWould(t *testing.T) {
 		path     string
 		dir      string
 		wantCode int
-		// wantError is the gate's last line, without which the command was started.
+		// wantError is the last line of the gate. Empty: the command starts.
 		wantError string
 	}{
 		"in PATH":                          {command: []string{"sh", "-c", "exit 7"}, path: "/nowhere:/bin", wantCode: 7},
 		"by its path":                      {command: []string{"/bin/sh", "-c", "exit 7"}, wantCode: 7},
 		"relative to the directory":        {command: []string{"./run"}, dir: "/srv", wantCode: 8},
 		"a relative directory in PATH":     {command: []string{"run"}, path: ":/bin", dir: "/srv", wantCode: 8},
-		"killed by itself":                 {command: []string{"sh", "-c", "kill -KILL $$; exit 9"}, path: "/bin", wantCode: 9}, // PID 1 can't
+		"killed by itself":                 {command: []string{"sh", "-c", "kill -KILL $$; exit 9"}, path: "/bin", wantCode: 9}, // PID 1 cannot kill itself
 		"not in PATH":                      {command: []string{"run", "s3cret"}, path: "/bin", wantCode: 127, wantError: `start the main process "run": executable file not found in $PATH`},
 		"no PATH":                          {command: []string{"run"}, wantCode: 127, wantError: `start the main process "run": executable file not found in $PATH`},
 		"no name":                          {command: []string{""}, path: "/bin", wantCode: 127, wantError: `start the main process "": executable file not found in $PATH`},
 		"no such file":                     {command: []string{"/srv/missing"}, wantCode: 127, wantError: `start the main process "/srv/missing": stat /srv/missing: no such file or directory`},
-		"no interpreter":                   {command: []string{"/srv/orphan"}, wantCode: 127, wantError: `start the main process "/srv/orphan": /srv/orphan is there, but its interpreter or dynamic loader is not: no such file or directory`},
+		"no interpreter":                   {command: []string{"/srv/orphan"}, wantCode: 127, wantError: `start the main process "/srv/orphan": /srv/orphan exists, but its interpreter or dynamic loader does not: no such file or directory`},
 		"not executable":                   {command: []string{"/srv/data"}, wantCode: 126, wantError: `start the main process "/srv/data": permission denied`},
 		"not executable in PATH":           {command: []string{"data"}, path: "/bin:/srv", wantCode: 126, wantError: `start the main process "data": /srv/data: permission denied`},
 		"a directory":                      {command: []string{"/srv"}, wantCode: 126, wantError: `start the main process "/srv": is a directory`},
@@ -185,8 +185,8 @@ func TestWrapStartsWhatAShellWould(t *testing.T) {
 			}
 			held := start(t, c)
 			held.says(t, "Held: the main process starts when the controller releases this pod")
-			warning := `msg="The main process could not be started if the pod were released now"`
-			if foreseen := tc.wantError != "" && name != "no interpreter" && !strings.HasPrefix(name, "neither"); foreseen {
+			warning := `msg="The command of the main process cannot be started yet. The gate tries again after the release"`
+			if warns := tc.wantError != "" && name != "no interpreter" && !strings.HasPrefix(name, "neither"); warns {
 				held.says(t, warning)
 			}
 			p.release(t)
@@ -199,7 +199,7 @@ func TestWrapStartsWhatAShellWould(t *testing.T) {
 				t.Errorf("last line %q, want %q", last, "gate: "+tc.wantError)
 			}
 			if tc.wantError == "" && strings.Contains(stderr, warning) {
-				t.Errorf("warned without need: %s", stderr)
+				t.Errorf("unexpected warning: %s", stderr)
 			}
 			if strings.Contains(stderr, "s3cret") {
 				t.Errorf("stderr %q repeats an argument", stderr)
@@ -208,15 +208,15 @@ func TestWrapStartsWhatAShellWould(t *testing.T) {
 	}
 }
 
-// Between the steps of a case the process must still wait.
+// After each step of a case, the process must still wait.
 func TestWrapHolds(t *testing.T) {
 	whole := signal.Signal{UID: podUID, Epoch: 7}.String()
-	tests := map[string][]struct{ signal, wantSaid string }{
+	tests := map[string][]struct{ signal, wantLog string }{
 		"no signal":    {},
 		"empty":        {{"", `error="/var/run/signal/start-signal: parse signal: unexpected end of JSON input"`}},
 		"half written": {{whole[:5], "unexpected end of JSON input"}, {whole[:len(whole)-1], "unexpected end of JSON input"}},
 		"malformed":    {{"released", "invalid character"}},
-		"no epoch":     {{`{"uid":"` + podUID + `"}`, "epoch is 0, want 1 or more"}},
+		"no epoch":     {{`{"uid":"` + podUID + `"}`, "epoch is 0, but must be at least 1"}},
 		"another pod's": {
 			{`{"uid":"not-my-uid","epoch":1}`, `Held: the signal file does not release this pod`},
 			{`{"uid":"not-my-uid","epoch":1}`, `with uid \"not-my-uid\"`},
@@ -232,13 +232,13 @@ func TestWrapHolds(t *testing.T) {
 			held.says(t, "Held: the main process starts")
 			for _, step := range steps {
 				p.write(t, p.volume+"/start-signal", step.signal, 0o644)
-				p.ring(t)
-				held.says(t, step.wantSaid)
+				p.wake(t)
+				held.says(t, step.wantLog)
 			}
-			if code, _, stderr := runToEnd(t, p.container("/gate", "started")); code != 1 || !strings.HasPrefix(stderr, "gate: held, the main process is not started: ") {
+			if code, _, stderr := runToEnd(t, p.container("/gate", "started")); code != 1 || !strings.HasPrefix(stderr, "gate: the pod is not released, so the main process has not started: ") {
 				t.Errorf("gate started: exit code %d, stderr %q", code, stderr)
 			}
-			// What comes after the release was not there before it.
+			// The main process has not started before the release.
 			if got := read(t, held.stdout); got != "" {
 				t.Errorf("started while held: %q", got)
 			}
@@ -247,15 +247,15 @@ func TestWrapHolds(t *testing.T) {
 				t.Errorf("exit code %d, stdout %q, want it released with epoch 7", code, read(t, held.stdout))
 			}
 			if got, want := strings.Count(read(t, held.stderr), "\n"), 2; got > want {
-				t.Errorf("%d lines, want %d at most: each thing is said once\n%s", got, want, read(t, held.stderr))
+				t.Errorf("%d lines, want %d at most, because each message is logged once\n%s", got, want, read(t, held.stderr))
 			}
 		})
 	}
 }
 
-// A container that only waited would pass for a warm standby.
+// Without the uid, a waiting container would count as warm, and could never start.
 func TestWrapEndsWithoutThePodUID(t *testing.T) {
-	const want = "gate: environment variable STATEFULSINGLETON_POD_UID is missing or empty, and without it the gate can't tell whether a signal is for this pod: delete the pod,"
+	const want = "gate: environment variable STATEFULSINGLETON_POD_UID is missing or empty, so the gate cannot recognize the signal of this pod. Delete the pod:"
 	signals := map[string]string{"held": "", "released": signal.Signal{UID: podUID, Epoch: 7}.String(), "released without a uid": `{"uid":"","epoch":7}`}
 	for env, entries := range map[string][]string{"missing": nil, "empty": {"STATEFULSINGLETON_POD_UID="}} {
 		for state, content := range signals {
@@ -276,7 +276,7 @@ func TestWrapEndsWithoutThePodUID(t *testing.T) {
 	}
 }
 
-func TestWrapHoldsWhereTheVolumeIsMissing(t *testing.T) {
+func TestWrapHoldsWithoutAVolume(t *testing.T) {
 	p := newPod(t)
 	must(t, os.Remove(p.root+signal.Dir))
 	c := p.wrapped("sh", "-c", "echo started")
@@ -287,13 +287,13 @@ func TestWrapHoldsWhereTheVolumeIsMissing(t *testing.T) {
 	if code := held.exit(t); code != 143 || read(t, held.stdout) != "" {
 		t.Errorf("exit code %d, stdout %q, want 143 and nothing", code, read(t, held.stdout))
 	}
-	if !strings.Contains(read(t, held.stderr), "bell=/var/run/signal/bell") {
+	if !strings.Contains(read(t, held.stderr), "pipe=/var/run/signal/wakeup") {
 		t.Errorf("stderr %q does not name the volume", read(t, held.stderr))
 	}
 }
 
-// stopsAtOnce has the process stopped and wants the exit code, without any waiting
-// for a poll. A machine that is busy is given three tries.
+// stopsAtOnce sends the signal, and fails unless the process exits with the code before the next poll. Because the machine
+// may be busy, it tries three times.
 func stopsAtOnce(t *testing.T, started func() *process, s syscall.Signal, wantCode int) {
 	t.Helper()
 	const soon = 200 * time.Millisecond
@@ -314,7 +314,7 @@ func stopsAtOnce(t *testing.T, started func() *process, s syscall.Signal, wantCo
 	t.Errorf("took %s to stop, want less than %s", took, soon)
 }
 
-// As PID 1, where the kernel ignores signals that have no handler.
+// The gate is PID 1, for which the kernel ignores signals without a handler.
 func TestWrapStopsAtOnceWhileItWaits(t *testing.T) {
 	tests := map[string]struct {
 		signal   syscall.Signal
@@ -368,10 +368,10 @@ func TestStarted(t *testing.T) {
 	}
 }
 
-// The kubelet hears of the start when the probe ends.
+// The kubelet marks the container as started when the probe ends.
 func TestStartedWaitsForTheRelease(t *testing.T) {
 	p := newPod(t)
-	p.hangBell()
+	p.createPipe()
 	probe := start(t, p.container("/gate", "started", "1m"))
 	waits(t, probe)
 	p.release(t)
@@ -380,11 +380,10 @@ func TestStartedWaitsForTheRelease(t *testing.T) {
 	}
 }
 
-// loopback is an address of its own for each test: the containers share this
-// machine's network.
+// loopback returns a random loopback address for each test, because the containers share the network of this machine.
 func loopback() string { return fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(256), 1+rand.N(254)) }
 
-// status reads the sidecar's.
+// status returns the response of /status.
 func status(t *testing.T, podIP string) (got map[string]any) {
 	t.Helper()
 	eventually(t, "/status", func() bool {
@@ -398,7 +397,7 @@ func status(t *testing.T, podIP string) (got map[string]any) {
 	return got
 }
 
-// A pod's whole life, as far as the gate has a part in it.
+// The gate in a pod, from the delivery to the release, and after restarts.
 func TestHandoff(t *testing.T) {
 	p := newPod(t)
 	podIP := loopback()
@@ -413,10 +412,10 @@ func TestHandoff(t *testing.T) {
 	delivered, err := os.Stat(p.volume + "/gate")
 	must(t, err)
 	if delivered.Mode() != 0o755 || read(t, p.volume+"/gate") != read(t, gateBinary) {
-		t.Errorf("the gate is not delivered as it is: mode %s", delivered.Mode())
+		t.Errorf("the delivered gate is not a copy, or has the wrong mode: %s", delivered.Mode())
 	}
 
-	// From here on by the delivered one.
+	// From here on, the test uses the delivered gate.
 	wrap := func(name string) *process {
 		c := p.wrapped("sh", "-c", "echo "+name+" started with $STATEFULSINGLETON_EPOCH")
 		c.Argv[0] = signal.GatePath
@@ -440,13 +439,13 @@ func TestHandoff(t *testing.T) {
 		if code := held.exit(t); code != 0 || read(t, held.stdout) != name+" started with 3\n" {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", name, code, read(t, held.stdout), read(t, held.stderr))
 		}
-		if stderr := read(t, held.stderr); strings.Contains(stderr, "polling alone") {
-			t.Errorf("%s does not hear the bell, stderr %q", name, stderr)
+		if stderr := read(t, held.stderr); strings.Contains(stderr, "Polling the signal file") {
+			t.Errorf("%s polls, stderr %q", name, stderr)
 		}
 	}
 	eventually(t, "/status says released", func() bool { return status(t, podIP)["released"] == true })
 
-	// Containers that restart pass, with the sidecar or without.
+	// A restarted container starts at once, with or without the sidecar.
 	stopsAtOnce(t, func() *process { sidecar.says(t, "Released"); return sidecar }, syscall.SIGTERM, 0)
 	restarted := wrap("again")
 	if code := restarted.exit(t); code != 0 || read(t, restarted.stdout) != "again started with 3\n" || read(t, restarted.stderr) != "" {
@@ -455,19 +454,19 @@ func TestHandoff(t *testing.T) {
 	sidecar = start(t, c)
 	sidecar.says(t, "Released")
 	if code, _, stderr := runToEnd(t, hook); code != 0 {
-		t.Errorf("gate delivered, of the sidecar that was restarted: exit code %d: %s", code, stderr)
+		t.Errorf("gate delivered after the restart of the sidecar: exit code %d: %s", code, stderr)
 	}
 
-	// Another pod's signal in its place takes it back.
+	// If the signal of another pod replaces the annotation, the sidecar removes the signal file.
 	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: "another", Epoch: 4}.String(), 0o644)
 	eventually(t, "the signal file is gone", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
 	held := wrap("late")
 	held.says(t, "Held")
-	sidecar.says(t, `it was written for another one, with uid \"another\"`)
+	sidecar.says(t, `it is for a pod with uid \"another\"`)
 	eventually(t, "/status says that there is a problem", func() bool { return status(t, podIP)["problem"] == "see the log of container status-sidecar" })
 }
 
-// While no sidecar runs, nobody takes a forged signal away.
+// While the sidecar does not run, nothing removes a forged signal, and the wrapper ignores it.
 func TestForgedSignalWhileTheSidecarIsAway(t *testing.T) {
 	p := newPod(t)
 	c := p.sidecar("POD_IP=" + loopback())
@@ -484,10 +483,10 @@ func TestForgedSignalWhileTheSidecarIsAway(t *testing.T) {
 	_ = sidecar.exit(t)
 
 	p.write(t, p.volume+"/start-signal", `{"uid":"not-my-uid","epoch":1}`, 0o644)
-	p.ring(t)
-	during := wrap() // as a container that restarts
+	p.wake(t)
+	during := wrap() // a container that restarts
 	for _, held := range []*process{before, during} {
-		held.says(t, `was written for another pod, with uid \"not-my-uid\"`)
+		held.says(t, `has the signal of another pod, with uid \"not-my-uid\"`)
 	}
 	sidecar = start(t, c)
 	eventually(t, "the sidecar removes the forged signal", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
@@ -506,8 +505,7 @@ func TestForgedSignalWhileTheSidecarIsAway(t *testing.T) {
 	sidecar.says(t, "Released")
 }
 
-// Wherever the sidecar is killed on the way of the signal, its successor passes the
-// signal on.
+// If the sidecar is killed at any point of the release, the restarted sidecar delivers the signal.
 func TestSidecarIsKilledAtTheRelease(t *testing.T) {
 	for i := range 20 {
 		p := newPod(t)
@@ -517,7 +515,7 @@ func TestSidecarIsKilledAtTheRelease(t *testing.T) {
 		held := start(t, p.wrapped("sh", "-c", "echo started with $STATEFULSINGLETON_EPOCH"))
 		held.says(t, "Held")
 		p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
-		time.Sleep(time.Duration(i) * 100 * time.Microsecond) // what this is about is when it happens
+		time.Sleep(time.Duration(i) * 100 * time.Microsecond) // the time of the kill varies
 		must(t, sidecar.Process.Kill())
 		_ = sidecar.exit(t)
 		start(t, c).says(t, "Released")
@@ -535,7 +533,7 @@ func TestSidecarStopsAtOnce(t *testing.T) {
 	}, syscall.SIGTERM, 0)
 }
 
-func TestSidecarServesNothingAndWorks(t *testing.T) {
+func TestSidecarWorksWithoutServing(t *testing.T) {
 	busy, err := net.Listen("tcp", net.JoinHostPort(loopback(), statusPort))
 	must(t, err)
 	defer func() { _ = busy.Close() }()
