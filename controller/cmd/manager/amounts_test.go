@@ -12,7 +12,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// What the flags say of the sidecar is what the policies are rendered with.
+// The policies are rendered with the values of the flags for the sidecar.
 func TestPolicyOptions(t *testing.T) {
 	memory := resource.MustParse("32Mi")
 	tests := map[string]struct {
@@ -53,7 +53,7 @@ func TestPolicyOptions(t *testing.T) {
 	}
 }
 
-// The reconciler of the policies writes the policies in the form of the flag, with the options of the flags.
+// The reconciler of the policies has the values of --policy-per and of the other flags.
 func TestInjection(t *testing.T) {
 	for args, want := range map[string]policies.Per{
 		"--gate-image=gate:1":                        policies.PerSingleton,
@@ -67,7 +67,7 @@ func TestInjection(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := o.injection(nil, nil); got.Per != want || got.Options.SidecarImage != "gate:1" {
-				t.Errorf("policies per %q with image %q, want per %q with image gate:1", got.Per, got.Options.SidecarImage, want)
+				t.Errorf("--policy-per %q and image %q, want %q and image gate:1", got.Per, got.Options.SidecarImage, want)
 			}
 		})
 	}

@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kubeletUsers reports at start if kubelets seem to act as other users than their nodes. The guard "reports" rejects
-// the reports of such users. The API server does not say who wrote a status, so the check asks whether the user of a
-// Ready node can write the node's status, as a kubelet must.
+// kubeletUsers logs an error at the start if kubelets seem to act as other users than their nodes. The guard "reports"
+// rejects the status updates of such users. No API returns the user that wrote a status, so the check asks the API server
+// whether the user of a Ready node can write the status of the node, as a kubelet must.
 type kubeletUsers struct {
 	client client.Client
 	live   client.Reader
@@ -24,10 +24,10 @@ func (k kubeletUsers) Start(ctx context.Context) error {
 	user, allowed, err := k.allowed(ctx)
 	switch {
 	case err != nil:
-		k.log.Error(err, "Could not check which users kubelets act as. The controller continues")
+		k.log.Error(err, "Cannot check the users of kubelets. The controller continues")
 	case user != "" && !allowed:
-		k.log.Error(nil, "kubelets seem to act as other users than their nodes. The guards then reject their reports, and no standby becomes warm,"+
-			" unless the chart's value guards.kubeletUsers lists these users. The rejection in the kubelet's log names the user and says what to do", "deniedUser", user)
+		k.log.Error(nil, "Kubelets seem to act as other users than their nodes. The guards reject their status updates, and no standby becomes warm,"+
+			" unless the chart value guards.kubeletUsers lists these users. The log of the kubelet has the rejection, with the user and the next step", "deniedUser", user)
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func (k kubeletUsers) allowed(ctx context.Context) (user string, allowed bool, e
 			},
 		}}
 		if err := k.client.Create(ctx, review); err != nil {
-			return "", false, fmt.Errorf("ask whether user %s may patch the status of node %s: %w", review.Spec.User, node.Name, err)
+			return "", false, fmt.Errorf("check whether user %s can patch the status of node %s: %w", review.Spec.User, node.Name, err)
 		}
 		return review.Spec.User, review.Status.Allowed, nil
 	}

@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// TestKubeletUsers asks two API servers, with the chart's rights: one that has the Node authorizer, as clusters whose
-// kubelets act as their nodes have, and one that has not.
+// TestKubeletUsers uses two API servers, with the permissions of the chart. One has the Node authorizer, as in clusters whose
+// kubelets act as their nodes. The other does not have it.
 func TestKubeletUsers(t *testing.T) {
-	const logged = "kubelets seem to act as other users than their nodes"
+	const logged = "Kubelets seem to act as other users than their nodes"
 	withNodes := &envtest.Environment{}
 	withNodes.ControlPlane.GetAPIServer().Configure().Set("authorization-mode", "Node,RBAC")
 	nodeConfig, err := withNodes.Start()
@@ -50,28 +50,28 @@ func TestKubeletUsers(t *testing.T) {
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: test.ready}}
 			g.Expect(admin.Status().Update(t.Context(), node)).To(Succeed())
 
-			asker := admin
-			if test.config == config { // where the chart's rights are
+			checker := admin
+			if test.config == config { // the API server with the permissions of the chart
 				impersonating := rest.CopyConfig(config)
 				impersonating.Impersonate = rest.ImpersonationConfig{
 					UserName: "system:serviceaccount:" + release + ":" + release, Groups: []string{"system:authenticated"},
 				}
-				asker, err = client.New(impersonating, client.Options{})
+				checker, err = client.New(impersonating, client.Options{})
 				g.Expect(err).NotTo(HaveOccurred())
 			}
 			log, lines := linesOf()
-			g.Expect(kubeletUsers{client: asker, live: asker, log: log}.Start(t.Context())).To(Succeed())
-			switch said := strings.Join(*lines, "\n"); {
-			case test.want == "" && said != "":
-				t.Errorf("it logs %q, want nothing", said)
-			case !strings.Contains(said, test.want), test.want != "" && !strings.Contains(said, `"deniedUser"="system:node:node-1"`):
-				t.Errorf("it logs %q, want %q of system:node:node-1", said, test.want)
+			g.Expect(kubeletUsers{client: checker, live: checker, log: log}.Start(t.Context())).To(Succeed())
+			switch output := strings.Join(*lines, "\n"); {
+			case test.want == "" && output != "":
+				t.Errorf("log %q, want nothing", output)
+			case !strings.Contains(output, test.want), test.want != "" && !strings.Contains(output, `"deniedUser"="system:node:node-1"`):
+				t.Errorf("log %q, want %q for system:node:node-1", output, test.want)
 			}
 		})
 	}
 }
 
-// linesOf returns a log, and what is logged.
+// linesOf returns a logger, and the lines that it logs.
 func linesOf() (logr.Logger, *[]string) {
 	var mu sync.Mutex
 	lines := &[]string{}

@@ -19,8 +19,8 @@ var version = "unknown"
 func main() {
 	root := &cobra.Command{
 		Use:           "manager",
-		Short:         "The controller of StatefulSingletons",
-		Long:          "The controller of StatefulSingletons: it decides when a standby may take over, signals it, and reports.",
+		Short:         "Run or uninstall the controller of StatefulSingletons",
+		Long:          "The controller of StatefulSingletons. It decides when a standby may take over, signals the standby, and reports the handoff.",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -36,7 +36,7 @@ func main() {
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("add Kubernetes' kinds to the scheme: %w", err)
+		return nil, fmt.Errorf("add the kinds of Kubernetes to the scheme: %w", err)
 	}
 	if err := v1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("add StatefulSingleton to the scheme: %w", err)

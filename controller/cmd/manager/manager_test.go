@@ -47,21 +47,21 @@ func TestFlags(t *testing.T) {
 		args    []string
 		want    string
 	}{
-		"no image":         {runCommand(), nil, "--gate-image is missing: set it to the image of the gate, for example ghcr.io/statefulsingleton/gate:v0.1.0"},
+		"no image":         {runCommand(), nil, "--gate-image is missing: set the flag to the image of the gate, for example ghcr.io/statefulsingleton/gate:0.1.0"},
 		"empty image":      {runCommand(), []string{"--gate-image="}, "--gate-image is missing"},
 		"pull policy":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-policy=Sometimes"}, `--gate-image-pull-policy is "Sometimes": use Always, IfNotPresent or Never`},
 		"pull secret":      {runCommand(), []string{"--gate-image=gate", "--gate-image-pull-secret=mine,yours"}, `--gate-image-pull-secret is "mine,yours", which is not a valid name of a Secret: `},
-		"no amount":        {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=lots"}, `"cpu=lots" is not a quantity of cpu, memory or ephemeral-storage: use for example cpu=10m,memory=32Mi`},
-		"below nothing":    {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=-1"}, `"cpu=-1" is not a quantity`},
+		"not an amount":    {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=lots"}, `"cpu=lots" is not a quantity of cpu, memory or ephemeral-storage: use, for example, cpu=10m,memory=32Mi`},
+		"negative":         {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=-1"}, `"cpu=-1" is not a quantity`},
 		"other resource":   {runCommand(), []string{"--gate-image=gate", "--sidecar-limits=memory=32Mi,cup=1"}, `"cup=1" is not a quantity`},
-		"beyond the limit": {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=memory=64Mi"}, "--sidecar-requests has memory=64Mi, more than the 32Mi in --sidecar-limits: the API server would reject every held pod"},
+		"above the limit":  {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=memory=64Mi"}, "--sidecar-requests has memory=64Mi, more than the 32Mi in --sidecar-limits: the API server would reject every held pod"},
 		"policy per":       {runCommand(), []string{"--gate-image=gate", "--policy-per=pod"}, `--policy-per is "pod": use singleton or namespace`},
 		"a short lease":    {runCommand(), []string{"--gate-image=gate", "--leader-election-renew-deadline=15s"}, "--leader-election-lease-duration is 15s, --leader-election-renew-deadline 15s and --leader-election-retry-period 2s: the lease duration must be longer than the renew deadline, and the renew deadline longer than 1.2 retry periods"},
 		"a short deadline": {runCommand(), []string{"--gate-image=gate", "--leader-election-retry-period=9s"}, "--leader-election-renew-deadline 10s and --leader-election-retry-period 9s: "},
 		"no period":        {runCommand(), []string{"--gate-image=gate", "--leader-election-retry-period=0s"}, "--leader-election-retry-period 0s: "},
 		"log level":        {runCommand(), []string{"--gate-image=gate", "--log-level=loud"}, `--log-level is "loud": use debug, info or error`},
 		"log format":       {runCommand(), []string{"--gate-image=gate", "--log-format=xml"}, `--log-format is "xml": use json or console`},
-		"no certificate":   {runCommand(), []string{"--gate-image=gate", "--metrics-cert-dir=/nowhere"}, "load the certificate of the metrics endpoint from --metrics-cert-dir /nowhere: open /nowhere/tls.crt: no such file or directory: put tls.crt and tls.key there"},
+		"no certificate":   {runCommand(), []string{"--gate-image=gate", "--metrics-cert-dir=/nowhere"}, "load the certificate of the metrics endpoint from --metrics-cert-dir /nowhere: open /nowhere/tls.crt: no such file or directory. Put PEM files tls.crt and tls.key into the directory"},
 		"unknown flag":     {runCommand(), []string{"--gate"}, "unknown flag: --gate"},
 		"an argument":      {runCommand(), []string{"now"}, `unknown command "now" for "run"`},
 		"timeout":          {uninstallCommand(), []string{"--timeout=soon"}, `invalid argument "soon" for "--timeout"`},
@@ -71,13 +71,13 @@ func TestFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := execute(t.Context(), test.command, test.args...)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("the command says %v, want %s", err, test.want)
+				t.Errorf("error %v, want %s", err, test.want)
 			}
 		})
 	}
 }
 
-// Each command reports that there is no cluster.
+// Without a kubeconfig, each command fails with an error about the cluster.
 func TestNoCluster(t *testing.T) {
 	t.Setenv("KUBECONFIG", t.TempDir()+"/none")
 	for name, command := range map[string]*cobra.Command{"run": runCommand(), "uninstall": uninstallCommand()} {
@@ -85,14 +85,14 @@ func TestNoCluster(t *testing.T) {
 			args := map[string][]string{"run": {"--gate-image=gate"}}[name]
 			err := execute(t.Context(), command, args...)
 			if err == nil || !strings.HasPrefix(err.Error(), "find the cluster: ") {
-				t.Errorf("the command says %v, want that it finds no cluster", err)
+				t.Errorf("error %v, want an error about the cluster", err)
 			}
 		})
 	}
 }
 
-// The whole manager, with the chart's rights: it leads, it works before Kyverno is
-// there, it serves its endpoints, and it stops when told to.
+// The manager with the permissions of the chart becomes the leader, reconciles before Kyverno is installed, serves its
+// endpoints, and stops when its context ends.
 func TestRun(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release)
@@ -129,29 +129,29 @@ func TestRun(t *testing.T) {
 	url, prometheus := "https://"+metrics+"/metrics", scraper{authority: authority, token: createReader(t, "prometheus")}
 	g.Eventually(func() (string, error) { return prometheus.scrape(url) }).Should(ContainSubstring(`statefulsingleton_singletons{phase="Idle"} 1`))
 	g.Expect(prometheus.scrape(url)).To(ContainSubstring(`statefulsingleton_build_info{version="unknown"} 1`))
-	nobody := scraper{authority: authority}
-	_, err := nobody.scrape(url)
+	anonymous := scraper{authority: authority}
+	_, err := anonymous.scrape(url)
 	g.Expect(err).To(MatchError(ContainSubstring("401 Unauthorized")))
 	g.Expect(c.Delete(t.Context(), s)).To(Succeed())
-	wantGone(g, t, s)
+	wantDeleted(g, t, s)
 
 	stop()
 	g.Eventually(stopped).Should(Receive(BeNil()))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(lease), lease)).To(Succeed())
-	g.Expect(lease.Spec.HolderIdentity).To(HaveValue(BeEmpty()), "the next leader need not wait")
+	g.Expect(lease.Spec.HolderIdentity).To(HaveValue(BeEmpty()), "the manager releases the Lease")
 }
 
-// A step that somebody's write interferes with is done anew. Another error ends it.
+// A step is repeated after a conflict. Any other error ends the command.
 func TestConflict(t *testing.T) {
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "holder", errors.New("written meanwhile"))
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "holder", errors.New("changed by another user"))
 	failure := errors.New("forbidden")
 	tests := map[string]struct {
 		answers []error
 		want    error
 	}{
-		"written twice":           {[]error{conflict, conflict, nil}, nil},
-		"fails":                   {[]error{failure, nil}, failure},
-		"written, and then fails": {[]error{conflict, failure, nil}, failure},
+		"two conflicts":        {[]error{conflict, conflict, nil}, nil},
+		"error":                {[]error{failure, nil}, failure},
+		"conflict, then error": {[]error{conflict, failure, nil}, failure},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// Every handoff is in the log, however many there are in a second.
+// The log is not sampled: each handoff is in the log, even if there are many in a second.
 func TestLogIsComplete(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -212,7 +212,7 @@ func TestUninstall(t *testing.T) {
 	g.Expect(c.Status().Update(t.Context(), kept)).To(Succeed())
 	g.Expect(c.Delete(t.Context(), going)).To(Succeed())
 	ours, theirs := createPolicy(t, "ours", policies.ManagedBy), createPolicy(t, "theirs", "somebody")
-	guard := createBudget(t, "guard", map[string]string{policies.ManagedByLabel: policies.ManagedBy, v1.SingletonLabel: "kept"})
+	blocker := createBudget(t, "blocker", map[string]string{policies.ManagedByLabel: policies.ManagedBy, v1.SingletonLabel: "kept"})
 	budget := createBudget(t, "budget", map[string]string{policies.ManagedByLabel: "Helm"})
 	copied := createBudget(t, "copied", map[string]string{policies.ManagedByLabel: "Helm", v1.SingletonLabel: "kept"})
 	charts := createBudget(t, "charts", map[string]string{policies.ManagedByLabel: policies.ManagedBy})
@@ -221,7 +221,7 @@ func TestUninstall(t *testing.T) {
 	go func() {
 		done <- execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name)
 	}()
-	// Nothing is let go while a pod of the controller may put it back.
+	// While a pod of the controller exists, no finalizer is removed, because the controller could add it again.
 	g.Eventually(func() int32 {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(Succeed())
 		return *deployment.Spec.Replicas
@@ -230,26 +230,27 @@ func TestUninstall(t *testing.T) {
 	g.Expect(c.Delete(t.Context(), controller, client.GracePeriodSeconds(0))).To(Succeed())
 	g.Eventually(done).Should(Receive(BeNil()))
 
-	for _, gone := range []client.Object{ours, guard, stuck, going} {
-		wantGone(g, t, gone)
+	for _, gone := range []client.Object{ours, blocker, stuck, going} {
+		wantDeleted(g, t, gone)
 	}
 	for _, left := range []client.Object{theirs, budget, copied, charts, namesake, holder, standby, kept} {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(left), left)).To(Succeed())
 		g.Expect(left.GetDeletionTimestamp()).To(BeNil())
 	}
 	g.Expect(holder.Finalizers).To(Equal([]string{"example.com/theirs"}))
-	g.Expect(holder.Annotations).To(HaveKey(v1.ChosenByAnnotation), "the record names it")
+	g.Expect(holder.Annotations).To(HaveKey(v1.ChosenByAnnotation), "the record names the holder")
 	g.Expect(standby.Finalizers).To(BeEmpty())
-	g.Expect(standby.Annotations).To(BeEmpty(), "its barrier is opened by nobody")
+	g.Expect(standby.Annotations).To(BeEmpty(), "the barrier of the standby must stay closed")
 	g.Expect(kept.Finalizers).To(BeEmpty())
-	g.Expect(writtenAt(g, kept)).To(BeNumerically("<", writtenAt(g, standby)), "by then no record of the standby comes through any more")
+	g.Expect(writtenAt(g, kept)).To(BeNumerically("<", writtenAt(g, standby)), "the API server must reject a late record of the standby")
 
-	// Once more, with nothing left to do.
+	// The command can run again after a success.
 	g.Expect(execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name)).To(Succeed())
 }
 
-// Others write, and remove, what the command is about to release: what they wrote stays, and everything is released.
-func TestUninstallIsOvertaken(t *testing.T) {
+// Other clients change or delete objects while the command removes the finalizers. Their changes stay, and all finalizers
+// of the controller are removed.
+func TestUninstallDuringOtherWrites(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release+"-uninstall")
 	installCRDs(t)
@@ -290,27 +291,28 @@ func TestUninstallIsOvertaken(t *testing.T) {
 	g.Expect(standby.Finalizers).To(ConsistOf(v1.PolicyFinalizer, "example.com/theirs"))
 	g.Expect(standby.Annotations).NotTo(HaveKey(v1.ChosenByAnnotation))
 	for _, gone := range []client.Object{going, lost} {
-		wantGone(g, t, gone)
+		wantDeleted(g, t, gone)
 	}
 }
 
-// While a pod of the controller does not terminate, everything stays as it is.
-func TestUninstallGivesUp(t *testing.T) {
+// If a pod of the controller does not terminate, the command fails and changes nothing else.
+func TestUninstallTimesOut(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release+"-uninstall")
 	installCRDs(t)
-	// The chart gives the right to scale this one name.
+	// The chart grants the permission to scale only a Deployment of this name.
 	deployment := createDeployment(t, "hanging")
 	createPod(t, "hanging-1", map[string]string{"app": "hanging"})
 	kept := createSingleton(t, "kept")
 
 	err := execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name, "--timeout=1s")
-	g.Expect(err).To(MatchError(ContainSubstring("stop the controller: pod hanging-1 of Deployment statefulsingleton/statefulsingleton does not terminate. If its node is off, delete the pod by force, and run this command again")))
+	g.Expect(err).To(MatchError(MatchRegexp("^stop the controller: pod hanging-1 of Deployment statefulsingleton/statefulsingleton has not terminated: .*" +
+		"If its node is off, run: kubectl delete -n statefulsingleton pod hanging-1 --force. Then run this command again$")))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(kept), kept)).To(Succeed())
 	g.Expect(kept.Finalizers).To(ContainElement(v1.PolicyFinalizer))
 }
 
-// A step that has conflicts for longer than usual is retried until the time limit.
+// A step with many conflicts is retried until the time limit.
 func TestUninstallRetriesConflicts(t *testing.T) {
 	g := NewWithT(t)
 	const conflicts = 15
@@ -341,7 +343,7 @@ func TestUninstallNothing(t *testing.T) {
 	g.Expect(execute(t.Context(), uninstallCommand(), "--namespace="+release)).To(Succeed())
 }
 
-// writtenAt tells what was written before what.
+// writtenAt returns the resource version, which grows with each write.
 func writtenAt(g *WithT, o client.Object) uint64 {
 	v, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -355,13 +357,13 @@ func installCRDs(t *testing.T) {
 	}
 }
 
-// list asks the API server anew which kinds it serves, and lists one.
+// list lists objects with a new client, which discovers the served kinds again.
 func list(t *testing.T, objects client.ObjectList) error {
-	anew, err := client.New(config, client.Options{Scheme: c.Scheme()})
+	fresh, err := client.New(config, client.Options{Scheme: c.Scheme()})
 	if err != nil {
 		return err
 	}
-	return anew.List(t.Context(), objects)
+	return fresh.List(t.Context(), objects)
 }
 
 func policyList() *metav1.PartialObjectMetadataList {
@@ -443,7 +445,7 @@ func createBudget(t *testing.T, name string, labels map[string]string) *policyv1
 	})
 }
 
-func wantGone(g *WithT, t *testing.T, o client.Object) {
+func wantDeleted(g *WithT, t *testing.T, o client.Object) {
 	t.Helper()
 	g.Eventually(func() bool {
 		return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(o), o))
@@ -460,7 +462,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// get returns an error unless the answer is 200 and holds want.
+// get returns an error unless the status is 200 and the body contains want.
 func get(address, want string) error {
 	response, err := http.Get("http://" + address)
 	if err != nil {
@@ -472,7 +474,7 @@ func get(address, want string) error {
 		return err
 	}
 	if response.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
-		return fmt.Errorf("%s answers %s: %s", address, response.Status, body)
+		return fmt.Errorf("%s: status %s: %s", address, response.Status, body)
 	}
 	return nil
 }

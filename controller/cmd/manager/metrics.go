@@ -26,16 +26,16 @@ func (o *runOptions) metricsOptions() (metricsserver.Options, error) {
 	// Without this check, controller-runtime uses a self-signed certificate if a file is missing.
 	_, err := tls.LoadX509KeyPair(filepath.Join(o.metricsCertDir, "tls.crt"), filepath.Join(o.metricsCertDir, "tls.key"))
 	if err != nil {
-		return options, fmt.Errorf("load the certificate of the metrics endpoint from --metrics-cert-dir %s: %w: "+
-			"put tls.crt and tls.key there, PEM-encoded, or leave out the flag for a self-signed certificate", o.metricsCertDir, err)
+		return options, fmt.Errorf("load the certificate of the metrics endpoint from --metrics-cert-dir %s: %w. "+
+			"Put PEM files tls.crt and tls.key into the directory, or leave out the flag for a self-signed certificate", o.metricsCertDir, err)
 	}
 	return options, nil
 }
 
 // metricsAuthQPS and metricsAuthBurst limit the TokenReviews and SubjectAccessReviews that clients of the metrics
-// endpoint cause, for each kind. Results are cached for each token. A Prometheus causes about one request a minute,
-// but a client with a new wrong token in each request causes one for each. API Priority and Fairness counts them as
-// the controller's own requests, so without a limit they could delay handoffs.
+// endpoint cause, for each kind. Results are cached for each token. Prometheus causes about one review a minute, but a
+// client with a new wrong token in each request causes one review for each request. API Priority and Fairness counts the
+// reviews as requests of the controller, so without a limit they could delay handoffs.
 const (
 	metricsAuthQPS   = 5
 	metricsAuthBurst = 10

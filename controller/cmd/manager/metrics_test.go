@@ -27,8 +27,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// Only a user who may get /metrics reads the metrics, and only by HTTPS. The certificate is
-// self-signed where none is given. The controller has the chart's rights.
+// Only a user with permission to get /metrics can read the metrics, and only with HTTPS. The default certificate is
+// self-signed. The controller has the permissions of the chart.
 func TestMetricsAreProtected(t *testing.T) {
 	as(t, release)
 	url := serveMetrics(t)
@@ -39,11 +39,11 @@ func TestMetricsAreProtected(t *testing.T) {
 		want    string
 		wantErr string
 	}{
-		"a user who may read them": {url: "https://" + url, token: reader, want: "# TYPE go_goroutines gauge"},
-		"a user who may not":       {url: "https://" + url, token: other, wantErr: "403 Forbidden: Authorization denied for user system:serviceaccount:statefulsingleton:other"},
-		"no user":                  {url: "https://" + url, wantErr: "401 Unauthorized"},
-		"a token of nobody":        {url: "https://" + url, token: "wrong", wantErr: "500 Internal Server Error: Authentication failed"},
-		"HTTP, by a user who may":  {url: "http://" + url, token: reader, wantErr: "400 Bad Request|connection reset|EOF"},
+		"a user with permission": {url: "https://" + url, token: reader, want: "# TYPE go_goroutines gauge"},
+		"without permission":     {url: "https://" + url, token: other, wantErr: "403 Forbidden: Authorization denied for user system:serviceaccount:statefulsingleton:other"},
+		"no user":                {url: "https://" + url, wantErr: "401 Unauthorized"},
+		"an invalid token":       {url: "https://" + url, token: "wrong", wantErr: "500 Internal Server Error: Authentication failed"},
+		"HTTP, with permission":  {url: "http://" + url, token: reader, wantErr: "400 Bad Request|connection reset|EOF"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestMetricsAreProtected(t *testing.T) {
 	}
 }
 
-// A client that sends one wrong token after the other does not use up the controller's share of the API server.
+// A client that sends many wrong tokens cannot use the whole share of the controller in API Priority and Fairness.
 func TestMetricsAuthenticationIsLimited(t *testing.T) {
 	var reviews atomic.Int32
 	apiServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -78,26 +78,26 @@ func TestMetricsAuthenticationIsLimited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const beyond = metricsAuthQPS // of the burst, which takes a second
+	const beyond = metricsAuthQPS // requests beyond the burst, which take a second
 	begin := time.Now()
 	for i := range metricsAuthBurst + beyond {
 		request := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
 		request.Header.Set("Authorization", fmt.Sprintf("Bearer wrong-%d", i))
-		answer := httptest.NewRecorder()
-		handler.ServeHTTP(answer, request)
-		if answer.Code != http.StatusInternalServerError {
-			t.Fatalf("a wrong token is answered with %d %s, want 500", answer.Code, answer.Body)
+		response := httptest.NewRecorder()
+		handler.ServeHTTP(response, request)
+		if response.Code != http.StatusInternalServerError {
+			t.Fatalf("response for a wrong token: %d %s, want 500", response.Code, response.Body)
 		}
 	}
 	if got := reviews.Load(); got != metricsAuthBurst+beyond {
-		t.Errorf("the API server was asked %d times, want %d", got, metricsAuthBurst+beyond)
+		t.Errorf("%d reviews at the API server, want %d", got, metricsAuthBurst+beyond)
 	}
 	if elapsed := time.Since(begin); elapsed < 900*time.Millisecond {
 		t.Errorf("%d requests took %s, want a second at least", metricsAuthBurst+beyond, elapsed)
 	}
 }
 
-// serveMetrics serves them as run does unless it is told otherwise, and returns address and path.
+// serveMetrics serves the metrics as run does with default flags, and returns the address and the path.
 func serveMetrics(t *testing.T) string {
 	t.Helper()
 	o := runOptions{metricsAddress: freeAddress(t)}
@@ -138,12 +138,12 @@ func serveMetrics(t *testing.T) string {
 
 // scraper reads metrics as Prometheus does.
 type scraper struct {
-	// authority is the PEM of whom it trusts; nil: anybody.
+	// authority is the PEM certificate of the trusted authority. Nil: the certificate is not verified.
 	authority []byte
 	token     string
 }
 
-// scrape returns what the URL answers, and an error where that is not 200.
+// scrape returns the body of the response, or an error if the status is not 200.
 func (s scraper) scrape(url string) (string, error) {
 	config := &tls.Config{InsecureSkipVerify: s.authority == nil}
 	if s.authority != nil {
@@ -167,7 +167,7 @@ func (s scraper) scrape(url string) (string, error) {
 		return "", err
 	}
 	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%s answers %s: %s", url, response.Status, body)
+		return "", fmt.Errorf("%s: status %s: %s", url, response.Status, body)
 	}
 	return string(body), nil
 }
@@ -181,19 +181,19 @@ func createReader(t *testing.T, name string) string {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: release + "-metrics-reader"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: release, Name: name}},
 	})
-	may := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+	access := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User:                  "system:serviceaccount:" + release + ":" + name,
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"},
 	}}
 	NewWithT(t).Eventually(func() (bool, error) {
-		review := may.DeepCopy()
+		review := access.DeepCopy()
 		err := c.Create(t.Context(), review)
 		return review.Status.Allowed, err
-	}).Should(BeTrue(), "before that the endpoint would remember that it may not")
+	}).Should(BeTrue(), "the endpoint caches a denial")
 	return token
 }
 
-// createToken returns a token of a new service account without any right.
+// createToken returns a token of a new service account without permissions.
 func createToken(t *testing.T, name string) string {
 	t.Helper()
 	account := create(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: release, Name: name}})
@@ -204,7 +204,7 @@ func createToken(t *testing.T, name string) string {
 	return request.Status.Token
 }
 
-// writeCertificate writes a certificate for the addresses of this machine, and returns its folder and its authority.
+// writeCertificate writes a certificate for 127.0.0.1, and returns its directory and its authority.
 func writeCertificate(t *testing.T) (dir string, authority []byte) {
 	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)

@@ -50,29 +50,29 @@ type runOptions struct {
 }
 
 func (o *runOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the policies inject into every held pod (required)")
+	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the ClusterPolicies inject into every held pod (required)")
 	flags.StringVar(&o.gatePullPolicy, "gate-image-pull-policy", string(corev1.PullIfNotPresent), "pull policy of the gate's image: Always, IfNotPresent or Never")
-	flags.StringArrayVar(&o.gatePullSecrets, "gate-image-pull-secret", nil, "name of an image pull Secret for the gate's image. The policies add it to every held pod, and it must exist in the namespace of each. Repeat the flag for each Secret")
+	flags.StringArrayVar(&o.gatePullSecrets, "gate-image-pull-secret", nil, "name of an image pull Secret for the gate's image. The ClusterPolicies add the Secret to every held pod, so the Secret must exist in the namespaces of the pods. Repeat the flag for each Secret")
 	sidecar := policies.DefaultSidecarResources()
 	o.sidecarRequests, o.sidecarLimits = amounts(sidecar.Requests), amounts(sidecar.Limits)
 	flags.Var(&o.sidecarRequests, "sidecar-requests", "resource requests of the status sidecar in every held pod: cpu, memory and ephemeral-storage")
-	flags.Var(&o.sidecarLimits, "sidecar-limits", "resource limits of the status sidecar. Without cpu, it has a CPU limit only in pods whose other containers all have one")
-	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "what gets its own ClusterPolicy: each singleton, or each namespace. Use namespace in a cluster with hundreds of singletons")
-	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while this replica is the leader. This saves work; several active controllers are safe too")
+	flags.Var(&o.sidecarLimits, "sidecar-limits", "resource limits of the status sidecar. If cpu is missing, the sidecar has a CPU limit only in pods whose other containers all have a CPU limit")
+	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "singleton for one ClusterPolicy for each StatefulSingleton, or namespace for one ClusterPolicy for each namespace. Use namespace in a cluster with hundreds of StatefulSingletons")
+	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while this replica is the leader. Several active replicas are safe, but repeat the work")
 	flags.StringVar(&o.electionNamespace, "leader-election-namespace", "", "namespace of the leader election Lease (default: the namespace of the manager)")
 	flags.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "time after the last renewal of the Lease until another replica can become the leader. Must be longer than the renew deadline")
 	flags.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "time after which a leader that cannot renew its Lease exits. A single renewal request times out after half of this time")
 	flags.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "interval between attempts to renew or to acquire the Lease")
-	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "address of the metrics endpoint, or 0 for no endpoint. It serves HTTPS to users who have permission to get the path /metrics")
-	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key, the certificate of the metrics endpoint. The manager reloads them when they change (default: a self-signed certificate, new at each start)")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "address of the metrics endpoint, or 0 for no endpoint. The endpoint serves HTTPS to users who have permission to get the path /metrics")
+	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key, the certificate of the metrics endpoint. The manager reloads changed files (default: a self-signed certificate, new at each start)")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
-	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error. The level debug logs each write")
-	flags.StringVar(&o.logFormat, "log-format", "json", "json or console")
+	flags.StringVar(&o.logLevel, "log-level", "info", "level of the log: debug, info or error. The level debug logs each write")
+	flags.StringVar(&o.logFormat, "log-format", "json", "format of the log: json or console")
 }
 
 func (o *runOptions) validate() error {
 	if o.gateImage == "" {
-		return errors.New("--gate-image is missing: set it to the image of the gate, for example ghcr.io/statefulsingleton/gate:v0.1.0")
+		return errors.New("--gate-image is missing: set the flag to the image of the gate, for example ghcr.io/statefulsingleton/gate:0.1.0")
 	}
 	switch policies.Per(o.policyPer) {
 	case policies.PerSingleton, policies.PerNamespace:
@@ -90,7 +90,7 @@ func (o *runOptions) validate() error {
 	}
 	for name, limit := range o.sidecarLimits {
 		if request := o.sidecarRequests[name]; request.Cmp(limit) > 0 {
-			return fmt.Errorf("--sidecar-requests has %s=%s, more than the %s in --sidecar-limits: the API server would reject every held pod. Raise the limit", name, &request, &limit)
+			return fmt.Errorf("--sidecar-requests has %s=%s, more than the %s in --sidecar-limits: the API server would reject every held pod. Raise the limit or lower the request", name, &request, &limit)
 		}
 	}
 	switch corev1.PullPolicy(o.gatePullPolicy) {
@@ -125,12 +125,12 @@ func runCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Run the controller until it is stopped",
-		Example: `  # In the cluster, as the chart does it
-  manager run --gate-image=ghcr.io/statefulsingleton/gate:v0.1.0
+		Short: "Run the controller",
+		Example: `  # In the cluster, as in the chart
+  manager run --gate-image=ghcr.io/statefulsingleton/gate:0.1.0
 
   # On a workstation, against the cluster of the current kubeconfig
-  manager run --gate-image=ghcr.io/statefulsingleton/gate:v0.1.0 --leader-elect=false --log-format=console --log-level=debug`,
+  manager run --gate-image=ghcr.io/statefulsingleton/gate:0.1.0 --leader-elect=false --log-format=console --log-level=debug`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {
@@ -150,7 +150,7 @@ func run(ctx context.Context, o runOptions) error {
 	}
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
-	log.Info("controller starts", "version", version, "gateImage", o.gateImage)
+	log.Info("Starting the controller", "version", version, "gateImage", o.gateImage)
 	metricsOptions, err := o.metricsOptions()
 	if err != nil {
 		return err
@@ -218,7 +218,7 @@ func newLogger(level, format string) (logr.Logger, error) {
 	switch format {
 	case "json":
 		c = zap.NewProductionConfig()
-		c.Sampling = nil // each handoff must be in the log
+		c.Sampling = nil // sampling would drop handoffs from the log
 		c.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 		c.EncoderConfig.TimeKey = "time"
 	case "console":

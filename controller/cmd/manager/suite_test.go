@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// A real etcd and kube-apiserver, at first without any CRD. The commands find
-// them by KUBECONFIG, as service accounts that have the chart's rights.
+// The tests run a real etcd and kube-apiserver, at first without CRDs. The commands connect with KUBECONFIG, as service
+// accounts with the permissions of the chart.
 var (
 	config *rest.Config
 	c      client.Client
@@ -54,7 +54,7 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 	}
 	crds.Paths = append(crds.Paths, filepath.Join(strings.TrimSpace(string(kyverno)), "config/crds/kyverno/kyverno.io_clusterpolicies.yaml"))
 	environment := &envtest.Environment{}
-	defer func() { _ = environment.Stop() }() // also what was half started
+	defer func() { _ = environment.Stop() }() // also after a failed start
 	if config, err = environment.Start(); err != nil {
 		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
 	}
@@ -66,15 +66,15 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 	if c, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return 0, fmt.Errorf("connect to kube-apiserver: %w", err)
 	}
-	if err := applyRights(context.Background()); err != nil {
-		return 0, fmt.Errorf("give the service accounts the chart's rights: %w", err)
+	if err := applyPermissions(context.Background()); err != nil {
+		return 0, fmt.Errorf("grant the permissions of the chart: %w", err)
 	}
 	gomega.SetDefaultEventuallyTimeout(30 * time.Second)
 	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	return m.Run(), nil
 }
 
-// as has the commands reach the API server as a service account of the chart.
+// as makes the commands connect to the API server as a service account of the chart.
 func as(t *testing.T, serviceAccount string) {
 	t.Helper()
 	kubeconfig := clientcmdapi.NewConfig()
@@ -92,8 +92,8 @@ func as(t *testing.T, serviceAccount string) {
 	t.Setenv("KUBECONFIG", path)
 }
 
-// applyRights creates the chart's service accounts' rights, without its Job.
-func applyRights(ctx context.Context) error {
+// applyPermissions creates the service accounts of the chart and their permissions, but not the Job.
+func applyPermissions(ctx context.Context) error {
 	helm := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"),
 		"template", release, "../../../charts/statefulsingleton", "--namespace", release,
 		"--show-only", "templates/rbac.yaml", "--show-only", "templates/clusterroles.yaml", "--show-only", "templates/uninstall.yaml")

@@ -29,9 +29,9 @@ func uninstallCommand() *cobra.Command {
 		Use:   "uninstall",
 		Short: "Stop the controller and remove its finalizers",
 		Long: `Stop the controller, delete its ClusterPolicies and PodDisruptionBudgets, and remove its finalizers from
-pods and StatefulSingletons. Otherwise, their deletion and drains would wait for the controller. The chart
-runs this command before it is uninstalled. Running pods keep running, held pods stay held until they are
-deleted, and the StatefulSingletons stay.`,
+pods and StatefulSingletons. Otherwise, drains, and the deletion of these objects, would wait for the controller.
+The chart runs this command before it is uninstalled. Running pods keep running, held pods stay held until they
+are deleted, and the StatefulSingletons stay.`,
 		Example: `  manager uninstall --namespace=statefulsingleton --deployment=statefulsingleton`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,7 +42,7 @@ deleted, and the StatefulSingletons stay.`,
 	}
 	cmd.Flags().StringVar(&deployment, "deployment", "statefulsingleton", "name of the controller's Deployment")
 	cmd.Flags().StringVar(&namespace, "namespace", "statefulsingleton", "namespace of the controller's Deployment")
-	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "time limit")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "time limit of the command")
 	return cmd
 }
 
@@ -64,25 +64,25 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 
 func uninstallWith(ctx context.Context, c client.Client, deployment types.NamespacedName) error {
 	for _, step := range []struct {
-		what string
+		name string
 		do   func(context.Context, client.Client) error
 	}{
 		{"stop the controller", func(ctx context.Context, c client.Client) error { return stopController(ctx, c, deployment) }},
 		{"delete the ClusterPolicies", deletePolicies},
 		{"delete the PodDisruptionBudgets", deleteBudgets},
-		{"remove the finalizers from StatefulSingletons and pods", unprotect},
+		{"remove the finalizers from StatefulSingletons and pods", removeFinalizers},
 	} {
 		start := time.Now()
 		if err := retryConflicts(ctx, c, step.do); err != nil {
-			return fmt.Errorf("%s: %w", step.what, err)
+			return fmt.Errorf("%s: %w", step.name, err)
 		}
-		fmt.Printf("%s: done in %s\n", step.what, time.Since(start).Round(time.Millisecond))
+		fmt.Printf("%s: done in %s\n", step.name, time.Since(start).Round(time.Millisecond))
 	}
 	return nil
 }
 
-// retryConflicts repeats a step after conflicts until ctx is done. The step reads the objects again. client-go's retry
-// is not used, because it returns nil if a step ran out of time.
+// retryConflicts repeats a step after conflicts until ctx is done. The step reads the objects again. The retry of client-go
+// is not used, because it returns nil if a step exceeds its time limit.
 func retryConflicts(ctx context.Context, c client.Client, do func(context.Context, client.Client) error) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -116,7 +116,8 @@ func stopController(ctx context.Context, c client.Client, name types.NamespacedN
 		return len(pods.Items) == 0, err
 	})
 	if wait.Interrupted(err) && len(pods.Items) > 0 {
-		return fmt.Errorf("pod %s of Deployment %s does not terminate. If its node is off, delete the pod by force, and run this command again: %w", pods.Items[0].Name, name, err)
+		return fmt.Errorf("pod %[1]s of Deployment %[2]s has not terminated: %[3]w. If its node is off, run: kubectl delete -n %[4]s pod %[1]s --force. Then run this command again",
+			pods.Items[0].Name, name, err, name.Namespace)
 	}
 	return err
 }
@@ -126,7 +127,7 @@ func deletePolicies(ctx context.Context, c client.Client) error {
 	list.SetGroupVersionKind(policies.GVK)
 	err := c.List(ctx, &list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy})
 	if meta.IsNoMatchError(err) {
-		return nil // Kyverno is gone, and its policies with it
+		return nil // without Kyverno, no policies exist
 	}
 	if err != nil {
 		return err
@@ -153,11 +154,11 @@ func deleteBudgets(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// unprotect removes the finalizers, first those of the StatefulSingletons: after that write, the API server rejects
-// late writes of a controller that was cut off.
-func unprotect(ctx context.Context, c client.Client) error {
+// removeFinalizers removes the finalizers from StatefulSingletons and then from pods. After the write to a
+// StatefulSingleton, the API server rejects late writes of a controller that lost its connection.
+func removeFinalizers(ctx context.Context, c client.Client) error {
 	var singletons v1.StatefulSingletonList
-	if err := c.List(ctx, &singletons); err != nil && !meta.IsNoMatchError(err) { // else the CRD is gone, and all of them with it
+	if err := c.List(ctx, &singletons); err != nil && !meta.IsNoMatchError(err) { // without the CRD, no StatefulSingletons exist
 		return err
 	}
 	byName := map[types.NamespacedName]*v1.StatefulSingleton{}
