@@ -17,8 +17,8 @@ import (
 // in a user namespace whose limit of inotify instances is zero.
 const volumeOfChild = "GATE_TEST_VOLUME"
 
-// The wrapper uses no inotify instance: all pods of a node share the limit, and closing an instance would delay the main
-// process.
+// The wrapper uses no inotify instance: all pods of a node share the limit, and closing an instance would delay the
+// main process.
 func TestWrapNeedsNoInotify(t *testing.T) {
 	if volume := os.Getenv(volumeOfChild); volume != "" {
 		if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {

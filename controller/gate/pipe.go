@@ -34,8 +34,8 @@ func (v Volume) createPipe() error {
 	return nil
 }
 
-// wakeWrappers makes every waiting wrapper read the signal file. A wrapper that misses the wake-up reads the file within
-// fallbackPoll.
+// wakeWrappers makes every waiting wrapper read the signal file. A wrapper that misses the wake-up reads the file
+// within fallbackPoll.
 func (v Volume) wakeWrappers() {
 	if pipe, err := os.OpenFile(v.pipeFile(), os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
 		_ = pipe.Close()
@@ -66,8 +66,8 @@ func (v Volume) wakeups(ctx context.Context, log *slog.Logger) <-chan struct{} {
 	go func() {
 		warned := false
 		for ctx.Err() == nil {
-			// The open pipe receives all later wake-ups. After earlier wake-ups, the receiver reads the signal file in any
-			// case.
+			// The open pipe receives all later wake-ups. After earlier wake-ups, the receiver reads the signal file in
+			// any case.
 			pipe, err := unix.Open(v.pipeFile(), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			if err != nil && !warned {
 				log.Warn("Cannot open the wake-up pipe of the sidecar. Polling the signal file instead", "pipe", v.pipeFile(), "error", err)

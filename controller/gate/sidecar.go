@@ -31,7 +31,7 @@ type Sidecar struct {
 	status Status
 }
 
-// Status is the state of the sidecar. See served for what clients can read.
+// Status is the state of the sidecar. Clients can read only the fields of served.
 type Status struct {
 	// Delivered: the gate's binary is in the volume.
 	Delivered bool
@@ -41,8 +41,8 @@ type Status struct {
 	Epoch int64
 	// Since is when the sidecar found the pod held or released; the zero time before the first read.
 	Since time.Time
-	// Problem says why the annotation is ignored or cannot be read, or why the signal file cannot be written. Empty: there
-	// is no problem. It can contain UIDs.
+	// Problem says why the annotation is ignored or cannot be read, or why the signal file cannot be written. Empty:
+	// there is no problem. It can contain UIDs.
 	Problem string
 }
 

@@ -61,9 +61,9 @@ func readSignal(path string) ([]byte, error) {
 // deliveryPoll is how often AwaitDelivery checks the volume. It waits only milliseconds.
 const deliveryPoll = 5 * time.Millisecond
 
-// AwaitDelivery returns nil when the held containers of the pod with the UID may be created: the gate's binary is in the
-// volume, and the volume has no signal for another pod. A backup tool can have restored both before the sidecar started.
-// It returns an error if ctx ends first.
+// AwaitDelivery returns nil when the held containers of the pod with the UID may be created. Then the gate's binary is
+// in the volume, and the volume has no signal for another pod. A backup tool can have restored both before the sidecar
+// started. AwaitDelivery returns an error if ctx ends first.
 func (v Volume) AwaitDelivery(ctx context.Context, uid string) error {
 	ticker := time.NewTicker(deliveryPoll)
 	defer ticker.Stop()

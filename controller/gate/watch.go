@@ -8,8 +8,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// fallbackPoll is how often to read a file in addition to inotify or the wake-up pipe. Inotify does not report writes on
-// the other side of a shared file system, for example those of the kubelet under Kata Containers.
+// fallbackPoll is how often to read a file in addition to inotify or the wake-up pipe. Inotify does not report writes
+// on the other side of a shared file system, for example those of the kubelet under Kata Containers.
 const fallbackPoll = time.Second
 
 // changes sends when a file in dir may have changed: at once, when inotify reports it, and periodically. Without

@@ -68,8 +68,8 @@ func Wrap(v Volume, uid string, argv []string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	// From now on, signals have their default effect. A signal that arrived together with the release is in the channel,
-	// and must not be lost.
+	// From now on, signals have the same effect as without the gate. A signal that arrived together with the release is
+	// in the channel, and must not be lost.
 	ossignal.Stop(stops)
 	select {
 	case s := <-stops:

@@ -29,7 +29,7 @@ again. The controller accepts the attestation as a proof of termination, and sta
 is false, two pods run on the same data.
 
 Use attest for a pod whose kubelet cannot report the termination, for example on a lost node. If the node is off,
-you can add the taint node.kubernetes.io/out-of-service to the node instead. The taint is valid for all pods of the
+you can add the taint node.kubernetes.io/out-of-service to the node instead. The taint applies to all pods of the
 node. attest refuses a uid that the StatefulSingleton does not wait for, and a pod whose kubelet can still report the
 termination. attest asks for confirmation.`,
 		Example: `  # Show the uid of the pod, and attest its termination

@@ -89,8 +89,8 @@ func (s view) explanation(now time.Time) explanation {
 	e := explanation{headline: "is not Ready"}
 	if is := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); is != nil {
 		outcome := handoff.Outcome(is.Reason)
-		installed := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionPolicyInstalled)
-		ready := is.Status == metav1.ConditionTrue && (installed || outcome != handoff.NoPods) // without a policy, the first pod is not held
+		injected := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionPolicyInstalled)
+		ready := is.Status == metav1.ConditionTrue && (injected || outcome != handoff.NoPods) // the first pod has to be held
 		if ready {
 			e.headline = "is Ready"
 		}
@@ -155,7 +155,7 @@ func (s view) kubectl(format string, args ...any) string {
 	return s.in.kubectl("%s -n %s", fmt.Sprintf(format, args...), s.Singleton.Namespace)
 }
 
-// helps returns the commands that help with an outcome. stuck: the handoff may not continue without a person.
+// helps returns the commands that help with an outcome. If stuck is true, the handoff may need a person to continue.
 func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 	name := s.Singleton.Name
 	follow := help{"follow the handoff", s.kubectl("stfs status %s -w", name)}

@@ -237,7 +237,7 @@ func namesOf(singletons []v1.StatefulSingleton) string {
 	return strings.Join(names, ", ")
 }
 
-// containersInWords describes what holds each container.
+// containersInWords describes how each container is held, and when it starts.
 func containersInWords(pod *corev1.Pod, holds []handoff.Hold) string {
 	return columns(func(row func(cells ...string)) {
 		row("CONTAINER", "KIND", "HELD BY", "STARTS")

@@ -62,7 +62,7 @@ type Pod struct {
 	Stopping bool `json:"stopping,omitempty"`
 	// Gone: the record names the pod, but the pod does not exist.
 	Gone bool `json:"gone,omitempty"`
-	// WaitsFor is what keeps a standby from being warm. Empty: it is warm.
+	// WaitsFor is the reason why a standby is not warm. Empty: the standby is warm.
 	WaitsFor string `json:"waitsFor,omitempty"`
 }
 

@@ -20,7 +20,7 @@ const idle v1.Phase = "Idle"
 // shownConditions are the conditions that are printed.
 var shownConditions = []string{v1.ConditionReady, v1.ConditionPolicyInstalled, v1.ConditionEvictionBlocked, v1.ConditionDraining}
 
-// text returns the status of one singleton as text.
+// text returns the status of the singleton as text.
 func (s *Status) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "StatefulSingleton %s/%s: %s, epoch %d\n", s.Namespace, s.Name, cmp.Or(s.Phase, idle), s.Epoch)
@@ -59,7 +59,7 @@ func (s *Status) text() string {
 	return b.String()
 }
 
-// state returns the state of a pod in one word or phrase.
+// state returns the state of a pod as a short text.
 func (p Pod) state() string {
 	switch {
 	case p.Gone:

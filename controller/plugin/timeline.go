@@ -14,7 +14,7 @@ import (
 // timelineWidth is the width of the timeline in characters.
 const timelineWidth = 40
 
-// timeline draws a handoff to scale. Each line shows one point in time, with a bar from the point before it.
+// timeline draws a handoff to scale. Each line shows a point in time, with a bar from the time of the line before.
 func timeline(t *v1.Transition) string {
 	type point struct {
 		name string

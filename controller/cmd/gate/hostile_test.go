@@ -224,8 +224,8 @@ func TestWrapStartsNothingElse(t *testing.T) {
 	}
 }
 
-// Near the limit of the kernel for arguments: if the gate itself can be started, it starts the main process, or it reports
-// the reason.
+// Near the limit of the kernel for arguments: if the gate itself can be started, it starts the main process, or it
+// reports the reason.
 func TestWrapWithHugeArguments(t *testing.T) {
 	p := newPod(t)
 	p.release(t)
@@ -355,7 +355,7 @@ func tmpfs(t *testing.T, dir string, size int) {
 	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 }
 
-// The sidecar reports an invalid annotation and does not pass it on. It passes on a valid one later.
+// The sidecar logs an invalid annotation and does not deliver it. Later, it delivers a valid annotation.
 func TestSidecarHoldsInHostileEnvironments(t *testing.T) {
 	unreadable := `msg="read the pod's annotation apps.statefulsingleton.com/start-signal: `
 	const next = `. The kubelet projects this file. If the error persists, delete the pod"`
@@ -494,8 +494,8 @@ func residentKiB(t *testing.T, p *process) (n int) {
 	return n
 }
 
-// At any time, a stop signal ends the gate, and the main process does not start. As PID 1, a program ignores signals until
-// it has a handler, so the test repeats the signal.
+// At any time, a stop signal ends the gate, and the main process does not start. As PID 1, a program ignores signals
+// until it has a handler, so the test repeats the signal.
 func TestWrapStopsAtAnyTime(t *testing.T) {
 	for i := range 60 {
 		held := start(t, newPod(t).wrapped(mainProcess...))

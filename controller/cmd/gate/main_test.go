@@ -292,8 +292,8 @@ func TestWrapHoldsWithoutAVolume(t *testing.T) {
 	}
 }
 
-// stopsAtOnce sends the signal, and fails unless the process exits with the code before the next poll. Because the machine
-// may be busy, it tries three times.
+// stopsAtOnce sends the signal, and fails unless the process exits with the code before the next poll. Because the
+// machine may be busy, it tries three times.
 func stopsAtOnce(t *testing.T, started func() *process, s syscall.Signal, wantCode int) {
 	t.Helper()
 	const soon = 200 * time.Millisecond
@@ -364,7 +364,7 @@ func TestStarted(t *testing.T) {
 	p := newPod(t)
 	p.release(t)
 	if code, stdout, stderr := runToEnd(t, p.container("/gate", "started")); code != 0 || stdout+stderr != "" {
-		t.Errorf("exit code %d, said %q, want 0 and nothing", code, stdout+stderr)
+		t.Errorf("exit code %d, output %q, want 0 and no output", code, stdout+stderr)
 	}
 }
 
@@ -376,11 +376,12 @@ func TestStartedWaitsForTheRelease(t *testing.T) {
 	waits(t, probe)
 	p.release(t)
 	if code := probe.exit(t); code != 0 || read(t, probe.stdout)+read(t, probe.stderr) != "" {
-		t.Errorf("exit code %d, said %q, want 0 and nothing", code, read(t, probe.stdout)+read(t, probe.stderr))
+		t.Errorf("exit code %d, output %q, want 0 and no output", code, read(t, probe.stdout)+read(t, probe.stderr))
 	}
 }
 
-// loopback returns a random loopback address for each test, because the containers share the network of this machine.
+// loopback is an address of its own for each test: the containers share this
+// machine's network.
 func loopback() string { return fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(256), 1+rand.N(254)) }
 
 // status returns the response of /status.
@@ -443,7 +444,7 @@ func TestHandoff(t *testing.T) {
 			t.Errorf("%s polls, stderr %q", name, stderr)
 		}
 	}
-	eventually(t, "/status says released", func() bool { return status(t, podIP)["released"] == true })
+	eventually(t, "/status reports released", func() bool { return status(t, podIP)["released"] == true })
 
 	// A restarted container starts at once, with or without the sidecar.
 	stopsAtOnce(t, func() *process { sidecar.says(t, "Released"); return sidecar }, syscall.SIGTERM, 0)
@@ -459,11 +460,11 @@ func TestHandoff(t *testing.T) {
 
 	// If the signal of another pod replaces the annotation, the sidecar removes the signal file.
 	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: "another", Epoch: 4}.String(), 0o644)
-	eventually(t, "the signal file is gone", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
+	eventually(t, "the signal file is removed", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
 	held := wrap("late")
 	held.says(t, "Held")
 	sidecar.says(t, `it is for a pod with uid \"another\"`)
-	eventually(t, "/status says that there is a problem", func() bool { return status(t, podIP)["problem"] == "see the log of container status-sidecar" })
+	eventually(t, "/status reports a problem", func() bool { return status(t, podIP)["problem"] == "see the log of container status-sidecar" })
 }
 
 // While the sidecar does not run, nothing removes a forged signal, and the wrapper ignores it.
@@ -533,7 +534,7 @@ func TestSidecarStopsAtOnce(t *testing.T) {
 	}, syscall.SIGTERM, 0)
 }
 
-func TestSidecarWorksWithoutServing(t *testing.T) {
+func TestSidecarServesNothingAndWorks(t *testing.T) {
 	busy, err := net.Listen("tcp", net.JoinHostPort(loopback(), statusPort))
 	must(t, err)
 	defer func() { _ = busy.Close() }()

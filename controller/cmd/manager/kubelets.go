@@ -11,8 +11,8 @@ import (
 )
 
 // kubeletUsers logs an error at the start if kubelets seem to act as other users than their nodes. The guard "reports"
-// rejects the status updates of such users. No API returns the user that wrote a status, so the check asks the API server
-// whether the user of a Ready node can write the status of the node, as a kubelet must.
+// rejects the status updates of such users. No API returns the user that wrote a status. So the check asks the API
+// server whether the user of a Ready node can write the status of the node, as a kubelet must.
 type kubeletUsers struct {
 	client client.Client
 	live   client.Reader

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// TestKubeletUsers uses two API servers, with the permissions of the chart. One has the Node authorizer, as in clusters whose
-// kubelets act as their nodes. The other does not have it.
+// TestKubeletUsers uses two API servers, with the permissions of the chart. One has the Node authorizer, as in clusters
+// whose kubelets act as their nodes. The other does not have it.
 func TestKubeletUsers(t *testing.T) {
 	const logged = "Kubelets seem to act as other users than their nodes"
 	withNodes := &envtest.Environment{}

@@ -248,8 +248,8 @@ func TestUninstall(t *testing.T) {
 	g.Expect(execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name)).To(Succeed())
 }
 
-// Other clients change or delete objects while the command removes the finalizers. Their changes stay, and all finalizers
-// of the controller are removed.
+// Other clients change or delete objects while the command removes the finalizers. Their changes stay, and all
+// finalizers of the controller are removed.
 func TestUninstallDuringOtherWrites(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release+"-uninstall")
@@ -449,7 +449,7 @@ func wantDeleted(g *WithT, t *testing.T, o client.Object) {
 	t.Helper()
 	g.Eventually(func() bool {
 		return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(o), o))
-	}).Should(BeTrue(), "%T %s is gone", o, o.GetName())
+	}).Should(BeTrue(), "%T %s is deleted", o, o.GetName())
 }
 
 func freeAddress(t *testing.T) string {

@@ -34,8 +34,8 @@ func (o *runOptions) metricsOptions() (metricsserver.Options, error) {
 
 // metricsAuthQPS and metricsAuthBurst limit the TokenReviews and SubjectAccessReviews that clients of the metrics
 // endpoint cause, for each kind. Results are cached for each token. Prometheus causes about one review a minute, but a
-// client with a new wrong token in each request causes one review for each request. API Priority and Fairness counts the
-// reviews as requests of the controller, so without a limit they could delay handoffs.
+// client with a new wrong token in each request causes one review for each request. API Priority and Fairness counts
+// the reviews as requests of the controller, so without a limit they could delay handoffs.
 const (
 	metricsAuthQPS   = 5
 	metricsAuthBurst = 10

@@ -81,8 +81,8 @@ func uninstallWith(ctx context.Context, c client.Client, deployment types.Namesp
 	return nil
 }
 
-// retryConflicts repeats a step after conflicts until ctx is done. The step reads the objects again. The retry of client-go
-// is not used, because it returns nil if a step exceeds its time limit.
+// retryConflicts repeats a step after conflicts until ctx is done. The step reads the objects again. The retry of
+// client-go is not used, because it returns nil if a step exceeds its time limit.
 func retryConflicts(ctx context.Context, c client.Client, do func(context.Context, client.Client) error) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
