@@ -5,43 +5,12 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
-
-// decision is a Snapshot with its pods classified, and the Plan under construction.
-type decision struct {
-	Snapshot
-	now time.Time
-
-	// pods are the pods of the Snapshot.
-	pods []*ClassifiedPod
-	// holder is the recorded holder; nil if its object does not exist or no holder is recorded.
-	holder *ClassifiedPod
-	// unrecorded are the pods that may run a main process although the record does not name them.
-	unrecorded []*ClassifiedPod
-	// standbys are in the order in which they would be released.
-	standbys []*ClassifiedPod
-	// overlap names another singleton and a pod that both select. Empty: there is none.
-	overlap string
-	// drained says why the node of the holder is being drained. Empty: it is not.
-	drained string
-
-	plan   Plan
-	status *v1.StatefulSingletonStatus
-	// message says what the outcome means for this singleton.
-	message string
-	// advice are sentences that say what a person can do. They follow the message; a command ends its
-	// sentence.
-	advice []string
-	// needsPerson: the handoff cannot continue without a person.
-	needsPerson bool
-	pacing
-}
 
 // Decide returns what to do about the singleton of the Snapshot at the time now.
 func Decide(s Snapshot, now time.Time) Plan {
@@ -85,13 +54,6 @@ func (d *decision) unprotectEnded() {
 		}
 		d.do(Unprotect{Pod: refOf(pod.Pod)})
 	}
-}
-
-func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }
-
-// found sets the outcome, and the message that says what the outcome means here.
-func (d *decision) found(outcome Outcome, message string) {
-	d.plan.Outcome, d.message = outcome, message
 }
 
 // blocked reports why no pod may be signalled. It returns false if nothing prevents that.
@@ -336,29 +298,5 @@ func (d *decision) keepOrReplace() {
 	}
 	if !d.replace() {
 		d.serving(containers)
-	}
-}
-
-// serving reports a holder that is not about to be replaced.
-func (d *decision) serving(containers []heldContainer) {
-	t, next := d.status.LastTransition, d.successor()
-	starts := t != nil && t.To == d.holder.Name && t.Ready == nil
-	silent := silentIn(d.Nodes, d.holder.Pod)
-	switch {
-	case next == nil && IsTrue(d.holder.Pod, corev1.PodReady):
-		d.found(HolderReady, d.holdsMessage())
-	case starts && silent != "":
-		d.found(Starting, d.startingOnSilentNodeMessage(silent))
-		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
-	case starts:
-		d.paceStart()
-		d.found(Starting, d.startingMessage(containers))
-	case silent != "":
-		d.found(HolderNotReady, d.holdsOnSilentNodeMessage(silent))
-		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
-	case next != nil:
-		d.found(AwaitingHandover, d.successorMessage(next))
-	default:
-		d.found(HolderNotReady, d.notReadyMessage())
 	}
 }

@@ -75,6 +75,43 @@ type Plan struct {
 	Requeue time.Duration
 }
 
+// decision is a Snapshot with its pods classified, and the Plan under construction.
+type decision struct {
+	Snapshot
+	now time.Time
+
+	// pods are the pods of the Snapshot.
+	pods []*ClassifiedPod
+	// holder is the recorded holder; nil if its object does not exist or no holder is recorded.
+	holder *ClassifiedPod
+	// unrecorded are the pods that may run a main process although the record does not name them.
+	unrecorded []*ClassifiedPod
+	// standbys are in the order in which they would be released.
+	standbys []*ClassifiedPod
+	// overlap names another singleton and a pod that both select. Empty: there is none.
+	overlap string
+	// drained says why the node of the holder is being drained. Empty: it is not.
+	drained string
+
+	plan   Plan
+	status *v1.StatefulSingletonStatus
+	// message says what the outcome means for this singleton.
+	message string
+	// advice are sentences that say what a person can do. They follow the message; a command ends its
+	// sentence.
+	advice []string
+	// needsPerson: the handoff cannot continue without a person.
+	needsPerson bool
+	pacing
+}
+
+func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }
+
+// found sets the outcome, and the message that says what the outcome means here.
+func (d *decision) found(outcome Outcome, message string) {
+	d.plan.Outcome, d.message = outcome, message
+}
+
 // Step is one write to the API server, or a read that the next write depends on.
 //
 //sumtype:decl

@@ -14,6 +14,30 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
+// serving reports a holder that is not about to be replaced.
+func (d *decision) serving(containers []heldContainer) {
+	t, next := d.status.LastTransition, d.successor()
+	starts := t != nil && t.To == d.holder.Name && t.Ready == nil
+	silent := silentIn(d.Nodes, d.holder.Pod)
+	switch {
+	case next == nil && IsTrue(d.holder.Pod, corev1.PodReady):
+		d.found(HolderReady, d.holdsMessage())
+	case starts && silent != "":
+		d.found(Starting, d.startingOnSilentNodeMessage(silent))
+		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
+	case starts:
+		d.paceStart()
+		d.found(Starting, d.startingMessage(containers))
+	case silent != "":
+		d.found(HolderNotReady, d.holdsOnSilentNodeMessage(silent))
+		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
+	case next != nil:
+		d.found(AwaitingHandover, d.successorMessage(next))
+	default:
+		d.found(HolderNotReady, d.notReadyMessage())
+	}
+}
+
 // followStart records in the transition what the kubelet reports about the start of the new holder.
 func (d *decision) followStart(containers []heldContainer, given signal.Signal) {
 	t := d.status.LastTransition
