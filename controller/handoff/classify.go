@@ -2,7 +2,6 @@ package handoff
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -151,7 +150,7 @@ func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
 	shares := sharesBarrier(p, all)
 	p.WaitsFor, p.needsPerson = cmp.Or(shares, waitsFor(p)), shares != ""
 	if shares == "" && p.silent != "" {
-		p.WaitsFor = fmt.Sprintf("can't start: its node %s %s", p.Spec.NodeName, p.silent)
+		p.WaitsFor = cannotStart(p)
 	}
 }
 
@@ -193,9 +192,9 @@ func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 	case name == "":
 		return ""
 	case node == nil:
-		return "does not exist"
+		return nodeMissing
 	case !NodeReady(node):
-		return "does not answer"
+		return nodeUnreachable
 	}
 	return ""
 }
@@ -233,7 +232,7 @@ func (s Snapshot) overlap(all []*ClassifiedPod) string {
 	for _, p := range all {
 		for i := range s.Others {
 			if other := &s.Others[i]; p.selected && picks(other, p.Pod) {
-				return fmt.Sprintf("StatefulSingleton %s also selects pod %s", other.Name, p.Name)
+				return bothSelect(other, p)
 			}
 		}
 	}
@@ -260,9 +259,9 @@ func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
 func waitsFor(pod *ClassifiedPod) string {
 	if pod.Spec.NodeName == "" {
 		if c := condition(pod.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-			return "can't be scheduled: " + c.Message
+			return unschedulable(c.Message)
 		}
-		return "is not scheduled yet"
+		return notScheduled
 	}
 	byName := map[string]heldContainer{}
 	for _, h := range pod.held {
@@ -278,7 +277,7 @@ func waitsFor(pod *ClassifiedPod) string {
 		}
 		status := statusOf(pod.Status.InitContainerStatuses, c.Name)
 		if !initDone(c, status) {
-			return "init " + containerState(c.Name, status)
+			return initContainerState(c.Name, status)
 		}
 	}
 	for i := range pod.Spec.Containers {

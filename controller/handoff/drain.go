@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -32,6 +31,9 @@ const (
 	// StandbyWaits: evictions are not blocked, because a pod is warm on another node.
 	StandbyWaits = "StandbyWaits"
 )
+
+// nodeDrained is the reason of condition Draining.
+const nodeDrained = "NodeDrained"
 
 // BudgetName returns the name of the PodDisruptionBudget of a singleton, in the same namespace.
 func BudgetName(singleton *v1.StatefulSingleton) string { return "statefulsingleton-" + singleton.Name }
@@ -70,10 +72,10 @@ func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
 	owner := metav1.GetControllerOf(d.holder.Pod)
 	if owner == nil {
-		return nil, fmt.Sprintf("pod %s belongs to no Deployment", d.holder.Name)
+		return nil, d.noOwnerReason()
 	}
 	if deployment = d.deployment(d.holder.Pod); deployment == nil {
-		return nil, fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", d.holder.Name, owner.Kind, owner.Name)
+		return nil, d.otherOwnerReason(owner)
 	}
 	spec := &deployment.Spec
 	replicas := int(ptr.Deref(spec.Replicas, 1))
@@ -84,19 +86,19 @@ func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
 	}
 	switch {
 	case deployment.DeletionTimestamp != nil || replicas == 0:
-		why = "is being deleted or has no replicas"
+		why = deploymentEnds
 	case spec.Paused:
-		why = "is paused"
+		why = deploymentPaused
 	case spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType:
-		why = "has strategy Recreate"
+		why = deploymentRecreates
 	case surge == 0:
-		why = "has maxSurge 0"
+		why = deploymentNeverSurges
 	case unavailable >= replicas:
-		why = "stops the holder at once in a rollout, because its maxUnavailable is not below its replicas"
+		why = deploymentStopsFirst
 	default:
 		return deployment, ""
 	}
-	return nil, fmt.Sprintf("Deployment %s %s", deployment.Name, why)
+	return nil, deploymentReason(deployment, why)
 }
 
 // resolve returns the number of pods for a count or a percentage, rounded as the Deployment controller does
@@ -121,7 +123,7 @@ func (s Snapshot) drainOf(pod *corev1.Pod) string {
 		return ""
 	}
 	if node.Spec.Unschedulable {
-		return fmt.Sprintf("node %s is cordoned", node.Name)
+		return cordonedReason(node)
 	}
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
@@ -129,7 +131,7 @@ func (s Snapshot) drainOf(pod *corev1.Pod) string {
 		case taint.Effect != corev1.TaintEffectNoSchedule && taint.Effect != corev1.TaintEffectNoExecute:
 		case slices.Contains(noDrain, taint.Key):
 		case !tolerates(pod, taint):
-			return fmt.Sprintf("node %s has taint %s", node.Name, taint.ToString())
+			return taintedReason(node, taint)
 		}
 	}
 	return ""
@@ -247,16 +249,16 @@ func (d *decision) replaced() v1.Cause {
 func (d *decision) reportEvictions() {
 	reason, message := d.evictions()
 	d.plan.Budget = reason == budgetInPlace
-	guarded := metav1.ConditionFalse
+	blocked := metav1.ConditionFalse
 	if d.plan.Budget {
-		guarded = metav1.ConditionTrue
+		blocked = metav1.ConditionTrue
 	}
-	d.setConditionTo(v1.ConditionEvictionBlocked, guarded, reason, message)
+	d.setConditionTo(v1.ConditionEvictionBlocked, blocked, reason, message)
 	if d.drained == "" {
 		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionDraining)
 	} else {
-		d.message += "; " + d.drained + ": " + message
-		d.setConditionTo(v1.ConditionDraining, metav1.ConditionTrue, "NodeDrained", d.drained+": "+message)
+		d.message += "; " + d.drainMessage(message)
+		d.setConditionTo(v1.ConditionDraining, metav1.ConditionTrue, nodeDrained, d.drainMessage(message))
 	}
 	if h := d.status.Handover; h != nil && h.Refused != "" && h.Value == d.Singleton.Annotations[v1.HandoverAnnotation] {
 		d.message += "; " + h.Refused
@@ -266,26 +268,25 @@ func (d *decision) reportEvictions() {
 // evictions returns what happens to an eviction of the holder, as reason and message of a condition. The
 // reason is budgetInPlace if evictions are blocked.
 func (d *decision) evictions() (reason, message string) {
-	const atOnce = "an eviction stops the holder at once, because "
 	_, why := d.surging()
 	other := d.otherBudget(d.holder.Pod)
 	switch {
 	case d.Singleton.Spec.Drain == v1.DrainEvict:
-		return drainIsEvict, atOnce + "spec.drain is Evict"
+		return drainIsEvict, evictionMessage(drainIsEvictReason)
 	case other != nil:
-		return otherBudget, fmt.Sprintf("PodDisruptionBudget %s exists, and the controller creates none beside it: a pod that two budgets cover cannot be evicted", other.Name)
+		return otherBudget, otherBudgetMessage(other)
 	case why != "":
-		return cannotSurge, atOnce + why
+		return cannotSurge, evictionMessage(why)
 	case d.drained != "" && d.toleratesCordon():
-		return cannotSurge, atOnce + "the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"
+		return cannotSurge, evictionMessage(toleratesCordonReason)
 	case d.drained != "" && d.newest() == nil && d.spare() != nil:
-		return StandbyWaits, fmt.Sprintf("an eviction hands over to pod %s, which is warm on node %s", d.spare().Name, d.spare().Spec.NodeName)
+		return StandbyWaits, spareTakesOverMessage(d.spare())
 	case d.drained != "" && d.drainTimedOut():
-		return drainTimedOut, fmt.Sprintf("%sno pod was warm on another node within maxTransitionTime (%ds)", atOnce, d.Singleton.Spec.MaxTransitionTime)
+		return drainTimedOut, evictionMessage(d.drainTimedOutReason())
 	case d.drained != "":
-		return budgetInPlace, fmt.Sprintf("evictions of the holder are blocked until another pod is warm, at most until %s", d.drainDeadline().UTC().Format(time.RFC3339))
+		return budgetInPlace, d.blockedUntilMessage()
 	}
-	return budgetInPlace, "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
+	return budgetInPlace, evictionsBlockedMessage
 }
 
 // concludeDrain ends a drain and a requested handoff when the holder changes.

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -44,13 +43,13 @@ func KeptWhileDeleting(s Snapshot, now time.Time) (keep []PodRef, message string
 		case pod.Proof != "" || !protected(pod.Pod):
 		case Going(pod.Pod):
 			keep = append(keep, refOf(pod.Pod))
-			message = fmt.Sprintf("the StatefulSingleton is removed once pod %s has terminated: the pod is terminating%s", pod.Name, s.stoppingHelp(pod, now))
+			message = s.keptByPodMessage(pod, now)
 		case s.runsForAnother(pod):
 			keep = append(keep, refOf(pod.Pod))
 		}
 	}
 	if lost {
-		message = "the StatefulSingleton is removed once there is a proof that its holder has terminated: " + s.lostHelp()
+		message = s.keptByLostHolderMessage()
 	}
 	return keep, message
 }

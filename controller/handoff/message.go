@@ -7,7 +7,10 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
@@ -50,6 +53,11 @@ func (s Snapshot) lostHelp() string {
 		s.Singleton.Status.ActivePod, s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, s.Singleton.Status.ActivePodUID)
 }
 
+// bothSelect says that another singleton selects the pod too.
+func bothSelect(other *v1.StatefulSingleton, pod *ClassifiedPod) string {
+	return fmt.Sprintf("StatefulSingleton %s also selects pod %s", other.Name, pod.Name)
+}
+
 func (d *decision) overlapMessage() string {
 	return d.overlap + ": no pod is released while two StatefulSingletons select the same pod. Delete one of the two StatefulSingletons"
 }
@@ -64,6 +72,21 @@ func (d *decision) severalMessage() string {
 
 func (d *decision) stoppingMessage(pod *ClassifiedPod) string {
 	return fmt.Sprintf("pod %s is terminating%s", pod.Name, d.stoppingHelp(pod, d.now))
+}
+
+// Why a pod cannot start on its node. The name of the node comes before.
+const (
+	nodeMissing     = "does not exist"
+	nodeUnreachable = "does not answer"
+)
+
+// What a standby that is not warm waits for. The name of the standby comes before.
+const notScheduled = "is not scheduled yet"
+
+func unschedulable(why string) string { return "can't be scheduled: " + why }
+
+func cannotStart(standby *ClassifiedPod) string {
+	return fmt.Sprintf("can't start: its node %s %s", standby.Spec.NodeName, standby.silent)
 }
 
 // coldMessage says what keeps a standby from being warm.
@@ -164,9 +187,80 @@ func (d *decision) awaitingHandoverMessage(next *ClassifiedPod, cold string) str
 		next.Name, state, d.holder.Name, d.Singleton.Namespace, d.Singleton.Name, v1.HandoverAnnotation)
 }
 
+// readWriteOncePodReason and attachedReason say which volume keeps a standby cold while the holder runs.
+func readWriteOncePodReason(claim *corev1.PersistentVolumeClaim) string {
+	return fmt.Sprintf("claim %s is ReadWriteOncePod", claim.Name)
+}
+
+func (d *decision) attachedReason(claim *corev1.PersistentVolumeClaim) string {
+	return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s", claim.Name, d.holder.Spec.NodeName)
+}
+
 func (d *decision) rollingMessage(deployment string) string {
 	return fmt.Sprintf("Deployment %s is rolled, and the pod that takes over from pod %s does not exist yet", deployment, d.holder.Name)
 }
+
+// Why a rollout of the holder's Deployment does not create a new pod before it deletes the holder. The name of the
+// Deployment comes before.
+const (
+	deploymentEnds        = "is being deleted or has no replicas"
+	deploymentPaused      = "is paused"
+	deploymentRecreates   = "has strategy Recreate"
+	deploymentNeverSurges = "has maxSurge 0"
+	deploymentStopsFirst  = "stops the holder at once in a rollout, because its maxUnavailable is not below its replicas"
+)
+
+func deploymentReason(deployment *appsv1.Deployment, why string) string {
+	return fmt.Sprintf("Deployment %s %s", deployment.Name, why)
+}
+
+func (d *decision) noOwnerReason() string {
+	return fmt.Sprintf("pod %s belongs to no Deployment", d.holder.Name)
+}
+
+func (d *decision) otherOwnerReason(owner *metav1.OwnerReference) string {
+	return fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", d.holder.Name, owner.Kind, owner.Name)
+}
+
+// cordonedReason and taintedReason say why a node is being drained.
+func cordonedReason(node *corev1.Node) string { return fmt.Sprintf("node %s is cordoned", node.Name) }
+
+func taintedReason(node *corev1.Node, taint *corev1.Taint) string {
+	return fmt.Sprintf("node %s has taint %s", node.Name, taint.ToString())
+}
+
+// evictionsBlockedMessage is the message of condition EvictionBlocked without a drain.
+const evictionsBlockedMessage = "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
+
+// evictionMessage says that an eviction stops the holder before another pod is warm, and why.
+func evictionMessage(why string) string {
+	return "an eviction stops the holder at once, because " + why
+}
+
+// Why an eviction stops the holder at once.
+const (
+	drainIsEvictReason    = "spec.drain is Evict"
+	toleratesCordonReason = "the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"
+)
+
+func (d *decision) drainTimedOutReason() string {
+	return fmt.Sprintf("no pod was warm on another node within maxTransitionTime (%ds)", d.Singleton.Spec.MaxTransitionTime)
+}
+
+func otherBudgetMessage(other *policyv1.PodDisruptionBudget) string {
+	return fmt.Sprintf("PodDisruptionBudget %s exists, and the controller creates none beside it: a pod that two budgets cover cannot be evicted", other.Name)
+}
+
+func spareTakesOverMessage(spare *ClassifiedPod) string {
+	return fmt.Sprintf("an eviction hands over to pod %s, which is warm on node %s", spare.Name, spare.Spec.NodeName)
+}
+
+func (d *decision) blockedUntilMessage() string {
+	return fmt.Sprintf("evictions of the holder are blocked until another pod is warm, at most until %s", d.drainDeadline().UTC().Format(time.RFC3339))
+}
+
+// drainMessage says why the holder's node is being drained, and what happens to an eviction.
+func (d *decision) drainMessage(evictions string) string { return d.drained + ": " + evictions }
 
 // handoverRefusedMessage says why an annotation that asks for a handoff is not followed.
 func (d *decision) handoverRefusedMessage(asked, why string) string {
@@ -264,6 +358,21 @@ func (d *decision) foreignHelp() string {
 		pod.Name, pod.Annotations[v1.InjectedAnnotation])
 }
 
+// keptByPodMessage says which pod keeps a singleton that is being deleted.
+func (s Snapshot) keptByPodMessage(pod *ClassifiedPod, now time.Time) string {
+	return fmt.Sprintf("the StatefulSingleton is removed once pod %s has terminated: the pod is terminating%s", pod.Name, s.stoppingHelp(pod, now))
+}
+
+// keptByLostHolderMessage says that a lost holder keeps a singleton that is being deleted.
+func (s Snapshot) keptByLostHolderMessage() string {
+	return "the StatefulSingleton is removed once there is a proof that its holder has terminated: " + s.lostHelp()
+}
+
+// tooLongMessage says that the handoff takes longer than the user allows.
+func tooLongMessage(patience time.Duration, message string) string {
+	return fmt.Sprintf("the handoff takes longer than maxTransitionTime (%s): %s", patience, message)
+}
+
 // attestHelp says how a person attests the termination of the pod. It follows an "if".
 func (s Snapshot) attestHelp(pod *corev1.Pod) string {
 	deletion := ""
@@ -334,7 +443,7 @@ func notReady(pod *corev1.Pod) string {
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		if status := statusOf(pod.Status.InitContainerStatuses, c.Name); !initDone(c, status) {
-			return "init " + containerState(c.Name, status)
+			return initContainerState(c.Name, status)
 		}
 	}
 	for i := range pod.Status.ContainerStatuses {
@@ -346,6 +455,10 @@ func notReady(pod *corev1.Pod) string {
 		return c.Message
 	}
 	return "the kubelet has not reported it Ready"
+}
+
+func initContainerState(name string, status *corev1.ContainerStatus) string {
+	return "init " + containerState(name, status)
 }
 
 // containerState describes a container's state.

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -114,7 +113,7 @@ func (d *decision) report() {
 			phase = v1.PhaseFailed
 		case spent >= patience:
 			phase = v1.PhaseFailed
-			message = fmt.Sprintf("the handoff takes longer than maxTransitionTime (%s): %s", patience, message)
+			message = tooLongMessage(patience, message)
 		default:
 			d.plan.Requeue = min(transitionPoll, patience-spent)
 		}

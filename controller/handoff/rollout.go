@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -81,13 +80,13 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 			// This is the scheduler's message (pkg/scheduler/framework/plugins/volumerestrictions). A pod
 			// that no node can run for other reasons has another message.
 			if scheduled != nil && scheduled.Status == corev1.ConditionFalse && strings.Contains(scheduled.Message, "ReadWriteOncePod") {
-				return fmt.Sprintf("claim %s is ReadWriteOncePod", claim.Name)
+				return readWriteOncePodReason(claim)
 			}
 		case slices.Contains(modes, corev1.ReadWriteMany) || slices.Contains(modes, corev1.ReadOnlyMany):
 		case pod.Spec.NodeName != "" && pod.Spec.NodeName != d.holder.Spec.NodeName &&
 			!IsTrue(pod, corev1.PodReadyToStartContainers) &&
 			scheduled != nil && d.now.Sub(scheduled.LastTransitionTime.Time) >= attachPatience:
-			return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s", claim.Name, d.holder.Spec.NodeName)
+			return d.attachedReason(claim)
 		}
 	}
 	return ""
