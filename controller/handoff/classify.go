@@ -174,8 +174,8 @@ func (s Snapshot) otherDeployment(p, holder *ClassifiedPod) int {
 	return 1
 }
 
-// picks returns true if the singleton's selector matches the pod. An invalid selector matches no pod.
-func picks(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
+// selects returns true if the selector of another singleton matches the pod. An invalid selector matches no pod.
+func selects(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
 	selector, err := singleton.Spec.Selector.Parse()
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
 }
@@ -231,7 +231,7 @@ func sharing(p *ClassifiedPod, all []*ClassifiedPod, which func(*ClassifiedPod) 
 func (s Snapshot) overlap(all []*ClassifiedPod) string {
 	for _, p := range all {
 		for i := range s.Others {
-			if other := &s.Others[i]; p.selected && picks(other, p.Pod) {
+			if other := &s.Others[i]; p.selected && selects(other, p.Pod) {
 				return bothSelect(other, p)
 			}
 		}

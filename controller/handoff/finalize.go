@@ -12,13 +12,13 @@ import (
 // fails if its pod was written or removed since the Snapshot: the pod may have been signalled, or may be
 // lost. For the same reason the finalizer of the singleton is removed after those of its pods.
 func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
-	keep, message := KeptWhileDeleting(s, now)
-	for i := range s.Pods {
-		pod := &s.Pods[i]
+	pods := classify(s)
+	keep, message := s.keptWhileDeleting(pods, now)
+	for _, pod := range pods {
 		// A pod that is not recorded now never will be, and then nothing opens its barrier.
-		unchoose := pod.UID != s.Singleton.Status.ActivePodUID && chosenBy(pod) != "" && chosenBy(pod) == s.Singleton.UID
-		if !slices.Contains(keep, refOf(pod)) && (protected(pod) || unchoose) {
-			steps = append(steps, RemoveFinalizer{Pod: refOf(pod), Version: Version(pod.ResourceVersion), Unchoose: unchoose})
+		unchoose := pod.UID != s.Singleton.Status.ActivePodUID && chosenBy(pod.Pod) != "" && chosenBy(pod.Pod) == s.Singleton.UID
+		if ref := refOf(pod.Pod); !slices.Contains(keep, ref) && (protected(pod.Pod) || unchoose) {
+			steps = append(steps, RemoveFinalizer{Pod: ref, Version: Version(pod.ResourceVersion), Unchoose: unchoose})
 		}
 	}
 	if message == "" {
@@ -35,9 +35,13 @@ func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
 // name would not know either pod. A running pod that another singleton selects keeps its finalizer too: that
 // singleton removes it.
 func KeptWhileDeleting(s Snapshot, now time.Time) (keep []PodRef, message string) {
+	return s.keptWhileDeleting(classify(s), now)
+}
+
+func (s Snapshot) keptWhileDeleting(pods []*ClassifiedPod, now time.Time) (keep []PodRef, message string) {
 	status := &s.Singleton.Status
 	lost := status.ActivePodUID != "" && s.proveGone() == ""
-	for _, pod := range classify(s) {
+	for _, pod := range pods {
 		lost = lost && pod.UID != status.ActivePodUID
 		switch {
 		case pod.Proof != "" || !protected(pod.Pod):
@@ -60,8 +64,8 @@ func KeptWhileDeleting(s Snapshot, now time.Time) (keep []PodRef, message string
 // A singleton that is created later finds the pods terminated and records none of them.
 func Orphans(s Snapshot) (steps []Step) {
 	for _, pod := range classify(s) {
-		picked := slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool { return picks(&other, pod.Pod) })
-		if pod.Proof != "" && protected(pod.Pod) && !picked {
+		selected := slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool { return selects(&other, pod.Pod) })
+		if pod.Proof != "" && protected(pod.Pod) && !selected {
 			steps = append(steps, RemoveFinalizer{Pod: refOf(pod.Pod), Version: Version(pod.ResourceVersion)})
 		}
 	}
@@ -76,6 +80,6 @@ func Orphans(s Snapshot) (steps []Step) {
 func (s Snapshot) runsForAnother(pod *ClassifiedPod) bool {
 	runs := !isHeld(pod.Pod, pod.held) || released(pod.Pod) || slices.ContainsFunc(pod.held, heldContainer.pastBarrier)
 	return runs && slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool {
-		return other.DeletionTimestamp.IsZero() && picks(&other, pod.Pod)
+		return other.DeletionTimestamp.IsZero() && selects(&other, pod.Pod)
 	})
 }

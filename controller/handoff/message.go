@@ -18,9 +18,9 @@ import (
 // adviseOneDeployment says why a rollout has no effect if the selector matches pods of several Deployments.
 func (d *decision) adviseOneDeployment() {
 	var names []string
-	for i := range d.Pods {
-		deployment := d.deployment(&d.Pods[i])
-		if deployment != nil && picks(d.Singleton, &d.Pods[i]) && !Going(&d.Pods[i]) && !d.unwanted(&d.Pods[i]) && !slices.Contains(names, deployment.Name) {
+	for _, pod := range d.pods {
+		deployment := d.deployment(pod.Pod)
+		if deployment != nil && pod.selected && !Going(pod.Pod) && !d.unwanted(pod.Pod) && !slices.Contains(names, deployment.Name) {
 			names = append(names, deployment.Name)
 		}
 	}
@@ -100,7 +100,7 @@ func (d *decision) awaitingPodMessage() string {
 
 func (d *decision) noPodsMessage() string {
 	none := "no pod matches the selector; the first pod is held until the controller releases it"
-	if slices.ContainsFunc(d.Pods, func(pod corev1.Pod) bool { return picks(d.Singleton, &pod) && Going(&pod) }) {
+	if slices.ContainsFunc(d.pods, func(pod *ClassifiedPod) bool { return pod.selected && Going(pod.Pod) }) {
 		none = "all pods that match the selector are terminating or have terminated; the first pod is held until the controller releases it"
 	}
 	return none + d.foreignHelp()

@@ -47,7 +47,11 @@ type Snapshot struct {
 // pod is released or recorded.
 func (s Snapshot) HolderStays() bool {
 	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == s.Singleton.Status.ActivePodUID })
-	return i >= 0 && !Going(&s.Pods[i]) && !awaitsSignal(&s.Pods[i], held(&s.Pods[i], s.Singleton))
+	if i < 0 {
+		return false
+	}
+	holder := classify(Snapshot{Singleton: s.Singleton, Pods: s.Pods[i : i+1]})[0] // the Snapshot may not be complete yet
+	return !Going(holder.Pod) && !awaitsSignal(holder.Pod, holder.held)
 }
 
 // revisionAnnotation is the annotation with which the Deployment controller numbers its ReplicaSets
