@@ -35,12 +35,12 @@ func TestHealth(t *testing.T) {
 		"installing":                {health{"Progressing", "no dry-run has shown yet that ClusterPolicy stfs-prod-db-96e5a54a41f06ebb injects new pods"}, "InProgress", "InProgress"},
 		"no-kyverno":                {health{"Degraded", missing}, "Failed", "InProgress"},
 		"no-pods":                   {health{"Healthy", "no pod matches the selector; the first pod is held until the controller releases it"}, "Current", "Current"},
-		"holds":                     {health{"Healthy", "pod db-holder holds with epoch 1"}, "Current", "Current"},
+		"holds":                     {health{"Healthy", "pod db-holder is the holder with epoch 1"}, "Current", "Current"},
 		"hands-over":                {health{"Progressing", "pod db-holder is terminating; the next pod is released once the kubelet reports that the pod has terminated"}, "InProgress", "InProgress"},
 		"failed":                    {health{"Degraded", "StatefulSingleton rival also selects pod db-holder: no pod is released while two StatefulSingletons select the same pod. Delete one of the two StatefulSingletons"}, "Failed", "Failed"},
 		"awaits-handover":           {health{"Suspended", waits}, "Current", "Current"},
 		"awaits-handover-not-ready": {health{"Degraded", waits}, "InProgress", "InProgress"},
-		"not-ready":                 {health{"Degraded", "pod db-holder holds and is not Ready: container app runs"}, "InProgress", "InProgress"},
+		"not-ready":                 {health{"Degraded", "pod db-holder is the holder and is not Ready: container app runs"}, "InProgress", "InProgress"},
 		"kyverno-down":              {health{"Degraded", refused}, "Failed", "Current"},
 	}
 	script, asked := read(t, "gitops/argocd-health.lua"), fluxHealthCheck(t)

@@ -293,7 +293,7 @@ func TestDecideAdoption(t *testing.T) {
 		"chosen by a singleton that is gone, besides the holder": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Barrier().Injected().ChosenBy("gone").Warm()).Holder("db-1"),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
-			wantMessage: "Pod db-2 may have been released by a StatefulSingleton that is gone. Keep pod db-1, which holds, and run: kubectl delete -n prod pod db-2",
+			wantMessage: "Pod db-2 may have been released by a StatefulSingleton that is gone. Keep pod db-1, which is the holder, and run: kubectl delete -n prod pod db-2",
 		},
 		"signalled, with an epoch before the record's": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Signalled(3).Ready()).Ended(v1.CauseDeletion),
@@ -358,14 +358,14 @@ func TestDecideAdoption(t *testing.T) {
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
 			wantSteps: []handoff.Step{protect("db-2", false)},
 			wantMessage: "Nothing holds container seed of pod db-2, which was created before spec.holdInitContainers named the container. " +
-				"Keep pod db-1, which holds, and run: kubectl delete -n prod pod db-2",
+				"Keep pod db-1, which is the holder, and run: kubectl delete -n prod pod db-2",
 		},
 		"a container is to be held, and ran before, besides the holder": {
 			snapshot:    MakeSnapshot(openHelper("db-2"), MakePod("db-1").Injected().Holding(), plain("db-3").Protected()).Holder("db-1"),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
 			wantSteps: []handoff.Step{protect("db-2", false)},
 			wantMessage: "Nothing holds container helper of pod db-2, which was created before spec.containers named the container. " +
-				"Keep pod db-1, which holds, and run: kubectl delete -n prod pod db-2 db-3",
+				"Keep pod db-1, which is the holder, and run: kubectl delete -n prod pod db-2 db-3",
 		},
 		"one besides a standby that may have been chosen in a record that is lost": {
 			snapshot:    MakeSnapshot(plain("db-1"), MakePod("db-2").Injected().Warm().Protected()),
@@ -455,7 +455,7 @@ func TestDecideHolderAlive(t *testing.T) {
 		"ready": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1"),
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "pod db-1 holds with epoch 7",
+			wantMessage: "pod db-1 is the holder with epoch 7",
 		},
 		"ready, and a foreign pod waits": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").InjectedFor("old").Warm()).Holder("db-1"),
@@ -513,7 +513,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "").
 				State(v1.SidecarName, terminated(1))).Holder("db-1"),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "pod db-1 holds and is not Ready: init container status-sidecar ended: Error, exit code 1",
+			wantMessage: "pod db-1 is the holder and is not Ready: init container status-sidecar ended: Error, exit code 1",
 		},
 		"signal is of another pod": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm()).Chosen("db-1"),
@@ -581,20 +581,20 @@ func TestDecideHolderAlive(t *testing.T) {
 		"not Ready any more": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "no answer")).Holder("db-1"),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "pod db-1 holds and is not Ready: no answer",
+			wantMessage: "pod db-1 is the holder and is not Ready: no answer",
 		},
 		"the node does not answer": {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), MakePod("db-2").Injected().Warm().On(node2)).
 				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "its node node-1 does not answer: it may still run there, so no other pod is released; pod db-2 is warm and would take over. If node node-1 is off, run: kubectl taint node node-1",
+			wantMessage: "its node node-1 does not answer: the pod may still run there, so no other pod is released; pod db-2 is warm and would take over. If node node-1 is off, run: kubectl taint node node-1",
 			wantSteps:   []handoff.Step{arm("db-2")},
 		},
 		"a spare of the same revision": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Warm().Revision(2)).Holder("db-1"),
 			wantSteps:   []handoff.Step{arm("db-2")},
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "pod db-1 holds with epoch 7; pod db-2 is warm and would take over",
+			wantMessage: "pod db-1 is the holder with epoch 7; pod db-2 is warm and would take over",
 		},
 		"init containers are held since": {
 			snapshot:    MakeSnapshot(openInit("db-1").Holding()).Holder("db-1").HoldInit(),
@@ -611,7 +611,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(2), MakePod("db-2").Injected().Revision(2).
 				Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available")).Holder("db-1"),
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-			wantMessage: "pod db-1 holds with epoch 7; no standby is warm: pod db-2 can't be scheduled: 0/2 nodes are available",
+			wantMessage: "pod db-1 is the holder with epoch 7; no standby is warm: pod db-2 can't be scheduled: 0/2 nodes are available",
 		},
 		"a standby of an older revision": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(10), MakePod("db-2").Injected().Warm().Revision(9)).Holder("db-1"),
@@ -890,7 +890,7 @@ func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
 // Revisions of different Deployments are not comparable. The next holder comes from the same Deployment as the last
 // holder, and the message says that a rollout of the other Deployment has no effect.
 func TestDecideSeveralDeployments(t *testing.T) {
-	const message = "Pods of several Deployments match spec.selector (db, other): only a rollout of the Deployment whose pod holds takes effect. " +
+	const message = "Pods of several Deployments match spec.selector (db, other): only a rollout of the Deployment of the holder takes effect. " +
 		"Delete the other Deployments, or recreate the StatefulSingleton with a selector that matches the pods of only one Deployment"
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Revision(1) }
 	standby := MakePod("db-2").Injected().Warm().Protected().Revision(2)

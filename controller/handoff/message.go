@@ -26,7 +26,7 @@ func (d *decision) adviseOneDeployment() {
 	}
 	if len(names) > 1 {
 		slices.Sort(names)
-		d.advice = slices.Insert(d.advice, 0, fmt.Sprintf("Pods of several Deployments match spec.selector (%s): only a rollout of the Deployment whose pod holds takes effect. Delete the other Deployments, or recreate the StatefulSingleton with a selector that matches the pods of only one Deployment",
+		d.advice = slices.Insert(d.advice, 0, fmt.Sprintf("Pods of several Deployments match spec.selector (%s): only a rollout of the Deployment of the holder takes effect. Delete the other Deployments, or recreate the StatefulSingleton with a selector that matches the pods of only one Deployment",
 			strings.Join(names, ", ")))
 	}
 }
@@ -127,7 +127,7 @@ func adoptedMessage(pod *ClassifiedPod) string {
 }
 
 func (d *decision) holdsMessage() string {
-	return fmt.Sprintf("pod %s holds with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.foreignHelp())
+	return fmt.Sprintf("pod %s is the holder with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.foreignHelp())
 }
 
 func (d *decision) startingMessage(containers []heldContainer) string {
@@ -144,7 +144,7 @@ func (d *decision) startingOnSilentNodeMessage(silent string) string {
 }
 
 func (d *decision) holdsOnSilentNodeMessage(silent string) string {
-	return fmt.Sprintf("pod %s holds, and its node %s %s: it may still run there, so no other pod is released%s",
+	return fmt.Sprintf("pod %s is the holder, and its node %s %s: the pod may still run there, so no other pod is released%s",
 		d.holder.Name, d.holder.Spec.NodeName, silent, d.spareInWords())
 }
 
@@ -155,7 +155,7 @@ func (d *decision) successorMessage(next *ClassifiedPod) string {
 }
 
 func (d *decision) notReadyMessage() string {
-	return fmt.Sprintf("pod %s holds and is not Ready: %s", d.holder.Name, notReady(d.holder.Pod))
+	return fmt.Sprintf("pod %s is the holder and is not Ready: %s", d.holder.Name, notReady(d.holder.Pod))
 }
 
 // newerNotWarmMessage says what keeps a standby of a newer revision from being warm.
@@ -309,7 +309,7 @@ func (d *decision) severalHelp() string {
 		return fmt.Sprintf("%sFind out which pod to keep, for example from the logs of the application. Then delete each other pod: kubectl delete -n %s pod <name>",
 			why, d.Singleton.Namespace)
 	}
-	return fmt.Sprintf("%sKeep pod %s, which holds, and run: kubectl delete -n %s pod%s", why, d.holder.Name, d.Singleton.Namespace, names)
+	return fmt.Sprintf("%sKeep pod %s, which is the holder, and run: kubectl delete -n %s pod%s", why, d.holder.Name, d.Singleton.Namespace, names)
 }
 
 // whyInjectedRuns says why an injected pod may run if the pod itself does not show the reason. Empty: the pod

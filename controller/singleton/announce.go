@@ -144,7 +144,7 @@ func beginning(before, after *v1.StatefulSingletonStatus) string {
 // ending returns the note of a completed handoff.
 func ending(after *v1.StatefulSingletonStatus) string {
 	t := after.LastTransition
-	note := fmt.Sprintf("pod %s holds with epoch %d: cause %s", t.To, after.Epoch, t.Cause)
+	note := fmt.Sprintf("pod %s is the holder with epoch %d: cause %s", t.To, after.Epoch, t.Cause)
 	if t.From != "" {
 		note += fmt.Sprintf(", from pod %s, proof %s", t.From, t.Proof)
 	}

@@ -37,7 +37,7 @@ func TestAnnounce(t *testing.T) {
 		stays                          = "pod db-2 is not scheduled yet; pod db-1 keeps running until pod db-2 is warm"
 		stops                          = "pod db-1 is terminating; the next pod is released once the kubelet reports that the pod has terminated"
 		tooLong                        = "the handoff takes longer than maxTransitionTime (5m0s): "
-		wantRolledOver                 = "Normal HandoffCompleted pod db-2 holds with epoch 2: cause Rollout, from pod db-1, proof KubeletReported, gap 412ms, 2.9s in all"
+		wantRolledOver                 = "Normal HandoffCompleted pod db-2 is the holder with epoch 2: cause Rollout, from pod db-1, proof KubeletReported, gap 412ms, 2.9s in all"
 		wantReleased                   = "Normal HandoffStarted handoff from pod db-1 to pod db-2, cause Rollout: pod db-2 is released with epoch 2"
 	)
 	first := &v1.Transition{To: "db-1", Cause: v1.CauseCreated, Started: at(-time.Hour), Ready: at(-time.Hour + 3*time.Second)}
@@ -54,10 +54,10 @@ func TestAnnounce(t *testing.T) {
 	attestedStarted := outOfService
 	attestedStarted.GapMilliseconds = new(int64(412))
 
-	holds := status(running, handoff.HolderReady, "pod db-1 holds with epoch 1", "db-1", first)
+	holds := status(running, handoff.HolderReady, "pod db-1 is the holder with epoch 1", "db-1", first)
 	released := status(transitioning, handoff.Released, "pod db-2 is released with epoch 2", "db-2", &rollout)
 	waits := status(transitioning, handoff.Starting, "pod db-2 was released and is not Ready yet: container app is not ready", "db-2", &rollout)
-	rolledOver := status(running, handoff.HolderReady, "pod db-2 holds with epoch 2", "db-2", &ready)
+	rolledOver := status(running, handoff.HolderReady, "pod db-2 is the holder with epoch 2", "db-2", &ready)
 	noPods := status("", handoff.NoPods, "no pod matches the selector", "", nil)
 
 	for name, tc := range map[string]struct {
@@ -124,11 +124,11 @@ func TestAnnounce(t *testing.T) {
 		"the first holder, adopted": {
 			[]v1.StatefulSingletonStatus{
 				noPods, status(transitioning, handoff.Adopted, "pod db-1 already runs and becomes the holder", "db-1", &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: at(0)}),
-				status(running, handoff.HolderReady, "pod db-1 holds with epoch 2", "db-1", &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: at(0), Ready: at(time.Minute)}),
+				status(running, handoff.HolderReady, "pod db-1 is the holder with epoch 2", "db-1", &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: at(0), Ready: at(time.Minute)}),
 			},
 			[]string{
 				"Normal HandoffStarted handoff to pod db-1, cause Adopted: pod db-1 already runs and becomes the holder",
-				"Normal HandoffCompleted pod db-1 holds with epoch 2: cause Adopted, 1m0s in all",
+				"Normal HandoffCompleted pod db-1 is the holder with epoch 2: cause Adopted, 1m0s in all",
 			},
 		},
 		"a person says that the node is off": {
@@ -143,7 +143,7 @@ func TestAnnounce(t *testing.T) {
 		},
 		"a rollout that is undone": {
 			[]v1.StatefulSingletonStatus{status(transitioning, handoff.StandbyNotWarm, stays, "db-1", first, "db-2"), holds},
-			[]string{"Normal HolderReady pod db-1 holds with epoch 1"},
+			[]string{"Normal HolderReady pod db-1 is the holder with epoch 1"},
 		},
 		"a holder that never got Ready is followed": {
 			[]v1.StatefulSingletonStatus{
@@ -158,11 +158,11 @@ func TestAnnounce(t *testing.T) {
 		},
 		"several run, and nothing can begin": {
 			[]v1.StatefulSingletonStatus{holds, status(failed, handoff.SeveralRun, "pod db-2 is not held", "db-1", first), holds},
-			[]string{"Warning SeveralRun pod db-2 is not held", "Normal HolderReady pod db-1 holds with epoch 1"},
+			[]string{"Warning SeveralRun pod db-2 is not held", "Normal HolderReady pod db-1 is the holder with epoch 1"},
 		},
 		"a holder that crashes": {
-			[]v1.StatefulSingletonStatus{holds, status(running, handoff.HolderNotReady, "pod db-1 holds and is not Ready", "db-1", first), holds},
-			[]string{"Warning HolderNotReady pod db-1 holds and is not Ready", "Normal HolderReady pod db-1 holds with epoch 1"},
+			[]v1.StatefulSingletonStatus{holds, status(running, handoff.HolderNotReady, "pod db-1 is the holder and is not Ready", "db-1", first), holds},
+			[]string{"Warning HolderNotReady pod db-1 is the holder and is not Ready", "Normal HolderReady pod db-1 is the holder with epoch 1"},
 		},
 		"the same with another message": {
 			[]v1.StatefulSingletonStatus{waits, status(transitioning, handoff.Starting, "another", "db-2", &rollout)}, nil,

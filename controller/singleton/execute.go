@@ -216,7 +216,7 @@ func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, ve
 		"metadata": metadata,
 		"status": object{"conditions": []object{{
 			"type": v1.ReadyCondition, "status": corev1.ConditionTrue, "reason": "Holds",
-			"message":            "the pod holds",
+			"message":            "the pod is the holder",
 			"lastTransitionTime": metav1.NewTime(e.Clock.Now()),
 		}}},
 	})

@@ -102,7 +102,7 @@ func (s *eventLog) recorded(singleton *v1.StatefulSingleton) {
 	status := &singleton.Status
 	t := status.LastTransition
 	if status.Epoch > s.epoch && t != nil {
-		s.say(fmt.Sprintf("controller: record: %s holds with epoch %d; %s is dead, by proof %s", status.ActivePod, status.Epoch, t.From, t.Proof))
+		s.say(fmt.Sprintf("controller: record: %s is the holder with epoch %d; %s is dead, by proof %s", status.ActivePod, status.Epoch, t.From, t.Proof))
 	}
 	s.say("controller: " + strings.SplitN(status.Message, "; pod ", 2)[0])
 	if status.Epoch > s.epoch && t != nil && t.GapMilliseconds != nil && t.Ready != nil {
