@@ -24,7 +24,7 @@ func TestHealth(t *testing.T) {
 	const refused = "new pods are rejected, as a dry-run shows: pods \"statefulsingleton-probe\" is forbidden: ValidatingAdmissionPolicy 'statefulsingleton-held' with binding 'statefulsingleton-held' denied request: " +
 		"StatefulSingleton prod/db selects this pod, but Kyverno has not injected it. Check that Kyverno runs (kubectl get pods -n kyverno) and that the policy exists (kubectl get clusterpolicy -l app.kubernetes.io/managed-by=statefulsingleton). " +
 		"See condition PolicyInstalled of the StatefulSingleton. Check whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
-	const waits = "pod db-standby is warm, and takes over from pod db-holder when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover=\"$(date +%s)\" --overwrite"
+	const waits = "pod db-standby is warm. spec.handoff is Manual: pod db-standby takes over from pod db-holder only when you request the handoff. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover=\"$(date +%s)\" --overwrite"
 	tests := map[string]struct {
 		argoCD health
 		// With the expressions of the page, and with kstatus alone.
@@ -40,7 +40,7 @@ func TestHealth(t *testing.T) {
 		"failed":                    {health{"Degraded", "StatefulSingleton rival also selects pod db-holder: no pod is released while two StatefulSingletons select the same pod. Delete one of the two StatefulSingletons"}, "Failed", "Failed"},
 		"awaits-handover":           {health{"Suspended", waits}, "Current", "Current"},
 		"awaits-handover-not-ready": {health{"Degraded", waits}, "InProgress", "InProgress"},
-		"not-ready":                 {health{"Degraded", "pod db-holder is the holder and is not Ready: container app runs"}, "InProgress", "InProgress"},
+		"not-ready":                 {health{"Degraded", "pod db-holder is the holder and is not Ready: container app is running and not ready"}, "InProgress", "InProgress"},
 		"kyverno-down":              {health{"Degraded", refused}, "Failed", "Current"},
 	}
 	script, asked := read(t, "gitops/argocd-health.lua"), fluxHealthCheck(t)

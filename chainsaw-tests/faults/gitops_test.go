@@ -66,7 +66,7 @@ func TestGitOpsNotReady(t *testing.T) {
 	s := singleton(t, world.Options{Env: map[string]string{"START_SECONDS": "8"}})
 	must(t, s.KillApp(t.Context()))
 	awaitState(t, "not-ready", s, func(got *v1.StatefulSingleton) bool {
-		return stands("HolderNotReady")(got) && strings.HasSuffix(got.Status.Message, "container app runs")
+		return stands("HolderNotReady")(got) && strings.HasSuffix(got.Status.Message, "container app is running and not ready")
 	})
 	must(t, s.AwaitHolder(t.Context(), 1))
 

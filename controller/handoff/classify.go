@@ -192,9 +192,9 @@ func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 	case name == "":
 		return ""
 	case node == nil:
-		return nodeMissing
+		return nodeMissing()
 	case !NodeReady(node):
-		return nodeUnreachable
+		return nodeUnreachable()
 	}
 	return ""
 }
@@ -261,7 +261,7 @@ func waitsFor(pod *ClassifiedPod) string {
 		if c := condition(pod.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 			return unschedulable(c.Message)
 		}
-		return notScheduled
+		return notScheduled()
 	}
 	byName := map[string]heldContainer{}
 	for _, h := range pod.held {

@@ -202,7 +202,7 @@ func TestDecideAdoption(t *testing.T) {
 			snapshot:    MakeSnapshot(plain("db-0"), plain("db-1"), standby),
 			wantOutcome: handoff.SeveralRun, wantPhase: v1.PhaseFailed,
 			wantSteps: []handoff.Step{protect("db-0", false), protect("db-1", false)},
-			wantMessage: "pods db-0, db-1 are not held, and no record names the holder: no pod is released until only one is left. " +
+			wantMessage: "pods db-0, db-1 are not held, and no record names the holder: no pod is released until only one pod is left. " +
 				"Find out which pod to keep, for example from the logs of the application. Then delete each other pod: kubectl delete -n prod pod <name>",
 		},
 		"two that ran before, one is going on a node that does not answer": {
@@ -293,7 +293,7 @@ func TestDecideAdoption(t *testing.T) {
 		"chosen by a singleton that is gone, besides the holder": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Barrier().Injected().ChosenBy("gone").Warm()).Holder("db-1"),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseFailed,
-			wantMessage: "Pod db-2 may have been released by a StatefulSingleton that is gone. Keep pod db-1, which is the holder, and run: kubectl delete -n prod pod db-2",
+			wantMessage: "Another StatefulSingleton, which may have been deleted, may have released pod db-2. Keep pod db-1, which is the holder, and run: kubectl delete -n prod pod db-2",
 		},
 		"signalled, with an epoch before the record's": {
 			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Signalled(3).Ready()).Ended(v1.CauseDeletion),
@@ -495,7 +495,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantSteps: []handoff.Step{
 				handoff.MarkReady{Pod: ref("db-1")}, handoff.OpenBarrier{Pod: ref("db-1"), ConfigMap: barrierOf("db-1"), Epoch: 7}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7},
 			},
-			wantMessage: "pod db-1 was released and is not Ready yet: the kubelet has not noticed yet that its barrier is open",
+			wantMessage: "pod db-1 is the holder and has not been Ready yet: the kubelet has not created the container behind the open barrier yet",
 		},
 		"the signal was taken off, and the readiness gate is open": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Protected().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")).Chosen("db-1"),
@@ -507,7 +507,7 @@ func TestDecideHolderAlive(t *testing.T) {
 				State(v1.SidecarName, waiting("CrashLoopBackOff", "back-off 10s"))).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps:   []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}},
-			wantMessage: "pod db-1 was released and is not Ready yet: init container status-sidecar waits: CrashLoopBackOff: back-off 10s",
+			wantMessage: "pod db-1 is the holder and has not been Ready yet: init container status-sidecar waits: CrashLoopBackOff: back-off 10s",
 		},
 		"not Ready any more, since its sidecar crashes": {
 			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "").
@@ -545,7 +545,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			snapshot:    MakeSnapshot(MakePod("db-1").GateProbe().Injected().Signalled(7).Warm()).Chosen("db-1"),
 			wantOutcome: handoff.Starting, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps:   []handoff.Step{handoff.MarkReady{Pod: ref("db-1")}, handoff.Nudge{Pod: ref("db-1"), Epoch: 7}},
-			wantMessage: "pod db-1 was released and is not Ready yet: container app runs",
+			wantMessage: "pod db-1 is the holder and has not been Ready yet: container app is running and not ready",
 		},
 		"main process started, its readiness is not looked at before a period has passed": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Readiness(10).Injected().SignalledAt(7, now.Add(-time.Second)).Running()).Chosen("db-1"),
@@ -872,9 +872,9 @@ func TestDecideHelpsWhereNothingGoesOn(t *testing.T) {
 			"its kubelet could not locate container app (ContainerStatusUnknown), and nothing proves that the container has ended. Look for its processes on node node-1; if you have made sure that the processes of pod db-1 have ended, run: "+attest),
 		"the kubelet could not locate a container, and cleans up": stopping(
 			MakeSnapshot(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("ContainerCreating", ""), LastTerminationState: unknown()})),
-			"its kubelet could not locate container app, and kills what is left of the pod before it reports that it has ended"),
+			"its kubelet could not locate container app. The kubelet kills the remaining processes of the pod, and then reports that the pod has terminated"),
 		"the grace period is over": stopping(
-			MakeSnapshot(overdue), "its grace period ended at 03:03:59: look at the kubelet of node node-1"),
+			MakeSnapshot(overdue), "its grace period ended at 2026-01-02T03:03:59Z: check the kubelet of node node-1"),
 		"the holder failed, and nobody deleted it": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Protected().Ready().Phase(corev1.PodFailed)).Holder("db-1"),
 			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantMessage: attest,

@@ -86,19 +86,17 @@ func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
 	}
 	switch {
 	case deployment.DeletionTimestamp != nil || replicas == 0:
-		why = deploymentEnds
+		return nil, deploymentEndsReason(deployment)
 	case spec.Paused:
-		why = deploymentPaused
+		return nil, deploymentPausedReason(deployment)
 	case spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType:
-		why = deploymentRecreates
+		return nil, recreateReason(deployment)
 	case surge == 0:
-		why = deploymentNeverSurges
+		return nil, noSurgeReason(deployment)
 	case unavailable >= replicas:
-		why = deploymentStopsFirst
-	default:
-		return deployment, ""
+		return nil, maxUnavailableReason(deployment)
 	}
-	return nil, deploymentReason(deployment, why)
+	return deployment, ""
 }
 
 // resolve returns the number of pods for a count or a percentage, rounded as the Deployment controller does
@@ -272,13 +270,13 @@ func (d *decision) evictions() (reason, message string) {
 	other := d.otherBudget(d.holder.Pod)
 	switch {
 	case d.Singleton.Spec.Drain == v1.DrainEvict:
-		return drainIsEvict, evictionMessage(drainIsEvictReason)
+		return drainIsEvict, evictionMessage(drainIsEvictReason())
 	case other != nil:
 		return otherBudget, otherBudgetMessage(other)
 	case why != "":
 		return cannotSurge, evictionMessage(why)
 	case d.drained != "" && d.toleratesCordon():
-		return cannotSurge, evictionMessage(toleratesCordonReason)
+		return cannotSurge, evictionMessage(toleratesCordonReason())
 	case d.drained != "" && d.newest() == nil && d.spare() != nil:
 		return StandbyWaits, spareTakesOverMessage(d.spare())
 	case d.drained != "" && d.drainTimedOut():
@@ -286,7 +284,7 @@ func (d *decision) evictions() (reason, message string) {
 	case d.drained != "":
 		return budgetInPlace, d.blockedUntilMessage()
 	}
-	return budgetInPlace, evictionsBlockedMessage
+	return budgetInPlace, evictionsBlockedMessage()
 }
 
 // concludeDrain ends a drain and a requested handoff when the holder changes.

@@ -306,14 +306,14 @@ func TestDecideHandover(t *testing.T) {
 		"an empty word":                {snapshot: asked(holding()).Handover(""), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"},
 		"the next is warm":             retires(asked(holding(), next(node2))),
 		"the next is warm, and waited": retires(asked(holding(), next(node2)).Manual()),
-		"a rollout waits":              waits(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual(), `pod db-2 is warm, and takes over from pod db-1 when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover="$(date +%s)" --overwrite`),
+		"a rollout waits":              waits(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual(), `pod db-2 is warm. spec.handoff is Manual: pod db-2 takes over from pod db-1 only when you request the handoff. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover="$(date +%s)" --overwrite`),
 		"a rollout waits after a word": waits(asked(holding(), next(node2).Protected()).Manual().HandedOver("now"), ""),
 		"a rollout waits while evictions don't": {
 			snapshot:    MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual().DrainPolicy(v1.DrainEvict).Cordon(node1),
 			wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantEvictions: "DrainIsEvict",
 		},
 		"a rollout waits to go cold": waits(MakeSnapshot(holding().Claim("data"), rwop(MakePod("db-2").Revision(2).Injected())).
-			Claim("data", corev1.ReadWriteOncePod).Holder("db-1").Manual(), "pod db-2 can only warm up after pod db-1 has terminated, because claim data is ReadWriteOncePod, and takes over"),
+			Claim("data", corev1.ReadWriteOncePod).Holder("db-1").Manual(), "pod db-2 can only warm up after pod db-1 has terminated, because claim data is ReadWriteOncePod. spec.handoff is Manual: pod db-2 takes over"),
 		"a rollout that is not warm": {
 			snapshot:    MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1").Manual(),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",

@@ -63,25 +63,23 @@ func (d *decision) overlapMessage() string {
 }
 
 func (d *decision) severalMessage() string {
-	besides := "and no record names the holder"
+	why := "and no record names the holder"
 	if d.status.ActivePodUID != "" {
-		besides = "and may run besides the holder"
+		why = "and may run beside the holder"
 	}
-	return fmt.Sprintf("%s not held, %s: no pod is released until only one is left. %s", these(d.unrecorded), besides, d.severalHelp())
+	return fmt.Sprintf("%s not held, %s: no pod is released until only one pod is left. %s", these(d.unrecorded), why, d.severalHelp())
 }
 
 func (d *decision) stoppingMessage(pod *ClassifiedPod) string {
 	return fmt.Sprintf("pod %s is terminating%s", pod.Name, d.stoppingHelp(pod, d.now))
 }
 
-// Why a pod cannot start on its node. The name of the node comes before.
-const (
-	nodeMissing     = "does not exist"
-	nodeUnreachable = "does not answer"
-)
+// nodeMissing and nodeUnreachable say why a pod cannot start on its node. The name of the node comes before.
+func nodeMissing() string     { return "does not exist" }
+func nodeUnreachable() string { return "does not answer" }
 
-// What a standby that is not warm waits for. The name of the standby comes before.
-const notScheduled = "is not scheduled yet"
+// notScheduled, unschedulable and cannotStart say what a standby waits for. The name of the standby comes before.
+func notScheduled() string { return "is not scheduled yet" }
 
 func unschedulable(why string) string { return "can't be scheduled: " + why }
 
@@ -119,7 +117,7 @@ func (d *decision) releasedMessage(pod *ClassifiedPod) string {
 }
 
 func (d *decision) notSignalledMessage(silent string) string {
-	return fmt.Sprintf("pod %s is chosen with epoch %d and is not signalled: its node %s %s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent)
+	return fmt.Sprintf("pod %s is the holder with epoch %d and is not signalled, because its node %s %s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent)
 }
 
 func adoptedMessage(pod *ClassifiedPod) string {
@@ -133,13 +131,13 @@ func (d *decision) holdsMessage() string {
 func (d *decision) startingMessage(containers []heldContainer) string {
 	why := notReady(d.holder.Pod)
 	if slices.ContainsFunc(containers, heldContainer.atBarrier) {
-		why = "the kubelet has not noticed yet that its barrier is open"
+		why = "the kubelet has not created the container behind the open barrier yet"
 	}
-	return fmt.Sprintf("pod %s was released and is not Ready yet: %s", d.holder.Name, why)
+	return fmt.Sprintf("pod %s is the holder and has not been Ready yet: %s", d.holder.Name, why)
 }
 
 func (d *decision) startingOnSilentNodeMessage(silent string) string {
-	return fmt.Sprintf("pod %s was released with epoch %d and is not Ready yet, and its node %s %s: it may start there, so no other pod is released%s",
+	return fmt.Sprintf("pod %s is the holder with epoch %d and has not been Ready yet, and its node %s %s: the pod may start there, so no other pod is released%s",
 		d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent, d.spareInWords())
 }
 
@@ -163,27 +161,27 @@ func (d *decision) newerNotWarmMessage(next *ClassifiedPod) string {
 	return fmt.Sprintf("%s; pod %s keeps running until pod %s is warm", coldMessage(next), d.holder.Name, next.Name)
 }
 
-// retiringMessage says that the holder is asked to stop for the next pod, and which volume keeps
-// the next pod cold; empty if it is warm.
+// retiringMessage says that the next pod replaces the holder. cold is the volume that keeps the next pod cold. Empty:
+// the next pod is warm.
 func (d *decision) retiringMessage(next *ClassifiedPod, cold string) string {
 	if cold == "" {
-		return fmt.Sprintf("pod %s is warm; pod %s is asked to stop", next.Name, d.holder.Name)
+		return fmt.Sprintf("pod %s is warm; next, the ReplicaSet of pod %s is scaled to zero", next.Name, d.holder.Name)
 	}
-	return fmt.Sprintf("pod %s is asked to stop before pod %s is warm, because %s", d.holder.Name, next.Name, cold)
+	return fmt.Sprintf("pod %s stops before pod %s is warm, because %s", d.holder.Name, next.Name, cold)
 }
 
-// warmOnDrainedNodeMessage says that the next pod waits for another one on a node that stays.
+// warmOnDrainedNodeMessage says that the next pod, on a drained node, waits for a warm pod on another node.
 func (d *decision) warmOnDrainedNodeMessage(next *ClassifiedPod) string {
 	return fmt.Sprintf("pod %s is warm, but %s; pod %s keeps running until a pod is warm on another node", next.Name, next.drained, d.holder.Name)
 }
 
-// awaitingHandoverMessage says how a person has the next pod take over where spec.handoff is Manual.
+// awaitingHandoverMessage says how a person hands over to the next pod if spec.handoff is Manual.
 func (d *decision) awaitingHandoverMessage(next *ClassifiedPod, cold string) string {
 	state := "is warm"
 	if cold != "" {
 		state = "can only warm up after pod " + d.holder.Name + " has terminated, because " + cold
 	}
-	return fmt.Sprintf("pod %s %s, and takes over from pod %s when you request the handoff, because spec.handoff is Manual. Run: kubectl annotate -n %s stfs %s %s=\"$(date +%%s)\" --overwrite",
+	return fmt.Sprintf("pod %s %s. spec.handoff is Manual: pod %[1]s takes over from pod %[3]s only when you request the handoff. Run: kubectl annotate -n %s stfs %s %s=\"$(date +%%s)\" --overwrite",
 		next.Name, state, d.holder.Name, d.Singleton.Namespace, d.Singleton.Name, v1.HandoverAnnotation)
 }
 
@@ -200,18 +198,26 @@ func (d *decision) rollingMessage(deployment string) string {
 	return fmt.Sprintf("Deployment %s is rolled, and the pod that takes over from pod %s does not exist yet", deployment, d.holder.Name)
 }
 
-// Why a rollout of the holder's Deployment does not create a new pod before it deletes the holder. The name of the
-// Deployment comes before.
-const (
-	deploymentEnds        = "is being deleted or has no replicas"
-	deploymentPaused      = "is paused"
-	deploymentRecreates   = "has strategy Recreate"
-	deploymentNeverSurges = "has maxSurge 0"
-	deploymentStopsFirst  = "stops the holder at once in a rollout, because its maxUnavailable is not below its replicas"
-)
+// The reasons below say why a rollout cannot create a new pod before it deletes the holder.
 
-func deploymentReason(deployment *appsv1.Deployment, why string) string {
-	return fmt.Sprintf("Deployment %s %s", deployment.Name, why)
+func deploymentEndsReason(deployment *appsv1.Deployment) string {
+	return fmt.Sprintf("Deployment %s is being deleted or has no replicas", deployment.Name)
+}
+
+func deploymentPausedReason(deployment *appsv1.Deployment) string {
+	return fmt.Sprintf("Deployment %s is paused", deployment.Name)
+}
+
+func recreateReason(deployment *appsv1.Deployment) string {
+	return fmt.Sprintf("Deployment %s has strategy Recreate", deployment.Name)
+}
+
+func noSurgeReason(deployment *appsv1.Deployment) string {
+	return fmt.Sprintf("Deployment %s has maxSurge 0", deployment.Name)
+}
+
+func maxUnavailableReason(deployment *appsv1.Deployment) string {
+	return fmt.Sprintf("Deployment %s stops the holder at once in a rollout, because its maxUnavailable is not below its replicas", deployment.Name)
 }
 
 func (d *decision) noOwnerReason() string {
@@ -229,19 +235,22 @@ func taintedReason(node *corev1.Node, taint *corev1.Taint) string {
 	return fmt.Sprintf("node %s has taint %s", node.Name, taint.ToString())
 }
 
-// evictionsBlockedMessage is the message of condition EvictionBlocked without a drain.
-const evictionsBlockedMessage = "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
+// The messages below say what happens to an eviction of the holder.
+
+func evictionsBlockedMessage() string {
+	return "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
+}
 
 // evictionMessage says that an eviction stops the holder before another pod is warm, and why.
 func evictionMessage(why string) string {
 	return "an eviction stops the holder at once, because " + why
 }
 
-// Why an eviction stops the holder at once.
-const (
-	drainIsEvictReason    = "spec.drain is Evict"
-	toleratesCordonReason = "the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"
-)
+func drainIsEvictReason() string { return "spec.drain is Evict" }
+
+func toleratesCordonReason() string {
+	return "the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"
+}
 
 func (d *decision) drainTimedOutReason() string {
 	return fmt.Sprintf("no pod was warm on another node within maxTransitionTime (%ds)", d.Singleton.Spec.MaxTransitionTime)
@@ -262,7 +271,7 @@ func (d *decision) blockedUntilMessage() string {
 // drainMessage says why the holder's node is being drained, and what happens to an eviction.
 func (d *decision) drainMessage(evictions string) string { return d.drained + ": " + evictions }
 
-// handoverRefusedMessage says why an annotation that asks for a handoff is not followed.
+// handoverRefusedMessage says why the controller refuses a requested handoff.
 func (d *decision) handoverRefusedMessage(asked, why string) string {
 	return fmt.Sprintf("annotation %s=%s is ignored: %s, so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n %s pod %s",
 		v1.HandoverAnnotation, asked, why, d.holder.Namespace, d.holder.Name)
@@ -274,7 +283,7 @@ func (d *decision) attestationOfNoPodMessage(uid string) string {
 }
 
 func attestationTooEarlyMessage(pod *corev1.Pod) string {
-	return fmt.Sprintf("pod %s is not terminating, and the kubelet may restart it. Attest again after you run: kubectl delete -n %s pod %s --wait=false",
+	return fmt.Sprintf("pod %s is not terminating, and the kubelet may restart its containers. Delete the pod, and then attest again. Run: kubectl delete -n %s pod %s --wait=false",
 		pod.Name, pod.Namespace, pod.Name)
 }
 
@@ -316,7 +325,7 @@ func (d *decision) severalHelp() string {
 // shows it.
 func (d *decision) whyInjectedRuns(pod *ClassifiedPod) string {
 	if d.chosenElsewhere(pod.Pod) {
-		return fmt.Sprintf("Pod %s may have been released by a StatefulSingleton that is gone. ", pod.Name)
+		return fmt.Sprintf("Another StatefulSingleton, which may have been deleted, may have released pod %s. ", pod.Name)
 	}
 	containers := pod.held
 	i := slices.IndexFunc(containers, func(h heldContainer) bool { return h.open })
@@ -405,13 +414,13 @@ func (s Snapshot) stoppingHelp(pod *ClassifiedPod, now time.Time) string {
 		return fmt.Sprintf(", but its kubelet could not locate container %s (ContainerStatusUnknown), and nothing proves that the container has ended. Look for its processes on node %s; %s",
 			first(containers, heldContainer.lost), node.Name, attest)
 	case terminal(pod.Pod) && first(containers, heldContainer.cleaningUp) != "":
-		return fmt.Sprintf("; its kubelet could not locate container %s, and kills what is left of the pod before it reports that it has ended",
+		return fmt.Sprintf("; its kubelet could not locate container %s. The kubelet kills the remaining processes of the pod, and then reports that the pod has terminated",
 			first(containers, heldContainer.cleaningUp))
 	case terminal(pod.Pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
 	if pod.DeletionTimestamp != nil && now.After(pod.DeletionTimestamp.Time.Add(transitionPoll)) {
-		return fmt.Sprintf(", although its grace period ended at %s: look at the kubelet of node %s", pod.DeletionTimestamp.UTC().Format(time.TimeOnly), node.Name)
+		return fmt.Sprintf(", although its grace period ended at %s: check the kubelet of node %s", pod.DeletionTimestamp.UTC().Format(time.RFC3339), node.Name)
 	}
 	return "; the next pod is released once the kubelet reports that the pod has terminated"
 }
@@ -448,6 +457,9 @@ func notReady(pod *corev1.Pod) string {
 	}
 	for i := range pod.Status.ContainerStatuses {
 		if s := &pod.Status.ContainerStatuses[i]; !s.Ready {
+			if s.State.Running != nil {
+				return fmt.Sprintf("container %s is running and not ready", s.Name)
+			}
 			return containerState(s.Name, s)
 		}
 	}
@@ -475,7 +487,7 @@ func containerState(name string, status *corev1.ContainerStatus) string {
 	case status.State.Terminated != nil:
 		return fmt.Sprintf("container %s ended: %s, exit code %d", name, status.State.Terminated.Reason, status.State.Terminated.ExitCode)
 	case status.State.Running != nil:
-		return fmt.Sprintf("container %s runs", name)
+		return fmt.Sprintf("container %s is running", name)
 	default:
 		return fmt.Sprintf("container %s has not started", name)
 	}

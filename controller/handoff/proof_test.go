@@ -342,7 +342,7 @@ func TestDecideTakesTheAttestation(t *testing.T) {
 		"not needed":                     {snapshot: MakeSnapshot(stopping().Ended()).Holder("db-1"), word: "db-1-uid"},
 		"nobody asked for the deletion": {
 			snapshot: lost(MakeSnapshot(holder()).Holder("db-1")), word: "db-1-uid",
-			wantRefused: "pod db-1 is not terminating, and the kubelet may restart it. Attest again after you run: kubectl delete -n prod pod db-1 --wait=false",
+			wantRefused: "pod db-1 is not terminating, and the kubelet may restart its containers. Delete the pod, and then attest again. Run: kubectl delete -n prod pod db-1 --wait=false",
 		},
 		"the node answers": {
 			snapshot: MakeSnapshot(stopping()).Holder("db-1"), word: "db-1-uid",

@@ -167,7 +167,7 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 		"recorded": {
 			snapshot:    silent(MakeSnapshot(chosen(), spare()).Chosen("db-2")),
 			wantOutcome: handoff.WarmingUp, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantMessage: "pod db-2 is chosen with epoch 7 and is not signalled: its node node-3 does not answer. " + adviceReplace,
+			wantMessage: "pod db-2 is the holder with epoch 7 and is not signalled, because its node node-3 does not answer. " + adviceReplace,
 		},
 		"recorded, and the finalizer was taken off": {
 			snapshot:    silent(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3)).Chosen("db-2")),
@@ -196,14 +196,14 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 			snapshot:    silent(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7"), spare()).Chosen("db-2")),
 			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
-			wantMessage: "pod db-2 was released with epoch 7 and is not Ready yet, and its node node-3 does not answer: it may start there, so no other pod is released" +
+			wantMessage: "pod db-2 is the holder with epoch 7 and has not been Ready yet, and its node node-3 does not answer: the pod may start there, so no other pod is released" +
 				"; pod db-3 is warm and would take over. " + taint,
 		},
 		"signalled, and the node's object is gone": {
 			snapshot:    MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7")).Chosen("db-2"),
 			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
-			wantMessage: "and its node node-3 does not exist: it may start there, so no other pod is released. " +
+			wantMessage: "and its node node-3 does not exist: the pod may start there, so no other pod is released. " +
 				"If you have made sure that the processes of pod db-2 have ended, run: kubectl delete -n prod pod db-2 --wait=false && kubectl annotate -n prod stfs db apps.statefulsingleton.com/attest-terminated=db-2-uid --overwrite",
 		},
 		"signalled a moment ago": {

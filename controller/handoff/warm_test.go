@@ -40,17 +40,17 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 		"ContainerCreating":       {standby().Warm().State("app", waiting("ContainerCreating", "")), "container app waits: ContainerCreating"},
 		"wrapper crashed":         {standby().Warm().State("app", terminated(127)), "container app ended: Error, exit code 127"},
 		"sidecar waits":           {standby().Warm().State(v1.SidecarName, waiting("ContainerCreating", "")), "init container status-sidecar waits: ContainerCreating"},
-		"sidecar not started":     {standby().Warm().Report(corev1.ContainerStatus{Name: v1.SidecarName, State: running(), Started: new(false)}), "init container status-sidecar runs"},
+		"sidecar not started":     {standby().Warm().Report(corev1.ContainerStatus{Name: v1.SidecarName, State: running(), Started: new(false)}), "init container status-sidecar is running"},
 		"another ConfigMap":       {atBarrier().State("app", missing("settings")), `container app waits: CreateContainerConfigError: configmap "settings" not found`},
 		"another pod's barrier":   {atBarrier().State("app", missing(barrierOf("db-1"))), "CreateContainerConfigError"},
 		"a secret":                {atBarrier().State("app", waiting("CreateContainerConfigError", `secret "statefulsingleton-db-2" not found`)), "CreateContainerConfigError"},
 		"a key of the ConfigMap":  {atBarrier().State("app", waiting("CreateContainerConfigError", `couldn't find key epoch in ConfigMap prod/statefulsingleton-db-2`)), "CreateContainerConfigError"},
 		"wrapper lacks ConfigMap": {standby().Warm().State("app", missing("settings")), "CreateContainerConfigError"},
 		"words of another reason": {atBarrier().State("app", waiting("CreateContainerError", `configmap "statefulsingleton-db-2" not found`)), "CreateContainerError"},
-		"init container runs":     {MakePod("db-2").InitContainer(seed).Injected().Warm().State("seed", running()), "init container seed runs"},
+		"init container runs":     {MakePod("db-2").InitContainer(seed).Injected().Warm().State("seed", running()), "init container seed is running"},
 		"init container failed":   {MakePod("db-2").InitContainer(seed).Injected().Warm().State("seed", terminated(1)), "init container seed ended: Error, exit code 1"},
 		"init container done":     {MakePod("db-2").InitContainer(seed).Injected().Warm(), ""},
-		"native sidecar starts":   {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm().Report(corev1.ContainerStatus{Name: "proxy", State: running(), Started: new(false)}), "init container proxy runs"},
+		"native sidecar starts":   {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm().Report(corev1.ContainerStatus{Name: "proxy", State: running(), Started: new(false)}), "init container proxy is running"},
 		"native sidecar started":  {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm(), ""},
 		"native sidecar waits":    {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm().State("proxy", waiting("ImagePullBackOff", "")), "init container proxy waits: ImagePullBackOff"},
 		"held init container":     {heldInit("db-2").Warm().State("migrate", running()).State("app", waiting("PodInitializing", "")), ""},
@@ -61,7 +61,7 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 		},
 		"held init container behind one that runs": {
 			MakePod("db-2").InitContainer(seed).InitContainer(corev1.Container{Name: "migrate", Command: gate}).Injected().
-				Warm().State("seed", running()).State("migrate", waiting("PodInitializing", "")), "init container seed runs",
+				Warm().State("seed", running()).State("migrate", waiting("PodInitializing", "")), "init container seed is running",
 		},
 		"held native sidecar": {
 			MakePod("db-2").InitContainer(heldSidecar).Injected().Warm().Report(corev1.ContainerStatus{Name: "proxy", State: running(), Started: new(false)}).
@@ -75,7 +75,7 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 			holder := MakePod("db-1").Injected().Holding().Revision(1)
 			s := MakeSnapshot(holder, tc.standby.Revision(2)).Holder("db-1").Containers("app")
 			plan := handoff.Decide(s.Snapshot, now)
-			wantOutcome, wantMessage := handoff.Retiring, "pod db-2 is warm; pod db-1 is asked to stop"
+			wantOutcome, wantMessage := handoff.Retiring, "pod db-2 is warm; next, the ReplicaSet of pod db-1 is scaled to zero"
 			chosen := arm("db-2")
 			if strings.Contains(name, "barrier") {
 				chosen = choose("db-2")

@@ -56,7 +56,7 @@ func TestAnnounce(t *testing.T) {
 
 	holds := status(running, handoff.HolderReady, "pod db-1 is the holder with epoch 1", "db-1", first)
 	released := status(transitioning, handoff.Released, "pod db-2 is released with epoch 2", "db-2", &rollout)
-	waits := status(transitioning, handoff.Starting, "pod db-2 was released and is not Ready yet: container app is not ready", "db-2", &rollout)
+	waits := status(transitioning, handoff.Starting, "pod db-2 is the holder and has not been Ready yet: container app is not ready", "db-2", &rollout)
 	rolledOver := status(running, handoff.HolderReady, "pod db-2 is the holder with epoch 2", "db-2", &ready)
 	noPods := status("", handoff.NoPods, "no pod matches the selector", "", nil)
 

@@ -126,7 +126,7 @@ func TestRefusedRetire(t *testing.T) {
 	w.reconcile(refusing)
 	w.clock.advance(time.Minute)
 
-	const wantMessage = "pod db-2 is warm; pod db-1 is asked to stop; can't scale ReplicaSet "
+	const wantMessage = "pod db-2 is warm; next, the ReplicaSet of pod db-1 is scaled to zero; can't scale ReplicaSet "
 	status := w.stuck(refusing, v1.PhaseTransitioning, wantMessage)
 	w.Expect(status.ActivePod).To(Equal("db-1"))
 	w.Expect(w.reason(v1.ConditionReady)()).To(Equal("Retiring"))
