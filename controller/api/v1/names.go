@@ -19,6 +19,7 @@ const (
 	ReadyCondition = "apps.statefulsingleton.com/singleton-ready"
 
 	// HandoffFinalizer keeps the object of a holder until there is a proof of termination.
+	// It is also on warm standbys, which may become the holder.
 	HandoffFinalizer = "apps.statefulsingleton.com/handoff"
 
 	// ChosenByAnnotation has the UID of the singleton that may open the pod's barrier. The controller adds it with
@@ -33,8 +34,8 @@ const (
 	PolicyFinalizer = "apps.statefulsingleton.com/policy"
 
 	// AttestAnnotation is an annotation of a singleton with which a person attests that a pod has terminated. Its
-	// value is the UID of the pod. The controller accepts or refuses it at once and removes it, because an old
-	// attestation proves nothing.
+	// value is the UID of the pod. The controller removes the annotation when it refuses or does not need the
+	// attestation, or after the object of the pod is removed.
 	AttestAnnotation = "apps.statefulsingleton.com/attest-terminated"
 
 	// HandoverAnnotation is an annotation of a singleton with which a person requests a handoff. Each new value

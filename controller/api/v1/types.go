@@ -237,7 +237,7 @@ type Transition struct {
 	// Terminated is when the controller saw the proof.
 	// +optional
 	Terminated *metav1.MicroTime `json:"terminated,omitempty"`
-	// Signalled is when the controller released the new holder.
+	// Signalled is when the controller released or adopted the new holder.
 	// +optional
 	Signalled *metav1.MicroTime `json:"signalled,omitempty"`
 	// Ready is when the controller saw the new holder's pod Ready.
