@@ -47,8 +47,8 @@ type ClassifiedPod struct {
 
 	// revision is the revision of the pod in its Deployment or StatefulSet.
 	revision int64
-	// outdated is the number of standbys of the same Deployment that have a newer revision.
-	outdated int
+	// newerStandbys is the number of standbys with a newer revision and the same Deployment, or no Deployment.
+	newerStandbys int
 	// silent says why the node cannot start the pod. Empty: the node is Ready, or the pod is not scheduled.
 	silent string
 	// drained says why the node is being drained. Empty: it is not.
@@ -81,7 +81,7 @@ func classify(s Snapshot) []*ClassifiedPod {
 		all[i] = &ClassifiedPod{Pod: pod, held: held(pod, s.Singleton), selected: selector.Matches(labels.Set(pod.Labels))}
 	}
 	for _, p := range all {
-		p.Proof = s.proveDead(p)
+		p.Proof = s.proofOf(p)
 		p.mayRun = p.Proof == "" && s.mayRun(p, all)
 		p.Role = s.roleOf(p)
 	}
@@ -122,7 +122,7 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 		s.judgeStandby(p, all)
 	}
 	for _, p := range standbys {
-		p.outdated = s.newerRevisions(p, standbys)
+		p.newerStandbys = s.newerRevisions(p, standbys)
 	}
 	var holder *ClassifiedPod
 	if i := slices.IndexFunc(all, func(p *ClassifiedPod) bool { return p.Role == Holder }); i >= 0 {
@@ -130,7 +130,7 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 	}
 	slices.SortFunc(standbys, func(a, b *ClassifiedPod) int {
 		return cmp.Or(cmp.Compare(s.otherDeployment(a, holder), s.otherDeployment(b, holder)), // pods of the holder's Deployment first
-			cmp.Compare(a.outdated, b.outdated),
+			cmp.Compare(a.newerStandbys, b.newerStandbys),
 			cmp.Compare(min(len(a.silent), 1), min(len(b.silent), 1)),     // Ready nodes first
 			cmp.Compare(min(len(a.drained), 1), min(len(b.drained), 1)),   // nodes that are not drained first
 			cmp.Compare(min(len(a.WaitsFor), 1), min(len(b.WaitsFor), 1)), // warm standbys first
@@ -154,7 +154,7 @@ func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
 	}
 }
 
-// newerRevisions returns how many standbys of the same Deployment have a newer revision. Revisions of
+// newerRevisions returns how many standbys have a newer revision and the same Deployment, or no Deployment. Revisions of
 // two Deployments cannot be compared.
 func (s Snapshot) newerRevisions(p *ClassifiedPod, standbys []*ClassifiedPod) (n int) {
 	for _, other := range standbys {
@@ -165,7 +165,7 @@ func (s Snapshot) newerRevisions(p *ClassifiedPod, standbys []*ClassifiedPod) (n
 	return n
 }
 
-// otherDeployment returns 0 if the pod and the holder have the same Deployment, or if there is no holder,
+// otherDeployment returns 0 if the pod and the holder have the same Deployment or none, or if there is no holder,
 // and 1 otherwise.
 func (s Snapshot) otherDeployment(p, holder *ClassifiedPod) int {
 	if holder == nil || s.deployment(p.Pod) == s.deployment(holder.Pod) {

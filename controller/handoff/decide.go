@@ -32,7 +32,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 		d.withoutHolder()
 	}
 	d.unprotectEnded()
-	if spent, refused := d.judgeAttestation(); spent {
+	if remove, refused := d.judgeAttestation(); remove {
 		d.do(TakeAttestation{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
 	}
 	d.concludeDrain()
@@ -83,7 +83,7 @@ func (d *decision) protect(pods ...*ClassifiedPod) {
 func (d *decision) withHolder() {
 	d.protect(d.unrecorded...)
 	if d.holder == nil {
-		if proof := d.proveGone(); proof != "" {
+		if proof := d.proofForMissingHolder(); proof != "" {
 			d.succeed(proof)
 			return
 		}
@@ -178,7 +178,7 @@ func (d *decision) recordNoHolder(t *v1.Transition) {
 	d.do(Record{})
 }
 
-// unprotectOthers removes the finalizer of every standby except next. A missing record may have been
+// unprotectOthers removes the finalizer of every held pod except next. A missing record may have been
 // lost: a record of this singleton, or of another that selected the same pods. A late controller
 // that read such a record may be about to signal one of the pods. This write makes that signal fail, or
 // fails itself if the signal came first.
@@ -219,7 +219,7 @@ func (d *decision) signalHolder(pod *ClassifiedPod) {
 	d.requeueAfter = nudgeAfter(pod.held)
 }
 
-// protectStandby adds the finalizer to the next standby, and records which singleton may open its barrier.
+// protectStandby adds the finalizer to the next standby, and annotates it with the singleton that may open its barrier.
 func (d *decision) protectStandby(pod *ClassifiedPod) {
 	step := Protect{Pod: refOf(pod.Pod), Version: Version(pod.ResourceVersion)}
 	if len(d.barriers(pod)) > 0 {

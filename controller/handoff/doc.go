@@ -1,10 +1,10 @@
-// Package handoff implements the protocol. From a Snapshot of the cluster it decides which pod holds a
-// singleton and what to write next. The package is pure: it has no client, does no I/O and reads no clock.
+// Package handoff implements the protocol. From a Snapshot of the cluster it decides which pod is the
+// holder and what to write next. The package is pure: it has no client, does no I/O and reads no clock.
 // The controller, the tests and a search over all interleavings run the same code.
 //
 // # The guarantee
 //
-// At no time do two pods of a singleton run a held container's main process.
+// Two pods of a singleton never run a held container's main process at the same time.
 //
 // # Who may run
 //
@@ -21,7 +21,7 @@
 //  1. Protect adds the finalizer to the chosen standby. From now on the object of the pod stays until the
 //     controller removes the finalizer, and a missing object proves nothing. While there is a holder, Protect
 //     happens as soon as the standby is warm, before it is urgent. If the pod waits at a barrier, Protect also
-//     records which singleton may open the barrier.
+//     annotates the pod with the singleton that may open the barrier.
 //  2. Record is a compare-and-swap of the status. Of two controllers one fails and stops here. Record is
 //     repeated when a signal is repeated. It also fails if the API server would drop a field.
 //  3. OpenBarrier creates the ConfigMap of a barrier. The ConfigMap alone starts the container, and a late

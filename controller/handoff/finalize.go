@@ -31,16 +31,16 @@ func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
 // message says what the deletion waits for; it is empty if the deletion waits for nothing.
 //
 // A terminating pod keeps its finalizer, because its object could be removed while its processes run. A
-// lost holder keeps the singleton, because only the record names that holder: a new singleton of the same
-// name would not know either pod. A running pod that another singleton selects keeps its finalizer too: that
-// singleton removes it.
+// lost holder keeps the singleton, because only the record names the lost holder. A new singleton of the same
+// name would know neither the terminating pod nor the lost holder. A running pod that another singleton selects
+// keeps its finalizer too: that singleton removes it.
 func KeptWhileDeleting(s Snapshot, now time.Time) (keep []PodRef, message string) {
 	return s.keptWhileDeleting(classify(s), now)
 }
 
 func (s Snapshot) keptWhileDeleting(pods []*ClassifiedPod, now time.Time) (keep []PodRef, message string) {
 	status := &s.Singleton.Status
-	lost := status.ActivePodUID != "" && s.proveGone() == ""
+	lost := status.ActivePodUID != "" && s.proofForMissingHolder() == ""
 	for _, pod := range pods {
 		lost = lost && pod.UID != status.ActivePodUID
 		switch {

@@ -12,13 +12,13 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// heldContainer is a container that must not start its main process before the signal.
+// heldContainer is a container that must not start its main process before the signal. See unheld for the exception.
 type heldContainer struct {
 	name string
 	// named: the singleton asks for the container to be held.
 	named bool
-	// open: the singleton names the container, but nothing holds it.
-	open bool
+	// unheld: the singleton names the container, but nothing holds it.
+	unheld bool
 	// configMap is the ConfigMap of the barrier. Empty: the wrapper holds the container, or nothing does.
 	configMap string
 	// gateProbe: the gate's startup probe makes the kubelet report when the main process starts.
@@ -52,7 +52,7 @@ func heldOf(containers []corev1.Container, statuses []corev1.ContainerStatus, as
 			h.named = asked(c.Name)
 			all = append(all, h)
 		} else if asked(c.Name) {
-			all = append(all, heldContainer{name: c.Name, named: true, open: true, status: statusOf(statuses, c.Name)})
+			all = append(all, heldContainer{name: c.Name, named: true, unheld: true, status: statusOf(statuses, c.Name)})
 		}
 	}
 	return all
@@ -66,7 +66,7 @@ func named(container string, singleton *v1.StatefulSingleton) bool {
 // isHeld returns true if a policy injected the pod, and all its containers that the guarantee covers are held.
 func isHeld(pod *corev1.Pod, containers []heldContainer) bool {
 	return pod.Annotations[v1.InjectedAnnotation] != "" && len(containers) > 0 &&
-		!slices.ContainsFunc(containers, func(h heldContainer) bool { return h.open })
+		!slices.ContainsFunc(containers, func(h heldContainer) bool { return h.unheld })
 }
 
 // wrapper is the command that the policy puts in front of a container's command. No other subcommand of
@@ -142,7 +142,8 @@ func isUnknown(state corev1.ContainerState) bool {
 	return state.Terminated != nil && state.Terminated.Reason == statusUnknown
 }
 
-// terminated returns true if the kubelet reports that the container and its previous instance have terminated.
+// terminated returns true if the kubelet reports the exit of the container and of its previous instance, if there is
+// one. It also returns true if cleanedUp does.
 func (h heldContainer) terminated() bool {
 	return h.cleanedUp() || h.status != nil && h.status.State.Terminated != nil &&
 		!isUnknown(h.status.State) && !isUnknown(h.status.LastTerminationState)
@@ -173,7 +174,7 @@ func (h heldContainer) pastBarrier() bool {
 }
 
 // started returns true if the kubelet reports that a container of a signalled pod has started its main
-// process. A wrapped container without the gate's startup probe has a readiness probe, which reports that.
+// process. Without the gate's startup probe, it returns true as soon as the wrapper runs: see startReported.
 func (h heldContainer) started() bool {
 	if h.status == nil || h.status.State.Running == nil {
 		return false
@@ -222,7 +223,7 @@ func Holds(pod *corev1.Pod, singleton *v1.StatefulSingleton) []Hold {
 	for _, h := range held(pod, singleton) {
 		hold := Hold{Container: h.name, Named: h.named, Init: h.init, By: ByWrapper, ConfigMap: h.configMap}
 		switch {
-		case h.open:
+		case h.unheld:
 			hold.By = ByNothing
 		case h.configMap != "":
 			hold.By = ByBarrier

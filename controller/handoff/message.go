@@ -328,7 +328,7 @@ func (d *decision) whyInjectedRuns(pod *ClassifiedPod) string {
 		return fmt.Sprintf("Another StatefulSingleton, which may have been deleted, may have released pod %s. ", pod.Name)
 	}
 	containers := pod.held
-	i := slices.IndexFunc(containers, func(h heldContainer) bool { return h.open })
+	i := slices.IndexFunc(containers, func(h heldContainer) bool { return h.unheld })
 	if i < 0 || pod.Annotations[v1.InjectedAnnotation] == "" {
 		return ""
 	}

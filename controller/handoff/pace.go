@@ -24,8 +24,8 @@ type pacing struct {
 }
 
 const (
-	// standbyQuietPeriod is how long a standby must not have been written before the holder is
-	// asked to stop. The kubelet reconciles a pod after each write, but only once its list of
+	// standbyQuietPeriod is how long a standby must not have been written before the ReplicaSet of the
+	// holder is scaled to zero. The kubelet reconciles a pod after each write, but only once its list of
 	// containers is newer than its last reconcile (pkg/kubelet/pod_workers: GetNewerThan). It
 	// makes that list every second, so a signal shortly after another write would wait for the
 	// next list while no main process runs.
@@ -86,7 +86,7 @@ func (d *decision) paceStart() {
 	}
 }
 
-// settling is how long to wait before the holder is asked to stop, until the kubelet has
+// settling is how long to wait before the ReplicaSet of the holder is scaled to zero, until the kubelet has
 // processed the last write of the standby.
 func (d *decision) settling(standby *ClassifiedPod) time.Duration {
 	return min(d.left(standbyQuietPeriod, lastWrite(standby.Pod)), d.left(maxQuietWait, lastStart(standby.Pod)))
@@ -123,7 +123,7 @@ func nudgeAfter(containers []heldContainer) time.Duration {
 		return typicalBarrierReport
 	case slices.ContainsFunc(containers, func(h heldContainer) bool { return h.seldomProbed }):
 		return kubeletRelist
-	case slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.open && !(h.gateProbe && h.started()) }):
+	case slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.unheld && !(h.gateProbe && h.started()) }):
 		return typicalStart
 	}
 	return 0

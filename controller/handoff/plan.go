@@ -23,7 +23,7 @@ const (
 	// Released: a standby becomes the holder and is signalled, or the holder is signalled
 	// another time.
 	Released Outcome = "Released"
-	// Starting: the holder was signalled and is not Ready yet.
+	// Starting: the holder was signalled or adopted, and has not been Ready yet.
 	Starting Outcome = "Starting"
 	// HolderReady: the holder is Ready and no handoff is under way.
 	HolderReady Outcome = "HolderReady"
@@ -51,7 +51,7 @@ const (
 	HolderLost Outcome = "HolderLost"
 	// Adopted: a pod that already runs becomes the holder.
 	Adopted Outcome = "Adopted"
-	// SeveralRun: pods besides the holder run, or may run. No pod is signalled.
+	// SeveralRun: pods beside the holder run, or may run. No pod is signalled.
 	SeveralRun Outcome = "SeveralRun"
 	// Overlapping: another singleton selects a pod of this one. No pod is signalled.
 	Overlapping Outcome = "Overlapping"
@@ -166,8 +166,8 @@ type (
 		Epoch int64
 	}
 
-	// Unprotect removes finalizer, signal and role from a pod with a proof of termination. It also
-	// keeps a late controller from signalling a standby.
+	// Unprotect removes finalizer, signal and role from a pod with a proof of termination, or from a held pod:
+	// the write then makes the Signal of a late controller fail.
 	Unprotect struct {
 		Pod     PodRef
 		Version Version
@@ -194,7 +194,7 @@ type (
 	// used once, or refused.
 	TakeAttestation struct {
 		UID types.UID
-		// Refused says why the attestation was refused, and what to do next. Empty: it was accepted.
+		// Refused says why the attestation was refused, and what to do next. Empty: it was used, or is not needed.
 		Refused string
 	}
 

@@ -37,7 +37,7 @@ func Going(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || termin
 // awaitsSignal returns true if the pod has held containers and was not signalled.
 func awaitsSignal(pod *corev1.Pod, containers []heldContainer) bool {
 	_, hasSignal := signalled(pod)
-	return !hasSignal && slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.open })
+	return !hasSignal && slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.unheld })
 }
 
 // askedToStop returns when the deletion of the pod was requested, in whole seconds; the zero time if the

@@ -16,12 +16,12 @@ import (
 // has not reported anything.
 const deletionByPodGC = "DeletionByPodGC"
 
-// proveDead returns the proof that the pod's main processes have ended and that none of them can start again.
+// proofOf returns the proof that the pod's main processes have ended and that none of them can start again.
 // Empty: there is no proof.
 //
 // Every proof needs a pod that is terminating or has a terminal phase. Otherwise the kubelet can restart
 // a process that ended.
-func (s Snapshot) proveDead(p *ClassifiedPod) v1.Proof {
+func (s Snapshot) proofOf(p *ClassifiedPod) v1.Proof {
 	switch {
 	case !Going(p.Pod):
 		return ""
@@ -37,9 +37,9 @@ func (s Snapshot) proveDead(p *ClassifiedPod) v1.Proof {
 	return ""
 }
 
-// proveGone returns the proof for a recorded holder whose object does not exist. Only an attestation proves
+// proofForMissingHolder returns the proof for a recorded holder whose object does not exist. Only an attestation proves
 // the termination: the holder had the finalizer before it was recorded, so somebody removed the finalizer.
-func (s Snapshot) proveGone() v1.Proof {
+func (s Snapshot) proofForMissingHolder() v1.Proof {
 	if s.Singleton.Annotations[v1.AttestAnnotation] == string(s.Singleton.Status.ActivePodUID) {
 		return v1.ProofAttested
 	}
@@ -126,9 +126,9 @@ func (s Snapshot) attested(pod *corev1.Pod) bool {
 		(node == nil || !NodeReady(node) || terminal(pod))
 }
 
-// judgeAttestation returns whether the attestation is used or refused, and why it is refused. An accepted
+// judgeAttestation returns whether to remove the attestation, and why it is refused, if it is. An accepted
 // attestation stays until the pod's object is removed, because it is the only proof until then.
-func (d *decision) judgeAttestation() (spent bool, refused string) {
+func (d *decision) judgeAttestation() (remove bool, refused string) {
 	attested := d.Singleton.Annotations[v1.AttestAnnotation]
 	status := &d.Singleton.Status
 	i := slices.IndexFunc(d.pods, func(p *ClassifiedPod) bool { return string(p.UID) == attested })

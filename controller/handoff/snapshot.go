@@ -33,9 +33,9 @@ type Snapshot struct {
 	// Nodes are the nodes of terminating and ended pods, and of a holder that is not Ready, by name. They are
 	// live reads.
 	Nodes map[string]*corev1.Node
-	// CachedNodes are the nodes of all other pods, by name, from the cache. They show drains, and nodes that
-	// cannot start a standby: a standby whose node is missing here or is not Ready is not chosen. No
-	// proof rests on them.
+	// CachedNodes are the nodes of pods that are neither terminating nor ended, by name, from the cache. They
+	// show drains, and nodes that cannot start a standby: a standby whose node is missing here or is not Ready is
+	// not chosen. No proof rests on them.
 	CachedNodes map[string]*corev1.Node
 	// Claims are the PersistentVolumeClaims of the pods, by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
@@ -43,8 +43,8 @@ type Snapshot struct {
 	Budgets []policyv1.PodDisruptionBudget
 }
 
-// HolderStays returns true if the recorded holder exists, was released and is not terminating. Then no other
-// pod is released or recorded.
+// HolderStays returns true if the recorded holder exists, waits for no signal, and is neither terminating nor ended.
+// Then no other pod is released or recorded.
 func (s Snapshot) HolderStays() bool {
 	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == s.Singleton.Status.ActivePodUID })
 	if i < 0 {

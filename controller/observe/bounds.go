@@ -45,8 +45,8 @@ const (
 	objectAtOnce = 128 << 10
 )
 
-// TooManyPodsError is the error if the pods of a singleton exceed MaxPods or MaxBytes. No decision is possible then,
-// because a pod that was not read may run.
+// TooManyPodsError is the error if the pods of a singleton exceed MaxPods, MaxBytes or maxNames. No decision is
+// possible then, because a pod that was not read may run.
 type TooManyPodsError struct {
 	// What says which bound is exceeded.
 	What      string
@@ -56,7 +56,7 @@ type TooManyPodsError struct {
 // Error says which bound is exceeded, and what to do.
 func (e *TooManyPodsError) Error() string {
 	namespace, picked := e.Singleton.Namespace, metav1.FormatLabelSelector(e.Singleton.Spec.Selector.Meta())
-	return fmt.Sprintf("%s. No pod is released or let go of until fewer match. Delete the pods that have ended: "+
+	return fmt.Sprintf("%s. The controller releases no pod and removes no finalizer until fewer pods match. Delete the pods that have ended: "+
 		"kubectl delete pod -n %s -l '%s' --field-selector=status.phase=Failed. If pods of another application match, create a StatefulSingleton with a narrower selector",
 		e.What, namespace, picked)
 }
@@ -76,8 +76,8 @@ func (r *reading) keep(o interface{ Size() int }) error {
 	return nil
 }
 
-// podsThat lists pods page by page, and trims each page before it reads the next.
-func (r *reading) podsThat(ctx context.Context, match client.ListOption) (all []corev1.Pod, err error) {
+// listPages lists pods page by page, and trims each page before it reads the next.
+func (r *reading) listPages(ctx context.Context, match client.ListOption) (all []corev1.Pod, err error) {
 	for next, first := "", true; first || next != ""; first = false {
 		if next != "" && len(all) <= podsPerPage {
 			if err := r.countPods(ctx, match); err != nil {
@@ -85,7 +85,7 @@ func (r *reading) podsThat(ctx context.Context, match client.ListOption) (all []
 			}
 		}
 		var page corev1.PodList
-		err := alone(ctx, listAtOnce, func(ctx context.Context) error {
+		err := oneAtATime(ctx, listAtOnce, func(ctx context.Context) error {
 			err := r.Live.List(ctx, &page, client.InNamespace(r.singleton.Namespace), match, client.Limit(podsPerPage), client.Continue(next))
 			for i := range page.Items {
 				trim(&page.Items[i])
@@ -111,7 +111,7 @@ func (r *reading) countPods(ctx context.Context, match client.ListOption) error 
 	for next, first := "", true; first || next != ""; first = false {
 		page := &metav1.PartialObjectMetadataList{}
 		page.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-		err := alone(ctx, listAtOnce, func(ctx context.Context) error {
+		err := oneAtATime(ctx, listAtOnce, func(ctx context.Context) error {
 			return r.Live.List(ctx, page, client.InNamespace(r.singleton.Namespace), match, client.Limit(podsPerPage), client.Continue(next))
 		})
 		if err != nil {
@@ -176,44 +176,45 @@ func shortened(text string) string {
 	return text
 }
 
-// turn is a read that may have to wait for other reads of large responses.
-type turn struct {
+// largeRead is a read that waits for other reads of large responses if its response is large.
+type largeRead struct {
 	// free is the size in bytes up to which the response is read without waiting.
 	free int
-	// release ends the turn. It is nil until the turn begins.
-	release func()
+	// done frees the slot. It is nil while the read does not have the slot.
+	done func()
 }
 
-type turnKey struct{}
+type largeReadKey struct{}
 
-// alone calls read. Its request waits if the response has more than free bytes. The next read can begin when read
-// returns, because read decodes and trims the response.
-func alone(ctx context.Context, free int, read func(context.Context) error) error {
-	t := &turn{free: free}
+// oneAtATime calls read. A response with more than free bytes waits for other large responses. The next read can begin
+// when read returns, because read decodes and trims the response.
+func oneAtATime(ctx context.Context, free int, read func(context.Context) error) error {
+	large := &largeRead{free: free}
 	defer func() {
-		if t.release != nil {
-			t.release()
+		if large.done != nil {
+			large.done()
 		}
 	}()
-	return read(context.WithValue(ctx, turnKey{}, t))
+	return read(context.WithValue(ctx, largeReadKey{}, large))
 }
 
 // LimitLargeResponses makes clients of the config read one large response at a time in the live reads of an Observer.
 // Together, the workers could otherwise fill the memory.
 func LimitLargeResponses(config *rest.Config) {
-	turns := make(chan struct{}, 1)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &limiter{next, turns} })
+	slot := make(chan struct{}, 1)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &limiter{next, slot} })
 }
 
 type limiter struct {
-	next  http.RoundTripper
-	turns chan struct{}
+	next http.RoundTripper
+	// slot is full while a large response is in memory.
+	slot chan struct{}
 }
 
 func (l *limiter) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := l.next.RoundTrip(request)
-	if t, ok := request.Context().Value(turnKey{}).(*turn); ok && err == nil {
-		response.Body = &limitedBody{ReadCloser: response.Body, context: request.Context(), turn: t, turns: l.turns}
+	if large, ok := request.Context().Value(largeReadKey{}).(*largeRead); ok && err == nil {
+		response.Body = &limitedBody{ReadCloser: response.Body, context: request.Context(), large: large, slot: l.slot}
 	}
 	return response, err
 }
@@ -222,16 +223,16 @@ func (l *limiter) RoundTrip(request *http.Request) (*http.Response, error) {
 type limitedBody struct {
 	io.ReadCloser
 	context context.Context
-	turn    *turn
-	turns   chan struct{}
+	large   *largeRead
+	slot    chan struct{}
 	read    int
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
-	if b.read > b.turn.free && b.turn.release == nil {
+	if b.read > b.large.free && b.large.done == nil {
 		select {
-		case b.turns <- struct{}{}:
-			b.turn.release = func() { <-b.turns }
+		case b.slot <- struct{}{}:
+			b.large.done = func() { <-b.slot }
 		case <-b.context.Done():
 			return 0, b.context.Err()
 		}

@@ -60,9 +60,9 @@ func TestOneLargeResponseAtATime(t *testing.T) {
 	read := func(timeout time.Duration, path string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
-		return alone(ctx, listAtOnce, func(ctx context.Context) error { return get(ctx, path) })
+		return oneAtATime(ctx, listAtOnce, func(ctx context.Context) error { return get(ctx, path) })
 	}
-	err := alone(t.Context(), listAtOnce, func(ctx context.Context) error {
+	err := oneAtATime(t.Context(), listAtOnce, func(ctx context.Context) error {
 		if err := get(ctx, "/large"); err != nil {
 			return err
 		}

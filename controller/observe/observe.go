@@ -29,8 +29,8 @@ type Observer struct {
 	Live client.Reader
 }
 
-// Observe reads the Snapshot of a singleton, with concurrent reads, because no main process may run while it reads.
-// The singleton was read before: if its record changes meanwhile, the compare-and-swap fails.
+// Observe reads the Snapshot of a singleton. The reads are concurrent, because in a handoff they lengthen the gap. The
+// singleton was read before: if its record changes meanwhile, the compare-and-swap fails.
 func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) (handoff.Snapshot, error) {
 	s := handoff.Snapshot{Singleton: singleton}
 	r := &reading{Observer: o, singleton: singleton}
@@ -42,18 +42,18 @@ func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) 
 		return s, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", singleton.Namespace, err)
 	}
 	s.Budgets = budgets.Items
-	if err := r.surroundings(ctx, &s); err != nil {
-		return s, fmt.Errorf("read what the pods of StatefulSingleton %s belong to: %w", client.ObjectKeyFromObject(singleton), err)
+	if err := r.relatedObjects(ctx, &s); err != nil {
+		return s, fmt.Errorf("read the owners, nodes and claims of the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
 	}
 	return s, nil
 }
 
-// othersAndPods reads the other singletons of the namespace, and then the pods. If another singleton was deleted
-// before, the reads of the pods show its writes. If it is created later, it sees the writes of this singleton. Live
-// reads are needed only if a pod may be released, or if its finalizer may be removed.
+// othersAndPods reads the other singletons of the namespace, and then the pods. If a singleton was deleted before the
+// first read, the pods show the writes for that singleton. A singleton that is created later reads the writes for this
+// singleton. Live reads are needed only if a pod may be released, or if its finalizer may be removed.
 func (r *reading) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err error) {
 	lists := []func(context.Context) ([]v1.StatefulSingleton, error){r.liveSingletons}
-	if s.Singleton.DeletionTimestamp.IsZero() && r.SeemsToStay(ctx, s.Singleton) {
+	if s.Singleton.DeletionTimestamp.IsZero() && r.CachedHolderRuns(ctx, s.Singleton) {
 		lists = []func(context.Context) ([]v1.StatefulSingleton, error){r.cachedSingletons, r.liveSingletons}
 	}
 	for i, list := range lists {
@@ -81,7 +81,7 @@ func (r *reading) pods(ctx context.Context, s *handoff.Snapshot) error {
 	case err != nil:
 		// An invalid selector matches no pod. Package injection reports it.
 		err = r.listPods(ctx, s, labelled)
-	case !r.selectorDoes(ctx, singleton, selector):
+	case !r.selectorSuffices(ctx, singleton, selector):
 		err = r.listPods(ctx, s, selected, labelled)
 	default:
 		if err = r.listPods(ctx, s, selected); err == nil && !s.HolderStays() {
@@ -99,10 +99,10 @@ func (r *reading) pods(ctx context.Context, s *handoff.Snapshot) error {
 	return err
 }
 
-// selectorDoes returns true if, in the cache, the holder keeps running and the selector matches every pod with the
+// selectorSuffices returns true if, in the cache, the holder keeps running and the selector matches every pod with the
 // singleton's label.
-func (o Observer) selectorDoes(ctx context.Context, singleton *v1.StatefulSingleton, selector labels.Selector) bool {
-	if !singleton.DeletionTimestamp.IsZero() || !o.SeemsToStay(ctx, singleton) {
+func (o Observer) selectorSuffices(ctx context.Context, singleton *v1.StatefulSingleton, selector labels.Selector) bool {
+	if !singleton.DeletionTimestamp.IsZero() || !o.CachedHolderRuns(ctx, singleton) {
 		return false
 	}
 	pods, err := o.Labelled(ctx, singleton)
@@ -117,8 +117,8 @@ func (o Observer) Labelled(ctx context.Context, singleton *v1.StatefulSingleton)
 	return pods.Items, err
 }
 
-// SeemsToStay returns true if, in the cache, the recorded holder exists and is not terminating.
-func (o Observer) SeemsToStay(ctx context.Context, singleton *v1.StatefulSingleton) bool {
+// CachedHolderRuns returns true if, in the cache, the recorded holder exists and is not terminating.
+func (o Observer) CachedHolderRuns(ctx context.Context, singleton *v1.StatefulSingleton) bool {
 	holder := PodMetadata()
 	err := o.Client.Get(ctx, client.ObjectKey{Namespace: singleton.Namespace, Name: singleton.Status.ActivePod}, holder)
 	return err == nil && holder.UID == singleton.Status.ActivePodUID && holder.DeletionTimestamp == nil
@@ -137,7 +137,7 @@ func (r *reading) listPods(ctx context.Context, s *handoff.Snapshot, matches ...
 	reads, readContext := errgroup.WithContext(ctx)
 	for i := range matches {
 		reads.Go(func() (err error) {
-			lists[i], err = r.podsThat(readContext, matches[i])
+			lists[i], err = r.listPages(readContext, matches[i])
 			return err
 		})
 	}
@@ -173,7 +173,7 @@ func (r *reading) cachedSingletons(ctx context.Context) ([]v1.StatefulSingleton,
 func (r *reading) liveSingletons(ctx context.Context) (all []v1.StatefulSingleton, err error) {
 	for next, first := "", true; first || next != ""; first = false {
 		var page v1.StatefulSingletonList
-		err := alone(ctx, listAtOnce, func(ctx context.Context) error {
+		err := oneAtATime(ctx, listAtOnce, func(ctx context.Context) error {
 			err := r.Live.List(ctx, &page, client.InNamespace(r.singleton.Namespace), client.Limit(singletonsPerPage), client.Continue(next))
 			for i := range page.Items {
 				trim(&page.Items[i])
@@ -188,8 +188,8 @@ func (r *reading) liveSingletons(ctx context.Context) (all []v1.StatefulSingleto
 	return all, nil
 }
 
-// surroundings reads the other objects of the Snapshot concurrently.
-func (r *reading) surroundings(ctx context.Context, s *handoff.Snapshot) error {
+// relatedObjects reads the other objects of the Snapshot concurrently.
+func (r *reading) relatedObjects(ctx context.Context, s *handoff.Snapshot) error {
 	namespace, want := s.Singleton.Namespace, wantedFor(s)
 	reads, readContext := errgroup.WithContext(ctx)
 	reads.Go(func() (err error) {
@@ -235,18 +235,18 @@ func wantedFor(s *handoff.Snapshot) wanted {
 	w := wanted{sets.New[string](), sets.New[string](), sets.New[string](), sets.New[string](), sets.New[string]()}
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		going, holds, alone := handoff.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
+		going, holds, onlyPod := handoff.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
 		if going || holds && !handoff.IsTrue(pod, corev1.PodReady) {
 			w.nodes.Insert(pod.Spec.NodeName)
 		}
 		if !going {
 			w.cachedNodes.Insert(pod.Spec.NodeName)
 		}
-		if going || holds || !alone {
+		if going || holds || !onlyPod {
 			w.replicaSets.Insert(ownerName(pod, "ReplicaSet"))
 			w.statefulSets.Insert(ownerName(pod, "StatefulSet"))
 		}
-		if !going && alone {
+		if !going && onlyPod {
 			continue
 		}
 		for _, volume := range pod.Spec.Volumes {
@@ -282,7 +282,7 @@ func named[T any, P interface {
 	for name := range names {
 		reads.Go(func() error {
 			object := P(new(T))
-			err := alone(readContext, objectAtOnce, func(ctx context.Context) error {
+			err := oneAtATime(readContext, objectAtOnce, func(ctx context.Context) error {
 				err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object)
 				trim(object)
 				return err

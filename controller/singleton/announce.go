@@ -32,7 +32,7 @@ const (
 	eventHandoverRefused = "HandoverRefused"
 	// eventAttestationRefused: an attestation is refused.
 	eventAttestationRefused = "AttestationRefused"
-	// eventStillStopping: the deletion of the singleton waits for a pod.
+	// eventStillStopping: the deletion of the singleton waits for a pod or for its policy.
 	eventStillStopping = "StillStopping"
 )
 
@@ -48,7 +48,7 @@ func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSin
 	r.announceHandoff(ctx, before, after)
 }
 
-// announceHandoff reports the begin of a handoff, and afterwards only steps that take longer than typical or need a
+// announceHandoff reports the start of a handoff, and afterwards only steps that take longer than typical or need a
 // person.
 func (r *Reconciler) announceHandoff(ctx context.Context, before, after *v1.StatefulSingleton) {
 	was, is := &before.Status, &after.Status
@@ -152,7 +152,7 @@ func ending(after *v1.StatefulSingletonStatus) string {
 		note += fmt.Sprintf(", gap %s", time.Duration(*t.GapMilliseconds)*time.Millisecond)
 	}
 	if t.Started != nil {
-		note += fmt.Sprintf(", %s in all", t.Ready.Sub(t.Started.Time).Round(100*time.Millisecond))
+		note += fmt.Sprintf(", duration %s", t.Ready.Sub(t.Started.Time).Round(100*time.Millisecond))
 	}
 	return note
 }
@@ -188,7 +188,7 @@ func (r *Reconciler) announceDrain(ctx context.Context, before, after *v1.Statef
 		if was != nil && drained != nil && is.Reason != handoff.StandbyWaits || is.Reason == reasonBudgetRefused {
 			eventType = corev1.EventTypeWarning
 		}
-		r.emit(ctx, after, eventType, "Guard", is.Reason, is.Message)
+		r.emit(ctx, after, eventType, "BlockEvictions", is.Reason, is.Message)
 	}
 	if asked := after.Status.Handover; asked != nil && asked.Refused != "" && (before.Status.Handover == nil || *before.Status.Handover != *asked) {
 		r.emit(ctx, after, corev1.EventTypeWarning, "Handover", eventHandoverRefused, asked.Refused)

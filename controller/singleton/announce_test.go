@@ -37,7 +37,7 @@ func TestAnnounce(t *testing.T) {
 		stays                          = "pod db-2 is not scheduled yet; pod db-1 keeps running until pod db-2 is warm"
 		stops                          = "pod db-1 is terminating; the next pod is released once the kubelet reports that the pod has terminated"
 		tooLong                        = "the handoff takes longer than maxTransitionTime (5m0s): "
-		wantRolledOver                 = "Normal HandoffCompleted pod db-2 is the holder with epoch 2: cause Rollout, from pod db-1, proof KubeletReported, gap 412ms, 2.9s in all"
+		wantRolledOver                 = "Normal HandoffCompleted pod db-2 is the holder with epoch 2: cause Rollout, from pod db-1, proof KubeletReported, gap 412ms, duration 2.9s"
 		wantReleased                   = "Normal HandoffStarted handoff from pod db-1 to pod db-2, cause Rollout: pod db-2 is released with epoch 2"
 	)
 	first := &v1.Transition{To: "db-1", Cause: v1.CauseCreated, Started: at(-time.Hour), Ready: at(-time.Hour + 3*time.Second)}
@@ -128,7 +128,7 @@ func TestAnnounce(t *testing.T) {
 			},
 			[]string{
 				"Normal HandoffStarted handoff to pod db-1, cause Adopted: pod db-1 already runs and becomes the holder",
-				"Normal HandoffCompleted pod db-1 is the holder with epoch 2: cause Adopted, 1m0s in all",
+				"Normal HandoffCompleted pod db-1 is the holder with epoch 2: cause Adopted, duration 1m0s",
 			},
 		},
 		"a person says that the node is off": {

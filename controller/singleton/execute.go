@@ -39,7 +39,7 @@ func (r *Reconciler) execute(ctx context.Context, singleton *v1.StatefulSingleto
 		if err := e.step(ctx, step); err != nil {
 			return err
 		}
-		ctrl.LoggerFrom(ctx).V(1).Info("Wrote", "step", fmt.Sprintf("%T", step), "outcome", plan.Outcome)
+		ctrl.LoggerFrom(ctx).V(1).Info("Executed step", "step", fmt.Sprintf("%T", step), "outcome", plan.Outcome)
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ func (r *Reconciler) execute(ctx context.Context, singleton *v1.StatefulSingleto
 func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	switch step := step.(type) {
 	case handoff.Record:
-		return e.recordWhole(ctx)
+		return e.recordStrictly(ctx)
 	case handoff.Protect:
 		labels := object{v1.SingletonLabel: e.singleton.Name}
 		if step.Holder {
@@ -91,9 +91,9 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	}
 }
 
-// recordWhole writes the status of the plan. It fails if the API server would drop a field, which happens with an
+// recordStrictly writes the status of the plan. It fails if the API server would drop a field, which happens with an
 // older CustomResourceDefinition: the next read would miss that field.
-func (e *execution) recordWhole(ctx context.Context) error {
+func (e *execution) recordStrictly(ctx context.Context) error {
 	stored := e.singleton.DeepCopy()
 	e.singleton.Status = *e.plan.Status.DeepCopy()
 	err := e.record(ctx, stored, e.singleton, client.FieldValidation(metav1.FieldValidationStrict))
@@ -101,7 +101,7 @@ func (e *execution) recordWhole(ctx context.Context) error {
 		e.singleton.Status = stored.Status
 	}
 	if apierrors.IsBadRequest(err) {
-		return fmt.Errorf("%w. The CustomResourceDefinition is older than the controller: apply the one of the controller's chart, or set crds.install", err)
+		return fmt.Errorf("%w. The CustomResourceDefinition is older than the controller. Apply the CustomResourceDefinition of the chart, or set crds.install", err)
 	}
 	return err
 }
@@ -222,7 +222,7 @@ func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, ve
 	})
 	pod := e.podOf(ref)
 	if err := e.Client.Status().Patch(ctx, pod, patch); err != nil {
-		return fmt.Errorf("set the readiness gate of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("patch the status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	e.written[ref.UID] = handoff.Version(pod.ResourceVersion)
 	return nil

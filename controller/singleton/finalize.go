@@ -31,7 +31,7 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 		return ctrl.Result{}, nil
 	}
 	result, err := r.finalizePods(ctx, singleton)
-	if r.persists(ctx, singleton, err) {
+	if r.mustReport(ctx, singleton, err) {
 		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+handoff.OneLine(err.Error())))
 	}
 	return result, err
@@ -42,7 +42,7 @@ func (r *Reconciler) finalizePods(ctx context.Context, singleton *v1.StatefulSin
 	case injection.Removed:
 	case injection.NotRemoved:
 		return ctrl.Result{RequeueAfter: stoppingPoll}, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+installed.Message)
-	default: // its change is an event
+	default: // a change of the condition enqueues the singleton
 		return ctrl.Result{RequeueAfter: stoppingPoll}, nil
 	}
 	snapshot, err := r.observer().Observe(ctx, singleton)

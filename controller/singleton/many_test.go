@@ -50,7 +50,7 @@ func (w *world) wantTooMany(holder *corev1.Pod, why string) {
 	status := w.singleton().Status
 	w.Expect(status.Phase).To(Equal(v1.PhaseFailed))
 	w.Expect(status.ActivePodUID).To(Equal(holder.UID))
-	w.Expect(status.Message).To(And(HavePrefix(why+". No pod is released or let go of until fewer match."),
+	w.Expect(status.Message).To(And(HavePrefix(why+". The controller releases no pod and removes no finalizer until fewer pods match."),
 		ContainSubstring("kubectl delete pod -n "+w.namespace+" -l 'app=db' --field-selector=status.phase=Failed")))
 	for kind, want := range map[string]metav1.ConditionStatus{
 		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionReconciling: metav1.ConditionFalse, v1.ConditionStalled: metav1.ConditionTrue,

@@ -22,8 +22,9 @@ const (
 	// coalesceDelay is how long after an event that is not urgent the singleton is reconciled. A pod that warms up
 	// causes many events, and one reconcile handles all of them.
 	coalesceDelay = 2 * time.Second
-	// stopping is the delay if the singleton only waits for the holder to terminate: the typical duration.
-	stopping = 4 * time.Second
+	// terminationDelay is the delay after the deletion of a pod, and while the singleton only waits for the holder to
+	// terminate: the typical duration.
+	terminationDelay = 4 * time.Second
 	// urgent is the priority of a singleton whose holder may have terminated.
 	urgent = 1
 )
@@ -35,7 +36,7 @@ func (r *Reconciler) podEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q podQueue) { r.enqueue(ctx, q, e.Object, 0) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q podQueue) {
-			r.enqueue(ctx, q, e.ObjectNew, quiet(e))
+			r.enqueue(ctx, q, e.ObjectNew, delayFor(e))
 			if singletonOfPod(e.ObjectOld) != singletonOfPod(e.ObjectNew) {
 				r.enqueue(ctx, q, e.ObjectOld, 0)
 			}
@@ -68,7 +69,7 @@ func (r *Reconciler) priorityFor(ctx context.Context, key types.NamespacedName, 
 	if err := r.Client.Get(ctx, key, singleton); err != nil {
 		return priorityqueue.AddOpts{}
 	}
-	itsHolder, stays := singleton.Status.ActivePodUID == pod.GetUID(), r.observer().SeemsToStay(ctx, singleton)
+	itsHolder, stays := singleton.Status.ActivePodUID == pod.GetUID(), r.observer().CachedHolderRuns(ctx, singleton)
 	switch {
 	case itsHolder && stays:
 		return priorityqueue.AddOpts{}
@@ -77,12 +78,12 @@ func (r *Reconciler) priorityFor(ctx context.Context, key types.NamespacedName, 
 	case stays:
 		return priorityqueue.AddOpts{After: coalesceDelay}
 	case singleton.Status.ActivePodUID != "" && r.hasProtectedStandby(ctx, singleton, pod):
-		return priorityqueue.AddOpts{After: stopping}
+		return priorityqueue.AddOpts{After: terminationDelay}
 	}
 	return priorityqueue.AddOpts{Priority: new(urgent)}
 }
 
-// hasProtectedStandby returns true if the cache has a standby with the finalizer besides the pod: it is or was warm. The
+// hasProtectedStandby returns true if the cache has a standby with the finalizer beside the pod: the standby is or was warm. The
 // caller has excluded a holder that keeps running.
 func (r *Reconciler) hasProtectedStandby(ctx context.Context, singleton *v1.StatefulSingleton, pod client.Object) bool {
 	pods, err := r.observer().Labelled(ctx, singleton)
@@ -91,17 +92,17 @@ func (r *Reconciler) hasProtectedStandby(ctx context.Context, singleton *v1.Stat
 	})
 }
 
-// quiet returns how long to wait after an update that needs no decision before the next one: the kubelet has to act
-// on it first, or the controller wrote it. An earlier reconcile would only compete with the kubelet. 0: the
+// delayFor returns how long to delay the reconcile after an update that needs no decision yet: the kubelet has to act
+// on the update first, or the controller wrote it. An earlier reconcile would only compete with the kubelet. 0: the
 // update may need a decision.
-func quiet(e event.UpdateEvent) time.Duration {
+func delayFor(e event.UpdateEvent) time.Duration {
 	before, after := e.ObjectOld, e.ObjectNew
 	given := after.GetAnnotations()[signal.Annotation]
 	switch {
 	case isProtected(before) && !isProtected(after):
 		return coalesceDelay // the controller removed the finalizer
 	case after.GetDeletionTimestamp() != nil && before.GetDeletionTimestamp() == nil:
-		return stopping
+		return terminationDelay
 	case after.GetDeletionTimestamp() == nil && given != "" && given != before.GetAnnotations()[signal.Annotation]:
 		return coalesceDelay // released
 	}

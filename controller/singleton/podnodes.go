@@ -9,11 +9,11 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 )
 
-// places has, for each singleton, the nodes of its pods at the last reconcile, except for terminating and ended pods.
+// podNodes has, for each singleton, the nodes of its pods at the last reconcile, except for terminating and ended pods.
 // The cache has only the metadata of pods, and the status has only the node of the holder.
-type places struct{ nodes sync.Map }
+type podNodes struct{ nodes sync.Map }
 
-func (p *places) note(key types.NamespacedName, s handoff.Snapshot) {
+func (p *podNodes) note(key types.NamespacedName, s handoff.Snapshot) {
 	nodes := sets.New[string]()
 	for i := range s.Pods {
 		if pod := &s.Pods[i]; pod.Spec.NodeName != "" && !handoff.Going(pod) {
@@ -23,10 +23,10 @@ func (p *places) note(key types.NamespacedName, s handoff.Snapshot) {
 	p.nodes.Store(key, nodes)
 }
 
-func (p *places) forget(key types.NamespacedName) { p.nodes.Delete(key) }
+func (p *podNodes) forget(key types.NamespacedName) { p.nodes.Delete(key) }
 
 // on returns the singletons that have a pod on the node.
-func (p *places) on(node string) (keys []types.NamespacedName) {
+func (p *podNodes) on(node string) (keys []types.NamespacedName) {
 	p.nodes.Range(func(key, nodes any) bool {
 		if nodes.(sets.Set[string]).Has(node) {
 			keys = append(keys, key.(types.NamespacedName))

@@ -59,7 +59,7 @@ type Reconciler struct {
 	// Clock returns the time.
 	Clock clock.PassiveClock
 
-	places    places
+	podNodes  podNodes
 	conflicts conflicts
 }
 
@@ -103,7 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	case ctx.Err() != nil:
 		return ctrl.Result{}, nil // the controller stops
 	case apierrors.IsConflict(err) && before < conflictsInARow:
-		ctrl.LoggerFrom(ctx).V(1).Info("Another write came first, deciding again", "conflict", err.Error())
+		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
 		return ctrl.Result{RequeueAfter: conflictDelay << before}, nil
 	}
 	return result, err
@@ -112,7 +112,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Live.Get(ctx, key, singleton); apierrors.IsNotFound(err) {
-		r.places.forget(key)
+		r.podNodes.forget(key)
 		return r.finalizeOrphans(ctx, key)
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -129,7 +129,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	r.places.note(key, snapshot)
+	r.podNodes.note(key, snapshot)
 	plan := handoff.Decide(snapshot, r.Clock.Now())
 	if err := r.execute(ctx, singleton, plan); err != nil {
 		return ctrl.Result{}, errors.Join(err, r.reportFailedPlan(ctx, singleton, plan, err))
@@ -139,9 +139,9 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		singleton.Status = plan.Status
 	}
 	installed := r.Injection.Condition(singleton)
-	report(&singleton.Status, installed)
+	setInjectionStatus(&singleton.Status, installed)
 	budgetErr := r.createBudget(ctx, singleton, snapshot.Budget(), plan.Budget)
-	if r.persists(ctx, singleton, budgetErr) {
+	if r.mustReport(ctx, singleton, budgetErr) {
 		reportNoBudget(stored, singleton, budgetErr)
 	}
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
@@ -172,14 +172,14 @@ func (r *Reconciler) reportTooManyPods(ctx context.Context, singleton *v1.Statef
 			Type: conditionType, Status: value, Reason: reasonTooManyPods, Message: status.Message, ObservedGeneration: singleton.Generation,
 		})
 	}
-	report(status, r.Injection.Condition(singleton))
+	setInjectionStatus(status, r.Injection.Condition(singleton))
 	return ctrl.Result{RequeueAfter: tooManyPoll}, r.writeStatus(ctx, stored, singleton)
 }
 
 // reportFailedPlan reports the plan and the error that keeps it from being executed. It keeps the record as it was
 // written last.
 func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan, err error) error {
-	if !r.persists(ctx, singleton, err) {
+	if !r.mustReport(ctx, singleton, err) {
 		return nil
 	}
 	stored := singleton.DeepCopy()
@@ -199,9 +199,9 @@ func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.Statefu
 	return r.writeStatus(ctx, stored, singleton)
 }
 
-// persists returns true if the error may persist and has to be reported. A conflict does not persist, unless it happens
-// each time. An object that was removed since it was read does not persist either.
-func (r *Reconciler) persists(ctx context.Context, singleton *v1.StatefulSingleton, err error) bool {
+// mustReport returns true if the status must report the error. A conflict is temporary, unless it happens each time. The
+// removal of an object since it was read is temporary too.
+func (r *Reconciler) mustReport(ctx context.Context, singleton *v1.StatefulSingleton, err error) bool {
 	overtaken := apierrors.IsConflict(err) && r.conflicts.count(client.ObjectKeyFromObject(singleton)) < conflictsInARow
 	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
 }
@@ -218,8 +218,8 @@ func (r *Reconciler) addFinalizer(ctx context.Context, singleton *v1.StatefulSin
 	return nil
 }
 
-// report adds the state of the injection to the status of a plan.
-func report(status *v1.StatefulSingletonStatus, installed metav1.Condition) {
+// setInjectionStatus adds condition PolicyInstalled to the status, and its effect on Ready and Reconciling.
+func setInjectionStatus(status *v1.StatefulSingletonStatus, installed metav1.Condition) {
 	meta.SetStatusCondition(&status.Conditions, installed)
 	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
 	if installed.Status == metav1.ConditionTrue || ready == nil || ready.Reason != string(handoff.NoPods) {

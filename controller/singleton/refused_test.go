@@ -83,7 +83,7 @@ func TestRefusedRelease(t *testing.T) {
 	}{
 		"the finalizer": {refusesPods, "; can't patch pod ", "db-1"},
 		"the barrier":   {func(o client.Object, _ string) bool { _, ok := o.(*corev1.ConfigMap); return ok }, "; can't create ConfigMap ", "db-2"},
-		"the signal":    {func(_ client.Object, subResource string) bool { return subResource == "status" }, "; can't set the readiness gate of pod ", "db-2"},
+		"the signal":    {func(_ client.Object, subResource string) bool { return subResource == "status" }, "; can't patch the status of pod ", "db-2"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

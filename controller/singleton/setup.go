@@ -50,10 +50,10 @@ func CacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			observe.PodMetadata():           {Label: labels.NewSelector().Add(*hasLabel), Transform: onlyShort},
-			&v1.StatefulSingleton{}:         {Transform: onlyShort},
-			&corev1.Node{}:                  {Transform: onlyDrains},
-			&policyv1.PodDisruptionBudget{}: {Transform: onlySpec},
+			observe.PodMetadata():           {Label: labels.NewSelector().Add(*hasLabel), Transform: trimAnnotations},
+			&v1.StatefulSingleton{}:         {Transform: trimAnnotations},
+			&corev1.Node{}:                  {Transform: trimNode},
+			&policyv1.PodDisruptionBudget{}: {Transform: trimBudget},
 		},
 	}
 }
@@ -65,9 +65,9 @@ const (
 	longestSelector   = 16 << 10
 )
 
-// onlyShort removes long annotations from an object. Of the project's own annotations it keeps the beginning, because
-// the cache must show that they exist.
-func onlyShort(o any) (any, error) {
+// trimAnnotations removes managed fields and long annotations from an object. Of the project's own annotations it keeps
+// the beginning, because the cache must show that they exist.
+func trimAnnotations(o any) (any, error) {
 	object, err := meta.Accessor(o)
 	if err != nil {
 		return o, nil // a tombstone of a deleted object
@@ -86,8 +86,8 @@ func onlyShort(o any) (any, error) {
 	return o, nil
 }
 
-// onlyDrains keeps the fields of a node that show a drain, and whether the node is Ready.
-func onlyDrains(o any) (any, error) {
+// trimNode keeps the fields of a node that show a drain, and whether the node is Ready.
+func trimNode(o any) (any, error) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
 		return o, nil // a tombstone of a deleted object
@@ -104,9 +104,9 @@ func onlyDrains(o any) (any, error) {
 	return kept, nil
 }
 
-// onlySpec keeps the owner and the spec of a budget. A budget whose selector is too long counts as one that covers no
-// pod. At worst, evictions of a pod that it covers fail.
-func onlySpec(o any) (any, error) {
+// trimBudget keeps the owner and the spec of a budget. A budget whose selector is too long counts as a budget that
+// covers no pod. At worst, evictions of a pod that it covers fail.
+func trimBudget(o any) (any, error) {
 	if budget, ok := o.(*policyv1.PodDisruptionBudget); ok {
 		budget.ManagedFields, budget.Annotations, budget.Labels, budget.Status = nil, nil, nil, policyv1.PodDisruptionBudgetStatus{}
 		if selector := budget.Spec.Selector; selector != nil && selector.Size() > longestSelector {
@@ -166,7 +166,7 @@ func (r *Reconciler) neighbours(ctx context.Context, singleton client.Object) []
 func (r *Reconciler) singletons(ctx context.Context, which client.ListOption) []reconcile.Request {
 	var list v1.StatefulSingletonList
 	if err := r.Client.List(ctx, &list, which); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Can't list StatefulSingletons after an event; their next reconcile handles it")
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulSingletons after an event. The periodic reconcile handles the change")
 		return nil
 	}
 	var requests []reconcile.Request
@@ -193,7 +193,7 @@ func nodeChanges() predicate.Predicate {
 // singletonsOnNode returns the singletons with a holder or standby on the node.
 func (r *Reconciler) singletonsOnNode(ctx context.Context, node client.Object) []reconcile.Request {
 	requests := r.singletons(ctx, client.MatchingFields{nodeIndex: node.GetName()})
-	for _, key := range r.places.on(node.GetName()) {
+	for _, key := range r.podNodes.on(node.GetName()) {
 		requests = append(requests, reconcile.Request{NamespacedName: key})
 	}
 	return requests // the handler removes duplicates
