@@ -186,7 +186,7 @@ func (m *model) nextOfPod(w *world, i int, then func(actionKind, uint8, uint8)) 
 	if p.runs == mainProcess {
 		then(crashAction, id, 0)
 	}
-	if w.singleton.exists && w.singleton.word != id+1 && w.attestable(i) {
+	if w.singleton.exists && w.singleton.attested != id+1 && w.attestable(i) {
 		then(attestAction, id, 0)
 	}
 	if p.exists() && p.finalizer && w.singleton.holder == id+1 {
@@ -291,8 +291,8 @@ func (w *world) suffer(kind actionKind, i int) {
 	}
 }
 
-// tell returns a description of the action. before is the world before the action.
-func (m *model) tell(before, after *world, kind actionKind, a, b uint8) string {
+// describe returns a description of the action. before is the world before the action.
+func (m *model) describe(before, after *world, kind actionKind, a, b uint8) string {
 	name := podName(int(a))
 	switch kind {
 	case noticeAction, cutAction, powerAction, backAction, deleteNodeAction, taintAction:
@@ -306,15 +306,15 @@ func (m *model) tell(before, after *world, kind actionKind, a, b uint8) string {
 	case dieAction:
 		return fmt.Sprintf(actionTexts[kind], string('A'+rune(a)))
 	case controllerAction:
-		return fmt.Sprintf(actionTexts[kind], string('A'+rune(a))) + " " + m.tellController(before, after, int(a))
+		return fmt.Sprintf(actionTexts[kind], string('A'+rune(a))) + " " + m.describeController(before, after, int(a))
 	case actAction:
-		return fmt.Sprintf("the kubelet of pod %s %s", name, tellProcess(before.pods[a].runs, after.pods[a].runs))
+		return fmt.Sprintf("the kubelet of pod %s %s", name, describeProcess(before.pods[a].runs, after.pods[a].runs))
 	default:
 		return fmt.Sprintf(actionTexts[kind], name)
 	}
 }
 
-func tellProcess(before, after process) string {
+func describeProcess(before, after process) string {
 	switch {
 	case after == mainProcess && before == crashedProcess:
 		return "starts its main process again"
@@ -329,7 +329,7 @@ func tellProcess(before, after process) string {
 	}
 }
 
-func (m *model) tellController(before, after *world, c int) string {
+func (m *model) describeController(before, after *world, c int) string {
 	s := before.controllers[c]
 	switch s.stage {
 	case idleStage:
@@ -342,7 +342,7 @@ func (m *model) tellController(before, after *world, c int) string {
 	switch next.do {
 	case recordStep:
 		status := m.plans[s.plan].status
-		text += " that nobody holds"
+		text += " that there is no holder"
 		if status.holder > 0 {
 			text = stepNames[next.do] + " pod " + podName(int(status.holder-1)) + " as the holder"
 		}

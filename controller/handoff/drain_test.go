@@ -99,85 +99,85 @@ func TestDecideDrain(t *testing.T) {
 		}
 	}
 	runDrain(t, map[string]drainCase{
-		"no drain":                           isReady(MakeSnapshot(holding()).Holder("db-1")),
-		"another node is cordoned":           isReady(MakeSnapshot(holding()).Holder("db-1").Cordon(node2)),
-		"the node does not answer":           isReady(MakeSnapshot(holding()).Holder("db-1").Node(node1, corev1.ConditionUnknown).Cordon(node1)),
-		"the node is not known":              isReady(MakeSnapshot(holding()).Holder("db-1").NoNode(node1)),
-		"a taint that new pods rather avoid": isReady(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectPreferNoSchedule))),
-		"a taint of a node that was away for a moment": isReady(MakeSnapshot(holding()).Holder("db-1").
+		"no drain":                 isReady(MakeSnapshot(holding()).Holder("db-1")),
+		"another node is cordoned": isReady(MakeSnapshot(holding()).Holder("db-1").Cordon(node2)),
+		"the node does not answer": isReady(MakeSnapshot(holding()).Holder("db-1").Node(node1, corev1.ConditionUnknown).Cordon(node1)),
+		"the node does not exist":  isReady(MakeSnapshot(holding()).Holder("db-1").NoNode(node1)),
+		"a taint PreferNoSchedule": isReady(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectPreferNoSchedule))),
+		"a taint of a node that was unreachable": isReady(MakeSnapshot(holding()).Holder("db-1").
 			Taint(node1, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute})),
 		"a taint of a node that is off": isReady(MakeSnapshot(holding()).Holder("db-1").
 			Taint(node1, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})),
 		"a taint that the pod tolerates": isReady(MakeSnapshot(tolerating(corev1.Toleration{Key: "maintenance", Operator: corev1.TolerationOpExists})).
 			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute))),
-		"cordoned": rolls(drained(holding()), "Deployment db is rolled, and the pod that takes over from pod db-1 does not exist yet; node node-1 is cordoned: "+
+		"the node is cordoned": rolls(drained(holding()), "Deployment db is rolled, and the pod that takes over from pod db-1 does not exist yet; node node-1 is cordoned: "+
 			"evictions of the holder are blocked until another pod is warm, at most until 2026-01-02T03:09:05Z"),
 		"a taint NoSchedule": rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoSchedule)), "node node-1 has taint maintenance=now:NoSchedule"),
 		"a taint NoExecute":  rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute)), "maintenance=now:NoExecute"),
-		"tolerated for a time": rolls(MakeSnapshot(tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(60))})).
+		"the pod tolerates the taint for a limited time": rolls(MakeSnapshot(tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(60))})).
 			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute)), ""),
-		"cordoned, and not Ready":                   rolls(drained(holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")), ""),
-		"cordoned, and rollouts wait":               rolls(drained(holding()).Manual(), ""),
-		"cordoned, the budget is there":             rolls(drained(holding()).Budgeted(), ""),
-		"of two, and the spare is on the same node": rolls(drained(holding(), spare(node1).Protected()).Deployment(2), ""),
-		"of two, and the spare is not warm":         rolls(drained(holding(), MakePod("db-2").Revision(1).Injected()).Deployment(2), ""),
-		"of two, and the spare is elsewhere": {
+		"the node is cordoned, and the holder is unready":  rolls(drained(holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")), ""),
+		"the node is cordoned, and spec.handoff is Manual": rolls(drained(holding()).Manual(), ""),
+		"the node is cordoned, and the budget exists":      rolls(drained(holding()).Budgeted(), ""),
+		"the spare is on the same node":                    rolls(drained(holding(), spare(node1).Protected()).Deployment(2), ""),
+		"the spare is not warm":                            rolls(drained(holding(), MakePod("db-2").Revision(1).Injected()).Deployment(2), ""),
+		"the spare is warm on another node": {
 			snapshot:    drained(holding(), spare(node2).Protected()).Deployment(2),
 			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantEvictions: "StandbyWaits", wantDraining: true,
 			wantMessage: "an eviction hands over to pod db-2, which is warm on node node-2",
 		},
-		"rolled already": {
+		"the Deployment was rolled before": {
 			snapshot:    drained(holding()).Rolled("db-1").DrainedFor(time.Minute),
 			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantMessage: "at most until 2026-01-02T03:08:05Z",
 		},
-		"rolled for an earlier holder": rolls(drained(holding()).Rolled("db-0"), ""),
+		"the Deployment was rolled for an earlier holder": rolls(drained(holding()).Rolled("db-0"), ""),
 		"a rollout is under way": {
 			snapshot:    drained(holding()).RevisionOfDeployment("2"),
 			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 		},
-		"of the revision that the Deployment has come to": rolls(drained(holding()).RevisionOfDeployment("1"), ""),
-		"the next is not warm": {
+		"the holder has the current revision of the Deployment": rolls(drained(holding()).RevisionOfDeployment("1"), ""),
+		"the next pod is not warm": {
 			snapshot:    drained(holding(), pending()).DrainedFor(298 * time.Second),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantMessage: "pod db-2 can't be scheduled: 0/2 nodes are available; pod db-1 keeps running until pod db-2 is warm; node node-1 is cordoned: evictions of the holder are blocked",
 			wantRequeue: 2 * time.Second,
 		},
-		"the next is not warm in time": {
+		"the next pod is not warm before the deadline": {
 			snapshot:    drained(holding(), pending()).Budgeted().DrainedFor(300*time.Second).Since(v1.PhaseTransitioning, 300*time.Second),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseFailed, wantEvictions: "DrainTimedOut", wantDraining: true,
 			wantMessage: "an eviction stops the holder at once, because no pod was warm on another node within maxTransitionTime (300s)",
 		},
-		"not in time, and uncordoned then": {
+		"the node is uncordoned after the deadline": {
 			snapshot:    MakeSnapshot(holding(), pending()).Holder("db-1").DrainedFor(time.Hour),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
 		},
-		"the next is warm on the node that is drained": {
+		"the next pod is warm on the drained node": {
 			snapshot:    drained(holding(), next(node1).Protected()),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
 			wantMessage: "pod db-2 is warm, but node node-1 is cordoned; pod db-1 keeps running until a pod is warm on another node",
 		},
-		"the next is warm on the node that is drained, and time is up": {
+		"the next pod is warm on the drained node, after the deadline": {
 			snapshot:    drained(holding(), next(node1)).DrainedFor(300 * time.Second),
 			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantEvictions: "DrainTimedOut", wantDraining: true,
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		},
-		"the next is warm elsewhere": {
+		"the next pod is warm on another node": {
 			snapshot:    drained(holding(), next(node2)),
 			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		},
-		"the next is warm elsewhere, another on the node that is drained": {
+		"one next pod is warm on another node, and one on the drained node": {
 			snapshot:    drained(holding(), MakePod("db-0").Revision(2).Injected().Warm(), next(node2)).Deployment(2),
 			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		},
-		"the next is warm elsewhere, and rollouts wait": {
+		"the next pod is warm on another node, and spec.handoff is Manual": {
 			snapshot:    drained(holding(), next(node2)).Manual(),
 			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		},
-		"the next waits for the holder's volume": {
+		"the next pod waits for the volume of the holder": {
 			snapshot: drained(holding().Claim("data"), pending().Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable",
 				"node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")).Claim("data", corev1.ReadWriteOncePod),
 			wantOutcome: handoff.RetiringCold, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
@@ -211,29 +211,29 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 	nameTaken := plain(MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("statefulsingleton-db"), "OtherBudget", "PodDisruptionBudget statefulsingleton-db exists, and the controller")
 	nameTaken.wantOutcome, nameTaken.wantPhase, nameTaken.wantSteps = handoff.Rolling, v1.PhaseTransitioning, rolled
 	runDrain(t, map[string]drainCase{
-		"by choice":                 evict,
-		"a StatefulSet":             plain(owned("StatefulSet").StatefulSet("db", 1, ""), "CannotSurge", atOnce+"pod db-1 belongs to StatefulSet db, and not to a Deployment"),
-		"a bare ReplicaSet":         plain(owned("ReplicaSet").BareReplicaSet("db", 1), "CannotSurge", atOnce+"pod db-1 belongs to ReplicaSet db, and not to a Deployment"),
-		"a bare pod":                plain(MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1"), "CannotSurge", atOnce+"pod db-1 belongs to no Deployment"),
-		"Recreate":                  plain(one().Strategy(appsv1.RecreateDeploymentStrategyType, "25%", "25%"), "CannotSurge", "Deployment db has strategy Recreate"),
-		"no surge":                  plain(one().Strategy(surge, "0", "1"), "CannotSurge", "Deployment db has maxSurge 0"),
-		"no surge, in percent":      plain(one().Strategy(surge, "0%", "1"), "CannotSurge", "Deployment db has maxSurge 0"),
-		"the holder is stopped too": plain(one().Strategy(surge, "1", "100%"), "CannotSurge", "its maxUnavailable is not below its replicas"),
-		"paused":                    plain(one().Paused(), "CannotSurge", "Deployment db is paused"),
-		"cordoned nodes are tolerated": plain(MakeSnapshot(tolerant).Holder("db-1").Budgeted(), "CannotSurge",
+		"spec.drain is Evict":                 evict,
+		"a StatefulSet":                       plain(owned("StatefulSet").StatefulSet("db", 1, ""), "CannotSurge", atOnce+"pod db-1 belongs to StatefulSet db, and not to a Deployment"),
+		"a bare ReplicaSet":                   plain(owned("ReplicaSet").BareReplicaSet("db", 1), "CannotSurge", atOnce+"pod db-1 belongs to ReplicaSet db, and not to a Deployment"),
+		"a bare pod":                          plain(MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1"), "CannotSurge", atOnce+"pod db-1 belongs to no Deployment"),
+		"Recreate":                            plain(one().Strategy(appsv1.RecreateDeploymentStrategyType, "25%", "25%"), "CannotSurge", "Deployment db has strategy Recreate"),
+		"maxSurge is 0":                       plain(one().Strategy(surge, "0", "1"), "CannotSurge", "Deployment db has maxSurge 0"),
+		"maxSurge is 0%":                      plain(one().Strategy(surge, "0%", "1"), "CannotSurge", "Deployment db has maxSurge 0"),
+		"maxUnavailable stops the holder too": plain(one().Strategy(surge, "1", "100%"), "CannotSurge", "its maxUnavailable is not below its replicas"),
+		"the Deployment is paused":            plain(one().Paused(), "CannotSurge", "Deployment db is paused"),
+		"the holder tolerates cordoned nodes": plain(MakeSnapshot(tolerant).Holder("db-1").Budgeted(), "CannotSurge",
 			atOnce+"the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"),
-		"another budget":    rollsUnderOther,
-		"the name is taken": nameTaken,
-		"wanted no longer": {
+		"another budget covers the holder": rollsUnderOther,
+		"another budget has the name":      nameTaken,
+		"the budget is no longer needed": {
 			snapshot:    one().Deployment(0),
 			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantEvictions: "CannotSurge",
 		},
 		"the Deployment is deleted": plain(deleted, "CannotSurge", "Deployment db is being deleted or has no replicas"),
-		"another budget for other pods": {
+		"another budget covers other pods": {
 			snapshot:    MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("theirs"),
 			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace",
 		},
-		"surge in percent": {
+		"maxSurge is in percent": {
 			snapshot:    MakeSnapshot(holding()).Holder("db-1").Strategy(surge, "25%", "25%"),
 			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace",
 		},
@@ -244,11 +244,11 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 func TestDecideKeepsTheBudget(t *testing.T) {
 	standby := MakePod("db-2").Revision(2).Injected()
 	for name, s := range map[string]func() *SnapshotWrapper{
-		"stopping":           func() *SnapshotWrapper { return MakeSnapshot(holding().Deleting()).Holder("db-1") },
-		"taking over":        func() *SnapshotWrapper { return MakeSnapshot(holding().Deleting().Ended(), next(node2)).Holder("db-1") },
-		"nobody":             func() *SnapshotWrapper { return MakeSnapshot(standby).Ended(v1.CauseDeletion) },
-		"no pod any more":    func() *SnapshotWrapper { return MakeSnapshot() },
-		"the holder is lost": func() *SnapshotWrapper { return MakeSnapshot(standby).Holder("db-1") },
+		"the holder is terminating": func() *SnapshotWrapper { return MakeSnapshot(holding().Deleting()).Holder("db-1") },
+		"a standby takes over":      func() *SnapshotWrapper { return MakeSnapshot(holding().Deleting().Ended(), next(node2)).Holder("db-1") },
+		"there is no holder":        func() *SnapshotWrapper { return MakeSnapshot(standby).Ended(v1.CauseDeletion) },
+		"no pods exist":             func() *SnapshotWrapper { return MakeSnapshot() },
+		"the holder is lost":        func() *SnapshotWrapper { return MakeSnapshot(standby).Holder("db-1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if handoff.Decide(s().Snapshot, now).Budget {
@@ -271,7 +271,7 @@ func TestDecideHandover(t *testing.T) {
 	retires := func(s *SnapshotWrapper) drainCase {
 		return drainCase{
 			snapshot: s, wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
-			wantSteps: []handoff.Step{arm("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
 		}
 	}
 	rolls := func(s *SnapshotWrapper) drainCase {
@@ -297,24 +297,24 @@ func TestDecideHandover(t *testing.T) {
 		return pod.Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "ReadWriteOncePod")
 	}
 	runDrain(t, map[string]drainCase{
-		"a first word":                 rolls(asked(holding())),
-		"a new word":                   rolls(asked(holding()).HandedOver("before")),
-		"a word while rollouts wait":   rolls(asked(holding()).Manual()),
-		"a word, and a spare is there": rolls(asked(holding(), MakePod("db-2").Revision(1).Injected().Warm().On(node2).Protected()).Deployment(2)),
-		"rolled already":               {snapshot: asked(holding()).Rolled("db-1"), wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace"},
-		"a word that was followed":     {snapshot: asked(holding()).HandedOver("now"), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"},
-		"an empty word":                {snapshot: asked(holding()).Handover(""), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"},
-		"the next is warm":             retires(asked(holding(), next(node2))),
-		"the next is warm, and waited": retires(asked(holding(), next(node2)).Manual()),
-		"a rollout waits":              waits(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual(), `pod db-2 is warm. spec.handoff is Manual: pod db-2 takes over from pod db-1 only when you request the handoff. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover="$(date +%s)" --overwrite`),
-		"a rollout waits after a word": waits(asked(holding(), next(node2).Protected()).Manual().HandedOver("now"), ""),
-		"a rollout waits while evictions don't": {
+		"a first request":                                  rolls(asked(holding())),
+		"a new request":                                    rolls(asked(holding()).HandedOver("before")),
+		"a request, and spec.handoff is Manual":            rolls(asked(holding()).Manual()),
+		"a request, and a spare exists":                    rolls(asked(holding(), MakePod("db-2").Revision(1).Injected().Warm().On(node2).Protected()).Deployment(2)),
+		"the Deployment was rolled before":                 {snapshot: asked(holding()).Rolled("db-1"), wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace"},
+		"a request that was handled":                       {snapshot: asked(holding()).HandedOver("now"), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"},
+		"an empty request":                                 {snapshot: asked(holding()).Handover(""), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"},
+		"the next pod is warm":                             retires(asked(holding(), next(node2))),
+		"the next pod is warm, and spec.handoff is Manual": retires(asked(holding(), next(node2)).Manual()),
+		"a rollout waits for a request":                    waits(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual(), `pod db-2 is warm. spec.handoff is Manual: pod db-2 takes over from pod db-1 only when you request the handoff. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover="$(date +%s)" --overwrite`),
+		"a rollout waits after a request was handled":      waits(asked(holding(), next(node2).Protected()).Manual().HandedOver("now"), ""),
+		"a rollout waits for a request, and spec.drain is Evict": {
 			snapshot:    MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual().DrainPolicy(v1.DrainEvict).Cordon(node1),
 			wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantEvictions: "DrainIsEvict",
 		},
-		"a rollout waits to go cold": waits(MakeSnapshot(holding().Claim("data"), rwop(MakePod("db-2").Revision(2).Injected())).
+		"a cold rollout waits for a request": waits(MakeSnapshot(holding().Claim("data"), rwop(MakePod("db-2").Revision(2).Injected())).
 			Claim("data", corev1.ReadWriteOncePod).Holder("db-1").Manual(), "pod db-2 can only warm up after pod db-1 has terminated, because claim data is ReadWriteOncePod. spec.handoff is Manual: pod db-2 takes over"),
-		"a rollout that is not warm": {
+		"the next pod of a rollout is not warm": {
 			snapshot:    MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1").Manual(),
 			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
 		},
@@ -331,12 +331,12 @@ func TestDecideHandoverActsOnce(t *testing.T) {
 		snapshot *SnapshotWrapper
 		want     *v1.Handover
 	}{
-		"the holder has been replaced": {MakeSnapshot(dead(), next(node2)).Holder("db-1").Handover("now"), &v1.Handover{Value: "now"}},
-		"the holder has ended":         {MakeSnapshot(dead()).Holder("db-1").Handover("now"), &v1.Handover{Value: "now"}},
-		"a first holder":               {MakeSnapshot(next(node2)).Handover("now"), &v1.Handover{Value: "now"}},
-		"the holder stops":             {MakeSnapshot(holding().Deleting(), next(node2)).Holder("db-1").Handover("now"), nil},
-		"no word":                      {MakeSnapshot(dead(), next(node2)).Holder("db-1"), nil},
-		"the word was taken off":       {MakeSnapshot(dead(), next(node2)).Holder("db-1").HandedOver("before"), &v1.Handover{Value: "before"}},
+		"another pod becomes the holder": {MakeSnapshot(dead(), next(node2)).Holder("db-1").Handover("now"), &v1.Handover{Value: "now"}},
+		"the holder has terminated":      {MakeSnapshot(dead()).Holder("db-1").Handover("now"), &v1.Handover{Value: "now"}},
+		"a pod becomes the first holder": {MakeSnapshot(next(node2)).Handover("now"), &v1.Handover{Value: "now"}},
+		"the holder is terminating":      {MakeSnapshot(holding().Deleting(), next(node2)).Holder("db-1").Handover("now"), nil},
+		"there is no request":            {MakeSnapshot(dead(), next(node2)).Holder("db-1"), nil},
+		"the request was removed":        {MakeSnapshot(dead(), next(node2)).Holder("db-1").HandedOver("before"), &v1.Handover{Value: "before"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, handoff.Decide(tc.snapshot.Snapshot, now).Status.Handover); diff != "" {
@@ -358,7 +358,7 @@ func TestDecideHandoverActsOnce(t *testing.T) {
 }
 
 // A new holder has no condition Draining.
-func TestDecideForgetsTheDrain(t *testing.T) {
+func TestDecideEndsDrain(t *testing.T) {
 	s := MakeSnapshot(holding().Deleting().Ended(), next(node2)).Holder("db-1").DrainedFor(time.Minute)
 	status := handoff.Decide(s.Snapshot, now).Status
 	if status.ActivePod != "db-2" || status.ActiveNode != node2 || meta.FindStatusCondition(status.Conditions, v1.ConditionDraining) != nil {
@@ -378,17 +378,17 @@ func TestDecideNamesTheCauseOfReplacement(t *testing.T) {
 		snapshot *SnapshotWrapper
 		want     v1.Cause
 	}{
-		"a drain":                           {retired(dead()).DrainedFor(time.Minute), v1.CauseDrain},
-		"a drain that evicts as it stops":   {retired(evicted()).DrainedFor(time.Minute), v1.CauseDrain},
-		"a drain that was not waited for":   {MakeSnapshot(evicted()).Holder("db-1").DrainedFor(time.Hour), v1.CauseEviction},
-		"a drain, and the owner wants none": {retired(dead()).Deployment(0).DrainedFor(time.Minute), v1.CauseScaleDown},
-		"a drain, and the owner can't surge": {
+		"a drain": {retired(dead()).DrainedFor(time.Minute), v1.CauseDrain},
+		"a drain that evicts the terminating holder":    {retired(evicted()).DrainedFor(time.Minute), v1.CauseDrain},
+		"a drain after the deadline":                    {MakeSnapshot(evicted()).Holder("db-1").DrainedFor(time.Hour), v1.CauseEviction},
+		"a drain, and the Deployment is scaled to zero": {retired(dead()).Deployment(0).DrainedFor(time.Minute), v1.CauseScaleDown},
+		"a drain, and the Deployment cannot surge": {
 			retired(dead()).Strategy(appsv1.RecreateDeploymentStrategyType, "1", "0").DrainedFor(time.Minute), v1.CauseRollout,
 		},
-		"a word":                          {retired(dead()).Handover("now"), v1.CauseHandover},
-		"a word, and the pod ended first": {MakeSnapshot(holding().Ended()).ReplicaSet("db-v1", 0).Holder("db-1").Handover("now"), v1.CauseCompletion},
-		"a word, and the pod was deleted": {MakeSnapshot(dead()).Holder("db-1").Handover("now"), v1.CauseDeletion},
-		"a word that was followed before": {retired(dead()).Handover("now").HandedOver("now"), v1.CauseRollout},
+		"a request": {retired(dead()).Handover("now"), v1.CauseHandover},
+		"a request, and the pod terminated first": {MakeSnapshot(holding().Ended()).ReplicaSet("db-v1", 0).Holder("db-1").Handover("now"), v1.CauseCompletion},
+		"a request, and somebody deleted the pod": {MakeSnapshot(dead()).Holder("db-1").Handover("now"), v1.CauseDeletion},
+		"a request that was handled before":       {retired(dead()).Handover("now").HandedOver("now"), v1.CauseRollout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := handoff.Decide(tc.snapshot.Snapshot, now).Status.LastTransition.Cause; got != tc.want {

@@ -16,25 +16,25 @@ func TestDeletionKeepsPodsOfOthers(t *testing.T) {
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
-		// goes is true if the other singleton is also being deleted.
-		goes     bool
+		// deleting is true if the other singleton is also being deleted.
+		deleting bool
 		wantKeep []handoff.PodRef
 	}{
-		"nobody else":             {snapshot: MakeSnapshot(holder()).Holder("db-1")},
-		"another picks it":        {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "db"), wantKeep: []handoff.PodRef{ref("db-1")}},
-		"another that goes":       {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "db"), goes: true},
-		"another picks others":    {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "cache")},
-		"it runs and is not held": {snapshot: MakeSnapshot(MakePod("db-1").Running().Protected()).Other("other", "db"), wantKeep: []handoff.PodRef{ref("db-1")}},
-		"a signal may be late":    {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm().Protected()).Other("other", "db")},
-		"it is dead":              {snapshot: MakeSnapshot(holder().Ended()).Holder("db-1").Other("other", "db")},
+		"there is no other singleton":                            {snapshot: MakeSnapshot(holder()).Holder("db-1")},
+		"another singleton selects the pod":                      {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "db"), wantKeep: []handoff.PodRef{ref("db-1")}},
+		"another singleton selects the pod and is being deleted": {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "db"), deleting: true},
+		"another singleton selects other pods":                   {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "cache")},
+		"a running pod is not held":                              {snapshot: MakeSnapshot(MakePod("db-1").Running().Protected()).Other("other", "db"), wantKeep: []handoff.PodRef{ref("db-1")}},
+		"a late signal may release the pod":                      {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm().Protected()).Other("other", "db")},
+		"the pod has terminated":                                 {snapshot: MakeSnapshot(holder().Ended()).Holder("db-1").Other("other", "db")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tc.goes {
+			if tc.deleting {
 				tc.snapshot.Others[0].DeletionTimestamp = new(metav1.NewTime(now))
 			}
 			keep, message := handoff.KeptWhileDeleting(tc.snapshot.Snapshot, now)
 			if diff := cmp.Diff(tc.wantKeep, keep); diff != "" || message != "" {
-				t.Errorf("it waits for %q, and keeps (-want +got):\n%s", message, diff)
+				t.Errorf("the deletion waits for %q, and keeps (-want +got):\n%s", message, diff)
 			}
 		})
 	}
@@ -56,16 +56,16 @@ func TestFinalize(t *testing.T) {
 		want        []handoff.Step
 		wantMessage string
 	}{
-		"no pods":          {snapshot: MakeSnapshot(), want: []handoff.Step{finish}},
-		"a holder":         {snapshot: MakeSnapshot(holder()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
-		"a standby":        {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm()), want: []handoff.Step{finish}},
-		"an protected one": {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm().Protected()), want: []handoff.Step{strip("db-1"), finish}},
-		"ended":            {snapshot: MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
-		"one stops": {
+		"no pods":                      {snapshot: MakeSnapshot(), want: []handoff.Step{finish}},
+		"a holder":                     {snapshot: MakeSnapshot(holder()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
+		"a standby":                    {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm()), want: []handoff.Step{finish}},
+		"a standby with the finalizer": {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm().Protected()), want: []handoff.Step{strip("db-1"), finish}},
+		"the holder has terminated":    {snapshot: MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
+		"the holder is terminating": {
 			snapshot: MakeSnapshot(holder().Deleting(), MakePod("db-2").Injected().Warm().Protected()).Holder("db-1"), want: []handoff.Step{strip("db-2")},
 			wantMessage: "the StatefulSingleton is removed once pod db-1 has terminated: the pod is terminating",
 		},
-		"the pod garbage collector failed it, and nobody deleted it": {
+		"the pod garbage collector set phase Failed, and the pod is not terminating": {
 			snapshot:    MakeSnapshot(holder().FailedByGC("DeletionByPodGC")).Holder("db-1"),
 			wantMessage: "the pod is terminating, but it is Failed without a report that every held container has ended",
 		},
@@ -73,16 +73,16 @@ func TestFinalize(t *testing.T) {
 		"the holder is lost and attested": {
 			snapshot: MakeSnapshot().Holder("db-1").Attest("db-1-uid"), want: []handoff.Step{finish},
 		},
-		"chosen, and not recorded": {
+		"a standby with chosen-by is not recorded": {
 			snapshot: MakeSnapshot(MakePod("db-2").Barrier().Injected().ChosenBy("stfs-uid").Warm()), want: []handoff.Step{unchoose, finish},
 		},
-		"chosen, not recorded, without a finalizer": {
+		"a standby with chosen-by and without the finalizer is not recorded": {
 			snapshot: MakeSnapshot(MakePod("db-2").Barrier().Injected().Annotation(v1.ChosenByAnnotation, "stfs-uid").Warm()), want: []handoff.Step{unchoose, finish},
 		},
-		"chosen and recorded": {
+		"a pod with chosen-by is recorded": {
 			snapshot: MakeSnapshot(MakePod("db-2").Barrier().Injected().ChosenBy("stfs-uid").Warm()).Chosen("db-2"), want: []handoff.Step{strip("db-2"), finish},
 		},
-		"chosen by another": {
+		"another singleton chose the standby": {
 			snapshot: MakeSnapshot(MakePod("db-2").Barrier().Injected().ChosenBy("gone").Warm()), want: []handoff.Step{strip("db-2"), finish},
 		},
 	} {
@@ -105,15 +105,15 @@ func TestOrphans(t *testing.T) {
 		snapshot *SnapshotWrapper
 		want     []string
 	}{
-		"ended":                               {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()), []string{"db-1"}},
-		"never signalled":                     {MakeSnapshot(MakePod("db-1").Injected().Warm().Protected().Deleting()), []string{"db-1"}},
-		"failed by the pod garbage collector": {MakeSnapshot(MakePod("db-1").Running().Protected().FailedByGC("DeletionByPodGC")), nil},
-		"ended and let go already":            {MakeSnapshot(MakePod("db-1").Running().Deleting().Ended()), nil},
-		"runs":                                {MakeSnapshot(MakePod("db-1").Running().Protected()), nil},
-		"stops":                               {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting()), nil},
-		"its barrier may be opened":           {MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm().ChosenBy("gone").Deleting()), nil},
-		"ended, and another picks it":         {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()).Other("other", "db"), nil},
-		"ended, and another is beside":        {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()).Other("other", "cache"), []string{"db-1"}},
+		"the holder has terminated":                            {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()), []string{"db-1"}},
+		"never signalled":                                      {MakeSnapshot(MakePod("db-1").Injected().Warm().Protected().Deleting()), []string{"db-1"}},
+		"failed by the pod garbage collector":                  {MakeSnapshot(MakePod("db-1").Running().Protected().FailedByGC("DeletionByPodGC")), nil},
+		"terminated, without the finalizer":                    {MakeSnapshot(MakePod("db-1").Running().Deleting().Ended()), nil},
+		"running":                                              {MakeSnapshot(MakePod("db-1").Running().Protected()), nil},
+		"terminating":                                          {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting()), nil},
+		"its barrier may be opened":                            {MakeSnapshot(MakePod("db-1").Barrier().Injected().Warm().ChosenBy("gone").Deleting()), nil},
+		"terminated, and another singleton selects the pod":    {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()).Other("other", "db"), nil},
+		"terminated, and another singleton selects other pods": {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()).Other("other", "cache"), []string{"db-1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var want []handoff.Step

@@ -43,8 +43,8 @@ func FuzzDecide(f *testing.F) {
 		f.Add(uint8(recorded|injected|unseen), text, text, "prod/db", text, "prod/db", text, text)
 		f.Add(uint8(0), text, text, "", "", "prod/db", text, text)
 	}
-	f.Fuzz(func(t *testing.T, shape uint8, word, signal1, injected1, signal2, injected2, env, configMap string) {
-		if !utf8.ValidString(word + signal1 + injected1 + signal2 + injected2 + env + configMap) {
+	f.Fuzz(func(t *testing.T, shape uint8, attested, signal1, injected1, signal2, injected2, env, configMap string) {
+		if !utf8.ValidString(attested + signal1 + injected1 + signal2 + injected2 + env + configMap) {
 			return // the API server rejects invalid UTF-8
 		}
 		is := func(bit uint8) bool { return shape&bit != 0 }
@@ -75,7 +75,7 @@ func FuzzDecide(f *testing.F) {
 		if is(removed) && is(recorded) {
 			pods = pods[1:]
 		}
-		s := MakeSnapshot(pods...).Attest(word)
+		s := MakeSnapshot(pods...).Attest(attested)
 		if is(recorded) {
 			s.Holder("db-1")
 			if is(unseen) {
@@ -91,7 +91,7 @@ func FuzzDecide(f *testing.F) {
 		if s.HolderStays() {
 			wantNoRelease(t, s.Snapshot, plan)
 		}
-		if believed := word == uid && (is(removed) && is(recorded) || is(deleting) && is(nodeLost)); !believed {
+		if believed := attested == uid && (is(removed) && is(recorded) || is(deleting) && is(nodeLost)); !believed {
 			wantNothingFor(t, plan, "db-2")
 		}
 	})

@@ -51,9 +51,9 @@ type singletonState struct {
 	open bool
 	// signalled is true if the record says that the holder was signalled.
 	signalled bool
-	// word is the number of the attested pod, from 1.
-	word  uint8
-	epoch uint8
+	// attested is the number of the attested pod, from 1.
+	attested uint8
+	epoch    uint8
 }
 
 type podKind uint8
@@ -333,7 +333,7 @@ func (w *world) attestable(pod int) bool {
 }
 
 func (w *world) attest(pod int) {
-	w.singleton.word = uint8(pod + 1)
+	w.singleton.attested = uint8(pod + 1)
 	w.wroteSingleton(-1)
 }
 
@@ -627,14 +627,14 @@ func (m *model) writeSingleton(w *world, c int, s step) bool {
 	}
 	switch s.do {
 	case recordStep:
-		word, deleting, life := w.singleton.word, w.singleton.deleting, w.singleton.life
+		attested, deleting, life := w.singleton.attested, w.singleton.deleting, w.singleton.life
 		w.singleton = m.plans[w.controllers[c].plan].status
-		w.singleton.exists, w.singleton.deleting, w.singleton.word, w.singleton.life = true, deleting, word, life
+		w.singleton.exists, w.singleton.deleting, w.singleton.attested, w.singleton.life = true, deleting, attested, life
 		if h := w.singleton.holder; h > 0 && w.pods[h-1].kind == barrierPod {
 			w.pods[h-1].mayOpen = true
 		}
 	case takeAttestationStep:
-		w.singleton.word = 0
+		w.singleton.attested = 0
 	case finishStep:
 		w.singleton = singletonState{}
 	}
@@ -710,8 +710,8 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 	if m.wishes && !v.nodes[0].deleted {
 		s.Manual().Handover("now").Cordon(nodeName(0))
 	}
-	if v.singleton.word > 0 {
-		s.Attest(string(uidOf(podName(int(v.singleton.word) - 1))))
+	if v.singleton.attested > 0 {
+		s.Attest(string(uidOf(podName(int(v.singleton.attested) - 1))))
 	}
 	s.Singleton.UID = lifeUID(v.singleton.life)
 	status := &s.Singleton.Status
@@ -804,7 +804,7 @@ func (m *model) translate(v view, plan handoff.Plan) planState {
 		n++
 	}
 	was := v.singleton
-	was.exists, was.word, was.life = false, 0, 0
+	was.exists, was.attested, was.life = false, 0, 0
 	if !recorded && !plan.StatusCanWait && was != p.status {
 		p.steps[n] = step{do: recordStep}
 	}

@@ -8,7 +8,7 @@ import (
 
 const (
 	twoRun     = " starts while "
-	needPerson = "a person has to help, though nothing happened that asks for one"
+	needPerson = "a person must help, although no fault requires it"
 )
 
 // mutations are errors in the protocol, and the violation that the search must find for each.
@@ -19,47 +19,47 @@ var mutations = map[string]struct {
 	wantBroken                   string
 }{
 	// Errors that the previous operator makes.
-	"a crash-looping holder counts as dead": {
+	"a crash-looping holder counts as terminated": {
 		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.reported == crashedProcess })}, faults: 1, wantBroken: twoRun,
 	},
-	"a pod that ran before is not seen": {
+	"pods that ran before the singleton existed are ignored": {
 		mutation: mutation{see: eachPod(func(p *podState) {
 			if p.kind == barePod {
 				*p = podState{}
 			}
 		})}, pods: []podKind{barePod, wrapperPod}, wantBroken: twoRun,
 	},
-	"a holder that is gone counts as dead": {
+	"a removed holder counts as terminated": {
 		mutation: mutation{see: func(v *view) {
 			if h := v.singleton.holder; h > 0 && v.pods[h-1].kind == noPod {
-				v.singleton.word = h
+				v.singleton.attested = h
 			}
 		}}, faults: 2, wantBroken: twoRun,
 	},
 
-	"of two that ran before, the one that takes no finalizer is not recorded": {
+	"a terminating pod without the finalizer is not recorded first": {
 		mutation: mutation{see: eachPod(func(p *podState) { p.finalizer = p.finalizer || p.deleting })},
 		pods:     []podKind{barePod, barePod, wrapperPod}, created: 2, faults: 2, wantBroken: twoRun,
 	},
 
 	// Facts that prove nothing.
-	"deletion asked for counts as death": {
+	"a terminating pod counts as terminated": {
 		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.deleting })}, faults: 1, wantBroken: twoRun,
 	},
-	"phase Failed counts as death": {
+	"a Failed pod counts as terminated": {
 		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.phase == failedPhase })}, faults: 2, wantBroken: twoRun,
 	},
-	"an ended container counts as death, once deletion was asked for": {
+	"a terminating pod with a terminated container counts as terminated": {
 		mutation: mutation{see: countAsDead(func(p *podState) bool { return p.deleting && p.reported == crashedProcess })}, faults: 2, wantBroken: twoRun,
 	},
-	"a node that does not answer counts as off": {
+	"an unreachable node counts as off": {
 		mutation: mutation{see: func(v *view) {
 			for i := range v.nodes {
 				v.nodes[i].outOfService = v.nodes[i].notReady
 			}
 		}}, faults: 2, wantBroken: twoRun,
 	},
-	"whatever bears no finalizer never started": {
+	"a terminating pod without the finalizer counts as never started": {
 		mutation: mutation{see: eachPod(func(p *podState) {
 			if !p.finalizer && p.deleting && p.kind != barePod {
 				p.signal, p.role, p.gate = false, false, false
@@ -68,45 +68,45 @@ var mutations = map[string]struct {
 	},
 
 	// Writes in a different order.
-	"the signal comes before the record": {
+	"Signal comes before Record": {
 		mutation: mutation{plan: move(recordStep, signalStep)}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
-	"the barrier is opened before the record": {
+	"OpenBarrier comes before Record": {
 		mutation: mutation{plan: move(openBarrierStep, recordStep)}, pods: []podKind{barrierPod, barrierPod}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
-	"nobody is told who may open the barrier": {
+	"the pod has no annotation chosen-by": {
 		mutation: mutation{see: eachPod(func(p *podState) { p.chosenBy = 0 })}, pods: []podKind{barrierPod, barrierPod}, faults: 2, wantBroken: twoRun,
 	},
-	"the finalizer comes after the record": {
+	"Protect comes after Record": {
 		mutation: mutation{plan: move(recordStep, protectStep)}, faults: 2, wantBroken: needPerson,
 	},
-	"the old pod is let go before the record": {
+	"Unprotect comes before Record": {
 		mutation: mutation{plan: move(unprotectStep, recordStep)}, faults: 2, wantBroken: needPerson,
 	},
 
 	// Writes that are left out, or that ignore the writes of other clients.
-	"no finalizer": {
+	"pods receive no finalizer": {
 		mutation: mutation{noFinalizer: true}, faults: 1, wantBroken: needPerson,
 	},
-	"the record is no compare-and-swap": {
+	"Record is not a compare-and-swap": {
 		mutation: mutation{blindRecord: true}, controllers: 2, wantBroken: twoRun,
 	},
-	"the signal takes no notice of what others wrote": {
+	"Signal ignores the writes of other clients": {
 		mutation: mutation{blindSignal: true}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
-	"without a record, others that may have been chosen are not let go": {
+	"other standbys keep the finalizer while there is no record": {
 		mutation: mutation{plan: without(unprotectStep, func(_ *planState, s step) bool { return s.conditional })}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
-	"pods are read from a cache": {
+	"controllers read pods from a cache": {
 		mutation: mutation{cached: true}, controllers: 2, faults: 1, wantBroken: twoRun,
 	},
-	"a singleton that is deleted takes the finalizer off whatever others wrote": {
+	"the deletion of a singleton ignores other writes when it removes a finalizer": {
 		mutation: mutation{plan: unconditionally(stripStep)}, pods: []podKind{barePod, wrapperPod}, faults: 2, wantBroken: twoRun,
 	},
-	"a singleton that is deleted goes though a pod removed meanwhile": {
+	"the deletion of a singleton ignores that a pod was removed": {
 		mutation: mutation{blindStrip: true}, pods: []podKind{barePod, wrapperPod}, faults: 3, wantBroken: twoRun,
 	},
-	"a singleton that is deleted lets go of pods that stop": {
+	"the deletion of a singleton removes the finalizer of terminating pods": {
 		mutation: mutation{see: func(v *view) {
 			for i := range v.pods {
 				v.pods[i].deleting = v.pods[i].deleting && !v.singleton.deleting
@@ -192,7 +192,7 @@ func TestSearchFindsMutations(t *testing.T) {
 			if broken == "" || !strings.Contains(broken, tc.wantBroken) {
 				t.Fatalf("broken: %q, want %q in it; %d states", broken, tc.wantBroken, len(s.from))
 			}
-			t.Logf("after %d states: %s:\n%s", len(s.from), broken, s.story(at))
+			t.Logf("after %d states: %s:\n%s", len(s.from), broken, s.trace(at))
 		})
 	}
 }

@@ -23,7 +23,7 @@ func startedAgo(p *PodWrapper, d time.Duration) *PodWrapper {
 
 // A rollout waits until the kubelet has finished its work on a standby that has just become warm. Then db-1 is asked to
 // stop.
-func TestDecideLeavesTheStandbyAlone(t *testing.T) {
+func TestDecideWaitsForQuietStandby(t *testing.T) {
 	wrapper := func() *PodWrapper { return MakePod("db-2").Injected().Warm() }
 	written := func(p *PodWrapper, ago ...time.Duration) *PodWrapper {
 		for _, d := range ago {
@@ -37,23 +37,23 @@ func TestDecideLeavesTheStandbyAlone(t *testing.T) {
 		// wantWait is the remaining time to wait. It is 0 if db-1 is asked to stop at once.
 		wantWait time.Duration
 	}{
-		"just written":              {written(started(wrapper()), 0), 3 * time.Second},
-		"written a second ago":      {written(started(wrapper()), time.Hour, time.Second, time.Minute), 2 * time.Second},
-		"written long enough ago":   {written(started(wrapper()), 3*time.Second), 0},
-		"at its barrier":            {written(started(MakePod("db-2").Barrier().Injected().Warm()), time.Second), 2 * time.Second},
-		"written again and again":   {written(startedAgo(wrapper(), 14*time.Second), 0), time.Second},
-		"started long ago":          {written(startedAgo(wrapper(), 15*time.Second), 0), 0},
-		"its node's clock is ahead": {written(startedAgo(wrapper(), -time.Minute), 0), 0},
-		"one of its containers later": {
+		"the standby was just written":                    {written(started(wrapper()), 0), 3 * time.Second},
+		"the standby was written a second ago":            {written(started(wrapper()), time.Hour, time.Second, time.Minute), 2 * time.Second},
+		"the standby was written before the quiet period": {written(started(wrapper()), 3*time.Second), 0},
+		"the standby waits at the barrier":                {written(started(MakePod("db-2").Barrier().Injected().Warm()), time.Second), 2 * time.Second},
+		"the standby is written repeatedly":               {written(startedAgo(wrapper(), 14*time.Second), 0), time.Second},
+		"the standby started long ago":                    {written(startedAgo(wrapper(), 15*time.Second), 0), 0},
+		"the clock of the standby's node is ahead":        {written(startedAgo(wrapper(), -time.Minute), 0), 0},
+		"one container of the standby started later": {
 			written(startedAgo(wrapper(), time.Minute).State("app", startedAgo(wrapper(), 2*time.Second).Status.InitContainerStatuses[0].State), 0), 3 * time.Second,
 		},
-		"nobody tells when": {wrapper(), 0},
+		"the time of the last write is unknown": {wrapper(), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(1), tc.standby.Revision(2)).Holder("db-1")
 			plan := handoff.Decide(s.Snapshot, now)
-			wantSteps := []handoff.Step{arm("db-2")}
-			if name == "at its barrier" {
+			wantSteps := []handoff.Step{protectStandby("db-2")}
+			if name == "the standby waits at the barrier" {
 				wantSteps[0] = choose("db-2")
 			}
 			wantRequeue := tc.wantWait
@@ -72,7 +72,7 @@ func TestDecideLeavesTheStandbyAlone(t *testing.T) {
 
 // The status write can wait while a handoff takes the expected time. The status is written at once if a person must
 // know about it or if the record changes.
-func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
+func TestDecideDelaysExpectedStatus(t *testing.T) {
 	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Revision(1) }
 	standby := func(age time.Duration) *PodWrapper {
 		return MakePod("db-2").Injected().Revision(2).On(node1).Created(now.Add(-age))
@@ -97,25 +97,25 @@ func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
 		wantStatusCanWait bool
 		wantRequeue       time.Duration
 	}{
-		"a young standby":             {MakeSnapshot(holder(), standby(time.Second)).Holder("db-1"), handoff.StandbyNotWarm, true, 4 * time.Second},
-		"a standby that takes longer": {MakeSnapshot(holder(), standby(5*time.Second)).Holder("db-1"), handoff.StandbyNotWarm, false, 5 * time.Second},
-		"a standby that never warms": {
+		"the standby is new":                    {MakeSnapshot(holder(), standby(time.Second)).Holder("db-1"), handoff.StandbyNotWarm, true, 4 * time.Second},
+		"the standby takes longer than typical": {MakeSnapshot(holder(), standby(5*time.Second)).Holder("db-1"), handoff.StandbyNotWarm, false, 5 * time.Second},
+		"the standby can never become warm": {
 			MakeSnapshot(holder(), MakePod("db-2").Barrier().Injected().Revision(2).Created(now), copies).Holder("db-1"), handoff.StandbyNotWarm, false, 5 * time.Second,
 		},
-		"just asked to stop":        {MakeSnapshot(holder(), standby(time.Hour).Warm()).Holder("db-1"), handoff.Retiring, true, time.Second},
-		"asked to stop, and is not": {retired, handoff.Retiring, false, 5 * time.Second},
-		"stops":                     {MakeSnapshot(holder().AskedToStop(time.Second), standby(time.Hour).Warm()).Holder("db-1"), handoff.HolderStopping, true, 3 * time.Second},
-		"takes longer to stop":      {MakeSnapshot(holder().AskedToStop(4*time.Second), standby(time.Hour).Warm()).Holder("db-1"), handoff.HolderStopping, false, 5 * time.Second},
-		"stops on a lost node": {
+		"the ReplicaSet is just being scaled to zero":                         {MakeSnapshot(holder(), standby(time.Hour).Warm()).Holder("db-1"), handoff.Retiring, true, time.Second},
+		"the ReplicaSet is scaled to zero, and the holder is not terminating": {retired, handoff.Retiring, false, 5 * time.Second},
+		"the holder is terminating":                                           {MakeSnapshot(holder().AskedToStop(time.Second), standby(time.Hour).Warm()).Holder("db-1"), handoff.HolderStopping, true, 3 * time.Second},
+		"the holder takes longer to stop than typical":                        {MakeSnapshot(holder().AskedToStop(4*time.Second), standby(time.Hour).Warm()).Holder("db-1"), handoff.HolderStopping, false, 5 * time.Second},
+		"the holder is terminating on a lost node": {
 			MakeSnapshot(holder().AskedToStop(time.Second)).Holder("db-1").Node("node-1", corev1.ConditionUnknown), handoff.HolderStopping, false, 5 * time.Second,
 		},
-		"has ended, and nothing proves it": {
+		"the holder is Failed, and nothing proves the termination": {
 			MakeSnapshot(rejected(holder().AskedToStop(time.Second))).Holder("db-1"), handoff.HolderStopping, false, 5 * time.Second,
 		},
-		"just released":              {starting(time.Second), handoff.Starting, true, 4 * time.Second},
-		"takes longer to start":      {starting(5 * time.Second), handoff.Starting, false, 5 * time.Second},
-		"started, not Ready yet":     {started(), handoff.Starting, false, 5 * time.Second},
-		"the record has to be moved": {MakeSnapshot(standby(time.Second).Warm()), handoff.Released, false, 5 * time.Second},
+		"the holder was just released":                  {starting(time.Second), handoff.Starting, true, 4 * time.Second},
+		"the holder takes longer to start than typical": {starting(5 * time.Second), handoff.Starting, false, 5 * time.Second},
+		"the holder has started and is not Ready yet":   {started(), handoff.Starting, false, 5 * time.Second},
+		"the record changes":                            {MakeSnapshot(standby(time.Second).Warm()), handoff.Released, false, 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// The status already has the conditions about drains.
@@ -129,7 +129,7 @@ func TestDecideDoesNotTellWhatIsUsual(t *testing.T) {
 }
 
 // An older pod has a signal with an epoch that is not recorded. The epoch is recorded first.
-func TestDecideTellsOfAnEpoch(t *testing.T) {
+func TestDecideReportsEpoch(t *testing.T) {
 	ended := MakePod("db-0").Injected().Signalled(9).Deleting().Ended()
 	s := MakeSnapshot(ended, MakePod("db-1").Injected().Holding().Revision(1), MakePod("db-2").Injected().Revision(2).On(node1).Created(now)).Holder("db-1")
 	s.Singleton.Status.Conditions = handoff.Decide(s.Snapshot, now).Status.Conditions // the status already has the conditions
@@ -141,15 +141,15 @@ func TestDecideTellsOfAnEpoch(t *testing.T) {
 
 // If no status reports the handoff yet, the handoff began when the new pod was created or when the holder was asked to
 // stop.
-func TestDecideDatesTheBeginning(t *testing.T) {
+func TestDecideDatesHandoff(t *testing.T) {
 	const long = time.Minute
 	for name, tc := range map[string]struct{ created, asked, wantAgo time.Duration }{
-		"just now":                       {0, 0, 0},
-		"not reported yet":               {20 * time.Second, 2 * time.Second, 20 * time.Second},
-		"waits for long":                 {long, 0, 0},
-		"asked to stop while one waits":  {long, 2 * time.Second, 2 * time.Second},
-		"asked to stop before one comes": {0, 2 * time.Second, 2 * time.Second},
-		"asked to stop long ago":         {long, long, 0},
+		"the handoff just began":            {0, 0, 0},
+		"no status reports the handoff yet": {20 * time.Second, 2 * time.Second, 20 * time.Second},
+		"the new pod is old":                {long, 0, 0},
+		"the deletion of the holder was requested after the new pod was created":  {long, 2 * time.Second, 2 * time.Second},
+		"the deletion of the holder was requested before the new pod was created": {0, 2 * time.Second, 2 * time.Second},
+		"the deletion of the holder was requested long ago":                       {long, long, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			holder := MakePod("db-1").Injected().Holding().Revision(1).AskedToStop(tc.asked)

@@ -33,94 +33,94 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		// wantProof is empty if nothing proves the termination.
 		wantProof v1.Proof
 	}{
-		"serving":                       {with(holder()), ""},
-		"deletion asked for":            {with(holder().Deleting()), ""},
-		"deletion asked for, not Ready": {with(holder().Deleting().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")), ""},
+		"Ready":                   {with(holder()), ""},
+		"terminating":             {with(holder().Deleting()), ""},
+		"terminating and unready": {with(holder().Deleting().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")), ""},
 
 		// The kubelet reports the termination.
-		"kubelet ended it after deletion": {with(holder().Deleting().Ended()), v1.ProofKubeletReported},
-		"kubelet ended it by itself":      {with(holder().Ended()), v1.ProofKubeletReported},
-		"completed":                       {with(holder().Ended().Phase(corev1.PodSucceeded)), v1.ProofKubeletReported},
+		"the kubelet ended it after a deletion":   {with(holder().Deleting().Ended()), v1.ProofKubeletReported},
+		"the kubelet ended it without a deletion": {with(holder().Ended()), v1.ProofKubeletReported},
+		"Succeeded": {with(holder().Ended().Phase(corev1.PodSucceeded)), v1.ProofKubeletReported},
 		"evicted by the kubelet": {
 			with(holder().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "TerminationByKubelet", "")), v1.ProofKubeletReported,
 		},
 		"drained": {
 			with(holder().Deleting().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "")), v1.ProofKubeletReported,
 		},
-		"un-injected, ended by the kubelet": {with(plain().Deleting().Ended()), v1.ProofKubeletReported},
-		"the node is gone since":            {with(holder().Deleting().Ended()).NoNode(node1), v1.ProofKubeletReported},
+		"not injected, ended by the kubelet":                   {with(plain().Deleting().Ended()), v1.ProofKubeletReported},
+		"ended by the kubelet, and the node was removed later": {with(holder().Deleting().Ended()).NoNode(node1), v1.ProofKubeletReported},
 
 		// A crash does not terminate the pod.
-		"crashed, container terminated":     {with(holder().State("app", terminated(1))), ""},
-		"crashed, then deletion asked for":  {with(holder().Deleting().State("app", terminated(1))), ""},
-		"crash-looping":                     {with(holder().State("app", waiting("CrashLoopBackOff", ""))), ""},
-		"crash-looping, deletion asked for": {with(holder().Deleting().State("app", waiting("CrashLoopBackOff", ""))), ""},
+		"a container crashed":                               {with(holder().State("app", terminated(1))), ""},
+		"a container crashed, and then the pod was deleted": {with(holder().Deleting().State("app", terminated(1))), ""},
+		"crash-looping":                                     {with(holder().State("app", waiting("CrashLoopBackOff", ""))), ""},
+		"crash-looping and terminating":                     {with(holder().Deleting().State("app", waiting("CrashLoopBackOff", ""))), ""},
 
 		// A terminal phase alone is no proof of termination.
-		"Failed with a container still running":  {with(holder().Deleting().Ended().State("app", running())), ""},
-		"Failed with one of two running":         {with(two().Deleting().Ended().State("helper", running())), ""},
-		"Failed with both ended":                 {with(two().Deleting().Ended()), v1.ProofKubeletReported},
-		"Failed with a container unreported":     {with(rejected(holder().Deleting())), ""},
-		"Failed with a held init container left": {with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().State("migrate", running())), ""},
-		"Failed with an init container done that was to be held since": {
+		"Failed with a running container":           {with(holder().Deleting().Ended().State("app", running())), ""},
+		"Failed with one of two containers running": {with(two().Deleting().Ended().State("helper", running())), ""},
+		"Failed with both containers terminated":    {with(two().Deleting().Ended()), v1.ProofKubeletReported},
+		"Failed without a container state":          {with(rejected(holder().Deleting())), ""},
+		"Failed with a running held init container": {with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().State("migrate", running())), ""},
+		"Failed with a completed init container that the singleton names only now": {
 			with(openInit("db-1").Holding().Deleting().Ended()).HoldInit(), v1.ProofKubeletReported,
 		},
-		"Failed with a container left that is not held": {
+		"Failed with a running container that is not named": {
 			with(two().Deleting().Ended().State("helper", running())).Containers("app"), "", // the container has the wrapper
 		},
-		"Failed with an un-injected container left that is not named": {
+		"Failed with a running container that is neither held nor named": {
 			with(MakePod("db-1").Container(corev1.Container{Name: "helper"}).Protected().Running().Deleting().Ended().State("helper", running())).Containers("app"),
 			v1.ProofKubeletReported,
 		},
-		"Failed with an un-injected native sidecar left that is named": {
+		"Failed with a running native sidecar that is named and not held": {
 			with(MakePod("db-1").InitContainer(nativeSidecar("proxy")).Protected().Running().Deleting().Ended().State("proxy", running())).Containers("app", "proxy"), "",
 		},
-		"Failed in a held init container, the others never created": {
+		"a held init container failed, and the other containers were never created": {
 			with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().State("app", waiting("PodInitializing", ""))), v1.ProofKubeletReported,
 		},
-		"Failed in a held init container, another was created before": {
+		"a held init container failed, and another container was created before": {
 			with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().Report(corev1.ContainerStatus{
 				Name: "app", State: waiting("PodInitializing", ""), LastTerminationState: terminated(1),
 			})), "",
 		},
-		"Failed before anything was created": {
+		"Failed before a container was created": {
 			with(holder().Deleting().Ended().State("app", waiting("PodInitializing", ""))), v1.ProofKubeletReported,
 		},
-		"Failed, a container that was created waits again": {
+		"Failed, and a container that was created waits again": {
 			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("CrashLoopBackOff", ""), ContainerID: "cri://1"})), "",
 		},
-		"Failed, one of two containers unreported": {with(unreported(two().Deleting().Ended(), "helper")), ""},
+		"Failed with one of two container states missing": {with(unreported(two().Deleting().Ended(), "helper")), ""},
 
 		// The kubelet could not locate the container.
-		"could not be located, its runtime knows its id": {with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})), ""},
-		"could not be located, its cgroup not removed yet": {
+		"a container could not be located, and the runtime knows its ID": {with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})), ""},
+		"a container could not be located, and its cgroup still exists": {
 			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("ContainerCreating", ""), LastTerminationState: unknown()})), "",
 		},
-		"could not be located, its cgroup removed": {
+		"a container could not be located, and its cgroup is removed": {
 			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: unknown()})), v1.ProofKubeletReported,
 		},
-		"could not be located after a crash, its cgroup removed": {
+		"a container could not be located after a crash, and its cgroup is removed": {
 			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: terminated(1)})), v1.ProofKubeletReported,
 		},
-		"could not be located, its cgroup removed, the phase not terminal": {
+		"a container could not be located, its cgroup is removed, and the phase is not terminal": {
 			with(holder().Deleting().Ended().Phase(corev1.PodRunning).Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: unknown()})), "",
 		},
-		"could not be located once, and the next one ended": {
+		"a container could not be located, and its next instance terminated": {
 			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: terminated(143), LastTerminationState: unknown(), ContainerID: "cri://2"})), "",
 		},
-		"could not be located, attested": {
+		"a container could not be located, and the pod is attested": {
 			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})).Attest("db-1-uid"), v1.ProofAttested,
 		},
-		"never created, and reported so at the end of the pod": {with(holder().Deleting().Ended().State("app", unknown())), v1.ProofKubeletReported},
-		"no container is named":                                {with(plain().Deleting().Ended()).Containers("other"), ""},
+		"a container was never created, as the last report says": {with(holder().Deleting().Ended().State("app", unknown())), v1.ProofKubeletReported},
+		"the singleton names no container of the pod":            {with(plain().Deleting().Ended()).Containers("other"), ""},
 
-		"Failed, by nobody knows whom":                 {with(holder().Deleting().Ended().WrittenBy(nil)), ""},
-		"Failed by one who does not report containers": {with(holder().Deleting().Ended().WrittenBy(map[string]string{"kubelet": `"f:containerStatuses":{}`, "somebody": `"f:phase":{}`})), ""},
+		"Failed, by an unknown writer":                   {with(holder().Deleting().Ended().WrittenBy(nil)), ""},
+		"Failed, by a writer that reports no containers": {with(holder().Deleting().Ended().WrittenBy(map[string]string{"kubelet": `"f:containerStatuses":{}`, "somebody": `"f:phase":{}`})), ""},
 
-		"Failed by one whose fields are those of an apply": {
+		"Failed, by a writer that used an apply": {
 			with(holder().Deleting().Ended().Recorded(func(e *metav1.ManagedFieldsEntry) { e.Operation = metav1.ManagedFieldsOperationApply })), "",
 		},
-		"Failed by one whose fields are not those of the status": {
+		"Failed, by a writer outside of the status": {
 			with(holder().Deleting().Ended().Recorded(func(e *metav1.ManagedFieldsEntry) { e.Subresource = "" })), "",
 		},
 
@@ -128,7 +128,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"Failed by the pod garbage collector": {
 			with(holder().Deleting().FailedByGC("DeletionByPodGC")).NoNode(node1), "",
 		},
-		"Failed by the pod garbage collector after a crash, evicted since": {
+		"Failed by the pod garbage collector after a crash, and then evicted": {
 			with(crashed(holder()).Deleting().FailedByGC("EvictionByEvictionAPI")).NoNode(node1), "",
 		},
 		"Failed by the pod garbage collector after a crash": {
@@ -136,59 +136,59 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		},
 
 		// The state of the node.
-		"the node is not Ready":     {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable), ""},
-		"the node's object is gone": {with(holder().Deleting()).NoNode(node1), ""},
+		"the node is not Ready":   {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable), ""},
+		"the node does not exist": {with(holder().Deleting()).NoNode(node1), ""},
 		"the node is out of service": {
 			with(holder().Deleting()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable, corev1.TaintNodeOutOfService), v1.ProofNodeOutOfService,
 		},
 		"another node is out of service": {
 			with(holder().Deleting()).Node("node-3", corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
 		},
-		"the node is out of service, but answers": {
+		"the node is out of service and Ready": {
 			with(holder().Deleting()).Node(node1, corev1.ConditionTrue, corev1.TaintNodeOutOfService), "",
 		},
-		"the node is out of service, but nobody deleted the pod": {
+		"the node is out of service, and the pod is not terminating": {
 			with(holder()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
 		},
 
 		// A person attests the termination.
-		"attested":                            {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1-uid"), v1.ProofAttested},
-		"attested, the node's object is gone": {with(holder().Deleting()).NoNode(node1).Attest("db-1-uid"), v1.ProofAttested},
-		"attested, but the node answers":      {with(holder().Deleting()).Node(node1, corev1.ConditionTrue).Attest("db-1-uid"), ""},
-		"attested, the node answers, but the pod failed without a report": {
+		"attested":                              {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1-uid"), v1.ProofAttested},
+		"attested, and the node does not exist": {with(holder().Deleting()).NoNode(node1).Attest("db-1-uid"), v1.ProofAttested},
+		"attested, and the node is Ready":       {with(holder().Deleting()).Node(node1, corev1.ConditionTrue).Attest("db-1-uid"), ""},
+		"attested, the node is Ready, and the pod failed without a report": {
 			with(holder().Deleting().Phase(corev1.PodFailed)).Node(node1, corev1.ConditionTrue).Attest("db-1-uid"), v1.ProofAttested,
 		},
-		"attested another uid":               {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-0-uid"), ""},
-		"attested the name":                  {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1"), ""},
-		"attested, but nobody deleted it":    {with(holder()).Attest("db-1-uid"), ""},
-		"kubelet's word before a person's":   {with(holder().Deleting().Ended()).Attest("db-1-uid"), v1.ProofKubeletReported},
-		"gone, attested":                     {MakeSnapshot(standby).Holder("db-1").Attest("db-1-uid"), v1.ProofAttested},
-		"gone, attested another uid":         {MakeSnapshot(standby).Holder("db-1").Attest("db-0-uid"), ""},
-		"gone, chosen, no signal known":      {MakeSnapshot(standby).Chosen("db-1"), ""},
-		"gone, though it bore the finalizer": {MakeSnapshot(standby).Holder("db-1"), ""},
-		"gone, another pod has its name": {
+		"another UID is attested":                                {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-0-uid"), ""},
+		"the name is attested":                                   {with(holder().Deleting()).Node(node1, corev1.ConditionUnknown).Attest("db-1"), ""},
+		"attested, and the pod is not terminating":               {with(holder()).Attest("db-1-uid"), ""},
+		"the report of the kubelet counts before an attestation": {with(holder().Deleting().Ended()).Attest("db-1-uid"), v1.ProofKubeletReported},
+		"removed and attested":                                   {MakeSnapshot(standby).Holder("db-1").Attest("db-1-uid"), v1.ProofAttested},
+		"removed, and another UID is attested":                   {MakeSnapshot(standby).Holder("db-1").Attest("db-0-uid"), ""},
+		"removed after the record, without a known signal":       {MakeSnapshot(standby).Chosen("db-1"), ""},
+		"removed despite the finalizer":                          {MakeSnapshot(standby).Holder("db-1"), ""},
+		"removed, and another pod has the name": {
 			MakeSnapshot(MakePod("db-1").UID("reborn").Injected(), standby).Holder("db-1"), "",
 		},
 
 		// The pod was chosen, and then deleted before its signal.
-		"chosen and deleted":                      {unsignalled(chosen().Deleting()), v1.ProofNeverSignalled},
-		"chosen, not deleted":                     {unsignalled(chosen()), ""},
-		"chosen, Failed, not deleted":             {unsignalled(rejected(chosen())), v1.ProofNeverSignalled},
-		"chosen, signalled and deleted":           {unsignalled(chosen().Signalled(7).Deleting()), ""},
-		"chosen, deleted, finalizer taken off":    {unsignalled(MakePod("db-1").Injected().Warm().Deleting()), v1.ProofNeverSignalled},
-		"chosen, deleted, with a strange signal":  {unsignalled(chosen().Annotation(signal.Annotation, "go!").Deleting()), ""},
-		"chosen, deleted, not held":               {unsignalled(MakePod("db-1").Running().Deleting()), ""},
-		"chosen, deleted, one container not held": {unsignalled(openHelper("db-1").Deleting()), ""},
-		"chosen, deleted, its init container was to be held since": {
+		"recorded and terminating":                      {unsignalled(chosen().Deleting()), v1.ProofNeverSignalled},
+		"recorded":                                      {unsignalled(chosen()), ""},
+		"recorded and Failed":                           {unsignalled(rejected(chosen())), v1.ProofNeverSignalled},
+		"recorded, signalled and terminating":           {unsignalled(chosen().Signalled(7).Deleting()), ""},
+		"recorded, terminating, without the finalizer":  {unsignalled(MakePod("db-1").Injected().Warm().Deleting()), v1.ProofNeverSignalled},
+		"recorded, terminating, with an invalid signal": {unsignalled(chosen().Annotation(signal.Annotation, "go!").Deleting()), ""},
+		"recorded, terminating, not held":               {unsignalled(MakePod("db-1").Running().Deleting()), ""},
+		"recorded, terminating, one container not held": {unsignalled(openHelper("db-1").Deleting()), ""},
+		"recorded, terminating, with an init container that the singleton names only now": {
 			unsignalled(openInit("db-1").Protected().Deleting()).HoldInit(), "",
 		},
 
-		"chosen, deleted, past its barrier": {unsignalled(MakePod("db-1").Barrier().Injected().Protected().Running().Deleting()), ""},
+		"recorded, terminating, past the barrier": {unsignalled(MakePod("db-1").Barrier().Injected().Protected().Running().Deleting()), ""},
 
 		// The controller that recorded the pod may still open the barrier.
-		"chosen with a barrier, and deleted":                 {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm().Deleting()), ""},
-		"chosen with a barrier, deleted, the kubelet's word": {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm().Deleting().Ended()), v1.ProofKubeletReported},
-		"chosen by a singleton that is gone, and deleted":    {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting()), ""},
+		"recorded with a barrier, and terminating":          {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm().Deleting()), ""},
+		"recorded with a barrier, and ended by the kubelet": {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm().Deleting().Ended()), v1.ProofKubeletReported},
+		"chosen by a deleted singleton, and terminating":    {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting()), ""},
 
 		// Removing the signal does not stop a main process that has started.
 		"deleted, all but the record taken off":    {with(chosen().Deleting()), ""},
@@ -204,12 +204,12 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 			wantHolder := "db-1"
 			if tc.wantProof != "" {
 				wantHolder = "db-2"
-				wantSteps = []handoff.Step{arm("db-2"), handoff.Record{}, signalOf("db-2", 8)}
+				wantSteps = []handoff.Step{protectStandby("db-2"), handoff.Record{}, signalOf("db-2", 8)}
 				if pod := tc.snapshot.Pods[0]; pod.Name == "db-1" && len(pod.Finalizers) > 0 {
 					wantSteps = append(wantSteps, handoff.Unprotect{Pod: ref("db-1")})
 				}
-				if word := tc.snapshot.Singleton.Annotations[v1.AttestAnnotation]; word != "" && tc.wantProof != v1.ProofAttested {
-					wantSteps = append(wantSteps, handoff.TakeAttestation{UID: types.UID(word)})
+				if attested := tc.snapshot.Singleton.Annotations[v1.AttestAnnotation]; attested != "" && tc.wantProof != v1.ProofAttested {
+					wantSteps = append(wantSteps, handoff.TakeAttestation{UID: types.UID(attested)})
 				}
 				if plan.Outcome != handoff.Released || plan.Status.LastTransition.Proof != tc.wantProof {
 					t.Errorf("outcome %s with proof %q, want Released with proof %s", plan.Outcome, plan.Status.LastTransition.Proof, tc.wantProof)
@@ -278,7 +278,7 @@ func openSidecar(name string) *PodWrapper {
 
 // A pod other than the holder, which may run, blocks releases and keeps its finalizer until the pod is proven
 // terminated.
-func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
+func TestDecideProtectsPodsWithoutProof(t *testing.T) {
 	holder := MakePod("db-2").Injected().Signalled(8).Ready()
 	for name, tc := range map[string]struct {
 		old       *PodWrapper
@@ -286,21 +286,21 @@ func TestDecideLeavesWhatIsNotProvenDead(t *testing.T) {
 		// wantSeveral is true if the pod counts as a pod that may run.
 		wantSeveral bool
 	}{
-		"deletion asked for":                            {MakePod("db-1").Injected().Holding().Deleting(), false, true},
-		"ended by the kubelet":                          {MakePod("db-1").Injected().Holding().Deleting().Ended(), true, false},
-		"ended, not deleted":                            {MakePod("db-1").Injected().Holding().Ended(), true, false},
-		"ended and let go already":                      {MakePod("db-1").Injected().Running().Deleting().Ended(), false, false},
-		"signal taken off by hand":                      {MakePod("db-1").Injected().Protected().Label(v1.RoleLabel, v1.RoleActive).Running(), false, true},
-		"signal and role taken off":                     {MakePod("db-1").Injected().Protected().Ready(), false, true},
-		"past its barrier, unsigned":                    {MakePod("db-1").Barrier().Injected().Running(), false, true},
-		"a standby with a finalizer":                    {MakePod("db-1").Injected().Protected().Warm(), false, false},
-		"a standby that is to go":                       {MakePod("db-1").Injected().Protected().Warm().Deleting(), true, false},
-		"finalizer taken off":                           {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Running().Deleting(), false, true},
-		"un-injected, ended":                            {MakePod("db-1").Protected().Running().Deleting().Ended(), true, false},
-		"chosen by a singleton that is gone, and to go": {MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting(), false, true},
-		"a standby that is deleted":                     {MakePod("db-1").Injected().Warm().Deleting(), false, false},
-		"a signal of another pod":                       {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm(), false, false},
-		"a signal that says nothing":                    {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid"}`).Warm(), false, false},
+		"terminating":                                    {MakePod("db-1").Injected().Holding().Deleting(), false, true},
+		"ended by the kubelet":                           {MakePod("db-1").Injected().Holding().Deleting().Ended(), true, false},
+		"ended without a deletion":                       {MakePod("db-1").Injected().Holding().Ended(), true, false},
+		"ended, without the finalizer":                   {MakePod("db-1").Injected().Running().Deleting().Ended(), false, false},
+		"somebody removed the signal":                    {MakePod("db-1").Injected().Protected().Label(v1.RoleLabel, v1.RoleActive).Running(), false, true},
+		"somebody removed the signal and the role":       {MakePod("db-1").Injected().Protected().Ready(), false, true},
+		"past the barrier, without a signal":             {MakePod("db-1").Barrier().Injected().Running(), false, true},
+		"a standby with a finalizer":                     {MakePod("db-1").Injected().Protected().Warm(), false, false},
+		"a terminating standby with the finalizer":       {MakePod("db-1").Injected().Protected().Warm().Deleting(), true, false},
+		"somebody removed the finalizer":                 {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Running().Deleting(), false, true},
+		"not injected, and ended":                        {MakePod("db-1").Protected().Running().Deleting().Ended(), true, false},
+		"chosen by a deleted singleton, and terminating": {MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting(), false, true},
+		"a terminating standby":                          {MakePod("db-1").Injected().Warm().Deleting(), false, false},
+		"a signal for another pod":                       {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm(), false, false},
+		"an invalid signal":                              {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid"}`).Warm(), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := handoff.Decide(MakeSnapshot(holder, tc.old).Holder("db-2").Snapshot, now)
@@ -330,56 +330,56 @@ func TestDecideTakesTheAttestation(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
-		word     string
+		attested string
 		wantKept bool
 		// wantRefused is a part of the reason.
 		wantRefused string
 	}{
-		"believed":                       {snapshot: lost(MakeSnapshot(stopping()).Holder("db-1")), word: "db-1-uid", wantKept: true},
-		"believed, the pod is gone":      {snapshot: MakeSnapshot().Holder("db-1"), word: "db-1-uid", wantKept: true},
-		"believed, the pod is left over": {snapshot: lost(MakeSnapshot(stopping()).Ended(v1.CauseDeletion)), word: "db-1-uid", wantKept: true},
-		"spent":                          {snapshot: attested(MakeSnapshot().Ended(v1.CauseDeletion)), word: "db-1-uid"},
-		"not needed":                     {snapshot: MakeSnapshot(stopping().Ended()).Holder("db-1"), word: "db-1-uid"},
-		"nobody asked for the deletion": {
-			snapshot: lost(MakeSnapshot(holder()).Holder("db-1")), word: "db-1-uid",
+		"accepted":                           {snapshot: lost(MakeSnapshot(stopping()).Holder("db-1")), attested: "db-1-uid", wantKept: true},
+		"accepted, and the pod is removed":   {snapshot: MakeSnapshot().Holder("db-1"), attested: "db-1-uid", wantKept: true},
+		"accepted, and the pod still exists": {snapshot: lost(MakeSnapshot(stopping()).Ended(v1.CauseDeletion)), attested: "db-1-uid", wantKept: true},
+		"used":                               {snapshot: attested(MakeSnapshot().Ended(v1.CauseDeletion)), attested: "db-1-uid"},
+		"not needed":                         {snapshot: MakeSnapshot(stopping().Ended()).Holder("db-1"), attested: "db-1-uid"},
+		"the pod is not terminating": {
+			snapshot: lost(MakeSnapshot(holder()).Holder("db-1")), attested: "db-1-uid",
 			wantRefused: "pod db-1 is not terminating, and the kubelet may restart its containers. Delete the pod, and then attest again. Run: kubectl delete -n prod pod db-1 --wait=false",
 		},
-		"the node answers": {
-			snapshot: MakeSnapshot(stopping()).Holder("db-1"), word: "db-1-uid",
+		"the node is Ready": {
+			snapshot: MakeSnapshot(stopping()).Holder("db-1"), attested: "db-1-uid",
 			wantRefused: "node node-1 of pod db-1 is Ready",
 		},
-		"another pod's uid": {
-			snapshot: lost(MakeSnapshot(stopping(), MakePod("db-2").Injected().Warm()).Holder("db-1")), word: "db-2-uid",
+		"the UID of another pod": {
+			snapshot: lost(MakeSnapshot(stopping(), MakePod("db-2").Injected().Warm()).Holder("db-1")), attested: "db-2-uid",
 			wantRefused: "pod db-2 is not terminating",
 		},
-		"a name": {
-			snapshot: lost(MakeSnapshot(stopping()).Holder("db-1")), word: "db-1",
+		"the name of the pod": {
+			snapshot: lost(MakeSnapshot(stopping()).Holder("db-1")), attested: "db-1",
 			wantRefused: `no pod of this StatefulSingleton has the uid "db-1"; the holder is pod db-1 with uid db-1-uid`,
 		},
-		"another uid, after an attestation": {
-			snapshot: attested(MakeSnapshot().Ended(v1.CauseDeletion)), word: "db-9-uid",
+		"another UID, after an attestation": {
+			snapshot: attested(MakeSnapshot().Ended(v1.CauseDeletion)), attested: "db-9-uid",
 			wantRefused: `no pod of this StatefulSingleton has the uid "db-9-uid"`,
 		},
-		"nobody holds": {snapshot: MakeSnapshot(), word: "db-1-uid", wantRefused: "the holder is none"},
+		"there is no holder": {snapshot: MakeSnapshot(), attested: "db-1-uid", wantRefused: "the holder is none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan := handoff.Decide(tc.snapshot.Attest(tc.word).Snapshot, now)
-			var words []handoff.TakeAttestation
+			plan := handoff.Decide(tc.snapshot.Attest(tc.attested).Snapshot, now)
+			var taken []handoff.TakeAttestation
 			for i, step := range plan.Steps {
-				if word, ok := step.(handoff.TakeAttestation); ok {
-					words = append(words, word)
+				if step, ok := step.(handoff.TakeAttestation); ok {
+					taken = append(taken, step)
 					if i != len(plan.Steps)-1 {
-						t.Errorf("the word is taken before %T", plan.Steps[i+1])
+						t.Errorf("the attestation is taken before %T", plan.Steps[i+1])
 					}
 				}
 			}
 			switch {
-			case tc.wantKept && len(words) > 0:
-				t.Errorf("the word is taken: %+v", words)
-			case !tc.wantKept && (len(words) != 1 || string(words[0].UID) != tc.word):
-				t.Errorf("taken: %+v, want %s", words, tc.word)
-			case !tc.wantKept && (!strings.Contains(words[0].Refused, tc.wantRefused) || tc.wantRefused == "" && words[0].Refused != ""):
-				t.Errorf("refused: %q, want %q", words[0].Refused, tc.wantRefused)
+			case tc.wantKept && len(taken) > 0:
+				t.Errorf("the attestation is taken: %+v", taken)
+			case !tc.wantKept && (len(taken) != 1 || string(taken[0].UID) != tc.attested):
+				t.Errorf("taken: %+v, want %s", taken, tc.attested)
+			case !tc.wantKept && (!strings.Contains(taken[0].Refused, tc.wantRefused) || tc.wantRefused == "" && taken[0].Refused != ""):
+				t.Errorf("refused: %q, want %q", taken[0].Refused, tc.wantRefused)
 			}
 		})
 	}

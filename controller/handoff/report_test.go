@@ -23,16 +23,16 @@ func TestDecideReportsConditions(t *testing.T) {
 		// wantTrue is the only condition that is True. wantReason is the reason of all three conditions.
 		wantTrue, wantReason string
 	}{
-		"no pod is asked for": {MakeSnapshot(), v1.ConditionReady, "NoPods"},
-		"ready":               {MakeSnapshot(holder()).Holder("db-1"), v1.ConditionReady, "HolderReady"},
-		"not ready": {
+		"no pod is expected":  {MakeSnapshot(), v1.ConditionReady, "NoPods"},
+		"the holder is Ready": {MakeSnapshot(holder()).Holder("db-1"), v1.ConditionReady, "HolderReady"},
+		"the holder is unready": {
 			MakeSnapshot(holder().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")).Holder("db-1"), "", "HolderNotReady",
 		},
-		"stopping":       {MakeSnapshot(holder().Deleting()).Holder("db-1"), v1.ConditionReconciling, "HolderStopping"},
-		"released":       {MakeSnapshot(standby), v1.ConditionReconciling, "Released"},
-		"lost":           {MakeSnapshot(standby).Holder("db-1"), v1.ConditionStalled, "HolderLost"},
-		"too slow":       {MakeSnapshot(holder().Deleting()).Holder("db-1").Since(v1.PhaseTransitioning, 300*time.Second), v1.ConditionStalled, "HolderStopping"},
-		"still too slow": {MakeSnapshot(MakePod("db-1").Injected()).Since(v1.PhaseFailed, time.Hour), v1.ConditionStalled, "WarmingUp"},
+		"the holder is terminating":        {MakeSnapshot(holder().Deleting()).Holder("db-1"), v1.ConditionReconciling, "HolderStopping"},
+		"a standby is released":            {MakeSnapshot(standby), v1.ConditionReconciling, "Released"},
+		"the holder is lost":               {MakeSnapshot(standby).Holder("db-1"), v1.ConditionStalled, "HolderLost"},
+		"the handoff takes too long":       {MakeSnapshot(holder().Deleting()).Holder("db-1").Since(v1.PhaseTransitioning, 300*time.Second), v1.ConditionStalled, "HolderStopping"},
+		"the handoff still takes too long": {MakeSnapshot(MakePod("db-1").Injected()).Since(v1.PhaseFailed, time.Hour), v1.ConditionStalled, "WarmingUp"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status := handoff.Decide(tc.snapshot.Snapshot, now).Status
@@ -82,11 +82,11 @@ func TestDecideBoundsPatience(t *testing.T) {
 		wantBegan   time.Time
 		wantRequeue time.Duration
 	}{
-		"it has just begun":     {v1.PhaseRunning, time.Hour, v1.PhaseTransitioning, now, 5 * time.Second},
-		"a while":               {v1.PhaseTransitioning, time.Minute, v1.PhaseTransitioning, now.Add(-time.Minute), 5 * time.Second},
-		"two seconds are left":  {v1.PhaseTransitioning, 298 * time.Second, v1.PhaseTransitioning, now.Add(-298 * time.Second), 2 * time.Second},
-		"patience ends":         {v1.PhaseTransitioning, 300 * time.Second, v1.PhaseFailed, now.Add(-300 * time.Second), 5 * time.Second},
-		"patience ended before": {v1.PhaseFailed, time.Hour, v1.PhaseFailed, now.Add(-time.Hour), 5 * time.Second},
+		"the handoff has just begun":     {v1.PhaseRunning, time.Hour, v1.PhaseTransitioning, now, 5 * time.Second},
+		"the handoff began a while ago":  {v1.PhaseTransitioning, time.Minute, v1.PhaseTransitioning, now.Add(-time.Minute), 5 * time.Second},
+		"two seconds are left":           {v1.PhaseTransitioning, 298 * time.Second, v1.PhaseTransitioning, now.Add(-298 * time.Second), 2 * time.Second},
+		"maxTransitionTime ends":         {v1.PhaseTransitioning, 300 * time.Second, v1.PhaseFailed, now.Add(-300 * time.Second), 5 * time.Second},
+		"maxTransitionTime ended before": {v1.PhaseFailed, time.Hour, v1.PhaseFailed, now.Add(-time.Hour), 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting(), MakePod("db-2").Injected().Warm())
@@ -130,13 +130,13 @@ func TestDecideRequeue(t *testing.T) {
 		want     time.Duration
 	}{
 		"settled": {MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1"), 5 * time.Minute},
-		"a spare that may yet be warm soon": {
+		"a spare may become warm soon": {
 			MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Created(now.Add(-time.Second))).Holder("db-1"), 4 * time.Second,
 		},
-		"a spare that is not": {MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected()).Holder("db-1"), 5 * time.Minute},
-		"no pods":             {MakeSnapshot(), 5 * time.Minute},
-		"handoff":             {MakeSnapshot(MakePod("db-1").Injected()), 5 * time.Second},
-		"the record just moved, and the rest is decided at once": {
+		"a spare takes longer than typical to become warm": {MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected()).Holder("db-1"), 5 * time.Minute},
+		"no pods": {MakeSnapshot(), 5 * time.Minute},
+		"handoff": {MakeSnapshot(MakePod("db-1").Injected()), 5 * time.Second},
+		"the record has no holder, and the next decision follows at once": {
 			MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended()).Holder("db-1"), time.Millisecond,
 		},
 	} {
@@ -164,22 +164,22 @@ func TestDecideNamesTheCause(t *testing.T) {
 		snapshot *SnapshotWrapper
 		want     v1.Cause
 	}{
-		"bare pod deleted":          {MakeSnapshot(dead()), v1.CauseDeletion},
-		"gone":                      {MakeSnapshot().Attest("db-1-uid"), v1.CauseDeletion},
-		"ended by itself":           {MakeSnapshot(completed), v1.CauseCompletion},
-		"evicted":                   {MakeSnapshot(dead().Revision(1).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "")), v1.CauseEviction},
-		"its Deployment's pod":      {MakeSnapshot(dead().Revision(1)), v1.CauseDeletion},
-		"a newer revision":          {MakeSnapshot(dead().Revision(1)).ReplicaSet("db-v1", 0), v1.CauseRollout},
-		"Deployment scaled to zero": {MakeSnapshot(dead().Revision(1)).ReplicaSet("db-v1", 0).Deployment(0), v1.CauseScaleDown},
-		"ReplicaSet scaled to zero": {MakeSnapshot(dead().Revision(1)).BareReplicaSet("db-v1", 0), v1.CauseScaleDown},
-		"bare ReplicaSet's pod":     {MakeSnapshot(dead().Revision(1)).BareReplicaSet("db-v1", 1), v1.CauseDeletion},
-		"another owner's pod":       {MakeSnapshot(dead().Revision(1)).OwnedReplicaSet("Rollout", "db-v1", 1), v1.CauseDeletion},
-		"ReplicaSet deleted":        {orphan("ReplicaSet"), v1.CauseScaleDown},
-		"StatefulSet deleted":       {orphan("StatefulSet"), v1.CauseScaleDown},
-		"its DaemonSet's pod":       {orphan("DaemonSet"), v1.CauseDeletion},
-		"its StatefulSet's pod":     {MakeSnapshot(inSet("v1")).StatefulSet("db", 1, "v1"), v1.CauseDeletion},
-		"StatefulSet's template":    {MakeSnapshot(inSet("v1")).StatefulSet("db", 1, "v2"), v1.CauseRollout},
-		"StatefulSet to zero":       {MakeSnapshot(inSet("v1")).StatefulSet("db", 0, "v1"), v1.CauseScaleDown},
+		"bare pod deleted":                        {MakeSnapshot(dead()), v1.CauseDeletion},
+		"the holder is removed":                   {MakeSnapshot().Attest("db-1-uid"), v1.CauseDeletion},
+		"the pod completed":                       {MakeSnapshot(completed), v1.CauseCompletion},
+		"evicted":                                 {MakeSnapshot(dead().Revision(1).Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "")), v1.CauseEviction},
+		"a pod of a Deployment is deleted":        {MakeSnapshot(dead().Revision(1)), v1.CauseDeletion},
+		"a newer revision":                        {MakeSnapshot(dead().Revision(1)).ReplicaSet("db-v1", 0), v1.CauseRollout},
+		"Deployment scaled to zero":               {MakeSnapshot(dead().Revision(1)).ReplicaSet("db-v1", 0).Deployment(0), v1.CauseScaleDown},
+		"ReplicaSet scaled to zero":               {MakeSnapshot(dead().Revision(1)).BareReplicaSet("db-v1", 0), v1.CauseScaleDown},
+		"a pod of a bare ReplicaSet is deleted":   {MakeSnapshot(dead().Revision(1)).BareReplicaSet("db-v1", 1), v1.CauseDeletion},
+		"a pod of another owner is deleted":       {MakeSnapshot(dead().Revision(1)).OwnedReplicaSet("Rollout", "db-v1", 1), v1.CauseDeletion},
+		"ReplicaSet deleted":                      {orphan("ReplicaSet"), v1.CauseScaleDown},
+		"StatefulSet deleted":                     {orphan("StatefulSet"), v1.CauseScaleDown},
+		"a pod of a DaemonSet is deleted":         {orphan("DaemonSet"), v1.CauseDeletion},
+		"a pod of a StatefulSet is deleted":       {MakeSnapshot(inSet("v1")).StatefulSet("db", 1, "v1"), v1.CauseDeletion},
+		"the template of the StatefulSet changed": {MakeSnapshot(inSet("v1")).StatefulSet("db", 1, "v2"), v1.CauseRollout},
+		"StatefulSet scaled to zero":              {MakeSnapshot(inSet("v1")).StatefulSet("db", 0, "v1"), v1.CauseScaleDown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := handoff.Decide(tc.snapshot.Holder("db-1").Snapshot, now)
@@ -234,7 +234,7 @@ func TestDecideFollowsTheStart(t *testing.T) {
 	}
 }
 
-func TestDecideGoesOnWithATransition(t *testing.T) {
+func TestDecideContinuesTransition(t *testing.T) {
 	standby := MakePod("db-2").Injected().Warm()
 	ended := MakeSnapshot(standby).Ended(v1.CauseEviction)
 	goesOn := ended.Singleton.Status.LastTransition.DeepCopy()
@@ -244,10 +244,10 @@ func TestDecideGoesOnWithATransition(t *testing.T) {
 		snapshot *SnapshotWrapper
 		want     *v1.Transition
 	}{
-		"first":                       {MakeSnapshot(standby), &v1.Transition{To: "db-2", Cause: v1.CauseCreated, Started: began}},
-		"the last holder was evicted": {ended, goesOn},
-		"scaled to zero before":       {MakeSnapshot(standby).Ended(v1.CauseScaleDown).Since("", time.Hour), &v1.Transition{To: "db-2", Cause: v1.CauseCreated, Started: began}},
-		"adopted":                     {MakeSnapshot(MakePod("db-1").Ready()), &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: began, Signalled: began}},
+		"there was no holder":                 {MakeSnapshot(standby), &v1.Transition{To: "db-2", Cause: v1.CauseCreated, Started: began}},
+		"the last holder was evicted":         {ended, goesOn},
+		"the owner was scaled to zero before": {MakeSnapshot(standby).Ended(v1.CauseScaleDown).Since("", time.Hour), &v1.Transition{To: "db-2", Cause: v1.CauseCreated, Started: began}},
+		"the last holder was adopted":         {MakeSnapshot(MakePod("db-1").Ready()), &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: began, Signalled: began}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, handoff.Decide(tc.snapshot.Snapshot, now).Status.LastTransition); diff != "" {

@@ -23,9 +23,9 @@ var searches = map[string]struct {
 	"two nodes, two faults":                  {pods: []podKind{wrapperPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 2},
 	"three faults":                           {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 3},
 	"three pods, two nodes, one fault":       {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 1},
-	"one that ran before, two controllers":   {pods: []podKind{barePod, wrapperPod}, created: 1, nodes: 2, controllers: 2, faults: 1},
-	"one that ran before, two faults":        {pods: []podKind{barePod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 1, faults: 2},
-	"two that ran before":                    {pods: []podKind{barePod, barePod, wrapperPod}, created: 2, nodes: 2, controllers: 1, faults: 2},
+	"one pod ran before, two controllers":    {pods: []podKind{barePod, wrapperPod}, created: 1, nodes: 2, controllers: 2, faults: 1},
+	"one pod ran before, two faults":         {pods: []podKind{barePod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 1, faults: 2},
+	"two pods ran before":                    {pods: []podKind{barePod, barePod, wrapperPod}, created: 2, nodes: 2, controllers: 1, faults: 2},
 	"a drain and a handover, one fault":      {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 2, controllers: 1, faults: 1, wishes: true},
 	"three pods, two nodes, two controllers": {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 2, controllers: 2},
 	"three pods, two controllers, one fault": {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 1, controllers: 2, faults: 1, deep: true},
@@ -134,15 +134,15 @@ func TestSearch(t *testing.T) {
 			began := time.Now()
 			broken, at := s.explore(newSettler(m).check)
 			if broken != "" {
-				t.Fatalf("%s:\n%s", broken, s.story(at))
+				t.Fatalf("%s:\n%s", broken, s.trace(at))
 			}
 			t.Logf("%d states, depth %d, %d different decisions, %s", len(s.from), s.depth, len(m.plans)-1, time.Since(began).Round(time.Second/10))
 		})
 	}
 }
 
-// story returns the actions that led to the world, one per line.
-func (s *search) story(at uint32) string {
+// trace returns the actions that led to the world, one per line.
+func (s *search) trace(at uint32) string {
 	var path []origin
 	for i := at; i != 0; i = s.from[i].world {
 		path = append(path, s.from[i])
@@ -153,7 +153,7 @@ func (s *search) story(at uint32) string {
 		before := w
 		broken := s.try(&w, o.kind, o.a, o.b)
 		if broken == "" {
-			broken = s.tell(&before, &w, o.kind, o.a, o.b)
+			broken = s.describe(&before, &w, o.kind, o.a, o.b)
 		}
 		lines = append(lines, fmt.Sprintf("%2d. %s", len(lines)+1, broken))
 		s.canonical(&w)

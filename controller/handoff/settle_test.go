@@ -79,7 +79,7 @@ func (s *settler) round(w *world) (helped bool) {
 		p := &w.pods[i]
 		stuck := p.kind == overPod && w.singleton.holder == uint8(i+1) ||
 			p.exists() && p.runs == endedProcess && p.phase == failedPhase && p.finalizer
-		if stuck && w.singleton.word != uint8(i+1) {
+		if stuck && w.singleton.attested != uint8(i+1) {
 			w.attest(i)
 			return true
 		}

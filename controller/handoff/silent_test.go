@@ -33,16 +33,16 @@ const adviceReplace = "A ReplicaSet replaces pod db-2 after its deletion, by def
 
 // A standby on a node that cannot start it is not warm. The holder is not stopped for this standby, and the standby is
 // not released. A warm standby on a Ready node takes over.
-func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
+func TestDecidePassesOverStandbysOnUnreachableNodes(t *testing.T) {
 	// Pod db-2 is on node3, and db-3 is on a Ready node. Without node3, the older standby would be first.
 	dead := func(revision int) *PodWrapper { return MakePod("db-2").Revision(revision).Injected().Warm().On(node3) }
 	healthy := func(revision int) *PodWrapper { return MakePod("db-3").Revision(revision).Injected().Warm().On(node2) }
 	gone := func() *PodWrapper { return holding().Deleting().Ended() }
 	rolledTo := func(name string) []handoff.Step {
-		return []handoff.Step{arm(name), handoff.Retire{ReplicaSet: "db-v1"}}
+		return []handoff.Step{protectStandby(name), handoff.Retire{ReplicaSet: "db-v1"}}
 	}
 	released := func(name string) []handoff.Step {
-		return []handoff.Step{arm(name), handoff.Record{}, signalOf(name, 8), handoff.Unprotect{Pod: ref("db-1")}}
+		return []handoff.Step{protectStandby(name), handoff.Record{}, signalOf(name, 8), handoff.Unprotect{Pod: ref("db-1")}}
 	}
 
 	for name, tc := range map[string]struct {
@@ -58,7 +58,7 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 			holder: holding, revision: 2, want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
 			wantMessage: "; pod db-1 keeps running until pod db-2 is warm. " + adviceReplace,
 		},
-		"rollout, the healthy one is on a cordoned node": {
+		"rollout, and the other standby is on a cordoned node": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node2) },
 			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
 		},
@@ -72,20 +72,20 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
 			wantMessage: "; pod db-1 keeps running until pod db-2 is warm; node node-1 is cordoned: evictions of the holder are blocked",
 		},
-		"drain, its time is up": {
+		"drain, after the deadline": {
 			holder: holding, revision: 2, change: func(s *SnapshotWrapper) { s.Cordon(node1).DrainedFor(time.Hour) },
 			want: handoff.Retiring, wantSteps: rolledTo("db-3"), wantWithout: handoff.StandbyNotWarm,
 		},
 		"drain with a spare": {
 			holder: holding, revision: 1, change: func(s *SnapshotWrapper) { s.Deployment(3).Cordon(node1) },
-			want: handoff.HolderReady, wantSteps: []handoff.Step{arm("db-3")}, wantWithout: handoff.Rolling, withoutSteps: rolled,
+			want: handoff.HolderReady, wantSteps: []handoff.Step{protectStandby("db-3")}, wantWithout: handoff.Rolling, withoutSteps: rolled,
 		},
-		"the healthy one is on a cordoned node": {
+		"the other standby is on a cordoned node": {
 			holder: gone, revision: 1, change: func(s *SnapshotWrapper) { s.Cordon(node2) },
 			want: handoff.Released, wantSteps: released("db-3"), wantWithout: handoff.HolderEnded,
 			withoutSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
 		},
-		"unplanned end": {
+		"unplanned termination": {
 			holder: gone, revision: 1, want: handoff.Released, wantSteps: released("db-3"), wantWithout: handoff.HolderEnded,
 			withoutSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
 			wantMessage:  "no standby is warm yet",
@@ -128,7 +128,7 @@ func TestDecidePassesOverStandbysOnSilentNodes(t *testing.T) {
 }
 
 // A holder is not stopped to free a volume for a standby whose node cannot start it.
-func TestDecideGoesColdForNoSilentNode(t *testing.T) {
+func TestDecideGoesColdForNoUnreachableNode(t *testing.T) {
 	attaching := MakePod("db-2").Revision(2).Injected().Claim("data").On(node3).State("app", waiting("ContainerCreating", ""))
 	for name, handoffPolicy := range map[string]v1.HandoffPolicy{"automatic": "", "manual": v1.HandoffManual} {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestDecideGoesColdForNoSilentNode(t *testing.T) {
 }
 
 // Before a signal, a standby on a node that is not Ready is not released. After a signal, no other pod starts.
-func TestDecideReleasesOnSilentNode(t *testing.T) {
+func TestDecideReleasesOnUnreachableNode(t *testing.T) {
 	const taint = "If node node-3 is off, run: kubectl taint node node-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 	silent := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node3, corev1.ConditionUnknown) }
 	chosen := func() *PodWrapper { return MakePod("db-2").Injected().Warm().On(node3).Protected() }
@@ -154,12 +154,12 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 	}
 	shut := silent(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")).Chosen("db-2"))
 	runDecide(t, map[string]decideCase{
-		"none but it is there": {
+		"no other pod exists": {
 			snapshot:    silent(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3))),
 			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseTransitioning,
 			wantMessage: "pod db-2 can't start: its node node-3 does not answer. " + adviceReplace,
 		},
-		"the node answers by the cache, which may lag": {
+		"the node is Ready in the cache, which may lag": {
 			snapshot:    cacheLags(silent(MakeSnapshot(chosen())).Chosen("db-2")),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 7)},
@@ -169,12 +169,12 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 			wantOutcome: handoff.WarmingUp, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantMessage: "pod db-2 is the holder with epoch 7 and is not signalled, because its node node-3 does not answer. " + adviceReplace,
 		},
-		"recorded, and the finalizer was taken off": {
+		"recorded, and somebody removed the finalizer": {
 			snapshot:    silent(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3)).Chosen("db-2")),
 			wantOutcome: handoff.WarmingUp, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{arm("db-2")},
+			wantSteps: []handoff.Step{protectStandby("db-2")},
 		},
-		"recorded, and then deleted": {
+		"recorded and terminating": {
 			snapshot:    silent(MakeSnapshot(chosen().Deleting(), spare()).Chosen("db-2")),
 			wantOutcome: handoff.Released, wantHolder: "db-3", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-3", 8), handoff.Unprotect{Pod: ref("db-2")}},
@@ -183,12 +183,12 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 			snapshot:    silent(MakeSnapshot(atBarrier()).Chosen("db-2")),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: releasedAtBarrier,
 		},
-		"recorded as signalled, and the signal was taken off": {
+		"recorded as signalled, and somebody removed the signal": {
 			snapshot:    silent(MakeSnapshot(chosen()).Holder("db-2")),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 7)},
 		},
-		"recorded, and another one runs": {
+		"recorded, and another pod runs": {
 			snapshot:    silent(MakeSnapshot(chosen(), MakePod("db-0").Ready().Protected()).Chosen("db-2")),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseFailed,
 		},
@@ -199,14 +199,14 @@ func TestDecideReleasesOnSilentNode(t *testing.T) {
 			wantMessage: "pod db-2 is the holder with epoch 7 and has not been Ready yet, and its node node-3 does not answer: the pod may start there, so no other pod is released" +
 				"; pod db-3 is warm and would take over. " + taint,
 		},
-		"signalled, and the node's object is gone": {
+		"signalled, and the node does not exist": {
 			snapshot:    MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7")).Chosen("db-2"),
 			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
 			wantMessage: "and its node node-3 does not exist: the pod may start there, so no other pod is released. " +
 				"If you have made sure that the processes of pod db-2 have ended, run: kubectl delete -n prod pod db-2 --wait=false && kubectl annotate -n prod stfs db apps.statefulsingleton.com/attest-terminated=db-2-uid --overwrite",
 		},
-		"signalled a moment ago": {
+		"just signalled": {
 			snapshot:    shut,
 			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantMessage: taint,
 		},
@@ -227,7 +227,7 @@ func cacheLags(s *SnapshotWrapper) *SnapshotWrapper {
 }
 
 // The status reports a spare on a node that does not answer while the holder serves.
-func TestDecideTellsOfASilentSpare(t *testing.T) {
+func TestDecideReportsUnreachableSpare(t *testing.T) {
 	spare := MakePod("db-2").Revision(1).Injected().Warm().On(node3)
 	s := MakeSnapshot(holding(), spare).Holder("db-1").Node(node3, corev1.ConditionUnknown).
 		Strategy(appsv1.RollingUpdateDeploymentStrategyType, "1", "0")
@@ -238,6 +238,6 @@ func TestDecideTellsOfASilentSpare(t *testing.T) {
 	}
 	i := slices.IndexFunc(handoff.Classify(s.Snapshot), func(one *handoff.ClassifiedPod) bool { return one.Role == handoff.Standby })
 	if got := handoff.Classify(s.Snapshot)[i].WaitsFor; got != "can't start: its node node-3 does not answer" {
-		t.Errorf("the survey says that the standby waits for %q", got)
+		t.Errorf("WaitsFor of the standby is %q", got)
 	}
 }

@@ -37,7 +37,7 @@ func TestWalkNeverRunsTwo(t *testing.T) {
 			if broken != "" {
 				t.Fatal(broken)
 			}
-			t.Log(m.tell(&before, &w, kind, a, b))
+			t.Log(m.describe(&before, &w, kind, a, b))
 			m.canonical(&w)
 		}
 		if wrong := newSettler(m).check(w); wrong != "" {

@@ -29,37 +29,37 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 		// wantWaitsFor is the part of the message about the standby. It is empty if the standby is warm.
 		wantWaitsFor string
 	}{
-		"wrapper waits":           {standby().Warm(), ""},
-		"wrapper with gate probe": {MakePod("db-2").GateProbe().Injected().Warm(), ""},
-		"barrier waits":           {atBarrier(), ""},
-		"bound, nothing reported": {standby().On(node1), "container status-sidecar has not started"},
-		"not bound":               {standby(), "is not scheduled yet"},
-		"can't be scheduled":      {standby().Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available"), "can't be scheduled: 0/2 nodes are available"},
-		"ImagePullBackOff":        {standby().Warm().State("app", waiting("ImagePullBackOff", "no such image")), "container app waits: ImagePullBackOff: no such image"},
-		"ErrImagePull at barrier": {atBarrier().State("app", waiting("ErrImagePull", "")), "container app waits: ErrImagePull"},
-		"ContainerCreating":       {standby().Warm().State("app", waiting("ContainerCreating", "")), "container app waits: ContainerCreating"},
-		"wrapper crashed":         {standby().Warm().State("app", terminated(127)), "container app ended: Error, exit code 127"},
-		"sidecar waits":           {standby().Warm().State(v1.SidecarName, waiting("ContainerCreating", "")), "init container status-sidecar waits: ContainerCreating"},
-		"sidecar not started":     {standby().Warm().Report(corev1.ContainerStatus{Name: v1.SidecarName, State: running(), Started: new(false)}), "init container status-sidecar is running"},
-		"another ConfigMap":       {atBarrier().State("app", missing("settings")), `container app waits: CreateContainerConfigError: configmap "settings" not found`},
-		"another pod's barrier":   {atBarrier().State("app", missing(barrierOf("db-1"))), "CreateContainerConfigError"},
-		"a secret":                {atBarrier().State("app", waiting("CreateContainerConfigError", `secret "statefulsingleton-db-2" not found`)), "CreateContainerConfigError"},
-		"a key of the ConfigMap":  {atBarrier().State("app", waiting("CreateContainerConfigError", `couldn't find key epoch in ConfigMap prod/statefulsingleton-db-2`)), "CreateContainerConfigError"},
-		"wrapper lacks ConfigMap": {standby().Warm().State("app", missing("settings")), "CreateContainerConfigError"},
-		"words of another reason": {atBarrier().State("app", waiting("CreateContainerError", `configmap "statefulsingleton-db-2" not found`)), "CreateContainerError"},
-		"init container runs":     {MakePod("db-2").InitContainer(seed).Injected().Warm().State("seed", running()), "init container seed is running"},
-		"init container failed":   {MakePod("db-2").InitContainer(seed).Injected().Warm().State("seed", terminated(1)), "init container seed ended: Error, exit code 1"},
-		"init container done":     {MakePod("db-2").InitContainer(seed).Injected().Warm(), ""},
-		"native sidecar starts":   {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm().Report(corev1.ContainerStatus{Name: "proxy", State: running(), Started: new(false)}), "init container proxy is running"},
-		"native sidecar started":  {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm(), ""},
-		"native sidecar waits":    {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm().State("proxy", waiting("ImagePullBackOff", "")), "init container proxy waits: ImagePullBackOff"},
-		"held init container":     {heldInit("db-2").Warm().State("migrate", running()).State("app", waiting("PodInitializing", "")), ""},
+		"wrapper waits":                         {standby().Warm(), ""},
+		"wrapper with gate probe":               {MakePod("db-2").GateProbe().Injected().Warm(), ""},
+		"barrier waits":                         {atBarrier(), ""},
+		"bound, nothing reported":               {standby().On(node1), "container status-sidecar has not started"},
+		"not bound":                             {standby(), "is not scheduled yet"},
+		"can't be scheduled":                    {standby().Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available"), "can't be scheduled: 0/2 nodes are available"},
+		"ImagePullBackOff":                      {standby().Warm().State("app", waiting("ImagePullBackOff", "no such image")), "container app waits: ImagePullBackOff: no such image"},
+		"ErrImagePull at barrier":               {atBarrier().State("app", waiting("ErrImagePull", "")), "container app waits: ErrImagePull"},
+		"ContainerCreating":                     {standby().Warm().State("app", waiting("ContainerCreating", "")), "container app waits: ContainerCreating"},
+		"wrapper crashed":                       {standby().Warm().State("app", terminated(127)), "container app ended: Error, exit code 127"},
+		"sidecar waits":                         {standby().Warm().State(v1.SidecarName, waiting("ContainerCreating", "")), "init container status-sidecar waits: ContainerCreating"},
+		"sidecar not started":                   {standby().Warm().Report(corev1.ContainerStatus{Name: v1.SidecarName, State: running(), Started: new(false)}), "init container status-sidecar is running"},
+		"another ConfigMap":                     {atBarrier().State("app", missing("settings")), `container app waits: CreateContainerConfigError: configmap "settings" not found`},
+		"another pod's barrier":                 {atBarrier().State("app", missing(barrierOf("db-1"))), "CreateContainerConfigError"},
+		"a secret":                              {atBarrier().State("app", waiting("CreateContainerConfigError", `secret "statefulsingleton-db-2" not found`)), "CreateContainerConfigError"},
+		"a key of the ConfigMap":                {atBarrier().State("app", waiting("CreateContainerConfigError", `couldn't find key epoch in ConfigMap prod/statefulsingleton-db-2`)), "CreateContainerConfigError"},
+		"wrapper lacks ConfigMap":               {standby().Warm().State("app", missing("settings")), "CreateContainerConfigError"},
+		"the message belongs to another reason": {atBarrier().State("app", waiting("CreateContainerError", `configmap "statefulsingleton-db-2" not found`)), "CreateContainerError"},
+		"init container runs":                   {MakePod("db-2").InitContainer(seed).Injected().Warm().State("seed", running()), "init container seed is running"},
+		"init container failed":                 {MakePod("db-2").InitContainer(seed).Injected().Warm().State("seed", terminated(1)), "init container seed ended: Error, exit code 1"},
+		"init container done":                   {MakePod("db-2").InitContainer(seed).Injected().Warm(), ""},
+		"native sidecar starts":                 {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm().Report(corev1.ContainerStatus{Name: "proxy", State: running(), Started: new(false)}), "init container proxy is running"},
+		"native sidecar started":                {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm(), ""},
+		"native sidecar waits":                  {MakePod("db-2").InitContainer(nativeSidecar("proxy")).Injected().Warm().State("proxy", waiting("ImagePullBackOff", "")), "init container proxy waits: ImagePullBackOff"},
+		"held init container":                   {heldInit("db-2").Warm().State("migrate", running()).State("app", waiting("PodInitializing", "")), ""},
 		"held init container pulls": {heldInit("db-2").Warm().State("migrate", waiting("ImagePullBackOff", "")).State("app", waiting("PodInitializing", "")),
 			"container migrate waits: ImagePullBackOff"},
 		"held init container at barrier": {
 			MakePod("db-2").InitContainer(barrier("migrate", barrierOf("db-2"))).Injected().Warm().State("migrate", missing(barrierOf("db-2"))).State("app", waiting("PodInitializing", "")), "",
 		},
-		"held init container behind one that runs": {
+		"held init container behind a running init container": {
 			MakePod("db-2").InitContainer(seed).InitContainer(corev1.Container{Name: "migrate", Command: gate}).Injected().
 				Warm().State("seed", running()).State("migrate", waiting("PodInitializing", "")), "init container seed is running",
 		},
@@ -76,7 +76,7 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 			s := MakeSnapshot(holder, tc.standby.Revision(2)).Holder("db-1").Containers("app")
 			plan := handoff.Decide(s.Snapshot, now)
 			wantOutcome, wantMessage := handoff.Retiring, "pod db-2 is warm; next, the ReplicaSet of pod db-1 is scaled to zero"
-			chosen := arm("db-2")
+			chosen := protectStandby("db-2")
 			if strings.Contains(name, "barrier") {
 				chosen = choose("db-2")
 			}
@@ -118,19 +118,19 @@ func TestDecideGoesCold(t *testing.T) {
 		// wantWhy is the reason why db-1 is asked to stop. It is empty if db-1 is not asked to stop.
 		wantWhy string
 	}{
-		"ReadWriteOncePod":                          {unschedulable(denied), corev1.ReadWriteOncePod, "claim data is ReadWriteOncePod"},
-		"ReadWriteOncePod, no node large enough":    {unschedulable("0/2 nodes are available: 2 Insufficient memory."), corev1.ReadWriteOncePod, ""},
-		"ReadWriteOncePod, not tried yet":           {standby(), corev1.ReadWriteOncePod, ""},
-		"ReadWriteOncePod of a claim not shared":    {MakePod("db-2").Injected().Claim("other").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", denied), corev1.ReadWriteOncePod, ""},
-		"ReadWriteOnce on another node":             {attaching(node2, 20*time.Second), corev1.ReadWriteOnce, "claim data is ReadWriteOnce and attached to node node-1"},
-		"ReadWriteOnce on another node, not yet":    {attaching(node2, 19*time.Second), corev1.ReadWriteOnce, ""},
-		"ReadWriteOnce on another node, mounted":    {attaching(node2, time.Minute).Condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", ""), corev1.ReadWriteOnce, ""},
-		"ReadWriteOnce on the same node":            {attaching(node1, time.Minute), corev1.ReadWriteOnce, ""},
-		"ReadWriteMany on another node":             {attaching(node2, time.Minute), corev1.ReadWriteMany, ""},
-		"ReadOnlyMany on another node":              {attaching(node2, time.Minute), corev1.ReadOnlyMany, ""},
-		"a claim that does not exist":               {attaching(node2, time.Minute), "", ""},
-		"warm after all is not cold, claim or not":  {standby().Warm(), corev1.ReadWriteOncePod, "warm"},
-		"ReadWriteOnce and the scheduler's refusal": {unschedulable(denied), corev1.ReadWriteOnce, ""},
+		"ReadWriteOncePod":                                     {unschedulable(denied), corev1.ReadWriteOncePod, "claim data is ReadWriteOncePod"},
+		"ReadWriteOncePod, no node large enough":               {unschedulable("0/2 nodes are available: 2 Insufficient memory."), corev1.ReadWriteOncePod, ""},
+		"ReadWriteOncePod, not scheduled yet":                  {standby(), corev1.ReadWriteOncePod, ""},
+		"ReadWriteOncePod of a claim not shared":               {MakePod("db-2").Injected().Claim("other").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", denied), corev1.ReadWriteOncePod, ""},
+		"ReadWriteOnce on another node":                        {attaching(node2, 20*time.Second), corev1.ReadWriteOnce, "claim data is ReadWriteOnce and attached to node node-1"},
+		"ReadWriteOnce on another node, not yet":               {attaching(node2, 19*time.Second), corev1.ReadWriteOnce, ""},
+		"ReadWriteOnce on another node, mounted":               {attaching(node2, time.Minute).Condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", ""), corev1.ReadWriteOnce, ""},
+		"ReadWriteOnce on the same node":                       {attaching(node1, time.Minute), corev1.ReadWriteOnce, ""},
+		"ReadWriteMany on another node":                        {attaching(node2, time.Minute), corev1.ReadWriteMany, ""},
+		"ReadOnlyMany on another node":                         {attaching(node2, time.Minute), corev1.ReadOnlyMany, ""},
+		"a claim that does not exist":                          {attaching(node2, time.Minute), "", ""},
+		"a warm standby with a claim of the holder":            {standby().Warm(), corev1.ReadWriteOncePod, "warm"},
+		"ReadWriteOnce, and the scheduler rejects the standby": {unschedulable(denied), corev1.ReadWriteOnce, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := MakeSnapshot(MakePod("db-1").Injected().Claim("data").Holding().Revision(1), tc.standby.Revision(2)).Holder("db-1")
@@ -143,7 +143,7 @@ func TestDecideGoesCold(t *testing.T) {
 			case "":
 				wantOutcome, wantSteps = handoff.StandbyNotWarm, nil
 			case "warm":
-				wantOutcome, wantSteps = handoff.Retiring, slices.Insert(wantSteps, 0, arm("db-2"))
+				wantOutcome, wantSteps = handoff.Retiring, slices.Insert(wantSteps, 0, protectStandby("db-2"))
 			}
 			if plan.Outcome != wantOutcome || !strings.Contains(plan.Status.Message, tc.wantWhy) {
 				t.Errorf("outcome %s, message %q, want %s, %q", plan.Outcome, plan.Status.Message, wantOutcome, tc.wantWhy)

@@ -37,10 +37,12 @@ func ref(name string) handoff.PodRef { return handoff.PodRef{Name: name, UID: ui
 // version is the resourceVersion of all objects in the tests.
 const version = "1"
 
-// arm returns the step that puts the finalizer on the standby.
-func arm(name string) handoff.Step { return handoff.Protect{Pod: ref(name), Version: version} }
+// protectStandby returns the step that puts the finalizer on the standby.
+func protectStandby(name string) handoff.Step {
+	return handoff.Protect{Pod: ref(name), Version: version}
+}
 
-// choose is like arm, for a standby that waits at a barrier.
+// choose is like protectStandby, for a standby that waits at a barrier.
 func choose(name string) handoff.Step {
 	return handoff.Protect{Pod: ref(name), Version: version, ChosenBy: "stfs-uid"}
 }
