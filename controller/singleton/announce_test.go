@@ -65,26 +65,26 @@ func TestAnnounce(t *testing.T) {
 		statuses []v1.StatefulSingletonStatus
 		want     []string
 	}{
-		"a rollout as usual": {
+		"a typical rollout": {
 			[]v1.StatefulSingletonStatus{holds, released, status(transitioning, handoff.Starting, waits.Message, "db-2", &started), rolledOver},
 			[]string{wantReleased, wantRolledOver},
 		},
-		"a standby and a stop that take long": {
+		"the standby and the termination take longer than typical": {
 			[]v1.StatefulSingletonStatus{
 				holds, status(transitioning, handoff.StandbyNotWarm, stays, "db-1", first, "db-2"),
 				status(transitioning, handoff.HolderStopping, stops, "db-1", first, "db-2"), released, rolledOver,
 			},
 			[]string{"Normal HandoffStarted handoff from pod db-1 to pod db-2", "Normal StandbyNotWarm " + stays, "Normal HolderStopping " + stops, wantRolledOver},
 		},
-		"a start that takes long": {
+		"the start takes longer than typical": {
 			[]v1.StatefulSingletonStatus{holds, released, waits, rolledOver},
 			[]string{wantReleased, "Normal Starting " + waits.Message, wantRolledOver},
 		},
-		"cold, for a volume": {
+		"a cold handoff because of a volume": {
 			[]v1.StatefulSingletonStatus{holds, status(transitioning, handoff.RetiringCold, "claim data is ReadWriteOncePod", "db-1", first, "db-2")},
 			[]string{"Normal HandoffStarted handoff from pod db-1 to pod db-2", "Normal RetiringCold claim data is ReadWriteOncePod"},
 		},
-		"past maxTransitionTime, and then done": {
+		"a handoff that completes after maxTransitionTime": {
 			[]v1.StatefulSingletonStatus{
 				status(transitioning, handoff.HolderStopping, stops, "db-1", first, "db-2"),
 				status(failed, handoff.HolderStopping, tooLong+stops, "db-1", first, "db-2"),
@@ -92,14 +92,14 @@ func TestAnnounce(t *testing.T) {
 			},
 			[]string{"Warning HolderStopping " + tooLong + stops, wantRolledOver},
 		},
-		"what is usual is told once it takes too long": {
+		"an expected step is reported after it takes too long": {
 			[]v1.StatefulSingletonStatus{
 				status(transitioning, handoff.AwaitingPod, "the pod that follows has not come yet", "", &deletion),
 				status(failed, handoff.AwaitingPod, tooLong+"the pod that follows has not come yet", "", &deletion),
 			},
 			[]string{"Warning AwaitingPod " + tooLong + "the pod that follows has not come yet"},
 		},
-		"deleted, and the next comes afterwards": {
+		"the next pod is created after the holder terminated": {
 			[]v1.StatefulSingletonStatus{
 				holds, status(transitioning, handoff.HolderEnded, "pod db-1 has terminated, and no standby is warm yet", "", &deletion),
 				status(transitioning, handoff.AwaitingPod, "pod db-1 has terminated, and the next pod does not exist yet", "", &deletion),
@@ -110,7 +110,7 @@ func TestAnnounce(t *testing.T) {
 				"Normal WarmingUp pod db-2 is not scheduled yet", wantRolledOver,
 			},
 		},
-		"scaled to zero, and up again": {
+		"the owner is scaled to zero and up again": {
 			[]v1.StatefulSingletonStatus{
 				holds, status(transitioning, handoff.HolderEnded, "pod db-1 has terminated, and no standby is warm yet", "", &scaleDown),
 				status("", handoff.NoPods, noPods.Message, "", &scaleDown),
@@ -121,7 +121,7 @@ func TestAnnounce(t *testing.T) {
 				"Normal HandoffStarted handoff to pod db-2", "Normal WarmingUp pod db-2 is not scheduled yet",
 			},
 		},
-		"the first holder, adopted": {
+		"the first holder is adopted": {
 			[]v1.StatefulSingletonStatus{
 				noPods, status(transitioning, handoff.Adopted, "pod db-1 already runs and becomes the holder", "db-1", &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: at(0)}),
 				status(running, handoff.HolderReady, "pod db-1 is the holder with epoch 2", "db-1", &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: at(0), Ready: at(time.Minute)}),
@@ -131,7 +131,7 @@ func TestAnnounce(t *testing.T) {
 				"Normal HandoffCompleted pod db-1 is the holder with epoch 2: cause Adopted, duration 1m0s",
 			},
 		},
-		"a person says that the node is off": {
+		"a person states that the node is off": {
 			[]v1.StatefulSingletonStatus{
 				status(transitioning, handoff.HolderStopping, stops, "db-1", first, "db-2"),
 				status(transitioning, handoff.Released, released.Message, "db-2", &outOfService),
@@ -141,30 +141,30 @@ func TestAnnounce(t *testing.T) {
 				"Warning NodeOutOfService pod db-1 counts as terminated: its node does not answer and has the taint node.kubernetes.io/out-of-service, with which a person states that the node is off",
 			},
 		},
-		"a rollout that is undone": {
+		"a rollout is rolled back": {
 			[]v1.StatefulSingletonStatus{status(transitioning, handoff.StandbyNotWarm, stays, "db-1", first, "db-2"), holds},
 			[]string{"Normal HolderReady pod db-1 is the holder with epoch 1"},
 		},
-		"a holder that never got Ready is followed": {
+		"a standby replaces a holder that was never Ready": {
 			[]v1.StatefulSingletonStatus{
 				waits, status(transitioning, handoff.StandbyNotWarm, stays, "db-2", &rollout, "db-3"),
 				status(transitioning, handoff.Released, "pod db-3 is released with epoch 2", "db-3", &followed),
 			},
 			[]string{"Normal StandbyNotWarm " + stays, "Normal HandoffStarted handoff from pod db-2 to pod db-3, cause Rollout: pod db-3 is released with epoch 2"},
 		},
-		"the next rollout has begun when the holder gets Ready": {
+		"the next rollout begins before the holder is Ready": {
 			[]v1.StatefulSingletonStatus{released, status(transitioning, handoff.Retiring, "pod db-3 is warm", "db-2", &ready, "db-3")},
 			[]string{wantRolledOver, "Normal HandoffStarted handoff from pod db-2 to pod db-3", "Normal Retiring pod db-3 is warm"},
 		},
-		"several run, and nothing can begin": {
+		"several pods run, and no handoff can begin": {
 			[]v1.StatefulSingletonStatus{holds, status(failed, handoff.SeveralRun, "pod db-2 is not held", "db-1", first), holds},
 			[]string{"Warning SeveralRun pod db-2 is not held", "Normal HolderReady pod db-1 is the holder with epoch 1"},
 		},
-		"a holder that crashes": {
+		"the holder crashes": {
 			[]v1.StatefulSingletonStatus{holds, status(running, handoff.HolderNotReady, "pod db-1 is the holder and is not Ready", "db-1", first), holds},
 			[]string{"Warning HolderNotReady pod db-1 is the holder and is not Ready", "Normal HolderReady pod db-1 is the holder with epoch 1"},
 		},
-		"the same with another message": {
+		"only the message changes": {
 			[]v1.StatefulSingletonStatus{waits, status(transitioning, handoff.Starting, "another", "db-2", &rollout)}, nil,
 		},
 	} {

@@ -49,10 +49,10 @@ func TestCacheIsBounded(t *testing.T) {
 			}
 			_, isBudget := out.(*policyv1.PodDisruptionBudget)
 			if size > 1000 || len(kept.GetManagedFields()) > 0 || !isBudget && (kept.GetAnnotations()["short"] != "x" || kept.GetAnnotations()[v1.HandoverAnnotation] == "") {
-				t.Errorf("of %T it keeps annotations of %d bytes, %d managed fields and %d annotations", out, size, len(kept.GetManagedFields()), len(kept.GetAnnotations()))
+				t.Errorf("of %T, the cache keeps annotations of %d bytes, %d managed fields and %d annotations", out, size, len(kept.GetManagedFields()), len(kept.GetAnnotations()))
 			}
 			if isBudget && (out.(*policyv1.PodDisruptionBudget).Spec.Selector == nil) != (i == 0) {
-				t.Errorf("budget %d: selector kept: %t, want that of a short one alone", i, i == 0)
+				t.Errorf("budget %d: selector kept: %t, want only the short selector", i, i == 0)
 			}
 		}
 	}

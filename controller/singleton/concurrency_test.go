@@ -60,12 +60,12 @@ func (w *world) holdUp(name string, which func(write) bool, changes ...func(cont
 		result, err := slow.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.key(name)})
 		answers <- answer{result, err}
 	}()
-	w.Eventually(reached).Should(BeClosed(), "the controller comes to the write that the test waits for")
+	w.Eventually(reached).Should(BeClosed(), "the controller is about to send the write that the test waits for")
 	return func() (ctrl.Result, error) {
 		w.t.Helper()
 		resume()
 		var got answer
-		w.Eventually(answers).Should(Receive(&got), "the controller goes on")
+		w.Eventually(answers).Should(Receive(&got), "the controller continues")
 		return got.result, got.err
 	}
 }
@@ -109,7 +109,7 @@ func TestStaleReconciler(t *testing.T) {
 	result, err := proceed()
 
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it decides anew")
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "the controller decides again")
 	w.Expect(w.holder()).To(Equal("b"))
 	w.Expect([]*corev1.Pod{w.pod("a"), w.pod("b")}).To(Equal(before), "pods after a lost compare-and-swap")
 	w.Expect(signalled(w.pod("a"))).To(BeFalse())
@@ -121,8 +121,8 @@ func TestStaleReconciler(t *testing.T) {
 // API server rejects the late signal.
 func TestLateSignal(t *testing.T) {
 	tests := map[string]func(w *world, a *corev1.Pod){
-		"the pod's deletion was asked for": func(w *world, a *corev1.Pod) { w.ask(a) },
-		"the singleton was made anew, and has no record": func(w *world, _ *corev1.Pod) {
+		"the deletion of the pod was requested": func(w *world, a *corev1.Pod) { w.ask(a) },
+		"the singleton was recreated and has no record": func(w *world, _ *corev1.Pod) {
 			w.removeSingleton()
 			w.createSingleton()
 		},
@@ -161,7 +161,7 @@ func TestLateProtect(t *testing.T) {
 		wantAtOnce bool
 	}{
 		"held": {pod: func(w *world) *corev1.Pod { return w.warmPod("db-1", withCommand) }, wantAtOnce: true},
-		"runs": {pod: func(w *world) *corev1.Pod {
+		"running": {pod: func(w *world) *corev1.Pod {
 			pod := w.bare("db-1")
 			w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
 			w.report(pod, ready)
@@ -219,7 +219,7 @@ func (r *between) List(ctx context.Context, list client.ObjectList, options ...c
 // Another singleton selects the same pods. Its delayed controller releases a pod, and the other singleton is deleted,
 // while this controller reads. This controller sees the released pod or the other singleton, and releases no second
 // pod.
-func TestOtherGoesMeanwhile(t *testing.T) {
+func TestOtherSingletonIsDeletedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	other := w.createSingleton(func(s *v1.StatefulSingleton) { s.Name = "other" })
 	theirs := inject(w.bare("theirs", withCommand), w.key("other"))
@@ -256,11 +256,11 @@ func TestCrash(t *testing.T) {
 		wantRecorded  bool
 		wantSignalled bool
 	}{
-		"before the finalizer":         {writes: 0},
-		"before the record":            {writes: 1},
-		"before the barrier is opened": {writes: 2, wantRecorded: true},
-		"before the signal":            {writes: 3, wantRecorded: true},
-		"before the old pod is let go": {writes: 4, wantRecorded: true, wantSignalled: true},
+		"before the finalizer":                           {writes: 0},
+		"before the record":                              {writes: 1},
+		"before the barrier is opened":                   {writes: 2, wantRecorded: true},
+		"before the signal":                              {writes: 3, wantRecorded: true},
+		"before the finalizer of the old pod is removed": {writes: 4, wantRecorded: true, wantSignalled: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestCrash(t *testing.T) {
 			var configMap corev1.ConfigMap
 			w.Expect(c.Get(t.Context(), w.key(barrierOf(second)), &configMap)).To(Succeed())
 			w.Expect(configMap.Data).To(HaveKeyWithValue(signal.EpochKey, "2"))
-			w.Expect(hasFinalizer(w.pod(first.Name))).To(BeFalse(), "db-1 is let go")
+			w.Expect(hasFinalizer(w.pod(first.Name))).To(BeFalse(), "the finalizer of db-1 is removed")
 			w.Expect(journal.wantOneAtATime()).To(Equal(2))
 		})
 	}

@@ -30,7 +30,7 @@ func conflictingClient(denies *bool) client.Client {
 
 // A conflict is retried at once, because another writer was faster. Repeated conflicts are retried with backoff, and
 // then reported like other errors.
-func TestConflictThatNeverEnds(t *testing.T) {
+func TestRepeatedConflicts(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
 	w.createSingleton()

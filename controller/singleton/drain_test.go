@@ -70,7 +70,7 @@ func (w *world) replaces(d *appsv1.Deployment) func() string {
 	}
 }
 
-// takeOver ends the holder, which was asked to stop, and makes the next pod serve.
+// takeOver ends the terminating holder, and makes the next pod serve.
 func (w *world) takeOver(first, second *corev1.Pod) {
 	w.t.Helper()
 	w.ask(first)
@@ -92,7 +92,7 @@ func TestWarmDrain(t *testing.T) {
 
 	w.Eventually(w.budget).ShouldNot(BeNil())
 	budget := w.budget()
-	w.Expect(metav1.IsControlledBy(budget, s)).To(BeTrue(), "it goes with its singleton")
+	w.Expect(metav1.IsControlledBy(budget, s)).To(BeTrue(), "the singleton owns the budget")
 	w.Expect(budget.Labels).To(Equal(map[string]string{v1.SingletonLabel: singletonName, policies.ManagedByLabel: policies.ManagedBy}), "by which manager uninstall finds it")
 	w.Expect(budget.Spec).To(Equal(policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable: new(intstr.FromInt32(0)), UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
@@ -326,7 +326,7 @@ func TestBudgetIsRefused(t *testing.T) {
 }
 
 // In a terminating namespace, the controller creates no budget and reports no error.
-func TestNoBudgetInANamespaceThatGoes(t *testing.T) {
+func TestNoBudgetInTerminatingNamespace(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	r := newReconciler(controllerClient, controllerClient, w.clock)
@@ -349,12 +349,12 @@ func (w *world) readiness(node *corev1.Node, ready corev1.ConditionStatus) {
 
 // A standby is not warm while its node does not answer. Node events update the status, because the next requeue is
 // minutes later.
-func TestStandbyOnSilentNode(t *testing.T) {
+func TestStandbyOnUnreachableNode(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.startManager()
 	w.createSingleton()
-	w.installed("Injected") // else each look at the injection would be one at the node
+	w.installed("Injected") // otherwise each check of the injection would also read the node
 	d, node := w.deployment(), w.node()
 	d.Spec.Replicas = new(int32(2))
 	w.Expect(c.Update(t.Context(), d)).To(Succeed())
@@ -374,7 +374,7 @@ func TestStandbyOnSilentNode(t *testing.T) {
 }
 
 // A rollout waits while the node of the new pod does not answer, and continues after the node is Ready.
-func TestRolloutToSilentNode(t *testing.T) {
+func TestRolloutToUnreachableNode(t *testing.T) {
 	w := newWorld(t)
 	w.startManager()
 	w.createSingleton()
@@ -417,11 +417,11 @@ func TestBudgetInAnOldCache(t *testing.T) {
 		// wantGone is true if no budget must exist. Otherwise the budget must be unchanged.
 		wantGone bool
 	}{
-		"it is there already": {
+		"the budget exists": {
 			change: func(*world, *policyv1.PodDisruptionBudget) {},
 			known:  func(policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget { return nil },
 		},
-		"it is gone already": {
+		"the budget is deleted": {
 			change: func(w *world, budget *policyv1.PodDisruptionBudget) {
 				w.Expect(c.Delete(w.t.Context(), budget)).To(Succeed())
 				w.Expect(c.Patch(w.t.Context(), w.singleton(), client.RawPatch("application/merge-patch+json", []byte(evict)))).To(Succeed())
@@ -431,7 +431,7 @@ func TestBudgetInAnOldCache(t *testing.T) {
 			},
 			wantGone: true,
 		},
-		"it was created anew": {
+		"the budget was recreated": {
 			change: func(*world, *policyv1.PodDisruptionBudget) {},
 			known: func(b policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget {
 				b.UID, b.Spec.MaxUnavailable = "before", nil

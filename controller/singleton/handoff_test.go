@@ -42,13 +42,13 @@ func TestFirstRelease(t *testing.T) {
 
 			w.report(pod, held)
 			w.Eventually(w.holder).Should(Equal("db-1"))
-			moments := []moment{
+			steps := []writeStep{
 				{"the record names db-1", recordIs("db-1", 1)},
 			}
 			if configMap := barrierOf(pod); configMap != "" {
-				moments = append(moments, moment{"its barrier is opened", configMapIs(configMap)})
+				steps = append(steps, writeStep{"the barrier is opened", configMapIs(configMap)})
 			}
-			journal.wantOrder(append(moments, moment{"db-1 is signalled", podIs("db-1", signalled)})...)
+			journal.wantOrder(append(steps, writeStep{"db-1 is signalled", podIs("db-1", signalled)})...)
 			wantReleased(w, "db-1", 1)
 
 			w.serve(pod)
@@ -82,7 +82,7 @@ func wantReleased(w *world, name string, epoch int64) {
 	given, err := signal.Parse([]byte(pod.Annotations[signal.Annotation]))
 	w.Expect(err).NotTo(HaveOccurred())
 	if given.UID != string(pod.UID) || given.Epoch != epoch || given.Time.IsZero() {
-		w.t.Errorf("pod %s of uid %s bears signal %s, want one of its own with epoch %d and a time", name, pod.UID, given, epoch)
+		w.t.Errorf("pod %s of uid %s has signal %s, want its own signal with epoch %d and a time", name, pod.UID, given, epoch)
 	}
 	w.Expect(hasFinalizer(pod)).To(BeTrue(), "finalizer of pod %s", name)
 	w.Expect(pod.Labels).To(HaveKeyWithValue(v1.RoleLabel, v1.RoleActive))
@@ -115,7 +115,7 @@ func wantTransition(t *testing.T, s *v1.StatefulSingleton, want v1.Transition) {
 	if want.Proof == "" {
 		recorded = slices.Delete(recorded, 1, 2)
 		if got.Terminated != nil || got.GapMilliseconds != nil {
-			t.Errorf("lastTransition has a gap though nobody held before: terminated %s", got.Terminated)
+			t.Errorf("lastTransition has a gap although there was no holder before: terminated %s", got.Terminated)
 		}
 	} else if got.GapMilliseconds == nil || *got.GapMilliseconds < 0 {
 		t.Errorf("gapMilliseconds is missing or negative")
@@ -152,15 +152,15 @@ func TestRollout(t *testing.T) {
 	w.report(first, ended)
 	w.Eventually(w.holder).Should(Equal("db-2"))
 	journal.wantOrder(
-		moment{"db-2 is warm", podIs("db-2", func(p *corev1.Pod) bool {
+		writeStep{"db-2 is warm", podIs("db-2", func(p *corev1.Pod) bool {
 			return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Waiting.Reason == "CreateContainerConfigError"
 		})},
-		moment{"db-1 is retired", scaledToZero(old.Name)},
-		moment{"db-1 has ended", podIs("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
-		moment{"the record names db-2", recordIs("db-2", 2)},
-		moment{"the barrier of db-2 is opened", configMapIs(barrierOf(second))},
-		moment{"db-2 is signalled", podIs("db-2", signalled)},
-		moment{"db-1 is let go", podIs("db-1", func(p *corev1.Pod) bool {
+		writeStep{"the ReplicaSet of db-1 is scaled to zero", scaledToZero(old.Name)},
+		writeStep{"db-1 has terminated", podIs("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
+		writeStep{"the record names db-2", recordIs("db-2", 2)},
+		writeStep{"the barrier of db-2 is opened", configMapIs(barrierOf(second))},
+		writeStep{"db-2 is signalled", podIs("db-2", signalled)},
+		writeStep{"the finalizer of db-1 is removed", podIs("db-1", func(p *corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodSucceeded && !hasFinalizer(p) && p.Labels[v1.RoleLabel] == "" && p.Annotations[signal.Annotation] == ""
 		})},
 	)
@@ -228,7 +228,7 @@ statefulsingleton_singletons{phase="Transitioning"} 0
 		t.Errorf("handoffs by cause and proof (-want +got):\n%s", diff)
 	}
 	if gaps, durations := observed["statefulsingleton_handoff_gap_seconds"], observed["statefulsingleton_handoff_seconds"]; gaps != 1 || durations != 2 {
-		t.Errorf("observed %d gaps and %d durations, want 1 and 2: nobody held before the first pod", gaps, durations)
+		t.Errorf("observed %d gaps and %d durations, want 1 and 2: there was no holder before the first pod", gaps, durations)
 	}
 	if diff := cmp.Diff(map[string]bool{"cause": true, "proof": true, "phase": true, "namespace": true, "type": true, "status": true, "reason": true}, labels); diff != "" {
 		t.Errorf("labels, which must name no object but the namespace (-want +got):\n%s", diff)
@@ -253,10 +253,10 @@ func TestForcedDeletion(t *testing.T) {
 	w.report(first, ended)
 	w.Eventually(w.holder).Should(Equal("db-2"))
 	journal.wantOrder(
-		moment{"db-1 has ended", podIs("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
-		moment{"the record names db-2", recordIs("db-2", 2)},
-		moment{"db-2 is signalled", podIs("db-2", signalled)},
-		moment{"db-1 is gone", podGone("db-1")},
+		writeStep{"db-1 has terminated", podIs("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
+		writeStep{"the record names db-2", recordIs("db-2", 2)},
+		writeStep{"db-2 is signalled", podIs("db-2", signalled)},
+		writeStep{"db-1 is removed", podGone("db-1")},
 	)
 	journal.wantOneAtATime()
 }
@@ -285,7 +285,7 @@ func TestAttestation(t *testing.T) {
 	w.serve(second)
 	wantTransition(t, w.singleton(), v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofAttested})
 	w.Expect(w.wantEvent(corev1.EventTypeWarning, "Attested").Note).To(Equal("pod db-1 counts as terminated: a person attested it"))
-	w.Eventually(func() map[string]string { return w.singleton().Annotations }).ShouldNot(HaveKey(v1.AttestAnnotation), "the word is spent")
+	w.Eventually(func() map[string]string { return w.singleton().Annotations }).ShouldNot(HaveKey(v1.AttestAnnotation), "the attestation is used")
 
 	// An attestation that is not valid now is removed.
 	patch = `{"metadata":{"annotations":{"` + v1.AttestAnnotation + `":"` + string(second.UID) + `"}}}`
@@ -376,7 +376,7 @@ func TestOverlap(t *testing.T) {
 
 // Two singletons select the same pod, and the singleton that holds it is deleted. The pod always keeps a finalizer, and
 // then belongs to the other singleton.
-func TestOverlapGoes(t *testing.T) {
+func TestOverlapEnds(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
 	w.startManager()
@@ -391,7 +391,7 @@ func TestOverlapGoes(t *testing.T) {
 
 	w.Expect(c.Delete(t.Context(), holding)).To(Succeed())
 	w.Eventually(func() string { return string(status().ActivePodUID) }).Should(Equal(string(pod.UID)))
-	journal.wantOrder(moment{"db-1 is the other's", podIs("db-1", func(p *corev1.Pod) bool { return p.Labels[v1.SingletonLabel] == "other" })})
+	journal.wantOrder(writeStep{"db-1 belongs to the other singleton", podIs("db-1", func(p *corev1.Pod) bool { return p.Labels[v1.SingletonLabel] == "other" })})
 	journal.wantKept("db-1")
 	w.Expect(journal.wantOneAtATime()).To(Equal(1))
 }

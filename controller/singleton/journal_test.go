@@ -72,17 +72,17 @@ func (j *journal) sorted() []entry {
 	return slices.SortedFunc(slices.Values(j.entries), func(a, b entry) int { return cmp.Compare(a.version, b.version) })
 }
 
-// moment is the first write for which is returns true.
-type moment struct {
+// writeStep is the first write for which is returns true.
+type writeStep struct {
 	what string
 	is   func(entry) bool
 }
 
-// wantOrder waits for all moments, and checks their order.
-func (j *journal) wantOrder(moments ...moment) {
+// wantOrder waits for all of the writes, and checks their order.
+func (j *journal) wantOrder(steps ...writeStep) {
 	j.w.t.Helper()
-	versions := make([]uint64, len(moments))
-	for i, m := range moments {
+	versions := make([]uint64, len(steps))
+	for i, m := range steps {
 		j.w.Eventually(func() bool {
 			for _, e := range j.sorted() {
 				if m.is(e) {
@@ -97,7 +97,7 @@ func (j *journal) wantOrder(moments ...moment) {
 		return
 	}
 	var came []string
-	for i, m := range moments {
+	for i, m := range steps {
 		came = append(came, fmt.Sprintf("%d\t%s", versions[i], m.what))
 	}
 	j.w.t.Errorf("written in the wrong order:\n%s", strings.Join(came, "\n"))
@@ -121,10 +121,10 @@ func (j *journal) wantOneAtATime() (released int) {
 		}
 		live[pod.Name] = true
 		if len(live) > 1 {
-			j.w.t.Fatalf("two pods bear a signal at resourceVersion %d: %v", e.version, live)
+			j.w.t.Fatalf("two pods have a signal at resourceVersion %d: %v", e.version, live)
 		}
 		if other, given := podOfEpoch[s.Epoch]; given && other != pod.Name {
-			j.w.t.Fatalf("epoch %d was given to pod %s and to pod %s", s.Epoch, other, pod.Name)
+			j.w.t.Fatalf("epoch %d belongs to pod %s and to pod %s", s.Epoch, other, pod.Name)
 		}
 		podOfEpoch[s.Epoch] = pod.Name
 	}

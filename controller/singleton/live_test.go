@@ -95,7 +95,7 @@ func TestProofsRestOnLiveReads(t *testing.T) {
 		{"the next pod is released", func() { w.report(first, ended) },
 			[]string{"get nodes/" + nodeName, "get replicasets/db-1", "get replicasets/db-2", "get deployments/db"},
 			[]string{"records the holder", "opens the barrier", "signals the pod", "lets go of the pod"}},
-		{"the singleton goes", func() {
+		{"the singleton is deleted", func() {
 			w.report(second, ready)
 			w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
 		}, nil, []string{"lets go of the pod"}},
@@ -181,7 +181,7 @@ func TestHolderWithoutLabels(t *testing.T) {
 }
 
 // A running pod that has the label of the singleton but is no longer selected blocks the release of another pod.
-func TestRunnerWithoutSelectedLabels(t *testing.T) {
+func TestRunningPodWithoutSelectedLabels(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	r := newReconciler(controllerClient, controllerClient, w.clock)

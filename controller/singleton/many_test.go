@@ -96,7 +96,7 @@ func TestTooManyPods(t *testing.T) {
 	sent.taken()
 	var result ctrl.Result
 	total, _ := allocated(func() { result = w.reconcile(r) })
-	t.Logf("a reconcile of %d pods, of %d MiB, allocates %d MiB in all", observe.MaxPods+1, mebibytes, total)
+	t.Logf("a reconcile of %d pods, of %d MiB, allocates a total of %d MiB", observe.MaxPods+1, mebibytes, total)
 	var whole, largest int
 	for _, s := range sent.taken() {
 		w.Expect(restsOnProof(s)).To(Or(BeEmpty(), Equal("records the holder")), "it writes no pod: %s", s)

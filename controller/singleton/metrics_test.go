@@ -140,7 +140,7 @@ func enumOfTransition(t *testing.T, field string) (values []string) {
 		values = append(values, text)
 	}
 	if len(values) == 0 {
-		t.Fatalf("the definition has no values for status.lastTransition.%s: look where they went", field)
+		t.Fatalf("the definition has no values for status.lastTransition.%s", field)
 	}
 	return values
 }

@@ -22,20 +22,20 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// turn is the priority with which a singleton is reconciled.
-type turn string
+// urgency is how soon a singleton is reconciled.
+type urgency string
 
 const (
-	first turn = "first"
-	now   turn = "now"
-	later turn = "later"
-	never turn = "later than anybody should wait"
+	first urgency = "first"
+	now   urgency = "now"
+	later urgency = "later"
+	never urgency = "too late"
 )
 
 // order is a queue that records the priority of each singleton.
 type order struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
-	of map[string]turn
+	of map[string]urgency
 }
 
 func (o order) AddWithOpts(options priorityqueue.AddOpts, requests ...reconcile.Request) {
@@ -54,7 +54,7 @@ func (o order) AddWithOpts(options priorityqueue.AddOpts, requests ...reconcile.
 }
 
 // Events of a standby can wait while the holder is healthy or another standby is warm. Events that may
-// report the end of the holder, or that come while no pod holds, have priority over all others.
+// report the termination of the holder, or that come while there is no holder, have priority over all others.
 func TestPodEvents(t *testing.T) {
 	pod := func(name string, changes ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
 		m := observe.PodMetadata()
@@ -83,32 +83,32 @@ func TestPodEvents(t *testing.T) {
 		noRecord bool
 		// protected is the name of a standby that has the finalizer.
 		protected string
-		// protectedGoes is true if another standby with the finalizer is terminating.
-		protectedGoes bool
-		event         any
-		want          turn
+		// protectedTerminating is true if another standby with the finalizer is terminating.
+		protectedTerminating bool
+		event                any
+		want                 urgency
 	}{
-		"a standby comes":                                {holder: pod("db-1"), event: created(pod("db-2")), want: later},
-		"a standby changes":                              {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), want: later},
-		"a standby goes":                                 {holder: pod("db-1"), event: updated(pod("db-2", going), pod("db-2", going)), want: later},
-		"a standby is gone":                              {holder: pod("db-1"), event: deleted(pod("db-2", going)), want: later},
-		"a standby changes while the holder goes":        {holder: pod("db-1", going), event: updated(pod("db-2"), pod("db-2")), want: first},
-		"a standby changes after the holder":             {event: updated(pod("db-2"), pod("db-2")), want: first},
-		"a standby comes while one is warm":              {holder: pod("db-1", going), protected: "db-3", event: created(pod("db-2")), want: later},
-		"the warm standby changes itself":                {holder: pod("db-1", going), protected: "db-2", event: updated(pod("db-2", protected), pod("db-2", protected)), want: first},
-		"another pod has the holder's name":              {holder: pod("db-1", another), event: updated(pod("db-2"), pod("db-2")), want: first},
-		"a standby changes while one that was warm goes": {holder: pod("db-1", going), protectedGoes: true, event: updated(pod("db-2"), pod("db-2")), want: first},
-		"nobody holds":                                   {noRecord: true, event: updated(pod("db-2"), pod("db-2")), want: first},
-		"nobody holds, and one was protected":            {noRecord: true, protected: "db-3", event: updated(pod("db-2"), pod("db-2")), want: first},
-		"the holder changes":                             {holder: pod("db-1"), event: updated(pod("db-1"), pod("db-1")), want: now},
-		"the holder was just released":                   {holder: pod("db-1", released), event: updated(pod("db-1"), pod("db-1", released)), want: later},
-		"the holder changes after its release":           {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released)), want: now},
-		"the holder was just asked to stop":              {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), want: later},
-		"the holder goes":                                {holder: pod("db-1", going), protected: "db-3", event: updated(pod("db-1", going), pod("db-1", going)), want: first},
-		"the holder is gone":                             {protected: "db-3", event: deleted(pod("db-1", going)), want: first},
-		"the holder is let go of":                        {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},
-		"the holder is gone, as it was let go of":        {event: deleted(pod("db-1", free)), want: later},
-		"a pod of a singleton that is not there":         {holder: pod("db-1"), event: created(pod("db-2", other)), want: now},
+		"a standby is created":                                  {holder: pod("db-1"), event: created(pod("db-2")), want: later},
+		"a standby changes":                                     {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), want: later},
+		"a standby is terminating":                              {holder: pod("db-1"), event: updated(pod("db-2", going), pod("db-2", going)), want: later},
+		"a standby is removed":                                  {holder: pod("db-1"), event: deleted(pod("db-2", going)), want: later},
+		"a standby changes while the holder is terminating":     {holder: pod("db-1", going), event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby changes after the holder is removed":         {event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby is created while another standby is warm":    {holder: pod("db-1", going), protected: "db-3", event: created(pod("db-2")), want: later},
+		"the warm standby changes":                              {holder: pod("db-1", going), protected: "db-2", event: updated(pod("db-2", protected), pod("db-2", protected)), want: first},
+		"another pod has the holder's name":                     {holder: pod("db-1", another), event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby changes while a warm standby is terminating": {holder: pod("db-1", going), protectedTerminating: true, event: updated(pod("db-2"), pod("db-2")), want: first},
+		"there is no holder":                                    {noRecord: true, event: updated(pod("db-2"), pod("db-2")), want: first},
+		"there is no holder, and a standby has the finalizer":   {noRecord: true, protected: "db-3", event: updated(pod("db-2"), pod("db-2")), want: first},
+		"the holder changes":                                    {holder: pod("db-1"), event: updated(pod("db-1"), pod("db-1")), want: now},
+		"the holder was just released":                          {holder: pod("db-1", released), event: updated(pod("db-1"), pod("db-1", released)), want: later},
+		"the holder changes after its release":                  {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released)), want: now},
+		"the deletion of the holder was just requested":         {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), want: later},
+		"the holder is terminating":                             {holder: pod("db-1", going), protected: "db-3", event: updated(pod("db-1", going), pod("db-1", going)), want: first},
+		"the holder is removed":                                 {protected: "db-3", event: deleted(pod("db-1", going)), want: first},
+		"the finalizer of the holder is removed":                {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},
+		"the holder is removed after its finalizer":             {event: deleted(pod("db-1", free)), want: later},
+		"a pod of a singleton that does not exist":              {holder: pod("db-1"), event: created(pod("db-2", other)), want: now},
 	} {
 		t.Run(name, func(t *testing.T) {
 			singleton := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db"}}
@@ -122,7 +122,7 @@ func TestPodEvents(t *testing.T) {
 			if tc.protected != "" {
 				objects = append(objects, &corev1.Pod{ObjectMeta: pod(tc.protected, protected).ObjectMeta})
 			}
-			if tc.protectedGoes {
+			if tc.protectedTerminating {
 				objects = append(objects, &corev1.Pod{ObjectMeta: pod("db-3", going).ObjectMeta})
 			}
 			scheme := runtime.NewScheme()
@@ -133,7 +133,7 @@ func TestPodEvents(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
-			queue := order{of: map[string]turn{}}
+			queue := order{of: map[string]urgency{}}
 			switch e := tc.event.(type) {
 			case event.CreateEvent:
 				r.podEvents().Create(t.Context(), e, queue)
@@ -143,11 +143,11 @@ func TestPodEvents(t *testing.T) {
 				r.podEvents().Delete(t.Context(), e, queue)
 			}
 			if len(queue.of) != 1 {
-				t.Fatalf("enqueued %v, want one", queue.of)
+				t.Fatalf("enqueued %v, want one singleton", queue.of)
 			}
 			for _, got := range queue.of {
 				if got != tc.want {
-					t.Errorf("its turn is %s, want %s", got, tc.want)
+					t.Errorf("the urgency is %s, want %s", got, tc.want)
 				}
 			}
 		})
@@ -163,10 +163,10 @@ func TestPodChangesItsSingleton(t *testing.T) {
 	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).Build()}
 	before, after := observe.PodMetadata(), observe.PodMetadata()
 	before.Labels, after.Labels = map[string]string{v1.SingletonLabel: "db"}, map[string]string{v1.SingletonLabel: "queue"}
-	queue := order{of: map[string]turn{}}
+	queue := order{of: map[string]urgency{}}
 	r.podEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
-	if diff := cmp.Diff(map[string]turn{"db": now, "queue": now}, queue.of); diff != "" {
-		t.Errorf("turns (-want +got):\n%s", diff)
+	if diff := cmp.Diff(map[string]urgency{"db": now, "queue": now}, queue.of); diff != "" {
+		t.Errorf("urgencies (-want +got):\n%s", diff)
 	}
 }
 
@@ -190,8 +190,8 @@ func TestBudgetEvents(t *testing.T) {
 		budget *policyv1.PodDisruptionBudget
 		want   []string
 	}{
-		"its own":       {own, []string{"prod/db"}},
-		"somebody else": {theirs, []string{"prod/db", "prod/queue"}},
+		"the budget of the singleton": {own, []string{"prod/db"}},
+		"another budget":              {theirs, []string{"prod/db", "prod/queue"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

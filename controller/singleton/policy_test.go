@@ -177,10 +177,10 @@ func TestDeletion(t *testing.T) {
 	w.Expect(hasFinalizer(holder)).To(BeFalse())
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
 	journal.wantOrder(
-		moment{"db-1 is let go", podIs("db-1", func(p *corev1.Pod) bool {
+		writeStep{"the finalizer of db-1 is removed", podIs("db-1", func(p *corev1.Pod) bool {
 			return signalled(p) && handoff.IsTrue(p, corev1.PodReady) && !hasFinalizer(p)
 		})},
-		moment{"the singleton is gone", func(e entry) bool { _, ok := e.object.(*v1.StatefulSingleton); return ok && e.deleted }},
+		writeStep{"the singleton is removed", func(e entry) bool { _, ok := e.object.(*v1.StatefulSingleton); return ok && e.deleted }},
 	)
 }
 

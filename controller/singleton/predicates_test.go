@@ -28,22 +28,22 @@ func TestPredicates(t *testing.T) {
 		after *corev1.Node
 		want  bool
 	}{
-		"a cordon": {cordoned, true}, "a taint": {tainted, true}, "nothing": {fine, false}, "an answer": {answers, true},
+		"a cordon": {cordoned, true}, "a taint": {tainted, true}, "no change": {fine, false}, "a Ready node": {answers, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := nodeChanges().Update(event.UpdateEvent{ObjectOld: fine, ObjectNew: test.after}); got != test.want {
-				t.Errorf("it passes: %t, want %t", got, test.want)
+				t.Errorf("the change passes: %t, want %t", got, test.want)
 			}
 			if got := nodeChanges().Update(event.UpdateEvent{ObjectOld: test.after, ObjectNew: fine}); got != test.want {
-				t.Errorf("its end passes: %t, want %t", got, test.want)
+				t.Errorf("the opposite change passes: %t, want %t", got, test.want)
 			}
 		})
 	}
 	neighbour := &v1.StatefulSingleton{}
 	if !createdOrDeleted().Create(event.CreateEvent{Object: neighbour}) || !createdOrDeleted().Delete(event.DeleteEvent{Object: neighbour}) {
-		t.Error("a singleton comes or goes, and its neighbours are not told")
+		t.Error("the creation or deletion of a singleton does not pass")
 	}
 	if createdOrDeleted().Update(event.UpdateEvent{ObjectOld: neighbour, ObjectNew: neighbour}) {
-		t.Error("a singleton changes, and its neighbours are told")
+		t.Error("the change of a singleton passes")
 	}
 }

@@ -137,7 +137,7 @@ const theirFinalizer = "example.com/theirs"
 // A pod's deletion is requested after the controller read the pod and before the controller removes the finalizer. The
 // finalizer stays until the kubelet reports the termination. Without the finalizer, a forced deletion could remove the
 // object while processes run.
-func TestPodStopsDuringDeletion(t *testing.T) {
+func TestPodTerminatesDuringDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	fresh := newReconciler(controllerClient, controllerClient, w.clock)
@@ -185,7 +185,7 @@ func TestHolderRemovedDuringDeletion(t *testing.T) {
 
 // A new singleton adopts a pod after the controller found no singleton. The pod then ends. The pod keeps its finalizer
 // until the new record names another holder, because only the object proves the termination.
-func TestSingletonComesAnewBeforeOrphansGo(t *testing.T) {
+func TestSingletonIsRecreatedBeforeOrphansAreFinalized(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
 	w.createSingleton()
@@ -256,7 +256,7 @@ func TestFinalizerOfOthersStays(t *testing.T) {
 }
 
 // While a deleted singleton waits for a pod, the status and one event say so. The controller writes both only once.
-func TestDeletionSaysOnceWhatItWaitsFor(t *testing.T) {
+func TestDeletionReportsOnceWhatItWaitsFor(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	fresh := newReconciler(controllerClient, controllerClient, w.clock)
@@ -270,10 +270,10 @@ func TestDeletionSaysOnceWhatItWaitsFor(t *testing.T) {
 
 	result := w.reconcile(fresh)
 	w.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", 5*time.Second)), "a taint of the node is no event of the pod")
-	told := w.singleton()
-	w.Expect(told.Status.Message).To(HavePrefix("the StatefulSingleton is removed once pod db-1 has terminated"))
+	reported := w.singleton()
+	w.Expect(reported.Status.Message).To(HavePrefix("the StatefulSingleton is removed once pod db-1 has terminated"))
 	w.reconcile(fresh)
-	w.Expect(w.singleton().ResourceVersion).To(Equal(told.ResourceVersion))
+	w.Expect(w.singleton().ResourceVersion).To(Equal(reported.ResourceVersion))
 	wantEvent := Receive(HavePrefix("Normal StillStopping the StatefulSingleton is removed once pod db-1 has terminated"))
 	w.Expect(recorder.Events).To(wantEvent)
 	w.Expect(recorder.Events).NotTo(wantEvent)
@@ -307,7 +307,7 @@ func TestRefusedPolicyDeletion(t *testing.T) {
 }
 
 // A removed singleton without stuck pods is not requeued.
-func TestNothingIsStuck(t *testing.T) {
+func TestNoPodIsStuck(t *testing.T) {
 	w := newWorld(t)
 	w.warmPod("db-1", withCommand)
 	result := w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
@@ -324,13 +324,13 @@ func (w *world) replaced(pod *corev1.Pod, changes ...func(*corev1.Pod)) *corev1.
 }
 
 // A step has no effect on a new pod with the same name as the pod of the step.
-func TestStepsMeanOnePod(t *testing.T) {
+func TestStepsNameOnePod(t *testing.T) {
 	tests := map[string]struct {
 		// prepare creates a state in which the step is next.
 		prepare func(w *world, fresh func()) (pod *corev1.Pod)
 		step    func(write) bool
 	}{
-		"the finalizer of a pod that runs": {
+		"Protect of a running pod": {
 			prepare: func(w *world, _ func()) *corev1.Pod {
 				pod := w.bare("db-1")
 				w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
@@ -341,7 +341,7 @@ func TestStepsMeanOnePod(t *testing.T) {
 				return sent.of("patch", "db-1") && strings.Contains(sent.data, v1.HandoffFinalizer)
 			},
 		},
-		"the role of a pod that is adopted": {
+		"Protect of an adopted pod": {
 			prepare: func(w *world, _ func()) *corev1.Pod {
 				pod := w.bare("db-1")
 				w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
@@ -350,7 +350,7 @@ func TestStepsMeanOnePod(t *testing.T) {
 			},
 			step: func(sent write) bool { return sent.of("patch", "db-1") && strings.Contains(sent.data, v1.RoleActive) },
 		},
-		"the nudge": {
+		"Nudge": {
 			prepare: func(w *world, fresh func()) *corev1.Pod {
 				pod := w.warmPod("db-1", withCommand)
 				fresh()
@@ -361,7 +361,7 @@ func TestStepsMeanOnePod(t *testing.T) {
 				return sent.of("patch", "db-1") && strings.Contains(sent.data, v1.NudgeAnnotation)
 			},
 		},
-		"the readiness gate": {
+		"MarkReady": {
 			prepare: func(w *world, fresh func()) *corev1.Pod {
 				pod := w.warmPod("db-1", withCommand)
 				fresh()
@@ -373,7 +373,7 @@ func TestStepsMeanOnePod(t *testing.T) {
 			},
 			step: func(sent write) bool { return sent.of("patch/status", "db-1") },
 		},
-		"the release of a dead holder": {
+		"Unprotect of a terminated holder": {
 			prepare: func(w *world, fresh func()) *corev1.Pod {
 				pod := w.warmPod("db-1", withCommand)
 				fresh()
@@ -406,7 +406,7 @@ func TestStepsMeanOnePod(t *testing.T) {
 
 // A delayed controller signals a pod for a singleton that was removed by hand. The new singleton is about to unprotect
 // this pod. The write of the new singleton fails, and no other pod is released.
-func TestReleasedBeforeItIsWrittenOff(t *testing.T) {
+func TestReleasedBeforeUnprotect(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
 	w.createSingleton()
@@ -432,7 +432,7 @@ func TestReleasedBeforeItIsWrittenOff(t *testing.T) {
 }
 
 // The deletion of a standby is requested after the controller read it. The standby does not become the holder.
-func TestStandbyStopsBeforeItIsChosen(t *testing.T) {
+func TestStandbyTerminatesBeforeItIsRecorded(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	fresh := newReconciler(controllerClient, controllerClient, w.clock)
@@ -450,7 +450,7 @@ func TestStandbyStopsBeforeItIsChosen(t *testing.T) {
 
 // If the object of a terminated holder is removed before the controller removes its finalizer, the handoff continues
 // without an error.
-func TestDeadHolderIsGoneBeforeItsRelease(t *testing.T) {
+func TestTerminatedHolderIsRemovedBeforeUnprotect(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	first, _ := w.handoffDue()
@@ -479,13 +479,13 @@ func TestDeploymentChangesBeforeItIsRolled(t *testing.T) {
 		w.Expect(c.Update(t.Context(), d)).To(Succeed())
 	})
 	result := w.reconcile(newReconciler(slow, controllerClient, w.clock))
-	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "the controller decides anew")
+	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "the controller decides again")
 	w.Expect(w.replaces(d)()).To(BeEmpty())
 	w.Expect(d.Generation).To(Equal(int64(2)))
 }
 
 // A person attests another pod while the controller removes an attestation. The new attestation stays.
-func TestAttestedAgainMeanwhile(t *testing.T) {
+func TestNewAttestationMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	fresh := newReconciler(controllerClient, controllerClient, w.clock)

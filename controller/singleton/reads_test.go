@@ -70,7 +70,7 @@ func TestReads(t *testing.T) {
 		{"the first pod is released", func() {}, map[string]int{
 			"get *v1.StatefulSingleton": 1, "list *v1.PodList": 2, "list *v1.StatefulSingletonList": 1,
 		}},
-		{"it holds, alone", func() { w.report(first, ready) }, map[string]int{
+		{"the pod is Ready, and no other pod exists", func() { w.report(first, ready) }, map[string]int{
 			"get *v1.StatefulSingleton": 1, "list *v1.PodList": 1, "get *v1.ReplicaSet": 1, "get *v1.Deployment": 1,
 		}},
 		{"another pod warms up", func() {
@@ -79,12 +79,12 @@ func TestReads(t *testing.T) {
 		}, map[string]int{
 			"get *v1.StatefulSingleton": 1, "list *v1.PodList": 1, "get *v1.ReplicaSet": 2, "get *v1.Deployment": 1,
 		}},
-		{"a pod comes that the selector does not pick", func() {
+		{"a pod is created that the selector does not match", func() {
 			w.createPod("db-0", func(p *corev1.Pod) { p.Labels["app"] = "other" })
 		}, map[string]int{
 			"get *v1.StatefulSingleton": 1, "list *v1.PodList": 2, "get *v1.ReplicaSet": 2, "get *v1.Deployment": 1,
 		}},
-		{"the holder stops", func() { w.ask(first) }, map[string]int{
+		{"the holder is terminating", func() { w.ask(first) }, map[string]int{
 			"get *v1.StatefulSingleton": 1, "list *v1.PodList": 2, "list *v1.StatefulSingletonList": 1,
 			"get *v1.Node": 1, "get *v1.ReplicaSet": 2, "get *v1.Deployment": 1,
 		}},
@@ -105,8 +105,8 @@ func TestReads(t *testing.T) {
 	w.Expect(w.holder()).To(Equal("db-2"))
 }
 
-// While another pod holds, the controller does not reconcile for each status change of a standby.
-func TestStandbyIsLookedAtSeldom(t *testing.T) {
+// While another pod is the holder, the controller does not reconcile for each status change of a standby.
+func TestStandbyCausesFewReconciles(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	live := w.countReads()
@@ -129,6 +129,6 @@ func TestStandbyIsLookedAtSeldom(t *testing.T) {
 	w.Eventually(func() bool { return hasFinalizer(w.pod("db-2")) }).Should(BeTrue())
 	most := 3 + int(time.Since(began)/time.Second)
 	if looks := live.taken()["get *v1.StatefulSingleton"]; looks > most {
-		t.Errorf("%d looks at %d reports within %s, want at most %d", looks, reports, time.Since(began), most)
+		t.Errorf("%d reconciles for %d reports within %s, want at most %d", looks, reports, time.Since(began), most)
 	}
 }
