@@ -21,7 +21,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// largeServer answers /large with two MiB, and everything else with a few bytes.
+// largeServer starts a server that returns 2 MiB for /large, and a few bytes for other paths.
 func largeServer(t *testing.T) (get func(ctx context.Context, path string) error) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,8 +53,7 @@ func largeServer(t *testing.T) (get func(ctx context.Context, path string) error
 	}
 }
 
-// While one large response is in memory, another one waits, until it is told to stop.
-// Small ones do not wait.
+// While a large response is in memory, another large response waits until its context ends. Small responses do not wait.
 func TestOneLargeResponseAtATime(t *testing.T) {
 	get := largeServer(t)
 	read := func(timeout time.Duration, path string) error {
@@ -70,7 +69,7 @@ func TestOneLargeResponseAtATime(t *testing.T) {
 			return err
 		}
 		if err := read(100*time.Millisecond, "/large"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the second large response gives %v while the first one is in memory, want that it waits", err)
+			t.Errorf("the second large response returns %v while the first response is in memory, want that it waits", err)
 		}
 		return nil
 	})
@@ -82,7 +81,7 @@ func TestOneLargeResponseAtATime(t *testing.T) {
 	}
 }
 
-// Trimming changes no decision, and leaves little of what users can make large.
+// Trimming changes no decision, and shortens all fields that users can make large.
 func TestTrim(t *testing.T) {
 	now := time.Now()
 	long := strings.Repeat("x", 100_000)

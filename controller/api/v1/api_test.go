@@ -23,7 +23,7 @@ import (
 
 const selector = "selector: {matchLabels: {app: db}}\n"
 
-// singletonOf is a StatefulSingleton as a person writes it, which can be invalid.
+// singletonOf returns a StatefulSingleton with the spec in YAML, which may be invalid.
 func singletonOf(t *testing.T, name, spec string) *unstructured.Unstructured {
 	t.Helper()
 	var parsed map[string]any
@@ -55,7 +55,7 @@ func TestDefaults(t *testing.T) {
 		spec string
 		want v1.StatefulSingletonSpec
 	}{
-		"selector alone": {spec: selector, want: asDefault},
+		"only a selector": {spec: selector, want: asDefault},
 		"zero and false are kept": {
 			spec: selector + "terminationGracePeriod: 0\nrespectPodGracePeriod: false",
 			want: with(func(s *v1.StatefulSingletonSpec) {
@@ -179,7 +179,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// labels is a selector of so many labels, whose keys begin with key.
+// labels returns a selector with n labels, whose keys begin with key.
 func labels(n int, key, value string) string {
 	var all []string
 	for i := range n {
@@ -188,8 +188,7 @@ func labels(n int, key, value string) string {
 	return "selector: {matchLabels: {" + strings.Join(all, ", ") + "}}"
 }
 
-// expressions is a selector of so many expressions, each of so many values, whose keys
-// begin with key.
+// expressions returns a selector with n expressions, each with the given number of values. The keys begin with key.
 func expressions(n int, key string, values int, value string) string {
 	var all []string
 	for i := range n {
@@ -210,7 +209,7 @@ func containers(n int) []string {
 	return names
 }
 
-// What is as long and as many as may be is not refused.
+// The API server accepts the greatest numbers and lengths that it allows.
 func TestLimits(t *testing.T) {
 	longKey, longValue := strings.Repeat("a", 316), strings.Repeat("a", 63)
 	for what, spec := range map[string]string{
@@ -232,15 +231,15 @@ func TestUpdates(t *testing.T) {
 		patch       string
 		wantRefused string
 	}{
-		"another value":        {patch: `{"spec":{"selector":{"matchLabels":{"app":"other"}}}}`, wantRefused: immutable},
-		"one more label":       {patch: `{"spec":{"selector":{"matchLabels":{"tier":"gold"}}}}`, wantRefused: immutable},
-		"one more expression":  {patch: `{"spec":{"selector":{"matchExpressions":[{"key":"a","operator":"Exists"}]}}}`, wantRefused: immutable},
-		"emptied":              {patch: `{"spec":{"selector":{"matchLabels":null}}}`, wantRefused: immutable},
-		"something else":       {patch: `{"spec":{"maxTransitionTime":7,"containers":["db"]}}`},
-		"the same once more":   {patch: `{"spec":{"selector":{"matchLabels":{"app":"db"}}}}`},
-		"out of range, later":  {patch: `{"spec":{"maxTransitionTime":9999}}`, wantRefused: "spec.maxTransitionTime is out of range"},
-		"containers cleared":   {patch: `{"spec":{"containers":null}}`},
-		"an annotation on top": {patch: `{"metadata":{"annotations":{"a":"b"}}}`},
+		"another value":       {patch: `{"spec":{"selector":{"matchLabels":{"app":"other"}}}}`, wantRefused: immutable},
+		"one more label":      {patch: `{"spec":{"selector":{"matchLabels":{"tier":"gold"}}}}`, wantRefused: immutable},
+		"one more expression": {patch: `{"spec":{"selector":{"matchExpressions":[{"key":"a","operator":"Exists"}]}}}`, wantRefused: immutable},
+		"no labels":           {patch: `{"spec":{"selector":{"matchLabels":null}}}`, wantRefused: immutable},
+		"other fields":        {patch: `{"spec":{"maxTransitionTime":7,"containers":["db"]}}`},
+		"the same selector":   {patch: `{"spec":{"selector":{"matchLabels":{"app":"db"}}}}`},
+		"out of range":        {patch: `{"spec":{"maxTransitionTime":9999}}`, wantRefused: "spec.maxTransitionTime is out of range"},
+		"containers cleared":  {patch: `{"spec":{"containers":null}}`},
+		"an annotation":       {patch: `{"metadata":{"annotations":{"a":"b"}}}`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -254,7 +253,7 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// Status is written by the controller alone, beside the spec.
+// A write of the status does not change the spec, and a write of the spec does not change the status.
 func TestStatusSubresource(t *testing.T) {
 	o := create(t, "status")
 	o.Status.Phase = v1.PhaseRunning
@@ -294,13 +293,13 @@ func TestTimesKeepMicroseconds(t *testing.T) {
 	}
 }
 
-// What kubectl prints is what the API server answers when asked for a table.
+// The API server returns a table with the columns that kubectl prints.
 func TestTable(t *testing.T) {
 	o := create(t, "table")
 	o.Status = v1.StatefulSingletonStatus{
 		ActivePod: "db-1", Epoch: 3, Phase: v1.PhaseTransitioning, StandbyPods: []string{"db-2", "db-3"},
 		LastTransition: &v1.Transition{Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, GapMilliseconds: new(int64(248))},
-		Message:        "pod db-1 stops",
+		Message:        "pod db-1 is terminating",
 		Conditions: []metav1.Condition{
 			{Type: v1.ConditionPolicyInstalled, Status: metav1.ConditionTrue, Reason: "Installed", LastTransitionTime: metav1.Now()},
 			{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: "HolderStopping", LastTransitionTime: metav1.Now()},
@@ -330,14 +329,14 @@ func TestTable(t *testing.T) {
 	delete(cells, "Age")
 	want := map[string]any{
 		"Name": "table", "Status": "Transitioning", "Ready": "False", "Active Pod": "db-1", "Standby": "db-2", "Epoch": int64(3),
-		"Gap": int64(248), "Proof": "KubeletReported", "Message": "pod db-1 stops",
+		"Gap": int64(248), "Proof": "KubeletReported", "Message": "pod db-1 is terminating",
 	}
 	if diff := cmp.Diff(want, cells); diff != "" {
 		t.Errorf("row of kubectl get stfs -o wide (-want +got):\n%s", diff)
 	}
 }
 
-// kubectl get stfs -A --field-selector status.phase=Failed is whom a person has to look at.
+// kubectl get stfs -A --field-selector status.phase=Failed lists the singletons that need a person.
 func TestSelectedByPhase(t *testing.T) {
 	for name, phase := range map[string]v1.Phase{"selected-failed": v1.PhaseFailed, "selected-running": v1.PhaseRunning} {
 		o := create(t, name)
@@ -381,7 +380,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// create stores a singleton until the end of the test.
+// create creates a singleton in the default namespace.
 func create(t *testing.T, name string) *v1.StatefulSingleton {
 	t.Helper()
 	o := &v1.StatefulSingleton{
@@ -418,9 +417,9 @@ func tableOf(t *testing.T, name string) *metav1.Table {
 func wantRefused(t *testing.T, err error, want string) {
 	t.Helper()
 	if !apierrors.IsInvalid(err) {
-		t.Fatalf("the API server answered %v, want a refusal", err)
+		t.Fatalf("the API server answered %v, want that it rejects the object", err)
 	}
 	if !strings.Contains(err.Error(), want) {
-		t.Errorf("the API server refused it with\n%v\nwant\n%s", err, want)
+		t.Errorf("the API server rejects the object with\n%v\nwant\n%s", err, want)
 	}
 }

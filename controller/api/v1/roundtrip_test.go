@@ -29,17 +29,17 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// seed is the random objects': the same in each run.
+// seed makes the random objects the same in each run.
 const seed = 1
 
-// All values of an object survive JSON, YAML and a deep copy, and read the same without the Go types.
+// All values of an object survive JSON, YAML and a deep copy, and are the same without the Go types.
 func TestRoundTrip(t *testing.T) {
-	alone := runtime.NewScheme()
-	utilruntime.Must(v1.AddToScheme(alone))
-	codecs := serializer.NewCodecFactory(alone)
+	ownScheme := runtime.NewScheme()
+	utilruntime.Must(v1.AddToScheme(ownScheme))
+	codecs := serializer.NewCodecFactory(ownScheme)
 	filler := fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(seed), codecs)
-	roundtrip.RoundTripExternalTypesWithoutProtobuf(t, alone, codecs, filler, nil)
-	roundtrip.RoundtripToUnstructured(t, alone, metafuzzer.Funcs, nil, sets.KeySet(alone.AllKnownTypes()))
+	roundtrip.RoundTripExternalTypesWithoutProtobuf(t, ownScheme, codecs, filler, nil)
+	roundtrip.RoundtripToUnstructured(t, ownScheme, metafuzzer.Funcs, nil, sets.KeySet(ownScheme.AllKnownTypes()))
 
 	for range 100 {
 		var want, got v1.StatefulSingleton
@@ -57,8 +57,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// The API server keeps each field of the Go types, in spec and status: none is
-// missing in the CRD, and pruned.
+// The API server keeps each field of the Go types, in spec and status. It would prune a field that the CRD does not have.
 func TestAPIServerKeepsEveryField(t *testing.T) {
 	filler := fuzzer.FuzzerFor(fuzzer.MergeFuzzerFuncs(metafuzzer.Funcs, validFuncs), rand.NewSource(seed), scheme.Codecs).NilChance(0).NumElements(1, 3)
 	for i := range 30 {
@@ -88,7 +87,7 @@ func TestAPIServerKeepsEveryField(t *testing.T) {
 	}
 }
 
-// validFuncs fill what the CRD restricts, and leave the rest to chance.
+// validFuncs returns functions that fill the fields that the CRD restricts. All other fields are random.
 func validFuncs(serializer.CodecFactory) []any {
 	name := func(r randfill.Continue) string { return fmt.Sprintf("n%d", r.Int31()) }
 	return []any{
@@ -137,8 +136,8 @@ func validFuncs(serializer.CodecFactory) []any {
 	}
 }
 
-// A field that is mistyped is an error where the client asks for it, as kubectl does,
-// and never stored.
+// With strict validation, which kubectl requests, a misspelled field is an error. Without it, the API server drops the
+// field.
 func TestUnknownFieldsAreRefused(t *testing.T) {
 	tests := map[string]struct {
 		path []string
@@ -163,7 +162,7 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 			}
 			err := client.WithFieldValidation(c, "Strict").Create(t.Context(), o.DeepCopy(), client.DryRunAll)
 			if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("the API server answered %v, want a refusal with %s", err, test.want)
+				t.Errorf("the API server answered %v, want an error with %s", err, test.want)
 			}
 			if err := client.WithFieldValidation(c, "Ignore").Create(t.Context(), o, client.DryRunAll); err != nil {
 				t.Fatal(err)
@@ -175,7 +174,7 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 	}
 }
 
-// So is one that is given twice, of which JSON would take the last.
+// With strict validation, a field that occurs twice is an error. JSON would use the last value.
 func TestFieldsGivenTwiceAreRefused(t *testing.T) {
 	const twice = `{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton","metadata":{"name":"twice"},
 		"spec":{"selector":{"matchLabels":{"app":"db","app":"other"}},"maxTransitionTime":1,"maxTransitionTime":2}}`
@@ -189,12 +188,12 @@ func TestFieldsGivenTwiceAreRefused(t *testing.T) {
 		SetHeader("Content-Type", "application/json").Body([]byte(twice)).Do(t.Context()).Error()
 	for _, want := range []string{`duplicate field "spec.selector.matchLabels.app"`, `duplicate field "spec.maxTransitionTime"`} {
 		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want) {
-			t.Errorf("the API server answered %v, want a refusal with %s", err, want)
+			t.Errorf("the API server answered %v, want an error with %s", err, want)
 		}
 	}
 }
 
-// The selector means to the libraries of Kubernetes what it says in JSON.
+// The selector matches the same labels as a metav1.LabelSelector with the same JSON.
 func TestSelectorMeta(t *testing.T) {
 	const text = `{"matchLabels":{"app":"db"},"matchExpressions":[{"key":"tier","operator":"In","values":["gold","silver"]},{"key":"old","operator":"DoesNotExist"}]}`
 	var own v1.LabelSelector

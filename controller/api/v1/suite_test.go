@@ -14,8 +14,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// A real API server with the CRD of the chart: what it takes and refuses is its
-// own word.
+// The tests use a real API server with the CRD of the chart.
 var (
 	config *rest.Config
 	c      client.Client
