@@ -35,9 +35,6 @@ const (
 	startedPatience = 20 * time.Second
 )
 
-// wrapper is the command in front of a wrapped container's own command.
-var wrapper = []string{signal.GatePath, "wrap", "--"}
-
 // barrierName is a Kyverno variable with the name of the ConfigMap for the admission request.
 const barrierName = barrierPrefix + "{{request.uid}}"
 
@@ -103,7 +100,7 @@ var isProbe = fmt.Sprintf("request.object.metadata.annotations.%q == 'true'", pr
 // Conditions on a container, which is the element of a foreach. In JMESPath a missing key is an error, except in a
 // comparison or with "||".
 var (
-	isWrapped   = fmt.Sprintf("(element.command || `[]`)[:%d] == `%s`", len(wrapper), literal(wrapper))
+	isWrapped   = fmt.Sprintf("(element.command || `[]`)[:%d] == `%s`", len(signal.Wrapper), literal(signal.Wrapper))
 	notWrapped  = "!(" + isWrapped + ")"
 	isWrappable = "length(element.command || `[]`) > `0` && element.startupProbe == `null` && element.lifecycle.postStart == `null` && !(" + sharesProcesses + ")"
 	// If containers share their processes, each can write the signal through /proc/<pid of the sidecar>/root.
@@ -141,7 +138,7 @@ func hold(list string, isHeld ...string) []kyvernov1.ForEachMutation {
 	noBarrier := fmt.Sprintf("length(element.env[?%s] || `[]`) == `0`", isBarrier(""))
 	return []kyvernov1.ForEachMutation{
 		step([]op{add(path+"/volumeMounts/-", mount)}, noMount),
-		step(prepend(path+"/command", wrapper), notWrapped, isWrappable),
+		step(prepend(path+"/command", signal.Wrapper), notWrapped, isWrappable),
 		step([]op{add(path+"/startupProbe", startedProbe())}, isWrapped, "element.startupProbe == `null`", startupProbeNeeded(list)),
 		removePodUIDs(list),
 		addPodUID(list),

@@ -69,14 +69,10 @@ func isHeld(pod *corev1.Pod, containers []heldContainer) bool {
 		!slices.ContainsFunc(containers, func(h heldContainer) bool { return h.unheld })
 }
 
-// wrapper is the command that the policy puts in front of a container's command. No other subcommand of
-// the gate waits for the signal.
-var wrapper = []string{signal.GatePath, "wrap", "--"}
-
 // hold returns how a container is held; ok is false if nothing holds it.
 func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContainer, ok bool) {
 	h = heldContainer{name: c.Name, status: statusOf(statuses, c.Name)}
-	if len(c.Command) > len(wrapper) && slices.Equal(c.Command[:len(wrapper)], wrapper) {
+	if len(c.Command) > len(signal.Wrapper) && slices.Equal(c.Command[:len(signal.Wrapper)], signal.Wrapper) {
 		probe := c.StartupProbe
 		h.seldomProbed = probe == nil && c.ReadinessProbe != nil && c.ReadinessProbe.PeriodSeconds > 2
 		h.gateProbe = probe != nil && probe.Exec != nil && len(probe.Exec.Command) > 0 && probe.Exec.Command[0] == signal.GatePath

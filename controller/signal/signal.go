@@ -45,6 +45,10 @@ const (
 	MaxLength = 1024
 )
 
+// Wrapper is the command in front of the own command of a wrapped container. Policies write it, and the controller
+// recognizes held containers by it. No other subcommand of the gate waits for the signal.
+var Wrapper = []string{GatePath, "wrap", "--"}
+
 // Signal releases one pod. The gate ignores a signal whose UID is not that of its own pod.
 type Signal struct {
 	// UID is the UID of the released pod.
