@@ -49,8 +49,8 @@ type ClassifiedPod struct {
 	revision int64
 	// newerStandbys is the number of standbys with a newer revision and the same Deployment, or no Deployment.
 	newerStandbys int
-	// silent says why the node cannot start the pod. Empty: the node is Ready, or the pod is not scheduled.
-	silent string
+	// nodeProblem says why the node cannot start the pod. Empty: the node is Ready, or the pod is not scheduled.
+	nodeProblem string
 	// drained says why the node is being drained. Empty: it is not.
 	drained string
 	// needsPerson: the pod does not become warm without a person.
@@ -131,9 +131,9 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 	slices.SortFunc(standbys, func(a, b *ClassifiedPod) int {
 		return cmp.Or(cmp.Compare(s.otherDeployment(a, holder), s.otherDeployment(b, holder)), // pods of the holder's Deployment first
 			cmp.Compare(a.newerStandbys, b.newerStandbys),
-			cmp.Compare(min(len(a.silent), 1), min(len(b.silent), 1)),     // Ready nodes first
-			cmp.Compare(min(len(a.drained), 1), min(len(b.drained), 1)),   // nodes that are not drained first
-			cmp.Compare(min(len(a.WaitsFor), 1), min(len(b.WaitsFor), 1)), // warm standbys first
+			cmp.Compare(min(len(a.nodeProblem), 1), min(len(b.nodeProblem), 1)), // Ready nodes first
+			cmp.Compare(min(len(a.drained), 1), min(len(b.drained), 1)),         // nodes that are not drained first
+			cmp.Compare(min(len(a.WaitsFor), 1), min(len(b.WaitsFor), 1)),       // warm standbys first
 			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			cmp.Compare(a.Name, b.Name))
 	})
@@ -146,10 +146,10 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 
 // judgeStandby sets the fields of one standby.
 func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
-	p.revision, p.silent, p.drained = s.revision(p.Pod), s.silentNode(p.Pod), s.drainOf(p.Pod)
+	p.revision, p.nodeProblem, p.drained = s.revision(p.Pod), s.nodeProblem(p.Pod), s.drainOf(p.Pod)
 	shares := sharesBarrier(p, all)
 	p.WaitsFor, p.needsPerson = cmp.Or(shares, waitsFor(p)), shares != ""
-	if shares == "" && p.silent != "" {
+	if shares == "" && p.nodeProblem != "" {
 		p.WaitsFor = cannotStart(p)
 	}
 }
@@ -180,12 +180,12 @@ func selects(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
 }
 
-// silentNode returns why the node of a pod cannot start the pod: the node does not exist, or does not
+// nodeProblem returns why the node of a pod cannot start the pod: the node does not exist, or does not
 // answer. Empty: the node is Ready, or the pod is not scheduled. The node is read from the cache: the
 // result keeps a pod from being chosen, and proves nothing.
-func (s Snapshot) silentNode(pod *corev1.Pod) string { return silentIn(s.CachedNodes, pod) }
+func (s Snapshot) nodeProblem(pod *corev1.Pod) string { return nodeProblemIn(s.CachedNodes, pod) }
 
-func silentIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
+func nodeProblemIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 	name := pod.Spec.NodeName
 	node := nodes[name]
 	switch {

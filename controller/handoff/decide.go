@@ -120,7 +120,7 @@ func (d *decision) withoutHolder() {
 	case len(d.standbys) > 0 && d.warm() == nil:
 		d.needsPerson = d.standbys[0].needsPerson
 		d.found(WarmingUp, coldMessage(d.standbys[0]))
-		d.adviseReplacement(d.standbys[0], d.standbys[0].silent)
+		d.adviseReplacement(d.standbys[0], d.standbys[0].nodeProblem)
 	case len(d.standbys) > 0:
 		d.unprotectOthers(d.warm())
 		d.release(d.warm(), d.nextTransition())
@@ -264,14 +264,14 @@ func (d *decision) keepOrReplace() {
 	containers := d.holder.held
 	given, hasSignal := signalled(d.holder.Pod)
 	if awaitsSignal(d.holder.Pod, containers) {
-		switch silent := d.silentNode(d.holder.Pod); {
+		switch problem := d.nodeProblem(d.holder.Pod); {
 		case d.blocked():
-		case silent != "" && d.isUnreleased(d.holder):
+		case problem != "" && d.isUnreleased(d.holder):
 			if !protected(d.holder.Pod) {
 				d.do(Protect{Pod: refOf(d.holder.Pod), Version: Version(d.holder.ResourceVersion)})
 			}
-			d.found(WarmingUp, d.notSignalledMessage(silent))
-			d.adviseReplacement(d.holder, silent)
+			d.found(WarmingUp, d.notSignalledMessage(problem))
+			d.adviseReplacement(d.holder, problem)
 		default:
 			d.signalHolder(d.holder)
 			d.found(Released, d.releasedMessage(d.holder))

@@ -32,8 +32,8 @@ func (d *decision) adviseOneDeployment() {
 }
 
 // adviseReplacement says how to replace a standby that its node cannot start.
-func (d *decision) adviseReplacement(pod *ClassifiedPod, silent string) {
-	if silent != "" && !pod.needsPerson {
+func (d *decision) adviseReplacement(pod *ClassifiedPod, problem string) {
+	if problem != "" && !pod.needsPerson {
 		d.advice = append(d.advice, fmt.Sprintf("A ReplicaSet replaces pod %s after its deletion, by default 5 minutes after its node stopped answering. A StatefulSet replaces the pod only after its removal. To delete it now, run: kubectl delete -n %s pod %s --wait=false",
 			pod.Name, pod.Namespace, pod.Name))
 	}
@@ -84,7 +84,7 @@ func notScheduled() string { return "is not scheduled yet" }
 func unschedulable(why string) string { return "can't be scheduled: " + why }
 
 func cannotStart(standby *ClassifiedPod) string {
-	return fmt.Sprintf("can't start: its node %s %s", standby.Spec.NodeName, standby.silent)
+	return fmt.Sprintf("can't start: its node %s %s", standby.Spec.NodeName, standby.nodeProblem)
 }
 
 // coldMessage says what keeps a standby from being warm.
@@ -116,16 +116,16 @@ func (d *decision) releasedMessage(pod *ClassifiedPod) string {
 	return fmt.Sprintf("pod %s is released with epoch %d", pod.Name, d.status.Epoch)
 }
 
-func (d *decision) notSignalledMessage(silent string) string {
-	return fmt.Sprintf("pod %s is the holder with epoch %d and is not signalled, because its node %s %s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent)
+func (d *decision) notSignalledMessage(problem string) string {
+	return fmt.Sprintf("pod %s is the holder with epoch %d and is not signalled, because its node %s %s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, problem)
 }
 
 func adoptedMessage(pod *ClassifiedPod) string {
 	return fmt.Sprintf("pod %s already runs and becomes the holder", pod.Name)
 }
 
-func (d *decision) holdsMessage() string {
-	return fmt.Sprintf("pod %s is the holder with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareInWords(), d.foreignHelp())
+func (d *decision) holderReadyMessage() string {
+	return fmt.Sprintf("pod %s is the holder with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareNote(), d.foreignHelp())
 }
 
 func (d *decision) startingMessage(containers []heldContainer) string {
@@ -136,14 +136,14 @@ func (d *decision) startingMessage(containers []heldContainer) string {
 	return fmt.Sprintf("pod %s is the holder and has not been Ready yet: %s", d.holder.Name, why)
 }
 
-func (d *decision) startingOnSilentNodeMessage(silent string) string {
+func (d *decision) startingOnLostNodeMessage(problem string) string {
 	return fmt.Sprintf("pod %s is the holder with epoch %d and has not been Ready yet, and its node %s %s: the pod may start there, so no other pod is released%s",
-		d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, silent, d.spareInWords())
+		d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, problem, d.spareNote())
 }
 
-func (d *decision) holdsOnSilentNodeMessage(silent string) string {
+func (d *decision) holderOnLostNodeMessage(problem string) string {
 	return fmt.Sprintf("pod %s is the holder, and its node %s %s: the pod may still run there, so no other pod is released%s",
-		d.holder.Name, d.holder.Spec.NodeName, silent, d.spareInWords())
+		d.holder.Name, d.holder.Spec.NodeName, problem, d.spareNote())
 }
 
 // successorMessage says how the newer pod of a StatefulSet takes over.
@@ -279,7 +279,7 @@ func (d *decision) handoverRefusedMessage(asked, why string) string {
 
 // attestationOfNoPodMessage refuses an attestation.
 func (d *decision) attestationOfNoPodMessage(uid string) string {
-	return fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", uid, d.holderInWords())
+	return fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", uid, d.holderName())
 }
 
 func attestationTooEarlyMessage(pod *corev1.Pod) string {
@@ -339,9 +339,9 @@ func (d *decision) whyInjectedRuns(pod *ClassifiedPod) string {
 	return fmt.Sprintf("Nothing holds container %s of pod %s, which was created before %s named the container. ", name, pod.Name, field)
 }
 
-// spareInWords reports the standby of a holder that is not about to be replaced: the standby is warm, or takes
+// spareNote reports the standby of a holder that is not about to be replaced: the standby is warm, or takes
 // longer than typical to warm up, and why.
-func (d *decision) spareInWords() string {
+func (d *decision) spareNote() string {
 	if pod := d.warm(); pod != nil {
 		return fmt.Sprintf("; pod %s is warm and would take over", pod.Name)
 	}
@@ -352,7 +352,7 @@ func (d *decision) spareInWords() string {
 	if d.requeueAfter = d.left(typicalWarmUp, spare.CreationTimestamp.Time); d.requeueAfter > 0 {
 		return ""
 	}
-	d.adviseReplacement(spare, spare.silent)
+	d.adviseReplacement(spare, spare.nodeProblem)
 	return fmt.Sprintf("; no standby is warm: pod %s %s", spare.Name, spare.WaitsFor)
 }
 
@@ -493,7 +493,7 @@ func containerState(name string, status *corev1.ContainerStatus) string {
 	}
 }
 
-func (s Snapshot) holderInWords() string {
+func (s Snapshot) holderName() string {
 	if s.Singleton.Status.ActivePodUID == "" {
 		return "none"
 	}

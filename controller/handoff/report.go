@@ -17,18 +17,18 @@ import (
 func (d *decision) serving(containers []heldContainer) {
 	t, next := d.status.LastTransition, d.successor()
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil
-	silent := silentIn(d.Nodes, d.holder.Pod)
+	problem := nodeProblemIn(d.Nodes, d.holder.Pod)
 	switch {
 	case next == nil && IsTrue(d.holder.Pod, corev1.PodReady):
-		d.found(HolderReady, d.holdsMessage())
-	case starts && silent != "":
-		d.found(Starting, d.startingOnSilentNodeMessage(silent))
+		d.found(HolderReady, d.holderReadyMessage())
+	case starts && problem != "":
+		d.found(Starting, d.startingOnLostNodeMessage(problem))
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
 	case starts:
 		d.paceStart()
 		d.found(Starting, d.startingMessage(containers))
-	case silent != "":
-		d.found(HolderNotReady, d.holdsOnSilentNodeMessage(silent))
+	case problem != "":
+		d.found(HolderNotReady, d.holderOnLostNodeMessage(problem))
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
 	case next != nil:
 		d.found(AwaitingHandover, d.successorMessage(next))

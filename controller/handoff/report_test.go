@@ -268,6 +268,6 @@ func TestDecideListsStandbys(t *testing.T) {
 	}
 	released := MakeSnapshot(MakePod("db-1").Injected().Warm(), MakePod("db-2").Injected().Warm())
 	if diff := cmp.Diff([]string{"db-2"}, handoff.Decide(released.Snapshot, now).Status.StandbyPods); diff != "" {
-		t.Errorf("standbys besides the one that is released (-want +got):\n%s", diff)
+		t.Errorf("standbys, without the released pod, (-want +got):\n%s", diff)
 	}
 }

@@ -37,7 +37,7 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 			d.needsPerson = next.needsPerson
 			d.statusDelay = d.left(typicalWarmUp, next.CreationTimestamp.Time)
 			d.found(StandbyNotWarm, d.newerNotWarmMessage(next))
-			d.adviseReplacement(next, next.silent)
+			d.adviseReplacement(next, next.nodeProblem)
 			return
 		}
 	}
@@ -62,7 +62,7 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 // waitsForHolder returns which volume keeps the standby cold while the holder runs. Empty: there is no such
 // volume, or the node cannot start the standby in any case.
 func (d *decision) waitsForHolder(pod *corev1.Pod) string {
-	if d.silentNode(pod) != "" {
+	if d.nodeProblem(pod) != "" {
 		return ""
 	}
 	for _, volume := range pod.Spec.Volumes {

@@ -17,8 +17,8 @@ import (
 // node3 is the node that cannot start pods in these tests.
 const node3 = "node-3"
 
-// silences are the reasons why node3 cannot start a pod, and the message for each reason.
-var silences = map[string]struct {
+// nodeProblems are the reasons why node3 cannot start a pod, and the message for each reason.
+var nodeProblems = map[string]struct {
 	happen  func(*SnapshotWrapper)
 	message string
 }{
@@ -91,12 +91,12 @@ func TestDecidePassesOverStandbysOnUnreachableNodes(t *testing.T) {
 			wantMessage:  "no standby is warm yet",
 		},
 	} {
-		for silence, silent := range silences {
+		for problem, node := range nodeProblems {
 			for order, age := range map[string]time.Duration{"dead first": time.Hour, "healthy first": -time.Hour} {
-				t.Run(name+"/"+silence+"/"+order, func(t *testing.T) {
+				t.Run(name+"/"+problem+"/"+order, func(t *testing.T) {
 					see := func(pods ...*PodWrapper) *SnapshotWrapper {
 						s := MakeSnapshot(pods...).Holder("db-1")
-						if silent.happen(s); tc.change != nil {
+						if node.happen(s); tc.change != nil {
 							tc.change(s)
 						}
 						return s
@@ -118,7 +118,7 @@ func TestDecidePassesOverStandbysOnUnreachableNodes(t *testing.T) {
 					plan := handoff.Decide(see(pods[:2]...).Snapshot, now)
 					wantPlan(plan, tc.wantWithout, tc.withoutSteps)
 					if message := plan.Status.Message; !strings.Contains(message, tc.wantMessage) ||
-						tc.wantWithout == handoff.StandbyNotWarm && !strings.Contains(message, "pod db-2 can't start: "+silent.message) {
+						tc.wantWithout == handoff.StandbyNotWarm && !strings.Contains(message, "pod db-2 can't start: "+node.message) {
 						t.Errorf("message %q, want %q in it", message, tc.wantMessage)
 					}
 				})
@@ -145,55 +145,55 @@ func TestDecideGoesColdForNoUnreachableNode(t *testing.T) {
 // Before a signal, a standby on a node that is not Ready is not released. After a signal, no other pod starts.
 func TestDecideReleasesOnUnreachableNode(t *testing.T) {
 	const taint = "If node node-3 is off, run: kubectl taint node node-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-	silent := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node3, corev1.ConditionUnknown) }
+	unreachable := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node3, corev1.ConditionUnknown) }
 	chosen := func() *PodWrapper { return MakePod("db-2").Injected().Warm().On(node3).Protected() }
 	atBarrier := func() *PodWrapper { return MakePod("db-2").Barrier().Injected().Warm().On(node3).ChosenBy("stfs-uid") }
 	spare := func() *PodWrapper { return MakePod("db-3").Injected().Warm().On(node2).Protected() }
 	releasedAtBarrier := []handoff.Step{
 		handoff.Record{}, handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 7}, signalOf("db-2", 7),
 	}
-	shut := silent(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")).Chosen("db-2"))
+	shut := unreachable(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")).Chosen("db-2"))
 	runDecide(t, map[string]decideCase{
 		"no other pod exists": {
-			snapshot:    silent(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3))),
+			snapshot:    unreachable(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3))),
 			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseTransitioning,
 			wantMessage: "pod db-2 can't start: its node node-3 does not answer. " + adviceReplace,
 		},
 		"the node is Ready in the cache, which may lag": {
-			snapshot:    cacheLags(silent(MakeSnapshot(chosen())).Chosen("db-2")),
+			snapshot:    cacheLags(unreachable(MakeSnapshot(chosen())).Chosen("db-2")),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 7)},
 		},
 		"recorded": {
-			snapshot:    silent(MakeSnapshot(chosen(), spare()).Chosen("db-2")),
+			snapshot:    unreachable(MakeSnapshot(chosen(), spare()).Chosen("db-2")),
 			wantOutcome: handoff.WarmingUp, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantMessage: "pod db-2 is the holder with epoch 7 and is not signalled, because its node node-3 does not answer. " + adviceReplace,
 		},
 		"recorded, and somebody removed the finalizer": {
-			snapshot:    silent(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3)).Chosen("db-2")),
+			snapshot:    unreachable(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3)).Chosen("db-2")),
 			wantOutcome: handoff.WarmingUp, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{protectStandby("db-2")},
 		},
 		"recorded and terminating": {
-			snapshot:    silent(MakeSnapshot(chosen().Deleting(), spare()).Chosen("db-2")),
+			snapshot:    unreachable(MakeSnapshot(chosen().Deleting(), spare()).Chosen("db-2")),
 			wantOutcome: handoff.Released, wantHolder: "db-3", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-3", 8), handoff.Unprotect{Pod: ref("db-2")}},
 		},
 		"recorded, and its barrier may be open": {
-			snapshot:    silent(MakeSnapshot(atBarrier()).Chosen("db-2")),
+			snapshot:    unreachable(MakeSnapshot(atBarrier()).Chosen("db-2")),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: releasedAtBarrier,
 		},
 		"recorded as signalled, and somebody removed the signal": {
-			snapshot:    silent(MakeSnapshot(chosen()).Holder("db-2")),
+			snapshot:    unreachable(MakeSnapshot(chosen()).Holder("db-2")),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 7)},
 		},
 		"recorded, and another pod runs": {
-			snapshot:    silent(MakeSnapshot(chosen(), MakePod("db-0").Ready().Protected()).Chosen("db-2")),
+			snapshot:    unreachable(MakeSnapshot(chosen(), MakePod("db-0").Ready().Protected()).Chosen("db-2")),
 			wantOutcome: handoff.SeveralRun, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseFailed,
 		},
 		"signalled": {
-			snapshot:    silent(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7"), spare()).Chosen("db-2")),
+			snapshot:    unreachable(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7"), spare()).Chosen("db-2")),
 			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
 			wantMessage: "pod db-2 is the holder with epoch 7 and has not been Ready yet, and its node node-3 does not answer: the pod may start there, so no other pod is released" +
