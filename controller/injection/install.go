@@ -29,9 +29,9 @@ type written struct {
 	version version
 	// at is the time of the write.
 	at time.Time
-	// whole is the time of the last write that created the policy, or that restored the policy after a change by another
-	// client. It is zero if there was no such write.
-	whole time.Time
+	// recreatedAt is the time of the last write that created the policy, or that restored the policy after a change by
+	// another client. It is zero if there was no such write.
+	recreatedAt time.Time
 }
 
 // version identifies one spec of a policy.
@@ -62,7 +62,7 @@ func (r *Reconciler) policyOf(singleton *v1.StatefulSingleton) string {
 func (r *Reconciler) ensurePolicy(ctx context.Context, singleton *v1.StatefulSingleton, trustWatch bool) (written, error) {
 	name, content, of := r.policyOf(singleton), contentOf(*singleton), r.own(singleton)
 	if r.Per == policies.PerNamespace {
-		all, err := living(ctx, r.Client, singleton.Namespace)
+		all, err := notTerminating(ctx, r.Client, singleton.Namespace)
 		if err != nil {
 			return written{}, err
 		}
@@ -92,7 +92,7 @@ func (r *Reconciler) shared(namespace string) rendering {
 		if !exists && r.Per != policies.PerNamespace {
 			return "", nil, nil
 		}
-		all, err := living(ctx, r.Live, namespace)
+		all, err := notTerminating(ctx, r.Live, namespace)
 		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return policies.Validate(&s) != nil })
 		if err != nil || len(all) == 0 {
 			return "", nil, err
@@ -101,8 +101,8 @@ func (r *Reconciler) shared(namespace string) rendering {
 	}
 }
 
-// living returns the singletons of the namespace that are not terminating.
-func living(ctx context.Context, reader client.Reader, namespace string) ([]v1.StatefulSingleton, error) {
+// notTerminating returns the singletons of the namespace that are not terminating.
+func notTerminating(ctx context.Context, reader client.Reader, namespace string) ([]v1.StatefulSingleton, error) {
 	var list v1.StatefulSingletonList
 	if err := reader.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("list the StatefulSingletons of namespace %s: %w", namespace, err)
@@ -131,8 +131,8 @@ func (r *Reconciler) write(ctx context.Context, name string, of rendering) (now 
 		return err
 	})
 	if err == nil {
-		r.wrote(name, now)
-		r.keep(name)
+		r.setWritten(name, now)
+		r.stopReplacing(name)
 	}
 	return now, err
 }
@@ -158,7 +158,7 @@ func (r *Reconciler) writeOnce(ctx context.Context, name string, of rendering) (
 	if err != nil {
 		return last, err
 	}
-	now := written{content: content, at: r.Clock.Now(), whole: last.whole}
+	now := written{content: content, at: r.Clock.Now(), recreatedAt: last.recreatedAt}
 	if exists {
 		policy.SetResourceVersion(found.ResourceVersion)
 		err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
@@ -168,7 +168,7 @@ func (r *Reconciler) writeOnce(ctx context.Context, name string, of rendering) (
 	now.version = versionOf(policy)
 	asFound := last.content == "" && now.version == versionOf(found)
 	if !asWritten && !asFound {
-		now.whole = now.at
+		now.recreatedAt = now.at
 	}
 	return now, err
 }
@@ -202,7 +202,7 @@ func (r *Reconciler) removeFromPolicies(ctx context.Context, singleton *v1.State
 func (r *Reconciler) deleteAsFound(ctx context.Context, found *metav1.PartialObjectMetadata) error {
 	err := r.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
 	if err == nil {
-		r.deleted(found.Name)
+		r.forgetPolicy(found.Name)
 	}
 	return err
 }
@@ -212,13 +212,14 @@ func (r *Reconciler) remove(ctx context.Context, policy string) error {
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		return err
 	}
-	r.deleted(policy)
+	r.forgetPolicy(policy)
 	return nil
 }
 
-func (r *Reconciler) deleted(policy string) {
-	r.wrote(policy, written{})
-	r.keep(policy)
+// forgetPolicy removes what the reconciler remembers of a deleted policy.
+func (r *Reconciler) forgetPolicy(policy string) {
+	r.setWritten(policy, written{})
+	r.stopReplacing(policy)
 }
 
 // watchedPolicy returns the policy from the watch. It returns nil if the watch does not have the policy or has not
@@ -261,8 +262,8 @@ func (r *Reconciler) lastWritten(policy string) written {
 	return r.written[policy]
 }
 
-// wrote stores the last write of a policy. It removes the entry if the policy was deleted.
-func (r *Reconciler) wrote(policy string, now written) {
+// setWritten stores the last write of a policy. It removes the entry if the policy was deleted.
+func (r *Reconciler) setWritten(policy string, now written) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.written == nil {

@@ -1,4 +1,4 @@
-// Package injection installs the Kyverno policies that inject the pods of StatefulSingletons. It proves with dry-runs
+// Package injection installs the Kyverno policies that inject the pods of StatefulSingletons. It checks with dry-runs
 // that they work, and deletes them together with the StatefulSingletons. It has a controller and a queue of its own,
 // therefore slow dry-runs do not delay handoffs. It writes no status: Condition returns condition PolicyInstalled to the
 // controller of package singleton, which is the only writer of the status. Thus an installation cannot cause a conflict
@@ -38,13 +38,13 @@ const (
 	// replaceDelay is the requeue delay while an old policy is removed. It is long because an old policy does no harm, and
 	// each step can need a dry-run.
 	replaceDelay = 2 * time.Second
-	// installTimeout is the time that Kyverno may take to serve a new policy. After this time, an unproven injection
+	// installTimeout is the time that Kyverno may take to serve a new policy. After this time, a failed check of the policy
 	// counts as a failure.
 	installTimeout = 15 * time.Second
-	// proofPeriod is the longest time after which a proven injection is proven again. A proof is repeated after a random
-	// time between half of the period and the whole. Otherwise, the proofs of singletons that are created together would
+	// checkPeriod is the longest time between two checks of a policy that works. A check is repeated after a random time
+	// between half of the period and the whole period. Otherwise, the checks of singletons that are created together would
 	// stay together, and new pods would wait for the API server during each burst.
-	proofPeriod = 5 * time.Minute
+	checkPeriod = 5 * time.Minute
 	// fieldOwner owns the fields that the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
 )
@@ -71,10 +71,10 @@ const (
 	NotRemoved = "NotRemoved"
 )
 
-// unprovenHelp says what to do if a dry-run does not show the injection.
-const unprovenHelp = "Check whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
+// kyvernoHelp says what to do if a dry-run does not show the injection.
+const kyvernoHelp = "Check whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
 
-// Reconciler writes the ClusterPolicy of each StatefulSingleton, and proves with a dry-run that new pods are injected.
+// Reconciler writes the ClusterPolicy of each StatefulSingleton, and checks with a dry-run that new pods are injected.
 type Reconciler struct {
 	// Client writes, and reads from the cache, which may lag.
 	Client client.Client
@@ -84,7 +84,7 @@ type Reconciler struct {
 	Clock   clock.PassiveClock
 	Options policies.Options
 	// Per says whether each singleton or each namespace has its own policy. Policies for the other value of Per are old
-	// policies. They are deleted after the new policies are proven.
+	// policies. They are deleted after a check of the new policies.
 	Per policies.Per
 	// Watch starts a watch that reconciles the singletons whose policies change or are deleted. It returns a reader of
 	// the watched policies. It is called after the cluster serves Kyverno's kinds. SetupWithManager sets it.
@@ -98,7 +98,7 @@ type Reconciler struct {
 	writing   keymutex.KeyMutex
 	written   map[string]written
 	replacing map[string]disabled
-	proofs    map[types.NamespacedName]proof
+	checks    map[types.NamespacedName]check
 }
 
 // Watched reads the policies that the watch knows. The reader may lag. It has all policies that existed at the start of
@@ -108,15 +108,15 @@ type Watched struct {
 	HasSynced func() bool
 }
 
-// proof is the last proof of the injection of a singleton's pods.
-type proof struct {
-	// content identifies the input from which the proven rules were rendered.
+// check is the last check of a singleton's policy: a dry-run of a pod, which the policy must inject.
+type check struct {
+	// content identifies the input from which the checked rules were rendered.
 	content string
-	// at is the time of the proof. It is zero if the injection is not proven.
+	// at is the time of the check. It is zero if the check failed, or if there was no check.
 	at time.Time
-	// next is when the injection is proven again.
+	// next is the time of the next check.
 	next time.Time
-	// inherited is true if another controller proved the injection, and wrote that into the status.
+	// inherited is true if another controller did the check, and wrote the result into the status.
 	inherited bool
 }
 
@@ -127,7 +127,7 @@ type installation struct {
 	recheck time.Duration
 }
 
-// Reconcile installs and proves, or removes, the policy of one singleton. It does nothing before the singleton has the
+// Reconcile installs and checks, or removes, the policy of one singleton. It does nothing before the singleton has the
 // finalizer, because only the finalizer ensures that the policy will be deleted.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	singleton := &v1.StatefulSingleton{}
@@ -151,13 +151,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	r.conditions.report(singleton, state.condition)
 	result := ctrl.Result{RequeueAfter: state.recheck, Priority: new(0)}
 	if state.condition.Reason != ReasonInstalling {
-		result.Priority = new(handler.LowPriority) // new singletons come before repeated proofs and retries
+		result.Priority = new(handler.LowPriority) // new singletons come before repeated checks and retries
 	}
 	return result, nil
 }
 
-// install writes the singleton's policy if the policy is missing or changed. It then proves the injection with a dry-run
-// of a pod.
+// install writes the singleton's policy if the policy is missing or changed. It then checks the policy if a check is due.
 func (r *Reconciler) install(ctx context.Context, singleton *v1.StatefulSingleton) installation {
 	if err := policies.Validate(singleton); errors.Is(err, policies.ErrSelectorTooLarge) {
 		return notInstalled(singleton, reasonSelectorTooLarge, err.Error())
@@ -165,9 +164,9 @@ func (r *Reconciler) install(ctx context.Context, singleton *v1.StatefulSingleto
 		return notInstalled(singleton, reasonInvalidSingleton, err.Error())
 	}
 	policy, content := r.policyOf(singleton), contentOf(*singleton)
-	last, known := r.lastProof(singleton)
+	last, known := r.lastCheck(singleton)
 	if last.content != content {
-		last = proof{content: content}
+		last = check{content: content}
 	}
 	now, err := r.ensurePolicy(ctx, singleton, !r.due(last))
 	if err == nil {
@@ -180,47 +179,47 @@ func (r *Reconciler) install(ctx context.Context, singleton *v1.StatefulSingleto
 	case err != nil:
 		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s cannot be written, and is tried again every %s: %v", policy, retryDelay, err))
 	}
-	if !known && now.whole.IsZero() && saysProven(singleton, policy) {
-		// After a restart, the proofs of all singletons are spread over the period.
-		last = proof{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(proofPeriod)), inherited: true}
+	if !known && now.recreatedAt.IsZero() && reportsInjected(singleton, policy) {
+		// After a restart, the checks of all singletons are spread over the period.
+		last = check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(checkPeriod)), inherited: true}
 		r.remember(singleton, last)
 	}
-	if last.at.Before(now.whole) {
-		last = proof{content: content}
+	if last.at.Before(now.recreatedAt) {
+		last = check{content: content}
 	}
 	old := r.oldPolicy(ctx, singleton)
 	if r.due(last) || last.inherited && old != "" {
-		return r.prove(ctx, singleton, policy, content, now.at)
+		return r.checkPolicy(ctx, singleton, policy, content, now.at)
 	}
-	state := proven(singleton, policy, max(time.Second, last.next.Sub(r.Clock.Now())))
+	state := injected(singleton, policy, max(time.Second, last.next.Sub(r.Clock.Now())))
 	if old != "" {
 		state.recheck = r.replaceOld(ctx, singleton, old)
 	}
 	return state
 }
 
-// due returns true if the injection must be proven now.
-func (r *Reconciler) due(last proof) bool { return !r.Clock.Now().Before(last.next) }
+// due returns true if the policy must be checked now.
+func (r *Reconciler) due(last check) bool { return !r.Clock.Now().Before(last.next) }
 
-// prove proves the injection, and returns the new state.
-func (r *Reconciler) prove(ctx context.Context, singleton *v1.StatefulSingleton, policy, content string, written time.Time) installation {
+// checkPolicy checks the policy with a dry-run, and returns the new state.
+func (r *Reconciler) checkPolicy(ctx context.Context, singleton *v1.StatefulSingleton, policy, content string, written time.Time) installation {
 	reason, err := r.probe(ctx, singleton, policy)
 	if err != nil {
-		r.remember(singleton, proof{content: content})
+		r.remember(singleton, check{content: content})
 		if r.Clock.Since(written) < installTimeout {
-			return unproven(singleton, policy)
+			return notYetInjected(singleton, policy)
 		}
 		return notInstalled(singleton, reason, err.Error())
 	}
-	recheck := proofPeriod/2 + rand.N(proofPeriod/2)
-	r.remember(singleton, proof{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
+	recheck := checkPeriod/2 + rand.N(checkPeriod/2)
+	r.remember(singleton, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
 	if r.oldPolicy(ctx, singleton) != "" {
 		recheck = replaceDelay
 	}
-	return proven(singleton, policy, recheck)
+	return injected(singleton, policy, recheck)
 }
 
-func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {
+func injected(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {
 	return installation{
 		condition: newCondition(singleton, metav1.ConditionTrue, reasonInjected,
 			fmt.Sprintf("a dry-run shows that ClusterPolicy %s injects new pods", policy)),
@@ -228,8 +227,9 @@ func proven(singleton *v1.StatefulSingleton, policy string, recheck time.Duratio
 	}
 }
 
-// unproven returns the state before the first proof. It keeps a failure that the status already reports.
-func unproven(singleton *v1.StatefulSingleton, policy string) installation {
+// notYetInjected returns the state before the first check that succeeds. It keeps a failure that the status already
+// reports.
+func notYetInjected(singleton *v1.StatefulSingleton, policy string) installation {
 	reported := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
 	if reported != nil && reported.ObservedGeneration == singleton.Generation && (reported.Reason == reasonNotInjected || reported.Reason == reasonProbeRefused) {
 		return installation{condition: *reported, recheck: installingDelay}
@@ -242,10 +242,10 @@ func installing(singleton *v1.StatefulSingleton, policy string) metav1.Condition
 		fmt.Sprintf("no dry-run has shown yet that ClusterPolicy %s injects new pods", policy))
 }
 
-// saysProven returns true if the status reports the injection of this generation as proven.
-func saysProven(singleton *v1.StatefulSingleton, policy string) bool {
+// reportsInjected returns true if the status reports that a check of this generation succeeded.
+func reportsInjected(singleton *v1.StatefulSingleton, policy string) bool {
 	reported := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
-	want := proven(singleton, policy, 0).condition
+	want := injected(singleton, policy, 0).condition
 	return reported != nil && reported.Status == want.Status && reported.Message == want.Message && reported.ObservedGeneration == want.ObservedGeneration
 }
 
@@ -257,10 +257,10 @@ func (r *Reconciler) probe(ctx context.Context, singleton *v1.StatefulSingleton,
 		return reasonInvalidSingleton, err
 	}
 	if err := r.Client.Create(ctx, pod, client.DryRunAll); err != nil {
-		return reasonProbeRefused, fmt.Errorf("new pods are rejected, as a dry-run shows: %s. %s", sentence(err), unprovenHelp)
+		return reasonProbeRefused, fmt.Errorf("new pods are rejected, as a dry-run shows: %s. %s", sentence(err), kyvernoHelp)
 	}
 	if err := policies.CheckProbe(pod, singleton, policy); err != nil {
-		return reasonNotInjected, fmt.Errorf("new pods are not held, as a dry-run shows: %s. %s", sentence(err), unprovenHelp)
+		return reasonNotInjected, fmt.Errorf("new pods are not held, as a dry-run shows: %s. %s", sentence(err), kyvernoHelp)
 	}
 	return "", nil
 }
@@ -282,27 +282,27 @@ func (r *Reconciler) watch() (err error) {
 	return nil
 }
 
-func (r *Reconciler) lastProof(singleton *v1.StatefulSingleton) (last proof, known bool) {
+func (r *Reconciler) lastCheck(singleton *v1.StatefulSingleton) (last check, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	last, known = r.proofs[client.ObjectKeyFromObject(singleton)]
+	last, known = r.checks[client.ObjectKeyFromObject(singleton)]
 	return last, known
 }
 
-func (r *Reconciler) remember(singleton *v1.StatefulSingleton, p proof) {
+func (r *Reconciler) remember(singleton *v1.StatefulSingleton, last check) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.proofs == nil {
-		r.proofs = map[types.NamespacedName]proof{}
+	if r.checks == nil {
+		r.checks = map[types.NamespacedName]check{}
 	}
-	r.proofs[client.ObjectKeyFromObject(singleton)] = p
+	r.checks[client.ObjectKeyFromObject(singleton)] = last
 }
 
 func (r *Reconciler) forget(singleton types.NamespacedName) {
 	r.conditions.forget(singleton)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.proofs, singleton)
+	delete(r.checks, singleton)
 }
 
 func notInstalled(singleton *v1.StatefulSingleton, reason, message string) installation {

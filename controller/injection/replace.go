@@ -38,20 +38,20 @@ func (r *Reconciler) replaceOld(ctx context.Context, singleton *v1.StatefulSingl
 	return recheck
 }
 
-// inFlight is the time for which the API server may still ask the policy for a pod after a probe bypassed it. The API
+// inFlight is how long the API server may still call the webhook of the policy after a probe bypassed the policy. The API
 // server selects the webhooks when a request starts, and waits this long for each webhook.
 const inFlight = policies.WebhookTimeoutSeconds * time.Second
 
 // removeOld removes the old policy and returns the requeue delay. It first disables the policy, and deletes it some time
-// after a probe bypassed it. Kyverno rejects pods if it is asked for a deleted policy. An old policy of a namespace is
-// kept up to date until each singleton has a proven policy of its own.
+// after a probe bypassed it. Kyverno rejects the pods of a webhook whose policy was deleted. An old policy of a namespace
+// is kept up to date until a check has shown that each singleton's own policy works.
 func (r *Reconciler) removeOld(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
 	if r.Per != policies.PerNamespace {
-		all, err := living(ctx, r.Client, singleton.Namespace)
+		all, err := notTerminating(ctx, r.Client, singleton.Namespace)
 		if err != nil {
 			return 0, err
 		}
-		if slices.ContainsFunc(all, r.awaitsProof) {
+		if slices.ContainsFunc(all, r.awaitsCheck) {
 			_, err := r.write(ctx, old, r.shared(singleton.Namespace))
 			return replaceDelay, err
 		}
@@ -60,14 +60,14 @@ func (r *Reconciler) removeOld(ctx context.Context, singleton *v1.StatefulSingle
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(found), found); err != nil {
 		return replaceDelay, client.IgnoreNotFound(err)
 	}
-	last := r.disabledLast(old)
+	last := r.lastDisabled(old)
 	switch {
 	case last.version != versionOf(found):
 		return replaceDelay, r.disable(ctx, singleton, found)
-	case last.past.IsZero():
+	case last.bypassedSince.IsZero():
 		return r.checkBypassed(ctx, singleton, old)
-	case r.Clock.Since(last.past) < inFlight:
-		return inFlight - r.Clock.Since(last.past), nil
+	case r.Clock.Since(last.bypassedSince) < inFlight:
+		return inFlight - r.Clock.Since(last.bypassedSince), nil
 	}
 	return replaceDelay, r.deleteAsFound(ctx, found)
 }
@@ -85,7 +85,7 @@ func (r *Reconciler) disable(ctx context.Context, singleton *v1.StatefulSingleto
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
 		return err
 	}
-	r.wasDisabled(found.Name, disabled{version: versionOf(policy)})
+	r.setDisabled(found.Name, disabled{version: versionOf(policy)})
 	return nil
 }
 
@@ -101,9 +101,9 @@ func (r *Reconciler) checkBypassed(ctx context.Context, singleton *v1.StatefulSi
 	if policies.Answered(pod, old) {
 		return replaceDelay, nil
 	}
-	last := r.disabledLast(old)
-	last.past = r.Clock.Now()
-	r.wasDisabled(old, last)
+	last := r.lastDisabled(old)
+	last.bypassedSince = r.Clock.Now()
+	r.setDisabled(old, last)
 	return inFlight, nil
 }
 
@@ -119,9 +119,9 @@ func (r *Reconciler) renderOld(ctx context.Context, singleton *v1.StatefulSingle
 	return render() // not nil, because at least this singleton is listed
 }
 
-// awaitsProof returns true if this controller must still prove the injection of the singleton's pods.
-func (r *Reconciler) awaitsProof(singleton v1.StatefulSingleton) bool {
-	last, _ := r.lastProof(&singleton)
+// awaitsCheck returns true if no check of this controller has shown yet that the singleton's pods are injected.
+func (r *Reconciler) awaitsCheck(singleton v1.StatefulSingleton) bool {
+	last, _ := r.lastCheck(&singleton)
 	if !last.at.IsZero() && !last.inherited {
 		return false
 	}
@@ -131,17 +131,17 @@ func (r *Reconciler) awaitsProof(singleton v1.StatefulSingleton) bool {
 // disabled is a policy that selects no pods.
 type disabled struct {
 	version version
-	// past is the time since which new pods bypass the policy. It is zero if they do not bypass it yet.
-	past time.Time
+	// bypassedSince is when a dry-run first showed that new pods bypass the policy. It is zero before.
+	bypassedSince time.Time
 }
 
-func (r *Reconciler) disabledLast(policy string) disabled {
+func (r *Reconciler) lastDisabled(policy string) disabled {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.replacing[policy]
 }
 
-func (r *Reconciler) wasDisabled(policy string, now disabled) {
+func (r *Reconciler) setDisabled(policy string, now disabled) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.replacing == nil {
@@ -150,8 +150,8 @@ func (r *Reconciler) wasDisabled(policy string, now disabled) {
 	r.replacing[policy] = now
 }
 
-// keep removes the policy from the policies that are being removed.
-func (r *Reconciler) keep(policy string) {
+// stopReplacing removes the policy from the policies that are being replaced.
+func (r *Reconciler) stopReplacing(policy string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.replacing, policy)

@@ -104,7 +104,7 @@ func (r *Reconciler) singletonsOfPolicy(ctx context.Context, policy client.Objec
 func (r *Reconciler) singletonsIn(ctx context.Context, namespace string) []reconcile.Request {
 	var list v1.StatefulSingletonList
 	if err := r.Client.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot list StatefulSingletons after an event; their next reconcile handles it", "namespace", namespace)
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulSingletons after an event. The periodic reconcile handles the change", "namespace", namespace)
 		return nil
 	}
 	var requests []reconcile.Request

@@ -241,7 +241,7 @@ func TestKyvernoDown(t *testing.T) {
 	}
 }
 
-// A proven injection is proven again, even while a pod holds. An event reports a lost injection.
+// A policy is checked again after a success, even while a holder runs. An event reports a lost injection.
 func TestInjectionLost(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -249,11 +249,11 @@ func TestInjectionLost(t *testing.T) {
 	r := newReconciler(controllerClient, controllerClient, w.clock)
 	recorder := events.NewFakeRecorder(100)
 	r.Recorder = recorder
-	w.provenHolder(r)
+	w.checkedHolder(r)
 
 	w.kyverno(isDown)
 	w.reconcile(r)
-	w.installed("Injected") // the last proof is recent
+	w.installed("Injected") // the last check is recent
 	w.clock.advance(time.Hour)
 	w.Eventually(func() string {
 		w.reconcile(r)
@@ -264,8 +264,8 @@ func TestInjectionLost(t *testing.T) {
 	w.Eventually(recorder.Events).Should(Receive(HavePrefix("Warning NotInjected new pods are not held")))
 }
 
-// provenHolder creates a holder and waits until the injection is proven.
-func (w *world) provenHolder(r controllers) *corev1.Pod {
+// checkedHolder creates a holder and waits until a check of the policy succeeds.
+func (w *world) checkedHolder(r controllers) *corev1.Pod {
 	w.t.Helper()
 	pod := w.warmPod("db-1", withCommand)
 	w.reconcile(r)
@@ -277,7 +277,7 @@ func (w *world) provenHolder(r controllers) *corev1.Pod {
 	return pod
 }
 
-// Policy options may change when the controller restarts. The controller then writes and proves each policy again, and
+// Policy options may change when the controller restarts. The controller then writes and checks each policy again, and
 // changes no pod.
 func TestOtherOptions(t *testing.T) {
 	w := newWorld(t)

@@ -49,7 +49,7 @@ func (w *world) injects(policy *unstructured.Unstructured) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// allInstalled waits until the injection of each singleton is proven.
+// allInstalled waits until a check of each singleton's policy succeeds.
 func (w *world) allInstalled(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
@@ -150,7 +150,7 @@ func TestStaleWriterOfSharedPolicy(t *testing.T) {
 	}
 }
 
-// After a change of policyPer, the controller writes and proves the new policies before it deletes the old policies. At
+// After a change of policyPer, the controller writes and checks the new policies before it deletes the old policies. At
 // all times, new pods are injected and not rejected.
 func TestSwitchPolicyPer(t *testing.T) {
 	perSingleton := func(w *world) map[string][]string {
@@ -189,7 +189,7 @@ func TestSwitchPolicyPer(t *testing.T) {
 			w.Eventually(func() []string {
 				return []string{w.installedReason(singletonName), w.installedReason("queue")}
 			}).Should(HaveEach("Installing"))
-			w.Expect(w.rules()).To(Equal(both), "nothing goes before the new policy is proven")
+			w.Expect(w.rules()).To(Equal(both), "no policy is deleted before a check of the new policy succeeds")
 
 			w.kyverno(serves)
 			w.allInstalled(singletonName, "queue")
@@ -200,7 +200,7 @@ func TestSwitchPolicyPer(t *testing.T) {
 	}
 }
 
-// While one singleton's own policy is not proven, the policy of the namespace stays and is updated for the other
+// While no check of one singleton's own policy succeeds, the policy of the namespace stays and is updated for the other
 // singletons. The policy is deleted when no singleton needs it.
 func TestSwitchPolicyPerWaitsForAll(t *testing.T) {
 	w := newWorld(t)

@@ -32,8 +32,8 @@ func (w *world) controllerOf(per policies.Per, writes client.Client) controllers
 	return r
 }
 
-// proven reconciles a singleton until its injection is proven.
-func (w *world) proven(r controllers, name string) {
+// checked reconciles a singleton until a check of its policy succeeds.
+func (w *world) checked(r controllers, name string) {
 	w.t.Helper()
 	w.Eventually(func() bool { w.reconcileOne(r, w.key(name)); return w.isInstalled(w.key(name)) }).Should(BeTrue())
 }
@@ -81,10 +81,10 @@ func TestOldPolicyStaysUntilItIsBypassed(t *testing.T) {
 	w.kyverno(serves)
 	w.createSingleton()
 	old := policies.Name(w.key(singletonName))
-	w.proven(w.controllerOf(policies.PerSingleton, controllerClient), singletonName)
+	w.checked(w.controllerOf(policies.PerSingleton, controllerClient), singletonName)
 	probes := newLaggingProbes(old)
 	r := w.controllerOf(policies.PerNamespace, probes)
-	w.proven(r, singletonName)
+	w.checked(r, singletonName)
 	w.disabled(r, old)
 
 	for range 3 {
@@ -111,7 +111,7 @@ func TestOldPolicyIsWrittenBeforeItIsDisabled(t *testing.T) {
 	w.createSingleton()
 	shared := policies.NamespaceName(w.namespace)
 	other := w.controllerOf(policies.PerNamespace, controllerClient)
-	w.proven(other, singletonName)
+	w.checked(other, singletonName)
 
 	late := false
 	r := w.controllerOf(policies.PerSingleton, w.meanwhile(func(sent write) bool { return sent.verb == "apply" }, func() {
@@ -120,7 +120,7 @@ func TestOldPolicyIsWrittenBeforeItIsDisabled(t *testing.T) {
 		w.reconcileOne(other, w.key("late"))
 		late = true
 	}))
-	w.proven(r, singletonName)
+	w.checked(r, singletonName)
 	w.Eventually(func() bool { w.reconcile(r); return late }).Should(BeTrue())
 	w.Expect(w.picksPods(shared)).To(BeTrue())
 	w.Expect(w.rules()[shared]).To(Equal([]string{singletonName, "late"}))
@@ -134,7 +134,7 @@ func TestOldPolicyIsWrittenBeforeItIsDeleted(t *testing.T) {
 	w.createSingleton()
 	old := policies.Name(w.key(singletonName))
 	other := newReconciler(controllerClient, controllerClient, w.clock) // it removes no old policy, because it has no watch
-	w.proven(other, singletonName)
+	w.checked(other, singletonName)
 
 	written := false
 	r := w.controllerOf(policies.PerNamespace, w.meanwhile(func(sent write) bool { return ofPolicy(sent) && sent.of("delete", old) }, func() {
@@ -143,22 +143,22 @@ func TestOldPolicyIsWrittenBeforeItIsDeleted(t *testing.T) {
 		w.Expect(w.picksPods(old)).To(BeTrue())
 		written = true
 	}))
-	w.proven(r, singletonName)
+	w.checked(r, singletonName)
 	w.Eventually(func() bool { w.reconcile(r); w.clock.advance(inFlight); return written }).Should(BeTrue())
 	w.Expect(w.picksPods(old)).To(BeTrue())
 }
 
-// The policy of the namespace stays enabled until the same controller has proven each singleton's own policy. Until
+// The policy of the namespace stays enabled until the same controller has checked each singleton's own policy. Until
 // then, no other policy injects the pods of the other singletons.
-func TestSharedPolicyStaysUntilAllAreProven(t *testing.T) {
+func TestSharedPolicyStaysUntilAllAreChecked(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.createSingleton()
 	w.createNamed("queue")
 	shared := policies.NamespaceName(w.namespace)
 	before := w.controllerOf(policies.PerNamespace, controllerClient)
-	w.proven(before, singletonName)
-	w.proven(before, "queue")
+	w.checked(before, singletonName)
+	w.checked(before, "queue")
 	stays := func(r controllers, why string) {
 		t.Helper()
 		for range 3 {
@@ -169,11 +169,11 @@ func TestSharedPolicyStaysUntilAllAreProven(t *testing.T) {
 	}
 
 	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	w.proven(r, singletonName)
+	w.checked(r, singletonName)
 	stays(r, "queue has no policy of its own")
-	w.proven(r, "queue")
+	w.checked(r, "queue")
 
-	// The watch of the next controller is not synced, therefore queue keeps the proof in its status.
+	// The watch of the next controller is not synced, therefore queue keeps the condition in its status.
 	synced := false
 	next := w.controllerOf(policies.PerSingleton, controllerClient)
 	next.Injection.Watch = func() (injection.Watched, error) {
@@ -182,21 +182,21 @@ func TestSharedPolicyStaysUntilAllAreProven(t *testing.T) {
 	w.reconcileOne(next, w.key("queue"))
 	w.Expect(w.installedReason("queue")).To(Equal("Injected"))
 	synced = true
-	w.proven(next, singletonName)
-	stays(next, "another controller proved queue's own policy")
+	w.checked(next, singletonName)
+	stays(next, "another controller checked queue's own policy")
 
-	w.proven(next, "queue")
+	w.checked(next, "queue")
 	w.disabled(next, shared)
 }
 
-// If a policy was changed or deleted and is written again, the injection must be proven again. Kyverno may not serve
-// the policy yet.
-func TestPolicyPutRightIsProvenAgain(t *testing.T) {
+// If a policy was changed or deleted and is written again, it must be checked again. Kyverno may not serve the policy
+// yet.
+func TestRestoredPolicyIsCheckedAgain(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.createSingleton()
 	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	w.proven(r, singletonName)
+	w.checked(r, singletonName)
 
 	w.kyverno(isDown)
 	w.Eventually(func() map[string]string { // the API server needs time to apply the change
@@ -210,7 +210,7 @@ func TestPolicyPutRightIsProvenAgain(t *testing.T) {
 	w.Expect(w.policy()).NotTo(BeNil())
 	w.Expect(w.reason(v1.ConditionPolicyInstalled)()).To(Equal("Installing"))
 	w.kyverno(serves)
-	w.proven(r, singletonName)
+	w.checked(r, singletonName)
 }
 
 // Two controllers with different values of policyPer run at the same time, for example after a network partition. After
@@ -231,7 +231,7 @@ func TestTwoControllersOfTwoPolicyPer(t *testing.T) {
 		w.clock.advance(inFlight)
 		return w.rules()
 	}).Should(Equal(want))
-	w.proven(other, singletonName)
+	w.checked(other, singletonName)
 	w.Expect(w.picksPods(policies.NamespaceName(w.namespace))).To(BeTrue())
 }
 
@@ -242,8 +242,8 @@ func TestDeletionMakesNoOtherPolicy(t *testing.T) {
 	s := w.createSingleton()
 	w.createNamed("queue")
 	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	w.proven(r, singletonName)
-	w.proven(r, "queue")
+	w.checked(r, singletonName)
+	w.checked(r, "queue")
 	w.Expect(c.Delete(t.Context(), s)).To(Succeed())
 	w.reconcile(r)
 	w.gone()
@@ -257,7 +257,7 @@ func TestPolicyOfSingletonMadeAnew(t *testing.T) {
 	w.kyverno(serves)
 	w.createSingleton()
 	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	w.proven(r, singletonName)
+	w.checked(r, singletonName)
 	w.removeSingleton()
 	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.HoldInitContainers = true })
 	w.reconcile(r)
@@ -270,12 +270,12 @@ func TestConditionOfSingletonMadeAnew(t *testing.T) {
 	w.kyverno(serves)
 	w.createSingleton()
 	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	w.proven(r, singletonName)
+	w.checked(r, singletonName)
 	w.removeSingleton()
 	w.createSingleton()
 	w.reconcileHandoff(r)
 	w.installed("Installing")
-	w.proven(r, singletonName)
+	w.checked(r, singletonName)
 }
 
 // A singleton without the finalizer has no policy, because nothing would delete the policy.
@@ -305,7 +305,7 @@ func TestRefusedPolicy(t *testing.T) {
 	w.Expect(w.installed("PolicyRefused").Message).To(And(
 		HavePrefix("ClusterPolicy "+policies.Name(w.key(singletonName))+" cannot be written, and is tried again every 2s: "), ContainSubstring(notOnMyWatch)))
 	w.Expect(meta.IsStatusConditionFalse(w.singleton().Status.Conditions, v1.ConditionReady)).To(BeTrue())
-	w.proven(newReconciler(controllerClient, controllerClient, w.clock), singletonName)
+	w.checked(newReconciler(controllerClient, controllerClient, w.clock), singletonName)
 }
 
 // After a restart, the controller still reports an injection that does not work.

@@ -199,13 +199,13 @@ func (r *run) installed(s singleton) *metav1.Condition {
 	return nil
 }
 
-// injected returns true if the policy of the singleton is proven.
+// injected returns true if a check of the singleton's policy succeeded.
 func (r *run) injected(s singleton, per policies.Per) bool {
 	c := r.installed(s)
 	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, policyOf(s, per))
 }
 
-// refusal returns why one of the singletons has no proven policy.
+// refusal returns why one of the singletons has no policy that works.
 func (r *run) refusal() string {
 	for _, s := range r.made {
 		if c := r.installed(s); c != nil && c.Status != metav1.ConditionTrue {

@@ -44,8 +44,8 @@ func newSlowProbes() *slowProbes {
 	return s
 }
 
-// A handoff does not wait for proofs, even for many slow proofs.
-func TestHandoffBesidesProofs(t *testing.T) {
+// A handoff does not wait for checks of policies, even for many slow checks.
+func TestHandoffBesideChecks(t *testing.T) {
 	const others, workers = 40, 8
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -62,21 +62,21 @@ func TestHandoffBesidesProofs(t *testing.T) {
 	for n := range others {
 		keys = append(keys, client.ObjectKeyFromObject(w.createNamed(fmt.Sprintf("s%d", n))))
 	}
-	w.Eventually(slow.running.Load).Should(BeEquivalentTo(workers), "proofs at once")
+	w.Eventually(slow.running.Load).Should(BeEquivalentTo(workers), "concurrent checks")
 	w.warmPod("db-2", withCommand)
 	w.ask(first)
 	w.report(first, ended)
 	w.Eventually(w.holder).Should(Equal("db-2"))
-	w.Expect(slow.running.Load()).To(BeEquivalentTo(workers), "proofs at once")
+	w.Expect(slow.running.Load()).To(BeEquivalentTo(workers), "concurrent checks")
 	close(slow.end)
 	for _, key := range keys {
 		w.Eventually(func() bool { return w.isInstalled(key) }).Should(BeTrue())
 	}
 }
 
-// After a restart, the condition in the status stays valid, and the controller proves each injection again within the
+// After a restart, the condition in the status stays valid, and the controller checks each policy again within the
 // normal period.
-func TestRestartKeepsProofs(t *testing.T) {
+func TestRestartKeepsChecks(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	slow := newSlowProbes()
@@ -91,16 +91,16 @@ func TestRestartKeepsProofs(t *testing.T) {
 	r = newReconciler(slow, controllerClient, w.clock)
 	result := w.reconcileOne(r, key)
 	w.Expect(w.isInstalled(key)).To(BeTrue())
-	w.Expect(slow.running.Load()).To(BeZero(), "a proof right after the restart")
+	w.Expect(slow.running.Load()).To(BeZero(), "a check right after the restart")
 	w.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", 5*time.Minute)))
 	w.clock.advance(5 * time.Minute)
 	w.reconcileOne(r, key)
 	w.Expect(slow.running.Load()).To(BeEquivalentTo(1))
 }
 
-// Singletons that are created together are not proven together again. New pods would wait for the API server during each
-// burst of dry-runs.
-func TestRepeatedProofsAreSpread(t *testing.T) {
+// The policies of singletons that are created together are not checked together again. New pods would wait for the API
+// server during each burst of dry-runs.
+func TestChecksAreSpread(t *testing.T) {
 	const singletons = 20
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -115,16 +115,16 @@ func TestRepeatedProofsAreSpread(t *testing.T) {
 	}
 	w.Expect(slices.Max(next)).To(BeNumerically("<=", 5*time.Minute))
 	w.Expect(slices.Min(next)).To(BeNumerically(">=", 150*time.Second))
-	w.Expect(slices.Max(next)-slices.Min(next)).To(BeNumerically(">", 30*time.Second), "time over which %d proofs are spread", singletons)
+	w.Expect(slices.Max(next)-slices.Min(next)).To(BeNumerically(">", 30*time.Second), "time over which %d checks are spread", singletons)
 
 	first := w.key("s0")
 	slow.running.Store(0)
 	w.clock.advance(next[0] - time.Minute)
 	w.reconcileOne(r, first)
-	w.Expect(slow.running.Load()).To(BeZero(), "a proof before it is due")
+	w.Expect(slow.running.Load()).To(BeZero(), "a check before it is due")
 	w.clock.advance(time.Minute)
 	w.reconcileOne(r, first)
-	w.Expect(slow.running.Load()).To(BeEquivalentTo(1), "a proof when it is due")
+	w.Expect(slow.running.Load()).To(BeEquivalentTo(1), "a check when it is due")
 }
 
 // Another client changes the policy all the time, and every other dry-run fails. Therefore condition PolicyInstalled changes
