@@ -177,7 +177,7 @@ func (r *Reconciler) writeOnce(ctx context.Context, name string, of rendering) (
 func (r *Reconciler) uninstall(ctx context.Context, singleton *v1.StatefulSingleton) installation {
 	switch err := r.removeFromPolicies(ctx, singleton); {
 	case apierrors.IsConflict(err):
-		return installation{condition: r.Condition(singleton), recheck: installingDelay}
+		return installation{condition: r.Condition(singleton), recheck: conflictDelay}
 	case err != nil:
 		return notInstalled(singleton, NotRemoved, err.Error())
 	}

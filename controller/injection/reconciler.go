@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/keymutex"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -31,10 +32,16 @@ import (
 )
 
 const (
-	// retryDelay is the requeue delay after a failure. installingDelay is the requeue delay after a policy was written,
-	// because Kyverno needs a second or two to serve a new policy.
-	retryDelay      = 2 * time.Second
-	installingDelay = 200 * time.Millisecond
+	// minRetryDelay is the requeue delay after the first failure. The delay doubles with each further failure, up to
+	// maxRetryDelay.
+	minRetryDelay = time.Second
+	maxRetryDelay = time.Minute
+	// conflictDelay is the requeue delay after a conflict with a write of another client.
+	conflictDelay = 200 * time.Millisecond
+	// minInstallingDelay and maxInstallingDelay limit the requeue delay while Kyverno does not serve a new policy yet,
+	// which takes a second or two.
+	minInstallingDelay = 200 * time.Millisecond
+	maxInstallingDelay = time.Second
 	// replaceDelay is the requeue delay while an old policy is removed. It is long because an old policy does no harm, and
 	// each step can need a dry-run.
 	replaceDelay = 2 * time.Second
@@ -99,6 +106,7 @@ type Reconciler struct {
 	written   map[string]written
 	replacing map[string]disabled
 	checks    map[types.NamespacedName]check
+	retries   workqueue.TypedRateLimiter[types.NamespacedName]
 }
 
 // Watched reads the policies that the watch knows. The reader may lag. It has all policies that existed at the start of
@@ -125,6 +133,8 @@ type installation struct {
 	condition metav1.Condition
 	// recheck is the requeue delay. It is zero if no recheck is needed.
 	recheck time.Duration
+	// failed is true if the reconcile must be retried, with a delay that grows with each failure. recheck is then zero.
+	failed bool
 }
 
 // Reconcile installs and checks, or removes, the policy of one singleton. It does nothing before the singleton has the
@@ -149,11 +159,33 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil // the controller stops
 	}
 	r.conditions.report(singleton, state.condition)
-	result := ctrl.Result{RequeueAfter: state.recheck, Priority: new(0)}
+	result := ctrl.Result{RequeueAfter: r.requeueDelay(request.NamespacedName, state), Priority: new(0)}
 	if state.condition.Reason != ReasonInstalling {
 		result.Priority = new(handler.LowPriority) // new singletons come before repeated checks and retries
 	}
 	return result, nil
+}
+
+// requeueDelay returns the delay of the next reconcile. An expected failure is not returned as an error, because the
+// queue would log the error and its stack trace with each retry.
+func (r *Reconciler) requeueDelay(singleton types.NamespacedName, state installation) time.Duration {
+	retries := r.rateLimiter()
+	if state.failed {
+		return retries.When(singleton)
+	}
+	retries.Forget(singleton)
+	return state.recheck
+}
+
+// rateLimiter returns the rate limiter of retries. It is not the rate limiter of the queue, which forgets the failures of
+// a request that is requeued with a delay.
+func (r *Reconciler) rateLimiter() workqueue.TypedRateLimiter[types.NamespacedName] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.retries == nil {
+		r.retries = workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetryDelay, maxRetryDelay)
+	}
+	return r.retries
 }
 
 // install writes the singleton's policy if the policy is missing or changed. It then checks the policy if a check is due.
@@ -177,7 +209,7 @@ func (r *Reconciler) install(ctx context.Context, singleton *v1.StatefulSingleto
 		return notInstalled(singleton, reasonKyvernoMissing,
 			"the cluster serves no kyverno.io/v1 ClusterPolicy: pods cannot be injected, and the guards reject them. Install Kyverno 1.18 or 1.19")
 	case err != nil:
-		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s cannot be written, and is tried again every %s: %v", policy, retryDelay, err))
+		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s cannot be written, and is tried again within %s: %v", policy, maxRetryDelay, err))
 	}
 	if !known && now.recreatedAt.IsZero() && reportsInjected(singleton, policy) {
 		// After a restart, the checks of all singletons are spread over the period.
@@ -193,7 +225,7 @@ func (r *Reconciler) install(ctx context.Context, singleton *v1.StatefulSingleto
 	}
 	state := injected(singleton, policy, max(time.Second, last.next.Sub(r.Clock.Now())))
 	if old != "" {
-		state.recheck = r.replaceOld(ctx, singleton, old)
+		state.recheck, state.failed = r.replaceOld(ctx, singleton, old)
 	}
 	return state
 }
@@ -206,8 +238,8 @@ func (r *Reconciler) checkPolicy(ctx context.Context, singleton *v1.StatefulSing
 	reason, err := r.probe(ctx, singleton, policy)
 	if err != nil {
 		r.remember(singleton, check{content: content})
-		if r.Clock.Since(written) < installTimeout {
-			return notYetInjected(singleton, policy)
+		if age := r.Clock.Since(written); age < installTimeout {
+			return notYetInjected(singleton, policy, age)
 		}
 		return notInstalled(singleton, reason, err.Error())
 	}
@@ -228,13 +260,14 @@ func injected(singleton *v1.StatefulSingleton, policy string, recheck time.Durat
 }
 
 // notYetInjected returns the state before the first check that succeeds. It keeps a failure that the status already
-// reports.
-func notYetInjected(singleton *v1.StatefulSingleton, policy string) installation {
+// reports. Checks get rarer with the age of the policy, because each check makes the API server evaluate all webhooks.
+func notYetInjected(singleton *v1.StatefulSingleton, policy string, age time.Duration) installation {
+	recheck := min(max(minInstallingDelay, age/4), maxInstallingDelay)
 	reported := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
 	if reported != nil && reported.ObservedGeneration == singleton.Generation && (reported.Reason == reasonNotInjected || reported.Reason == reasonProbeRefused) {
-		return installation{condition: *reported, recheck: installingDelay}
+		return installation{condition: *reported, recheck: recheck}
 	}
-	return installation{condition: installing(singleton, policy), recheck: installingDelay}
+	return installation{condition: installing(singleton, policy), recheck: recheck}
 }
 
 func installing(singleton *v1.StatefulSingleton, policy string) metav1.Condition {
@@ -300,13 +333,14 @@ func (r *Reconciler) remember(singleton *v1.StatefulSingleton, last check) {
 
 func (r *Reconciler) forget(singleton types.NamespacedName) {
 	r.conditions.forget(singleton)
+	r.rateLimiter().Forget(singleton)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.checks, singleton)
 }
 
 func notInstalled(singleton *v1.StatefulSingleton, reason, message string) installation {
-	return installation{condition: newCondition(singleton, metav1.ConditionFalse, reason, message), recheck: retryDelay}
+	return installation{condition: newCondition(singleton, metav1.ConditionFalse, reason, message), failed: true}
 }
 
 func newCondition(singleton *v1.StatefulSingleton, status metav1.ConditionStatus, reason, message string) metav1.Condition {

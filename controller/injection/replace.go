@@ -28,14 +28,15 @@ func (r *Reconciler) oldPolicy(ctx context.Context, singleton *v1.StatefulSingle
 	return name
 }
 
-// replaceOld executes the next step of the removal of the old policy. It returns the requeue delay.
-func (r *Reconciler) replaceOld(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration) {
+// replaceOld executes the next step of the removal of the old policy. It returns the requeue delay, or whether the step
+// failed.
+func (r *Reconciler) replaceOld(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, failed bool) {
 	recheck, err := r.removeOld(ctx, singleton, old)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot delete a replaced policy, which does no harm; trying again", "policy", old, "after", retryDelay.String())
-		return retryDelay
+		ctrl.LoggerFrom(ctx).Info("Failed to remove an old policy. New pods do not depend on it", "policy", old, "error", err.Error())
+		return 0, true
 	}
-	return recheck
+	return recheck, false
 }
 
 // inFlight is how long the API server may still call the webhook of the policy after a probe bypassed the policy. The API

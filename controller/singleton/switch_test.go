@@ -303,7 +303,7 @@ func TestRefusedPolicy(t *testing.T) {
 	result := w.reconcile(newReconciler(refusing, controllerClient, w.clock))
 	w.Expect(result.RequeueAfter).To(BeNumerically("<=", 2*time.Second))
 	w.Expect(w.installed("PolicyRefused").Message).To(And(
-		HavePrefix("ClusterPolicy "+policies.Name(w.key(singletonName))+" cannot be written, and is tried again every 2s: "), ContainSubstring(notOnMyWatch)))
+		HavePrefix("ClusterPolicy "+policies.Name(w.key(singletonName))+" cannot be written, and is tried again within 1m0s: "), ContainSubstring(notOnMyWatch)))
 	w.Expect(meta.IsStatusConditionFalse(w.singleton().Status.Conditions, v1.ConditionReady)).To(BeTrue())
 	w.checked(newReconciler(controllerClient, controllerClient, w.clock), singletonName)
 }
