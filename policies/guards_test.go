@@ -60,6 +60,7 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
 	t.Run("limit range", func(t *testing.T) { testLimitRange(t, c) })
 	t.Run("held", func(t *testing.T) { testHeld(t, c) })
+	t.Run("not guarded", func(t *testing.T) { testNotGuarded(t, c) })
 	t.Run("injected", func(t *testing.T) { testInjected(t, c) })
 	t.Run("forged", func(t *testing.T) { testForged(t, c) })
 	t.Run("being deleted", func(t *testing.T) { testBeingDeleted(t, config) })
@@ -79,137 +80,6 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("exempt-namespaces", func(t *testing.T) { testExemptNamespace(t, c) })
 	t.Run("definition", func(t *testing.T) { testDefinition(t, c) })
 	t.Run("definition changes", func(t *testing.T) { testDefinitionChanges(t, c, known) })
-}
-
-func testHeld(t *testing.T, c client.Client) {
-	singletons := map[string]*v1.StatefulSingleton{}
-	files := []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "match-expressions"}
-	for _, file := range files {
-		singletons[file] = createSingleton(t, c, "held-"+file, readSingleton(t, file))
-	}
-	going := readSingleton(t, "default")
-	going.Finalizers = []string{v1.PolicyFinalizer}
-	singletons["going"] = createSingleton(t, c, "held-going", going)
-	if err := c.Delete(t.Context(), singletons["going"]); err != nil {
-		t.Fatal(err)
-	}
-
-	const (
-		sidecarGone  = "the status sidecar or one of its volumes is missing or changed"
-		nothingHolds = "but nothing holds its container db"
-		namesNone    = "names none of its regular containers"
-	)
-	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { change(&p.Spec.Containers[0]) }
-	}
-	sidecar := func(change func(*corev1.Container)) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { change(&p.Spec.InitContainers[0]) }
-	}
-	barrierRef := func(change func(*corev1.ConfigMapKeySelector)) func(*corev1.Pod) {
-		return container(func(c *corev1.Container) { change(c.Env[0].ValueFrom.ConfigMapKeyRef) })
-	}
-	tests := map[string]struct {
-		singleton   string
-		pod         string
-		change      func(*corev1.Pod)
-		wantRefused string
-	}{
-		"wrapper":                  {singleton: "default", pod: "shell"},
-		"barrier":                  {singleton: "default", pod: "scratch"},
-		"probes":                   {singleton: "default", pod: "probes"},
-		"hooks":                    {singleton: "default", pod: "hooks"},
-		"weird strings":            {singleton: "default", pod: "weird-strings"},
-		"empty lists":              {singleton: "default", pod: "empty-lists"},
-		"existing fields":          {singleton: "default", pod: "existing-fields"},
-		"root":                     {singleton: "default", pod: "run-as-root"},
-		"generateName":             {singleton: "default", pod: "generate-name"},
-		"named containers":         {singleton: "named-containers", pod: "several-containers-one-held"},
-		"init containers":          {singleton: "default", pod: "init-containers"},
-		"init containers held":     {singleton: "hold-init-containers", pod: "init-containers-held"},
-		"init containers named":    {singleton: "named-init-containers", pod: "init-containers-named"},
-		"match expressions":        {singleton: "match-expressions", pod: "match-expressions"},
-		"as large as a pod can be": {singleton: "default", pod: "scratch", change: enlarge},
-
-		"not injected":                    {singleton: "default", pod: "shell", change: uninject, wantRefused: notInjected},
-		"not injected, generateName":      {singleton: "default", pod: "generate-name", change: uninject, wantRefused: notInjected},
-		"not injected, by expressions":    {singleton: "match-expressions", pod: "match-expressions", change: uninject, wantRefused: notInjected},
-		"no annotation":                   {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Annotations = nil }, wantRefused: notInjected},
-		"annotation of another namespace": {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Annotations[v1.InjectedAnnotation] = "shop/db" }, wantRefused: notInjected},
-		"no label":                        {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { delete(p.Labels, v1.SingletonLabel) }, wantRefused: notInjected},
-		"no readiness gate":               {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Spec.ReadinessGates = nil }, wantRefused: notInjected},
-		"marked only":                     {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Spec.InitContainers = nil }, wantRefused: sidecarGone},
-		"sidecar ends":                    {singleton: "default", pod: "shell", change: sidecar(func(c *corev1.Container) { c.RestartPolicy, c.Lifecycle = nil, nil }), wantRefused: sidecarGone},
-		"sidecar runs something else":     {singleton: "default", pod: "shell", change: sidecar(func(c *corev1.Container) { c.Command = []string{"sleep"} }), wantRefused: sidecarGone},
-		"signal volume with something in it": {singleton: "default", pod: "shell", wantRefused: sidecarGone, change: func(p *corev1.Pod) {
-			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}
-		}},
-		"signal from another annotation": {singleton: "default", pod: "shell", wantRefused: sidecarGone, change: func(p *corev1.Pod) {
-			p.Spec.Volumes[1].DownwardAPI.Items[0].FieldRef.FieldPath = "metadata.annotations['mine']"
-		}},
-		"no wrapper":                 {singleton: "default", pod: "shell", change: container(func(c *corev1.Container) { c.Command = c.Command[3:] }), wantRefused: nothingHolds},
-		"wrapper of nothing":         {singleton: "default", pod: "shell", change: container(func(c *corev1.Container) { c.Command = c.Command[:3] }), wantRefused: nothingHolds},
-		"wrapper without its volume": {singleton: "default", pod: "shell", change: container(func(c *corev1.Container) { c.VolumeMounts = nil }), wantRefused: nothingHolds},
-		"no barrier":                 {singleton: "default", pod: "scratch", change: container(func(c *corev1.Container) { c.Env = nil }), wantRefused: nothingHolds},
-		"epoch in clear":             {singleton: "default", pod: "scratch", change: container(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "STATEFULSINGLETON_EPOCH", Value: "1"}} }), wantRefused: nothingHolds},
-		"optional barrier":           {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Optional = new(true) }), wantRefused: nothingHolds},
-		"barrier of another form":    {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Name = "statefulsingleton-mine" }), wantRefused: nothingHolds},
-		"barrier of another key":     {singleton: "default", pod: "scratch", change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Key = "mine" }), wantRefused: nothingHolds},
-		"a container was added": {singleton: "default", pod: "shell", wantRefused: "but nothing holds its container late", change: func(p *corev1.Pod) {
-			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "late", Image: "debian"})
-		}},
-		"init containers not held":       {singleton: "hold-init-containers", pod: "init-containers", wantRefused: "but nothing holds its container migrate, proxy, agent, logs, chown"},
-		"named init containers not held": {singleton: "named-init-containers", pod: "init-containers", wantRefused: "but nothing holds its container proxy, chown."},
-		"none but named init containers": {singleton: "named-init-containers", pod: "init-containers-named", wantRefused: namesNone, change: func(p *corev1.Pod) {
-			p.Spec.Containers[0].Name = "database"
-		}},
-		"none of the named containers": {singleton: "named-containers", pod: "several-containers-one-held", wantRefused: namesNone, change: func(p *corev1.Pod) {
-			p.Spec.Containers[0].Name = "database"
-		}},
-	}
-	for _, name := range files {
-		waitForRefusal(t, c, bare(singletons[name].Namespace, singletons[name]), notInjected)
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := singletons[test.singleton]
-			pod := injectedPod(t, test.pod, s)
-			if test.change != nil {
-				test.change(pod)
-			}
-			// What Kyverno must have done, CheckInjected looks for, too. They must not drift apart.
-			if err := policies.CheckInjected(pod, s); (err != nil) != (test.wantRefused != "") {
-				t.Errorf("CheckInjected gives %v, want an error: %t", err, test.wantRefused != "")
-			}
-			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
-		})
-	}
-
-	passing := map[string]struct {
-		singleton string
-		change    func(*corev1.Pod)
-	}{
-		"another label":      {singleton: "default", change: func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} }},
-		"no labels":          {singleton: "default", change: func(p *corev1.Pod) { p.Labels = nil }},
-		"another namespace":  {singleton: "default", change: func(p *corev1.Pod) { p.Namespace = "default" }},
-		"singleton is going": {singleton: "going", change: func(*corev1.Pod) {}},
-		"mirror of a static pod": {singleton: "default", change: func(p *corev1.Pod) {
-			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
-			p.Spec.NodeName = "node"
-		}},
-	}
-	for name, test := range passing {
-		t.Run("passes: "+name, func(t *testing.T) {
-			pod := bare(singletons[test.singleton].Namespace, singletons[test.singleton])
-			test.change(pod)
-			// The guard learns only in a while that a singleton is going.
-			err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
-				return c.Create(ctx, pod.DeepCopy(), client.DryRunAll) == nil, nil
-			})
-			if err != nil {
-				t.Errorf("refused: %v", c.Create(t.Context(), pod, client.DryRunAll))
-			}
-		})
-	}
 }
 
 // testSelectors demands that the guard and the policy's matchConditions pick

@@ -220,11 +220,13 @@ func refreshBarriers(list string) kyvernov1.ForEachMutation {
 	}
 }
 
-// isBarrier is the condition that an environment variable is a barrier.
+// isBarrier is the condition that an environment variable is a barrier. An optional ConfigMap is no barrier, because the
+// container starts without the ConfigMap.
 func isBarrier(variable string) string {
-	configMap := variable + "valueFrom.configMapKeyRef.name || ''"
-	return fmt.Sprintf("%sname == '%s' && starts_with(%s, '%s') && length(%s) == `%d`",
-		variable, signal.EpochEnv, configMap, barrierPrefix, configMap, barrierLength)
+	ref := variable + "valueFrom.configMapKeyRef"
+	configMap := ref + ".name || ''"
+	return fmt.Sprintf("%sname == '%s' && starts_with(%s, '%s') && length(%s) == `%d` && %s.key == '%s' && %s.optional != `true`",
+		variable, signal.EpochEnv, configMap, barrierPrefix, configMap, barrierLength, ref, signal.EpochKey, ref)
 }
 
 // addPullSecrets adds pull secrets to the pod's own. The API server adds the pull secrets of the service account
