@@ -26,7 +26,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// The important pods, through a real Kyverno and under the real guards, in the cluster of KUBECONFIG. Each pod is
+// The real Kyverno injects the important pods, and the real guards admit them, in the cluster of KUBECONFIG. Each pod is
 // compared with the same pod in a namespace without a singleton, which has the same defaults.
 func TestOnCluster(t *testing.T) {
 	config, err := clientconfig.GetConfig()
@@ -66,7 +66,7 @@ func TestOnCluster(t *testing.T) {
 			for _, name := range pods {
 				t.Run(name, func(t *testing.T) {
 					pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", name+".yaml")))
-					// The token's volume has another name each time.
+					// The volume of the token has a random name.
 					pod.Spec.AutomountServiceAccountToken = new(false)
 					checkInjection(t, c, &pod, s, plain)
 				})
@@ -76,7 +76,7 @@ func TestOnCluster(t *testing.T) {
 	t.Run("pull secrets", func(t *testing.T) { checkPullSecrets(t, c) })
 }
 
-// useInstalledGate injects the image that the guards of the cluster admit, where there are any.
+// useInstalledGate injects the image that the guards of the cluster admit, if guards are installed.
 func useInstalledGate(t *testing.T, c client.Client) {
 	t.Helper()
 	var list admissionregistrationv1.ValidatingAdmissionPolicyList
@@ -93,8 +93,8 @@ func useInstalledGate(t *testing.T, c client.Client) {
 }
 
 // The API server adds the pull secrets of the service account only if the pod has none. The pull secrets of the sidecar
-// must not prevent that, even if Kyverno mutates the pod twice. No StatefulSingleton is there, so no controller
-// meddles.
+// must not prevent that, even if Kyverno mutates the pod twice. The StatefulSingleton does not exist, so the controller
+// does not change the policy.
 func checkPullSecrets(t *testing.T, c client.Client) {
 	o := options
 	o.SidecarPullSecrets = []string{"mirror"}
@@ -119,8 +119,8 @@ func checkPullSecrets(t *testing.T, c client.Client) {
 	}
 }
 
-// The pods of several singletons with one policy, mutated by a real Kyverno. Afterwards each singleton also has its own
-// policy, as during a change of policyPer. No StatefulSingleton is there, so no controller meddles.
+// The real Kyverno injects the pods of several singletons with one policy. Afterwards each singleton also has its own
+// policy, as during a change of policyPer. The StatefulSingletons do not exist, so the controller changes no policy.
 func TestSharedOnCluster(t *testing.T) {
 	config, err := clientconfig.GetConfig()
 	if err != nil {
@@ -158,7 +158,7 @@ func TestSharedOnCluster(t *testing.T) {
 	t.Run("beside each singleton's own", func(t *testing.T) { checkAll(t, c, singletons, plain) })
 }
 
-// awaitAnswers waits until probes of all of them go through the policy.
+// awaitAnswers waits until the probe pods of all singletons pass through the policy.
 func awaitAnswers(t *testing.T, c client.Client, singletons []v1.StatefulSingleton, policy string) {
 	t.Helper()
 	for _, s := range singletons {
@@ -226,7 +226,7 @@ func dryRun(t *testing.T, c client.Client, pod *corev1.Pod, namespace string) *c
 	return pod
 }
 
-// barrierUID is the uid of the request that the barriers of pod name, if it has any.
+// barrierUID returns the UID of the admission request in the barriers of the pod, or "" if the pod has no barrier.
 func barrierUID(pod *corev1.Pod) string {
 	for _, container := range allContainers(*pod) {
 		for _, e := range container.Env {
@@ -257,8 +257,7 @@ func withBarrierUID(t *testing.T, pod *corev1.Pod, from, to string) corev1.Pod {
 	return replaced
 }
 
-// installSingleton creates the singleton and its policy, and waits until a pod
-// that it selects is injected.
+// installSingleton creates the singleton and its policy, and waits until a selected pod is injected.
 func installSingleton(t *testing.T, c client.Client, name string) *v1.StatefulSingleton {
 	t.Helper()
 	s := readSingleton(t, name)
@@ -281,7 +280,7 @@ func installSingleton(t *testing.T, c client.Client, name string) *v1.StatefulSi
 	return s
 }
 
-// wantOwnWebhook demands a webhook that nothing but the policy's pods goes through.
+// wantOwnWebhook checks that the policy has a webhook that receives only the policy's pods.
 func wantOwnWebhook(t *testing.T, c client.Client, policy *unstructured.Unstructured) {
 	t.Helper()
 	var configurations admissionregistrationv1.MutatingWebhookConfigurationList

@@ -25,15 +25,15 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// TestControllerGuards acts as the controller's user, for whom RBAC lets everything pass, on an API server with all
-// guards. That the guards refuse nothing that the controller writes, the tests of package singleton show: each of them
-// runs the controller under these guards.
+// TestControllerGuards sends requests as the controller's user on an API server with all guards. RBAC allows every
+// request. The tests of package singleton show that the guards reject no write of the controller, because all of them
+// run the controller under these guards.
 func TestControllerGuards(t *testing.T) {
 	environment := startAPIServer(t)
 	config := environment.Config
 	config.WarningHandler = rest.NoWarnings{}
 	c := newClient(t, config)
-	// First the guards: they must not need Kyverno's kinds.
+	// Install the guards first, because they must not need Kyverno's kinds.
 	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml", "templates/guards-controller.yaml") {
 		create(t, c, object)
 	}
@@ -53,7 +53,7 @@ func TestControllerGuards(t *testing.T) {
 	t.Run("events", func(t *testing.T) { testControllerEvents(t, config) })
 }
 
-// installKyvernoCRDs has the API server serve Kyverno's ClusterPolicies.
+// installKyvernoCRDs makes the API server serve Kyverno's ClusterPolicies.
 func installKyvernoCRDs(t *testing.T, config *rest.Config) {
 	t.Helper()
 	kyverno, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kyverno/kyverno").Output()
@@ -84,7 +84,7 @@ func testDryRun(t *testing.T, config *rest.Config) {
 		t.Run(name, func(t *testing.T) {
 			c := clientAs(t, config, test.user)
 			var answer error
-			// The API server may need a while to learn of the guard.
+			// The API server enforces a new guard with a delay.
 			_ = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
 				answer = c.Create(ctx, bare("default", nil), test.options...)
 				return (answer != nil) == (test.wantRefused != ""), nil
@@ -108,7 +108,7 @@ func testControllerPods(t *testing.T, config *rest.Config) {
 
 		adopt = `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],"labels":{"apps.statefulsingleton.com/singleton":"db","apps.statefulsingleton.com/role":"active"}}}`
 	)
-	// One patch of pods/status.
+	// signalled is one patch of pods/status.
 	signalled := releasePod[:len(releasePod)-1] + `,` + readyPod[1:]
 	controller := func(subresource, body string) patch { return patch{controllerUser, subresource, strategic, body} }
 	tests := map[string]struct {
@@ -116,16 +116,16 @@ func testControllerPods(t *testing.T, config *rest.Config) {
 		patch       patch
 		wantRefused string
 	}{
-		"passes: adopts":             {pod: plain, patch: controller("", adopt)},
-		"passes: signals":            {pod: standby, patch: controller("status", signalled)},
-		"passes: readies":            {pod: standby, patch: controller("status", readyPod)},
-		"passes: nudges":             {pod: holder, patch: controller("", `{"metadata":{"annotations":{"apps.statefulsingleton.com/nudged":"1"}}}`)},
-		"passes: lets go":            {pod: holder, patch: controller("", unprotect)},
-		"passes: takes chosen-by":    {pod: holder, patch: controller("", `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":null}}}`)},
-		"passes: somebody's own":     {pod: standby, patch: patch{personUser, "", merge, `{"metadata":{"annotations":{"a":"b"},"labels":{"a":"b"},"finalizers":["example.com/mine"]}}`}},
-		"a pod of the cluster's own": {cluster, controller("", adopt), notOurs},
-		"a pod of nobody":            {plain, controller("", `{"metadata":{"annotations":{"apps.statefulsingleton.com/nudged":"1"}}}`), notOurs},
-		"a pod of nobody, as status": {plain, controller("status", readyPod), notOurs},
+		"passes: adopts":                   {pod: plain, patch: controller("", adopt)},
+		"passes: signals":                  {pod: standby, patch: controller("status", signalled)},
+		"passes: readies":                  {pod: standby, patch: controller("status", readyPod)},
+		"passes: nudges":                   {pod: holder, patch: controller("", `{"metadata":{"annotations":{"apps.statefulsingleton.com/nudged":"1"}}}`)},
+		"passes: lets go":                  {pod: holder, patch: controller("", unprotect)},
+		"passes: takes chosen-by":          {pod: holder, patch: controller("", `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":null}}}`)},
+		"passes: other labels of a user":   {pod: standby, patch: patch{personUser, "", merge, `{"metadata":{"annotations":{"a":"b"},"labels":{"a":"b"},"finalizers":["example.com/mine"]}}`}},
+		"a pod of the cluster's own":       {cluster, controller("", adopt), notOurs},
+		"a pod of no singleton":            {plain, controller("", `{"metadata":{"annotations":{"apps.statefulsingleton.com/nudged":"1"}}}`), notOurs},
+		"a pod of no singleton, as status": {plain, controller("status", readyPod), notOurs},
 
 		"image":                        {standby, controller("", `{"spec":{"containers":[{"name":"db","image":"evil"}]}}`), spec},
 		"image of adopted":             {plain, controller("", adopt[:len(adopt)-1]+`,"spec":{"containers":[{"name":"db","image":"evil"}]}}`), spec},
@@ -352,29 +352,29 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 		"a finalizer":        {set([]any{"example.com/mine"}, "metadata", "finalizers"), otherMetadata},
 		"an owner": {set([]any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "1"}},
 			"metadata", "ownerReferences"), otherMetadata},
-		"of Deployments too":           {set("Deployment", "metadata", "annotations", "pod-policies.kyverno.io/autogen-controllers"), autogen},
-		"of what Kyverno chooses":      {set(nil, "metadata", "annotations", "pod-policies.kyverno.io/autogen-controllers"), autogen},
-		"no rules":                     {set([]any{}, "spec", "rules"), otherSpec},
-		"in the background":            {set(true, "spec", "background"), otherSpec},
-		"of what is there already":     {set(true, "spec", "mutateExistingOnPolicyUpdate"), otherSpec},
-		"generates what is missing":    {set(true, "spec", "generateExisting"), otherSpec},
-		"fails open":                   {set("Ignore", "spec", "failurePolicy"), otherSpec},
-		"one rule":                     {set("One", "spec", "applyRules"), otherSpec},
-		"a rule validates":             {rule(map[string]any{"message": "no", "deny": map[string]any{}}, "validate"), otherRule},
-		"a rule generates":             {rule(map[string]any{"kind": "Secret", "apiVersion": "v1", "name": "a", "namespace": "b"}, "generate"), otherRule},
-		"a rule verifies images":       {rule([]any{map[string]any{"imageReferences": []any{"*"}}}, "verifyImages"), otherRule},
-		"a rule does nothing":          {rule(nil, "mutate"), otherRule},
-		"a rule calls the API":         {rule(apiCall, "context"), otherRule},
-		"a rule excludes":              {rule(map[string]any{"any": []any{map[string]any{"resources": map[string]any{"names": []any{"a"}}}}}, "exclude"), otherRule},
-		"mutates other objects":        {rule([]any{map[string]any{"apiVersion": "v1", "kind": "Secret"}}, "mutate", "targets"), otherMutation},
-		"mutates what is there":        {rule(true, "mutate", "mutateExistingOnPolicyUpdate"), otherMutation},
-		"strategic merge":              {rule(map[string]any{"metadata": map[string]any{"labels": map[string]any{"a": "b"}}}, "mutate", "patchStrategicMerge"), otherMutation},
-		"a foreach calls the API":      {foreach(false, "context", apiCall), otherForeach},
-		"a foreach merges":             {foreach(false, "patchStrategicMerge", map[string]any{"metadata": map[string]any{}}), otherForeach},
-		"an inner foreach calls":       {foreach(true, "context", apiCall), otherForeach},
-		"an inner foreach goes deeper": {foreach(true, "foreach", []any{map[string]any{"list": "a", "context": apiCall, "patchesJson6902": patchJSON}}), otherForeach},
-		"matches any":                  {rule(map[string]any{"any": []any{map[string]any{"resources": map[string]any{"kinds": []any{"Pod"}}}}}, "match"), otherMatch},
-		"matches by the old form":      {rule(map[string]any{"kinds": []any{"Pod"}}, "match", "resources"), otherMatch},
+		"of Deployments too":                    {set("Deployment", "metadata", "annotations", "pod-policies.kyverno.io/autogen-controllers"), autogen},
+		"of what Kyverno chooses":               {set(nil, "metadata", "annotations", "pod-policies.kyverno.io/autogen-controllers"), autogen},
+		"no rules":                              {set([]any{}, "spec", "rules"), otherSpec},
+		"in the background":                     {set(true, "spec", "background"), otherSpec},
+		"of what is there already":              {set(true, "spec", "mutateExistingOnPolicyUpdate"), otherSpec},
+		"generates what is missing":             {set(true, "spec", "generateExisting"), otherSpec},
+		"fails open":                            {set("Ignore", "spec", "failurePolicy"), otherSpec},
+		"one rule":                              {set("One", "spec", "applyRules"), otherSpec},
+		"a rule validates":                      {rule(map[string]any{"message": "no", "deny": map[string]any{}}, "validate"), otherRule},
+		"a rule generates":                      {rule(map[string]any{"kind": "Secret", "apiVersion": "v1", "name": "a", "namespace": "b"}, "generate"), otherRule},
+		"a rule verifies images":                {rule([]any{map[string]any{"imageReferences": []any{"*"}}}, "verifyImages"), otherRule},
+		"a rule does nothing":                   {rule(nil, "mutate"), otherRule},
+		"a rule calls the API":                  {rule(apiCall, "context"), otherRule},
+		"a rule excludes":                       {rule(map[string]any{"any": []any{map[string]any{"resources": map[string]any{"names": []any{"a"}}}}}, "exclude"), otherRule},
+		"mutates other objects":                 {rule([]any{map[string]any{"apiVersion": "v1", "kind": "Secret"}}, "mutate", "targets"), otherMutation},
+		"mutates what is there":                 {rule(true, "mutate", "mutateExistingOnPolicyUpdate"), otherMutation},
+		"strategic merge":                       {rule(map[string]any{"metadata": map[string]any{"labels": map[string]any{"a": "b"}}}, "mutate", "patchStrategicMerge"), otherMutation},
+		"a foreach calls the API":               {foreach(false, "context", apiCall), otherForeach},
+		"a foreach merges":                      {foreach(false, "patchStrategicMerge", map[string]any{"metadata": map[string]any{}}), otherForeach},
+		"an inner foreach calls":                {foreach(true, "context", apiCall), otherForeach},
+		"an inner foreach has an inner foreach": {foreach(true, "foreach", []any{map[string]any{"list": "a", "context": apiCall, "patchesJson6902": patchJSON}}), otherForeach},
+		"matches any":                           {rule(map[string]any{"any": []any{map[string]any{"resources": map[string]any{"kinds": []any{"Pod"}}}}}, "match"), otherMatch},
+		"matches by the old form":               {rule(map[string]any{"kinds": []any{"Pod"}}, "match", "resources"), otherMatch},
 		"matches several": {func(p *unstructured.Unstructured) {
 			match := p.Object["spec"].(map[string]any)["rules"].([]any)[1].(map[string]any)["match"].(map[string]any)
 			match["all"] = append(match["all"].([]any), map[string]any{"resources": map[string]any{"kinds": []any{"Pod"}}})
@@ -474,7 +474,7 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 	}
 }
 
-// setIn sets a field, or removes it where value is nil.
+// setIn sets a field, or removes the field if value is nil.
 func setIn(t *testing.T, object map[string]any, value any, path ...string) {
 	t.Helper()
 	if value == nil {
@@ -675,7 +675,7 @@ func testControllerSingletons(t *testing.T, config *rest.Config) {
 	s := readSingleton(t, "default")
 	s.Finalizers, s.Annotations = []string{v1.PolicyFinalizer, "example.com/theirs"}, map[string]string{"theirs": "yes"}
 	s = createSingleton(t, admin, "controller-singletons", s)
-	// Whom it attests, the guard of attestations allows.
+	// The guard "attestation" checks which pod is attested.
 	s.Status.ActivePod, s.Status.ActivePodUID = "db-0", uid
 	record(t, clientAs(t, config, controllerUser), s)
 	if err := (patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/attest-terminated":"` + uid + `"}}}`}).apply(t, config, s); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// goldenSingletons are the singletons that the pods of testdata/injected were injected for. All others: default.
+// goldenSingletons has the singletons for which the pods of testdata/injected were injected. The default is "default".
 var goldenSingletons = map[string]string{
 	"several-containers-one-held": "named-containers",
 	"init-containers-held":        "hold-init-containers",
@@ -32,8 +32,8 @@ var goldenSingletons = map[string]string{
 	"default-grace-period":        "own-grace-period",
 }
 
-// testInjected: every pod as Kyverno makes it is admitted, and nothing else that the pod's author wrote
-// is in the way. A pod that sets the epoch by itself is the exception.
+// testInjected: the guards admit each pod that Kyverno injected, whatever other fields the pod has. A pod that sets the
+// epoch itself is the exception.
 func testInjected(t *testing.T, c client.Client) {
 	files, err := filepath.Glob("testdata/injected/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -63,8 +63,8 @@ func testInjected(t *testing.T, c client.Client) {
 	}
 }
 
-// testForged changes one thing of a pod that Kyverno has injected. No Kyverno runs here, so this is also what holds
-// while Kyverno is down.
+// testForged: each case changes one field of a pod that Kyverno injected. Kyverno does not run in this test, so the
+// results also apply while Kyverno is down.
 func testForged(t *testing.T, c client.Client) {
 	singletons := map[string]*v1.StatefulSingleton{}
 	for _, file := range []string{"default", "named-containers", "hold-init-containers"} {
@@ -112,7 +112,7 @@ func testForged(t *testing.T, c client.Client) {
 		ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "sts.amazonaws.com", Path: "token"},
 	}}}}
 	files := corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "fake"}}}
-	// in mounts a ConfigMap of the author's own in the wrapped container.
+	// in mounts another ConfigMap in the wrapped container.
 	in := func(path string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "fake", VolumeSource: files})
@@ -135,7 +135,7 @@ func testForged(t *testing.T, c client.Client) {
 	postStart := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/ko-app/gate", "delivered"}}}
 	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/ko-app/gate"}}}}
 	tests := map[string]struct {
-		// singleton is default where it is empty, and pod is shell: one container, db, which is wrapped.
+		// The default of singleton is "default". The default of pod is "shell", which has one container db with the wrapper.
 		singleton, pod string
 		change         func(*corev1.Pod)
 		wantRefused    string
@@ -309,7 +309,7 @@ func testForged(t *testing.T, c client.Client) {
 		}},
 		"passes: barrier, processes shared": {pod: "scratch", change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }},
 		"passes: barrier, of the node":      {pod: "scratch", change: func(p *corev1.Pod) { p.Spec.HostPID = true }},
-		"passes: wrapped, epoch of its own": {change: app(func(c *corev1.Container) { c.Env = append(c.Env, literal(signal.EpochEnv, "1")) })},
+		"passes: wrapped, other epoch":      {change: app(func(c *corev1.Container) { c.Env = append(c.Env, literal(signal.EpochEnv, "1")) })},
 		"passes: barrier, postStart":        {pod: "scratch", change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} })},
 		"passes: another label":             {change: func(p *corev1.Pod) { p.Labels, p.Annotations, p.Spec.InitContainers[0].Image = nil, nil, "evil" }},
 		"passes: as large as a pod can be":  {change: enlargeMounts},
@@ -347,7 +347,7 @@ func appDevice(path string) func(*corev1.Pod) {
 	}
 }
 
-// enlargeMounts makes the guard compare as many paths as a pod can hold.
+// enlargeMounts adds as many mounts as a pod can have, whose paths the guard compares.
 func enlargeMounts(p *corev1.Pod) {
 	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	template := p.Spec.Containers[0]
@@ -362,7 +362,8 @@ func enlargeMounts(p *corev1.Pod) {
 	}
 }
 
-// testBeingDeleted: while the record of a StatefulSingleton that is being deleted names a pod, no pod comes that is not held.
+// testBeingDeleted: while the record of a StatefulSingleton that is being deleted names a pod, the guard rejects pods
+// that are not held.
 func testBeingDeleted(t *testing.T, config *rest.Config) {
 	c, controller := newClient(t, config), clientAs(t, config, controllerUser)
 	s := readSingleton(t, "default")
@@ -394,11 +395,11 @@ func testBeingDeleted(t *testing.T, config *rest.Config) {
 		return last == nil, nil
 	})
 	if err != nil {
-		t.Errorf("the StatefulSingleton is gone, and a pod that is not held is refused: %v", last)
+		t.Errorf("the StatefulSingleton does not exist, but a pod that is not held is rejected: %v", last)
 	}
 }
 
-// testSidecarImage: nobody changes the sidecar of a pod that is there, the controller included.
+// testSidecarImage: no user can change the sidecar's image of an existing pod, not even the controller.
 func testSidecarImage(t *testing.T, config *rest.Config) {
 	const (
 		refused = "the image of init container status-sidecar cannot be changed"
@@ -430,7 +431,7 @@ func testSidecarImage(t *testing.T, config *rest.Config) {
 		})
 	}
 	t.Run("the pod of a kubelet stays one", func(t *testing.T) {
-		// The guards do not look at the image of a static pod, and no kubelet starts a pod that is the image of none.
+		// The guards do not check the image of a mirror pod, and the kubelet starts no mirror pod without its static pod.
 		s := createSingleton(t, newClient(t, config), "mirror", readSingleton(t, "default"))
 		pod := bare(s.Namespace, s)
 		pod.Spec.NodeName, pod.Annotations = "node-1", map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
@@ -445,7 +446,7 @@ func testSidecarImage(t *testing.T, config *rest.Config) {
 	})
 }
 
-// testEphemeralContainers debugs a pod that is held.
+// testEphemeralContainers adds ephemeral containers to a held pod, as kubectl debug does.
 func testEphemeralContainers(t *testing.T, config *rest.Config) {
 	const (
 		mounts  = "ephemeral container debug cannot mount volume statefulsingleton-signal or statefulsingleton-podinfo"
@@ -486,7 +487,7 @@ func testEphemeralContainers(t *testing.T, config *rest.Config) {
 	})
 }
 
-// ownedByHelm marks what Helm would have installed: it renders no upgrade of what is another's.
+// ownedByHelm adds the labels and annotations of an installed release, because Helm does not upgrade other objects.
 func ownedByHelm(object client.Object) {
 	annotations := object.GetAnnotations()
 	if annotations == nil {
@@ -521,8 +522,8 @@ func TestGuardValues(t *testing.T) {
 	}
 	createNamespace(t, c, "network")
 
-	// Where the API server can't tell the guards of StatefulSingletons, they refuse what may be one's, and let the
-	// cluster's own pods pass.
+	// If the API server cannot read StatefulSingletons, the guards reject each pod that a StatefulSingleton may select, and
+	// admit pods of exempt namespaces.
 	const cannotAsk = "failed to find resource referenced by paramKind"
 	t.Run("kube-system is exempt", func(t *testing.T) {
 		install(t)
@@ -554,7 +555,7 @@ func TestGuardValues(t *testing.T) {
 		for _, body := range []string{`{"metadata":{"labels":{"kubernetes.io/metadata.name":"network"}}}`, `{"metadata":{"labels":null}}`} {
 			wantAnswer(t, c.Patch(t.Context(), namespace, client.RawPatch(types.MergePatchType, []byte(body))), "")
 			if got := namespace.Labels[corev1.LabelMetadataName]; got != "forged" {
-				t.Errorf("after %s the namespace has the name %q by its label", body, got)
+				t.Errorf("after %s the label with the name of the namespace is %q", body, got)
 			}
 		}
 		wantAnswer(t, c.Create(t.Context(), podOf("forged", nil), client.DryRunAll), cannotAsk)
@@ -584,7 +585,7 @@ func TestGuardValues(t *testing.T) {
 			return c.Create(ctx, other, client.DryRunAll) == nil, nil
 		})
 		if err != nil {
-			t.Errorf("no namespace is exempt, and a StatefulSingleton in kube-system is refused: %v", err)
+			t.Errorf("no namespace is exempt, but a StatefulSingleton in kube-system is rejected: %v", err)
 		}
 	})
 
@@ -603,7 +604,7 @@ func TestGuardValues(t *testing.T) {
 		{"next upgrade", "v3", map[string]bool{"v3": true, "v2": true, "v1": false}},
 	} {
 		t.Run(step.name, func(t *testing.T) {
-			// Once the image of a mirror is admitted, the API server has heard of the change.
+			// When the image of the mirror is admitted, the API server enforces the new values.
 			mirror := fmt.Sprintf("mirror-%d", i)
 			install(t, "--set", "image.gate.repository=localhost:5000/gate,image.gate.tag="+step.tag+",guards.gateImages={localhost:5000/gate:"+mirror+"}")
 			waitForAdmission(t, c, withImage(mirror))

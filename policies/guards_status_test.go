@@ -30,7 +30,7 @@ const (
 	notInFields        = "adds a writer of the phase or of the containers"
 )
 
-// TestReportGuards acts as those who may write pods and their status, on an API server with all guards.
+// TestReportGuards sends writes of pods and their status as different users, on an API server with all guards.
 func TestReportGuards(t *testing.T) {
 	environment := startAPIServer(t)
 	config := environment.Config
@@ -69,8 +69,8 @@ func testReports(t *testing.T, config *rest.Config) {
 		"passes: a label":                                 {pod: running, patch: patch{personUser, "", strategic, `{"metadata":{"labels":{"team":"data"}}}`}},
 		"passes: a label applied":                         {pod: running, patch: patch{personUser, "", serverSide, `{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"team":"data"}}}`}},
 		"passes: the controller readies":                  {pod: running, patch: patch{controllerUser, "status", strategic, readyPod}},
-		"passes: a pod of nobody":                         {pod: plain, patch: patch{personUser, "status", strategic, startedAnew}},
-		"passes: the phase of a pod of nobody":            {pod: plain, patch: patch{personUser, "status", strategic, phaseFailed}},
+		"passes: a pod of no singleton":                   {pod: plain, patch: patch{personUser, "status", strategic, startedAnew}},
+		"passes: the phase of a pod of no singleton":      {pod: plain, patch: patch{personUser, "status", strategic, phaseFailed}},
 
 		"a person reports containers":               {running, patch{personUser, "status", strategic, startedAnew}, "user system:node:node-1" + onlyKubeletReports},
 		"a person takes the containers off":         {running, patch{personUser, "status", merge, `{"status":{"containerStatuses":null}}`}, onlyKubeletReports},
@@ -86,10 +86,10 @@ func testReports(t *testing.T, config *rest.Config) {
 		"the garbage collector reports more":        {running, patch{garbageCollector, "status", strategic, startedAnew}, onlyKubeletReports},
 		"the controller reports containers":         {running, patch{controllerUser, "status", strategic, startedAnew}, "StatefulSingleton"},
 		"a namesake of the garbage collector":       {running, patch{"system:serviceaccount:default:pod-garbage-collector", "status", strategic, phaseFailed}, onlyKubeletEnds},
-		"somebody is on record for containers":      {running, patch{personUser, "", jsonPatch, claimFor("me", `"f:containerStatuses":{}`)}, notInFields},
-		"somebody is on record for the phase":       {running, patch{personUser, "", jsonPatch, claimFor("me", `"f:phase":{}`)}, notInFields},
-		"passes: somebody is on record for less":    {pod: running, patch: patch{personUser, "", jsonPatch, claimFor("me", `"f:conditions":{}`)}},
-		"passes: somebody is on record for nothing": {pod: running, patch: patch{personUser, "", jsonPatch, claimFor("me", ``)}},
+		"another user manages the containers":       {running, patch{personUser, "", jsonPatch, claimFor("me", `"f:containerStatuses":{}`)}, notInFields},
+		"another user manages the phase":            {running, patch{personUser, "", jsonPatch, claimFor("me", `"f:phase":{}`)}, notInFields},
+		"passes: another user manages other fields": {pod: running, patch: patch{personUser, "", jsonPatch, claimFor("me", `"f:conditions":{}`)}},
+		"passes: another user manages no field":     {pod: running, patch: patch{personUser, "", jsonPatch, claimFor("me", ``)}},
 	}
 	pods := map[string]func(*testing.T) *corev1.Pod{
 		running: func(t *testing.T) *corev1.Pod { return runningHolder(t, config) },
@@ -129,8 +129,8 @@ func fieldsOf(manager, fields string) metav1.ManagedFieldsEntry {
 	}
 }
 
-// runningHolder creates a pod that was released, on a node whose kubelet has reported that its container crashed: the
-// report that is easiest to turn into a proof.
+// runningHolder creates a released pod whose kubelet has reported a crash of the container. This report is the easiest to
+// forge into a proof.
 func runningHolder(t *testing.T, config *rest.Config) *corev1.Pod {
 	t.Helper()
 	pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "reports", Name: "db"}})
@@ -172,8 +172,8 @@ func (w write) apply(t *testing.T, config *rest.Config, pod *corev1.Pod) error {
 	return c.Patch(t.Context(), pod, raw, owner)
 }
 
-// testForgeries: nothing that anybody but the kubelet and the garbage collector writes leads to a proof of death. What
-// is refused of it, testReports and the API server say; here the pod counts.
+// testForgeries: only writes of the kubelet and of the garbage collector lead to a proof of termination. testReports
+// checks which writes are rejected. This test checks the pod after all writes.
 func testForgeries(t *testing.T, config *rest.Config) {
 	person := func(subresource, body, manager string) write {
 		kind := strategic
@@ -189,7 +189,7 @@ func testForgeries(t *testing.T, config *rest.Config) {
 		return write{patch{garbageCollector, "status", strategic, body}, "kube-controller-manager"}
 	}
 	kubelet := func(body string) write { return write{patch{kubeletUser, "status", strategic, body}, "kubelet"} }
-	// What the containers are in fact, with the phase.
+	// asItIs has the real states of the containers, and the phase.
 	asItIs := `{"status":{"phase":"Failed",` + containersEnded[len(`{"status":{`):]
 	var labels []write
 	for i := range 12 {
@@ -239,11 +239,11 @@ func testForgeries(t *testing.T, config *rest.Config) {
 				Pods:      []corev1.Pod{*pod},
 			}
 			if got := len(handoff.Orphans(snapshot)) > 0; got != test.wantProven {
-				t.Errorf("the pod counts as dead: %t, want %t; it has %v, written by %v", got, test.wantProven, pod.Status, pod.ManagedFields)
+				t.Errorf("the termination of the pod is proven: %t, want %t; the status is %v, written by %v", got, test.wantProven, pod.Status, pod.ManagedFields)
 			}
 		})
 	}
-	// Where kubelet and garbage collector are one program, the mark alone tells them apart.
+	// If the kubelet and the garbage collector have the same user agent, only the condition distinguishes their writes.
 	t.Run("the mark hidden behind another, in one program", func(t *testing.T) {
 		pod := runningHolder(t, config)
 		if err := (write{patch{garbageCollector, "status", strategic, failedByGC}, "kubelet"}).apply(t, config, pod); err != nil {
@@ -260,5 +260,6 @@ func testForgeries(t *testing.T, config *rest.Config) {
 	})
 }
 
-// droppedField is of a feature that is off: the API server drops it after it has noted who wrote it.
+// droppedField is a field of a disabled feature. The API server adds the writer to the managed fields, and then drops
+// the field.
 const droppedField = `[{"op":"add","path":"/status/containerStatuses/0/allocatedResourcesStatus","value":[{"name":"cpu","resources":[{"resourceID":"a","health":"Healthy"}]}]}]`

@@ -41,9 +41,8 @@ const (
 	controllerUser   = "system:serviceaccount:the-release:demo-statefulsingleton"
 )
 
-// What the guards and the selectors mean is the API server's to say. It is a
-// real one, without Kyverno: the pods are the ones that Kyverno made of those
-// in testdata.
+// TestOnAPIServer: a real API server evaluates the guards and the selectors. Kyverno does not run. The pods are those
+// that Kyverno injected in TestInjection.
 func TestOnAPIServer(t *testing.T) {
 	environment := startAPIServer(t)
 	config := environment.Config
@@ -82,8 +81,7 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("definition changes", func(t *testing.T) { testDefinitionChanges(t, c, known) })
 }
 
-// testSelectors demands that the guard and the policy's matchConditions pick
-// the pods that Kubernetes' own selectors pick.
+// testSelectors: the guard and the policy's matchConditions select the same pods as the label selectors of Kubernetes.
 func testSelectors(t *testing.T, c client.Client) {
 	in, notIn := metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn
 	exists, doesNotExist := metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist
@@ -132,8 +130,8 @@ func testSelectors(t *testing.T, c client.Client) {
 	}
 }
 
-// refuseWhatMatches lets the API server evaluate the matchConditions of the
-// policy of s: what they match is refused.
+// refuseWhatMatches makes the API server evaluate the matchConditions of the policy of s. It creates a guard that rejects
+// matching pods.
 func refuseWhatMatches(t *testing.T, c client.Client, s *v1.StatefulSingleton) {
 	t.Helper()
 	name := "refuse-" + s.Namespace
@@ -243,7 +241,7 @@ func mapperOf(config *rest.Config) (meta.RESTMapper, error) {
 	return mapper, err
 }
 
-// clientAs acts as a user for whom RBAC lets everything pass: only the guards are asked.
+// clientAs returns a client for a user. RBAC allows all requests of the client, so only the guards reject them.
 func clientAs(t *testing.T, config *rest.Config, user string) client.Client {
 	t.Helper()
 	impersonating := rest.CopyConfig(config)
@@ -251,7 +249,7 @@ func clientAs(t *testing.T, config *rest.Config, user string) client.Client {
 	return newClient(t, impersonating)
 }
 
-// helmTemplate returns what the chart installs by those templates.
+// helmTemplate returns the objects of the given templates of the chart.
 func helmTemplate(t *testing.T, templates ...string) []*unstructured.Unstructured {
 	t.Helper()
 	return helmTemplateFlags(t, nil, templates...)
@@ -260,7 +258,7 @@ func helmTemplate(t *testing.T, templates ...string) []*unstructured.Unstructure
 // helmTemplateFlags is helmTemplate with flags for helm.
 func helmTemplateFlags(t *testing.T, flags []string, templates ...string) []*unstructured.Unstructured {
 	t.Helper()
-	// The image of the pods of testdata.
+	// The image in the pods of testdata.
 	colon := strings.LastIndex(options.SidecarImage, ":")
 	repository, tag := options.SidecarImage[:colon], options.SidecarImage[colon+1:]
 	args := append([]string{"--set", "image.gate.repository=" + repository, "--set-string", "image.gate.tag=" + tag}, flags...)
@@ -311,7 +309,7 @@ func createNamespace(t *testing.T, c client.Client, name string) {
 	create(t, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-// createSingleton creates s in a namespace of its own, as soon as its kind is served.
+// createSingleton creates s in a new namespace, after the API server serves the kind.
 func createSingleton(t *testing.T, c client.Client, namespace string, s *v1.StatefulSingleton) *v1.StatefulSingleton {
 	t.Helper()
 	createNamespace(t, c, namespace)
@@ -327,8 +325,8 @@ func createSingleton(t *testing.T, c client.Client, namespace string, s *v1.Stat
 	return s
 }
 
-// waitForRefusal waits until pod is refused with that message: the API server
-// learns of policies and of what they ask about in its own time.
+// waitForRefusal waits until the pod is rejected with the message. The API server enforces new policies and reads their
+// parameters with a delay.
 func waitForRefusal(t *testing.T, c client.Client, pod *corev1.Pod, message string) {
 	t.Helper()
 	var last error
@@ -341,8 +339,7 @@ func waitForRefusal(t *testing.T, c client.Client, pod *corev1.Pod, message stri
 	}
 }
 
-// waitForAdmission waits until pod is admitted: which kinds there are the API server
-// looks up every half minute.
+// waitForAdmission waits until the pod is admitted. The API server discovers the kinds of parameters every 30 seconds.
 func waitForAdmission(t *testing.T, c client.Client, pod *corev1.Pod) {
 	t.Helper()
 	var last error
@@ -355,7 +352,7 @@ func waitForAdmission(t *testing.T, c client.Client, pod *corev1.Pod) {
 	}
 }
 
-// wantAnswer demands that err is nil, or where refused is not empty that it says so.
+// wantAnswer checks that err is nil if refused is empty, and that err contains refused otherwise.
 func wantAnswer(t *testing.T, err error, refused string) {
 	t.Helper()
 	switch {
@@ -368,7 +365,7 @@ func wantAnswer(t *testing.T, err error, refused string) {
 	}
 }
 
-// bare is a pod that s selects and nobody injected.
+// bare returns a pod that s selects and that was not injected.
 func bare(namespace string, s *v1.StatefulSingleton) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "bare-"},
@@ -384,14 +381,14 @@ func bare(namespace string, s *v1.StatefulSingleton) *corev1.Pod {
 	return pod
 }
 
-// podOf is a pod with those labels that nobody injected.
+// podOf returns a pod with the labels that was not injected.
 func podOf(namespace string, set map[string]string) *corev1.Pod {
 	pod := bare(namespace, nil)
 	pod.Labels = set
 	return pod
 }
 
-// injectedPod is a pod as Kyverno made it, moved to the namespace of s.
+// injectedPod returns a pod of testdata/injected in the namespace of s.
 func injectedPod(t *testing.T, golden string, s *v1.StatefulSingleton) *corev1.Pod {
 	t.Helper()
 	pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "injected", golden+".yaml")))
@@ -409,7 +406,7 @@ func uninject(p *corev1.Pod) {
 	}
 }
 
-// enlarge makes the guard look at as much as a pod can hold.
+// enlarge adds as many containers and variables as a pod can have, which the guard checks.
 func enlarge(p *corev1.Pod) {
 	template := p.Spec.Containers[0]
 	p.Spec.Containers = nil

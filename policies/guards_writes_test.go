@@ -31,7 +31,7 @@ const (
 	personUser    = "a-person"
 	kubeletUser   = "system:node:node-1"
 
-	// Somebody else's service account of the controller's name.
+	// A service account with the controller's name in another namespace.
 	namesakeUser = "system:serviceaccount:default:demo-statefulsingleton"
 
 	strategic  = types.StrategicMergePatchType
@@ -40,8 +40,7 @@ const (
 	serverSide = types.ApplyPatchType
 )
 
-// testTypes has the guards' expressions checked against the types that they
-// speak of, as the controller manager of a real cluster does.
+// testTypes runs the controller manager, which checks the expressions of the guards against the types of the API.
 func testTypes(t *testing.T, c client.Client, kubeconfig []byte) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	writeFile(t, file, kubeconfig)
@@ -81,8 +80,7 @@ func testTypes(t *testing.T, c client.Client, kubeconfig []byte) {
 	}
 }
 
-// testCopied: a pod that was made from another's manifest, with no Kyverno to
-// see to it.
+// testCopied: the guard rejects a pod that was created from the manifest of another pod while Kyverno is down.
 func testCopied(t *testing.T, config *rest.Config) {
 	c, controller := newClient(t, config), clientAs(t, config, controllerUser)
 	s := createSingleton(t, c, "copied", readSingleton(t, "default"))
@@ -97,7 +95,7 @@ func testCopied(t *testing.T, config *rest.Config) {
 	const (
 		copyOfHolder = "this pod is a copy of the pod that holds StatefulSingleton copied/db: container db waits for ConfigMap " +
 			"statefulsingleton-11111111-1111-4111-8111-111111111111, which exists already"
-		// Each singleton of the namespace refuses it, in an order that is the API server's.
+		// The guard rejects the pod for each singleton of the namespace. The API server reports one of them.
 		copied        = "this pod is a copy of "
 		copyOfStandby = "this pod is a copy of a pod that a StatefulSingleton holds, without its labels and annotations: container db waits for"
 		notSelected   = "this pod has the label or annotation of StatefulSingleton copied/db, which does not select it"
@@ -108,7 +106,7 @@ func testCopied(t *testing.T, config *rest.Config) {
 		wantRefused string
 	}{
 		"copy of the holder": {pod: "scratch", wantRefused: copyOfHolder},
-		"copy of the holder, of nobody": {pod: "scratch", wantRefused: copied, change: func(p *corev1.Pod) {
+		"copy of the holder, unlabelled": {pod: "scratch", wantRefused: copied, change: func(p *corev1.Pod) {
 			p.Labels, p.Annotations = nil, nil
 		}},
 		"copy of the holder, as init container": {pod: "scratch", wantRefused: copied, change: func(p *corev1.Pod) {
@@ -116,7 +114,7 @@ func testCopied(t *testing.T, config *rest.Config) {
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, []corev1.Container{{Name: "app", Image: "app"}}
 		}},
 		"another barrier": {pod: "scratch", change: anotherBarrier},
-		"copy of a standby, of nobody": {pod: "scratch", wantRefused: copyOfStandby, change: func(p *corev1.Pod) {
+		"copy of a standby, unlabelled": {pod: "scratch", wantRefused: copyOfStandby, change: func(p *corev1.Pod) {
 			anotherBarrier(p)
 			p.Labels, p.Annotations = nil, nil
 		}},
@@ -173,13 +171,13 @@ func anotherBarrier(p *corev1.Pod) {
 	p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name = "statefulsingleton-22222222-2222-4222-8222-222222222222"
 }
 
-// uninjectOther leaves a pod that no singleton selects.
+// uninjectOther removes the injection and the labels, so that no singleton selects the pod.
 func uninjectOther(p *corev1.Pod) {
 	uninject(p)
 	p.Labels = map[string]string{"app": "web"}
 }
 
-// patch is what somebody writes on an object.
+// patch is a write of a user.
 type patch struct {
 	user        string
 	subresource string
@@ -192,7 +190,7 @@ func (p patch) apply(t *testing.T, config *rest.Config, object client.Object) er
 	return p.write(t, clientAs(t, config, p.user), object)
 }
 
-// waitForRefusal waits until the guard is there that refuses the patch.
+// waitForRefusal waits until a guard rejects the patch.
 func (p patch) waitForRefusal(t *testing.T, config *rest.Config, object client.Object) {
 	t.Helper()
 	c := client.NewDryRunClient(clientAs(t, config, p.user))
@@ -212,8 +210,7 @@ func (p patch) write(t *testing.T, c client.Client, object client.Object) error 
 	return c.Patch(t.Context(), object, raw)
 }
 
-// testMarks lets people and controllers write on a pod that holds, on one that
-// is held and on one that has nothing to do with it.
+// testMarks sends writes of users and controllers for a holder, for a standby and for a pod of no singleton.
 func testMarks(t *testing.T, config *rest.Config) {
 	const (
 		holder, standby, plain = "holder", "standby", "plain"
@@ -272,7 +269,7 @@ func testMarks(t *testing.T, config *rest.Config) {
 		"injected on any pod":                    {plain, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":"marks/db"}}}`}, injectedRefused},
 		"finalizer":                              {standby, patch{personUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
 		"who chose it":                           {standby, patch{personUser, "", merge, setChosen}, chosenRefused},
-		"nobody chose it":                        {holder, patch{personUser, "", merge, setUnchosen}, chosenRefused},
+		"no chosen-by":                           {holder, patch{personUser, "", merge, setUnchosen}, chosenRefused},
 		"who chose it, by the uninstaller":       {standby, patch{uninstallUser, "", merge, setChosen}, chosenRefused},
 		"finalizer on any pod":                   {plain, patch{personUser, "", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
 		"finalizer, as status":                   {standby, patch{personUser, "status", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
@@ -328,12 +325,12 @@ func testMarks(t *testing.T, config *rest.Config) {
 			t.Fatal(err)
 		}
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || pod.DeletionTimestamp == nil {
-			t.Errorf("want the pod to stay, on its way out: deletion asked for at %v, %v", pod.DeletionTimestamp, err)
+			t.Errorf("want a terminating pod: deletion timestamp %v, error %v", pod.DeletionTimestamp, err)
 		}
 	})
 }
 
-// What the controller writes on a pod that it releases, and on one that is proven dead.
+// The patches of the controller for a pod that it releases, and for a pod whose termination is proven.
 const (
 	releasePod = `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],
 		"labels":{"apps.statefulsingleton.com/role":"active"},"annotations":{
@@ -343,7 +340,8 @@ const (
 		"labels":{"apps.statefulsingleton.com/role":null},"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`
 )
 
-// testSubresources: what the guards leave out on purpose changes no marks.
+// testSubresources: writes of the subresources that the guards do not check cannot change labels, annotations or
+// finalizers.
 func testSubresources(t *testing.T, config *rest.Config) {
 	c := newClient(t, config)
 	createNamespace(t, c, "subresources")
@@ -359,7 +357,7 @@ func testSubresources(t *testing.T, config *rest.Config) {
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(pod), &now); err != nil {
 				t.Fatal(err)
 			}
-			// Who wrote is noted, though nothing was.
+			// The managed fields change although no other field changes.
 			now.ResourceVersion, now.ManagedFields = pod.ResourceVersion, pod.ManagedFields
 			if diff := cmp.Diff(pod, &now); diff != "" {
 				t.Errorf("the pod changed (-before +now):\n%s", diff)
@@ -389,7 +387,7 @@ func testBindings(t *testing.T, config *rest.Config) {
 			Target:     corev1.ObjectReference{Kind: "Node", Name: "node-1"},
 		}
 	}
-	// A binding can also be created by itself, as a kind of its own.
+	// Binding is also a kind that can be created without a subresource.
 	ways := map[string]func(*corev1.Pod, *corev1.Binding) error{
 		"of a pod": func(pod *corev1.Pod, binding *corev1.Binding) error {
 			return c.SubResource("binding").Create(t.Context(), pod, binding)
@@ -421,20 +419,20 @@ func testFinalizer(t *testing.T, config *rest.Config) {
 		patch                patch
 		wantRefused          string
 	}{
-		"person":                     {"finalizer", "db", patch{personUser, "", strategic, remove}, refused},
-		"person, merge patch":        {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":null}}`}, refused},
-		"person, json patch":         {"finalizer", "db", patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/finalizers/0"}]`}, refused},
-		"person, another instead":    {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":["example.com/mine"]}}`}, refused},
-		"person, as status":          {"finalizer", "db", patch{personUser, "status", merge, `{"metadata":{"finalizers":null}}`}, refused},
-		"person, with the label":     {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":null,"labels":null}}`}, "only the StatefulSingleton controller can"},
-		"namesake":                   {"finalizer", "db", patch{namesakeUser, "", strategic, remove}, refused},
-		"kubelet":                    {"finalizer", "db", patch{kubeletUser, "status", strategic, remove}, refused},
-		"passes: controller":         {namespace: "finalizer", singleton: "db", patch: patch{controllerUser, "", strategic, unprotect}},
-		"passes: uninstall":          {namespace: "finalizer", singleton: "db", patch: patch{uninstallUser, "", merge, `{"metadata":{"finalizers":null}}`}},
-		"passes: singleton is gone":  {namespace: "finalizer", singleton: "gone", patch: patch{personUser, "", strategic, remove}},
-		"passes: none in namespace":  {namespace: "finalizer-none", singleton: "db", patch: patch{personUser, "", strategic, remove}},
-		"passes: another finalizer":  {namespace: "finalizer", singleton: "db", patch: patch{personUser, "", strategic, `{"metadata":{"finalizers":["example.com/mine"]}}`}},
-		"passes: labels of the user": {namespace: "finalizer", singleton: "db", patch: patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data"}}}`}},
+		"person":                       {"finalizer", "db", patch{personUser, "", strategic, remove}, refused},
+		"person, merge patch":          {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":null}}`}, refused},
+		"person, json patch":           {"finalizer", "db", patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/finalizers/0"}]`}, refused},
+		"person, another instead":      {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":["example.com/mine"]}}`}, refused},
+		"person, as status":            {"finalizer", "db", patch{personUser, "status", merge, `{"metadata":{"finalizers":null}}`}, refused},
+		"person, with the label":       {"finalizer", "db", patch{personUser, "", merge, `{"metadata":{"finalizers":null,"labels":null}}`}, "only the StatefulSingleton controller can"},
+		"namesake":                     {"finalizer", "db", patch{namesakeUser, "", strategic, remove}, refused},
+		"kubelet":                      {"finalizer", "db", patch{kubeletUser, "status", strategic, remove}, refused},
+		"passes: controller":           {namespace: "finalizer", singleton: "db", patch: patch{controllerUser, "", strategic, unprotect}},
+		"passes: uninstall":            {namespace: "finalizer", singleton: "db", patch: patch{uninstallUser, "", merge, `{"metadata":{"finalizers":null}}`}},
+		"passes: singleton is deleted": {namespace: "finalizer", singleton: "gone", patch: patch{personUser, "", strategic, remove}},
+		"passes: none in namespace":    {namespace: "finalizer-none", singleton: "db", patch: patch{personUser, "", strategic, remove}},
+		"passes: another finalizer":    {namespace: "finalizer", singleton: "db", patch: patch{personUser, "", strategic, `{"metadata":{"finalizers":["example.com/mine"]}}`}},
+		"passes: labels of the user":   {namespace: "finalizer", singleton: "db", patch: patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data"}}}`}},
 	}
 	c := newClient(t, config)
 	for _, name := range []string{"db", "attested"} {
@@ -470,7 +468,7 @@ func testFinalizer(t *testing.T, config *rest.Config) {
 		if err := attest(string(pod.UID)).apply(t, config, s); err != nil {
 			t.Fatal(err)
 		}
-		// The guard learns only in a while that the pod is attested.
+		// The API server reads the attestation with a delay.
 		var last error
 		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
 			last = take.apply(t, config, pod)
@@ -547,12 +545,12 @@ func testAttestation(t *testing.T, config *rest.Config) {
 		"a name":                              {status: holds, patch: attest("db-0"), wantRefused: namesHolder},
 		"nothing":                             {status: holds, patch: attest(""), wantRefused: namesHolder},
 		"more than a line":                    {status: holds, patch: attest(`a\nb`), wantRefused: namesHolder},
-		"nobody holds":                        {patch: attest(holderUID), wantRefused: nobody},
-		"nothing, and nobody holds":           {patch: attest(""), wantRefused: nobody},
+		"no holder":                           {patch: attest(holderUID), wantRefused: nobody},
+		"empty, no holder":                    {patch: attest(""), wantRefused: nobody},
 		"with the status":                     {patch: patch{personUser, "", merge, `{"status":{"activePodUID":"` + otherUID + `"},` + attest(otherUID).body[1:]}, wantRefused: nobody},
 		"several run":                         {status: stalled("True", "SeveralRun"), patch: attest(otherUID)},
 		"several run, no uid":                 {status: stalled("True", "SeveralRun"), patch: attest("db-1"), wantRefused: several},
-		"several run, one is going":           {status: stalled("False", "SeveralRun"), patch: attest(otherUID)},
+		"several run, a terminating pod":      {status: stalled("False", "SeveralRun"), patch: attest(otherUID)},
 		"several ran":                         {status: stalled("False", "HolderReady"), patch: attest(otherUID), wantRefused: namesHolder},
 		"stalled for another reason":          {status: stalled("True", "HolderLost"), patch: attest(otherUID), wantRefused: namesHolder},
 		"attested another holder":             {status: holds, attested: otherUID, patch: attest(holderUID)},
@@ -622,7 +620,7 @@ func testRecord(t *testing.T, config *rest.Config) {
 			if err := newClient(t, config).Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
 				t.Fatal(err)
 			}
-			// Under the status only status changes, and beside it everything else.
+			// A write of the status changes only the status, and a write of the object changes everything else.
 			body := fmt.Sprintf(`{"metadata":{"annotations":{"by":%q}},"status":{"activePod":%[1]q}}`, test.user+test.subresource)
 			wantAnswer(t, patch{test.user, test.subresource, merge, body}.apply(t, config, s), test.wantRefused)
 			wantChanged(t, config, s, test.wantRefused == "")
@@ -630,7 +628,8 @@ func testRecord(t *testing.T, config *rest.Config) {
 	}
 }
 
-// testExemptNamespace: that a StatefulSingleton may be anywhere else, every other test shows.
+// testExemptNamespace: a StatefulSingleton cannot be created in an exempt namespace. Other tests create
+// StatefulSingletons in other namespaces.
 func testExemptNamespace(t *testing.T, c client.Client) {
 	s := readSingleton(t, "default")
 	s.Namespace = metav1.NamespaceSystem
@@ -666,8 +665,8 @@ func testDefinition(t *testing.T, c client.Client) {
 	}
 }
 
-// testDefinitionChanges: a change of the definition ends every watch of StatefulSingletons, the guards' own too. Until
-// they watch anew they do not hear of a new one; those that they know they guard all along.
+// testDefinitionChanges: a change of the definition ends all watches of StatefulSingletons, also those of the guards.
+// Until the next watch starts, the guards do not apply to new StatefulSingletons. They always apply to the others.
 func testDefinitionChanges(t *testing.T, c client.WithWatch, known *v1.StatefulSingleton) {
 	watch, err := c.Watch(t.Context(), &v1.StatefulSingletonList{}, client.InNamespace(known.Namespace))
 	if err != nil {
@@ -703,7 +702,7 @@ func testDefinitionChanges(t *testing.T, c client.WithWatch, known *v1.StatefulS
 	})
 }
 
-// definition is the CustomResourceDefinition of that name, without what it defines.
+// definition returns the CustomResourceDefinition with the name, without its spec.
 func definition(name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion("apiextensions.k8s.io/v1")
@@ -712,7 +711,7 @@ func definition(name string) *unstructured.Unstructured {
 	return object
 }
 
-// createStandby creates a pod that bears the marks of a singleton.
+// createStandby creates a pod with the label and the annotation of an injected pod.
 func createStandby(t *testing.T, config *rest.Config, namespace, singleton string) *corev1.Pod {
 	t.Helper()
 	pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: singleton}})
@@ -722,7 +721,7 @@ func createStandby(t *testing.T, config *rest.Config, namespace, singleton strin
 	return pod
 }
 
-// createHolder creates a pod as the controller leaves it once it holds.
+// createHolder creates a pod with everything that the controller writes on a holder.
 func createHolder(t *testing.T, config *rest.Config, namespace, singleton string) *corev1.Pod {
 	t.Helper()
 	pod := createStandby(t, config, namespace, singleton)
@@ -744,19 +743,18 @@ func record(t *testing.T, c client.Client, s *v1.StatefulSingleton) {
 	}
 }
 
-// waitForGuard waits until a write is refused: the API server learns of guards
-// in its own time.
+// waitForGuard waits until a write is rejected, because the API server enforces new guards with a delay.
 func waitForGuard(t *testing.T, write func() error) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 		return apierrors.IsForbidden(write()), nil
 	})
 	if err != nil {
-		t.Fatalf("no guard refuses what it is there to refuse: %v", write())
+		t.Fatalf("waited for a guard to reject the write, got: %v", write())
 	}
 }
 
-// wantChanged demands that object is stored as it was read, or that it is not.
+// wantChanged checks whether the stored object differs from the object that was read.
 func wantChanged(t *testing.T, config *rest.Config, object client.Object, want bool) {
 	t.Helper()
 	now := object.DeepCopyObject().(client.Object)

@@ -34,7 +34,7 @@ func TestInjection(t *testing.T) {
 	tests := map[string]struct {
 		pod       string
 		singleton string
-		// installation is what the policy takes from there. Default: options.
+		// installation has the options of the policy. Default: options.
 		installation *policies.Options
 		restricted   bool
 	}{
@@ -98,7 +98,7 @@ func TestInjection(t *testing.T) {
 				t.Errorf("restricted after the injection is %t, want %t", got, test.restricted)
 			}
 
-			// Another request's uid is the only thing that may change.
+			// Only the UID of the request may change.
 			again := k.mutate(t, injected, secondRequest)
 			again = bytes.ReplaceAll(again, []byte(secondRequest), []byte(firstRequest))
 			if diff := cmp.Diff(decoded[map[string]any](t, injected), decoded[map[string]any](t, again)); diff != "" {
@@ -108,7 +108,7 @@ func TestInjection(t *testing.T) {
 	}
 }
 
-// A barrier that came with a copied pod may be open already.
+// The barrier of a copied pod may already be open.
 func TestCopiedPodGetsItsOwnBarrier(t *testing.T) {
 	t.Parallel()
 	s := readSingleton(t, "default")
@@ -122,7 +122,7 @@ func TestCopiedPodGetsItsOwnBarrier(t *testing.T) {
 	}
 }
 
-// A pod may bring variables of the name that the gate reads the pod's uid from.
+// A manifest can contain variables with the name from which the gate reads the pod's UID.
 func TestWrappedContainerHasOnePodUID(t *testing.T) {
 	wrapped := []string{"/var/run/signal/gate", "wrap", "--", "a"}
 	literal := corev1.EnvVar{Name: podUID().Name, Value: "literal"}
@@ -150,7 +150,7 @@ func TestWrappedContainerHasOnePodUID(t *testing.T) {
 	}
 	pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
 	pod.Spec.Containers, pod.Spec.InitContainers = nil, nil
-	// All in one pod: the changes to one container must not move those to another.
+	// All cases are in one pod, because the changes of one container must not affect another container.
 	names := slices.Sorted(maps.Keys(tests))
 	for i, name := range names {
 		tc := tests[name]
@@ -162,7 +162,7 @@ func TestWrappedContainerHasOnePodUID(t *testing.T) {
 		pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
 		pod.Spec.InitContainers[i].Name = fmt.Sprint("i", i)
 	}
-	// Without a command only the barrier can hold it, and the barrier needs no uid.
+	// Only a barrier can hold a container without a command, and a barrier needs no UID.
 	barred := corev1.Container{Name: "barred", Image: "debian", Env: []corev1.EnvVar{literal}}
 	pod.Spec.Containers = append(pod.Spec.Containers, barred)
 	k := newKyverno(t, render(t, readSingleton(t, "hold-init-containers")))
@@ -185,8 +185,7 @@ func TestWrappedContainerHasOnePodUID(t *testing.T) {
 	}
 }
 
-// Another admission webhook may add a container once Kyverno was there, and
-// Kyverno is asked again.
+// Another admission webhook may add a container after Kyverno mutated the pod. The API server then calls Kyverno again.
 func TestContainerAddedBetweenTwoPassesIsHeld(t *testing.T) {
 	t.Parallel()
 	s := readSingleton(t, "default")
@@ -203,9 +202,9 @@ func TestContainerAddedBetweenTwoPassesIsHeld(t *testing.T) {
 	}
 }
 
-func TestAnyStringComesThroughUnchanged(t *testing.T) {
+func TestStringsAreUnchanged(t *testing.T) {
 	t.Parallel()
-	// No newlines: Kyverno's command line program can't write every one as YAML.
+	// The strings have no newlines, because Kyverno's command line program cannot write all newlines as YAML.
 	want := randomStrings()
 	pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
 	pod.Spec.Containers[0].Command = want
@@ -222,8 +221,8 @@ func TestAnyStringComesThroughUnchanged(t *testing.T) {
 	}
 }
 
-// randomStrings are made of what means something to Kyverno, JMESPath, JSON,
-// YAML or a shell, and of more, the same each time.
+// randomStrings returns strings of tokens with a meaning in Kyverno, JMESPath, JSON, YAML or a shell, and of more. Each
+// call with the same arguments returns the same strings.
 func randomStrings(more ...string) []string {
 	pieces := append(more, "{", "{{", "}", "}}", "{{-", "$(", "$", ")", "(", "\\", "\\\\", "`", "'", "\"", ",", " ", "@", "||", "[]", ":",
 		"request.object", "element", "elementIndex", "/", "~1", "#", "- ", "a", "0", "null", "é")
@@ -239,7 +238,7 @@ func randomStrings(more ...string) []string {
 	return strs
 }
 
-func TestPodsOfOthersAreLeftAlone(t *testing.T) {
+func TestOtherPodsAreUnchanged(t *testing.T) {
 	tests := map[string]func(*corev1.Pod){
 		"another label":     func(p *corev1.Pod) { p.Labels["app"] = "web" },
 		"no labels":         func(p *corev1.Pod) { p.Labels = nil },
@@ -272,8 +271,7 @@ func allContainers(pod corev1.Pod) []corev1.Container {
 	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 }
 
-// wantSuffixes demands that each of the user's commands and args ends what is
-// there now.
+// wantSuffixes checks that each command ends with the user's command, and that the args are the user's.
 func wantSuffixes(t *testing.T, before, after corev1.Pod) {
 	t.Helper()
 	now := map[string]corev1.Container{}
@@ -292,8 +290,7 @@ func wantSuffixes(t *testing.T, before, after corev1.Pod) {
 	}
 }
 
-// withoutInjection takes away from pod what a policy adds, and what it replaced
-// it takes from the original.
+// withoutInjection returns the pod without the fields that a policy adds. Replaced fields have the value of the original.
 func withoutInjection(pod, original corev1.Pod) corev1.Pod {
 	pod = *pod.DeepCopy()
 	delete(pod.Annotations, "apps.statefulsingleton.com/injected")
@@ -323,7 +320,7 @@ func release(c *corev1.Container) {
 	if p := c.StartupProbe; p != nil && p.Exec != nil && slices.Equal(p.Exec.Command, []string{"/var/run/signal/gate", "started", "20s"}) {
 		c.StartupProbe = nil
 	}
-	// The API server fills in the version of a field.
+	// The API server sets the default of APIVersion.
 	asWritten := cmpopts.IgnoreFields(corev1.ObjectFieldSelector{}, "APIVersion")
 	if last := len(c.Env) - 1; last >= 0 && (cmp.Equal(c.Env[last], barrier(firstRequest)) || cmp.Equal(c.Env[last], podUID(), asWritten)) {
 		c.Env = c.Env[:last]
@@ -347,7 +344,7 @@ func barrier(requestUID string) corev1.EnvVar {
 	}}
 }
 
-// isRestricted tells whether the Pod Security Standard "restricted" admits pod.
+// isRestricted returns true if the Pod Security Standard "restricted" admits the pod.
 func isRestricted(t *testing.T, pod corev1.Pod) bool {
 	t.Helper()
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)

@@ -23,7 +23,7 @@ const (
 	secondRequest = "22222222-2222-4222-8222-222222222222"
 )
 
-// kyverno changes pods as Kyverno would, by its own engine, without a cluster.
+// kyverno mutates pods with the engine of Kyverno, without a cluster.
 type kyverno struct {
 	program string
 	policy  string
@@ -36,8 +36,7 @@ func newKyverno(t *testing.T, policy *unstructured.Unstructured) kyverno {
 		t.Fatalf("Kyverno's command line program must be on PATH as kubectl-kyverno (`make test` sees to that): %v", err)
 	}
 	policy = policy.DeepCopy()
-	// They are the API server's to evaluate, and Kyverno's command line program
-	// crashes on them where it has no cluster.
+	// The API server evaluates matchConditions, and Kyverno's command line program crashes on them without a cluster.
 	unstructured.RemoveNestedField(policy.Object, "spec", "webhookConfiguration", "matchConditions")
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	writeYAML(t, file, policy.Object)
@@ -49,7 +48,7 @@ var (
 	separator = regexp.MustCompile(`(?m)^---$`)
 )
 
-// mutate returns pod, as YAML, as it is after the request with that uid.
+// mutate returns the pod as YAML after an admission request with the UID.
 func (k kyverno) mutate(t *testing.T, pod []byte, requestUID string) []byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -61,7 +60,7 @@ func (k kyverno) mutate(t *testing.T, pod []byte, requestUID string) []byte {
 	}
 	mutated := bytes.TrimSpace(separator.ReplaceAll(readFile(t, out), nil))
 	if len(mutated) == 0 {
-		// No rule found anything to change.
+		// No rule changed the pod.
 		return pod
 	}
 	return mutated

@@ -19,8 +19,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// hostileNames are what somebody may write for a container's name who means to be
-// evaluated. The API server takes them all in spec.containers.
+// hostileNames are names of containers with which an attacker may try to inject an expression. The API server accepts
+// all of them in spec.containers.
 var hostileNames = []string{
 	"proxy`], element.name) || contains(`[\"proxy\"]", "`", "\\`", "\\", "{{ request.object.metadata.name }}", "{{", "}}", "{", "}", "\\{{x}}",
 	"$(./../name)", "\\$(x)", "$", "'", "\"", "\"]", "\u2028", "\x00", "é", "<&>", "*", "?", "--", " ", "~1", "../..", "%s", "#", "- x", "!!binary",
@@ -44,7 +44,7 @@ func FuzzNamesAreNotEvaluated(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		if !utf8.ValidString(name) {
-			return // the API server takes none
+			return // the API server rejects an empty name
 		}
 		baseline, got := rendered(t, harmless), rendered(t, name)
 		if diff := cmp.Diff(slices.Sorted(maps.Keys(baseline)), slices.Sorted(maps.Keys(got))); diff != "" {
@@ -74,7 +74,7 @@ func FuzzNamesAreNotEvaluated(f *testing.F) {
 	})
 }
 
-// wantNames wants a condition to be one variable, with the names as one literal.
+// wantNames checks that a condition is one variable, with the names as one literal.
 func wantNames(t *testing.T, condition, name string) {
 	t.Helper()
 	if found := regex.RegexVariables.FindAllString(condition, -1); !slices.Equal(found, []string{condition}) {
@@ -88,7 +88,7 @@ func wantNames(t *testing.T, condition, name string) {
 	}
 }
 
-// leaves are the strings of a decoded object, by their path.
+// leaves returns the strings of a decoded object by path.
 func leaves(path string, value any) map[string]string {
 	all := map[string]string{}
 	switch value := value.(type) {
@@ -106,8 +106,8 @@ func leaves(path string, value any) map[string]string {
 	return all
 }
 
-// By Kyverno's own word: with all of them named, just the container db is held.
-func TestHostileNamesHoldNothingElse(t *testing.T) {
+// Kyverno's engine holds only the container db if the singleton names all of these names.
+func TestHostileNamesHoldNoOtherContainer(t *testing.T) {
 	s := singletonOf(v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
 	s.Spec.Containers = append(slices.Clone(hostileNames), "db")
 	pod := corev1.Pod{
@@ -131,8 +131,8 @@ func TestHostileNamesHoldNothingElse(t *testing.T) {
 	}
 }
 
-// A pod's own strings are nobody's variables either.
-func TestHostilePodsAreInjectedAsTheyAre(t *testing.T) {
+// Kyverno's engine evaluates no string of the pod.
+func TestHostilePodsAreNotEvaluated(t *testing.T) {
 	s := singletonOf(v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
 	hostile := corev1.Container{Name: "db", Image: "{{ request.object.metadata.name }}", Command: hostileNames, Args: hostileNames, WorkingDir: "$(./../name)"}
 	for _, text := range hostileNames {

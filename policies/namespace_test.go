@@ -19,8 +19,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// named is the singleton of that file, of another name and with another value of the
-// label that it selects by.
+// named returns the singleton of a file with another name, and with another value of the label in its selector.
 func named(t *testing.T, file, name string) v1.StatefulSingleton {
 	t.Helper()
 	s := readSingleton(t, file)
@@ -48,7 +47,7 @@ func TestRenderNamespace(t *testing.T) {
 	}
 }
 
-// By Kyverno's limits, and by what it refuses: two rules of one name.
+// The names of rules and policies respect the limits of Kyverno, which also rejects two rules with the same name.
 func TestNamesInNamespace(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	names := []string{"db", "db.a", "db-a", "a-db", long, long[:62] + "b"}
@@ -64,23 +63,23 @@ func TestNamesInNamespace(t *testing.T) {
 	for _, rule := range rules {
 		name := rule.(map[string]any)["name"].(string)
 		if seen[name] || !regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,61}[a-z0-9]$`).MatchString(name) {
-			t.Errorf("rule %q is there twice, or no DNS label of 63 characters at most", name)
+			t.Errorf("two rules have the name %q, or it is no DNS label of at most 63 characters", name)
 		}
 		seen[name] = true
 	}
 	for _, name := range names {
 		if policies.NamespaceName("shop") == policies.Name(inShop(name)) {
-			t.Errorf("the policy of the namespace has the name of singleton %q's", name)
+			t.Errorf("the policy of the namespace has the same name as the policy of singleton %q", name)
 		}
 	}
 	if policies.NamespaceName("a-b") == policies.Name(inShop("b")) || len(policies.NamespaceName(long)) > 63 {
-		t.Error("names of namespaces' policies are taken, or too long")
+		t.Error("the policies of two namespaces have the same name, or a name is too long")
 	}
 }
 
-// Kyverno's engine mutates each pod as the policy of its own singleton would. Two mutations by both forms, in either
-// order, give the same pod as one.
-func TestFormsDoTheSame(t *testing.T) {
+// The policy of a namespace mutates each pod in the same way as the policy of its singleton. If both policies mutate a
+// pod, in any order, the result is the same.
+func TestBothPoliciesAreEquivalent(t *testing.T) {
 	files := []string{"default", "named-containers", "hold-init-containers", "own-grace-period"}
 	var singletons []v1.StatefulSingleton
 	for n, file := range files {
@@ -94,7 +93,7 @@ func TestFormsDoTheSame(t *testing.T) {
 				s := singletons[n]
 				object := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", pod+".yaml")))
 				object.Labels["app"] = s.Name
-				object.Spec.Containers[0].Name = "db" // the one that named-containers names
+				object.Spec.Containers[0].Name = "db" // named-containers names db
 				original, own := encode(t, object), newKyverno(t, render(t, &s))
 
 				want := own.mutate(t, original, firstRequest)
@@ -110,7 +109,7 @@ func TestFormsDoTheSame(t *testing.T) {
 	})
 }
 
-// wantSame demands the same pod, but for the uid of the request.
+// wantSame checks that two pods are equal, except for the UID of the request.
 func wantSame(t *testing.T, what string, want, got []byte) {
 	t.Helper()
 	got = bytes.ReplaceAll(got, []byte(secondRequest), []byte(firstRequest))

@@ -106,13 +106,13 @@ func TestProbePod(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !selector.Matches(labels.Set(pod.Labels)) {
-				t.Errorf("%s does not pick labels %v", selector, pod.Labels)
+				t.Errorf("%s does not select labels %v", selector, pod.Labels)
 			}
 			if !isRestricted(t, *pod) {
 				t.Error("the probe pod is not restricted")
 			}
 			if pod.Name == "" || pod.GenerateName != "" {
-				t.Error("the API server names the probe pod, another way each time: the message of each refusal is a new one, and the status is written for it")
+				t.Error("the probe pod has no fixed name: each rejection has another message, and the controller writes the status each time")
 			}
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-func TestCheckInjectedFindsWhatDoesNotHold(t *testing.T) {
+func TestCheckInjected(t *testing.T) {
 	env := func(env ...corev1.EnvVar) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Spec.Containers[0].Env = env }
 	}

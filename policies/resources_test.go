@@ -26,7 +26,7 @@ func testLimitRange(t *testing.T, c client.Client) {
 	enough.SidecarResources = &corev1.ResourceRequirements{
 		Requests: least(), Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
 	}
-	// Whose own container asks for nothing: the LimitRange has it ask for enough.
+	// The container of this pod has no requests, so the LimitRange sets sufficient requests.
 	own := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
 	own.Namespace = s.Namespace
 	injected := func(t *testing.T, pod *corev1.Pod, o policies.Options) *corev1.Pod {

@@ -17,7 +17,7 @@ import (
 // A selector is rejected exactly if Kubernetes rejects it. Otherwise its CEL expression selects exactly the pods that
 // Kubernetes selects.
 func FuzzSelectorCEL(f *testing.F) {
-	// A selector and a pod's labels as text: see selectorOfText and labelsOfText.
+	// The arguments are a selector and a pod's labels as text: see selectorOfText and labelsOfText.
 	for _, seed := range [][2]string{
 		{"app=db", "app=db"}, {"app=db", "app=other"}, {"app=db", ""}, {"app=", "app="}, {"app=,tier=gold", "app=\ntier=gold"}, {"", "app=db"},
 		{"app In db other", "app=other"}, {"app In ", "app="}, {"app NotIn db", ""}, {"app NotIn db", "app=db"}, {"app NotIn db,app Exists", "app=x"},
@@ -33,8 +33,8 @@ func FuzzSelectorCEL(f *testing.F) {
 	})
 }
 
-// Among few keys and values, where much matches and much contradicts itself.
-func TestSelectorCELMeansWhatKubernetesMeans(t *testing.T) {
+// TestSelectorCELEqualsKubernetes uses few keys and values, so that many selectors match and many contradict themselves.
+func TestSelectorCELEqualsKubernetes(t *testing.T) {
 	key, value := rapid.SampledFrom([]string{"a", "b", "any-0"}), rapid.SampledFrom([]string{"", "a", "any-0", "any-1"})
 	operators := []metav1.LabelSelectorOperator{
 		metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist,
@@ -52,7 +52,7 @@ func TestSelectorCELMeansWhatKubernetesMeans(t *testing.T) {
 	})
 }
 
-// podCEL knows what the API server's expressions over a pod know.
+// podCEL is the CEL environment of the API server for expressions over a pod.
 var podCEL = sync.OnceValues(func() (*cel.Env, error) { return cel.NewEnv(cel.Variable("object", cel.DynType)) })
 
 func checkSelector(t rapid.TB, selector *v1.LabelSelector, podLabels labels.Set) {
@@ -85,7 +85,7 @@ func checkSelector(t rapid.TB, selector *v1.LabelSelector, podLabels labels.Set)
 	}
 }
 
-// picks evaluates the expression as the API server does, over a pod.
+// picks evaluates the expression for a pod, as the API server does.
 func picks(t rapid.TB, expression string, podLabels labels.Set) bool {
 	t.Helper()
 	environment, err := podCEL()
@@ -111,8 +111,7 @@ func picks(t rapid.TB, expression string, podLabels labels.Set) bool {
 	return out.Value() == true
 }
 
-// selectorOfText reads terms between commas: key=value is a matched label, "key
-// operator values" an expression.
+// selectorOfText parses terms between commas: key=value is a label, and "key operator values" is an expression.
 func selectorOfText(text string) *v1.LabelSelector {
 	selector := &v1.LabelSelector{MatchLabels: map[string]string{}}
 	for term := range strings.SplitSeq(text, ",") {
@@ -127,7 +126,7 @@ func selectorOfText(text string) *v1.LabelSelector {
 	return selector
 }
 
-// labelsOfText reads lines of key=value.
+// labelsOfText parses lines of key=value.
 func labelsOfText(text string) labels.Set {
 	set := labels.Set{}
 	for line := range strings.Lines(text) {

@@ -18,8 +18,8 @@ import (
 // etcdLimit is the size in bytes of the largest object that etcd stores by default.
 const etcdLimit = 3 << 19
 
-// largestSelector is the largest selector that the definition admits: as many labels,
-// expressions and values, and as long ones, as there may be.
+// largestSelector returns the largest selector that the definition accepts, with the maximum number and length of labels,
+// expressions and values.
 func largestSelector() v1.LabelSelector {
 	s := v1.LabelSelector{MatchLabels: map[string]string{}}
 	for i := range 16 {
@@ -33,18 +33,18 @@ func largestSelector() v1.LabelSelector {
 	return s
 }
 
-// longKey is one of the longest label keys: a prefix of 253 characters and a name of 63.
+// longKey returns a label key of the maximum length: a prefix of 253 characters and a name of 63.
 func longKey(kind string, i int) string {
 	return strings.Repeat("a", 61) + "." + strings.Repeat("b", 63) + "." + strings.Repeat("c", 63) + "." + strings.Repeat("d", 63) + "/" + longText(kind, i, 63)
 }
 
-// longText is text of so many characters, another one for each i.
+// longText returns a text with the given length, which differs for each i.
 func longText(kind string, i, length int) string {
 	text := fmt.Sprintf("%s-%d-", kind, i)
 	return text + strings.Repeat("x", length-len(text))
 }
 
-// selectorOfValues is a selector that the definition admits, with so many values.
+// selectorOfValues returns a selector with the given number of values, which the definition accepts.
 func selectorOfValues(values int) (s v1.LabelSelector) {
 	for i := 0; values > 0; i++ {
 		e := v1.LabelSelectorRequirement{Key: longKey("expression", i), Operator: metav1.LabelSelectorOpNotIn}
@@ -56,7 +56,7 @@ func selectorOfValues(values int) (s v1.LabelSelector) {
 	return s
 }
 
-// largestRendered is the largest such selector that is rendered.
+// largestRendered returns the largest selector of selectorOfValues that is rendered.
 func largestRendered(t *testing.T) v1.LabelSelector {
 	t.Helper()
 	for values := 1; values < 16*32; values++ {
@@ -68,7 +68,7 @@ func largestRendered(t *testing.T) v1.LabelSelector {
 	return v1.LabelSelector{}
 }
 
-// conditionsSize is what a policy adds to Kyverno's webhooks, as JSON.
+// conditionsSize returns the size in bytes of the JSON that a policy adds to Kyverno's webhooks.
 func conditionsSize(t *testing.T, policy *unstructured.Unstructured) int {
 	t.Helper()
 	return len(mustJSON(t, matchConditions(t, policy)))
@@ -83,8 +83,8 @@ func mustJSON(t *testing.T, o any) []byte {
 	return data
 }
 
-// Kyverno keeps the selectors of all policies in one object. What one tenant puts there
-// is bounded, both with a policy for each singleton and with one for the namespace.
+// Kyverno stores the selectors of all policies in one object. The share of one singleton is limited, and so is the share
+// of one namespace with a shared policy.
 func TestSelectorSize(t *testing.T) {
 	admitted := singletonOf(largestSelector())
 	for what, err := range map[string]error{
@@ -108,7 +108,7 @@ func TestSelectorSize(t *testing.T) {
 		}
 	}
 
-	// One ClusterPolicy for a namespace has to fit into etcd, too, with its rules.
+	// The ClusterPolicy of a namespace with all its rules must also fit into etcd.
 	var all []v1.StatefulSingleton
 	for fits := 0; ; {
 		s := largest.DeepCopy()
@@ -131,7 +131,7 @@ func testLargeSelector(t *testing.T, c client.Client) {
 	s := createSingleton(t, c, "large-selector", singletonOf(largestSelector()))
 	waitForRefusal(t, c, bare(s.Namespace, s), notInjected)
 	if err := c.Create(t.Context(), podOf(s.Namespace, map[string]string{"app": "other"}), client.DryRunAll); err != nil {
-		t.Errorf("a pod that the selector does not pick: %v", err)
+		t.Errorf("a pod that the selector does not select: %v", err)
 	}
 	almost := bare(s.Namespace, s)
 	almost.Labels[longKey("expression", 15)] = longText("value", 31, 63)
