@@ -106,7 +106,7 @@ func FuzzServe(f *testing.F) {
 	f.Cleanup(func() { log.SetOutput(os.Stderr) })
 	s := &Sidecar{UID: uid, status: Status{Delivered: true}}
 	ctx, address := f.Context(), freeAddress(f)
-	go func() { _ = s.Serve(ctx, address) }()
+	go func() { _ = s.Serve(ctx, address, NewReadiness(s, "127.0.0.1", nil)) }()
 
 	f.Fuzz(func(t *testing.T, request []byte) {
 		var connection net.Conn

@@ -277,7 +277,7 @@ func TestServe(t *testing.T) {
 	s, _ := newSidecar(t)
 	get := func(path string) (code int, body string) {
 		r := httptest.NewRecorder()
-		s.handler().ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
+		s.handler(NewReadiness(s, "", nil)).ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
 		return r.Code, r.Body.String()
 	}
 	if code, body := get("/healthz"); code != http.StatusServiceUnavailable {

@@ -8,20 +8,27 @@ import (
 	"time"
 
 	"golang.org/x/net/netutil"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 )
 
-// maxConnections is the maximum number of concurrent clients. It limits what a client on the network can use of the
-// sidecar's memory and files.
-const maxConnections = 32
+const (
+	// maxConnections is the maximum number of concurrent clients. It limits what a client on the network can use of the
+	// sidecar's memory and files. Waiting readiness probes of the kubelet also count.
+	maxConnections = 64
+	// writeTimeout is how long a client may take to read an answer.
+	writeTimeout = 5 * time.Second
+)
 
-// Serve serves /healthz and /status on the address until ctx ends. Handoffs do not need it.
-func (s *Sidecar) Serve(ctx context.Context, address string) error {
+// Serve serves /healthz, /status and the readiness of the held containers on the address until ctx ends.
+func (s *Sidecar) Serve(ctx context.Context, address string, r *Readiness) error {
 	server := &http.Server{
-		Handler:        s.handler(),
-		ReadTimeout:    5 * time.Second,
-		WriteTimeout:   5 * time.Second,
-		IdleTimeout:    30 * time.Second,
-		MaxHeaderBytes: 4 << 10,
+		Handler: s.handler(r),
+		// A limit for the body would also end a request that waits.
+		ReadHeaderTimeout: 5 * time.Second,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       30 * time.Second,
+		MaxHeaderBytes:    4 << 10,
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -45,14 +52,14 @@ const seeLog = "see the log of container status-sidecar"
 
 func (s *Sidecar) served() served {
 	status := s.Status()
-	public := served{Delivered: status.Delivered, Released: status.Released, Since: status.Since}
+	public := served{Delivered: status.Delivered, Released: status.Released, Since: status.Since.UTC()}
 	if status.Problem != "" {
 		public.Problem = seeLog
 	}
 	return public
 }
 
-func (s *Sidecar) handler() http.Handler {
+func (s *Sidecar) handler(r *Readiness) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if !s.Status().Delivered {
@@ -65,5 +72,6 @@ func (s *Sidecar) handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.served())
 	})
+	mux.Handle("GET "+readiness.PathPrefix+"{container}", r)
 	return mux
 }

@@ -29,6 +29,8 @@ type Sidecar struct {
 
 	mu     sync.Mutex
 	status Status
+	// changed is closed when the pod is held or released. Nil: nobody waits.
+	changed chan struct{}
 }
 
 // Status is the state of the sidecar. Clients can read only the fields of served.
@@ -92,6 +94,16 @@ func (s *Sidecar) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
+}
+
+// watch returns the state of the sidecar, and a channel that is closed when the pod is held or released.
+func (s *Sidecar) watch() (Status, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.status, s.changed
 }
 
 // follow writes the annotation to the signal file. If the annotation cannot be read, or the file cannot be written,
@@ -163,7 +175,11 @@ func (s *Sidecar) report(epoch int64, problem error) {
 	if !s.status.Since.IsZero() && s.status.Epoch == epoch {
 		return
 	}
-	s.status.Released, s.status.Epoch, s.status.Since = epoch > 0, epoch, time.Now().UTC()
+	s.status.Released, s.status.Epoch, s.status.Since = epoch > 0, epoch, time.Now()
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
 	if s.status.Released {
 		s.Log.Info("Released: the held containers may start their main processes", "epoch", epoch)
 	} else {

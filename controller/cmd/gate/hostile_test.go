@@ -455,7 +455,7 @@ func fill(t *testing.T, path string) {
 func TestSidecarUnderTooManyClients(t *testing.T) {
 	p := newPod(t)
 	podIP := loopback()
-	address := net.JoinHostPort(podIP, statusPort)
+	address := net.JoinHostPort(podIP, sidecarPort)
 	sidecar := start(t, p.sidecar("POD_IP="+podIP))
 	status(t, podIP)
 	var clients []net.Conn

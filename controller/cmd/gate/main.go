@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +15,12 @@ import (
 	"os"
 	ossignal "os/signal"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/gate"
+	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -45,10 +48,12 @@ Examples:
 
 const (
 	exitUsage = 64
-	// statusPort serves /healthz and /status on the pod's address.
-	statusPort = "9909"
 	// deliveryPatience is the time limit for the sidecar to prepare the volume.
 	deliveryPatience = 20 * time.Second
+	// servePause is the time between two attempts to listen.
+	servePause = time.Second
+	// notServed is the log line of a sidecar that cannot listen.
+	notServed = "Cannot serve /healthz, /status and the readiness probes. Containers with such probes stay unready. The signal does not depend on them"
 	// fewestFiles is the number of open files that the gate needs. Go's runtime crashes without them.
 	fewestFiles = 16
 )
@@ -143,17 +148,33 @@ func sidecar() error {
 	defer stop()
 	log := newLog()
 	s := &gate.Sidecar{Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log}
-	go serve(ctx, s, os.Getenv("POD_IP"), log)
+	go serve(ctx, s, log)
 	return s.Run(ctx)
 }
 
-func serve(ctx context.Context, s *gate.Sidecar, podIP string, log *slog.Logger) {
-	err := errors.New("POD_IP is empty")
-	if podIP != "" {
-		err = s.Serve(ctx, net.JoinHostPort(podIP, statusPort))
+// serve serves the sidecar's port. It listens again after a failure, because the pod is unready without the port.
+func serve(ctx context.Context, s *gate.Sidecar, log *slog.Logger) {
+	podIP := os.Getenv("POD_IP")
+	if podIP == "" {
+		log.Error(notServed, "error", "POD_IP is empty")
+		return
 	}
-	if !errors.Is(err, http.ErrServerClosed) {
-		log.Warn("/healthz and /status are not served; the pod is handed over all the same", "error", err)
+	address := net.JoinHostPort(cmp.Or(os.Getenv(readiness.HostEnv), podIP), strconv.Itoa(readiness.Port))
+	handler := gate.NewReadiness(s, podIP, os.Environ())
+	for failed := ""; ; {
+		err := s.Serve(ctx, address, handler)
+		if errors.Is(err, http.ErrServerClosed) {
+			return
+		}
+		if err.Error() != failed {
+			failed = err.Error()
+			log.Error(notServed, "error", err, "retryAfter", servePause)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(servePause):
+		}
 	}
 }
 

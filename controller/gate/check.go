@@ -1,0 +1,226 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+)
+
+const (
+	// maxRedirects and maxBody are the kubelet's (pkg/probe/http).
+	maxRedirects = 10
+	maxBody      = 10 << 10
+	// maxHeader is the maximum size of the headers of a response.
+	maxHeader = 256 << 10
+)
+
+// checker runs readiness probes as the kubelet runs them (pkg/probe): the same request, the same time limit and the
+// same result.
+type checker struct {
+	// podIP is the address of the pod.
+	podIP string
+	http  *http.Client
+	grpc  *http.Client
+}
+
+// statusError is a failed check of an application that answered with an HTTP status.
+type statusError int
+
+// Error returns what the kubelet reports.
+func (e statusError) Error() string {
+	return "HTTP probe failed with statuscode: " + strconv.Itoa(int(e))
+}
+
+func newChecker(podIP string) *checker {
+	// SO_LINGER keeps closed connections for one second instead of a minute.
+	dialer := &net.Dialer{Control: lingerShortly}
+	cleartext := new(http.Protocols)
+	cleartext.SetUnencryptedHTTP2(true)
+	return &checker{
+		podIP: podIP,
+		http: &http.Client{
+			Transport: &http.Transport{
+				DialContext: dialer.DialContext,
+				// As the kubelet has it. The timeout of a check does not end a handshake.
+				TLSHandshakeTimeout: 10 * time.Second,
+				IdleConnTimeout:     90 * time.Second,
+				// The memory of the sidecar is limited.
+				MaxResponseHeaderBytes: maxHeader,
+				// The kubelet verifies no certificate either.
+				TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+				ForceAttemptHTTP2:  true,
+				DisableKeepAlives:  true,
+				DisableCompression: true,
+			},
+			CheckRedirect: followLocal,
+		},
+		grpc: &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, Protocols: cleartext, DisableKeepAlives: true}},
+	}
+}
+
+// followLocal does not follow a redirect to another host. Such a redirect counts as a success.
+func followLocal(next *http.Request, via []*http.Request) error {
+	if next.URL.Hostname() != via[0].URL.Hostname() {
+		return http.ErrUseLastResponse
+	}
+	if len(via) >= maxRedirects {
+		return fmt.Errorf("stopped after %d redirects", maxRedirects)
+	}
+	return nil
+}
+
+// check runs the probe once. The error says why the container is not ready.
+func (c *checker) check(ctx context.Context, p *readiness.Probe, userAgent string) error {
+	ctx, cancel := context.WithTimeout(ctx, p.Timeout())
+	defer cancel()
+	switch {
+	case p.HTTPGet != nil:
+		return c.checkHTTP(ctx, p, userAgent)
+	case p.TCPSocket != nil:
+		return c.checkTCP(ctx, p)
+	default:
+		return c.checkGRPC(ctx, p.GRPC, userAgent)
+	}
+}
+
+func (c *checker) host(named string) string {
+	if named != "" {
+		return named
+	}
+	return c.podIP
+}
+
+func (c *checker) checkHTTP(ctx context.Context, p *readiness.Probe, userAgent string) error {
+	get := p.HTTPGet
+	port, err := p.PortNumber(get.Port)
+	if err != nil {
+		return err
+	}
+	target, err := url.Parse(get.Path)
+	if err != nil {
+		target = &url.URL{Path: get.Path}
+	}
+	target.Scheme, target.Host = "http", net.JoinHostPort(c.host(get.Host), port)
+	if get.Scheme != "" {
+		target.Scheme = strings.ToLower(get.Scheme)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return err
+	}
+	request.Header = probeHeaders(get.Headers, userAgent)
+	request.Host = request.Header.Get("Host")
+	response, err := c.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusBadRequest {
+		return statusError(response.StatusCode)
+	}
+	// The status decides, also if the body is cut off.
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxBody))
+	return nil
+}
+
+// probeHeaders returns the headers of a probe. A user can replace User-Agent and Accept, and remove both with an empty
+// value.
+func probeHeaders(wanted []readiness.Header, userAgent string) http.Header {
+	headers := http.Header{}
+	for _, h := range wanted {
+		headers.Add(h.Name, h.Value)
+	}
+	if _, ok := headers["User-Agent"]; !ok {
+		headers.Set("User-Agent", userAgent)
+	}
+	if _, ok := headers["Accept"]; !ok {
+		headers.Set("Accept", "*/*")
+	} else if headers.Get("Accept") == "" {
+		headers.Del("Accept")
+	}
+	return headers
+}
+
+func (c *checker) checkTCP(ctx context.Context, p *readiness.Probe) error {
+	port, err := p.PortNumber(p.TCPSocket.Port)
+	if err != nil {
+		return err
+	}
+	conn, err := (&net.Dialer{Control: lingerShortly}).DialContext(ctx, "tcp", net.JoinHostPort(c.host(p.TCPSocket.Host), port))
+	if err != nil {
+		return err
+	}
+	_ = conn.Close()
+	return nil
+}
+
+// checkGRPC calls grpc.health.v1.Health/Check. It encodes the one field of the request itself: a gRPC library would
+// double the size of the gate, which is copied into every held pod.
+func (c *checker) checkGRPC(ctx context.Context, g *readiness.GRPC, userAgent string) error {
+	target := "http://" + net.JoinHostPort(c.podIP, strconv.Itoa(g.Port)) + "/grpc.health.v1.Health/Check"
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(grpcFrame(healthRequest(g.Service))))
+	if err != nil {
+		return err
+	}
+	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "User-Agent": {userAgent}}
+	response, err := c.grpc.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	frame, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
+	if err != nil {
+		return err
+	}
+	if code := response.Trailer.Get("Grpc-Status") + response.Header.Get("Grpc-Status"); code != "0" {
+		return fmt.Errorf("gRPC health check failed with HTTP status %d and gRPC status %q", response.StatusCode, code)
+	}
+	return serving(frame)
+}
+
+// frameHeader is the length of the header of a gRPC message: a byte that says whether the message is compressed, and
+// the length of the message.
+const frameHeader = 5
+
+func grpcFrame(message []byte) []byte {
+	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
+	return append(frame, message...)
+}
+
+// healthRequest returns a HealthCheckRequest: field 1 is the service, as a string.
+func healthRequest(service string) []byte {
+	if service == "" {
+		return nil
+	}
+	return append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(service))), service...)
+}
+
+// serving returns nil if the frame has a HealthCheckResponse with status SERVING: field 1 is the number 1.
+func serving(frame []byte) error {
+	if len(frame) < frameHeader || frame[0] != 0 {
+		return errors.New("gRPC health check failed: the answer has no uncompressed message")
+	}
+	if message := frame[frameHeader:]; !bytes.HasPrefix(message, []byte{1 << 3, 1}) {
+		return fmt.Errorf("gRPC health check failed: the status is not SERVING: %x", message)
+	}
+	return nil
+}
+
+// checkInterval returns how long to wait before the next check of a container that is not ready since its release: a
+// tenth of the time since then, so a slow start is noticed a tenth late at most, and is not asked more often than
+// every 5 milliseconds or less often than each second.
+func checkInterval(sinceRelease time.Duration) time.Duration {
+	return min(max(sinceRelease/10, 5*time.Millisecond), time.Second)
+}

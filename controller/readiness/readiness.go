@@ -1,0 +1,162 @@
+// Package readiness is the contract between the policies and the gate about readiness probes. A policy changes the
+// readiness probe of a wrapped container into a request to the status sidecar, and gives the sidecar the original
+// probe. The package imports little, because the gate's binary must be small.
+package readiness
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// Port is the port of the sidecar.
+	Port = 9909
+
+	// PathPrefix begins the path of a request for the readiness of a container. The name of the container follows.
+	PathPrefix = "/ready/"
+
+	// EnvPrefix begins the name of the sidecar's environment variable with the original probe of a container, as
+	// Parse reads it. The name of the container follows.
+	EnvPrefix = "READINESS_PROBE_"
+
+	// HostEnv is the sidecar's environment variable with the loopback address on which it serves in a pod with
+	// hostNetwork. On the address of the node, the ports of two pods would clash.
+	HostEnv = "READINESS_HOST"
+
+	// extraPatience is how much longer than a period the sidecar may wait before it answers. The kubelet's next
+	// request then follows at once, and one request is always open while a pod is held.
+	extraPatience = 10 * time.Second
+
+	// ExtraTimeoutSeconds is how much longer than the period and the timeout of the original probe the kubelet waits
+	// for the sidecar. It must be more than the sidecar's patience.
+	ExtraTimeoutSeconds = 15
+)
+
+// Probe is the readiness probe of a container as the user wrote it: the fields of a Kubernetes Probe that the sidecar
+// needs. Exactly one of HTTPGet, TCPSocket and GRPC is set.
+type Probe struct {
+	HTTPGet   *HTTPGet   `json:"httpGet"`
+	TCPSocket *TCPSocket `json:"tcpSocket"`
+	GRPC      *GRPC      `json:"grpc"`
+	// TimeoutSeconds is the time limit of one check. Default: 1.
+	TimeoutSeconds int `json:"timeoutSeconds"`
+	// PeriodSeconds is how often the kubelet asks. Default: 10.
+	PeriodSeconds int `json:"periodSeconds"`
+
+	ports []containerPort
+}
+
+// HTTPGet is a check by an HTTP GET request.
+type HTTPGet struct {
+	Path string `json:"path"`
+	// Port is a number or the name of a port.
+	Port any `json:"port"`
+	// Host is empty for the address of the pod.
+	Host string `json:"host"`
+	// Scheme is HTTP or HTTPS. Empty: HTTP.
+	Scheme  string   `json:"scheme"`
+	Headers []Header `json:"httpHeaders"`
+}
+
+// Header is a header of an HTTP request.
+type Header struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// TCPSocket is a check by a TCP connection.
+type TCPSocket struct {
+	// Port is a number or the name of a port.
+	Port any `json:"port"`
+	// Host is empty for the address of the pod.
+	Host string `json:"host"`
+}
+
+// GRPC is a check by the gRPC health protocol.
+type GRPC struct {
+	Port    int    `json:"port"`
+	Service string `json:"service"`
+}
+
+type containerPort struct {
+	Name          string `json:"name"`
+	ContainerPort int    `json:"containerPort"`
+}
+
+// Parse parses the value of an environment variable with an original probe: base64 of a JSON object with the
+// readinessProbe and the ports of the container.
+func Parse(value string) (*Probe, error) {
+	data, err := base64.StdEncoding.DecodeString(value)
+	if err != nil {
+		return nil, fmt.Errorf("decode readiness probe: %w", err)
+	}
+	var container struct {
+		Probe *Probe          `json:"readinessProbe"`
+		Ports []containerPort `json:"ports"`
+	}
+	if err := json.Unmarshal(data, &container); err != nil {
+		return nil, fmt.Errorf("decode readiness probe: %w", err)
+	}
+	p := container.Probe
+	if p == nil || p.HTTPGet == nil && p.TCPSocket == nil && p.GRPC == nil {
+		return nil, errors.New("decode readiness probe: it has neither httpGet nor tcpSocket nor grpc")
+	}
+	p.ports = container.Ports
+	return p, nil
+}
+
+// Timeout is the time limit of one check.
+func (p *Probe) Timeout() time.Duration {
+	return time.Duration(max(p.TimeoutSeconds, 1)) * time.Second
+}
+
+// Patience is how long the sidecar may wait before it answers.
+func (p *Probe) Patience() time.Duration {
+	period := 10 * time.Second
+	if p.PeriodSeconds > 0 {
+		period = time.Duration(p.PeriodSeconds) * time.Second
+	}
+	return period + extraPatience
+}
+
+// PortNumber returns the number of a port of the container, as the kubelet finds it (pkg/probe: ResolveContainerPort):
+// a name can also be a number in quotes.
+func (p *Probe) PortNumber(port any) (string, error) {
+	var number int
+	switch port := port.(type) {
+	case float64:
+		number = int(port)
+	case string:
+		if i := slices.IndexFunc(p.ports, func(c containerPort) bool { return c.Name == port }); i >= 0 {
+			number = p.ports[i].ContainerPort
+		} else if n, err := strconv.Atoi(port); err == nil {
+			number = n
+		} else {
+			return "", fmt.Errorf("the container has no port with the name %q", port)
+		}
+	}
+	if number < 1 || number > 65535 {
+		return "", fmt.Errorf("%v is not a port", port)
+	}
+	return strconv.Itoa(number), nil
+}
+
+// String describes the probe for people, for example "httpGet https://:8443/ready".
+func (p *Probe) String() string {
+	switch {
+	case p.HTTPGet != nil:
+		scheme := cmp.Or(strings.ToLower(p.HTTPGet.Scheme), "http")
+		return fmt.Sprintf("httpGet %s://%s:%v/%s", scheme, p.HTTPGet.Host, p.HTTPGet.Port, strings.TrimPrefix(p.HTTPGet.Path, "/"))
+	case p.TCPSocket != nil:
+		return fmt.Sprintf("tcpSocket %s:%v", p.TCPSocket.Host, p.TCPSocket.Port)
+	default:
+		return strings.TrimSpace(fmt.Sprintf("grpc :%d %s", p.GRPC.Port, p.GRPC.Service))
+	}
+}

@@ -1,0 +1,107 @@
+package readiness
+
+import (
+	"encoding/base64"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func TestParse(t *testing.T) {
+	tests := map[string]struct {
+		json      string
+		want      *Probe
+		wantError string
+	}{
+		"http": {
+			json: `{"readinessProbe":{"httpGet":{"path":"/a?b","port":8080,"host":"h","scheme":"HTTPS","httpHeaders":[{"name":"Host","value":"x"}]},"timeoutSeconds":3,"periodSeconds":2,"successThreshold":1},"ports":null}`,
+			want: &Probe{HTTPGet: &HTTPGet{Path: "/a?b", Port: float64(8080), Host: "h", Scheme: "HTTPS", Headers: []Header{{"Host", "x"}}}, TimeoutSeconds: 3, PeriodSeconds: 2},
+		},
+		"tcp":         {json: `{"readinessProbe":{"tcpSocket":{"port":"sql"}}}`, want: &Probe{TCPSocket: &TCPSocket{Port: "sql"}}},
+		"grpc":        {json: `{"readinessProbe":{"grpc":{"port":9000,"service":"db"}}}`, want: &Probe{GRPC: &GRPC{Port: 9000, Service: "db"}}},
+		"exec":        {json: `{"readinessProbe":{"exec":{"command":["a"]}}}`, wantError: "decode readiness probe: it has neither httpGet nor tcpSocket nor grpc"},
+		"none":        {json: `{}`, wantError: "decode readiness probe: it has neither httpGet nor tcpSocket nor grpc"},
+		"not JSON":    {json: `{`, wantError: "decode readiness probe: unexpected end of JSON input"},
+		"wrong types": {json: `{"readinessProbe":{"grpc":{"port":"x"}}}`, wantError: "decode readiness probe: json: cannot unmarshal string into Go struct field GRPC.readinessProbe.grpc.port of type int"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := Parse(base64.StdEncoding.EncodeToString([]byte(test.json)))
+			if message := text(err); message != test.wantError {
+				t.Fatalf("error %q, want %q", message, test.wantError)
+			}
+			if diff := cmp.Diff(test.want, got, cmpopts.IgnoreUnexported(Probe{})); diff != "" {
+				t.Errorf("probe (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if _, err := Parse("{"); err == nil {
+		t.Error("text that is not base64 is accepted")
+	}
+}
+
+func TestString(t *testing.T) {
+	tests := map[string]Probe{
+		"httpGet http://:8080/":          {HTTPGet: &HTTPGet{Port: float64(8080)}},
+		"httpGet https://db:web/ready?a": {HTTPGet: &HTTPGet{Port: "web", Path: "/ready?a", Host: "db", Scheme: "HTTPS"}},
+		"tcpSocket :5432":                {TCPSocket: &TCPSocket{Port: float64(5432)}},
+		"tcpSocket db:sql":               {TCPSocket: &TCPSocket{Port: "sql", Host: "db"}},
+		"grpc :9000":                     {GRPC: &GRPC{Port: 9000}},
+		"grpc :9000 db":                  {GRPC: &GRPC{Port: 9000, Service: "db"}},
+	}
+	for want, p := range tests {
+		if got := p.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestPortNumber(t *testing.T) {
+	p := &Probe{ports: []containerPort{{"sql", 5432}, {"80", 8080}, {"", 1}}}
+	tests := map[string]struct {
+		port      any
+		want      string
+		wantError string
+	}{
+		"a number":             {float64(8080), "8080", ""},
+		"a name":               {"sql", "5432", ""},
+		"a number in quotes":   {"81", "81", ""},
+		"a name of digits":     {"80", "8080", ""},
+		"an unknown name":      {"http", "", `the container has no port with the name "http"`},
+		"too high":             {float64(65536), "", "65536 is not a port"},
+		"zero":                 {float64(0), "", "0 is not a port"},
+		"negative, in quotes":  {"-1", "", "-1 is not a port"},
+		"missing in the probe": {nil, "", "<nil> is not a port"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := p.PortNumber(test.port)
+			if got != test.want || text(err) != test.wantError {
+				t.Errorf("port %q, error %q, want %q, %q", got, text(err), test.want, test.wantError)
+			}
+		})
+	}
+}
+
+// The sidecar answers before the kubelet gives up, and later than one period.
+func TestTimes(t *testing.T) {
+	for _, p := range []Probe{{}, {PeriodSeconds: 1}, {PeriodSeconds: 300, TimeoutSeconds: 60}} {
+		period, timeout := p.PeriodSeconds, p.TimeoutSeconds
+		if period == 0 {
+			period, timeout = 10, 1
+		}
+		kubelet := time.Duration(period+timeout+ExtraTimeoutSeconds) * time.Second
+		if p.Patience() <= time.Duration(period)*time.Second || p.Patience()+p.Timeout() >= kubelet {
+			t.Errorf("%+v: patience %s and timeout %s, want them above the period and below the kubelet's %s", p, p.Patience(), p.Timeout(), kubelet)
+		}
+	}
+}
