@@ -78,7 +78,14 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyverno
 		kyvernov1.Rule{
 			Name:     "adapt-sidecar",
 			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{sidecarAsRoot(), limitSidecar(o)}},
-		},
+		})
+	if s.Spec.ReadinessProbes != v1.ReadinessKubelet {
+		rules = append(rules, kyvernov1.Rule{
+			Name:     "move-readiness-probes",
+			Mutation: &kyvernov1.Mutation{ForEachMutation: moveReadinessProbes()},
+		})
+	}
+	rules = append(rules,
 		kyvernov1.Rule{
 			Name:     "mark",
 			Mutation: &kyvernov1.Mutation{PatchesJSON6902: patch(markOps(s)...)},

@@ -2,6 +2,8 @@ package policies_test
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -49,6 +51,8 @@ func TestInjection(t *testing.T) {
 		"init-containers-held":        {pod: "init-containers", singleton: "hold-init-containers"},
 		"init-containers-named":       {pod: "init-containers", singleton: "named-init-containers"},
 		"probes":                      {pod: "probes", singleton: "default"},
+		"readiness":                   {pod: "readiness", singleton: "default"},
+		"readiness-by-kubelet":        {pod: "readiness", singleton: "readiness-by-kubelet"},
 		"hooks":                       {pod: "hooks", singleton: "default"},
 		"share-process-namespace":     {pod: "share-process-namespace", singleton: "hold-init-containers"},
 		"host-pid":                    {pod: "host-pid", singleton: "default"},
@@ -302,15 +306,38 @@ func withoutInjection(pod, original corev1.Pod) corev1.Pod {
 	ours := sets.New("statefulsingleton-signal", "statefulsingleton-podinfo")
 	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return ours.Has(v.Name) })
 	pod.Spec.ImagePullSecrets = pod.Spec.ImagePullSecrets[:len(original.Spec.ImagePullSecrets)]
+	var sidecar corev1.Container
 	if pod.Spec.InitContainers[0].Name == "status-sidecar" {
+		sidecar = pod.Spec.InitContainers[0]
 		pod.Spec.InitContainers = pod.Spec.InitContainers[1:]
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			release(&list[i])
+			restoreProbe(&list[i], sidecar)
 		}
 	}
 	return pod
+}
+
+// restoreProbe gives a container the readiness probe that the sidecar has.
+func restoreProbe(c *corev1.Container, sidecar corev1.Container) {
+	for _, variable := range sidecar.Env {
+		if variable.Name != "READINESS_PROBE_"+c.Name {
+			continue
+		}
+		var original struct {
+			ReadinessProbe *corev1.Probe          `json:"readinessProbe"`
+			Ports          []corev1.ContainerPort `json:"ports"`
+		}
+		data, err := base64.StdEncoding.DecodeString(variable.Value)
+		if err == nil {
+			err = json.Unmarshal(data, &original)
+		}
+		if err == nil && (original.Ports == nil || cmp.Equal(original.Ports, c.Ports)) {
+			c.ReadinessProbe = original.ReadinessProbe
+		}
+	}
 }
 
 func release(c *corev1.Container) {

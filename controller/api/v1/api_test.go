@@ -45,6 +45,7 @@ func TestDefaults(t *testing.T) {
 		RespectPodGracePeriod:  new(true),
 		Drain:                  v1.DrainSurge,
 		Handoff:                v1.HandoffAutomatic,
+		ReadinessProbes:        v1.ReadinessSidecar,
 	}
 	with := func(change func(*v1.StatefulSingletonSpec)) v1.StatefulSingletonSpec {
 		spec := *asDefault.DeepCopy()
@@ -83,6 +84,10 @@ func TestDefaults(t *testing.T) {
 			want: with(func(s *v1.StatefulSingletonSpec) {
 				s.Drain, s.Handoff = v1.DrainEvict, v1.HandoffManual
 			}),
+		},
+		"readiness probes": {
+			spec: selector + "readinessProbes: Kubelet",
+			want: with(func(s *v1.StatefulSingletonSpec) { s.ReadinessProbes = v1.ReadinessKubelet }),
 		},
 		"expressions": {
 			spec: "selector: {matchExpressions: [{key: app, operator: In, values: [db]}, {key: old, operator: DoesNotExist}]}",
@@ -148,8 +153,9 @@ func TestRefusals(t *testing.T) {
 		"grace period below":      {spec: selector + "terminationGracePeriod: -1", want: grace},
 		"grace period above":      {spec: selector + "terminationGracePeriod: 3601", want: grace},
 
+		"unknown readinessProbes": {spec: selector + "readinessProbes: None", want: `supported values: "Sidecar", "Kubelet"`},
 		"drain in lower case":     {spec: selector + "drain: surge", want: `supported values: "Surge", "Evict"`},
-		"a handoff of no kind":    {spec: selector + "handoff: Never", want: `supported values: "Automatic", "Manual"`},
+		"unknown handoff":         {spec: selector + "handoff: Never", want: `supported values: "Automatic", "Manual"`},
 		"empty container name":    {spec: selector + "containers: [db, \"\"]", want: emptyName},
 		"container twice":         {spec: selector + "containers: [db, proxy, db]", want: twice},
 		"container name too long": {spec: selector + "containers: [" + strings.Repeat("a", 64) + "]", want: "Too long: may not be more than 63 bytes"},

@@ -124,6 +124,9 @@ func validFuncs(serializer.CodecFactory) []any {
 		func(p *v1.HandoffPolicy, r randfill.Continue) {
 			*p = []v1.HandoffPolicy{v1.HandoffAutomatic, v1.HandoffManual}[r.Intn(2)]
 		},
+		func(p *v1.ReadinessProber, r randfill.Continue) {
+			*p = []v1.ReadinessProber{v1.ReadinessSidecar, v1.ReadinessKubelet}[r.Intn(2)]
+		},
 		func(all *[]metav1.Condition, r randfill.Continue) {
 			*all = nil
 			for _, kind := range []string{v1.ConditionReady, v1.ConditionStalled} {

@@ -124,7 +124,34 @@ type StatefulSingletonSpec struct {
 	// +optional
 	// +default="Automatic"
 	Handoff HandoffPolicy `json:"handoff,omitempty"`
+
+	// ReadinessProbes says what runs the readiness probes of wrapped containers: Sidecar
+	// (default) or Kubelet.
+	//
+	// With Sidecar, the kubelet asks the status sidecar, and the status sidecar runs the
+	// httpGet, tcpSocket or grpc probe of the container with its own timeoutSeconds. The
+	// kubelet learns that a new holder is ready as soon as the probe succeeds, instead of up
+	// to a period later. Other probes do not change. The pod becomes unready while the
+	// status sidecar does not run.
+	//
+	// With Kubelet, all readiness probes stay as they are. The field applies to new pods.
+	//
+	// +optional
+	// +default="Sidecar"
+	ReadinessProbes ReadinessProber `json:"readinessProbes,omitempty"`
 }
+
+// ReadinessProber says what runs the readiness probes of wrapped containers.
+//
+// +kubebuilder:validation:Enum=Sidecar;Kubelet
+type ReadinessProber string
+
+const (
+	// ReadinessSidecar: the status sidecar, at the request of the kubelet.
+	ReadinessSidecar ReadinessProber = "Sidecar"
+	// ReadinessKubelet: the kubelet.
+	ReadinessKubelet ReadinessProber = "Kubelet"
+)
 
 // DrainPolicy says what happens when the holder's node is drained.
 //

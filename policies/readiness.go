@@ -1,0 +1,95 @@
+package policies
+
+import (
+	"fmt"
+	"strings"
+
+	kyvernov1 "github.com/kyverno/kyverno/api/kyverno/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+)
+
+// maxTimeoutSeconds is the maximum timeout of a request to the sidecar.
+const maxTimeoutSeconds = 999_999
+
+var (
+	// sidecarEnv are the environment variables of the status sidecar.
+	sidecarEnv = fmt.Sprintf("request.object.spec.initContainers[?name == '%s'].env[]", v1.SidecarName)
+	// onHostNetwork is the condition that the pod uses the network of its node.
+	onHostNetwork = "request.object.spec.hostNetwork == `true`"
+	// asksSidecar is the condition that the readiness probe of a container asks the sidecar.
+	asksSidecar = fmt.Sprintf("element.readinessProbe.httpGet.path == join('', ['%s', element.name]) && to_string(element.readinessProbe.httpGet.port) == '%d'",
+		readiness.PathPrefix, readiness.Port)
+	// isMoved is the condition that the sidecar has the readiness probe of a container. A mesh may have changed the
+	// probe since then.
+	isMoved = fmt.Sprintf("contains(%s.name || `[]`, join('', ['%s', element.name]))", sidecarEnv, readiness.EnvPrefix)
+)
+
+// moveReadinessProbes returns the rules by which the kubelet asks the sidecar for the readiness of wrapped containers,
+// and the sidecar gets the original probes.
+func moveReadinessProbes() []kyvernov1.ForEachMutation {
+	return []kyvernov1.ForEachMutation{
+		serveOnLoopback(),
+		moveReadinessProbe("containers"), askOnLoopback("containers"),
+		moveReadinessProbe("initContainers"), askOnLoopback("initContainers"),
+	}
+}
+
+// serveOnLoopback gives the sidecar of a pod on the host network a random loopback address. Each pod of the node needs
+// another one, because they all have the same ports.
+func serveOnLoopback() kyvernov1.ForEachMutation {
+	return kyvernov1.ForEachMutation{
+		List: listOf("initContainers"),
+		AnyAllConditions: all(
+			fmt.Sprintf("element.name == '%s'", v1.SidecarName), onHostNetwork,
+			fmt.Sprintf("!contains(element.env[].name || `[]`, '%s')", readiness.HostEnv)),
+		PatchesJSON6902: patch(op{Op: "add", Path: containerPath("initContainers") + "/env/-", Value: encode(corev1.EnvVar{
+			Name: readiness.HostEnv, Value: "{{ random('127([.]1[0-9][0-9]){3}') }}",
+		})}),
+	}
+}
+
+// moveReadinessProbe moves the readiness probes of spec.<list>, except for exec probes.
+func moveReadinessProbe(list string) kyvernov1.ForEachMutation {
+	probe := fmt.Sprintf("/spec/%s/{{elementIndex1}}/readinessProbe", list)
+	handlers := "keys(element.readinessProbe || `{}`)[?contains('httpGet tcpSocket grpc', @)]"
+	// Base64 keeps Kyverno from evaluating variables in the user's strings.
+	// The ports are needed only for a port that is named, and a variable must not become too long.
+	original := "{{ base64_encode(to_string({readinessProbe: element.readinessProbe, ports: " +
+		"to_number(to_string(element.readinessProbe.httpGet.port || element.readinessProbe.tcpSocket.port || `0`)) == `null` && element.ports || `null`})) }}"
+	// The conversions make numbers of the engine's two types equal. Larger numbers would get an exponent.
+	timeout := fmt.Sprintf("{{ min([sum([to_number(to_string(element.readinessProbe.periodSeconds || `10`)), to_number(to_string(element.readinessProbe.timeoutSeconds || `1`)), `%d`]), `%d`]) }}",
+		readiness.ExtraTimeoutSeconds, maxTimeoutSeconds)
+	ops := patch(
+		op{Op: "add", Path: "/spec/initContainers/{{elementIndex0}}/env/-", Value: encode(corev1.EnvVar{
+			Name: readiness.EnvPrefix + "{{element.name}}", Value: original,
+		})},
+		op{Op: "remove", Path: probe + "/{{ " + handlers + " | [0] }}"},
+		op{Op: "add", Path: probe + "/httpGet", Value: encode(map[string]any{
+			"path": readiness.PathPrefix + "{{element.name}}", "port": readiness.Port, "scheme": corev1.URISchemeHTTP,
+		})},
+		op{Op: "add", Path: probe + "/timeoutSeconds", Value: encode(timeout)},
+	)
+	return kyvernov1.ForEachMutation{
+		List: listOf("initContainers"),
+		ForEachMutation: &kyvernov1.ForEachMutationWrapper{Items: []kyvernov1.ForEachMutation{{
+			// Kyverno does not allow conditions beside a nested foreach.
+			List:             fmt.Sprintf("element.name == '%s' && request.object.spec.%s || `[]`", v1.SidecarName, list),
+			AnyAllConditions: all(isWrapped, "length("+handlers+") == `1`", "!("+asksSidecar+")", "!("+isMoved+")"),
+			// The timeout is a number and not a string, and JMESPath knows no escapes.
+			PatchesJSON6902: strings.NewReplacer(`"`+timeout+`"`, timeout, `\u0026`, "&").Replace(ops),
+		}}},
+	}
+}
+
+// askOnLoopback adds the loopback address of serveOnLoopback to the readiness probes that ask the sidecar.
+func askOnLoopback(list string) kyvernov1.ForEachMutation {
+	return kyvernov1.ForEachMutation{
+		List:             listOf(list),
+		AnyAllConditions: all(onHostNetwork, asksSidecar, isMoved, "element.readinessProbe.httpGet.host == `null`"),
+		PatchesJSON6902: patch(op{Op: "add", Path: containerPath(list) + "/readinessProbe/httpGet/host",
+			Value: encode(fmt.Sprintf("{{ %s | [?name == '%s'].value | [0] }}", sidecarEnv, readiness.HostEnv))}),
+	}
+}
