@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -26,8 +27,10 @@ type heldContainer struct {
 	// seldomProbed: the period of the readiness probe is longer than the kubelet takes to reconcile the
 	// pod again.
 	seldomProbed bool
-	init         bool
-	status       *corev1.ContainerStatus
+	// probed: the kubelet asks the status sidecar, which answers only after the release, for the readiness.
+	probed bool
+	init   bool
+	status *corev1.ContainerStatus
 }
 
 // held returns the containers that the guarantee covers: containers with the wrapper or a barrier, and
@@ -74,7 +77,8 @@ func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContain
 	h = heldContainer{name: c.Name, status: statusOf(statuses, c.Name)}
 	if len(c.Command) > len(signal.Wrapper) && slices.Equal(c.Command[:len(signal.Wrapper)], signal.Wrapper) {
 		probe := c.StartupProbe
-		h.seldomProbed = probe == nil && c.ReadinessProbe != nil && c.ReadinessProbe.PeriodSeconds > 2
+		h.probed = asksSidecar(c)
+		h.seldomProbed = probe == nil && !h.probed && c.ReadinessProbe != nil && c.ReadinessProbe.PeriodSeconds > 2
 		h.gateProbe = probe != nil && probe.Exec != nil && len(probe.Exec.Command) > 0 && probe.Exec.Command[0] == signal.GatePath
 		return h, true
 	}
@@ -89,6 +93,14 @@ func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContain
 		}
 	}
 	return heldContainer{}, false
+}
+
+// asksSidecar returns true if the kubelet asks the status sidecar of the pod for the readiness of the container. With a
+// host, which pods on the host network have, another pod could answer.
+func asksSidecar(c *corev1.Container) bool {
+	return c.ReadinessProbe != nil && c.ReadinessProbe.HTTPGet != nil &&
+		c.ReadinessProbe.HTTPGet.Path == readiness.PathPrefix+c.Name && c.ReadinessProbe.HTTPGet.Port.IntValue() == readiness.Port &&
+		c.ReadinessProbe.HTTPGet.Host == "" && c.ReadinessProbe.HTTPGet.Scheme != corev1.URISchemeHTTPS
 }
 
 func statusOf(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
@@ -106,6 +118,12 @@ func (h heldContainer) atBarrier() bool {
 	return h.configMap != "" && h.status != nil && h.status.State.Waiting != nil &&
 		h.status.State.Waiting.Reason == "CreateContainerConfigError" &&
 		strings.Contains(h.status.State.Waiting.Message, fmt.Sprintf("configmap %q not found", h.configMap))
+}
+
+// unreadyWhileHeld returns true if the probes of the containers keep the pod unready until it is released.
+func unreadyWhileHeld(containers []heldContainer) bool {
+	return slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.init }) &&
+		!slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.init && !h.probed })
 }
 
 // waitsForSignal returns true if only the signal is missing for the container to run its main process.

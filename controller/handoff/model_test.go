@@ -88,13 +88,24 @@ const (
 	endedProcess
 )
 
+// readinessGate is the condition of the readiness gate.
+type readinessGate uint8
+
+const (
+	closedGate readinessGate = iota
+	// warmGate is open before the release. holdsGate is open since the release.
+	warmGate
+	holdsGate
+)
+
 type podState struct {
 	kind           podKind
 	revision, node uint8
 
 	// State of the object.
-	gone, deleting, noGrace, finalizer, signal, role, gate, configMap bool
-	phase                                                             podPhase
+	gone, deleting, noGrace, finalizer, signal, role, configMap bool
+	gate                                                        readinessGate
+	phase                                                       podPhase
 	// mayOpen is true if the record named the pod. The controller that wrote the record may still open the barrier.
 	mayOpen bool
 	// chosenBy is the life of the singleton that may open the barrier.
@@ -167,6 +178,8 @@ type step struct {
 	conditional bool
 	// role is true if the pod also receives the label of the holder.
 	role bool
+	// openGate is true if the readiness gate opens before the release.
+	openGate bool
 	// unchoose is true if no controller may open the barrier of the pod from now on.
 	unchoose bool
 	// chosenBy is the chosenBy that the pod receives.
@@ -557,15 +570,18 @@ func (m *model) write(w *world, c int, s step) bool {
 	switch s.do {
 	case protectStep:
 		p.role = p.role || s.role
+		if s.openGate {
+			p.gate = warmGate
+		}
 		if s.chosenBy > 0 {
 			p.chosenBy = s.chosenBy
 		}
 	case signalStep:
-		p.signal, p.role, p.gate = true, true, true
+		p.signal, p.role, p.gate = true, true, holdsGate
 		m.checkEpoch(w, s)
 		p.epoch = s.epoch
 	case markReadyStep:
-		p.gate = true
+		p.gate = holdsGate
 	case unprotectStep:
 		w.excused = w.excused || w.controllers[c].staleSingleton || m.aboutToRecord(w, c, s.pod)
 		p.signal, p.role, p.finalizer = false, false, false
@@ -738,7 +754,7 @@ func podOf(i int, p *podState) *PodWrapper {
 	pod := MakePod(podName(i)).Created(now.Add(time.Duration(i-maxPods) * time.Second)).Revision(int(p.revision))
 	switch p.kind {
 	case wrapperPod:
-		pod.Injected()
+		pod.Injected().Probed()
 	case barrierPod:
 		pod.Barrier().Injected()
 	}
@@ -781,8 +797,12 @@ func podOf(i int, p *podState) *PodWrapper {
 	if p.role {
 		pod.Label(v1.RoleLabel, v1.RoleActive)
 	}
-	if p.gate {
-		pod.Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")
+	switch p.gate {
+	case closedGate:
+	case warmGate:
+		pod.OpenGate(v1.ReadyReasonWarm)
+	case holdsGate:
+		pod.OpenGate(v1.ReadyReasonHolds)
 	}
 	return pod
 }
@@ -818,7 +838,7 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 	switch s := s.(type) {
 	case handoff.Protect:
 		protect := of(protectStep, s.Pod, s.Version)
-		protect.role = s.Holder
+		protect.role, protect.openGate = s.Holder, s.OpenGate
 		if s.ChosenBy != "" {
 			protect.chosenBy = v.singleton.life
 		}

@@ -62,7 +62,7 @@ var mutations = map[string]struct {
 	"a terminating pod without the finalizer counts as never started": {
 		mutation: mutation{see: eachPod(func(p *podState) {
 			if !p.finalizer && p.deleting && p.kind != barePod {
-				p.signal, p.role, p.gate = false, false, false
+				p.signal, p.role, p.gate = false, false, closedGate
 			}
 		})}, faults: 3, wantBroken: twoRun,
 	},

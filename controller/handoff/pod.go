@@ -53,7 +53,9 @@ func askedToStop(pod *corev1.Pod) time.Time {
 // person who removes the signal does not stop the processes.
 func released(pod *corev1.Pod) bool {
 	_, hasSignal := signalled(pod)
-	return hasSignal || pod.Labels[v1.RoleLabel] == v1.RoleActive || IsTrue(pod, v1.ReadyCondition)
+	gate := condition(pod, v1.ReadyCondition)
+	return hasSignal || pod.Labels[v1.RoleLabel] == v1.RoleActive ||
+		gate != nil && gate.Status == corev1.ConditionTrue && gate.Reason != v1.ReadyReasonWarm
 }
 
 // protected returns true if the pod has the finalizer: its object stays until the controller removes it.

@@ -191,12 +191,13 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"chosen by a deleted singleton, and terminating":    {unsignalled(MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting()), ""},
 
 		// Removing the signal does not stop a main process that has started.
-		"deleted, all but the record taken off":    {with(chosen().Deleting()), ""},
-		"deleted, all but the role taken off":      {unsignalled(chosen().Label(v1.RoleLabel, v1.RoleActive).Deleting()), ""},
-		"deleted, all but the gate taken off":      {unsignalled(chosen().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "").Deleting()), ""},
-		"deleted before it was bound to a node":    {with(MakePod("db-1").Protected().Deleting()), v1.ProofNeverSignalled},
-		"not bound to a node, not deleted":         {with(MakePod("db-1").Protected()), ""},
-		"not bound to a node, Failed, not deleted": {with(MakePod("db-1").Protected().Phase(corev1.PodFailed)), ""},
+		"terminating, and only the record is left":          {with(chosen().Deleting()), ""},
+		"terminating, and only the role is left":            {unsignalled(chosen().Label(v1.RoleLabel, v1.RoleActive).Deleting()), ""},
+		"terminating, and only the readiness gate is left":  {unsignalled(chosen().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "").Deleting()), ""},
+		"terminating, with the readiness gate of a standby": {unsignalled(chosen().OpenGate(v1.ReadyReasonWarm).Deleting()), v1.ProofNeverSignalled},
+		"terminating before it was bound to a node":         {with(MakePod("db-1").Protected().Deleting()), v1.ProofNeverSignalled},
+		"not bound to a node":                               {with(MakePod("db-1").Protected()), ""},
+		"not bound to a node, and Failed":                   {with(MakePod("db-1").Protected().Phase(corev1.PodFailed)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := handoff.Decide(tc.snapshot.Snapshot, now)

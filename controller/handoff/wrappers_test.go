@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -129,6 +130,25 @@ func (p *PodWrapper) CopiedFrom(other string) *PodWrapper {
 func (p *PodWrapper) Readiness(periodSeconds int32) *PodWrapper {
 	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: periodSeconds}
 	return p
+}
+
+// Probed has the status sidecar run the readiness probe of app. Call Probed after Injected.
+func (p *PodWrapper) Probed() *PodWrapper {
+	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 10, ProbeHandler: corev1.ProbeHandler{
+		HTTPGet: &corev1.HTTPGetAction{Path: readiness.PathPrefix + "app", Port: intstr.FromInt32(readiness.Port), Scheme: corev1.URISchemeHTTP},
+	}}
+	return p
+}
+
+// ProbedAs is like Probed, with a change of the probe.
+func (p *PodWrapper) ProbedAs(change func(*corev1.HTTPGetAction)) *PodWrapper {
+	change(p.Probed().Spec.Containers[0].ReadinessProbe.HTTPGet)
+	return p
+}
+
+// OpenGate opens the readiness gate.
+func (p *PodWrapper) OpenGate(reason string) *PodWrapper {
+	return p.Condition(v1.ReadyCondition, corev1.ConditionTrue, reason, "")
 }
 
 // GateProbe adds a startup probe to app that asks the gate whether the main process has started.
