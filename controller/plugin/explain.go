@@ -90,7 +90,7 @@ func (s view) explanation(now time.Time) explanation {
 	if is := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); is != nil {
 		outcome := handoff.Outcome(is.Reason)
 		injected := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionPolicyInstalled)
-		ready := is.Status == metav1.ConditionTrue && (injected || outcome != handoff.NoPods) // the first pod has to be held
+		ready := is.Status == metav1.ConditionTrue && (injected || outcome != handoff.NoPods) // without a policy, the first pod is not held
 		if ready {
 			e.headline = "is Ready"
 		}
@@ -170,8 +170,9 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 		if helps := s.aboutLostNode(s.Singleton.Status.ActivePodUID); helps != nil {
 			return helps
 		}
-		return slices.Concat(s.aboutPods(handoff.Holder, "read what it logs", "logs %s --all-containers --tail=50"),
-			s.aboutPods(handoff.Holder, "see what the kubelet says", "describe pod %s"))
+		return slices.Concat(s.aboutPods(handoff.Holder, "show the logs of the holder", "logs %s --all-containers --tail=50"),
+			s.aboutProbes(),
+			s.aboutPods(handoff.Holder, "show what the kubelet reports", "describe pod %s"))
 	case handoff.Rolling:
 		return s.aboutDeployments()
 	case handoff.AwaitingHandover:
@@ -261,6 +262,21 @@ func (s view) aboutPods(role handoff.Role, to, command string) (helps []help) {
 		if is.Role == role && (role != handoff.Standby || is.WaitsFor != "") {
 			helps = append(helps, help{to, s.kubectl(command, is.Pod.Name)})
 		}
+	}
+	return helps
+}
+
+// aboutProbes returns a command for the readiness probes of the holder that the status sidecar runs, or none.
+func (s view) aboutProbes() (helps []help) {
+	pod := s.pod(s.Singleton.Status.ActivePodUID)
+	if pod == nil {
+		return nil
+	}
+	for _, p := range movedProbes(pod) {
+		helps = append(helps, help{
+			fmt.Sprintf("show why readiness probe %s of container %s fails", p.probe, p.container),
+			s.kubectl("logs %s -c %s --tail=50", pod.Name, v1.SidecarName),
+		})
 	}
 	return helps
 }

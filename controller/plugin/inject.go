@@ -148,9 +148,9 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 	if err != nil {
 		return err
 	}
-	picking := slices.DeleteFunc(slices.Clone(singletons), func(s v1.StatefulSingleton) bool { return !selects(&s, is.pod) })
+	selecting := slices.DeleteFunc(slices.Clone(singletons), func(s v1.StatefulSingleton) bool { return !selects(&s, is.pod) })
 	if err := in.Create(ctx, is.pod, client.DryRunAll); err != nil {
-		return fmt.Errorf("the API server rejects the new pod: %w.%s", err, in.policyHint(picking))
+		return fmt.Errorf("the API server rejects the new pod: %w.%s", err, in.policyHint(selecting))
 	}
 	if output == "yaml" {
 		is.pod.ManagedFields = nil
@@ -167,7 +167,7 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 		return is.pod.Annotations[v1.InjectedAnnotation] == fullName(&s)
 	})
 	if i < 0 {
-		return in.notInjected(is.pod, singletons, picking)
+		return in.notInjected(is.pod, singletons, selecting)
 	}
 	holds := handoff.Holds(is.pod, &singletons[i])
 	if output == "text" {
@@ -175,9 +175,14 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 			is.from, is.pod.Namespace, singletons[i].Name, containersInWords(is.pod, holds)); err != nil {
 			return err
 		}
+		if text := probesInWords(is.pod); text != "" {
+			if err := c.print("\n%s", text); err != nil {
+				return err
+			}
+		}
 	}
-	if len(picking) > 1 {
-		return fmt.Errorf("several StatefulSingletons select the new pod, so none of them would release the pod: %s. Delete all but one of them, or change the labels of the pod", namesOf(picking))
+	if len(selecting) > 1 {
+		return fmt.Errorf("several StatefulSingletons select the new pod, so none of them would release the pod: %s. Delete all but one of them, or change the labels of the pod", namesOf(selecting))
 	}
 	if names := notHeld(holds); len(names) > 0 {
 		return fmt.Errorf("these containers would start before the signal, because nothing holds them: %s. To check Kyverno and the guards, run: %s", strings.Join(names, ", "), in.check())
