@@ -48,28 +48,28 @@ const (
 )
 
 var allSystems = []system{
-	{Term: term("wrapper", "StatefulSingleton with a Deployment of one, held by the wrapper"), apply: func(*world.Options) {}},
-	{Term: term("barrier", "StatefulSingleton with a Deployment of one, held by the barrier"), apply: func(o *world.Options) { o.Barrier = true }},
-	{Term: term(figures.Recreate, "a Deployment of one with strategy Recreate"), apply: func(o *world.Options) { o.Plain, o.Recreate = true, true }},
-	{Term: term("statefulset", "a StatefulSet of one"), apply: func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
+	{Term: term("wrapper", "StatefulSingleton with a Deployment with one replica, held by the wrapper"), apply: func(*world.Options) {}},
+	{Term: term("barrier", "StatefulSingleton with a Deployment with one replica, held by the barrier"), apply: func(o *world.Options) { o.Barrier = true }},
+	{Term: term(figures.Recreate, "a Deployment with one replica and strategy Recreate"), apply: func(o *world.Options) { o.Plain, o.Recreate = true, true }},
+	{Term: term("statefulset", "a StatefulSet with one replica"), apply: func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
 	// The strategy only affects rollouts. After other causes, the ReplicaSet replaces the pod as with Recreate.
-	{Term: term("rollingupdate", "a Deployment of one with strategy RollingUpdate, which runs two at once; by a delete or a drain it does as with Recreate"),
+	{Term: term("rollingupdate", "a Deployment with one replica and strategy RollingUpdate, which runs two pods at once. After a deletion or a drain, it behaves like Recreate"),
 		apply: func(o *world.Options) { o.Plain = true }, causes: []string{"rollout"}},
 	// A rollout does not use the spare.
-	{Term: term("wrapper-spare", "StatefulSingleton with a Deployment of two, held by the wrapper: one is always warm"),
+	{Term: term("wrapper-spare", "StatefulSingleton with a Deployment with two replicas, held by the wrapper: one pod is always warm"),
 		apply: func(o *world.Options) { o.Replicas = 2 }, causes: []string{"delete", "drain"}},
 }
 
 var allCauses = []cause{
 	{term("rollout", "an annotation of the pod template is changed"), func(t *series, _ *handoff) error { return t.Roll(t.ctx) }},
 	{term("delete", "the pod is deleted"), func(t *series, h *handoff) error { return t.DeletePod(t.ctx, h.old, nil) }},
-	{term("drain", "the pod's node is closed to new pods and the pod is evicted, as `kubectl drain` does"), (*series).drain},
+	{term("drain", "the pod's node is cordoned and the pod is evicted, as `kubectl drain` does"), (*series).drain},
 }
 
 var allConditions = []condition{
 	{Term: term("cached", "the image is on the node"), apply: func(*world.Options) {}},
 	{Term: term("pull", "an image of 300 MB is pulled at 30 MB/s, as from a registry across a network"), apply: pulled, pull: true, rate: slow},
-	{Term: term("pull-unlimited", "an image of 300 MB is pulled from a registry on the same machine, as fast as it goes"), apply: pulled, pull: true,
+	{Term: term("pull-unlimited", "an image of 300 MB is pulled from a registry on the same machine, without a limit"), apply: pulled, pull: true,
 		causes: []string{"rollout"}},
 	{Term: term("init", "an init container takes 5 s"), apply: func(o *world.Options) { o.InitTime = initTime }},
 	{Term: term("slow-stop", "the application takes 3 s to stop"), apply: func(o *world.Options) {
