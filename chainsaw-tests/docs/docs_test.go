@@ -2,6 +2,7 @@ package docs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 var (
@@ -124,6 +126,61 @@ func TestScaleIsTheMeasuredOne(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("benchmarks/scale.md is not what benchmarks/scale.json gives, run make bench-report (-want +got):\n%s", diff)
 	}
+}
+
+// The costs that pages state are those of benchmarks/scale.json.
+func TestCostsAreTheMeasuredOnes(t *testing.T) {
+	scale, err := figures.Read[figures.Scale]("benchmarks/scale.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	byDefault, shared := map[int]figures.Step{}, map[int]figures.Step{}
+	for _, step := range scale.Steps {
+		steps, label := byDefault, thousands(step.Singletons)
+		if step.PolicyPer == policies.PerNamespace {
+			steps, label = shared, fmt.Sprintf("%s in %d namespaces", label, scale.Namespaces)
+		}
+		steps[step.Singletons] = step
+		rows = append(rows, fmt.Sprintf("| %s | `%s` | %d ms | %.2f MiB | %s |\n", label, step.PolicyPer,
+			step.Kyverno.OtherMS.P50, float64(step.Kyverno.WebhookBytes)/(1<<20), thousands(step.Injected)))
+	}
+	other := func(steps map[int]figures.Step, n int) int64 { return steps[n].Kyverno.OtherMS.P50 }
+	most, alone := byDefault[1000], byDefault[1]
+	tests := map[string][]string{
+		"../README.md": {
+			fmt.Sprintf("a policy for each singleton: %d ms with 1 singleton, %d ms with 100, %d ms with 500, and %d ms with 1,000.",
+				other(byDefault, 1), other(byDefault, 100), other(byDefault, 500), other(byDefault, 1000)),
+			fmt.Sprintf(": %d ms with 1,000 |", other(shared, 1000)),
+			fmt.Sprintf("%d of 1,000 singletons had no working policy", most.Singletons-most.Injected),
+		},
+		"scale.md": append(rows,
+			fmt.Sprintf("the controller used at most %.0f MiB", max(most.Controller.PeakMiB, shared[1000].Controller.PeakMiB)),
+			fmt.Sprintf("Kyverno used %.0f MiB", most.Kyverno.MiB),
+			fmt.Sprintf("%.0f reads for one alone and %.0f among 1,000 singletons", rollout(alone).Reads, rollout(most).Reads),
+			fmt.Sprintf("Writes stay at %.0f to %.0f", rollout(alone).Writes, rollout(most).Writes)),
+	}
+	for page, wants := range tests {
+		text := read(t, page)
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s does not have the measured costs: %q", page, want)
+			}
+		}
+	}
+}
+
+// thousands formats a number below a million with a comma between the thousands.
+func thousands(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
+}
+
+// rollout returns the figures of the rollouts of a step.
+func rollout(step figures.Step) figures.Handoffs {
+	return step.Handoffs[slices.IndexFunc(step.Handoffs, func(h figures.Handoffs) bool { return h.Cause == "rollout" })]
 }
 
 func testsOfTheTree(t *testing.T) map[string]bool {
