@@ -3,7 +3,7 @@
 {{- define "gvList" -}}
 # API reference
 
-Every field of a `StatefulSingleton`, short `stfs`. `make generate` writes this page from the comments of [the types](../controller/api/v1/types.go); `kubectl explain stfs` shows the same. Under *validation* stands what the API server answers to a value that it refuses.
+Every field of a `StatefulSingleton`, short `stfs`. `make generate` writes this page from the comments of [the types](../controller/api/v1/types.go); `kubectl explain stfs` shows the same. The column *validation* has the error that the API server returns for an invalid value.
 
 Labels, annotations, conditions, events and metrics are in the [reference](reference.md).
 {{- range . }}
@@ -24,7 +24,7 @@ Labels, annotations, conditions, events and metrics are in the [reference](refer
 {{ template "prose" .Doc }}
 {{- range index .Markers "kubebuilder:validation:XValidation" }}
 
-Refused otherwise: {{ .Message }}
+The API server rejects invalid objects with: {{ .Message }}
 {{- end }}
 
 {{ if .EnumValues }}{{ template "values" . }}{{ else }}{{ template "fields" . }}{{ end }}
