@@ -47,10 +47,10 @@ func scaleToZeroAndBack(ctx context.Context, s *world.Singleton) error {
 	if err := s.Scale(ctx, 0); err != nil {
 		return err
 	}
-	err := world.Await(ctx, s.Namespace+": nobody holds", func(ctx context.Context) error {
+	err := world.Await(ctx, s.Namespace+": no holder", func(ctx context.Context) error {
 		got, err := s.Read(ctx)
 		if err == nil && got.Status.ActivePod != "" {
-			err = fmt.Errorf("%s holds: %s", got.Status.ActivePod, got.Status.Message)
+			err = fmt.Errorf("%s is the holder: %s", got.Status.ActivePod, got.Status.Message)
 		}
 		return err
 	})

@@ -20,10 +20,10 @@ import (
 
 func main() {
 	o := options{}
-	flag.Uint64Var(&o.seed, "seed", 0, "what the faults are derived from; 0 takes one at random")
-	flag.IntVar(&o.handoffs, "handoffs", 200, "how many handoffs there shall be at least")
-	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "how long they may take in all")
-	flag.StringVar(&o.out, "out", "dist/soak", "directory of what is kept: the log of the faults, the controller's logs and, after a failure, the journals")
+	flag.Uint64Var(&o.seed, "seed", 0, "seed of the faults and handoffs; 0 means a random seed")
+	flag.IntVar(&o.handoffs, "handoffs", 200, "minimum number of handoffs")
+	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "time limit of the run")
+	flag.StringVar(&o.out, "out", "dist/soak", "directory for the log of the faults, the controller's logs and, after a failure, the journals")
 	flag.Parse()
 	if o.seed == 0 {
 		o.seed = uint64(rand.Uint32())
@@ -32,7 +32,7 @@ func main() {
 	defer stop()
 	fmt.Printf("soak: seed %d, %d handoffs\n", o.seed, o.handoffs)
 	if err := soak(ctx, o); err != nil {
-		fmt.Fprintf(os.Stderr, "soak: %v\nsoak: once more: make soak SEED=%d HANDOFFS=%d\n", err, o.seed, o.handoffs)
+		fmt.Fprintf(os.Stderr, "soak: %v\nsoak: to repeat the run: make soak SEED=%d HANDOFFS=%d\n", err, o.seed, o.handoffs)
 		os.Exit(1)
 	}
 }
@@ -66,19 +66,19 @@ func soak(ctx context.Context, o options) error {
 	return r.remove(after)
 }
 
-// all runs the soak test: begin, break, mend, judge.
+// all runs the soak test: create singletons, inject faults, end all faults, check the journals.
 func (r *run) all(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
-	stormErr := r.storm(ctx)
-	calmErr := r.calm(context.WithoutCancel(ctx))
+	faultsErr := r.injectFaults(ctx)
+	endErr := r.endFaults(context.WithoutCancel(ctx))
 	r.table(os.Stdout)
-	return errors.Join(stormErr, calmErr)
+	return errors.Join(faultsErr, endErr)
 }
 
-// storm causes faults until enough handoffs have happened.
-func (r *run) storm(ctx context.Context) error {
+// injectFaults injects faults until enough handoffs have happened.
+func (r *run) injectFaults(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
 	var actors sync.WaitGroup
@@ -114,7 +114,7 @@ func (r *run) follow(ctx context.Context, failed <-chan error) error {
 			int(time.Since(r.start).Seconds()), total.handoffs, r.handoffs, total.faults, total.overlaps+total.stale, r.now())
 		switch {
 		case total.overlaps+total.stale > 0:
-			return fmt.Errorf("two ran: %d overlaps, %d stale tokens", total.overlaps, total.stale)
+			return fmt.Errorf("two processes ran at once: %d overlaps, %d stale tokens", total.overlaps, total.stale)
 		case total.handoffs >= r.handoffs:
 			return nil
 		}

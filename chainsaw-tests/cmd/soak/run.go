@@ -42,10 +42,10 @@ type run struct {
 	mu sync.Mutex
 	// done counts the actions by name.
 	done map[string]int
-	// struck counts the faults.
-	struck int
-	// under has the current faults.
-	under []string
+	// faulted counts the faults.
+	faulted int
+	// current has the current faults.
+	current []string
 	// kills counts the stored logs of controllers that were killed.
 	kills int
 	// last has the last totals of the journals.
@@ -89,14 +89,14 @@ func (r *run) count(singleton, what string) {
 	defer r.mu.Unlock()
 	r.done[what]++
 	if singleton == "" {
-		r.struck++
+		r.faulted++
 		singleton = "cluster"
 	}
 	r.note(singleton, what)
 }
 
 // missed records that a fault was not possible, for example because another fault had ended its target.
-func (r *run) missed(b blow, err error) {
+func (r *run) missed(b scheduledFault, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.done["missed: "+b.fault.name]++
@@ -108,15 +108,15 @@ func (r *run) note(whom, what string) {
 }
 
 // begins records that a fault has begun. ends records its end.
-func (r *run) begins(b blow) (ends func()) {
+func (r *run) begins(b scheduledFault) (ends func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.under = append(r.under, b.String())
+	r.current = append(r.current, b.String())
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		i := slices.Index(r.under, b.String())
-		r.under = slices.Delete(r.under, i, i+1)
+		i := slices.Index(r.current, b.String())
+		r.current = slices.Delete(r.current, i, i+1)
 		r.note("cluster", b.String()+" is over")
 	}
 }
@@ -124,10 +124,10 @@ func (r *run) begins(b blow) (ends func()) {
 func (r *run) now() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.under) == 0 {
+	if len(r.current) == 0 {
 		return "nothing"
 	}
-	return strings.Join(r.under, ", ")
+	return strings.Join(r.current, ", ")
 }
 
 // judge reads all journals.
@@ -146,7 +146,7 @@ func (r *run) judge(ctx context.Context) totals {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t.faults = r.struck
+	t.faults = r.faulted
 	r.last = t
 	return t
 }
@@ -157,15 +157,15 @@ func (r *run) total() totals {
 	return r.last
 }
 
-// calm ends all faults, and waits for a holder of every singleton.
-func (r *run) calm(ctx context.Context) error {
+// endFaults ends all faults, and waits for a holder of every singleton.
+func (r *run) endFaults(ctx context.Context) error {
 	fmt.Println("soak: the faults stop")
 	if err := errors.Join(r.Cluster(ctx, "up"), r.AwaitWhole(ctx)); err != nil {
 		return err
 	}
 	var failed []error
 	if r.total().faults == 0 {
-		failed = append(failed, fmt.Errorf("no fault was done, see %s", r.file.Name()))
+		failed = append(failed, fmt.Errorf("no fault was injected, see %s", r.file.Name()))
 	}
 	for _, a := range r.actors {
 		err := world.Await(ctx, a.Namespace+": one replica", func(ctx context.Context) error {
@@ -194,9 +194,9 @@ func (r *run) table(out io.Writer) {
 	row("seed", r.seed)
 	row("time", time.Since(r.start).Round(time.Second))
 	row("singletons", len(r.actors))
-	row("faults", r.struck)
+	row("faults", r.faulted)
 	row("handoffs", r.last.handoffs)
-	row("worst gap (where it was written down)", r.last.worst)
+	row("worst recorded gap", r.last.worst)
 	row("overlaps", r.last.overlaps)
 	row("stale tokens", r.last.stale)
 	row("singletons without a holder", r.unheld)
@@ -232,7 +232,7 @@ func (r *run) drain(ctx context.Context, node string) error {
 	for _, a := range r.actors {
 		pod, err := a.Holder(ctx)
 		if err != nil || pod.Spec.NodeName != node {
-			continue // no pod holds
+			continue // there is no holder
 		}
 		if err := a.Evict(ctx); err != nil && !apierrors.IsTooManyRequests(err) {
 			return err
