@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 			"wrapper recreate; drain; init", ""},
 		"unknown":   {[]string{"-causes", "rollout,earthquake"}, "", `"earthquake" is unknown: choose among rollout, delete, drain`},
 		"none":      {[]string{"-n", "0"}, "", "-n is 0"},
-		"left over": {[]string{"wrapper"}, "", `"wrapper" is no flag`},
+		"left over": {[]string{"wrapper"}, "", `unknown argument "wrapper"`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

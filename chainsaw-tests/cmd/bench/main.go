@@ -13,20 +13,20 @@ import (
 	"syscall"
 )
 
-const usage = `bench does many handoffs, and measures for how long no application runs and none answers.
-Use make bench. It runs on the local cluster, where nothing else may run: each figure is of one handoff at a time.
+const usage = `bench causes many handoffs, and measures the gap and the downtime of each.
+Run it with make bench on the local cluster, without any other load. It causes one handoff at a time.
 
 Each round does one handoff of every useful combination of a system, a cause and a condition.
-Ctrl-C ends the run and writes the results so far. The exit code is 1 where a handoff failed (see "failed" in the file) or two
-pods of a singleton ran at once.
+Ctrl-C ends the run and writes the results so far. The exit code is 1 if a handoff failed (see "failed" in the file) or
+two pods of a singleton ran at once.
 
 Systems:     %s
 Causes:      %s
 Conditions:  %s
 
 Examples:
-  make bench                                                   the default, and the report in docs/benchmarks
-  make bench BENCH=-continue                                   the rest of a run that was ended with Ctrl-C
+  make bench                                                   the default run, and the pages in docs/benchmarks
+  make bench BENCH=-continue                                   the rest of a run that Ctrl-C ended
   make bench BENCH="-systems wrapper,wrapper-spare,recreate -causes delete -n 5"
   bin/cluster exec -- bin/bench -systems wrapper,recreate -causes rollout -conditions cached -n 5
   make bench-report                                            the pages, without a run
@@ -81,10 +81,10 @@ func parse(args []string) (options, error) {
 		return o, err
 	}
 	if flags.NArg() > 0 {
-		return o, fmt.Errorf("%q is no flag, see --help", flags.Arg(0))
+		return o, fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
 	}
 	if o.rounds < 1 {
-		return o, fmt.Errorf("-n is %d: give 1 or more", o.rounds)
+		return o, fmt.Errorf("-n is %d: use 1 or more", o.rounds)
 	}
 	if o.report && o.summary == "" {
 		return o, errors.New("-report needs -summary, the file with the figures")

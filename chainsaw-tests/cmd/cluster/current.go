@@ -19,14 +19,14 @@ const (
 func chosenCluster() (clusterChoice, error) {
 	choice := clusterChoice(os.Getenv("CLUSTER"))
 	if choice != ownCluster && choice != currentCluster {
-		return "", fmt.Errorf("CLUSTER=%s: write CLUSTER=current for the cluster of the current kubeconfig, or unset it for one of one's own", choice)
+		return "", fmt.Errorf("CLUSTER=%s: write CLUSTER=current for the cluster of the current kubeconfig, or unset it to use a local cluster", choice)
 	}
 	return choice, nil
 }
 
 // refuseCurrent returns the error of commands that need this program's own machines.
 func refuseCurrent(command string) error {
-	return fmt.Errorf("CLUSTER=current: `%s` works only on a cluster that this program started; unset CLUSTER for that", command)
+	return fmt.Errorf("CLUSTER=current: `%s` works only on a local cluster. Unset CLUSTER", command)
 }
 
 // findCachedTools appends the cached tools to PATH if they were built. Another cluster may need only kubectl, and
@@ -51,7 +51,7 @@ func runCurrent(ctx context.Context, argv ...string) (string, error) {
 func checkCurrent(ctx context.Context) error {
 	name, err := runCurrent(ctx, "kubectl", "config", "current-context")
 	if err != nil {
-		return fmt.Errorf("CLUSTER=current, but there is no current context: set KUBECONFIG, or `kubectl config use-context NAME`: %w", err)
+		return fmt.Errorf("CLUSTER=current, but there is no current context: set KUBECONFIG, or run `kubectl config use-context NAME`: %w", err)
 	}
 	if _, err := runCurrent(ctx, "kubectl", "get", "--raw", "/readyz", "--request-timeout=10s"); err != nil {
 		return fmt.Errorf("the cluster of the context %s does not answer: %w", name, err)

@@ -33,18 +33,18 @@ func main() {
 func newCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "cluster",
-		Short: "A real Kubernetes with a real Kyverno on this machine",
+		Short: "Run a real Kubernetes with a real Kyverno on this machine",
 		Long: `cluster runs etcd, the Kubernetes control plane, two nodes (kubelet, containerd, kube-proxy) and Kyverno's admission
-controller on this machine: no Docker, no image registry. It needs Debian, root and Go.
+controller on this machine, without Docker and without an image registry. It needs Debian, root and Go.
 
-Each node, and the control plane, has processes, mounts and a network of its own. /run, /var/lib and /var/log are a node's
-own too; all other directories are the host's, so a hostPath volume elsewhere is the same on every node.
+The control plane and each node have separate processes, mounts and networks, and their own /run, /var/lib and /var/log.
+All other directories are those of the host, so a hostPath volume elsewhere is the same on every node.
 
 Environment:
-  CLUSTER=current   use the cluster of the current kubeconfig instead of one of one's own
-  CLUSTER_NAME      which cluster, as --name does: several can run at once
-  XDG_CACHE_HOME    where the binaries are kept, below statefulsingleton/tools (default ~/.cache)
-  XDG_STATE_HOME    where clusters are kept, below statefulsingleton (default ~/.local/state)`,
+  CLUSTER=current   use the cluster of the current kubeconfig instead of a local cluster
+  CLUSTER_NAME      name of the cluster, like --name; several clusters can run at the same time
+  XDG_CACHE_HOME    directory of the binaries, in statefulsingleton/tools (default ~/.cache)
+  XDG_STATE_HOME    directory of the clusters, in statefulsingleton (default ~/.local/state)`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -105,10 +105,10 @@ func (o opener) current(run func() error) (bool, error) {
 func upCommand(o opener) *cobra.Command {
 	return &cobra.Command{
 		Use:   "up",
-		Short: "Start the cluster, or repair it, or change nothing if it runs",
+		Short: "Start or repair the cluster",
 		Example: `  cluster up
-  cluster --name second up        # another one beside it
-  CLUSTER=current cluster up      # only check that the current kubeconfig's cluster will do`,
+  cluster --name second up        # a second cluster
+  CLUSTER=current cluster up      # only check that the tests can use the cluster of the current kubeconfig`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if done, err := o.current(func() error { return checkCurrent(cmd.Context()) }); done {
@@ -132,7 +132,7 @@ func upCommand(o opener) *cobra.Command {
 func downCommand(o opener) *cobra.Command {
 	return &cobra.Command{
 		Use:     "down",
-		Short:   "End the cluster and remove everything of it but the cached binaries",
+		Short:   "Stop the cluster and remove its files, except the cached binaries",
 		Example: "  cluster down",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -164,9 +164,9 @@ func execCommand(o opener) *cobra.Command {
 	return &cobra.Command{
 		Use:   "exec -- COMMAND [ARG...]",
 		Short: "Run a command against the cluster",
-		Long: `exec runs a command with the cluster's KUBECONFIG, in the network of its control plane, with the cluster's own kubectl,
-helm, chainsaw and so on first on PATH, and this program itself, which means the same cluster there. The API server,
-pods and, while node1 runs, Services answer. The exit code is the command's.`,
+		Long: `exec runs a command with the KUBECONFIG of the cluster, in the network of its control plane. The command can connect to
+the API server, to pods and, while node1 runs, to Services. PATH begins with the cluster's kubectl, helm, chainsaw and
+other tools, and with this program, which then uses the same cluster. The exit code is that of the command.`,
 		Example: `  cluster exec -- kubectl get pods -A
   cluster exec -- helm list -A
   cluster exec -- bash`,
@@ -184,7 +184,7 @@ pods and, while node1 runs, Services answer. The exit code is the command's.`,
 				return err
 			}
 			if control == 0 {
-				return fmt.Errorf("the cluster %s does not run: run `cluster up`", c.name)
+				return fmt.Errorf("the cluster %s does not run. To start it, run: cluster up", c.name)
 			}
 			return replaceProcess(outside(control, args), c.environment)
 		},
@@ -203,14 +203,14 @@ func replaceProcess(argv []string, environment func() []string) error {
 func loadCommand(o opener) *cobra.Command {
 	return &cobra.Command{
 		Use:   "load IMAGE.tar...",
-		Short: "Give image archives, as `docker save` writes them, to every node, those added later too",
-		Long: `load copies image archives to every node, also to nodes that are added later. Pods that use such an image need
-imagePullPolicy IfNotPresent or Never: there is no registry that Always could ask.`,
+		Short: "Copy image archives, as `docker save` writes them, to all nodes",
+		Long: `load copies image archives to every node, also to nodes that you add later. Pods that use such an image need
+imagePullPolicy IfNotPresent or Never, because the image is in no registry.`,
 		Example: "  cluster load dist/manager.tar dist/gate.tar",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, archives []string) error {
 			if done, err := o.current(func() error {
-				return errors.New("CLUSTER=current: `cluster load` reaches only nodes that this program started; push the image to a registry that the cluster pulls from, and name it there")
+				return errors.New("CLUSTER=current: `cluster load` can load images only into a local cluster. Push the image to a registry that the cluster can pull from, and set REGISTRY")
 			}); done {
 				return err
 			}
@@ -231,8 +231,8 @@ func unloadCommand(o opener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unload IMAGE",
 		Short: "Remove an image from a node, so the next pod that needs it must pull it",
-		Long: `unload takes an image from a node. One that was given by load is there again once the node was started anew. One of
-registry.local is pulled from whoever serves a registry at ` + registryAddress + `, inside exec.`,
+		Long: `unload removes an image from a node. If load copied the image, a restart of the node imports the image again. An image of
+registry.local is pulled from the registry that a program inside exec serves at ` + registryAddress + `.`,
 		Example: "  cluster unload registry.local/app:1 --on 2",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -245,13 +245,13 @@ registry.local is pulled from whoever serves a registry at ` + registryAddress +
 			})
 		},
 	}
-	cmd.Flags().StringVar(&on, "on", "", "the node's number")
+	cmd.Flags().StringVar(&on, "on", "", "number of the node")
 	_ = cmd.MarkFlagRequired("on") // it exists
 	return cmd
 }
 
 func nodeCommand(o opener) *cobra.Command {
-	node := &cobra.Command{Use: "node", Short: "Add a node, or do to one what happens to nodes"}
+	node := &cobra.Command{Use: "node", Short: "Add, partition, heal or kill a node"}
 	node.AddCommand(&cobra.Command{
 		Use:     "add",
 		Short:   "Add a node and wait until it is Ready",
@@ -275,11 +275,11 @@ func nodeCommand(o opener) *cobra.Command {
 			},
 		})
 	}
-	add("partition N", "Cut a node off from the control plane and the other nodes; what runs on it runs on",
+	add("partition N", "Disconnect a node from the control plane and the other nodes. Its processes keep running",
 		"  cluster node partition 2", func(_ context.Context, c cluster, n int) error { return c.partitionNode(n) })
-	add("heal N", "Bring back a node that was cut off or killed, and wait until it is Ready",
+	add("heal N", "Reconnect or restart a node, and wait until it is Ready",
 		"  cluster node heal 2", func(ctx context.Context, c cluster, n int) error { return c.healNode(ctx, n) })
-	add("kill N", "End everything that runs on a node, as a power cut does",
+	add("kill N", "Kill all processes of a node, as a power failure does",
 		"  cluster node kill 2", func(ctx context.Context, c cluster, n int) error { return c.killMachine(ctx, nodeName(n)) })
 	return node
 }
@@ -287,9 +287,9 @@ func nodeCommand(o opener) *cobra.Command {
 func processCommand(o opener) *cobra.Command {
 	process := &cobra.Command{
 		Use:   "process",
-		Short: "Do to single processes what happens to processes",
-		Long: `process sends a signal to every process of a program: one of the control plane or the nodes, which is started again a
-second after it ended (cluster status lists them), or a container's main process, which is the kubelet's to start again.`,
+		Short: "Kill, pause or continue the processes of a program",
+		Long: `process sends a signal to every process of a program. Programs of the control plane and of the nodes, which cluster
+status lists, restart a second after they end. The kubelet restarts the main process of a container.`,
 	}
 	add := func(use, short, example string, s unix.Signal) {
 		var on string
@@ -312,20 +312,20 @@ second after it ended (cluster status lists them), or a container's main process
 				return err
 			},
 		}
-		cmd.Flags().StringVar(&on, "on", "", `the machine: "control" or a node's number (default: all)`)
+		cmd.Flags().StringVar(&on, "on", "", `machine: "control" or the number of a node (default: all)`)
 		process.AddCommand(cmd)
 	}
-	add("kill", "End a program at once, as kill -9 does, and wait until it has ended", `  cluster process kill kube-apiserver
+	add("kill", "Kill a program with SIGKILL, and wait until it has ended", `  cluster process kill kube-apiserver
   cluster process kill containerd --on 2`, unix.SIGKILL)
-	add("stop", "Pause a program until `continue`", "  cluster process stop kubelet --on 2", unix.SIGSTOP)
-	add("continue", "Continue a program that is paused", "  cluster process continue kubelet --on 2", unix.SIGCONT)
+	add("stop", "Pause a program with SIGSTOP", "  cluster process stop kubelet --on 2", unix.SIGSTOP)
+	add("continue", "Continue a paused program", "  cluster process continue kubelet --on 2", unix.SIGCONT)
 	return process
 }
 
 func toolsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "tools",
-		Short:   "Build the binaries that the cache lacks, and print the directory that holds them",
+		Short:   "Build the missing binaries, and print their directory",
 		Example: "  KUBEBUILDER_ASSETS=$(cluster tools) go test ./controller/...",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -346,7 +346,7 @@ func toolsCommand() *cobra.Command {
 func packagesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "packages",
-		Short:   "Print the Debian packages that this machine lacks to build the tools, and for a cluster of its own",
+		Short:   "Print the missing Debian packages that the tools and a local cluster need",
 		Example: "  apt-get install -y $(cluster packages)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

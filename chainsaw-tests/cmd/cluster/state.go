@@ -39,11 +39,11 @@ func stateRoot() (string, error) {
 		dir = filepath.Join(home, ".local/state")
 	}
 	if !filepath.IsAbs(dir) {
-		return "", fmt.Errorf("the state directory %q is not absolute: mend XDG_STATE_HOME", dir)
+		return "", fmt.Errorf("the state directory %q is not absolute: set XDG_STATE_HOME to an absolute path", dir)
 	}
 	for _, own := range machineOwnDirs {
 		if dir == own || strings.HasPrefix(dir, own+"/") {
-			return "", fmt.Errorf("the state directory %s lies in %s, which each node has for itself: set XDG_STATE_HOME to another", dir, own)
+			return "", fmt.Errorf("the state directory %s is in %s, of which each node has its own: set XDG_STATE_HOME to another directory", dir, own)
 		}
 	}
 	return filepath.Join(dir, "statefulsingleton"), nil

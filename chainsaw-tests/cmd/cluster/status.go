@@ -97,7 +97,7 @@ func (c cluster) writeStatus(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("the cluster %s is not whole: run `cluster up` to repair it:\n  %s", c.name, strings.Join(faults, "\n  "))
+		return fmt.Errorf("the cluster %s is incomplete. To repair it, run: cluster up\n  %s", c.name, strings.Join(faults, "\n  "))
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func condition(faults []string) string {
 	if len(faults) == 0 {
 		return "running"
 	}
-	return "not whole"
+	return "incomplete"
 }
 
 func (c cluster) versions() string {

@@ -57,7 +57,7 @@ func watchEvents(ctx context.Context, c client.WithWatch) (*eventLog, error) {
 
 func (s *eventLog) begin(now time.Time) {
 	s.start = now
-	fmt.Printf("%9s  %s\n", "ms", "what happens")
+	fmt.Printf("%9s  %s\n", "ms", "event")
 }
 
 // tell prints a line for each step until the next holder runs.
@@ -72,7 +72,7 @@ func (s *eventLog) tell(ctx context.Context) error {
 			if pod, ok := e.Object.(*corev1.Pod); ok {
 				s.say(podLines(pod)...)
 				if e.Type == watch.Deleted {
-					s.say(fmt.Sprintf("%s is gone", pod.Name))
+					s.say(fmt.Sprintf("%s is removed", pod.Name))
 				}
 			}
 		case e := <-s.singletons.ResultChan():
@@ -106,7 +106,7 @@ func (s *eventLog) recorded(singleton *v1.StatefulSingleton) {
 	}
 	s.say("controller: " + strings.SplitN(status.Message, "; pod ", 2)[0])
 	if status.Epoch > s.epoch && t != nil && t.GapMilliseconds != nil && t.Ready != nil {
-		s.say(fmt.Sprintf("controller: handoff complete, gap %d ms as the kubelet's reports tell it", *t.GapMilliseconds))
+		s.say(fmt.Sprintf("controller: handoff complete, gap %d ms by the kubelet's reports", *t.GapMilliseconds))
 	}
 }
 
@@ -120,10 +120,10 @@ func podLines(pod *corev1.Pod) []string {
 	}
 	app := slices.IndexFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == "app" })
 	say(pod.Spec.NodeName != "", "%s is scheduled to "+pod.Spec.NodeName)
-	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Running != nil, "%s is warm: image, volumes and sidecar are there, the main process is held")
+	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Running != nil, "%s is warm: image, volumes and sidecar are ready, and the main process is held")
 	say(pod.Annotations[signal.Annotation] != "", "%s is signalled")
 	say(handoff.IsTrue(pod, corev1.PodReady), "%s is Ready")
-	say(pod.DeletionTimestamp != nil, "%s is asked to stop")
-	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Terminated != nil, "%s has ended, the kubelet reports")
+	say(pod.DeletionTimestamp != nil, "%s is terminating")
+	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Terminated != nil, "%s: the kubelet reports that the process has terminated")
 	return lines
 }

@@ -36,7 +36,7 @@ const (
 )
 
 func main() {
-	rollouts := flag.Int("rollouts", 1, "how many rollouts to show, one after the other")
+	rollouts := flag.Int("rollouts", 1, "number of rollouts")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -55,7 +55,7 @@ func demo(ctx context.Context, rollouts int) error {
 	if err != nil {
 		return err
 	}
-	heading("A Deployment of one, and the StatefulSingleton that selects it")
+	heading("Create a Deployment with one replica, and its StatefulSingleton")
 	if err := kubectl(ctx, strings.ReplaceAll(manifest, "DIRECTORY", directory), "apply", "-f", "-"); err != nil {
 		return err
 	}
@@ -67,17 +67,17 @@ func demo(ctx context.Context, rollouts int) error {
 			return err
 		}
 	}
-	heading("What the application recorded. It takes a lock on its volume when it starts")
+	heading("Records of the application, which takes a lock on its volume when it starts")
 	if err := kubectl(ctx, "", "exec", "deployment/"+name, "-c", "app", "--", "/app", "check", "/data"); err != nil {
 		return err
 	}
-	heading("Where to look further")
-	fmt.Print(`  bin/cluster exec -- kubectl get stfs -n demo -o wide     the singleton at a glance
-  bin/cluster exec -- kubectl describe stfs -n demo demo   its events and conditions
-  bin/cluster exec -- kubectl get pod -n demo -o yaml      what the policy injected
-  bin/cluster exec -- kubectl get clusterpolicies          the policy that holds it
+	heading("Next steps")
+	fmt.Print(`  bin/cluster exec -- kubectl get stfs -n demo -o wide     show the singleton
+  bin/cluster exec -- kubectl describe stfs -n demo demo   show its events and conditions
+  bin/cluster exec -- kubectl get pod -n demo -o yaml      show what the policy injected
+  bin/cluster exec -- kubectl get clusterpolicies          show the policy that holds the pods
   bin/cluster exec -- kubectl rollout restart -n demo deployment/demo
-                                                           once more; beside it: kubectl get stfs -n demo -w
+                                                           start another rollout; follow it with: kubectl get stfs -n demo -w
   make down                                                remove the cluster
 `)
 	return nil
@@ -92,7 +92,7 @@ func dataDirectory(ctx context.Context, c client.Client) (string, error) {
 		err = c.Get(ctx, client.ObjectKeyFromObject(ns), ns)
 	}
 	if err != nil {
-		return "", fmt.Errorf("make namespace %s: %w", namespace, err)
+		return "", fmt.Errorf("create namespace %s: %w", namespace, err)
 	}
 	return "/tmp/statefulsingleton-demo/" + string(ns.UID), nil
 }
@@ -101,7 +101,7 @@ func connect() (client.WithWatch, error) {
 	ctrl.SetLogger(logr.Discard())
 	config, err := ctrl.GetConfig()
 	if err != nil {
-		return nil, fmt.Errorf("find the cluster (run the demo by make demo): %w", err)
+		return nil, fmt.Errorf("find the cluster: %w. Run: make demo", err)
 	}
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What the official image's entrypoint does, as far as the examples need it: the first start makes the database, and
-# every start has the server take this process's place.
+# Does what the examples need of the official image's entrypoint. The first start creates the database. Each start
+# replaces this process by the server.
 set -eu
 
 case ${1-} in -*) set -- postgres "$@" ;; esac
@@ -12,11 +12,11 @@ if [ "${1-}" = postgres ]; then
 		chown -R postgres "$PGDATA" /run/postgresql
 		exec gosu postgres "$0" "$@"
 	fi
-	# A volume that is given to a group may have opened it to that, and the server refuses such a directory.
+	# With fsGroup, the directory can be accessible to a group. The server refuses such a directory.
 	chmod 00700 "$PGDATA"
 	if [ ! -s "$PGDATA/PG_VERSION" ]; then
 		if [ -z "${POSTGRES_PASSWORD-}" ]; then
-			echo "POSTGRES_PASSWORD is not set, and the superuser of a new database needs one: set it" >&2
+			echo "POSTGRES_PASSWORD is not set: set the password of the superuser of the new database" >&2
 			exit 1
 		fi
 		printf '%s\n' "$POSTGRES_PASSWORD" | initdb --pgdata="$PGDATA" --username="${POSTGRES_USER:-postgres}" \

@@ -26,9 +26,9 @@ var sources embed.FS
 
 func main() {
 	flag.Usage = func() {
-		fmt.Fprint(os.Stderr, `example-images makes the public images that the examples name out of packages of Debian `+release+`, from the mirror that
-this machine's apt knows, and prints the paths of their archives. What it has made is kept in the cache directory
-(XDG_CACHE_HOME, below statefulsingleton/example-images): remove that to have it made again, of newer packages.
+		fmt.Fprint(os.Stderr, `example-images builds the public images that the examples name from packages of Debian `+release+`, and prints the paths of
+the archives. It uses the mirror of this machine's apt, and stores the archives in the cache directory
+(XDG_CACHE_HOME, in statefulsingleton/example-images). To build the images again from newer packages, remove it.
 
 Example:
   for archive in $(bin/example-images); do bin/cluster load "$archive"; done
@@ -57,7 +57,7 @@ func run() error {
 	for _, r := range recipes {
 		archive := filepath.Join(dir, r.name+".tar")
 		if err := r.ensure(archive); err != nil {
-			return fmt.Errorf("make %s: %w", r.image.Ref, err)
+			return fmt.Errorf("build %s: %w", r.image.Ref, err)
 		}
 		fmt.Println(archive)
 	}

@@ -29,9 +29,9 @@ var programs = []program{
 const user = "65532:65532"
 
 func main() {
-	registry := flag.String("registry", "ghcr.io/statefulsingleton", "what the images' names begin with")
-	version := flag.String("version", "0.1.0", "the images' tag")
-	arch := flag.String("arch", runtime.GOARCH, "processors that the images are for, as Go calls them")
+	registry := flag.String("registry", "ghcr.io/statefulsingleton", "registry and repository of the images")
+	version := flag.String("version", "0.1.0", "tag of the images")
+	arch := flag.String("arch", runtime.GOARCH, "architecture of the images, as in GOARCH")
 	out := flag.String("out", "dist/images", "directory of the archives")
 	flag.Parse()
 	for _, p := range programs {

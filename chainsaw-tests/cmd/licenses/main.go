@@ -82,7 +82,7 @@ func licenses(program string, platforms []string) ([]byte, error) {
 		}
 	}
 	var text bytes.Buffer
-	text.WriteString("What this program is built from, and on which terms. The source of each part is published, under its path and version.\n")
+	text.WriteString("This program contains the following modules. The source of each module is published under its path and version.\n")
 	for _, m := range slices.SortedFunc(maps.Keys(files), func(a, b module) int { return strings.Compare(a.Path, b.Path) }) {
 		if len(files[m]) == 0 {
 			readme, err := readmeWithTerms(m)

@@ -25,13 +25,13 @@ const (
 func main() {
 	root := &cobra.Command{
 		Use:   "writer",
-		Short: "Write numbered rows to PostgreSQL, and tell whether one is lost that was acknowledged",
-		Long: `writer writes numbered rows, one every 10 ms and each in a transaction of its own, to the PostgreSQL that its
-environment names as libpq reads it (PGHOST, PGUSER, PGPASSWORD), and connects again whenever that fails.
+		Short: "Write numbered rows to PostgreSQL, and check that no acknowledged row is lost",
+		Long: `writer writes a numbered row every 10 ms, each in its own transaction, to a PostgreSQL server. The environment variables
+of libpq name the server (PGHOST, PGUSER, PGPASSWORD). After an error, writer connects again.
 
-At SIGTERM it stops, compares the table with what was acknowledged, and prints a line of JSON: the runs of the server
-that answered, how long none did before each, the longest pause, and the rows that are lost. The exit code is 1 if one
-is, or if a server answered again after another one had.`,
+At SIGTERM, writer stops and compares the table with the acknowledged rows. It prints a line of JSON: the runs of the
+server that answered, the pause before each run, the longest pause, and the lost rows. The exit code is 1 if a row is
+lost, or if a server answered again after another server.`,
 		Example: `  PGHOST=127.0.0.1 PGUSER=postgres PGPASSWORD=example writer
   kubectl exec writer -- /writer stop`,
 		Args:          cobra.NoArgs,
@@ -58,12 +58,12 @@ is, or if a server answered again after another one had.`,
 func write(ctx context.Context) error {
 	config, err := pgx.ParseConfig("")
 	if err != nil {
-		return fmt.Errorf("read which server to write to from PGHOST and the like: %w", err)
+		return fmt.Errorf("read the server from the environment, for example PGHOST: %w", err)
 	}
 	c := client{config: config}
 	first, err := c.prepare(ctx)
 	if err != nil {
-		return fmt.Errorf("make the table at %s: %w", config.Host, err)
+		return fmt.Errorf("create the table at %s: %w", config.Host, err)
 	}
 	var r record
 	for n := first; ctx.Err() == nil; n++ {

@@ -1,5 +1,5 @@
 // Command pause is the first process of each pod: it keeps the pod's namespaces while containers come and go,
-// and reaps what they leave where they share its process namespace.
+// and reaps their orphans if they share its process namespace.
 package main
 
 import (

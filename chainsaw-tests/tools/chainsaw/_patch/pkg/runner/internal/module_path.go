@@ -1,4 +1,4 @@
 package internal
 
-// ModulePath is asked of every testing.MainStart since Go 1.26; this version of chainsaw is older than that.
+// ModulePath is a method that testing.MainStart needs since Go 1.26. This version of chainsaw does not have it.
 func (*TestDeps) ModulePath() string { return "" }
