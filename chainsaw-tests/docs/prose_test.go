@@ -2,14 +2,10 @@ package docs
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -21,8 +17,17 @@ const maxWords = 30
 
 var (
 	// dropped are words that the glossary of reference.md does not have: a standard word of Kubernetes says the same.
+	//
+	// Some dropped words are also ordinary English, so only their private meanings are dropped. The words again, line,
+	// part, word, moment, turn, form and per are allowed elsewhere: "try again", "a line of the log", "part of the
+	// chart", "at any moment".
 	dropped = regexp.MustCompile(`(?i)\b(strangers?|runners?|left-?overs?|vanish\w*|farewells?|surveys?|hearsay|leisure|` +
-		`vouch\w*|untold|vacat\w+|disarm\w*|had better|so that|whatever|whoever|whichever)\b`)
+		`vouch\w*|untold|vacat\w+|(dis)?arm(s|ed|ing)?|laws?|stor(y|ies)|sights?|legs?|usual|by fact|` +
+		`in (the |a )?line for|(its|their|in) turns?|take[sn]? turns?|turns? of (a|the) (singleton|reader?|read)s?|` +
+		`words? of (a|the) (watch|person|kubelet|cache)|(his|her|their|its|take|at) words?|` +
+		`parts? (that |which )?(a|the) pods? (has|have|plays?)|(its|what) parts?|` +
+		`moments? of (a|the) (handoff|singleton|timeline)|(policy|other|both|either) forms?|forms? of polic(y|ies)|` +
+		`had better|so that|whatever|whoever|whichever)\b`)
 	// sentenceEnd is the end of a sentence.
 	sentenceEnd = regexp.MustCompile(`[.!?]["')*]*(?:\s|$)`)
 	// word begins with a letter or a digit. Code in backquotes is one word.
@@ -69,6 +74,46 @@ func TestProblemsOf(t *testing.T) {
 	}
 }
 
+func TestParagraphs(t *testing.T) {
+	tests := map[string]struct {
+		got, want []string
+	}{
+		"help text": {
+			ofString("`cluster runs\netcd.\n\nFlags:\n  -n  number\n`"),
+			[]string{" cluster runs etcd.", "", "Flags:", "", "  -n  number", ""},
+		},
+		"no sentence": {ofString(`"node-1"`), nil},
+		"sum of strings": {
+			messagesOf(t, "package a\nvar b = \"read \" + c + \": it \" +\n\"failed\"\ntype d struct {\ne int `a: b c`\n}\n"),
+			[]string{"read …: it failed"},
+		},
+		"values of YAML": {
+			ofYAML("- name: adopt a pod  # unique\n  description: >-\n    The pod\n    runs.\n  expression: a b\n  messageExpression: \"'pod ' + a + ' runs'\"\n"),
+			[]string{"adopt a pod", "The pod runs.", "pod ", " runs"},
+		},
+		"template": {
+			ofTemplate("{{- /* a comment */}}\nRelease {{ .Name }} runs."),
+			[]string{" a comment", "", " Release … runs."},
+		},
+		"comment beside code": {
+			ofComments("# of\n# both\n- a # one\n- b # two\n"),
+			[]string{" of both", " one", "", " two"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, tc.got); diff != "" {
+				t.Errorf("paragraphs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func messagesOf(t *testing.T, source string) []string {
+	_, messages := ofGo(t, "a.go", source)
+	return messages
+}
+
 // files are those of the tree that have prose.
 func files(t *testing.T) (paths []string) {
 	t.Helper()
@@ -79,7 +124,8 @@ func files(t *testing.T) (paths []string) {
 		case entry.IsDir() && slices.Contains([]string{".git", "bin", "dist", "testdata", "kodata"}, entry.Name()):
 			return fs.SkipDir
 		case entry.Name() == "CODE_OF_CONDUCT.md": // not ours
-		case slices.Contains([]string{".md", ".go", ".yaml", ".sh", ".awk"}, filepath.Ext(path)), entry.Name() == "Makefile":
+		case strings.HasSuffix(path, ".svg.tmpl"):
+		case slices.Contains(withProse, filepath.Ext(path)), slices.Contains([]string{"Makefile", "run"}, entry.Name()):
 			paths = append(paths, path)
 		}
 		return nil
@@ -90,17 +136,33 @@ func files(t *testing.T) (paths []string) {
 	return paths
 }
 
+// withProse are the extensions of files with pages, comments or messages.
+var withProse = []string{".md", ".go", ".yaml", ".yml", ".sh", ".awk", ".tpl", ".tmpl", ".txt", ".lua"}
+
 func proseProblems(t *testing.T, path string) []string {
 	t.Helper()
 	text := read(t, path)
 	switch filepath.Ext(path) {
 	case ".md":
 		return problemsOf(ofMarkdown(text))
+	case ".txt", ".tmpl":
+		return problemsOf(ofTemplate(text))
+	case ".tpl":
+		return problemsOf(slices.Concat(ofTemplate(text), ofYAML(text)))
+	case ".yaml", ".yml":
+		return problemsOf(slices.Concat(ofComments(text), templateComments(text), ofYAML(text)))
+	case ".lua":
+		return problemsOf(ofComments(strings.ReplaceAll(text, "--", "#")))
 	case ".go":
 		if generatedFile.MatchString(text) {
 			return nil
 		}
-		return problemsOf(ofGo(t, path, text))
+		comments, messages := ofGo(t, path, text)
+		if strings.HasSuffix(path, "_test.go") {
+			// A test expects messages that the product composes of several sentences.
+			return append(problemsOf(comments), droppedWords(messages)...)
+		}
+		return problemsOf(append(comments, messages...))
 	default:
 		return problemsOf(ofComments(text))
 	}
@@ -113,9 +175,17 @@ func problemsOf(paragraphs []string) (problems []string) {
 			if n := len(word.FindAllString(sentence, -1)); n > maxWords {
 				problems = append(problems, fmt.Sprintf("%d words: %s", n, sentence))
 			}
-			if found := dropped.FindString(codeSpan.ReplaceAllString(sentence, "``")); found != "" {
-				problems = append(problems, fmt.Sprintf("%q: %s", found, sentence))
-			}
+			problems = append(problems, droppedWords([]string{sentence})...)
+		}
+	}
+	return problems
+}
+
+// droppedWords returns the dropped words in the texts, at most one of each text.
+func droppedWords(texts []string) (problems []string) {
+	for _, text := range texts {
+		if found := dropped.FindString(codeSpan.ReplaceAllString(text, "``")); found != "" {
+			problems = append(problems, fmt.Sprintf("%q: %s", found, text))
 		}
 	}
 	return problems
@@ -135,84 +205,4 @@ func sentences(paragraph string) (all []string) {
 		paragraph = paragraph[end:]
 	}
 	return all
-}
-
-// ofMarkdown returns the paragraphs, items and table cells of a page, without its blocks of code.
-func ofMarkdown(page string) (paragraphs []string) {
-	fenced, paragraph := false, ""
-	flush := func() { paragraphs, paragraph = append(paragraphs, paragraph), "" }
-	for line := range strings.Lines(page) {
-		line = strings.ReplaceAll(line, "<br>", "|")
-		line = tag.ReplaceAllString(linkTarget.ReplaceAllString(strings.TrimRight(line, "\n"), "]"), "")
-		switch text := strings.TrimSpace(line); {
-		case strings.HasPrefix(text, "```"):
-			fenced = !fenced
-			flush()
-		case fenced:
-		case strings.HasPrefix(text, "|"):
-			flush()
-			paragraphs = append(paragraphs, strings.Split(text, "|")...)
-		case text == "" || item.MatchString(line):
-			flush()
-			paragraph = item.ReplaceAllString(line, "")
-		default:
-			paragraph += " " + text
-		}
-	}
-	flush()
-	return paragraphs
-}
-
-// ofGo returns the comments and the messages of a Go file. A message is a string of several words.
-func ofGo(t *testing.T, path, text string) (paragraphs []string) {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, group := range file.Comments {
-		var lines []string
-		for _, comment := range group.List {
-			if !directive.MatchString(comment.Text) {
-				lines = append(lines, strings.TrimPrefix(comment.Text, "//"))
-			}
-		}
-		paragraphs = append(paragraphs, ofMarkdown(unindented(lines))...)
-	}
-	if strings.HasSuffix(path, "_test.go") {
-		return paragraphs
-	}
-	ast.Inspect(file, func(node ast.Node) bool {
-		if literal, ok := node.(*ast.BasicLit); ok && literal.Kind == token.STRING && literal.Value[0] == '"' {
-			if message, err := strconv.Unquote(literal.Value); err == nil {
-				paragraphs = append(paragraphs, message)
-			}
-		}
-		return true
-	})
-	return paragraphs
-}
-
-// ofComments returns the comments of a file whose comments begin with #.
-func ofComments(text string) []string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		before, comment, found := strings.Cut(strings.TrimRight(line, "\n"), "# ")
-		if !found || strings.TrimSpace(before) != "" && !strings.HasSuffix(before, " ") || strings.HasPrefix(comment, "-- @") {
-			comment = ""
-		}
-		lines = append(lines, comment)
-	}
-	return ofMarkdown(strings.Join(lines, "\n"))
-}
-
-// unindented joins the lines of a comment. A line that is indented is code.
-func unindented(lines []string) string {
-	for i, line := range lines {
-		if strings.HasPrefix(line, "\t") {
-			lines[i] = ""
-		}
-		lines[i] = strings.TrimPrefix(lines[i], " ")
-	}
-	return strings.Join(lines, "\n")
 }

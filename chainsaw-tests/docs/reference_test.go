@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// named finds what the code of a folder calls by name, and the reference has to.
+// named finds the names in the code of a folder that the reference must have.
 type named func(t *testing.T, dir string) (values []string)
 
 // The reference contains every name.
@@ -45,7 +45,7 @@ func TestReferenceIsComplete(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			values := tc.find(t, tc.dir)
 			if len(values) == 0 {
-				t.Fatalf("%s has none: look where they went", tc.dir)
+				t.Fatalf("%s has no such names: adapt the test", tc.dir)
 			}
 			for _, value := range values {
 				if !strings.Contains(page, "`"+value) {
@@ -59,10 +59,10 @@ func TestReferenceIsComplete(t *testing.T) {
 // isReason returns true for the name of a constant with the reason of a condition.
 func isReason(name, _ string) bool { return strings.HasPrefix(strings.ToLower(name), "reason") }
 
-// ourName is none in statefulsingleton.apps.statefulsingleton.com/db, as kubectl prints objects.
+// ourName does not match statefulsingleton.apps.statefulsingleton.com/db, as kubectl prints objects.
 var ourName = regexp.MustCompile(`(?:^|[^.\w])(apps\.statefulsingleton\.com/[a-z0-9-]+)`)
 
-// No page names a label, an annotation or a finalizer that there is not.
+// Each label, annotation and finalizer that a page names exists.
 func TestNamesOnPagesExist(t *testing.T) {
 	known := []string{"apps.statefulsingleton.com/v1"}
 	for _, dir := range []string{"../controller/api/v1", "../controller/signal", "../policies"} {
@@ -74,13 +74,13 @@ func TestNamesOnPagesExist(t *testing.T) {
 	for _, page := range pages(t) {
 		for _, name := range ourName.FindAllStringSubmatch(read(t, page), -1) {
 			if !slices.Contains(known, name[1]) {
-				t.Errorf("%s names %s, which is nothing", page, name[1])
+				t.Errorf("%s names %s, which does not exist", page, name[1])
 			}
 		}
 	}
 }
 
-// What status says is looked up by its words: those on the page are the code's.
+// Readers search the page for the text of a message, so the texts on the page are those of the code.
 func TestMessagesAreTheCodes(t *testing.T) {
 	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../controller/injection"), literals(t, "../policies"))
 	for _, guards := range []string{"guards.yaml", "guards-writes.yaml", "guards-controller.yaml", "guards-status.yaml"} {
@@ -94,7 +94,7 @@ func TestMessagesAreTheCodes(t *testing.T) {
 		for fragment := range strings.SplitSeq(strings.Trim(message, "`"), "…") {
 			fragment = strings.TrimSpace(fragment)
 			if !slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, fragment) }) {
-				t.Errorf("troubleshooting.md quotes %q, of %s, and nothing says that", fragment, message)
+				t.Errorf("troubleshooting.md quotes %q of %s, which is in no source file", fragment, message)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func TestFirstCells(t *testing.T) {
 	}
 }
 
-// firstCells are those of the first column, of the tables whose first column is called that.
+// firstCells returns the cells of the first column of the tables whose first column has the name.
 func firstCells(page, column string) (cells []string) {
 	inside := false
 	for line := range strings.Lines(page) {
@@ -124,8 +124,7 @@ func firstCells(page, column string) (cells []string) {
 	return cells
 }
 
-// texts finds the constants of a package that are text, as far as they are picked.
-// What only Kyverno fills in is none.
+// texts finds the selected text constants of a package, without templates that only Kyverno fills in.
 func texts(pick func(name, value string) bool) named {
 	return func(t *testing.T, dir string) (values []string) {
 		t.Helper()
@@ -165,7 +164,7 @@ func metricNames(t *testing.T, dir string) (values []string) {
 
 var verb = regexp.MustCompile(`%[+#]?[a-zA-Z]`)
 
-// literals are the texts of a package, with … where a value is filled in.
+// literals returns the texts of a package, with … for each inserted value.
 func literals(t *testing.T, dir string) (values []string) {
 	t.Helper()
 	inspect(t, dir, func(n ast.Node) {
@@ -176,7 +175,7 @@ func literals(t *testing.T, dir string) (values []string) {
 	return values
 }
 
-// textOf is what a string literal says; ok is false where the node is none.
+// textOf returns the text of a string literal. ok is false for other nodes.
 func textOf(n ast.Node) (text string, ok bool) {
 	literal, ok := n.(*ast.BasicLit)
 	if !ok || literal.Kind != token.STRING {
@@ -196,7 +195,7 @@ func inspect(t *testing.T, dir string, visit func(ast.Node)) {
 	}
 }
 
-// constantsOf are the constants of a package, by name.
+// constantsOf returns the constants of a package, by name.
 func constantsOf(t *testing.T, dir string) map[string]constant.Value {
 	t.Helper()
 	found := map[string]constant.Value{}
@@ -206,12 +205,11 @@ func constantsOf(t *testing.T, dir string) map[string]constant.Value {
 	return found
 }
 
-// typedConstantsOf are the same with their types.
+// typedConstantsOf returns the constants of a package with their types.
 func typedConstantsOf(t *testing.T, dir string) (found []*types.Const) {
 	t.Helper()
 	files := token.NewFileSet()
-	// What a constant is does not depend on other packages here, so none is imported,
-	// and that the rest does not fit together without them is no matter.
+	// The values of the constants do not depend on other packages, so no package is imported, and type errors are ignored.
 	config := types.Config{Importer: importsNothing{}, IgnoreFuncBodies: true, Error: func(error) {}}
 	pkg, _ := config.Check(dir, files, sourcesOf(t, files, dir), nil)
 	for _, name := range pkg.Scope().Names() {
@@ -228,7 +226,7 @@ func (importsNothing) Import(path string) (*types.Package, error) {
 	return nil, fmt.Errorf("import %s: %w", path, errors.ErrUnsupported)
 }
 
-// sourcesOf are the files of a package, without its tests.
+// sourcesOf returns the files of a package, without its tests.
 func sourcesOf(t *testing.T, files *token.FileSet, dir string) (sources []*ast.File) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))

@@ -1,4 +1,4 @@
--- Argo CD's health of a StatefulSingleton. docs/gitops.md says where it goes.
+-- Argo CD's health of a StatefulSingleton. docs/gitops.md explains how to configure it.
 local status = obj.status or {}
 if status.observedGeneration ~= obj.metadata.generation then
   return { status = "Progressing", message = "the controller has not looked at this spec yet" }
@@ -17,12 +17,12 @@ local function health(code, kind)
   return { status = code, message = conditions[kind].message }
 end
 
--- It needs a person, or takes longer than spec.maxTransitionTime.
+-- The handoff needs a person, or takes longer than spec.maxTransitionTime.
 if is("Stalled", "True") then
   return health("Degraded", "Stalled")
 end
 
--- The next pod would be refused, whatever the one that holds is doing.
+-- The next pod would be rejected. The state of the holder does not matter.
 if is("PolicyInstalled", "False") then
   if conditions.PolicyInstalled.reason == "Installing" then
     return health("Progressing", "PolicyInstalled")
@@ -41,7 +41,7 @@ if is("Ready", "True") then
   return health("Healthy", "Ready")
 end
 
--- The holder was Ready once, and is not now.
+-- The holder was Ready before, and is not Ready now.
 if is("Ready", "False") then
   return health("Degraded", "Ready")
 end
