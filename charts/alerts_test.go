@@ -117,7 +117,7 @@ func TestAlertsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAlertsFire: each alert fires in the case that it is for, alone, and none does in a usual handoff.
+// TestAlertsFire: each alert fires in the case that it is for, alone, and none does in a normal handoff.
 func TestAlertsFire(t *testing.T) {
 	const cases = "testdata/alerts.yaml"
 	data, err := os.ReadFile(cases)

@@ -32,7 +32,7 @@ var goldenSingletons = map[string]string{
 	"default-grace-period":        "own-grace-period",
 }
 
-// testInjected: the guards admit each pod that Kyverno injected, whatever other fields the pod has. A pod that sets the
+// testInjected: the guards admit each pod that Kyverno injected, with any other fields. A pod that sets the
 // epoch itself is the exception.
 func testInjected(t *testing.T, c client.Client) {
 	files, err := filepath.Glob("testdata/injected/*.yaml")

@@ -33,7 +33,7 @@ func FuzzSelectorCEL(f *testing.F) {
 	})
 }
 
-// TestSelectorCELEqualsKubernetes uses few keys and values, so that many selectors match and many contradict themselves.
+// TestSelectorCELEqualsKubernetes uses few keys and values. Many selectors then match, and many contradict themselves.
 func TestSelectorCELEqualsKubernetes(t *testing.T) {
 	key, value := rapid.SampledFrom([]string{"a", "b", "any-0"}), rapid.SampledFrom([]string{"", "a", "any-0", "any-1"})
 	operators := []metav1.LabelSelectorOperator{

@@ -318,7 +318,8 @@ func TestStepsInWords(t *testing.T) {
 	golden.Assert(t, b.String(), "golden/steps.txt")
 }
 
-var worksWith = regexp.MustCompile(`(?m)^\| (\S+) \| (?:supported|meant to work)`)
+// supportedKyverno matches the versions of Kyverno that are supported and meant to work.
+var supportedKyverno = regexp.MustCompile(`(?m)^\| Kyverno \| (\d\S*) [^|]*\| (\d\S*)\. Not`)
 
 var boundGuard = regexp.MustCompile(`guardBinding" \(dict "root" \$ "guard" "([a-z-]+)"`)
 
@@ -338,10 +339,11 @@ func TestCheckMatchesTheChart(t *testing.T) {
 	if text := read(t, "../../charts/statefulsingleton/Chart.yaml"); !strings.Contains(text, `kubeVersion: ">=`+oldestKubernetes+`.0-0"`) {
 		t.Errorf("Chart.yaml does not require Kubernetes %s", oldestKubernetes)
 	}
-	var works []string
-	for _, row := range worksWith.FindAllStringSubmatch(read(t, "../../docs/upgrading-kyverno.md"), -1) {
-		works = append(works, row[1])
+	row := supportedKyverno.FindStringSubmatch(read(t, "../../docs/support.md"))
+	if row == nil {
+		t.Fatal("docs/support.md has no row with the versions of Kyverno")
 	}
+	works := row[1:]
 	slices.Sort(works)
 	if diff := cmp.Diff(works, kyvernoVersions); diff != "" {
 		t.Errorf("Kyverno (-page +check):\n%s", diff)

@@ -118,7 +118,7 @@ func TestPolicy(t *testing.T) {
 	s := w.createSingleton()
 	w.installed("Injected")
 	w.eventually("NoPods")
-	w.Expect(meta.IsStatusConditionTrue(w.singleton().Status.Conditions, v1.ConditionReady)).To(BeTrue(), "whoever waits for Ready may create the first pod")
+	w.Expect(meta.IsStatusConditionTrue(w.singleton().Status.Conditions, v1.ConditionReady)).To(BeTrue(), "clients that wait for Ready create the first pod")
 	wanted := w.ruleNames()
 	w.Expect(wanted).To(ContainElement("add-sidecar"))
 
