@@ -171,7 +171,7 @@ func anotherBarrier(p *corev1.Pod) {
 	p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name = "statefulsingleton-22222222-2222-4222-8222-222222222222"
 }
 
-// uninjectOther removes the injection and the labels, so that no singleton selects the pod.
+// uninjectOther removes the injection and the labels. No singleton selects the pod afterwards.
 func uninjectOther(p *corev1.Pod) {
 	uninject(p)
 	p.Labels = map[string]string{"app": "web"}

@@ -218,9 +218,8 @@ func serving(frame []byte) error {
 	return nil
 }
 
-// checkInterval returns how long to wait before the next check of a container that is not ready since its release: a
-// tenth of the time since then, so a slow start is noticed a tenth late at most, and is not asked more often than
-// every 5 milliseconds or less often than each second.
+// checkInterval returns how long to wait before the next check of a container that is not ready since its release. It
+// is a tenth of the time since the release, from 5 milliseconds to a second.
 func checkInterval(sinceRelease time.Duration) time.Duration {
 	return min(max(sinceRelease/10, 5*time.Millisecond), time.Second)
 }

@@ -171,7 +171,7 @@ func TestReadinessChecksOnceLater(t *testing.T) {
 	}
 }
 
-// A pod that is held again is not ready, whatever the application answers.
+// A pod that is held again is not ready, even if the application is.
 func TestReadinessOfAPodThatIsHeldAgain(t *testing.T) {
 	a := newApplication(t, http.StatusOK)
 	p := newProbed(t, httpProbe(t, a, ""))
