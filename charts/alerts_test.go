@@ -53,7 +53,7 @@ func readAlerts(t *testing.T) rules {
 	return found
 }
 
-// rulesOf returns what the one object of the Prometheus Operator's kinds says, a PrometheusRule.
+// rulesOf returns the rules of the only PrometheusRule.
 func rulesOf(t *testing.T, objects []client.Object) rules {
 	t.Helper()
 	var rule struct {
@@ -65,7 +65,7 @@ func rulesOf(t *testing.T, objects []client.Object) rules {
 	return rule.Spec
 }
 
-// TestPrometheusRule: the rules are the file's, and each leads to its runbook, of the release whose alert it is.
+// TestPrometheusRule: the PrometheusRule has the rules of the file, and the URL of the runbook in the same release.
 func TestPrometheusRule(t *testing.T) {
 	want := readAlerts(t)
 	for _, group := range want.Groups {
@@ -84,21 +84,21 @@ var (
 	groupLabels = regexp.MustCompile(`by \(([\w, ]+)\)`)
 )
 
-// TestAlertsSayWhatToDo: an alert tells how bad it is, what is wrong, where, and what to do. A label that the
-// expression leaves out would be a hole in the sentence.
+// TestAlertsSayWhatToDo: an alert has a severity, a summary, the namespace, and a command. The description uses only
+// labels that the expression keeps, because other labels are empty.
 func TestAlertsSayWhatToDo(t *testing.T) {
 	for _, group := range readAlerts(t).Groups {
 		for _, rule := range group.Rules {
 			t.Run(rule.Alert, func(t *testing.T) {
 				if severity := rule.Labels["severity"]; severity != "critical" && severity != "warning" {
-					t.Errorf("its severity is %q, want critical or warning", severity)
+					t.Errorf("severity %q, want critical or warning", severity)
 				}
 				if rule.For == "" || rule.Annotations["summary"] == "" {
-					t.Errorf("it has no `for`, or no summary: %+v", rule)
+					t.Errorf("the alert has no `for` or no summary: %+v", rule)
 				}
 				description := rule.Annotations["description"]
 				if !strings.Contains(description, "kubectl ") {
-					t.Errorf("its description has nothing to look at: %s", description)
+					t.Errorf("the description has no command: %s", description)
 				}
 				var kept []string
 				if by := groupLabels.FindStringSubmatch(rule.Expr); by != nil {
@@ -117,7 +117,7 @@ func TestAlertsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAlertsFire: each alert fires in the case that it is for, alone, and none does in a normal handoff.
+// TestAlertsFire: in its case, each alert fires and no other alert fires. In a normal handoff, no alert fires.
 func TestAlertsFire(t *testing.T) {
 	const cases = "testdata/alerts.yaml"
 	data, err := os.ReadFile(cases)

@@ -1,4 +1,4 @@
-// Package charts tests the charts: it renders them with helm and looks at what comes out.
+// Package charts tests the charts: it renders them with helm and checks the objects.
 //
 // These tests are in Go and not in helm-unittest, because they decode the rendered objects strictly into the types of
 // the API. They apply the code of Pod Security, and compare objects with each other, for example selectors with the
@@ -57,7 +57,7 @@ func TestPodsMeetRestricted(t *testing.T) {
 		t.Run(owner, func(t *testing.T) {
 			result := psapolicy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &template.ObjectMeta, &template.Spec))
 			if !result.Allowed {
-				t.Errorf("refused by Pod Security restricted: %s: %s", result.ForbiddenReason(), result.ForbiddenDetail())
+				t.Errorf("rejected by Pod Security restricted: %s: %s", result.ForbiddenReason(), result.ForbiddenDetail())
 			}
 			for _, c := range template.Spec.Containers {
 				if !*c.SecurityContext.ReadOnlyRootFilesystem {
@@ -68,7 +68,7 @@ func TestPodsMeetRestricted(t *testing.T) {
 	}
 }
 
-// TestNoUserIDs: OpenShift's restricted-v2 gives each namespace ids of its own, and refuses pods that bring others.
+// TestNoUserIDs: OpenShift's restricted-v2 assigns a range of IDs to each namespace, and rejects pods with other IDs.
 func TestNoUserIDs(t *testing.T) {
 	out, err := helm(t, "template", release, chart)
 	if err != nil {
@@ -81,7 +81,7 @@ func TestNoUserIDs(t *testing.T) {
 	}
 }
 
-// TestNodes: no pod of the chart is scheduled to a node of another system than its image is for.
+// TestNodes: the pods of the chart are scheduled only to nodes with the operating system of their image.
 func TestNodes(t *testing.T) {
 	for owner, template := range podTemplates(render(t)) {
 		if diff := cmp.Diff(map[string]string{"kubernetes.io/os": "linux"}, template.Spec.NodeSelector); diff != "" {
@@ -90,22 +90,22 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestTokens: who reaches the API server is said in the chart, and not left to a default.
+// TestTokens: the chart sets which pods get the token of a ServiceAccount, and does not rely on a default.
 func TestTokens(t *testing.T) {
 	objects := render(t)
 	for _, account := range all[*corev1.ServiceAccount](objects) {
 		if mounts := account.AutomountServiceAccountToken; mounts == nil || *mounts {
-			t.Errorf("ServiceAccount %s gives its token to any pod that bears its name", account.Name)
+			t.Errorf("ServiceAccount %s mounts its token into each pod that names it", account.Name)
 		}
 	}
 	for owner, template := range podTemplates(objects) {
 		if mounts := template.Spec.AutomountServiceAccountToken; mounts == nil || !*mounts {
-			t.Errorf("the pods of %s do not ask for their token", owner)
+			t.Errorf("the pods of %s do not mount the token", owner)
 		}
 	}
 }
 
-// TestMemoryLimit: the controller is told its limit of memory, as bytes, which is what Go reads there.
+// TestMemoryLimit: the environment has the memory limit of the controller in bytes, which the runtime of Go reads.
 func TestMemoryLimit(t *testing.T) {
 	want := []corev1.EnvVar{{Name: "GOMEMLIMIT", ValueFrom: &corev1.EnvVarSource{
 		ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory"},
@@ -115,21 +115,21 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestProbes: the kubelet asks a port that the controller has whether it lives, and whether it is ready.
+// TestProbes: the liveness probe and the readiness probe use a port of the controller.
 func TestProbes(t *testing.T) {
 	manager := only[*appsv1.Deployment](t, render(t)).Spec.Template.Spec.Containers[0]
 	for path, probe := range map[string]*corev1.Probe{"/healthz": manager.LivenessProbe, "/readyz": manager.ReadinessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path {
-			t.Errorf("nobody asks the controller for %s: %v", path, probe)
+			t.Errorf("the probe does not request %s: %v", path, probe)
 			continue
 		}
 		if !slices.ContainsFunc(manager.Ports, func(p corev1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal }) {
-			t.Errorf("the controller has no port %s, which is asked for %s", probe.HTTPGet.Port.String(), path)
+			t.Errorf("the probe requests %s at port %s, which the controller does not have", path, probe.HTTPGet.Port.String())
 		}
 	}
 }
 
-// TestRights lists all permissions, so a new permission is a decision.
+// TestRights lists all permissions. A new permission is therefore a decision.
 func TestRights(t *testing.T) {
 	got := rights(render(t))
 	want := map[string]map[string]string{
@@ -165,22 +165,22 @@ func TestRights(t *testing.T) {
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("rights of the service accounts (-want +got):\n%s", diff)
+		t.Errorf("permissions of the service accounts (-want +got):\n%s", diff)
 	}
 }
 
-// TestRightsOfPeople names what each of Kubernetes' own ClusterRoles is given.
+// TestRightsOfPeople lists the permissions that the chart adds to the ClusterRoles of Kubernetes.
 func TestRightsOfPeople(t *testing.T) {
 	want := map[string]string{
 		"view statefulsingletons.apps.statefulsingleton.com": "get list watch",
 		"edit statefulsingletons.apps.statefulsingleton.com": "create delete deletecollection patch update",
 	}
 	if diff := cmp.Diff(want, aggregated(render(t))); diff != "" {
-		t.Errorf("rights of people (-want +got):\n%s", diff)
+		t.Errorf("permissions of users (-want +got):\n%s", diff)
 	}
 }
 
-// TestMetricsReader: the role for whom may read the metrics holds nothing else, and the chart gives it to nobody.
+// TestMetricsReader: the role for reading the metrics has no other permission, and the chart does not bind the role.
 func TestMetricsReader(t *testing.T) {
 	objects := render(t)
 	var got [][]rbacv1.PolicyRule
@@ -195,12 +195,12 @@ func TestMetricsReader(t *testing.T) {
 	}
 	for _, binding := range all[*rbacv1.ClusterRoleBinding](objects) {
 		if binding.RoleRef.Name == name+"-metrics-reader" {
-			t.Errorf("ClusterRoleBinding %s gives it to %v", binding.Name, binding.Subjects)
+			t.Errorf("ClusterRoleBinding %s binds the role to %v", binding.Name, binding.Subjects)
 		}
 	}
 }
 
-// TestGuards: a guard without its binding guards nothing, and one that fails open guards little.
+// TestGuards: each guard has a binding, without which it has no effect, and rejects requests if it fails.
 func TestGuards(t *testing.T) {
 	objects := render(t)
 	bindings := map[string]*admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
@@ -216,7 +216,7 @@ func TestGuards(t *testing.T) {
 			continue
 		}
 		if want := []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}; !slices.Equal(binding.Spec.ValidationActions, want) {
-			t.Errorf("guard %s does %v, want %v", guard.Name, binding.Spec.ValidationActions, want)
+			t.Errorf("guard %s has actions %v, want %v", guard.Name, binding.Spec.ValidationActions, want)
 		}
 		if *guard.Spec.FailurePolicy != admissionregistrationv1.Fail {
 			t.Errorf("guard %s has failurePolicy %s, want Fail", guard.Name, *guard.Spec.FailurePolicy)
@@ -234,7 +234,8 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// TestSelectors: what picks the controller's pods must not pick the hook's, which waits until they are gone.
+// TestSelectors: selectors of the controller's pods must not select the pod of the hook, which waits until those pods
+// are removed.
 func TestSelectors(t *testing.T) {
 	objects := render(t, "--set", "podLabels.app\\.kubernetes\\.io/component=other", "--set", "podLabels.team=data",
 		"--set", "commonLabels.app\\.kubernetes\\.io/component=other", "--set", "commonLabels.app\\.kubernetes\\.io/name=other")
@@ -254,16 +255,16 @@ func TestSelectors(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !s.Matches(controller) {
-				t.Errorf("%s does not pick the controller's pods, which bear %s", s, controller)
+				t.Errorf("%s does not select the controller's pods, which have labels %s", s, controller)
 			}
 			if s.Matches(hook) {
-				t.Errorf("%s picks the hook's pods, which bear %s", s, hook)
+				t.Errorf("%s selects the hook's pods, which have labels %s", s, hook)
 			}
 		})
 	}
 }
 
-// TestScraped: the ServiceMonitor picks the Service, and names a port of it.
+// TestScraped: the ServiceMonitor selects the Service and names one of its ports.
 func TestScraped(t *testing.T) {
 	objects := render(t, "--set", "serviceMonitor.enabled=true")
 	service := only[*corev1.Service](t, objects)
@@ -284,7 +285,7 @@ func TestScraped(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !selector.Matches(labels.Set(service.Labels)) {
-		t.Errorf("%s does not pick Service %s, which bears %v", selector, service.Name, service.Labels)
+		t.Errorf("%s does not select Service %s, which has labels %v", selector, service.Name, service.Labels)
 	}
 	for _, endpoint := range monitor.Spec.Endpoints {
 		if !slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == endpoint.Port }) {
@@ -293,7 +294,7 @@ func TestScraped(t *testing.T) {
 	}
 }
 
-// TestBudget: a drain leaves a controller, and waits for none that does not work.
+// TestBudget: a drain evicts one controller pod at a time, and does not wait for pods that are not Ready.
 func TestBudget(t *testing.T) {
 	want := policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable:             new(intstr.FromInt32(1)),
@@ -306,7 +307,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicy: where a namespace lets out nothing else, the hook needs the API server as the controller does.
+// TestNetworkPolicy: the policy also selects the pod of the hook, which must reach the API server too.
 func TestNetworkPolicy(t *testing.T) {
 	objects := render(t, "--set", "networkPolicy.enabled=true")
 	policy := only[*networkingv1.NetworkPolicy](t, objects)
@@ -316,7 +317,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 	for owner, template := range podTemplates(objects) {
 		if !selector.Matches(labels.Set(template.Labels)) {
-			t.Errorf("%s does not pick the pods of %s, which bear %v", selector, owner, template.Labels)
+			t.Errorf("%s does not select the pods of %s, which have labels %v", selector, owner, template.Labels)
 		}
 	}
 	if want := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}; !slices.Equal(policy.Spec.PolicyTypes, want) {
@@ -335,7 +336,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestHook: what helm uninstall runs, and its rights, exist only while it runs.
+// TestHook: the Job of helm uninstall and its permissions exist only while the Job runs.
 func TestHook(t *testing.T) {
 	want := map[string]string{}
 	for _, kind := range []string{"v1.ServiceAccount", "v1.ClusterRole", "v1.ClusterRoleBinding", "v1.Role", "v1.RoleBinding", "v1.Job"} {
@@ -346,8 +347,8 @@ func TestHook(t *testing.T) {
 	}
 }
 
-// TestHookJob: the Job of helm uninstall stops this release's controller, has its rights when it starts, and can try
-// twice before helm gives up after five minutes.
+// TestHookJob: the Job of helm uninstall stops the controller of this release. Its permissions are created before the
+// Job. The Job can run twice within the five minutes that helm waits.
 func TestHookJob(t *testing.T) {
 	objects := render(t)
 	job := only[*batchv1.Job](t, objects)
@@ -375,12 +376,12 @@ func TestHookJob(t *testing.T) {
 	}
 	for _, o := range objects {
 		if o.GetName() == job.Name && o != client.Object(job) && weight(o) >= weight(job) {
-			t.Errorf("%T %s has weight %d, and the Job needs it and has %d", o, o.GetName(), weight(o), weight(job))
+			t.Errorf("%T %s has weight %d, want less than %d, the weight of the Job", o, o.GetName(), weight(o), weight(job))
 		}
 	}
 }
 
-// TestLeader: only one of the replicas works.
+// TestLeader: the replicas elect a leader.
 func TestLeader(t *testing.T) {
 	args := only[*appsv1.Deployment](t, render(t)).Spec.Template.Spec.Containers[0].Args
 	if !slices.Contains(args, "--leader-elect") {
@@ -388,7 +389,8 @@ func TestLeader(t *testing.T) {
 	}
 }
 
-// TestCustomResourceDefinition: the definition is the generated one, an upgrade brings it along, and it outlives the release.
+// TestCustomResourceDefinition: an installation and an upgrade apply the generated definition, and helm uninstall keeps
+// the definition.
 func TestCustomResourceDefinition(t *testing.T) {
 	source, err := os.ReadFile(filepath.Join(chart, "files/crds/apps.statefulsingleton.com_statefulsingletons.yaml"))
 	if err != nil {
@@ -413,11 +415,11 @@ func TestCustomResourceDefinition(t *testing.T) {
 		})
 	}
 	if _, err := os.Stat(filepath.Join(chart, "crds")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Helm would install what is in the chart's folder crds, and never upgrade it: %v", err)
+		t.Errorf("the chart has a folder crds, whose definitions Helm never upgrades: %v", err)
 	}
 }
 
-// TestArtifactHub: what Artifact Hub shows of images and kinds is what the chart installs, and the example is the quickstart's.
+// TestArtifactHub: Artifact Hub shows the images and kinds that the chart installs, and the example of the quickstart.
 func TestArtifactHub(t *testing.T) {
 	var definition struct {
 		Annotations map[string]string `json:"annotations"`
@@ -437,7 +439,7 @@ func TestArtifactHub(t *testing.T) {
 		},
 		"crds": []any{map[string]any{
 			"kind": crd.Spec.Names.Kind, "version": crd.Spec.Versions[0].Name, "name": crd.Name, "displayName": crd.Spec.Names.Kind,
-			"description": "Makes of the pods that its selector picks a singleton, of which no two run at once.",
+			"description": "Makes the pods that its selector matches a singleton. Two of them never run at the same time.",
 		}},
 		"crdsExamples": []any{example},
 	}
@@ -448,7 +450,7 @@ func TestArtifactHub(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("what Chart.yaml tells Artifact Hub (-want +got):\n%s", diff)
+				t.Errorf("annotation of Chart.yaml for Artifact Hub (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -472,7 +474,7 @@ func TestNotes(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"what to do next, and that there is no Kyverno": {
+		"next steps, and Kyverno is missing": {
 			want: []string{
 				"WARNING: this cluster has no Kyverno",
 				"the guards reject them",

@@ -16,7 +16,7 @@ import (
 
 var dashboardFile = filepath.Join(chart, "files/dashboard.json")
 
-// dashboard is what the tests look at of the dashboard.
+// dashboard has the fields of the dashboard that the tests read.
 type dashboard struct {
 	Panels      []panel `json:"panels"`
 	Annotations struct {
@@ -32,7 +32,7 @@ type datasource struct {
 	UID string `json:"uid"`
 }
 
-// panel is what the tests look at of a panel of the dashboard.
+// panel has the fields of a panel that the tests read.
 type panel struct {
 	ID      int    `json:"id"`
 	Title   string `json:"title"`
@@ -64,48 +64,48 @@ func readDashboard(t *testing.T) (text string, parsed dashboard) {
 	return string(data), parsed
 }
 
-// overlaps tells whether two panels lie on each other.
+// overlaps returns true if two panels overlap.
 func (p panel) overlaps(other panel) bool {
 	a, b := p.GridPos, other.GridPos
 	return a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H
 }
 
-// TestDashboard: Grafana's sidecar finds the dashboard, as the file has it.
+// TestDashboard: the ConfigMap has the dashboard of the file, and the label by which Grafana's sidecar selects it.
 func TestDashboard(t *testing.T) {
 	want, _ := readDashboard(t)
 	got := only[*corev1.ConfigMap](t, render(t, "--set", "dashboard.enabled=true"))
 	if diff := cmp.Diff(map[string]string{"statefulsingleton.json": want}, got.Data); diff != "" {
-		t.Errorf("what the ConfigMap holds (-want +got):\n%s", diff)
+		t.Errorf("data of the ConfigMap (-want +got):\n%s", diff)
 	}
 	if label := got.Labels["grafana_dashboard"]; label != "1" {
-		t.Errorf("label grafana_dashboard is %q, want that of Grafana's chart, 1", label)
+		t.Errorf("label grafana_dashboard is %q, want 1, the default of Grafana's chart", label)
 	}
 }
 
-// TestPanels: each panel has a place of its own, and asks the Prometheus that the reader has chosen.
+// TestPanels: no panels overlap, and each panel queries the Prometheus that the reader chose.
 func TestPanels(t *testing.T) {
 	_, parsed := readDashboard(t)
 	for i, p := range parsed.Panels {
 		if right := p.GridPos.X + p.GridPos.W; p.GridPos.W < 1 || p.GridPos.H < 1 || right > 24 {
-			t.Errorf("panel %q is beyond the 24 columns, or has no size: %+v", p.Title, p.GridPos)
+			t.Errorf("panel %q exceeds the 24 columns or has no size: %+v", p.Title, p.GridPos)
 		}
 		for _, other := range parsed.Panels[:i] {
 			if p.ID == other.ID || p.overlaps(other) {
-				t.Errorf("panels %q and %q have one id (%d, %d), or one place", p.Title, other.Title, p.ID, other.ID)
+				t.Errorf("panels %q and %q have the same ID (%d, %d) or overlap", p.Title, other.Title, p.ID, other.ID)
 			}
 		}
 		names := map[string]bool{}
 		for _, target := range p.Targets {
 			if target.Datasource.UID != "${datasource}" || target.Expr == "" || names[target.RefID] {
-				t.Errorf("panel %q has a query that is empty, goes to %q, or is named twice: %+v", p.Title, target.Datasource.UID, target)
+				t.Errorf("panel %q has an empty query, data source %q, or two queries with the same name: %+v", p.Title, target.Datasource.UID, target)
 			}
 			names[target.RefID] = true
 		}
 	}
 }
 
-// grafanas fills in what Grafana does before it asks.
-var grafanas = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1d", "$namespace", "prod|shop")
+// grafanaVariables replaces the variables of the dashboard, as Grafana does before each query.
+var grafanaVariables = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1d", "$namespace", "prod|shop")
 
 // TestQueries checks that Prometheus can parse all queries, and that a graph shows every handoff. If the window is as
 // long as the step, increase() misses changes between the last sample of one window and the first sample of the next.
@@ -120,7 +120,7 @@ func TestQueries(t *testing.T) {
 	for _, a := range parsed.Annotations.List {
 		queries = append(queries, a.Expr)
 		if a.Datasource.UID != "${datasource}" {
-			t.Errorf("annotation %q asks %q, want the Prometheus that the reader has chosen", a.Name, a.Datasource.UID)
+			t.Errorf("annotation %q queries %q, want the Prometheus that the reader chose", a.Name, a.Datasource.UID)
 		}
 	}
 	var asked rules
@@ -128,9 +128,9 @@ func TestQueries(t *testing.T) {
 	asked.Groups[0].Name = "dashboard"
 	for i, query := range queries {
 		if strings.Contains(query, "[$__interval]") {
-			t.Errorf("a query looks back over [$__interval], want [$__rate_interval]: %s", query)
+			t.Errorf("a query has the window [$__interval], want [$__rate_interval]: %s", query)
 		}
-		asked.Groups[0].Rules = append(asked.Groups[0].Rules, alert{Alert: fmt.Sprintf("Query%d", i), Expr: grafanas.Replace(query), For: "0s"})
+		asked.Groups[0].Rules = append(asked.Groups[0].Rules, alert{Alert: fmt.Sprintf("Query%d", i), Expr: grafanaVariables.Replace(query), For: "0s"})
 	}
 	data, err := yaml.Marshal(asked)
 	if err != nil {
@@ -145,12 +145,12 @@ func TestQueries(t *testing.T) {
 
 var pageOfOurs = regexp.MustCompile(`https://github\.com/statefulsingleton/statefulsingleton/blob/main/([^"#]+)`)
 
-// TestDashboardLinks checks that each link leads to a page.
+// TestDashboardLinks checks that the page of each link exists.
 func TestDashboardLinks(t *testing.T) {
 	text, _ := readDashboard(t)
 	links := pageOfOurs.FindAllStringSubmatch(text, -1)
 	if len(links) == 0 {
-		t.Error("the dashboard leads to no page of ours")
+		t.Error("the dashboard has no link to a page of the project")
 	}
 	for _, link := range links {
 		if _, err := os.Stat(filepath.Join("..", link[1])); err != nil {

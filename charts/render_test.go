@@ -36,10 +36,10 @@ const (
 	name      = "demo-statefulsingleton"
 )
 
-// helm runs helm and returns what it prints. The error holds its messages.
+// helm runs helm and returns its output. The error has the messages of helm.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	if err := lookAtChart(); err != nil {
+	if err := readChart(); err != nil {
 		t.Fatal(err)
 	}
 	command := exec.Command("helm", args...)
@@ -55,13 +55,13 @@ func helm(t *testing.T, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// lookAtChart looks at each file of the chart. By what a test looks at, and not by what helm does, go test tells
-// whether an earlier result still holds.
-var lookAtChart = sync.OnceValue(func() error {
+// readChart reads the metadata of each file of the chart. The cache of go test only knows files that the test process
+// itself opens, and not files that helm opens. Without these reads, a changed chart would reuse an old result.
+var readChart = sync.OnceValue(func() error {
 	return filepath.Walk(chart, func(_ string, _ fs.FileInfo, err error) error { return err })
 })
 
-// render returns what the chart installs, hooks included. A field that its kind does not have fails the test.
+// render returns the objects of the chart, including hooks. The test fails if an object has an unknown field.
 func render(t *testing.T, args ...string) []client.Object {
 	t.Helper()
 	out, err := helm(t, append([]string{"template", release, chart, "--namespace", namespace}, args...)...)
@@ -87,7 +87,7 @@ func render(t *testing.T, args ...string) []client.Object {
 		if err := yaml.UnmarshalStrict(document, &raw.Object); err != nil {
 			t.Fatalf("decode: %v\n%s", err, document)
 		}
-		// The Prometheus Operator's: its types are not worth their module.
+		// The project does not depend on the module with the types of the Prometheus Operator.
 		if raw.GroupVersionKind().Group == "monitoring.coreos.com" {
 			objects = append(objects, &raw)
 			continue
@@ -116,12 +116,12 @@ func only[T client.Object](t *testing.T, objects []client.Object) T {
 	t.Helper()
 	found := all[T](objects)
 	if len(found) != 1 {
-		t.Fatalf("there are %d of %T, want 1", len(found), *new(T))
+		t.Fatalf("found %d objects of type %T, want 1", len(found), *new(T))
 	}
 	return found[0]
 }
 
-// podTemplates returns the templates of the pods that the chart brings, by kind and name of their owners.
+// podTemplates returns the pod templates of the chart, by kind and name of their owners.
 func podTemplates(objects []client.Object) map[string]corev1.PodTemplateSpec {
 	templates := map[string]corev1.PodTemplateSpec{}
 	for _, deployment := range all[*appsv1.Deployment](objects) {
@@ -133,7 +133,7 @@ func podTemplates(objects []client.Object) map[string]corev1.PodTemplateSpec {
 	return templates
 }
 
-// hooks returns when Helm creates and deletes what is a hook, by type and name.
+// hooks returns when Helm creates and deletes each hook, by type and name.
 func hooks(objects []client.Object) map[string]string {
 	found := map[string]string{}
 	for _, o := range objects {
@@ -144,8 +144,8 @@ func hooks(objects []client.Object) map[string]string {
 	return found
 }
 
-// rights returns the verbs of each service account, by where and on what: "everywhere deployments.apps/name". A subject
-// other than a service account of the release's namespace has its kind and namespace in its name.
+// rights returns the verbs of each service account, by scope and resource: "everywhere deployments.apps/name". The name
+// of any other subject includes the kind and the namespace.
 func rights(objects []client.Object) map[string]map[string]string {
 	rules := map[string][]rbacv1.PolicyRule{}
 	for _, role := range all[*rbacv1.ClusterRole](objects) {
@@ -182,7 +182,7 @@ func rights(objects []client.Object) map[string]map[string]string {
 	return rights
 }
 
-// aggregated returns the verbs that Kubernetes adds to its own ClusterRoles, by role and on what: "edit deployments.apps".
+// aggregated returns the verbs that Kubernetes adds to its own ClusterRoles, by role and resource: "edit deployments.apps".
 func aggregated(objects []client.Object) map[string]string {
 	added := map[string]string{}
 	for _, role := range all[*rbacv1.ClusterRole](objects) {
@@ -201,7 +201,7 @@ func aggregated(objects []client.Object) map[string]string {
 	return added
 }
 
-// resources lists what a rule is about.
+// resources returns the resources and URLs of a rule.
 func resources(rule rbacv1.PolicyRule) []string {
 	found := slices.Clone(rule.NonResourceURLs)
 	for _, group := range rule.APIGroups {

@@ -26,7 +26,7 @@ import (
 
 var digest = "sha256:" + strings.Repeat("0123456789abcdef", 4)
 
-// valueCase sets a value, and sees it in what is rendered.
+// valueCase sets a value, and checks its effect on the rendered objects.
 type valueCase struct {
 	set  []string
 	got  func([]client.Object) any
@@ -46,7 +46,7 @@ func values(t *testing.T) map[string]valueCase {
 			return nil
 		}
 	}
-	// of the controller's pods and of the hook's
+	// ofPods gets a field of the controller's pods and of the hook's pods.
 	ofPods := func(get func(corev1.PodSpec) any) func([]client.Object) any {
 		return func(o []client.Object) any {
 			found := map[string]any{}
@@ -66,7 +66,7 @@ func values(t *testing.T) map[string]valueCase {
 		{Port: new(intstr.FromInt32(5353)), Protocol: new(corev1.ProtocolUDP)},
 		{Port: new(intstr.FromInt32(5353)), Protocol: new(corev1.ProtocolTCP)},
 	}
-	// a field of what is of the Prometheus Operator's kinds, if there is one
+	// monitoring returns a field of the object of the Prometheus Operator, or nil.
 	monitoring := func(o []client.Object, field ...string) any {
 		objects := all[*unstructured.Unstructured](o)
 		if len(objects) == 0 {
@@ -78,14 +78,14 @@ func values(t *testing.T) map[string]valueCase {
 		}
 		return value
 	}
-	// the only endpoint of the ServiceMonitor, if there is one
+	// endpoint returns the only endpoint of the ServiceMonitor, or nil.
 	endpoint := func(o []client.Object) map[string]any {
 		if endpoints, ok := monitoring(o, "spec", "endpoints").([]any); ok && len(endpoints) == 1 {
 			return endpoints[0].(map[string]any)
 		}
 		return nil
 	}
-	// the runbook of the first alert, if there is one
+	// runbook returns the URL of the runbook of the first alert, or nil.
 	runbook := func(o []client.Object) any {
 		if len(all[*unstructured.Unstructured](o)) == 0 {
 			return nil
@@ -100,7 +100,7 @@ func values(t *testing.T) map[string]valueCase {
 		}
 		return &admissionregistrationv1.ValidatingAdmissionPolicy{}
 	}
-	// the dashboard, if there is one
+	// dashboard returns the ConfigMap of the dashboard, or an empty ConfigMap.
 	dashboard := func(o []client.Object) *corev1.ConfigMap {
 		if found := all[*corev1.ConfigMap](o); len(found) > 0 {
 			return found[0]
@@ -430,7 +430,7 @@ func values(t *testing.T) map[string]valueCase {
 	}
 }
 
-// without returns the objects and the pods that do not bear a label.
+// without returns the objects and the pods that do not have a label.
 func without(o []client.Object, label string) []string {
 	var bare []string
 	for _, object := range o {
@@ -446,7 +446,7 @@ func without(o []client.Object, label string) []string {
 	return bare
 }
 
-// network returns what the NetworkPolicy says, if there is one.
+// network returns the spec of the NetworkPolicy, or an empty spec.
 func network(o []client.Object) networkingv1.NetworkPolicySpec {
 	policies := all[*networkingv1.NetworkPolicy](o)
 	if len(policies) == 0 {
@@ -455,7 +455,7 @@ func network(o []client.Object) networkingv1.NetworkPolicySpec {
 	return policies[0].Spec
 }
 
-// ports are those of a NetworkPolicy's rule, by name or number.
+// ports returns the ports of a NetworkPolicy's rule, by name or number.
 func ports(names ...string) []networkingv1.NetworkPolicyPort {
 	var found []networkingv1.NetworkPolicyPort
 	for _, name := range names {
@@ -476,13 +476,13 @@ func TestEachValueDoesSomething(t *testing.T) {
 				t.Errorf("with %v (-want +got):\n%s", tc.set, diff)
 			}
 			if cmp.Equal(tc.want, tc.got(defaults)) {
-				t.Errorf("without %v there is %v too", tc.set, tc.want)
+				t.Errorf("without %v the result is also %v", tc.set, tc.want)
 			}
 		})
 	}
 }
 
-// TestDependency: a chart that has this one among its dependencies says whether it is installed.
+// TestDependency: a parent chart can enable and disable this chart.
 func TestDependency(t *testing.T) {
 	parent := t.TempDir()
 	if err := os.CopyFS(filepath.Join(parent, "charts", chart), os.DirFS(chart)); err != nil {
@@ -504,19 +504,19 @@ dependencies:
 			t.Fatal(err)
 		}
 		if got := strings.Contains(out, "\nkind: Deployment\n"); got != want {
-			t.Errorf("with statefulsingleton.enabled=%s the controller is there: %t, want %t", enabled, got, want)
+			t.Errorf("with statefulsingleton.enabled=%s the controller is installed: %t, want %t", enabled, got, want)
 		}
 	}
 }
 
-// testedValues are the names of all values. Enabled does nothing here: TestDependency.
+// testedValues returns the names of all values. TestDependency tests the value "enabled".
 func testedValues(t *testing.T) []string {
 	names := append(slices.Collect(maps.Keys(values(t))), "enabled")
 	slices.Sort(names)
 	return names
 }
 
-// TestEachValueIsTested finds a value that was added to values.yaml, or taken out of it, alone.
+// TestEachValueIsTested: values.yaml and these tests have the same values.
 func TestEachValueIsTested(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
 	if err != nil {
@@ -541,11 +541,11 @@ func TestEachValueIsTested(t *testing.T) {
 	walk("", defaults)
 	slices.Sort(got)
 	if diff := cmp.Diff(tested, got); diff != "" {
-		t.Errorf("values that are tested, and values of values.yaml (-tested +there):\n%s", diff)
+		t.Errorf("values (-tested +values.yaml):\n%s", diff)
 	}
 }
 
-// TestReadmeNamesEachValue finds a value that no comment of values.yaml documents: the README is made of those.
+// TestReadmeNamesEachValue: each value has a comment in values.yaml, from which README.md is generated.
 func TestReadmeNamesEachValue(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(chart, "README.md"))
 	if err != nil {
@@ -557,7 +557,7 @@ func TestReadmeNamesEachValue(t *testing.T) {
 	}
 	slices.Sort(got)
 	if diff := cmp.Diff(testedValues(t), got); diff != "" {
-		t.Errorf("values that are tested, and values that README.md has by the comments of values.yaml (-tested +there):\n%s", diff)
+		t.Errorf("values (-tested +README.md):\n%s", diff)
 	}
 }
 
@@ -588,14 +588,14 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"policy for each pod":     {[]string{"--set", "policyPer=pod"}, "at '/policyPer': value must be one of 'singleton', 'namespace'"},
 		"unknown log level":       {[]string{"--set", "logLevel=loud"}, "at '/logLevel': value must be one of 'debug', 'info', 'error'"},
 		"unknown log format":      {[]string{"--set", "logFormat=xml"}, "at '/logFormat': value must be one of 'json', 'console'"},
-		"number for a common one": {[]string{"--set", "commonLabels.tier=1"}, "at '/commonLabels/tier': got number, want string"},
+		"number in commonLabels":  {[]string{"--set", "commonLabels.tier=1"}, "at '/commonLabels/tier': got number, want string"},
 		"number for a label":      {[]string{"--set", "podLabels.tier=1"}, "at '/podLabels/tier': got number, want string"},
 		"interval without unit":   {[]string{"--set-string", "serviceMonitor.interval=30"}, "at '/serviceMonitor/interval': '30' does not match pattern"},
 		"number for an interval":  {[]string{"--set", "serviceMonitor.scrapeTimeout=30"}, "at '/serviceMonitor/scrapeTimeout': got number, want string"},
 		"lease without unit":      {[]string{"--set-string", "leaderElection.leaseDuration=60"}, "at '/leaderElection/leaseDuration': '60' does not match pattern"},
 		"number for a deadline":   {[]string{"--set", "leaderElection.renewDeadline=30"}, "at '/leaderElection/renewDeadline': got number, want string"},
 		"unknown time of leading": {[]string{"--set", "leaderElection.renewPeriod=2s"}, "at '/leaderElection': additional properties 'renewPeriod' not allowed"},
-		"others' pods counted":    {[]string{"--set", "topologySpreadConstraints[0].labelSelector.x=1"}, "at '/topologySpreadConstraints/0': additional properties 'labelSelector' not allowed"},
+		"selector in a spread":    {[]string{"--set", "topologySpreadConstraints[0].labelSelector.x=1"}, "at '/topologySpreadConstraints/0': additional properties 'labelSelector' not allowed"},
 		"number on the dashboard": {[]string{"--set", "dashboard.labels.instance=1"}, "at '/dashboard/labels/instance': got number, want string"},
 		"number on a rule":        {[]string{"--set", "prometheusRule.labels.tier=1"}, "at '/prometheusRule/labels/tier': got number, want string"},
 		"unknown toleration":      {[]string{"--set", "tolerations[0].operater=Exists"}, "at '/tolerations/0': additional properties 'operater' not allowed"},
@@ -612,10 +612,10 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			_, err := helm(t, append([]string{"template", release, chart}, tc.args...)...)
 			if err == nil {
-				t.Fatalf("%v was taken, want it refused", tc.args)
+				t.Fatalf("helm accepted %v, want an error", tc.args)
 			}
 			if !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%v was refused with %q, want %q", tc.args, err, tc.want)
+				t.Errorf("helm rejected %v with %q, want %q", tc.args, err, tc.want)
 			}
 		})
 	}

@@ -24,7 +24,7 @@ const (
 	// imageGate is the path of the gate in the image of the sidecar.
 	imageGate = "/ko-app/gate"
 
-	// barrierPrefix begins the name of a barrier's ConfigMap. The UID of the admission request follows, which nobody
+	// barrierPrefix begins the name of a barrier's ConfigMap. The UID of the admission request follows, which no user
 	// can know before: no ConfigMap of that name can exist already.
 	barrierPrefix = "statefulsingleton-"
 	barrierLength = len(barrierPrefix) + 36

@@ -5,8 +5,8 @@
 // a pod in the same way. A pod to which both apply is the same as a pod to which one applies.
 //
 // No other package knows Kyverno's types: Render returns unstructured objects. Strings of a pod are never copied into
-// a patch, and strings of a singleton are escaped. Kyverno therefore evaluates nothing that a user writes as a
-// variable. Each rule changes only what is missing, because the API server may call Kyverno twice for a pod.
+// a patch, and strings of a singleton are escaped. Kyverno therefore evaluates no text of a user as a variable. Each
+// rule changes only what is missing, because the API server may call Kyverno twice for a pod.
 package policies
 
 import (

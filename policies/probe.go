@@ -91,7 +91,7 @@ func Answered(pod *corev1.Pod, policy string) bool {
 var barrierConfigMap = regexp.MustCompile("^" + barrierPrefix + "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 // CheckInjected returns nil if pod is held as s asks, or an error that names everything that is missing. The guard
-// "held" of the chart checks the same for every pod, and also that nobody forged it.
+// "held" of the chart checks the same for every pod, and also rejects forged fields.
 func CheckInjected(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	var missing []error
 	require := func(ok bool, format string, args ...any) {

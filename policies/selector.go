@@ -51,7 +51,7 @@ func selectorCEL(selector *v1.LabelSelector) (string, error) {
 		}
 	}
 	if len(terms) == 0 {
-		return "", errors.New("spec.selector is empty and would pick every pod of the namespace")
+		return "", errors.New("spec.selector is empty and would select every pod of the namespace")
 	}
 	expression := strings.Join(terms, " && ")
 	if len(expression) > MaxSelectorCEL {
