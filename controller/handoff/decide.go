@@ -216,7 +216,7 @@ func (d *decision) signalHolder(pod *ClassifiedPod) {
 	d.do(Record{})
 	d.do(d.barriers(pod)...)
 	d.do(Signal{refOf(pod.Pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
-	d.requeueAfter = nudgeAfter(pod.held)
+	d.requeueIn(nudgeAfter(pod.held))
 }
 
 // protectStandby adds the finalizer to the next standby, and annotates it with the singleton that may open its barrier.

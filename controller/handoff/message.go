@@ -349,7 +349,7 @@ func (d *decision) spareNote() string {
 		return ""
 	}
 	spare := d.standbys[0]
-	if d.requeueAfter = d.left(typicalWarmUp, spare.CreationTimestamp.Time); d.requeueAfter > 0 {
+	if d.warmingUp(spare) > 0 {
 		return ""
 	}
 	d.adviseReplacement(spare, spare.nodeProblem)

@@ -86,6 +86,25 @@ func (d *decision) paceStart() {
 	}
 }
 
+// paceSpare decides again when a cold spare has taken longer to become warm than typical.
+func (d *decision) paceSpare() {
+	if d.warm() == nil && len(d.standbys) > 0 {
+		d.requeueIn(d.warmingUp(d.standbys[0]))
+	}
+}
+
+// warmingUp is how much longer a standby typically takes to become warm.
+func (d *decision) warmingUp(standby *ClassifiedPod) time.Duration {
+	return d.left(typicalWarmUp, standby.CreationTimestamp.Time)
+}
+
+// requeueIn decides again after the delay, unless an earlier decision is due. 0: it changes nothing.
+func (d *decision) requeueIn(delay time.Duration) {
+	if delay > 0 && (d.requeueAfter == 0 || delay < d.requeueAfter) {
+		d.requeueAfter = delay
+	}
+}
+
 // settling is how long to wait before the ReplicaSet of the holder is scaled to zero, until the kubelet has
 // processed the last write of the standby.
 func (d *decision) settling(standby *ClassifiedPod) time.Duration {
@@ -105,7 +124,8 @@ func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	if after == 0 || !atBarrier && (!starts || nudged) {
 		return
 	}
-	if d.requeueAfter = d.left(after, given.Time); d.requeueAfter > 0 {
+	if left := d.left(after, given.Time); left > 0 {
+		d.requeueIn(left)
 		return
 	}
 	if atBarrier {

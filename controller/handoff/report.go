@@ -18,6 +18,7 @@ func (d *decision) serving(containers []heldContainer) {
 	t, next := d.status.LastTransition, d.successor()
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil
 	problem := nodeProblemIn(d.Nodes, d.holder.Pod)
+	d.paceSpare()
 	switch {
 	case next == nil && IsTrue(d.holder.Pod, corev1.PodReady):
 		d.found(HolderReady, d.holderReadyMessage())

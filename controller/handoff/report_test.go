@@ -134,6 +134,10 @@ func TestDecideRequeue(t *testing.T) {
 			MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Created(now.Add(-time.Second))).Holder("db-1"), 4 * time.Second,
 		},
 		"a spare takes longer than typical to become warm": {MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected()).Holder("db-1"), 5 * time.Minute},
+		"the holder starts on a lost node, and is nudged before a spare typically becomes warm": {
+			MakeSnapshot(MakePod("db-1").Injected().Protected().Warm().SignalledAt(7, now.Add(-time.Second)), MakePod("db-2").Injected().Created(now.Add(-500*time.Millisecond))).
+				Chosen("db-1").Node(node1, corev1.ConditionUnknown), 4 * time.Second,
+		},
 		"no pods": {MakeSnapshot(), 5 * time.Minute},
 		"handoff": {MakeSnapshot(MakePod("db-1").Injected()), 5 * time.Second},
 		"the record has no holder, and the next decision follows at once": {
