@@ -77,11 +77,12 @@ func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (W
 	if err != nil {
 		return Watched{}, err
 	}
-	if err := mgr.Add(served); err != nil {
-		return Watched{}, err
-	}
 	informer, err := served.GetInformer(context.Background(), policyMetadata(""), cache.BlockUntilSynced(false))
 	if err != nil {
+		return Watched{}, err
+	}
+	// After GetInformer, because a manager cannot remove a cache whose kind is not served.
+	if err := mgr.Add(served); err != nil {
 		return Watched{}, err
 	}
 	return Watched{served, informer.HasSynced}, c.Watch(source.Kind[client.Object](served, policyMetadata(""),
