@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/time/rate"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
@@ -116,12 +117,12 @@ func TestSample(t *testing.T) {
 	}{
 		"one after the other": {
 			since: []world.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms)},
-			want: figures.Sample{GapMS: 300, DowntimeMS: 400, ReadyMS: 600, Times: map[string]int64{
+			want: figures.Sample{GapMS: 300, DowntimeMS: 400, EndpointsDowntimeMS: 350, StartReadyMS: 150, ReadyMS: 600, Times: map[string]int64{
 				figures.Asked: 50, figures.Stopping: 100, figures.Exit: 150, figures.Created: 20, figures.Start: 450, figures.Ready: 600}},
 		},
 		"both at once": {
 			since: []world.Entry{entry("overlap", 3, 1020*ms), entry("start", 3, 1020*ms), entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms)},
-			want: figures.Sample{GapMS: -130, DowntimeMS: 400, ReadyMS: 600, Times: map[string]int64{
+			want: figures.Sample{GapMS: -130, DowntimeMS: 400, EndpointsDowntimeMS: 350, StartReadyMS: 580, ReadyMS: 600, Times: map[string]int64{
 				figures.Asked: 50, figures.Stopping: 100, figures.Exit: 150, figures.Created: 20, figures.Start: 20, figures.Ready: 600}},
 		},
 		"no start": {since: []world.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms)}, wantErr: "started 0 times"},
@@ -142,10 +143,36 @@ func TestSample(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.want, newSample(1000*ms, old, next, 400*ms, 0)); diff != "" {
+			h := &handoff{begun: 1000 * ms, service: &prober{answers: []time.Duration{1, 400*ms + 1}}, direct: &prober{answers: []time.Duration{1, 350*ms + 1}}}
+			if diff := cmp.Diff(tc.want, newSample(h, old, next, 0)); diff != "" {
 				t.Errorf("sample (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A client keeps the address of the last Ready pod until another pod is Ready.
+func TestEndpoints(t *testing.T) {
+	slice := func(address string, ready *bool) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: ready}},
+		}}
+	}
+	e := &endpoints{}
+	for _, step := range []struct {
+		slice *discoveryv1.EndpointSlice
+		want  string
+	}{
+		{slice("10.0.0.1", nil), ""},
+		{slice("10.0.0.1", new(true)), "http://10.0.0.1:8080"},
+		{slice("10.0.0.1", new(false)), "http://10.0.0.1:8080"},
+		{&discoveryv1.EndpointSlice{}, "http://10.0.0.1:8080"},
+		{slice("fd00::2", new(true)), "http://[fd00::2]:8080"},
+	} {
+		e.see(step.slice)
+		if got := e.address(); got != step.want {
+			t.Errorf("address %q after %v, want %q", got, step.slice.Endpoints, step.want)
+		}
 	}
 }
 

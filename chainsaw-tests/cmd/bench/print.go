@@ -18,9 +18,9 @@ func (r *run) print(out io.Writer) {
 		_, _ = fmt.Fprintln(table)
 	}
 	triple := func(d figures.Distribution) string { return fmt.Sprintf("%d %d %d", d.P50, d.P95, d.Max) }
-	line("\nmilliseconds: p50 p95 max", "cause", "condition", "n", "failed", "gap", "downtime", "ready", "overlaps", "to Recreate")
+	line("\nmilliseconds: p50 p95 max", "cause", "condition", "n", "failed", "gap", "downtime", "by EndpointSlices", "start to Ready", "ready", "overlaps", "to Recreate")
 	for _, row := range r.results.Rows {
-		line(row.System, row.Cause, row.Condition, row.N, len(row.Failed), triple(row.GapMS), triple(row.DowntimeMS), triple(row.ReadyMS),
+		line(row.System, row.Cause, row.Condition, row.N, len(row.Failed), triple(row.GapMS), triple(row.DowntimeMS), triple(row.EndpointsDowntimeMS), triple(row.StartReadyMS), triple(row.ReadyMS),
 			row.Overlaps, figures.Ratio(row.RatioToRecreate))
 	}
 	line()

@@ -17,9 +17,10 @@ const (
 	probeTimeout = 250 * time.Millisecond
 )
 
-// prober is a client of the application, through its Service.
+// prober is a client of the application.
 type prober struct {
-	url    string
+	// url returns the address of the next request. Empty: no request is sent.
+	url    func() string
 	client *http.Client
 	mu     sync.Mutex
 	// answers are the times of successful responses.
@@ -27,7 +28,7 @@ type prober struct {
 }
 
 // probe sends a request every 10 ms, each with a new connection, until the context ends.
-func probe(ctx context.Context, url string) *prober {
+func probe(ctx context.Context, url func() string) *prober {
 	p := &prober{url: url, client: &http.Client{Timeout: probeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}}
 	go func() {
 		tick := time.NewTicker(probeEvery)
@@ -45,9 +46,13 @@ func probe(ctx context.Context, url string) *prober {
 }
 
 func (p *prober) ask(ctx context.Context) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
+	url := p.url()
+	if url == "" {
+		return
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		panic(err) // the URL of a Service is valid
+		panic(err) // the address of a Service or a pod is valid
 	}
 	response, err := p.client.Do(request)
 	if err != nil {

@@ -198,7 +198,7 @@ func (r *run) count(w workload, c cause, round int, s figures.Sample, err error)
 		row = &r.results.Rows[len(r.results.Rows)-1]
 	}
 	r.done++
-	outcome := fmt.Sprintf("gap %d ms, downtime %d ms, Ready after %d ms", s.GapMS, s.DowntimeMS, s.ReadyMS)
+	outcome := fmt.Sprintf("gap %d ms, downtime %d ms, by EndpointSlices %d ms, start to Ready %d ms", s.GapMS, s.DowntimeMS, s.EndpointsDowntimeMS, s.StartReadyMS)
 	if s.Overlaps > 0 {
 		outcome += fmt.Sprintf(", %d overlaps", s.Overlaps)
 	}
@@ -257,10 +257,15 @@ func (r *run) clean(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// newSample computes a sample from the events of two pods.
-func newSample(begun time.Duration, old, next observer.Life, downtime time.Duration, overlaps int) figures.Sample {
+// newSample computes a sample from the clients and from the events of two pods.
+func newSample(h *handoff, old, next observer.Life, overlaps int) figures.Sample {
 	return figures.Sample{
-		GapMS: (next[figures.Start] - old[figures.Exit]).Milliseconds(), DowntimeMS: downtime.Milliseconds(),
-		ReadyMS: (next[figures.Ready] - begun).Milliseconds(), Overlaps: overlaps, Times: observer.Times(old, next, begun),
+		GapMS:               (next[figures.Start] - old[figures.Exit]).Milliseconds(),
+		DowntimeMS:          h.service.downtime().Milliseconds(),
+		EndpointsDowntimeMS: h.direct.downtime().Milliseconds(),
+		StartReadyMS:        (next[figures.Ready] - next[figures.Start]).Milliseconds(),
+		ReadyMS:             (next[figures.Ready] - h.begun).Milliseconds(),
+		Overlaps:            overlaps,
+		Times:               observer.Times(old, next, h.begun),
 	}
 }

@@ -65,8 +65,9 @@ type series struct {
 type handoff struct {
 	old *corev1.Pod
 	// begun is the time of the cause.
-	begun  time.Duration
-	prober *prober
+	begun time.Duration
+	// service is a client of the Service. direct is a client of the Ready pod in the EndpointSlices.
+	service, direct *prober
 }
 
 // begin waits until the application's pod is Ready and the Service has it as an endpoint.
@@ -142,7 +143,11 @@ func (t *series) once(c cause) (_ figures.Sample, err error) {
 	if err != nil {
 		return figures.Sample{}, err
 	}
-	h := &handoff{old: t.holder, prober: probe(ctx, t.url)}
+	pods, err := followEndpoints(ctx, t.application)
+	if err != nil {
+		return figures.Sample{}, err
+	}
+	h := &handoff{old: t.holder, service: probe(ctx, func() string { return t.url }), direct: probe(ctx, pods.address)}
 	if err := t.answered(h, observer.Now()); err != nil {
 		return figures.Sample{}, err
 	}
@@ -195,9 +200,9 @@ func (t *series) overlaps() (int, error) {
 // answered waits for successful responses after the time.
 func (t *series) answered(h *handoff, then time.Duration) error {
 	const enough = 10
-	return world.AwaitFor(t.ctx, patience, "answers through the Service", func(context.Context) error {
-		if n := h.prober.since(then); n < enough {
-			return fmt.Errorf("%d good answers from %s", n, t.url)
+	return world.AwaitFor(t.ctx, patience, "answers to both clients", func(context.Context) error {
+		if n := min(h.service.since(then), h.direct.since(then)); n < enough {
+			return fmt.Errorf("%d good answers from %s or the pod", n, t.url)
 		}
 		return nil
 	})
@@ -238,7 +243,7 @@ func (t *series) sample(h *handoff, overlaps int) (figures.Sample, error) {
 	if err != nil {
 		return figures.Sample{}, err
 	}
-	return newSample(h.begun, old, next, h.prober.downtime(), overlaps), nil
+	return newSample(h, old, next, overlaps), nil
 }
 
 // addJournal adds the journal entries of two processes to the events of their pods: the process that ran when the
