@@ -277,7 +277,7 @@ func testMarks(t *testing.T, config *rest.Config) {
 		"condition, False":                       {standby, patch{personUser, "status", strategic, setUnready}, readyRefused},
 		"condition, by the kubelet":              {standby, patch{kubeletUser, "status", strategic, readyPod}, readyRefused},
 		"condition on any pod":                   {plain, patch{personUser, "status", merge, readyPod}, readyRefused},
-		"condition with another reason":          {holder, patch{personUser, "status", strategic, `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","reason":"Warm"}]}}`}, readyRefused},
+		"condition with another reason":          {holder, patch{personUser, "status", strategic, `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","reason":"Standby"}]}}`}, readyRefused},
 		"condition turned":                       {holder, patch{personUser, "status", strategic, setUnready}, readyRefused},
 		"no conditions":                          {holder, patch{personUser, "status", merge, `{"status":{"conditions":null}}`}, readyRefused},
 		"other conditions":                       {holder, patch{personUser, "status", merge, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`}, readyRefused},

@@ -237,7 +237,7 @@ func (m *model) do(w *world, kind actionKind, a, b uint8) {
 	case controllerAction:
 		m.advance(w, i)
 	case createAction:
-		w.pods[i], w.revision = podState{kind: m.pods[i], revision: b}, b
+		w.pods[i], w.revision = m.newPod(i, b), b
 	case recreateAction:
 		w.lives++
 		w.singleton = singletonState{exists: true, life: w.lives}

@@ -221,28 +221,13 @@ func (d *decision) signalHolder(pod *ClassifiedPod) {
 
 // protectStandby adds the finalizer to the next standby, and annotates it with the singleton that may open its barrier.
 func (d *decision) protectStandby(pod *ClassifiedPod) {
-	if step := d.protection(pod); !protected(pod.Pod) || step.ChosenBy != chosenBy(pod.Pod) {
-		d.do(step)
-	}
-}
-
-// prepareStandby does what protectStandby does, before it is urgent, and opens the readiness gate of a pod that its
-// probes keep unready.
-func (d *decision) prepareStandby(pod *ClassifiedPod) {
-	step := d.protection(pod)
-	step.OpenGate = unreadyWhileHeld(pod.held) && !IsTrue(pod.Pod, v1.ReadyCondition)
-	if step.OpenGate || !protected(pod.Pod) || step.ChosenBy != chosenBy(pod.Pod) {
-		d.do(step)
-	}
-}
-
-// protection returns the step that protects a standby.
-func (d *decision) protection(pod *ClassifiedPod) Protect {
 	step := Protect{Pod: refOf(pod.Pod), Version: Version(pod.ResourceVersion)}
 	if len(d.barriers(pod)) > 0 {
 		step.ChosenBy = d.Singleton.UID
 	}
-	return step
+	if !protected(pod.Pod) || step.ChosenBy != chosenBy(pod.Pod) {
+		d.do(step)
+	}
 }
 
 // barriers returns the steps that open the barriers of the pod, one for each ConfigMap.
@@ -303,7 +288,7 @@ func (d *decision) keepOrReplace() {
 		return
 	}
 	if next := d.warm(); next != nil {
-		d.prepareStandby(next)
+		d.protectStandby(next)
 	}
 	if next := d.newest(); next != nil {
 		if !d.postpone(next) {

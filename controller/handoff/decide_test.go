@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -614,62 +613,11 @@ func TestDecideHolderAlive(t *testing.T) {
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantMessage: "pod db-1 is the holder with epoch 7; no standby is warm: pod db-2 can't be scheduled: 0/2 nodes are available",
 		},
-		"a spare whose probes fail until its release": {
-			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Probed().Warm()).Holder("db-1"),
-			wantSteps:   []handoff.Step{handoff.Protect{Pod: ref("db-2"), Version: version, OpenGate: true}},
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-		},
-		"a spare with the finalizer whose probes fail until its release": {
-			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Probed().Warm().Protected()).Holder("db-1"),
-			wantSteps:   []handoff.Step{handoff.Protect{Pod: ref("db-2"), Version: version, OpenGate: true}},
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-		},
 		"a spare whose readiness gate is open": {
-			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Probed().Warm().Protected().OpenGate(v1.ReadyReasonWarm)).
-				Holder("db-1"),
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Probed().Warm().OpenGate(v1.ReadyReasonStandby)).Holder("db-1"),
+			wantSteps:   []handoff.Step{protectStandby("db-2")},
 			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantMessage: "pod db-2 is warm and would take over",
-		},
-		"a spare with an open readiness gate and no finalizer": {
-			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Probed().Warm().OpenGate(v1.ReadyReasonWarm)).
-				Holder("db-1"),
-			wantSteps:   []handoff.Step{protectStandby("db-2")},
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-		},
-		"a spare with one container whose probe the kubelet runs": {
-			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Container(corev1.Container{Name: "web", Command: []string{"a"}}).Injected().Probed().Warm()).Holder("db-1"),
-			wantSteps:   []handoff.Step{protectStandby("db-2")},
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-		},
-		"a spare whose probe asks another container": {
-			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().ProbedAs(func(get *corev1.HTTPGetAction) { get.Path = "/ready/web" }).Warm()).
-				Holder("db-1"),
-			wantSteps:   []handoff.Step{protectStandby("db-2")},
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-		},
-		"a spare whose probe asks another port": {
-			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().ProbedAs(func(get *corev1.HTTPGetAction) { get.Port = intstr.FromInt32(8080) }).Warm()).
-				Holder("db-1"),
-			wantSteps:   []handoff.Step{protectStandby("db-2")},
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-		},
-		"a spare whose probe asks another host": {
-			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().ProbedAs(func(get *corev1.HTTPGetAction) { get.Host = "127.1.1.1" }).Warm()).
-				Holder("db-1"),
-			wantSteps:   []handoff.Step{protectStandby("db-2")},
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-		},
-		"a spare whose probe uses HTTPS": {
-			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().ProbedAs(func(get *corev1.HTTPGetAction) { get.Scheme = corev1.URISchemeHTTPS }).Warm()).
-				Holder("db-1"),
-			wantSteps:   []handoff.Step{protectStandby("db-2")},
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
-		},
-		"a spare with a held init container whose probes fail until its release": {
-			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding(),
-				heldInit("db-2").Probed().Warm().State("migrate", running()).State("app", waiting("PodInitializing", ""))).Holder("db-1").HoldInit(),
-			wantSteps:   []handoff.Step{handoff.Protect{Pod: ref("db-2"), Version: version, OpenGate: true}},
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 		},
 		"a pod with the readiness gate of a released pod": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Probed().Warm().Protected().OpenGate(v1.ReadyReasonHolds)).Holder("db-1"),
@@ -726,7 +674,7 @@ func TestDecideRollout(t *testing.T) {
 			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Record{}, signalOf("db-2", 8), handoff.Unprotect{Pod: ref("db-1")}},
 		},
 		"the holder has terminated, and the readiness gate of the new pod is open": {
-			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Injected().Probed().Warm().Revision(2).Protected().OpenGate(v1.ReadyReasonWarm)).Holder("db-1"),
+			snapshot:    MakeSnapshot(holder().Deleting().Ended(), MakePod("db-2").Injected().Probed().Warm().Revision(2).Protected().OpenGate(v1.ReadyReasonStandby)).Holder("db-1"),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 8), handoff.Unprotect{Pod: ref("db-1")}},
 		},

@@ -27,7 +27,7 @@ type heldContainer struct {
 	// seldomProbed: the period of the readiness probe is longer than the kubelet takes to reconcile the
 	// pod again.
 	seldomProbed bool
-	// probed: the kubelet asks the status sidecar, which answers only after the release, for the readiness.
+	// probed: the kubelet asks the status sidecar for the readiness. The sidecar answers only after the release.
 	probed bool
 	init   bool
 	status *corev1.ContainerStatus
@@ -120,10 +120,12 @@ func (h heldContainer) atBarrier() bool {
 		strings.Contains(h.status.State.Waiting.Message, fmt.Sprintf("configmap %q not found", h.configMap))
 }
 
-// unreadyWhileHeld returns true if the probes of the containers keep the pod unready until it is released.
-func unreadyWhileHeld(containers []heldContainer) bool {
-	return slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.init }) &&
-		!slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.init && !h.probed })
+// UnreadyUntilReleased returns true for an injected pod that was not released and whose readiness probes fail until its
+// release.
+func UnreadyUntilReleased(pod *corev1.Pod) bool {
+	regular := heldOf(pod.Spec.Containers, nil, func(string) bool { return false })
+	return pod.Annotations[v1.InjectedAnnotation] != "" && !Going(pod) && !released(pod) &&
+		len(regular) > 0 && !slices.ContainsFunc(regular, func(h heldContainer) bool { return !h.probed })
 }
 
 // waitsForSignal returns true if only the signal is missing for the container to run its main process.

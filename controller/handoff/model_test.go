@@ -93,8 +93,8 @@ type readinessGate uint8
 
 const (
 	closedGate readinessGate = iota
-	// warmGate is open before the release. holdsGate is open since the release.
-	warmGate
+	// standbyGate is open before the release. holdsGate is open since the release.
+	standbyGate
 	holdsGate
 )
 
@@ -178,8 +178,6 @@ type step struct {
 	conditional bool
 	// role is true if the pod also receives the label of the holder.
 	role bool
-	// openGate is true if the readiness gate opens before the release.
-	openGate bool
 	// unchoose is true if no controller may open the barrier of the pod from now on.
 	unchoose bool
 	// chosenBy is the chosenBy that the pod receives.
@@ -274,12 +272,22 @@ func (m *model) start(created, faults int) world {
 	w := world{singleton: singletonState{exists: true, life: 1}, lives: 1, revision: 1, faults: uint8(faults)}
 	w.excused = created > 1 && m.pods[1] == barePod // two pods run at the start
 	for i := range created {
-		w.pods[i] = podState{kind: m.pods[i], revision: 1}
+		w.pods[i] = m.newPod(i, 1)
 		if m.pods[i] == barePod {
 			w.pods[i] = podState{kind: barePod, revision: 1, node: 1, known: true, runs: mainProcess, reported: mainProcess}
 		}
 	}
 	return w
+}
+
+// newPod returns a new pod. The readiness gate of a wrapper pod is open from the start, except for the first pod. A write
+// that opens the gate later fails if the pod was written since the read, so the model does not need it.
+func (m *model) newPod(i int, revision uint8) podState {
+	p := podState{kind: m.pods[i], revision: revision}
+	if p.kind == wrapperPod && i > 0 {
+		p.gate = standbyGate
+	}
+	return p
 }
 
 // violation is a broken guarantee. The model panics with it.
@@ -570,9 +578,6 @@ func (m *model) write(w *world, c int, s step) bool {
 	switch s.do {
 	case protectStep:
 		p.role = p.role || s.role
-		if s.openGate {
-			p.gate = warmGate
-		}
 		if s.chosenBy > 0 {
 			p.chosenBy = s.chosenBy
 		}
@@ -799,8 +804,8 @@ func podOf(i int, p *podState) *PodWrapper {
 	}
 	switch p.gate {
 	case closedGate:
-	case warmGate:
-		pod.OpenGate(v1.ReadyReasonWarm)
+	case standbyGate:
+		pod.OpenGate(v1.ReadyReasonStandby)
 	case holdsGate:
 		pod.OpenGate(v1.ReadyReasonHolds)
 	}
@@ -838,7 +843,7 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 	switch s := s.(type) {
 	case handoff.Protect:
 		protect := of(protectStep, s.Pod, s.Version)
-		protect.role, protect.openGate = s.Holder, s.OpenGate
+		protect.role = s.Holder
 		if s.ChosenBy != "" {
 			protect.chosenBy = v.singleton.life
 		}

@@ -137,9 +137,6 @@ type (
 		// ChosenBy is the UID of the singleton if the pod waits at a barrier, which may be opened
 		// from now on. Empty: the pod has no barrier.
 		ChosenBy types.UID
-		// OpenGate sets the condition of the readiness gate to True, with reason Warm. The probes of the
-		// pod keep it unready until the release.
-		OpenGate bool
 	}
 
 	// Record writes Plan.Status if, and only if, the singleton is still as the

@@ -55,7 +55,7 @@ func released(pod *corev1.Pod) bool {
 	_, hasSignal := signalled(pod)
 	gate := condition(pod, v1.ReadyCondition)
 	return hasSignal || pod.Labels[v1.RoleLabel] == v1.RoleActive ||
-		gate != nil && gate.Status == corev1.ConditionTrue && gate.Reason != v1.ReadyReasonWarm
+		gate != nil && gate.Status == corev1.ConditionTrue && gate.Reason != v1.ReadyReasonStandby
 }
 
 // protected returns true if the pod has the finalizer: its object stays until the controller removes it.

@@ -194,7 +194,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"terminating, and only the record is left":          {with(chosen().Deleting()), ""},
 		"terminating, and only the role is left":            {unsignalled(chosen().Label(v1.RoleLabel, v1.RoleActive).Deleting()), ""},
 		"terminating, and only the readiness gate is left":  {unsignalled(chosen().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "").Deleting()), ""},
-		"terminating, with the readiness gate of a standby": {unsignalled(chosen().OpenGate(v1.ReadyReasonWarm).Deleting()), v1.ProofNeverSignalled},
+		"terminating, with the readiness gate of a standby": {unsignalled(chosen().OpenGate(v1.ReadyReasonStandby).Deleting()), v1.ProofNeverSignalled},
 		"terminating before it was bound to a node":         {with(MakePod("db-1").Protected().Deleting()), v1.ProofNeverSignalled},
 		"not bound to a node":                               {with(MakePod("db-1").Protected()), ""},
 		"not bound to a node, and Failed":                   {with(MakePod("db-1").Protected().Phase(corev1.PodFailed)), ""},

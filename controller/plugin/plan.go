@@ -80,9 +80,6 @@ func stepInWords(step handoff.Step, plan handoff.Plan) string {
 		if step.ChosenBy != "" {
 			text += ", and annotate the pod with the StatefulSingleton that may open its barrier"
 		}
-		if step.OpenGate {
-			text += ", and open its readiness gate: the pod stays unready until its release, because its probes fail"
-		}
 		return text
 	case handoff.Record:
 		if plan.Status.ActivePodUID == "" {

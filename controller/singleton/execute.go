@@ -57,9 +57,6 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 		if step.ChosenBy != "" {
 			metadata["annotations"] = object{v1.ChosenByAnnotation: step.ChosenBy}
 		}
-		if step.OpenGate {
-			return e.setReadinessGate(ctx, step.Pod, step.Version, metadata, v1.ReadyReasonWarm, "the pod is warm, and its probes fail until it is released")
-		}
 		return e.patchPod(ctx, step.Pod, step.Version, metadata)
 	case handoff.OpenBarrier:
 		return e.openBarrier(ctx, step)
@@ -80,7 +77,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.Roll:
 		return e.roll(ctx, step)
 	case handoff.MarkReady:
-		return e.setReadinessGate(ctx, step.Pod, "", object{}, v1.ReadyReasonHolds, holdsMessage)
+		return e.setReadinessGate(ctx, step.Pod, "", object{})
 	case handoff.TakeAttestation:
 		return e.takeAttestation(ctx, step)
 	case handoff.RemoveFinalizer:
@@ -209,20 +206,17 @@ func (e *execution) signal(ctx context.Context, step handoff.Signal) error {
 	return e.setReadinessGate(ctx, step.Pod, step.Version, object{
 		"labels":      object{v1.RoleLabel: v1.RoleActive},
 		"annotations": object{signal.Annotation: step.Signal.String()},
-	}, v1.ReadyReasonHolds, holdsMessage)
+	})
 }
 
-// holdsMessage is the message of the readiness gate of the holder.
-const holdsMessage = "the pod is the holder"
-
-// setReadinessGate sets the condition of the readiness gate to True, and merges the metadata.
-func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object, reason, message string) error {
+// setReadinessGate sets the condition of the readiness gate of a holder to True, and merges the metadata.
+func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
 	e.addPreconditions(ref, version, metadata)
 	patch := mergePatch(object{
 		"metadata": metadata,
 		"status": object{"conditions": []object{{
-			"type": v1.ReadyCondition, "status": corev1.ConditionTrue, "reason": reason,
-			"message":            message,
+			"type": v1.ReadyCondition, "status": corev1.ConditionTrue, "reason": v1.ReadyReasonHolds,
+			"message":            "the pod is the holder",
 			"lastTransitionTime": metav1.NewTime(e.Clock.Now()),
 		}}},
 	})

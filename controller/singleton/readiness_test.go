@@ -1,14 +1,19 @@
 package singleton_test
 
 import (
+	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+	"github.com/statefulsingleton/statefulsingleton/controller/readinessgate"
 )
 
 // withReadiness adds a readiness probe that asks the sidecar.
@@ -29,7 +34,7 @@ func (w *world) gateOf(name string) string {
 	return ""
 }
 
-// The readiness gate of a standby whose probes fail until its release opens before the holder stops.
+// The readiness gate of a pod whose probes fail until its release opens before the kubelet reports anything.
 func TestReadinessGateOpensEarly(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
@@ -39,10 +44,9 @@ func TestReadinessGateOpensEarly(t *testing.T) {
 	w.Expect(w.gateOf("db-1")).To(Equal(v1.ReadyReasonHolds))
 
 	second := w.createPod("db-2", withReadiness)
-	w.report(second, pulling)
+	w.Eventually(func() string { return w.gateOf("db-2") }).Should(Equal(v1.ReadyReasonStandby))
 	w.report(second, held)
-	w.Eventually(func() string { return w.gateOf("db-2") }).Should(Equal(v1.ReadyReasonWarm))
-	w.Expect(hasFinalizer(w.pod("db-2"))).To(BeTrue())
+	w.Eventually(func() bool { return hasFinalizer(w.pod("db-2")) }).Should(BeTrue())
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
 	s := w.eventually("HolderReady")
 	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
@@ -55,6 +59,57 @@ func TestReadinessGateOpensEarly(t *testing.T) {
 	if released := journal.wantOneAtATime(); released != 2 {
 		t.Errorf("%d pods were released, want 2", released)
 	}
+}
+
+// The readiness gate of a standby that was created while no controller ran opens when the controller starts.
+func TestReadinessGateOpensAtTheStart(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	w.createPod("db-1", withReadiness)
+	w.startManager()
+	w.Eventually(func() string { return w.gateOf("db-1") }).Should(Equal(v1.ReadyReasonStandby))
+}
+
+// A pod that is signalled between the read of the pod and the write of its gate keeps the reason of a released pod.
+func TestReadinessGateOfAReleasedPod(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	w.warmPod("db-1", withReadiness)
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	gates := &readinessgate.Reconciler{Client: controllerClient, Clock: w.clock, Live: interceptor.NewClient(controllerClient, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			err := c.Get(ctx, key, o, options...)
+			w.reconcile(r)
+			return err
+		},
+	})}
+	result, err := gates.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("db-1")})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result).NotTo(BeZero(), "the conflict is tried again")
+	wantReleased(w, "db-1", 1)
+	w.Expect(w.gateOf("db-1")).To(Equal(v1.ReadyReasonHolds))
+
+	result, err = gates.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("db-1")})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(result).To(BeZero())
+	w.Expect(w.gateOf("db-1")).To(Equal(v1.ReadyReasonHolds))
+}
+
+// A pod that is removed between the read and the write is no error.
+func TestReadinessGateOfARemovedPod(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	old := w.createPod("db-1", withReadiness)
+	gates := &readinessgate.Reconciler{Client: controllerClient, Clock: w.clock, Live: interceptor.NewClient(controllerClient, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			err := c.Get(ctx, key, o, options...)
+			w.remove(old)
+			return err
+		},
+	})}
+	result, err := gates.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("db-1")})
+	w.Expect(err).NotTo(HaveOccurred(), "the pod is gone")
+	w.Expect(result).To(BeZero())
 }
 
 // If the kubelet runs the probe, it can succeed at any time. The readiness gate stays closed until the release.

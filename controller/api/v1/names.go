@@ -14,15 +14,15 @@ const (
 	// RoleActive is the value of RoleLabel on the holder.
 	RoleActive = "active"
 
-	// ReadyCondition is the readiness gate of a held pod. The controller sets it to True on the holder, and on a warm
-	// standby whose probes fail until its release. The pod is then Ready when its containers are.
+	// ReadyCondition is the readiness gate of a held pod. The controller sets it to True on the holder, and on a new
+	// pod whose probes fail until its release. The pod is then Ready when its containers are.
 	ReadyCondition = "apps.statefulsingleton.com/singleton-ready"
 
 	// ReadyReasonHolds is the reason of ReadyCondition on a pod that was released.
 	ReadyReasonHolds = "Holds"
 
-	// ReadyReasonWarm is the reason of ReadyCondition on a standby.
-	ReadyReasonWarm = "Warm"
+	// ReadyReasonStandby is the reason of ReadyCondition on a pod that was not released.
+	ReadyReasonStandby = "Standby"
 
 	// HandoffFinalizer keeps the object of a holder until there is a proof of termination.
 	// It is also on warm standbys, which may become the holder.

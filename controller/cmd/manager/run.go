@@ -26,6 +26,7 @@ import (
 
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/readinessgate"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
@@ -191,7 +192,8 @@ func run(ctx context.Context, o runOptions) error {
 		Metrics:   singleton.NewMetrics(metrics.Registry, mgr.GetClient()),
 		Injection: policyReconciler,
 	}
-	if err := errors.Join(policyReconciler.SetupWithManager(mgr), reconciler.SetupWithManager(mgr)); err != nil {
+	gates := &readinessgate.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}}
+	if err := errors.Join(policyReconciler.SetupWithManager(mgr), reconciler.SetupWithManager(mgr), gates.SetupWithManager(mgr)); err != nil {
 		return err
 	}
 	if err := mgr.Add(kubeletUsers{client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}); err != nil {
