@@ -9,13 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// patience is the timeout of a request, including the connection.
-const patience = 2 * time.Second
-
 // client reconnects after any error, as a connection pool does.
 type client struct {
 	config *pgx.ConnConfig
 	conn   *pgx.Conn
+	// timeout is the timeout of a request, including the connection.
+	timeout time.Duration
 	// failing is true after a failed request. Only the first of several consecutive errors is printed.
 	failing bool
 }
@@ -24,7 +23,7 @@ type request func(context.Context, *pgx.Conn) error
 
 // do sends one request, and connects first if necessary.
 func (c *client) do(parent context.Context, r request) error {
-	ctx, cancel := context.WithTimeout(parent, patience)
+	ctx, cancel := context.WithTimeout(parent, c.timeout)
 	defer cancel()
 	err := c.connected(ctx, r)
 	if err != nil && !c.failing && parent.Err() == nil {
@@ -71,10 +70,13 @@ func (c *client) prepare(ctx context.Context) (first int64, err error) {
 	return first, err
 }
 
-// insert returns after the row is committed. server is the start time of the server, which identifies the server.
+// insert returns after the row is committed, in a transaction of several requests. server is the start time of the
+// server, which identifies the server.
 func (c *client) insert(ctx context.Context, n int64) (server time.Time, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "insert into written (n) values ($1) returning pg_postmaster_start_time()", n).Scan(&server)
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, "insert into written (n) values ($1) returning pg_postmaster_start_time()", n).Scan(&server)
+		})
 	})
 	return server, err
 }

@@ -4,16 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 )
 
-// record has the acknowledgements that the client received.
+// record has the acknowledgements that the clients received.
 type record struct {
-	// acknowledged has the numbers of the rows, in order.
+	mu sync.Mutex
+	// acknowledged has the numbers of the rows.
 	acknowledged []int64
-	servers      []server
-	last         time.Time
-	longest      time.Duration
+	// failed is the number of transactions without an acknowledgement.
+	failed  int
+	servers []server
+	last    time.Time
+	longest time.Duration
 }
 
 // server is a run of the server, from its first acknowledgement until that of another server.
@@ -27,6 +31,8 @@ type server struct {
 
 // acknowledge records that the server with the start time has committed row n.
 func (r *record) acknowledge(n int64, started, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var pause time.Duration
 	if !r.last.IsZero() {
 		pause = now.Sub(r.last)
@@ -39,10 +45,18 @@ func (r *record) acknowledge(n int64, started, now time.Time) {
 	r.acknowledged = append(r.acknowledged, n)
 }
 
+func (r *record) fail() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed++
+}
+
 // comparison compares the acknowledgements with the table.
 type comparison struct {
 	// Acknowledged is the number of acknowledged rows.
 	Acknowledged int `json:"acknowledged"`
+	// Failed is the number of transactions without an acknowledgement.
+	Failed int `json:"failed"`
 	// Unacknowledged counts rows in the table whose acknowledgement did not reach the client. They are no error.
 	Unacknowledged int `json:"unacknowledged"`
 	// Lost has the numbers of acknowledged rows that are not in the table.
@@ -57,7 +71,7 @@ type comparison struct {
 // compare compares with the numbers in the table, which are in order.
 func (r *record) compare(table []int64) comparison {
 	c := comparison{
-		Acknowledged: len(r.acknowledged), Lost: []int64{}, Returned: []time.Time{},
+		Acknowledged: len(r.acknowledged), Failed: r.failed, Lost: []int64{}, Returned: []time.Time{},
 		LongestPauseMilliseconds: r.longest.Milliseconds(), Servers: r.servers,
 	}
 	for _, n := range r.acknowledged {

@@ -41,6 +41,14 @@ func TestCompare(t *testing.T) {
 				Servers: []server{{Started: one, Rows: 1}, {Started: two, Rows: 2, PauseMilliseconds: 1500}},
 			},
 		},
+		"a transaction fails": {
+			told:  []acknowledged{{1, one, 0}},
+			table: []int64{1},
+			want: comparison{
+				Acknowledged: 1, Failed: 1,
+				Servers: []server{{Started: one, Rows: 1}},
+			},
+		},
 		"some are lost": {
 			told:  []acknowledged{{1, one, 0}, {2, one, 0}, {3, one, 0}},
 			table: []int64{2},
@@ -63,6 +71,9 @@ func TestCompare(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var r record
+			for range tc.want.Failed {
+				r.fail()
+			}
 			for _, a := range tc.told {
 				r.acknowledge(a.n, a.server, time.Unix(3000, 0).Add(a.at))
 			}
