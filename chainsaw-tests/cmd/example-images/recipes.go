@@ -60,6 +60,18 @@ var recipes = []recipe{
 		},
 	},
 	{
+		name:     "pgbouncer",
+		packages: []string{"pgbouncer", "postgresql-client-17", "coreutils", "dash", "sed"},
+		without:  []string{"postgresql-common", "postgresql-client-common", "openssl", "openssl-provider-legacy", "ucf"},
+		links:    map[string]string{"var/run": "../run"},
+		image: image.Spec{
+			Ref:  "registry.example.com/pgbouncer:trixie",
+			Dirs: map[string]fs.FileMode{"/tmp": 0o777 | fs.ModeSticky},
+			Cmd:  []string{"sh"},
+			Env:  []string{"PATH=/usr/lib/postgresql/17/bin:" + systemPath},
+		},
+	},
+	{
 		name:     "python",
 		packages: []string{"python3.13"},
 		without:  []string{"mailcap"},
