@@ -90,24 +90,26 @@ func TestSidecarFollows(t *testing.T) {
 		annotations []string
 		wantFile    string
 		wantEpoch   int64
-		wantProblem bool
-		wantLog     []string
+		// wantRestarted: the pod was released before the sidecar's first read.
+		wantRestarted bool
+		wantProblem   bool
+		wantLog       []string
 	}{
 		"held":                      {annotations: []string{"", ""}, wantLog: []string{held}},
 		"released":                  {annotations: []string{"", first, first}, wantFile: first, wantEpoch: 1, wantLog: []string{held, released + "1"}},
-		"released before the start": {annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
-		"released again":            {annotations: []string{first, second}, wantFile: second, wantEpoch: 2, wantLog: []string{released + "1", released + "2"}},
+		"released before the start": {annotations: []string{first}, wantFile: first, wantEpoch: 1, wantRestarted: true, wantLog: []string{released + "1"}},
+		"released again":            {annotations: []string{first, second}, wantFile: second, wantEpoch: 2, wantRestarted: true, wantLog: []string{released + "1", released + "2"}},
 		"signal removed":            {annotations: []string{first, ""}, wantLog: []string{released + "1", held}},
 		"of another pod":            {annotations: []string{foreign, foreign}, wantProblem: true, wantLog: []string{isForeign, held}},
 		"replaced by a foreign one": {annotations: []string{first, foreign}, wantProblem: true, wantLog: []string{released + "1", isForeign, held}},
 		"malformed":                 {annotations: []string{first, `{"uid":`}, wantProblem: true, wantLog: []string{released + "1", refused("parse signal: unexpected end of JSON input"), held}},
 		"corrected":                 {annotations: []string{"x", first}, wantFile: first, wantEpoch: 1, wantLog: []string{refused("parse signal: invalid character 'x' looking for beginning of value"), held, released + "1"}},
 		"without an epoch":          {annotations: []string{`{"uid":"` + uid + `"}`}, wantProblem: true, wantLog: []string{refused("parse signal: epoch is 0, but must be at least 1"), held}},
-		"in another time zone":      {annotations: []string{elsewhere, elsewhere}, wantFile: elsewhere, wantEpoch: 1, wantLog: []string{released + "1"}},
-		"restarted, released":       {stale: first, annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
+		"in another time zone":      {annotations: []string{elsewhere, elsewhere}, wantFile: elsewhere, wantEpoch: 1, wantRestarted: true, wantLog: []string{released + "1"}},
+		"restarted, released":       {stale: first, annotations: []string{first}, wantFile: first, wantEpoch: 1, wantRestarted: true, wantLog: []string{released + "1"}},
 		"restarted, removed":        {stale: first, annotations: []string{""}, wantLog: []string{held}},
 		"stale, of another pod":     {stale: foreign, annotations: []string{""}, wantLog: []string{held}},
-		"stale, half written":       {stale: `{"uid":`, annotations: []string{first}, wantFile: first, wantEpoch: 1, wantLog: []string{released + "1"}},
+		"stale, half written":       {stale: `{"uid":`, annotations: []string{first}, wantFile: first, wantEpoch: 1, wantRestarted: true, wantLog: []string{released + "1"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +124,7 @@ func TestSidecarFollows(t *testing.T) {
 			if diff := cmp.Diff(tc.wantFile, readFile(t, s.Volume.signalFile())); diff != "" {
 				t.Errorf("signal file (-want +got):\n%s", diff)
 			}
-			want := Status{Released: tc.wantEpoch > 0, Epoch: tc.wantEpoch}
+			want := Status{Released: tc.wantEpoch > 0, Restarted: tc.wantRestarted, Epoch: tc.wantEpoch}
 			if diff := cmp.Diff(want, s.Status(), cmpopts.IgnoreFields(Status{}, "Since", "Problem")); diff != "" {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}

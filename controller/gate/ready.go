@@ -107,15 +107,17 @@ func statusOf(err error) int {
 }
 
 // answer returns nil if the container is ready. Until the container was ready for the first time since the release, it
-// waits for that, for the patience of the probe. Later it checks once, as the kubelet would.
+// waits for that, for the patience of the probe. Later it checks once, as the kubelet would. After a restart of the
+// sidecar, answer also checks only once: the container may have been ready before, and must not fail unnoticed.
 func (r *Readiness) answer(ctx context.Context, container string, p *readiness.Probe, userAgent string) error {
 	waiting, cancel := context.WithTimeout(ctx, p.Patience())
 	defer cancel()
-	released, err := r.awaitRelease(waiting)
+	status, err := r.awaitRelease(waiting)
 	if err != nil {
 		return err
 	}
-	if !r.wasReady(container) {
+	checksOnce := func() bool { return status.Restarted || r.wasReady(container) }
+	if !checksOnce() {
 		// One request polls for all, because each client could otherwise cause hundreds of checks per second.
 		select {
 		case r.polling[container] <- struct{}{}:
@@ -130,28 +132,28 @@ func (r *Readiness) answer(ctx context.Context, container string, p *readiness.P
 			r.setReady(container)
 			return nil
 		}
-		if r.wasReady(container) {
+		if checksOnce() {
 			return err
 		}
 		select {
 		case <-waiting.Done():
 			return err
-		case <-time.After(checkInterval(time.Since(released))):
+		case <-time.After(checkInterval(time.Since(status.Since))):
 		}
 	}
 }
 
-// awaitRelease returns when the sidecar found the pod released. It waits for the release as long as ctx allows.
-func (r *Readiness) awaitRelease(ctx context.Context) (time.Time, error) {
+// awaitRelease returns the state of the sidecar once the pod is released. It waits for the release as long as ctx allows.
+func (r *Readiness) awaitRelease(ctx context.Context) (Status, error) {
 	for {
 		status, changed := r.sidecar.watch()
 		if status.Released {
-			return status.Since, nil
+			return status, nil
 		}
 		r.reset()
 		select {
 		case <-ctx.Done():
-			return time.Time{}, errHeld
+			return Status{}, errHeld
 		case <-changed:
 		}
 	}

@@ -43,7 +43,9 @@ func newProbed(t *testing.T, probe string) probed {
 	r := NewReadiness(s, "127.0.0.1", []string{"POD_IP=127.0.0.1", readiness.EnvPrefix + "app=" + value, readiness.EnvPrefix + "broken=e30="})
 	server := httptest.NewServer(s.handler(r))
 	t.Cleanup(server.Close)
-	return probed{s, t, server, log}
+	p := probed{s, t, server, log}
+	p.hold()
+	return p
 }
 
 func (p probed) release() {
@@ -133,7 +135,6 @@ func httpProbe(t *testing.T, a *application, more string) string {
 func TestReadinessWaitsForTheRelease(t *testing.T) {
 	a := newApplication(t, http.StatusInternalServerError)
 	p := newProbed(t, httpProbe(t, a, ""))
-	p.hold()
 	answer := p.asking()
 	time.Sleep(20 * time.Millisecond) // the request waits
 	if n := a.asked.Load(); n != 0 {
@@ -169,6 +170,20 @@ func TestReadinessChecksOnceLater(t *testing.T) {
 	if got := strings.Count(p.log.String(), "Container is ready"); got != 2 {
 		t.Errorf("%d lines say that the container is ready, want 2:\n%s", got, p.log)
 	}
+}
+
+// A sidecar that starts in a released pod checks once for each request. The application may have failed in the meantime.
+func TestReadinessAfterARestart(t *testing.T) {
+	a := newApplication(t, http.StatusInternalServerError)
+	p := newProbed(t, httpProbe(t, a, ""))
+	p.status, p.sawHeld = Status{}, false
+	p.release()
+	p.want(p.asking(), http.StatusInternalServerError)
+	if n := a.asked.Load(); n != 1 {
+		t.Errorf("the application was asked %d times for one request", n)
+	}
+	a.status.Store(http.StatusOK)
+	p.want(p.asking(), http.StatusOK)
 }
 
 // A pod that is held again is not ready, even if the application is.
@@ -226,7 +241,6 @@ func TestReadinessOfManyClients(t *testing.T) {
 // A request with a body would keep its connection after the client is gone.
 func TestReadinessRefusesABody(t *testing.T) {
 	p := newProbed(t, `{"tcpSocket":{"port":1}}`)
-	p.hold()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.server.URL+"/ready/app", strings.NewReader("body"))
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,9 @@ type Sidecar struct {
 	Program string
 	Log     *slog.Logger
 
+	// sawHeld is true after this sidecar found the pod held. Only follow uses it.
+	sawHeld bool
+
 	mu     sync.Mutex
 	status Status
 	// changed is closed when the pod is held or released. Nil: nobody waits.
@@ -39,6 +42,8 @@ type Status struct {
 	Delivered bool
 	// Released: the held containers may start their main processes.
 	Released bool
+	// Restarted: the pod was already released when this sidecar started.
+	Restarted bool
 	// Epoch is the fencing token of the release; 0 while the pod is held.
 	Epoch int64
 	// Since is when the sidecar found the pod held or released; the zero time before the first read.
@@ -126,6 +131,9 @@ func (s *Sidecar) follow() {
 		s.report(s.Status().Epoch, err)
 		return
 	}
+	if epoch == 0 {
+		s.sawHeld = true
+	}
 	s.report(epoch, refusal)
 }
 
@@ -175,6 +183,7 @@ func (s *Sidecar) report(epoch int64, problem error) {
 	if !s.status.Since.IsZero() && s.status.Epoch == epoch {
 		return
 	}
+	s.status.Restarted = epoch > 0 && !s.sawHeld
 	s.status.Released, s.status.Epoch, s.status.Since = epoch > 0, epoch, time.Now()
 	if s.changed != nil {
 		close(s.changed)
