@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -152,7 +153,7 @@ func startError(command string, err error) error {
 func mainEnvironment(environ []string, epoch int64) []string {
 	env := make([]string, 0, len(environ)+1)
 	for _, entry := range environ {
-		if !strings.HasPrefix(entry, signal.EpochEnv+"=") && !strings.HasPrefix(entry, signal.PodUIDEnv+"=") {
+		if !strings.HasPrefix(entry, signal.EpochEnv+"=") && !strings.HasPrefix(entry, signal.PodUIDEnv+"=") && !strings.HasPrefix(entry, fencing.ContainerEnv+"=") {
 			env = append(env, entry)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	ossignal "os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -37,6 +38,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 3 && os.Args[1] == enterContainer {
 		fmt.Fprintln(os.Stderr, "enter the container:", enter(os.Args[2], os.Args[3:]))
 		os.Exit(255)
+	}
+	if len(os.Args) > 2 && os.Args[1] == superviseCommand {
+		os.Exit(supervise(os.Args[2:]))
 	}
 	os.Exit(runTests(m))
 }
@@ -80,6 +84,8 @@ type container struct {
 	VolumeNoExec    bool
 	// Tools mounts /usr of this machine, which has commands for held containers.
 	Tools bool
+	// Data mounts /data, writable by every user.
+	Data bool
 	// Argv is not in the JSON of the other fields, because arguments can have any bytes.
 	Argv  []string `json:"-"`
 	Env   []string
@@ -130,6 +136,9 @@ func enter(config string, argv []string) error {
 		}
 		err = errors.Join(err, bind(c.Volume, c.Root+signal.Dir, flags))
 	}
+	if c.Data {
+		err = errors.Join(err, bind(c.Root+"/data", c.Root+"/data", 0), syscall.Mount("", c.Root+"/data", "", syscall.MS_BIND|syscall.MS_REMOUNT, ""))
+	}
 	if c.Tools {
 		err = errors.Join(err, bind("/usr", c.Root+"/usr", syscall.MS_RDONLY))
 	}
@@ -148,6 +157,8 @@ func enter(config string, argv []string) error {
 	if err := forbid(c.Forbidden); err != nil {
 		return err
 	}
+	// The tests may run with nohup, but containers do not ignore SIGHUP: a handler gives it its default action in argv.
+	ossignal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	return syscall.Exec(argv[0], argv, c.Env)
 }
 
@@ -180,10 +191,11 @@ func newPod(t *testing.T) *pod {
 	t.Helper()
 	dir := t.TempDir()
 	p := &pod{root: dir + "/root", volume: dir + "/volume", podinfo: dir + "/podinfo"}
-	for _, d := range []string{p.volume, p.podinfo, p.root + signal.Dir, p.root + signal.PodinfoDir, p.root + "/proc", p.root + "/usr", p.root + "/srv/sub"} {
+	for _, d := range []string{p.volume, p.podinfo, p.root + signal.Dir, p.root + signal.PodinfoDir, p.root + "/proc", p.root + "/usr", p.root + "/srv/sub", p.root + "/data"} {
 		must(t, os.MkdirAll(d, 0o755))
 	}
 	must(t, os.Chmod(p.volume, 0o777)) // the mode of an emptyDir
+	must(t, os.Chmod(p.root+"/data", 0o777))
 	for _, name := range []string{"bin", "lib", "lib64"} {
 		if target, err := os.Readlink("/" + name); err == nil {
 			must(t, os.Symlink(target, p.root+"/"+name))
@@ -258,6 +270,12 @@ type process struct {
 // start starts the container, and kills it at the end of the test.
 func start(t *testing.T, c container) *process {
 	t.Helper()
+	return startWith(t, c, func(*exec.Cmd) {})
+}
+
+// startWith is start with a change of the command.
+func startWith(t *testing.T, c container, change func(*exec.Cmd)) *process {
+	t.Helper()
 	config, err := json.Marshal(c)
 	must(t, err)
 	dir := t.TempDir()
@@ -275,6 +293,7 @@ func start(t *testing.T, c container) *process {
 	stderr, err := os.Create(p.stderr)
 	must(t, err)
 	p.Stdout, p.Stderr = stdout, stderr
+	change(p.Cmd)
 	must(t, p.Start())
 	must(t, errors.Join(stdout.Close(), stderr.Close()))
 	t.Cleanup(func() {

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/gate"
 	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -66,8 +67,11 @@ func main() {
 	if err == nil {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "gate:", err)
-	if exit, ok := errors.AsType[gate.ExitError](err); ok {
+	exit, ok := errors.AsType[gate.ExitError](err)
+	if !ok || exit.Err != nil {
+		fmt.Fprintln(os.Stderr, "gate:", err)
+	}
+	if ok {
 		os.Exit(exit.Code)
 	}
 	os.Exit(1)
@@ -91,6 +95,9 @@ func run(args []string) error {
 		uid, err := ownUID()
 		if err != nil {
 			return err
+		}
+		if container := os.Getenv(fencing.ContainerEnv); container != "" {
+			return gate.WrapFenced(signal.Dir, container, rest[1:], newLog())
 		}
 		return gate.Wrap(signal.Dir, uid, rest[1:], newLog())
 	}
@@ -149,7 +156,23 @@ func sidecar() error {
 	log := newLog()
 	s := &gate.Sidecar{Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log}
 	go serve(ctx, s, log)
+	go fence(ctx, s.UID, log)
 	return s.Run(ctx)
+}
+
+// fence tries again after a failure, because held containers do not start without the sidecar.
+func fence(ctx context.Context, uid string, log *slog.Logger) {
+	for ctx.Err() == nil {
+		err := gate.Fence(ctx, signal.Dir, uid, log)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		log.Error("Fencing does not work. The held containers do not start", "error", err, "retryAfter", servePause)
+		select {
+		case <-ctx.Done():
+		case <-time.After(servePause):
+		}
+	}
 }
 
 // serve serves the sidecar's port. It listens again after a failure, because the pod is unready without the port.
