@@ -1,6 +1,18 @@
 // Package fencing is the contract between the policies, the controller and the gate about fencing by a Lease. It imports
 // little, because the gate's binary must be small.
+//
+// A pod may run its main processes until 5/6 of the duration after it sent the last renewal. The pod writes the duration
+// into the Lease with each renewal. Before the controller takes the Lease away, it must have seen no renewal for the
+// duration in the Lease, and not for a duration that somebody has changed since.
 package fencing
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
 
 const (
 	// ContainerEnv is the environment variable with the name of a held container. With it, the gate stays PID 1 of the
@@ -27,7 +39,46 @@ const (
 	// RetireAnnotation is the annotation of a Lease with the UID of the pod that must not start a main process again.
 	// The controller sets it as soon as the pod is terminating.
 	RetireAnnotation = "apps.statefulsingleton.com/retire"
+
+	// MinSeconds and MaxSeconds are the limits of the duration in seconds.
+	MinSeconds, MaxSeconds = 5, 3600
 )
 
 // HolderIdentity is the holderIdentity of a Lease that names the pod.
 func HolderIdentity(pod, uid string) string { return pod + "_" + uid }
+
+// Settings are the settings of the sidecar of a pod with fencing.
+type Settings struct {
+	// Namespace and Lease name the Lease.
+	Namespace, Lease string
+	Duration         time.Duration
+	// Held are the names of the held containers.
+	Held []string
+	// Pod is the name of the pod.
+	Pod string
+}
+
+// Parse returns the settings in the environment, or nil if the pod has no fencing.
+func Parse(getenv func(string) string) (*Settings, error) {
+	lease := getenv(LeaseEnv)
+	if lease == "" {
+		return nil, nil //nolint:nilnil // no fencing is no error
+	}
+	s := &Settings{Pod: getenv(PodNameEnv), Held: strings.Split(getenv(HeldEnv), ",")}
+	s.Namespace, s.Lease, _ = strings.Cut(lease, "/")
+	if s.Namespace == "" || s.Lease == "" {
+		return nil, fmt.Errorf("%s is %q: it must be <namespace>/<name>", LeaseEnv, lease)
+	}
+	seconds, err := strconv.Atoi(getenv(DurationEnv))
+	if err != nil || seconds < MinSeconds || seconds > MaxSeconds {
+		return nil, fmt.Errorf("%s is %q: it must be a number from %d to %d", DurationEnv, getenv(DurationEnv), MinSeconds, MaxSeconds)
+	}
+	s.Duration = time.Duration(seconds) * time.Second
+	if s.Pod == "" {
+		return nil, fmt.Errorf("%s is empty", PodNameEnv)
+	}
+	if slices.Contains(s.Held, "") {
+		return nil, fmt.Errorf("%s is %q: it must have names of containers, separated by commas", HeldEnv, getenv(HeldEnv))
+	}
+	return s, nil
+}

@@ -2,7 +2,6 @@ package gate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,61 +19,79 @@ import (
 const (
 	// connectPause is the time between two attempts to connect to the sidecar.
 	connectPause = 100 * time.Millisecond
-	// killPause is the time between two attempts to kill every process of the container.
-	killPause = 10 * time.Millisecond
+	// killPatience is how long processes may take to end after SIGKILL. Then the gate exits, and the kernel ends the
+	// container, also processes that the gate may not kill.
+	killPatience = 100 * time.Millisecond
 )
 
+// errLate is the error for a main process whose time to stop came before its start.
+var errLate = errors.New("the Lease was not renewed in time")
+
 // WrapFenced is Wrap for a pod with fencing by a Lease. The gate stays PID 1 of the container. It starts the main process
-// when the sidecar lets it, and ends every process of the container before the Lease can expire.
+// when the sidecar lets it, asks it to stop at the end of its term, and then kills every process of the container.
+// A frozen gate cannot kill anything.
 func WrapFenced(v Volume, container string, argv []string, log *slog.Logger) error {
+	if os.Getpid() != 1 {
+		return ExitError{exitNotExecutable, errNotPID1}
+	}
+	// The main process must not control the gate, for example by ptrace, or take its connection to the sidecar.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("protect the gate from the main process: %w", err)
+	}
+	clock, err := newAlarm()
+	if err != nil {
+		return fmt.Errorf("create the timer that ends the main process: %w", err)
+	}
 	received := make(chan os.Signal, 64)
 	ossignal.Notify(received, forwardedSignals()...)
-	terms := make(chan Term, 1)
-	s := &sidecarConnection{socket: v.fenceSocket(), container: container, log: log, terms: terms}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	s := &sidecarConnection{socket: v.fenceSocket(), container: container, log: log, terms: make(chan Term, 1)}
 	go s.keep(ctx)
-
-	term, err := awaitTerm(terms, received, argv[0], log)
-	if err != nil {
-		return err
-	}
-	orders := make(chan os.Signal)
-	go enforce(ctx, term, terms, received, orders, log)
-	s.started()
-	code, err := superviseCommand(argv, term, orders)
-	reportErr := err
+	code, err := runFenced(ctx, s, clock, argv, received, log)
 	if !errors.Is(err, ErrProcessesLeft) {
-		reportErr = s.reportEnd()
+		err = errors.Join(err, s.reportEnd())
 	}
-	if reportErr != nil {
-		log.Warn("The end of the container is not reported to the sidecar. The next pod waits for the report of the kubelet", "error", reportErr)
-	}
-	if err != nil && !errors.Is(err, ErrProcessesLeft) {
-		return err
-	}
-	return ExitError{Code: code}
+	return ExitError{code, err}
 }
 
-// superviseCommand looks up the command as Wrap does, and supervises it.
-func superviseCommand(argv []string, term Term, orders <-chan os.Signal) (code int, err error) {
+// runFenced waits until the sidecar lets the main process start, and supervises the main process.
+func runFenced(ctx context.Context, s *sidecarConnection, clock *alarm, argv []string, received <-chan os.Signal, log *slog.Logger) (code int, err error) {
+	log.Info("Held: the main process starts when this pod holds the Lease")
+	if _, err := lookUp(argv[0]); err != nil {
+		log.Warn("The command of the main process cannot be started yet. The gate tries again after the release", "error", err)
+	}
+	term, err := awaitTerm(s.terms, received)
+	if err != nil {
+		return exitCodeOf(err), err
+	}
 	path, err := lookUp(argv[0])
 	if err != nil {
-		return 0, err
+		return exitCodeOf(err), err
 	}
-	code, err = Supervise(path, argv, mainEnvironment(os.Environ(), term.Epoch), orders)
+	orders := make(chan os.Signal)
+	go enforce(ctx, clock, term, s.terms, received, orders, log)
+	s.started()
+	env := mainEnvironment(os.Environ(), term.Epoch)
+	// Nothing that can block comes between this check and the start.
+	if bootTime() >= term.Stop {
+		return exitNotExecutable, errLate
+	}
+	code, err = Supervise(path, argv, env, orders, log)
 	if err != nil && !errors.Is(err, ErrProcessesLeft) {
 		err = startError(argv[0], err)
+		code = exitCodeOf(err)
 	}
 	return code, err
 }
 
+func exitCodeOf(err error) int {
+	exit, _ := errors.AsType[ExitError](err)
+	return exit.Code
+}
+
 // awaitTerm waits until the sidecar lets the main process start.
-func awaitTerm(terms <-chan Term, received <-chan os.Signal, command string, log *slog.Logger) (Term, error) {
-	log.Info("Held: the main process starts when this pod holds the Lease")
-	if _, err := lookUp(command); err != nil {
-		log.Warn("The command of the main process cannot be started yet. The gate tries again after the release", "error", err)
-	}
+func awaitTerm(terms <-chan Term, received <-chan os.Signal) (Term, error) {
 	for {
 		select {
 		case s := <-received:
@@ -89,62 +106,76 @@ func awaitTerm(terms <-chan Term, received <-chan os.Signal, command string, log
 	}
 }
 
-// enforce forwards the received signals to the supervisor, and sends SIGTERM and SIGKILL at the end of the last term.
-func enforce(ctx context.Context, term Term, terms <-chan Term, received <-chan os.Signal, orders chan<- os.Signal, log *slog.Logger) {
-	alarm := newAlarm()
+// enforce forwards the received signals to the supervisor. At the end of the last term it sends SIGTERM. Later it kills
+// every process of the container, and exits.
+func enforce(ctx context.Context, clock *alarm, term Term, terms <-chan Term, received <-chan os.Signal, orders chan<- os.Signal, log *slog.Logger) {
 	stopping := false
-	for {
-		next := term.Stop
-		if stopping {
-			next = term.Kill
-		}
-		alarm.set(next)
-		var order os.Signal
-		select {
-		case <-ctx.Done():
-			return
-		case order = <-received:
-		case renewed := <-terms:
-			term, stopping = renewed, stopping && bootTime() >= renewed.Stop
-		case <-alarm.rings:
-			switch now := bootTime(); {
-			case now >= term.Kill:
-				order = syscall.SIGKILL
-				log.Error("The Lease was not renewed in time: every process of the container is killed")
-				term.Kill = now + killPause
-			case now >= term.Stop && !stopping:
-				order, stopping = syscall.SIGTERM, true
-				log.Warn("The Lease was not renewed in time: the main process must stop")
-			}
-		}
-		if order != nil {
+	order := func(s os.Signal) {
+		for bootTime() < term.Kill {
 			select {
-			case orders <- order:
+			case orders <- s:
+				return
+			case <-clock.until(term.Kill):
 			case <-ctx.Done():
 				return
 			}
 		}
 	}
+	for {
+		next := term.Stop
+		if stopping {
+			next = term.Kill
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-received:
+			order(s)
+		case renewed := <-terms:
+			term, stopping = renewal(term, renewed), false
+		case <-clock.until(next):
+			if bootTime() >= term.Kill {
+				log.Error("The pod does not hold the Lease: killing every process of the container")
+				_ = killOthers()
+				time.Sleep(killPatience)
+				os.Exit(exitSignalled + int(syscall.SIGKILL))
+			}
+			if !stopping && bootTime() >= term.Stop {
+				stopping = true
+				log.Warn("The Lease was not renewed in time: the main process must stop")
+				order(syscall.SIGTERM)
+			}
+		}
+	}
+}
+
+// renewal returns the term after a message of the sidecar. A main process has the epoch of its start. A term with another
+// epoch is not for that process.
+func renewal(term, renewed Term) Term {
+	if renewed.Epoch != term.Epoch {
+		return Term{Epoch: term.Epoch}
+	}
+	return renewed
 }
 
 // alarm rings at a time of CLOCK_BOOTTIME. Go's timers stand still while the machine is suspended.
 type alarm struct {
-	timer *os.File
 	fd    int
 	rings chan struct{}
 }
 
-func newAlarm() *alarm {
-	fd, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+func newAlarm() (*alarm, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_CLOEXEC)
 	if err != nil {
-		panic(fmt.Sprintf("create a timer: %v", err)) // without it, nothing would end the main process
+		return nil, err
 	}
-	a := &alarm{timer: os.NewFile(uintptr(fd), "timer"), fd: fd, rings: make(chan struct{}, 1)}
+	a := &alarm{fd: fd, rings: make(chan struct{}, 1)}
 	go func() {
 		expirations := make([]byte, 8)
 		for {
-			if _, err := a.timer.Read(expirations); err != nil {
-				return
+			// A blocking read in a thread of its own: the poller of Go's runtime can run out of watches.
+			if _, err := unix.Read(fd, expirations); err != nil && !errors.Is(err, unix.EINTR) {
+				panic(fmt.Sprintf("read the timer that ends the main process: %v", err))
 			}
 			select {
 			case a.rings <- struct{}{}:
@@ -152,15 +183,16 @@ func newAlarm() *alarm {
 			}
 		}
 	}()
-	return a
+	return a, nil
 }
 
-// set replaces the time at which the alarm rings. A time in the past rings at once.
-func (a *alarm) set(at time.Duration) {
+// until returns a channel that receives at the time, or soon if that is in the past. It can also receive earlier.
+func (a *alarm) until(at time.Duration) <-chan struct{} {
 	at = max(at, 1) // zero would stop the timer
 	if err := unix.TimerfdSettime(a.fd, unix.TFD_TIMER_ABSTIME, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(at))}, nil); err != nil {
-		panic(fmt.Sprintf("set a timer: %v", err))
+		panic(fmt.Sprintf("set the timer that ends the main process: %v", err))
 	}
+	return a.rings
 }
 
 // sidecarConnection is the connection of a gate to the sidecar.
@@ -170,17 +202,26 @@ type sidecarConnection struct {
 	// terms has the last term that the gate has not read.
 	terms chan Term
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// conn is nil before the first connection.
 	conn net.Conn
-	// runs is true after the start of the main process, until its end.
+	// runs is true once the main process may have been started.
 	runs bool
 }
 
 // keep connects to the sidecar, again after each failure, until ctx ends.
 func (s *sidecarConnection) keep(ctx context.Context) {
+	last := ""
 	for ctx.Err() == nil {
+		began := time.Now()
 		err := s.follow(ctx)
-		s.log.Debug("The connection to the sidecar ended", "error", err)
+		if time.Since(began) > time.Second {
+			last = "" // it was connected
+		}
+		if text := err.Error(); text != last && ctx.Err() == nil {
+			s.log.Warn("Not connected to container status-sidecar. Without it, the main process does not start, or stops at the end of its term", "error", err)
+			last = text
+		}
 		time.Sleep(connectPause)
 	}
 }
@@ -221,20 +262,15 @@ func (s *sidecarConnection) started() {
 	s.runs = true
 }
 
-// reportEnd reports that every process of the container has ended. The kernel delivers the report after the gate has
-// exited.
+// reportEnd reports that no process of the container runs, and that this gate starts none.
 func (s *sidecarConnection) reportEnd() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return send(s.conn, fromGate{Ended: true})
-}
-
-// send sends a message as one packet.
-func send(conn net.Conn, message any) error {
-	data, err := json.Marshal(message)
-	if err != nil {
-		return err
+	if s.conn == nil {
+		return nil // no sidecar knows this gate
 	}
-	_, err = conn.Write(data)
-	return err
+	if err := send(s.conn, fromGate{Ended: true}); err != nil {
+		return fmt.Errorf("report the end of the container to the sidecar: %w. The next pod waits for the report of the kubelet", err)
+	}
+	return nil
 }

@@ -11,23 +11,23 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 )
 
 const (
-	// renewals is how many times the sidecar renews the Lease in one duration.
-	renewals = 5
-	// retryPause is the time between two attempts to read or renew the Lease.
-	retryPause = 500 * time.Millisecond
-	// sendTimeout is the timeout of a message to a gate.
+	// helloTimeout is the timeout of the first message of a gate.
+	helloTimeout = 2 * time.Second
+	// sendTimeout is the timeout of a message between gate and sidecar.
 	sendTimeout = 100 * time.Millisecond
+	// maxGates is the maximum number of concurrent connections to the socket.
+	maxGates = 64
 	// maxMessage is the maximum length of a message between gate and sidecar.
 	maxMessage = 1 << 10
 )
@@ -53,9 +53,9 @@ type fromSidecar struct {
 type fencer struct {
 	volume Volume
 	lease  *leaseClient
-	// identity is the holder identity of the pod: name and UID.
-	identity, uid string
-	log           *slog.Logger
+	// identity is the holder identity of the pod.
+	identity string
+	log      *slog.Logger
 
 	mu    sync.Mutex
 	fence *fence
@@ -73,58 +73,54 @@ type gateConnection struct {
 	runs bool
 }
 
-// Fence renews and releases the Lease in the environment, and tells the gates of the held containers when main processes
-// may start and must stop. It returns when ctx ends, or at once if the environment names no Lease.
-func Fence(ctx context.Context, v Volume, uid string, log *slog.Logger) error {
-	namespace, name, ok := strings.Cut(os.Getenv(fencing.LeaseEnv), "/")
-	if !ok {
-		return nil
-	}
-	seconds, err := strconv.Atoi(os.Getenv(fencing.DurationEnv))
+// Fence renews and releases the Lease, and tells the gates of the held containers when main processes may start and must
+// stop. It returns nil when ctx ends. After an error the sidecar must exit: two fencers in one process could contradict
+// each other. Gates then keep to the last term.
+func Fence(ctx context.Context, v Volume, uid string, settings *fencing.Settings, log *slog.Logger) error {
+	client, err := newLeaseClient(settings, fencing.CredentialsDir)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", fencing.DurationEnv, err)
-	}
-	client, err := newLeaseClient(namespace, name, fencing.CredentialsDir)
-	if err != nil {
-		return fmt.Errorf("set up the client for Lease %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("set up the client for Lease %s/%s: %w", settings.Namespace, settings.Lease, err)
 	}
 	f := &fencer{
-		volume: v, lease: client, identity: fencing.HolderIdentity(os.Getenv(fencing.PodNameEnv), uid), uid: uid, log: log,
-		fence: newFence(strings.Split(os.Getenv(fencing.HeldEnv), ","), time.Duration(seconds)*time.Second),
+		volume: v, lease: client, identity: fencing.HolderIdentity(settings.Pod, uid), log: log,
+		fence: newFence(uid, settings.Held, settings.Duration),
 		gates: map[string]*gateConnection{}, changed: make(chan struct{}, 1),
 	}
 	if err := f.load(); err != nil {
-		return err
+		return fmt.Errorf("read the state of the held containers: %w. Delete the pod", err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer f.disconnect()
+	listener, err := f.listen(ctx)
+	if err != nil {
+		return fmt.Errorf("listen for the gates of the held containers: %w", err)
+	}
+	defer func() { _ = listener.Close() }()
+	failed := make(chan error, 1)
+	go func() { failed <- f.accept(listener) }()
+	go f.watch(ctx)
 	go f.follow(ctx)
-	return f.listen(ctx)
-}
-
-// disconnect closes the connections of the gates, which then connect to the next fencer.
-func (f *fencer) disconnect() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, gate := range f.gates {
-		_ = gate.conn.Close()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("accept the connection of a gate: %w", err)
+	case <-ctx.Done():
+		f.finish()
+		return nil
 	}
 }
 
-// load reads the state that an earlier sidecar of the pod has stored.
+// load reads the state that an earlier sidecar has stored.
 func (f *fencer) load() error {
-	stored, err := os.ReadFile(f.volume.fenceFile())
+	data, err := os.ReadFile(f.volume.fenceFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	stored := &fence{}
 	if err == nil {
-		err = json.Unmarshal(stored, f.fence)
+		err = json.Unmarshal(data, stored)
 	}
 	if err != nil {
-		return fmt.Errorf("read the state of the held containers: %w. Delete the pod", err)
+		return err
 	}
-	return nil
+	return f.fence.restore(stored)
 }
 
 func (v Volume) fenceFile() string   { return filepath.Join(string(v), "fence.json") }
@@ -139,20 +135,22 @@ func bootTime() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// listen accepts the connections of gates until ctx ends.
-func (f *fencer) listen(ctx context.Context) error {
+func (f *fencer) listen(ctx context.Context) (net.Listener, error) {
 	if err := os.Remove(f.volume.fenceSocket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return nil, err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unixpacket", f.volume.fenceSocket())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	context.AfterFunc(ctx, func() { _ = listener.Close() })
 	// Held containers run as any user.
 	if err := os.Chmod(f.volume.fenceSocket(), 0o666); err != nil {
-		return err
+		return nil, errors.Join(err, listener.Close())
 	}
+	return netutil.LimitListener(listener, maxGates), nil
+}
+
+func (f *fencer) accept(listener net.Listener) error {
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
@@ -165,7 +163,7 @@ func (f *fencer) listen(ctx context.Context) error {
 // serve handles the messages of one gate.
 func (f *fencer) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetReadDeadline(time.Now().Add(requestTimeout))
+	_ = conn.SetReadDeadline(time.Now().Add(helloTimeout))
 	hello, err := receive[fromGate](conn)
 	if err != nil || !f.connect(hello, conn) {
 		return
@@ -173,22 +171,36 @@ func (f *fencer) serve(conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Time{})
 	for {
 		m, err := receive[fromGate](conn)
-		f.mu.Lock()
+		if errors.Is(err, syscall.ECONNRESET) {
+			// The gate exited before it read a term. Its report is still in the queue.
+			m, err = receive[fromGate](conn)
+		}
 		if err != nil {
-			f.fence.disconnect(hello.Container)
-			delete(f.gates, hello.Container)
-			f.mu.Unlock()
+			f.leave(hello.Container)
 			return
 		}
 		if m.Ended {
-			f.fence.end(hello.Container)
-			f.gates[hello.Container].runs = false
-			f.log.Info("The processes of the container have ended", "container", hello.Container)
-			f.store()
-			f.wake()
+			f.end(hello.Container)
 		}
-		f.mu.Unlock()
 	}
+}
+
+func (f *fencer) leave(container string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fence.disconnect(container)
+	delete(f.gates, container)
+	f.wake()
+}
+
+func (f *fencer) end(container string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fence.end(container)
+	f.gates[container].runs = false
+	f.log.Info("The processes of the container have ended", "container", container)
+	f.store()
+	f.wake()
 }
 
 // receive returns the next message of a connection.
@@ -201,12 +213,22 @@ func receive[M any](conn net.Conn) (m M, err error) {
 	return m, json.Unmarshal(buffer[:n], &m)
 }
 
+// send sends a message as one packet. A receiver that does not read must not delay the sender.
+func send(conn net.Conn, message any) error {
+	data, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(sendTimeout))
+	_, err = conn.Write(data)
+	return err
+}
+
 func (f *fencer) connect(hello fromGate, conn net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.fence.connect(hello.Container) {
-		f.log.Warn("A connection is refused: the container is not held, or its gate is connected already", "container", hello.Container)
-		return false
+	if !f.fence.connect(hello.Container, hello.Runs) {
+		return false // the gate logs that it is not connected
 	}
 	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs}
 	f.tell()
@@ -215,12 +237,12 @@ func (f *fencer) connect(hello fromGate, conn net.Conn) bool {
 
 // tell tells each gate what its main process may do. f.mu is locked.
 func (f *fencer) tell() {
+	if f.fence.term == (Term{}) && (f.current == nil || f.names(f.current)) {
+		return // a sidecar that has not renewed the Lease yet must not end main processes that an earlier sidecar started
+	}
 	var starts []*gateConnection
 	for container, gate := range f.gates {
-		if gate.runs {
-			continue
-		}
-		if _, ok := f.fence.start(container, bootTime()); ok {
+		if !gate.runs && f.fence.start(container, bootTime()) {
 			starts = append(starts, gate)
 		}
 	}
@@ -234,8 +256,6 @@ func (f *fencer) tell() {
 		if !gate.runs {
 			continue
 		}
-		// A gate that does not read must not delay the others.
-		_ = gate.conn.SetWriteDeadline(time.Now().Add(sendTimeout))
 		if err := send(gate.conn, fromSidecar{Term: f.fence.term}); err != nil {
 			f.log.Warn("Cannot reach the gate of a container", "container", container, "error", err)
 		}
@@ -249,7 +269,7 @@ func (f *fencer) store() bool {
 		err = writeWhole(f.volume.fenceFile(), 0o600, bytes.NewReader(data))
 	}
 	if err != nil {
-		f.log.Error("Cannot store the state of the held containers, so none of them starts", "error", err)
+		f.log.Error("Cannot store the state of the held containers", "error", err)
 	}
 	return err == nil
 }
@@ -260,119 +280,4 @@ func (f *fencer) wake() {
 	case f.changed <- struct{}{}:
 	default:
 	}
-}
-
-// follow renews and releases the Lease until ctx ends.
-func (f *fencer) follow(ctx context.Context) {
-	go f.watch(ctx)
-	ticker := time.NewTicker(f.fence.duration / renewals)
-	defer ticker.Stop()
-	for {
-		if err := f.update(ctx); err != nil && ctx.Err() == nil {
-			f.log.Warn("Cannot update the Lease", "lease", f.lease.name, "error", err)
-			time.AfterFunc(retryPause, f.wake)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		case <-f.changed:
-		}
-	}
-}
-
-// watch keeps the Lease current until ctx ends.
-func (f *fencer) watch(ctx context.Context) {
-	for ctx.Err() == nil {
-		l, err := f.lease.get(ctx)
-		if err == nil {
-			f.see(l)
-			err = f.lease.watch(ctx, l, f.see)
-		}
-		f.log.Debug("The watch of the Lease ended", "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryPause):
-		}
-	}
-}
-
-// see records a state of the Lease. It ignores a late event about an older state.
-func (f *fencer) see(l *lease) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.current != nil && l.version() < f.current.version() {
-		return
-	}
-	news := f.current == nil || f.names(f.current) != f.names(l)
-	f.current = l
-	if !f.names(l) {
-		f.fence.lose()
-		f.tell()
-	}
-	if f.retire() || news {
-		f.wake()
-	}
-}
-
-// retire returns true if it retires the pod because the Lease says so. It tries again at the next renewal if the state
-// cannot be stored. f.mu is locked.
-func (f *fencer) retire() bool {
-	if f.fence.Retired || f.current.Metadata.Annotations[fencing.RetireAnnotation] != f.uid {
-		return false
-	}
-	f.fence.Retired = true
-	f.fence.Retired = f.store()
-	return f.fence.Retired
-}
-
-// names returns true if the pod holds the Lease.
-func (f *fencer) names(l *lease) bool { return l.Spec.HolderIdentity == f.identity }
-
-// update renews the Lease if it names the pod, or releases it if no main process runs and none will.
-func (f *fencer) update(ctx context.Context) error {
-	f.mu.Lock()
-	current, release := f.current, f.fence.mayRelease()
-	f.mu.Unlock()
-	if current == nil || !f.names(current) {
-		return nil
-	}
-	sent := bootTime()
-	write := f.lease.renew
-	if release {
-		write = f.lease.release
-	}
-	next, err := write(ctx, current)
-	if err != nil {
-		return errors.Join(err, f.readAgain(ctx, current))
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.current = next
-	if release {
-		f.fence.lose()
-		f.log.Info("Released the Lease: no main process of this pod runs, and none will start", "lease", f.lease.name)
-		return nil
-	}
-	f.fence.renew(next.Spec.LeaseTransitions, sent)
-	f.tell()
-	if f.retire() {
-		f.wake()
-	}
-	return nil
-}
-
-// readAgain replaces a state of the Lease whose update failed.
-func (f *fencer) readAgain(ctx context.Context, failed *lease) error {
-	l, err := f.lease.get(ctx)
-	if err != nil {
-		return err
-	}
-	f.mu.Lock()
-	if f.current == failed {
-		f.current = nil // the version can be lower, for example after a restore of etcd
-	}
-	f.mu.Unlock()
-	f.see(l)
-	return nil
 }

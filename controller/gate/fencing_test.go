@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -9,30 +10,85 @@ import (
 const fenceDuration = 15 * time.Second
 
 func TestTerm(t *testing.T) {
-	f := newFence([]string{"app"}, fenceDuration)
-	f.connect("app")
-	if _, ok := f.start("app", 0); ok {
+	f := newFence(uid, []string{"app"}, fenceDuration)
+	f.connect("app", false)
+	if f.start("app", 0) {
 		t.Error("a main process starts before the first renewal")
 	}
 	f.renew(7, time.Minute)
 	if want := (Term{Epoch: 7, Stop: time.Minute + 10*time.Second, Kill: time.Minute + 12500*time.Millisecond}); f.term != want {
 		t.Errorf("term %+v, want %+v", f.term, want)
 	}
-	if _, ok := f.start("app", time.Minute+10*time.Second); ok {
+	if f.start("app", time.Minute+10*time.Second) {
 		t.Error("a main process starts when it would have to stop")
 	}
-	if term, ok := f.start("app", time.Minute+9*time.Second); !ok || term.Epoch != 7 {
-		t.Errorf("start: %+v, %t", term, ok)
+	if !f.start("app", time.Minute+9*time.Second) {
+		t.Error("a main process does not start during the term")
+	}
+}
+
+func TestRestore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stored      fence
+		wantRetired bool
+		wantErr     bool
+	}{
+		"of this pod":              {fence{UID: uid, Retired: true, Containers: map[string]*fenced{"app": {State: ended}}}, true, false},
+		"of another pod":           {fence{UID: "another", Retired: true, Containers: map[string]*fenced{"app": {State: ended}}}, false, false},
+		"without a held container": {fence{UID: uid, Containers: map[string]*fenced{"web": {}, "app": nil}}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFence(uid, []string{"app"}, fenceDuration)
+			err := f.restore(&tc.stored)
+			if (err != nil) != tc.wantErr || f.Retired != tc.wantRetired || f.mayRelease() != tc.wantRetired {
+				t.Errorf("error %v, state %+v", err, f)
+			}
+		})
+	}
+}
+
+// A state that this version does not know keeps the Lease.
+func TestReleaseOfAnotherVersion(t *testing.T) {
+	f := newFence(uid, []string{"app"}, fenceDuration)
+	f.Retired, f.Containers["app"].State = true, "Paused"
+	if f.mayRelease() {
+		t.Error("the pod releases the Lease")
+	}
+}
+
+// A main process runs with the epoch of its start. Only terms with that epoch continue it.
+func TestRenewal(t *testing.T) {
+	term, later := Term{Epoch: 7, Stop: 10, Kill: 12}, Term{Epoch: 7, Stop: 20, Kill: 22}
+	if got := renewal(term, later); got != later {
+		t.Errorf("the same epoch: %+v", got)
+	}
+	for name, other := range map[string]Term{"another epoch": {Epoch: 8, Stop: 20, Kill: 22}, "no term": {}} {
+		if got := renewal(term, other); got.Stop != 0 || got.Kill != 0 {
+			t.Errorf("%s: %+v, want the end", name, got)
+		}
+	}
+}
+
+// A term that arrives late starts nothing.
+func TestAwaitTerm(t *testing.T) {
+	terms, now := make(chan Term, 2), bootTime()
+	valid := Term{Epoch: 8, Stop: now + time.Hour, Kill: now + 2*time.Hour}
+	terms <- Term{Epoch: 7, Stop: now - 1, Kill: now + time.Hour}
+	terms <- valid
+	if got, err := awaitTerm(terms, nil); err != nil || got != valid {
+		t.Errorf("term %+v, error %v", got, err)
 	}
 }
 
 // fenceWorld is a pod: its sidecar, and what really happens in its containers.
 type fenceWorld struct {
 	retired bool
-	// states are those of the sidecar, by container.
-	states [2]runState
+	// states are those of the sidecar, by container. stored are the states that outlive the sidecar.
+	states, stored [2]runState
 	// speakers are the connections to the sidecar: none, the gate, or a main process that pretends to be the gate.
 	speakers [2]speaker
+	// over is true after a connected gate reported the end.
+	over [2]bool
 	// gates and runs are true while the gate and the main process of the container run.
 	gates, runs [2]bool
 	// allowed is true if the gate was told to start the main process, and has not done it yet.
@@ -51,86 +107,118 @@ var fencedNames = []string{"app", "web"}
 
 // fence returns the sidecar of the world, with a Lease.
 func (w *fenceWorld) fence() *fence {
-	f := newFence(fencedNames, fenceDuration)
+	f := newFence(uid, fencedNames, fenceDuration)
 	f.Retired = w.retired
 	for i, name := range fencedNames {
-		*f.Containers[name] = fenced{State: w.states[i], connected: w.speakers[i] != nobody}
+		*f.Containers[name] = fenced{State: w.states[i], connected: w.speakers[i] != nobody, over: w.over[i]}
 	}
 	f.renew(1, 0)
 	return f
 }
 
-func (w *fenceWorld) store(f *fence) {
+func (w *fenceWorld) keep(f *fence) {
 	w.retired = f.Retired
 	for i, name := range fencedNames {
-		w.states[i] = f.Containers[name].State
+		w.states[i], w.over[i] = f.Containers[name].State, f.Containers[name].over
 	}
 }
+
+// fenceAction is an action in the world: what it changes in the sidecar and outside of it.
+type fenceAction func(action string, change func(n *fenceWorld, f *fence))
 
 // successors calls then with the worlds that one action leads to.
-func (w fenceWorld) successors(then func(action string, next fenceWorld)) {
+func (w *fenceWorld) successors(then func(action string, next fenceWorld)) {
 	with := func(action string, change func(n *fenceWorld, f *fence)) {
-		n := w
+		n := *w
 		f := n.fence()
 		change(&n, f)
-		n.store(f)
+		n.keep(f)
 		then(action, n)
 	}
+	// The state is stored before a main process starts. Other changes can be lost.
 	with("the pod retires", func(_ *fenceWorld, f *fence) { f.Retired = true })
-	with("the sidecar restarts", func(n *fenceWorld, _ *fence) { n.speakers = [2]speaker{} })
-	for i, name := range fencedNames {
-		connect := func(who speaker) func(n *fenceWorld, f *fence) {
-			return func(n *fenceWorld, f *fence) {
-				if f.connect(name) {
-					n.speakers[i] = who
-				}
-			}
+	with("the state is stored", func(n *fenceWorld, _ *fence) { n.stored = n.states })
+	with("the sidecar restarts", func(n *fenceWorld, f *fence) {
+		n.speakers = [2]speaker{}
+		for i, name := range fencedNames {
+			*f.Containers[name] = fenced{State: n.stored[i]}
 		}
-		if !w.gates[i] {
-			with(name+": the kubelet starts the gate", func(n *fenceWorld, _ *fence) { n.gates[i] = true })
-		} else {
-			if w.speakers[i] == nobody {
-				with(name+": the gate connects", connect(theGate))
-			}
-			with(name+": the container is killed", func(n *fenceWorld, f *fence) {
-				n.gates[i], n.runs[i], n.allowed[i] = false, false, false
-				if n.speakers[i] == theGate {
-					n.speakers[i] = nobody
-					f.disconnect(name)
-				}
-			})
-		}
-		if w.speakers[i] == theGate && !w.runs[i] {
-			with(name+": the sidecar lets the gate start", func(n *fenceWorld, f *fence) {
-				_, ok := f.start(name, 0)
-				n.allowed[i] = n.allowed[i] || ok
-			})
-		}
-		if w.allowed[i] {
-			with(name+": the gate starts the main process", func(n *fenceWorld, _ *fence) { n.allowed[i], n.runs[i] = false, true })
-		}
-		if w.runs[i] && w.speakers[i] == theGate {
-			with(name+": the main process ends, the gate reports it and exits", func(n *fenceWorld, f *fence) {
-				f.end(name)
-				f.disconnect(name)
-				n.gates[i], n.runs[i], n.speakers[i] = false, false, nobody
-			})
-		}
+	})
+	for i := range fencedNames {
+		w.ofGate(i, with)
 		if w.runs[0] || w.runs[1] {
-			if w.speakers[i] == nobody {
-				with(name+": a main process pretends to be the gate", connect(liar))
-			}
-			if w.speakers[i] == liar {
-				with(name+": a main process asks to start", func(_ *fenceWorld, f *fence) { f.start(name, 0) })
-				with(name+": a main process reports the end", func(_ *fenceWorld, f *fence) { f.end(name) })
-				with(name+": a main process disconnects", func(n *fenceWorld, f *fence) { n.speakers[i] = nobody; f.disconnect(name) })
-			}
+			w.ofLiar(i, with)
 		}
 	}
 }
 
-// In every order of restarts, kills and forged reports, a pod is released only if no main process of it runs or can
-// start.
+// ofGate has the actions of the kubelet and of the gate of a container.
+func (w *fenceWorld) ofGate(i int, with fenceAction) {
+	name := fencedNames[i]
+	if !w.gates[i] {
+		with(name+": the kubelet starts the gate", func(n *fenceWorld, _ *fence) { n.gates[i] = true })
+		return
+	}
+	end := func(n *fenceWorld, f *fence) {
+		n.gates[i], n.runs[i], n.allowed[i] = false, false, false
+		if n.speakers[i] == theGate {
+			n.speakers[i] = nobody
+			f.disconnect(name)
+		}
+	}
+	with(name+": the container is killed", end)
+	if w.speakers[i] == nobody {
+		with(name+": the gate connects", func(n *fenceWorld, f *fence) {
+			f.connect(name, n.runs[i])
+			n.speakers[i] = theGate
+		})
+	}
+	if w.speakers[i] == theGate && !w.runs[i] {
+		with(name+": the sidecar lets the gate start", func(n *fenceWorld, f *fence) {
+			if f.start(name, 0) {
+				n.allowed[i] = true
+				for j, other := range fencedNames {
+					n.stored[j] = f.Containers[other].State
+				}
+			}
+		})
+	}
+	if w.allowed[i] {
+		with(name+": the gate starts the main process", func(n *fenceWorld, _ *fence) { n.allowed[i], n.runs[i] = false, true })
+	}
+	if w.runs[i] && w.speakers[i] == theGate {
+		with(name+": the main process ends, and the gate reports it", func(n *fenceWorld, f *fence) {
+			f.end(name)
+			n.runs[i], n.allowed[i] = false, false
+		})
+	}
+}
+
+// ofLiar has the actions of a main process that pretends to be the gate of a container.
+func (w *fenceWorld) ofLiar(i int, with fenceAction) {
+	name := fencedNames[i]
+	switch w.speakers[i] {
+	case nobody:
+		for _, runs := range []bool{false, true} {
+			with(fmt.Sprintf("%s: a main process pretends to be the gate, runs %t", name, runs), func(n *fenceWorld, f *fence) {
+				f.connect(name, runs)
+				n.speakers[i] = liar
+			})
+		}
+	case liar:
+		with(name+": a main process asks to start", func(n *fenceWorld, f *fence) {
+			if f.start(name, 0) {
+				n.stored[i] = f.Containers[name].State
+			}
+		})
+		with(name+": a main process reports the end", func(_ *fenceWorld, f *fence) { f.end(name) })
+		with(name+": a main process disconnects", func(n *fenceWorld, f *fence) { n.speakers[i] = nobody; f.disconnect(name) })
+	case theGate:
+	}
+}
+
+// In every order of restarts, kills, lost states and forged reports of this model, a pod is released only if no main
+// process of it runs or can start.
 func TestReleaseSearch(t *testing.T) {
 	type origin struct {
 		from   fenceWorld

@@ -16,12 +16,19 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 )
 
 const (
-	// requestTimeout is the timeout of a request to the API server, except for a watch.
-	requestTimeout = 2 * time.Second
+	// maxRequestTimeout is the maximum timeout of a request to the API server, except for a watch.
+	maxRequestTimeout = 2 * time.Second
+	// watchSeconds is the duration of a watch.
+	watchSeconds = 300
+	// pingTimeout is how long a connection may be silent before a ping, and how long the answer may take.
+	pingTimeout = time.Second
 	// maxLease is the maximum size of a response.
 	maxLease = 1 << 20
 	// microTime is the format of a MicroTime in the Kubernetes API.
@@ -31,6 +38,7 @@ const (
 // lease has the fields of a Lease (coordination.k8s.io/v1) that the sidecar needs.
 type lease struct {
 	Metadata struct {
+		UID             string            `json:"uid"`
 		ResourceVersion string            `json:"resourceVersion"`
 		Annotations     map[string]string `json:"annotations"`
 	} `json:"metadata"`
@@ -49,37 +57,63 @@ func (l *lease) version() uint64 {
 // leaseClient reads and writes one Lease. A client library of Kubernetes would multiply the size of the gate, which is
 // copied into every held pod.
 type leaseClient struct {
-	http *http.Client
 	// collection is the URL of the Leases of the namespace.
 	collection, name string
-	// token is the file of the service account's token, which the kubelet renews.
-	token string
+	// token and ca are the files of the service account's token and of the certificate authority. Both can change.
+	token, ca string
+	duration  time.Duration
+
+	mu sync.Mutex
+	// requests and watches have connections of their own: a watch must not delay a renewal.
+	requests, watches *http.Client
+	// trusted is the certificate authority of the clients.
+	trusted []byte
 }
 
 // newLeaseClient returns a client for the Lease, with the credentials in the directory and the address of the API server
 // in the environment.
-func newLeaseClient(namespace, name, credentials string) (*leaseClient, error) {
+func newLeaseClient(s *fencing.Settings, credentials string) (*leaseClient, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
 		return nil, errors.New("the variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are empty")
 	}
-	ca, err := os.ReadFile(filepath.Join(credentials, "ca.crt"))
+	return &leaseClient{
+		collection: "https://" + net.JoinHostPort(host, port) + "/apis/coordination.k8s.io/v1/namespaces/" + s.Namespace + "/leases",
+		name:       s.Lease,
+		token:      filepath.Join(credentials, "token"),
+		ca:         filepath.Join(credentials, "ca.crt"),
+		duration:   s.Duration,
+	}, nil
+}
+
+// connect creates the clients, and again after a change of the certificate authority.
+func (c *leaseClient) connect() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ca, err := os.ReadFile(c.ca)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	if bytes.Equal(ca, c.trusted) {
+		return nil
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("%s has no certificate", filepath.Join(credentials, "ca.crt"))
+		return fmt.Errorf("%s has no certificate", c.ca)
 	}
-	return &leaseClient{
-		http: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
-			// A watch over a dead connection must end.
-			HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: requestTimeout},
-		}},
-		collection: "https://" + net.JoinHostPort(host, port) + "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases",
-		name:       name,
-		token:      filepath.Join(credentials, "token"),
-	}, nil
+	for _, client := range []**http.Client{&c.requests, &c.watches} {
+		if *client != nil {
+			(*client).CloseIdleConnections()
+		}
+		*client = &http.Client{Transport: &http.Transport{
+			TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+			ForceAttemptHTTP2: true,
+			IdleConnTimeout:   90 * time.Second,
+			HTTP2:             &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout},
+		}}
+	}
+	c.trusted = ca
+	return nil
 }
 
 func (c *leaseClient) get(ctx context.Context) (*lease, error) {
@@ -88,7 +122,9 @@ func (c *leaseClient) get(ctx context.Context) (*lease, error) {
 
 // renew writes the time of the renewal, if the Lease is still as it was read.
 func (c *leaseClient) renew(ctx context.Context, l *lease) (*lease, error) {
-	return c.patch(ctx, l, map[string]any{"renewTime": time.Now().UTC().Format(microTime)})
+	return c.patch(ctx, l, map[string]any{
+		"renewTime": time.Now().UTC().Format(microTime), "leaseDurationSeconds": int(c.duration.Seconds()),
+	})
 }
 
 // release removes the holder, if the Lease is still as it was read.
@@ -97,7 +133,9 @@ func (c *leaseClient) release(ctx context.Context, l *lease) (*lease, error) {
 }
 
 func (c *leaseClient) patch(ctx context.Context, l *lease, spec map[string]any) (*lease, error) {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": l.Metadata.ResourceVersion}, "spec": spec})
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": l.Metadata.UID, "resourceVersion": l.Metadata.ResourceVersion}, "spec": spec,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -105,9 +143,10 @@ func (c *leaseClient) patch(ctx context.Context, l *lease, spec map[string]any) 
 }
 
 func (c *leaseClient) do(ctx context.Context, method string, body []byte) (*lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	// Several requests must fit into the time until main processes stop.
+	ctx, cancel := context.WithTimeout(ctx, min(c.duration/10, maxRequestTimeout))
 	defer cancel()
-	response, err := c.send(ctx, method, c.collection+"/"+c.name, body)
+	response, err := c.send(ctx, false, method, c.collection+"/"+c.name, body)
 	if err != nil {
 		return nil, err
 	}
@@ -119,8 +158,20 @@ func (c *leaseClient) do(ctx context.Context, method string, body []byte) (*leas
 	return l, nil
 }
 
+// leaseError is an answer of the API server that is no success.
+type leaseError struct {
+	code int
+	text string
+}
+
+// Error returns the request and the answer.
+func (e leaseError) Error() string { return e.text }
+
 // send sends a request, and returns the response if it is a success.
-func (c *leaseClient) send(ctx context.Context, method, target string, body []byte) (*http.Response, error) {
+func (c *leaseClient) send(ctx context.Context, watch bool, method, target string, body []byte) (*http.Response, error) {
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
 	token, err := os.ReadFile(c.token)
 	if err != nil {
 		return nil, err
@@ -130,27 +181,36 @@ func (c *leaseClient) send(ctx context.Context, method, target string, body []by
 		return nil, err
 	}
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	request.Header.Set("User-Agent", "statefulsingleton-gate")
 	if body != nil {
 		request.Header.Set("Content-Type", "application/merge-patch+json")
 	}
-	response, err := c.http.Do(request)
+	client := c.requests
+	if watch {
+		client = c.watches
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}
 	if response.StatusCode != http.StatusOK {
 		defer func() { _ = response.Body.Close() }()
 		message, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
-		return nil, fmt.Errorf("%s Lease %s: %s: %s", method, c.name, response.Status, strings.TrimSpace(string(message)))
+		return nil, leaseError{response.StatusCode, fmt.Sprintf("%s Lease %s: %s: %s", method, c.name, response.Status, strings.TrimSpace(string(message)))}
 	}
 	return response, nil
 }
 
 // watch calls seen with each state of the Lease since the one that was read, until ctx ends or the watch breaks.
 func (c *leaseClient) watch(ctx context.Context, since *lease, seen func(*lease)) error {
+	// A proxy can keep a dead connection open.
+	ctx, cancel := context.WithTimeout(ctx, (watchSeconds+30)*time.Second)
+	defer cancel()
 	query := url.Values{
-		"watch": {"true"}, "fieldSelector": {"metadata.name=" + c.name}, "resourceVersion": {since.Metadata.ResourceVersion}, "timeoutSeconds": {"300"},
+		"watch": {"true"}, "fieldSelector": {"metadata.name=" + c.name}, "resourceVersion": {since.Metadata.ResourceVersion},
+		"timeoutSeconds": {strconv.Itoa(watchSeconds)},
 	}
-	response, err := c.send(ctx, http.MethodGet, c.collection+"?"+query.Encode(), nil)
+	response, err := c.send(ctx, true, http.MethodGet, c.collection+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}
@@ -164,7 +224,7 @@ func (c *leaseClient) watch(ctx context.Context, since *lease, seen func(*lease)
 			return err
 		}
 		if event.Type != "ADDED" && event.Type != "MODIFIED" || event.Object == nil {
-			return fmt.Errorf("watch of the Lease ended with an event %s", event.Type)
+			return fmt.Errorf("the watch of Lease %s ended with an event %s", c.name, event.Type)
 		}
 		seen(event.Object)
 	}

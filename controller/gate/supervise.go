@@ -3,6 +3,7 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	ossignal "os/signal"
 	"syscall"
@@ -18,8 +19,10 @@ const (
 	endPause = time.Millisecond
 )
 
-// ErrProcessesLeft is the error of Supervise if processes of the container may still run.
+// ErrProcessesLeft is the error of Supervise if processes of the container may still run. They end with PID 1.
 var ErrProcessesLeft = errors.New("processes of the container did not end after SIGKILL")
+
+var errNotPID1 = errors.New("the gate is not PID 1, so it cannot end the processes of the container. Remove shareProcessNamespace and hostPID from the pod")
 
 // Supervise runs a command as the main process of this container. It returns the exit code of the command after every
 // other process of the container has ended, or ErrProcessesLeft. If a signal ended the command, the code is 128 plus
@@ -28,9 +31,9 @@ var ErrProcessesLeft = errors.New("processes of the container did not end after 
 // The command leads a process group of its own, in the foreground of the terminal if standard input is one. Supervise
 // forwards the received signals to the command, and SIGKILL to every process of the container. When the command ends,
 // Supervise kills the other processes, as the kernel does after the end of PID 1.
-func Supervise(path string, argv, env []string, received <-chan os.Signal) (code int, err error) {
+func Supervise(path string, argv, env []string, received <-chan os.Signal, log *slog.Logger) (code int, err error) {
 	if os.Getpid() != 1 {
-		return 0, errors.New("the gate is not PID 1, so it cannot end the processes of the container. Remove shareProcessNamespace and hostPID from the pod")
+		return 0, errNotPID1
 	}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Env:   env,
@@ -38,6 +41,9 @@ func Supervise(path string, argv, env []string, received <-chan os.Signal) (code
 		Sys:   &syscall.SysProcAttr{Setpgid: true, Foreground: isTerminal(0)},
 	})
 	if err != nil {
+		if left := endOthers(); left != nil {
+			return 0, left
+		}
 		return 0, err
 	}
 	// The gate is in the background of the terminal now, and must be able to log.
@@ -47,7 +53,10 @@ func Supervise(path string, argv, env []string, received <-chan os.Signal) (code
 	for {
 		select {
 		case s := <-received:
-			forward(pid, s)
+			if err := forward(pid, s); err != nil {
+				// Without CAP_KILL, the gate cannot signal a main process that has changed its user.
+				log.Warn("A signal does not reach the main process", "signal", s.String(), "error", err)
+			}
 		case status := <-ended:
 			return exitCode(status), endOthers()
 		}
@@ -60,12 +69,12 @@ func isTerminal(fd int) bool {
 }
 
 // forwardedSignals returns the signals that a supervisor receives for the main process. The others are about its own
-// children and terminal, belong to the C library, or are SIGURG, which Go's runtime sends to itself. The main process
+// children and terminal, belong to the C library, or are SIGURG and SIGPROF, which Go's runtime handles. The main process
 // inherits ignored signals only if the supervisor does not receive them.
 func forwardedSignals() (all []os.Signal) {
 	for s := syscall.Signal(1); s <= 64; s++ {
 		switch s {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE, syscall.SIGURG, 32, 33, 34:
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE, syscall.SIGURG, syscall.SIGPROF, 32, 33, 34:
 		default:
 			if !ossignal.Ignored(s) {
 				all = append(all, s)
@@ -76,12 +85,15 @@ func forwardedSignals() (all []os.Signal) {
 }
 
 // forward sends a signal to the main process, or SIGKILL to every process of the container.
-func forward(pid int, s os.Signal) {
+func forward(pid int, s os.Signal) error {
 	if s == syscall.SIGKILL {
-		_ = killOthers()
-	} else if number, ok := s.(syscall.Signal); ok {
-		_ = syscall.Kill(pid, number)
+		return killOthers()
 	}
+	number, ok := s.(syscall.Signal)
+	if !ok {
+		return nil
+	}
+	return syscall.Kill(pid, number)
 }
 
 // reapUntil reaps every child until the process with the pid ends, and returns how that process ended. The children of

@@ -40,11 +40,17 @@ var stopSignals = []os.Signal{
 // ExitError ends the gate with an exit code.
 type ExitError struct {
 	Code int
-	Err  error
+	// Err is what the gate writes to stderr. Nil: nothing.
+	Err error
 }
 
 // Error returns the text that the gate writes to stderr.
-func (e ExitError) Error() string { return e.Err.Error() }
+func (e ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
 
 // Unwrap returns the cause of the exit.
 func (e ExitError) Unwrap() error { return e.Err }

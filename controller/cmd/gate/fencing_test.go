@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 )
@@ -33,6 +36,11 @@ type leaseServer struct {
 	away bool
 	// delay is the time between a write and its answer.
 	delay time.Duration
+	// attempts, renewals and problems count the requests to renew and those with a wrong token, the successful renewals,
+	// and malformed requests.
+	attempts, renewals, problems int
+	// usurper takes the Lease together with the next renewal, as after a restore of etcd.
+	usurper string
 }
 
 func newLeaseServer(t *testing.T) *leaseServer {
@@ -45,6 +53,9 @@ func newLeaseServer(t *testing.T) *leaseServer {
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()
+		if s.problems > 0 {
+			t.Errorf("%d requests were malformed", s.problems)
+		}
 	})
 	return s
 }
@@ -53,7 +64,7 @@ func newLeaseServer(t *testing.T) *leaseServer {
 func (s *leaseServer) write(annotations, spec map[string]any) {
 	s.version++
 	s.history = append(s.history, map[string]any{
-		"metadata": map[string]any{"name": "db", "resourceVersion": strconv.Itoa(s.version), "annotations": annotations}, "spec": spec,
+		"metadata": map[string]any{"name": "db", "uid": "lease", "resourceVersion": strconv.Itoa(s.version), "annotations": annotations}, "spec": spec,
 	})
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -98,6 +109,56 @@ func (s *leaseServer) setAway(away bool) {
 	}
 }
 
+// check counts a request that the API server would refuse or answer in another way. s.mu is locked.
+func (s *leaseServer) check(r *http.Request) {
+	collection := "/apis/coordination.k8s.io/v1/namespaces/prod/leases"
+	watch := r.URL.Query().Get("watch") == "true"
+	if r.Method == http.MethodPatch || r.Header.Get("Authorization") != "Bearer secret" {
+		s.attempts++
+	}
+	switch {
+	case watch && (r.URL.Path != collection || r.URL.Query().Get("fieldSelector") != "metadata.name=db"),
+		!watch && r.URL.Path != collection+"/db",
+		r.Method == http.MethodPatch && r.Header.Get("Content-Type") != "application/merge-patch+json":
+		s.problems++
+	}
+}
+
+// counts returns the number of attempts and of renewals.
+func (s *leaseServer) counts() (attempts, renewals int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attempts, s.renewals
+}
+
+// awaitRenewals waits for n more renewals of the Lease.
+func (s *leaseServer) awaitRenewals(t *testing.T, n int) {
+	t.Helper()
+	_, before := s.counts()
+	eventually(t, fmt.Sprintf("%d renewals", n), func() bool { _, now := s.counts(); return now >= before+n })
+}
+
+// wantHeld fails unless the pod keeps the Lease. The sidecar would release it instead of the next renewal.
+func (s *leaseServer) wantHeld(t *testing.T) {
+	t.Helper()
+	s.awaitRenewals(t, 2)
+	if holder := s.holder(); holder != fencedIdentity {
+		t.Errorf("the holder is %q", holder)
+	}
+}
+
+// awaitReleased waits until the Lease has no holder.
+func (s *leaseServer) awaitReleased(t *testing.T) {
+	t.Helper()
+	eventually(t, "the Lease is released", func() bool { return s.holder() == "" })
+}
+
+func (s *leaseServer) usurp(by string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.usurper = by
+}
+
 func (s *leaseServer) setDelay(delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,6 +168,7 @@ func (s *leaseServer) setDelay(delay time.Duration) {
 func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.check(r)
 	switch {
 	case s.away:
 		http.Error(w, "away", http.StatusServiceUnavailable)
@@ -118,7 +180,7 @@ func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(s.history[len(s.history)-1])
 	case r.Method == http.MethodPatch:
 		var patch struct {
-			Metadata struct{ ResourceVersion string }
+			Metadata struct{ UID, ResourceVersion string }
 			Spec     map[string]any
 		}
 		if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
@@ -131,6 +193,15 @@ func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		annotations, spec := s.last()
 		maps.Copy(spec, patch.Spec)
+		if renewed, ok := patch.Spec["renewTime"].(string); ok {
+			s.renewals++
+			if _, err := time.Parse("2006-01-02T15:04:05.000000Z", renewed); err != nil || patch.Spec["leaseDurationSeconds"] == nil || patch.Metadata.UID != "lease" {
+				s.problems++
+			}
+			if s.usurper != "" {
+				spec["holderIdentity"] = s.usurper
+			}
+		}
 		s.write(annotations, spec)
 		answer, delay := s.history[len(s.history)-1], s.delay
 		s.mu.Unlock()
@@ -212,6 +283,20 @@ func (p *pod) wantRests(t *testing.T, file string) {
 	}
 }
 
+// renewalsInDuration is the number of renewals in the duration of a Lease.
+const renewalsInDuration = 5
+
+// fencedApp returns the processes of a pod that holds the Lease and whose container app runs the script.
+func fencedApp(t *testing.T, s *leaseServer, p *pod, script string) (sidecar, app *process) {
+	t.Helper()
+	sidecar = start(t, p.fencedSidecar(t, s, 5, "app"))
+	app = start(t, p.fencedContainer(t, "app", script))
+	app.says(t, "Held")
+	s.grant(fencedIdentity, 7)
+	p.wantGrows(t, "app")
+	return sidecar, app
+}
+
 // A pod runs its main process while it holds the Lease, and releases the Lease after its main process has ended.
 func TestFencedHandoff(t *testing.T) {
 	t.Parallel()
@@ -224,35 +309,48 @@ func TestFencedHandoff(t *testing.T) {
 
 	s.grant(fencedIdentity, 7)
 	app.says(t, "7\n")
-	p.wantGrows(t, "app")
-	time.Sleep(6 * time.Second) // more than the duration
+	s.awaitRenewals(t, renewalsInDuration+1)
 	p.wantGrows(t, "app")
 
 	s.retire(podUID)
+	s.wantHeld(t)
 	p.wantGrows(t, "app")
-	if holder := s.holder(); holder != fencedIdentity {
-		t.Errorf("the holder is %q while the main process runs", holder)
-	}
 	must(t, app.Process.Signal(syscall.SIGTERM))
 	if code := app.exit(t); code != 3 {
 		t.Errorf("exit code %d", code)
 	}
-	eventually(t, "the Lease is released", func() bool { return s.holder() == "" })
+	s.awaitReleased(t)
 	p.wantRests(t, "app")
 
 	// The kubelet would restart the container.
 	again := start(t, p.fencedContainer(t, "app", writes("app")))
 	again.says(t, "Held")
 	s.grant(fencedIdentity, 8)
-	time.Sleep(time.Second)
+	s.awaitReleased(t)
 	p.wantRests(t, "app")
+}
+
+// A held gate stops at once, and does not keep the Lease.
+func TestFencedStopsWhileItWaits(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	start(t, p.fencedSidecar(t, s, 5, "app"))
+	app := start(t, p.fencedContainer(t, "app", writes("app")))
+	app.says(t, "Held")
+	must(t, app.Process.Signal(syscall.SIGTERM))
+	if code := app.exit(t); code != 143 {
+		t.Errorf("exit code %d", code)
+	}
+	s.retire(podUID)
+	s.grant(fencedIdentity, 7)
+	s.awaitReleased(t)
 }
 
 // A command that cannot be started does not run, and its gate says so.
 func TestFencedStartFails(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.fencedSidecar(t, s, 60, "app"))
+	start(t, p.fencedSidecar(t, s, 5, "app"))
 	s.grant(fencedIdentity, 7)
 	c := p.fencedContainer(t, "app", "")
 	c.Argv = []string{"/gate", "wrap", "--", "/missing"}
@@ -260,7 +358,7 @@ func TestFencedStartFails(t *testing.T) {
 		t.Errorf("exit code %d; stderr:\n%s", code, stderr)
 	}
 	s.retire(podUID)
-	eventually(t, "the Lease is released", func() bool { return s.holder() == "" })
+	s.awaitReleased(t)
 }
 
 // The main process restarts while the pod holds the Lease.
@@ -275,11 +373,12 @@ func TestFencedRestart(t *testing.T) {
 		}
 	}
 	s.retire(podUID)
-	eventually(t, "the Lease is released", func() bool { return s.holder() == "" })
+	s.awaitReleased(t)
 }
 
 // Without renewals, the main process gets SIGTERM after two thirds of the duration, and SIGKILL before its end.
 func TestFencedExpiry(t *testing.T) {
+	t.Parallel()
 	for name, cut := range map[string]func(s *leaseServer, sidecar *process){
 		"the API server is away": func(s *leaseServer, _ *process) { s.setAway(true) },
 		"the sidecar is stopped": func(_ *leaseServer, sidecar *process) { _ = sidecar.Process.Signal(syscall.SIGSTOP) },
@@ -288,11 +387,8 @@ func TestFencedExpiry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, p := newLeaseServer(t), newPod(t)
-			sidecar := start(t, p.fencedSidecar(t, s, 5, "app"))
-			app := start(t, p.fencedContainer(t, "app", `trap 'echo terminated >&2' TERM; `+writes("app")))
-			s.grant(fencedIdentity, 7)
-			p.wantGrows(t, "app")
-			time.Sleep(1500 * time.Millisecond) // it was renewed
+			sidecar, app := fencedApp(t, s, p, `trap 'echo terminated >&2' TERM; `+writes("app"))
+			s.awaitRenewals(t, 2)
 			begun := time.Now()
 			cut(s, sidecar)
 			app.says(t, "terminated")
@@ -308,21 +404,89 @@ func TestFencedExpiry(t *testing.T) {
 	}
 }
 
+// A main process ends in time although nobody reads the output of its container.
+func TestFencedExpiryWithBlockedOutput(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	start(t, p.fencedSidecar(t, s, 5, "app"))
+	var pipe [2]int
+	must(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	var err error
+	for err == nil {
+		_, err = unix.Write(pipe[1], make([]byte, 4096)) // until the pipe is full
+	}
+	must(t, unix.SetNonblock(pipe[1], false))
+	t.Cleanup(func() { _ = unix.Close(pipe[0]) })
+	writer := os.NewFile(uintptr(pipe[1]), "pipe")
+	t.Cleanup(func() { _ = writer.Close() })
+	app := startWith(t, p.fencedContainer(t, "app", `while :; do echo x >>/data/app; sleep 0.001; done`), func(cmd *exec.Cmd) { cmd.Stderr = writer })
+	s.grant(fencedIdentity, 7)
+	p.wantGrows(t, "app")
+	begun := time.Now()
+	s.setAway(true)
+	_ = app.exit(t)
+	if ended := time.Since(begun); ended > 5*time.Second {
+		t.Errorf("the container ended after %s", ended)
+	}
+	p.wantRests(t, "app")
+}
+
+// The kernel ends processes that the gate may not kill.
+func TestFencedExpiryOfOtherUsers(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	_, app := fencedApp(t, s, p, writes("app"))
+	other := exec.Command("nsenter", "--target", strconv.Itoa(app.Process.Pid), "--pid", "--mount", "--root", "sh", "-c", journal("other"))
+	must(t, other.Start())
+	t.Cleanup(func() { _ = other.Wait() })
+	p.wantGrows(t, "other")
+	begun := time.Now()
+	s.setAway(true)
+	_ = app.exit(t)
+	if ended := time.Since(begun); ended > 5*time.Second {
+		t.Errorf("the container ended after %s", ended)
+	}
+	p.wantRests(t, "other")
+}
+
+// A gate that cannot end all processes of its container does not report the end.
+func TestFencedProcessesStay(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	start(t, p.fencedSidecar(t, s, 60, "app"))
+	app := start(t, p.fencedContainer(t, "app", writes("app")))
+	s.grant(fencedIdentity, 7)
+	p.wantGrows(t, "app")
+	other := exec.Command("nsenter", "--target", strconv.Itoa(app.Process.Pid), "--pid", "--mount", "--root", "sh", "-c", journal("other"))
+	must(t, other.Start())
+	t.Cleanup(func() { _ = other.Wait() })
+	p.wantGrows(t, "other")
+	s.retire(podUID)
+	must(t, app.Process.Signal(syscall.SIGTERM))
+	if code, stderr := app.exit(t), read(t, app.stderr); code != 143 || !strings.Contains(stderr, "did not end after SIGKILL") {
+		t.Errorf("exit code %d; stderr:\n%s", code, stderr)
+	}
+	s.awaitRenewals(t, 1)
+	if holder := s.holder(); holder != fencedIdentity {
+		t.Errorf("the holder is %q", holder)
+	}
+}
+
 // The term of a renewal begins when the request is sent, and not with the answer.
 func TestFencedSlowRenewal(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.fencedSidecar(t, s, 5, "app"))
+	start(t, p.fencedSidecar(t, s, 15, "app"))
 	app := start(t, p.fencedContainer(t, "app", `trap 'echo terminated >&2; exit 9' TERM; `+writes("app")))
-	s.setDelay(1500 * time.Millisecond)
-	s.grant(fencedIdentity, 7)
-	app.says(t, "7\n")
+	s.setDelay(1300 * time.Millisecond)
 	begun := time.Now()
+	s.grant(fencedIdentity, 7)
+	p.wantGrows(t, "app")
 	s.setAway(true)
 	app.says(t, "terminated")
-	// Two thirds of the duration after the request was sent, which is at most 1.8 s after its answer.
-	if stopped := time.Since(begun); stopped > 2500*time.Millisecond {
-		t.Errorf("SIGTERM %s after the answer", stopped)
+	// Two thirds of the duration after the request was sent.
+	if stopped := time.Since(begun); stopped > 10800*time.Millisecond {
+		t.Errorf("SIGTERM %s after the request", stopped)
 	}
 }
 
@@ -331,7 +495,7 @@ func TestFencedFullVolume(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
 	must(t, os.MkdirAll(p.volume+"/fence.json.partial", 0o755)) // the state cannot be written
-	sidecar := start(t, p.fencedSidecar(t, s, 60, "app"))
+	sidecar := start(t, p.fencedSidecar(t, s, 5, "app"))
 	app := start(t, p.fencedContainer(t, "app", writes("app")))
 	app.says(t, "Held")
 	s.grant(fencedIdentity, 7)
@@ -339,17 +503,29 @@ func TestFencedFullVolume(t *testing.T) {
 	p.wantRests(t, "app")
 }
 
-// A pod that is no longer named ends its processes at once.
-func TestFencedUnnamed(t *testing.T) {
+// A backup tool can restore the state of another pod into the volume.
+func TestFencedStateOfAnotherPod(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.fencedSidecar(t, s, 60, "app"))
-	app := start(t, p.fencedContainer(t, "app", writes("app")))
-	s.grant(fencedIdentity, 7)
-	p.wantGrows(t, "app")
-	s.grant("db-2_other", 8)
-	if code := app.exit(t); code != 137 {
-		t.Errorf("exit code %d", code)
+	p.write(t, p.volume+"/fence.json", `{"uid": "another", "retired": true, "containers": {"app": {"state": "Ended"}}}`, 0o666)
+	fencedApp(t, s, p, writes("app"))
+}
+
+// A pod that is no longer named ends its processes at once.
+func TestFencedUnnamed(t *testing.T) {
+	for name, take := range map[string]func(s *leaseServer){
+		"by a watch":   func(s *leaseServer) { s.grant("db-2_other", 8) },
+		"by an answer": func(s *leaseServer) { s.usurp("db-2_other") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, p := newLeaseServer(t), newPod(t)
+			_, app := fencedApp(t, s, p, writes("app"))
+			take(s)
+			if code := app.exit(t); code != 137 {
+				t.Errorf("exit code %d", code)
+			}
+		})
 	}
 }
 
@@ -357,39 +533,55 @@ func TestFencedUnnamed(t *testing.T) {
 func TestFencedGateIsKilled(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.fencedSidecar(t, s, 60, "app"))
-	app := start(t, p.fencedContainer(t, "app", writes("app")))
-	s.grant(fencedIdentity, 7)
-	p.wantGrows(t, "app")
+	_, app := fencedApp(t, s, p, writes("app"))
 	must(t, app.Process.Kill())
 	_ = app.exit(t)
 	s.retire(podUID)
-	time.Sleep(time.Second)
-	if holder := s.holder(); holder != fencedIdentity {
-		t.Errorf("the holder is %q", holder)
-	}
+	s.wantHeld(t)
 }
 
-// The main process survives a restart of the sidecar, and the Lease is not released on later reports.
+// The main process survives a restart of the sidecar, also while the API server is away. Later reports are not trusted.
 func TestFencedSidecarRestarts(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
-	c := p.fencedSidecar(t, s, 5, "app")
+	c := p.fencedSidecar(t, s, 60, "app")
 	sidecar := start(t, c)
 	app := start(t, p.fencedContainer(t, "app", writes("app")))
 	s.grant(fencedIdentity, 7)
 	p.wantGrows(t, "app")
+	s.setAway(true)
 	must(t, sidecar.Process.Kill())
 	_ = sidecar.exit(t)
-	start(t, c)
-	time.Sleep(6 * time.Second) // more than the duration
+	sidecar = start(t, c)
+	sidecar.says(t, "Cannot read the Lease")
+	p.wantGrows(t, "app")
+	s.setAway(false)
+	s.awaitRenewals(t, 1)
 	p.wantGrows(t, "app")
 
 	s.retire(podUID)
 	must(t, app.Process.Signal(syscall.SIGTERM))
 	_ = app.exit(t)
-	time.Sleep(time.Second)
+	s.awaitRenewals(t, 1)
 	if holder := s.holder(); holder != fencedIdentity {
+		t.Errorf("the holder is %q", holder)
+	}
+}
+
+// The kubelet stops the sidecar right after the held containers. The Lease is released nevertheless.
+func TestFencedSidecarStops(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	sidecar, app := fencedApp(t, s, p, writes("app"))
+	s.retire(podUID)
+	s.setDelay(300 * time.Millisecond)
+	must(t, app.Process.Signal(syscall.SIGTERM))
+	_ = app.exit(t)
+	must(t, sidecar.Process.Signal(syscall.SIGTERM))
+	if code := sidecar.exit(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if holder := s.holder(); holder != "" {
 		t.Errorf("the holder is %q", holder)
 	}
 }
@@ -398,7 +590,7 @@ func TestFencedSidecarRestarts(t *testing.T) {
 func TestFencedContainers(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.fencedSidecar(t, s, 60, "app", "web"))
+	start(t, p.fencedSidecar(t, s, 5, "app", "web"))
 	app, web := start(t, p.fencedContainer(t, "app", writes("app"))), start(t, p.fencedContainer(t, "web", writes("web")))
 	s.grant(fencedIdentity, 7)
 	p.wantGrows(t, "app")
@@ -406,30 +598,75 @@ func TestFencedContainers(t *testing.T) {
 	s.retire(podUID)
 	must(t, app.Process.Signal(syscall.SIGTERM))
 	_ = app.exit(t)
-	time.Sleep(time.Second)
-	if holder := s.holder(); holder != fencedIdentity {
-		t.Errorf("the holder is %q while container web runs", holder)
-	}
+	s.wantHeld(t)
 	must(t, web.Process.Signal(syscall.SIGTERM))
 	_ = web.exit(t)
-	eventually(t, "the Lease is released", func() bool { return s.holder() == "" })
+	s.awaitReleased(t)
 }
 
-// A main process can't report its own end.
+// A main process can neither report its own end nor take the connection of its gate.
 func TestFencedForgedReport(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.fencedSidecar(t, s, 60, "app"))
 	forge := `perl -MSocket -e 'for my $c ("app", "web") { socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; connect($s, sockaddr_un("/var/run/signal/fence.sock")) or die;
-		syswrite($s, "{\"container\":\"$c\",\"runs\":true}"); syswrite($s, "{\"ended\":true}"); sysread($s, my $answer, 100) }; print STDERR "forged\n"'; `
-	app := start(t, p.fencedContainer(t, "app", forge+writes("app")))
-	s.grant(fencedIdentity, 7)
+		syswrite($s, "{\"container\":\"$c\",\"runs\":true}"); syswrite($s, "{\"ended\":true}"); sysread($s, my $answer, 100) }
+		my $gate = syscall(434, 1, 0); die "pidfd_open" if $gate < 0;
+		for my $n (3..30) { my $fd = syscall(438, $gate, $n, 0); print STDERR "took $n\n" if $fd >= 0 }
+		print STDERR "forged\n"'; `
+	_, app := fencedApp(t, s, p, forge+writes("app"))
 	app.says(t, "forged")
-	p.wantGrows(t, "app")
+	if stderr := read(t, app.stderr); strings.Contains(stderr, "took") {
+		t.Errorf("the main process took files of the gate:\n%s", stderr)
+	}
 	s.retire(podUID)
-	time.Sleep(time.Second)
+	s.wantHeld(t)
 	p.wantGrows(t, "app")
-	if holder := s.holder(); holder != fencedIdentity {
-		t.Errorf("the holder is %q", holder)
+}
+
+// The main process inherits no file of the gate.
+func TestFencedFiles(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	start(t, p.fencedSidecar(t, s, 5, "app"))
+	s.grant(fencedIdentity, 7)
+	code, out, _ := runToEnd(t, p.fencedContainer(t, "app", `for f in /proc/$$/fd/*; do readlink $f || true; done`))
+	if code != 0 || strings.Contains(out, "socket:") || strings.Contains(out, "anon_inode:") {
+		t.Errorf("exit code %d, files:\n%s", code, out)
+	}
+}
+
+// A sidecar that is refused says why, and does not repeat itself.
+func TestFencedRefused(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	c := p.fencedSidecar(t, s, 5, "app")
+	p.write(t, p.root+fencing.CredentialsDir+"/token", "expired", 0o644)
+	sidecar := start(t, c)
+	sidecar.says(t, "no token")
+	before, _ := s.counts()
+	begun := time.Now()
+	eventually(t, "more attempts", func() bool { now, _ := s.counts(); return now >= before+4 })
+	if took := time.Since(begun); took < time.Second {
+		t.Errorf("4 attempts within %s", took)
+	}
+	if n := strings.Count(read(t, sidecar.stderr), "no token"); n != 1 {
+		t.Errorf("%d lines, want 1:\n%s", n, read(t, sidecar.stderr))
+	}
+}
+
+// A holder whose renewals fail does not try more often with time.
+func TestFencedRetries(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	start(t, p.fencedSidecar(t, s, 5, "app"))
+	s.grant(fencedIdentity, 7)
+	s.awaitRenewals(t, 1)
+	s.setAway(true)
+	before, _ := s.counts()
+	begun := time.Now()
+	eventually(t, "attempts to renew", func() bool { now, _ := s.counts(); return now >= before+15 })
+	// Two attempts in a second, and one for each renewal that is due.
+	if took := time.Since(begun); took < 4*time.Second {
+		t.Errorf("15 attempts to renew within %s", took)
 	}
 }

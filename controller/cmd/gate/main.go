@@ -97,7 +97,7 @@ func run(args []string) error {
 			return err
 		}
 		if container := os.Getenv(fencing.ContainerEnv); container != "" {
-			return gate.WrapFenced(signal.Dir, container, rest[1:], newLog())
+			return gate.WrapFenced(signal.Dir, container, rest[1:], newFencedLog())
 		}
 		return gate.Wrap(signal.Dir, uid, rest[1:], newLog())
 	}
@@ -156,23 +156,26 @@ func sidecar() error {
 	log := newLog()
 	s := &gate.Sidecar{Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log}
 	go serve(ctx, s, log)
-	go fence(ctx, s.UID, log)
-	return s.Run(ctx)
+	settings, err := fencing.Parse(os.Getenv)
+	if err != nil {
+		return err
+	}
+	if settings == nil {
+		return s.Run(ctx)
+	}
+	fenced := make(chan error, 1)
+	go func() {
+		fenced <- gate.Fence(ctx, signal.Dir, s.UID, settings, newFencedLog())
+		stop()
+	}()
+	err = s.Run(ctx)
+	stop()
+	return errors.Join(err, <-fenced)
 }
 
-// fence tries again after a failure, because held containers do not start without the sidecar.
-func fence(ctx context.Context, uid string, log *slog.Logger) {
-	for ctx.Err() == nil {
-		err := gate.Fence(ctx, signal.Dir, uid, log)
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		log.Error("Fencing does not work. The held containers do not start", "error", err, "retryAfter", servePause)
-		select {
-		case <-ctx.Done():
-		case <-time.After(servePause):
-		}
-	}
+// newFencedLog returns a log that never blocks. A main process must stop in time, also if nobody reads its logs.
+func newFencedLog() *slog.Logger {
+	return slog.New(slog.NewTextHandler(gate.NewLossyWriter(os.Stderr), nil))
 }
 
 // serve serves the sidecar's port. It listens again after a failure, because the pod is unready without the port.

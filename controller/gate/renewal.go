@@ -1,0 +1,213 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+)
+
+const (
+	// renewals is how many times the sidecar renews the Lease in one duration.
+	renewals = 5
+	// retryPause is the time between two attempts to read or renew the Lease.
+	retryPause = 500 * time.Millisecond
+	// releasePatience is how long a sidecar that must stop waits for the reports of gates, to release the Lease.
+	releasePatience = time.Second
+)
+
+// errConflict is the error of update if the Lease was written since it was read. It is temporary.
+var errConflict = errors.New("the Lease was written since it was read")
+
+// follow renews and releases the Lease until ctx ends.
+func (f *fencer) follow(ctx context.Context) {
+	ticker := time.NewTicker(f.fence.duration / renewals)
+	defer ticker.Stop()
+	problem := f.problem("Cannot renew or release the Lease")
+	for {
+		var retry <-chan time.Time
+		err := f.update(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			retry = time.After(retryPause)
+		}
+		if !errors.Is(err, errConflict) {
+			problem(err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-retry:
+		case <-f.changed:
+		}
+	}
+}
+
+// finish releases the Lease if the sidecar stops because its pod does. The kubelet stops the sidecar right after the held
+// containers, often before the Lease is released.
+func (f *fencer) finish() {
+	ctx, cancel := context.WithTimeout(context.Background(), releasePatience)
+	defer cancel()
+	for f.releasesSoon() {
+		if err := f.update(ctx); err != nil {
+			f.log.Warn("The Lease is not released. The next pod waits for the report of the kubelet", "lease", f.lease.name, "error", err)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.changed:
+		}
+	}
+}
+
+// releasesSoon returns true if the pod holds the Lease, and the Lease can be released now or after the reports of
+// connected gates.
+func (f *fencer) releasesSoon() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.current != nil && f.names(f.current) && f.fence.Retired && (f.fence.mayRelease() || len(f.gates) > 0)
+}
+
+// watch keeps the Lease current until ctx ends.
+func (f *fencer) watch(ctx context.Context) {
+	problem := f.problem("Cannot read the Lease, so held containers may not start or retire")
+	for {
+		l, err := f.read(ctx)
+		if err == nil {
+			err = f.lease.watch(ctx, l, f.see)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = nil // the API server ends watches
+		}
+		problem(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// problem returns a function that logs an error if it differs from the error before, and the end of the problem.
+func (f *fencer) problem(what string) func(error) {
+	last := ""
+	return func(err error) {
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		switch {
+		case text == last:
+		case err == nil:
+			f.log.Info("The problem with the Lease is over", "lease", f.lease.name, "was", what)
+		default:
+			f.log.Warn(what, "lease", f.lease.name, "error", err)
+		}
+		last = text
+	}
+}
+
+// read reads the Lease from the API server. A state with a lower version than before counts, for example after a restore
+// of etcd, unless a newer state was seen in the meantime.
+func (f *fencer) read(ctx context.Context) (*lease, error) {
+	f.mu.Lock()
+	before := f.current
+	f.mu.Unlock()
+	l, err := f.lease.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	if f.current == before {
+		f.current = nil
+	}
+	f.mu.Unlock()
+	f.see(l)
+	return l, nil
+}
+
+// see records a state of the Lease. It ignores a late event about an older state.
+func (f *fencer) see(l *lease) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.current != nil && l.version() < f.current.version() {
+		return
+	}
+	f.replace(l)
+}
+
+// replace makes l the current state of the Lease. f.mu is locked.
+func (f *fencer) replace(l *lease) {
+	news := f.current == nil || f.names(f.current) != f.names(l)
+	f.current = l
+	if !f.names(l) {
+		f.fence.lose()
+		f.tell()
+	}
+	if f.retire() || news {
+		f.wake()
+	}
+}
+
+// names returns true if the pod holds the Lease.
+func (f *fencer) names(l *lease) bool { return l.Spec.HolderIdentity == f.identity }
+
+// retire returns true if it retires the pod because the Lease says so. If the state cannot be stored, the next renewal
+// tries again. f.mu is locked.
+func (f *fencer) retire() bool {
+	if f.fence.Retired || f.current.Metadata.Annotations[fencing.RetireAnnotation] != f.fence.UID {
+		return false
+	}
+	f.fence.Retired = true
+	f.fence.Retired = f.store()
+	return f.fence.Retired
+}
+
+// update renews the Lease if it names the pod, or releases it if no main process runs and none will.
+func (f *fencer) update(ctx context.Context) error {
+	f.mu.Lock()
+	current, release := f.current, f.fence.mayRelease()
+	f.mu.Unlock()
+	if current == nil || !f.names(current) {
+		return nil
+	}
+	sent := bootTime()
+	write := f.lease.renew
+	if release {
+		write = f.lease.release
+	}
+	next, err := write(ctx, current)
+	if conflict, ok := errors.AsType[leaseError](err); ok && conflict.code == http.StatusConflict {
+		if _, err := f.read(ctx); err != nil {
+			return err
+		}
+		return errConflict
+	}
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.current != current && f.current != nil && next.version() < f.current.version() {
+		return nil // the answer came later than the event of a newer state
+	}
+	f.replace(next)
+	switch {
+	case release:
+		f.log.Info("Released the Lease: no main process of this pod runs, and none will start", "lease", f.lease.name)
+	case f.names(next): // otherwise an answer from before a restore of etcd
+		f.fence.renew(next.Spec.LeaseTransitions, sent)
+		f.tell()
+	}
+	return nil
+}
