@@ -70,19 +70,24 @@ func TestReadinessGateOpensAtTheStart(t *testing.T) {
 	w.Eventually(func() string { return w.gateOf("db-1") }).Should(Equal(v1.ReadyReasonStandby))
 }
 
+// gatesThatRead returns a reconciler of readiness gates that calls then after each read of a pod.
+func (w *world) gatesThatRead(then func()) *readinessgate.Reconciler {
+	return &readinessgate.Reconciler{Client: controllerClient, Clock: w.clock, Live: interceptor.NewClient(controllerClient, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			err := c.Get(ctx, key, o, options...)
+			then()
+			return err
+		},
+	})}
+}
+
 // A pod that is signalled between the read of the pod and the write of its gate keeps the reason of a released pod.
 func TestReadinessGateOfAReleasedPod(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	w.warmPod("db-1", withReadiness)
 	r := newReconciler(controllerClient, controllerClient, w.clock)
-	gates := &readinessgate.Reconciler{Client: controllerClient, Clock: w.clock, Live: interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-			err := c.Get(ctx, key, o, options...)
-			w.reconcile(r)
-			return err
-		},
-	})}
+	gates := w.gatesThatRead(func() { w.reconcile(r) })
 	result, err := gates.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("db-1")})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result).NotTo(BeZero(), "the conflict is tried again")
@@ -100,13 +105,7 @@ func TestReadinessGateOfARemovedPod(t *testing.T) {
 	w := newWorld(t)
 	w.createSingleton()
 	old := w.createPod("db-1", withReadiness)
-	gates := &readinessgate.Reconciler{Client: controllerClient, Clock: w.clock, Live: interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-			err := c.Get(ctx, key, o, options...)
-			w.remove(old)
-			return err
-		},
-	})}
+	gates := w.gatesThatRead(func() { w.remove(old) })
 	result, err := gates.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("db-1")})
 	w.Expect(err).NotTo(HaveOccurred(), "the pod is gone")
 	w.Expect(result).To(BeZero())
