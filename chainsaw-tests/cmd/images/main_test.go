@@ -69,7 +69,7 @@ func TestBuild(t *testing.T) {
 	}{
 		"gate":   {args: []string{"version"}, want: "gate 1.2.3 linux/" + runtime.GOARCH},
 		"app":    {args: []string{"--help"}, want: "An application that must never run twice"},
-		"writer": {args: []string{"--help"}, want: "writer writes a numbered row"},
+		"writer": {args: []string{"--help"}, want: "writer writes numbered rows"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
