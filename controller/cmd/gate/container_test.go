@@ -157,8 +157,9 @@ func enter(config string, argv []string) error {
 	if err := forbid(c.Forbidden); err != nil {
 		return err
 	}
-	// The tests may run with nohup, but containers do not ignore SIGHUP: a handler gives it its default action in argv.
-	ossignal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	// The tests may run with nohup or in the background, where these signals are ignored. Containers do not ignore them: a
+	// handler gives them their default action in argv.
+	ossignal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT)
 	return syscall.Exec(argv[0], argv, c.Env)
 }
 

@@ -257,14 +257,18 @@ func TestSuperviseOnATerminal(t *testing.T) {
 		script, input, want string
 		code                int
 	}{
-		"reads":            {`read -r line; echo "got $line"`, "hello\n", "got hello", 0},
-		"Ctrl-C":           {`trap 'echo interrupted; exit 8' INT; while :; do sleep 0.01; done`, "\x03", "interrupted", 8},
-		"Ctrl-C for group": {`sleep 1000; echo unreachable`, "\x03", "", 130},
-		"job control":      {`set -m; sleep 0.01 & wait; fg 2>/dev/null; echo over`, "", "over", 0},
+		"reads":  {`echo ready >&2; read -r line; echo "got $line"`, "hello\n", "got hello", 0},
+		"Ctrl-C": {`trap 'echo interrupted; exit 8' INT; echo ready >&2; while :; do sleep 0.01; done`, "\x03", "interrupted", 8},
+		// The child waits in short steps, because a shell can lose a signal for a command that is just starting.
+		"Ctrl-C for group": {
+			`sh -c 'trap "echo child interrupted; exit" INT; echo ready >&2; while :; do sleep 0.01; done'; echo unreachable`,
+			"\x03", "child interrupted", 130,
+		},
+		"job control": {`echo ready >&2; set -m; sleep 0.01 & wait; fg 2>/dev/null; echo over`, "", "over", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			master, slave := openTerminal(t)
-			c := newPod(t).supervised(t, shell("stty -echo; echo ready >&2; "+tc.script)...)
+			c := newPod(t).supervised(t, shell("stty -echo; "+tc.script)...)
 			p := startWith(t, c, func(cmd *exec.Cmd) {
 				cmd.Stdin = slave
 				cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = true, true
