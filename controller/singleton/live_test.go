@@ -101,8 +101,10 @@ func TestProofsRestOnLiveReads(t *testing.T) {
 		}, nil, []string{"lets go of the pod"}},
 	} {
 		step.do()
-		sent.taken()
-		w.reconcile(r)
+		_, err := r.Injection.Reconcile(t.Context(), w.request())
+		w.Expect(err).NotTo(HaveOccurred())
+		sent.taken() // without the reads of that reconciler
+		w.reconcileHandoff(r)
 		did := w.wantLiveReads(sent.taken(), step.needed...)
 		for _, want := range step.want {
 			w.Expect(did).To(ContainElement(want), step.what)
@@ -123,7 +125,7 @@ func TestEndRestsOnLiveReads(t *testing.T) {
 	w.warmPod("db-2", withCommand)
 	w.report(first, ended)
 	sent.taken()
-	w.reconcile(r)
+	w.reconcileHandoff(r)
 	w.Expect(w.wantLiveReads(sent.taken(), "get nodes/"+nodeName)).To(ContainElement("signals the pod"))
 	w.Expect(w.holder()).To(Equal("db-2"))
 }
@@ -174,7 +176,7 @@ func TestHolderWithoutLabels(t *testing.T) {
 	w.ask(first)
 	w.report(first, ended)
 	sent.taken()
-	w.reconcile(r)
+	w.reconcileHandoff(r)
 	w.wantLiveReads(sent.taken(), "get pods/db-1", "get nodes/"+nodeName)
 	w.Expect(w.singleton().Status.ActivePodUID).To(Equal(second.UID), "the end of db-1 is proven")
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeFalse())
