@@ -48,9 +48,9 @@ const (
 	// installTimeout is the time that Kyverno may take to serve a new policy. After this time, a failed check of the policy
 	// counts as a failure.
 	installTimeout = 15 * time.Second
-	// checkPeriod is the longest time between two checks of a policy that works. A check is repeated after a random time
-	// between half of the period and the whole period. Otherwise, the checks of singletons that are created together would
-	// stay together, and new pods would wait for the API server during each burst.
+	// checkPeriod is the mean time between two checks of a policy that works. The time is random and differs from the
+	// mean by up to a fifth. Otherwise, the checks of singletons that are created together would stay together, and new
+	// pods would wait for the API server during each burst.
 	checkPeriod = 5 * time.Minute
 	// fieldOwner owns the fields that the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
@@ -243,7 +243,7 @@ func (r *Reconciler) checkPolicy(ctx context.Context, singleton *v1.StatefulSing
 		}
 		return notInstalled(singleton, reason, err.Error())
 	}
-	recheck := checkPeriod/2 + rand.N(checkPeriod/2)
+	recheck := checkPeriod*4/5 + rand.N(checkPeriod*2/5)
 	r.remember(singleton, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
 	if r.oldPolicy(ctx, singleton) != "" {
 		recheck = replaceDelay
