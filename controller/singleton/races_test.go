@@ -410,6 +410,7 @@ func TestReleasedBeforeUnprotect(t *testing.T) {
 	w := newWorld(t)
 	journal := w.keepJournal()
 	w.createSingleton()
+	w.reconcile(newReconciler(controllerClient, controllerClient, w.clock)) // adds the finalizer
 	d := w.deployment()
 	first := w.warmPod("db-1", withCommand, ownedBy(w.replicaSet(d, 1)))
 	proceed := w.holdUp(singletonName, ofSignal)
@@ -422,7 +423,7 @@ func TestReleasedBeforeUnprotect(t *testing.T) {
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(signalled(w.pod("db-1"))).To(BeTrue())
 	})
-	w.reconcile(newReconciler(slow, controllerClient, w.clock))
+	w.reconcileHandoff(newReconciler(slow, controllerClient, w.clock))
 	w.Expect(signalled(w.pod("db-1"))).To(BeTrue())
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
