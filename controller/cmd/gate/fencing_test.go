@@ -39,7 +39,7 @@ type leaseServer struct {
 	// attempts, renewals and problems count the requests to renew and those with a wrong token, the successful renewals,
 	// and malformed requests.
 	attempts, renewals, problems int
-	// usurper takes the Lease together with the next renewal, as after a restore of etcd.
+	// usurper takes the Lease together with the next renewal, as after a restore of etcd. No watch reports that.
 	usurper string
 }
 
@@ -215,7 +215,7 @@ func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 func (s *leaseServer) watch(w http.ResponseWriter, r *http.Request) {
 	sent, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	for {
-		for ; sent < len(s.history); sent++ {
+		for ; sent < len(s.history) && s.usurper == ""; sent++ {
 			_ = json.NewEncoder(w).Encode(map[string]any{"type": "MODIFIED", "object": s.history[sent]})
 		}
 		w.(http.Flusher).Flush()
@@ -511,7 +511,7 @@ func TestFencedStateOfAnotherPod(t *testing.T) {
 	fencedApp(t, s, p, writes("app"))
 }
 
-// A pod that is no longer named ends its processes at once.
+// A pod that is no longer named ends its processes at once. A container that starts again waits.
 func TestFencedUnnamed(t *testing.T) {
 	for name, take := range map[string]func(s *leaseServer){
 		"by a watch":   func(s *leaseServer) { s.grant("db-2_other", 8) },
@@ -525,6 +525,8 @@ func TestFencedUnnamed(t *testing.T) {
 			if code := app.exit(t); code != 137 {
 				t.Errorf("exit code %d", code)
 			}
+			start(t, p.fencedContainer(t, "app", writes("app"))).says(t, "Held")
+			p.wantRests(t, "app")
 		})
 	}
 }
