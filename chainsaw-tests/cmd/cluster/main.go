@@ -70,7 +70,7 @@ func (o opener) own(command string) (cluster, error) {
 	if choice == currentCluster {
 		return cluster{}, refuseCurrent(command)
 	}
-	if err := checkMachine(); err != nil {
+	if err := checkRoot(); err != nil {
 		return cluster{}, err
 	}
 	return openCluster(*o.name)
@@ -115,6 +115,9 @@ func upCommand(o opener) *cobra.Command {
 				return err
 			}
 			return o.change(cmd, func(ctx context.Context, c cluster) error {
+				if err := checkPackages(); err != nil {
+					return err
+				}
 				source, err := toolsSource()
 				if err != nil {
 					return err

@@ -31,11 +31,16 @@ var systemPrograms = map[string]string{
 	"loopback":   "containernetworking-plugins",
 }
 
-// checkMachine returns an error with the missing packages and the command that installs them.
-func checkMachine() error {
+// checkRoot returns an error if the user is not root.
+func checkRoot() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("a cluster needs root, for namespaces, mounts and cgroups: run it again with sudo -E %s", strings.Join(os.Args, " "))
 	}
+	return nil
+}
+
+// checkPackages returns an error with the missing packages and the command that installs them.
+func checkPackages() error {
 	if missing := missingPackages(onThisMachine, buildNeeds, systemPrograms); len(missing) > 0 {
 		return fmt.Errorf("this machine lacks the packages %[1]s: run\n  apt-get update && apt-get install -y %[1]s", strings.Join(missing, " "))
 	}
