@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +24,13 @@ const (
 	// container, also processes that the gate may not kill.
 	killPatience = 100 * time.Millisecond
 )
+
+// startedName is the name of a gate that has started the main process. Only the gate can change its name, and the name
+// ends with the gate: the startup probe can trust it.
+const startedName = "gate: started"
+
+// errNotStarted is the error of hasStarted before the start.
+var errNotStarted = errors.New("the pod does not hold the Lease, or the gate is just starting the main process")
 
 // errLate is the error for a main process whose time to stop came before its start.
 var errLate = errors.New("the Lease was not renewed in time")
@@ -48,6 +56,7 @@ func WrapFenced(v Volume, container string, argv []string, log *slog.Logger) err
 	defer cancel()
 	s := &sidecarConnection{socket: v.fenceSocket(), container: container, log: log, terms: make(chan Term, 1)}
 	go s.keep(ctx)
+	skipPIDs(firstPID - sparePIDs)
 	code, err := runFenced(ctx, s, clock, argv, received, log)
 	if !errors.Is(err, ErrProcessesLeft) {
 		err = errors.Join(err, s.reportEnd())
@@ -71,18 +80,44 @@ func runFenced(ctx context.Context, s *sidecarConnection, clock *alarm, argv []s
 	}
 	orders := make(chan os.Signal)
 	go enforce(ctx, clock, term, s.terms, received, orders, log)
-	s.started()
+	skipPIDs(firstPID)
+	s.starts()
 	env := mainEnvironment(os.Environ(), term.Epoch)
 	// Nothing that can block comes between this check and the start.
 	if bootTime() >= term.Stop {
 		return exitNotExecutable, errLate
 	}
-	code, err = Supervise(path, argv, env, orders, log)
+	started := func() {
+		if err := setStarted(); err != nil {
+			log.Error("The startup probe cannot see that the main process has started", "error", err)
+		}
+		s.reportStart()
+	}
+	code, err = Supervise(path, argv, env, orders, started, log)
 	if err != nil && !errors.Is(err, ErrProcessesLeft) {
 		err = startError(argv[0], err)
 		code = exitCodeOf(err)
 	}
 	return code, err
+}
+
+// setStarted gives this process the name startedName. The caller must be on the main thread, whose name is that of the
+// process.
+func setStarted() error {
+	name, err := unix.BytePtrFromString(startedName)
+	if err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
+}
+
+// hasStarted returns nil if the gate of this container has started the main process. The gate is PID 1.
+func hasStarted() error {
+	name, err := os.ReadFile("/proc/1/comm")
+	if err == nil && string(name) != startedName+"\n" {
+		err = errNotStarted
+	}
+	return err
 }
 
 func exitCodeOf(err error) int {
@@ -256,10 +291,18 @@ func (s *sidecarConnection) greet(conn net.Conn) error {
 	return send(conn, fromGate{Container: s.container, Runs: s.runs})
 }
 
-func (s *sidecarConnection) started() {
+// starts records that the main process may have been started from now on.
+func (s *sidecarConnection) starts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.runs = true
+}
+
+// reportStart makes the sidecar wake the startup probe.
+func (s *sidecarConnection) reportStart() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = send(s.conn, fromGate{Runs: true}) // otherwise the probe finds the start within fallbackPoll
 }
 
 // reportEnd reports that no process of the container runs, and that this gate starts none.

@@ -36,7 +36,7 @@ const (
 type fromGate struct {
 	// Container is set in the first message.
 	Container string `json:"container,omitempty"`
-	// Runs: the main process was started before this connection.
+	// Runs: the main process was started. In the first message: before this connection.
 	Runs bool `json:"runs,omitempty"`
 	// Ended: every process of the container has ended.
 	Ended bool `json:"ended,omitempty"`
@@ -51,11 +51,14 @@ type fromSidecar struct {
 // fencer runs in the sidecar of a pod with fencing by a Lease. It renews and releases the Lease, and tells the gates of
 // the held containers when main processes may start and must stop.
 type fencer struct {
-	volume Volume
-	lease  *leaseClient
+	sidecar *Sidecar
+	volume  Volume
+	lease   *leaseClient
 	// identity is the holder identity of the pod.
 	identity string
 	log      *slog.Logger
+	// restarted: an earlier sidecar let a main process start, and the pod has not lost the Lease since.
+	restarted bool
 
 	mu    sync.Mutex
 	fence *fence
@@ -76,14 +79,14 @@ type gateConnection struct {
 // Fence renews and releases the Lease, and tells the gates of the held containers when main processes may start and must
 // stop. It returns nil when ctx ends. After an error the sidecar must exit: two fencers in one process could contradict
 // each other. Gates then keep to the last term.
-func Fence(ctx context.Context, v Volume, uid string, settings *fencing.Settings, log *slog.Logger) error {
+func Fence(ctx context.Context, s *Sidecar, settings *fencing.Settings) error {
 	client, err := newLeaseClient(settings, fencing.CredentialsDir)
 	if err != nil {
 		return fmt.Errorf("set up the client for Lease %s/%s: %w", settings.Namespace, settings.Lease, err)
 	}
 	f := &fencer{
-		volume: v, lease: client, identity: fencing.HolderIdentity(settings.Pod, uid), log: log,
-		fence: newFence(uid, settings.Held, settings.Duration),
+		sidecar: s, volume: s.Volume, lease: client, identity: fencing.HolderIdentity(settings.Pod, s.UID), log: s.Log,
+		fence: newFence(s.UID, settings.Held, settings.Duration),
 		gates: map[string]*gateConnection{}, changed: make(chan struct{}, 1),
 	}
 	if err := f.load(); err != nil {
@@ -120,7 +123,11 @@ func (f *fencer) load() error {
 	if err != nil {
 		return err
 	}
-	return f.fence.restore(stored)
+	if err := f.fence.restore(stored); err != nil {
+		return err
+	}
+	f.restarted = f.fence.wasReleased()
+	return nil
 }
 
 func (v Volume) fenceFile() string   { return filepath.Join(string(v), "fence.json") }
@@ -179,8 +186,11 @@ func (f *fencer) serve(conn net.Conn) {
 			f.leave(hello.Container)
 			return
 		}
-		if m.Ended {
+		switch {
+		case m.Ended:
 			f.end(hello.Container)
+		case m.Runs:
+			f.volume.wakeWrappers() // the startup probe waits for the wake-up, too
 		}
 	}
 }
@@ -199,7 +209,9 @@ func (f *fencer) end(container string) {
 	f.fence.end(container)
 	f.gates[container].runs = false
 	f.log.Info("The processes of the container have ended", "container", container)
-	f.store()
+	if !f.fence.mayRelease() {
+		f.store() // a release must not wait for the disk, see update
+	}
 	f.wake()
 }
 
@@ -237,6 +249,7 @@ func (f *fencer) connect(hello fromGate, conn net.Conn) bool {
 
 // tell tells each gate what its main process may do. f.mu is locked.
 func (f *fencer) tell() {
+	defer f.announce()
 	if f.fence.term == (Term{}) && (f.current == nil || f.names(f.current)) {
 		return // a sidecar that has not renewed the Lease yet must not end main processes that an earlier sidecar started
 	}
@@ -258,6 +271,20 @@ func (f *fencer) tell() {
 		}
 		if err := send(gate.conn, fromSidecar{Term: f.fence.term}); err != nil {
 			f.log.Warn("Cannot reach the gate of a container", "container", container, "error", err)
+		}
+	}
+}
+
+// announce says in the status of the sidecar whether main processes may run. f.mu is locked.
+func (f *fencer) announce() {
+	if f.current != nil && !f.names(f.current) {
+		f.restarted = false
+		f.sidecar.leaseReleases(false, 0, false)
+		return
+	}
+	for _, gate := range f.gates {
+		if gate.runs {
+			f.sidecar.leaseReleases(true, f.fence.term.Epoch, f.restarted)
 		}
 	}
 }

@@ -84,6 +84,16 @@ func (f *fence) restore(stored *fence) error {
 	return nil
 }
 
+// wasReleased returns true if the sidecar ever let a main process start.
+func (f *fence) wasReleased() bool {
+	for _, c := range f.Containers {
+		if c.State != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // connect returns false if the new connection must not speak for the container: there is no such held container, or its
 // gate is connected. runs is true if the connection says that the main process runs already. The main process can
 // connect, too. The first connection is the gate's, because the gate connects before it starts anything.

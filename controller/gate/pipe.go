@@ -45,9 +45,18 @@ func (v Volume) wakeWrappers() {
 // AwaitRelease returns nil when the signal file releases the pod with the UID. It returns an error if ctx ends
 // first: fs.ErrNotExist if the pod is held.
 func (v Volume) AwaitRelease(ctx context.Context, uid string) error {
+	return v.await(ctx, func() error { _, err := v.Signal(uid); return err })
+}
+
+// AwaitStart returns nil when the gate of this container has started the main process, in a pod with fencing. It returns
+// an error if ctx ends first.
+func (v Volume) AwaitStart(ctx context.Context) error { return v.await(ctx, hasStarted) }
+
+// await returns nil when check does. It checks again after each wake-up. It returns the error of check if ctx ends first.
+func (v Volume) await(ctx context.Context, check func() error) error {
 	wakeups := v.wakeups(ctx, slog.New(slog.DiscardHandler))
 	for {
-		_, err := v.Signal(uid)
+		err := check()
 		if err == nil {
 			return nil
 		}

@@ -128,6 +128,9 @@ func (r *Readiness) answer(ctx context.Context, container string, p *readiness.P
 	}
 	for {
 		err := r.checker.check(ctx, p, userAgent)
+		if !r.sidecar.Status().Released {
+			return errHeld // with hostNetwork, the next pod may have answered
+		}
 		if err == nil {
 			r.setReady(container)
 			return nil

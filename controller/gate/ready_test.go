@@ -238,6 +238,33 @@ func TestReadinessOfManyClients(t *testing.T) {
 	}
 }
 
+// In a pod with fencing, readiness waits for the Lease, and not for the signal.
+func TestReadinessWaitsForTheLease(t *testing.T) {
+	a := newApplication(t, http.StatusOK)
+	p := newProbed(t, httpProbe(t, a, ""))
+	p.Fenced = true
+	p.release()
+	answer := p.asking()
+	time.Sleep(20 * time.Millisecond) // the request waits
+	if n := a.asked.Load(); n != 0 || p.Status().Released {
+		t.Errorf("the application of a pod without the Lease was asked %d times; status %+v", n, p.Status())
+	}
+	p.leaseReleases(true, 3, false)
+	p.want(answer, http.StatusOK)
+	p.hold() // the signal comes later than the Lease
+	p.want(p.asking(), http.StatusOK)
+}
+
+// With hostNetwork, a check can reach the next pod on the node.
+func TestReadinessOfAPodThatIsHeldDuringACheck(t *testing.T) {
+	var p probed
+	a := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { p.hold() }))
+	t.Cleanup(a.Close)
+	p = newProbed(t, `{"httpGet":{"path":"/","port":`+portOf(t, a.URL)+`}}`)
+	p.release()
+	p.want(p.asking(), http.StatusServiceUnavailable)
+}
+
 // A request with a body would keep its connection after the client is gone.
 func TestReadinessRefusesABody(t *testing.T) {
 	p := newProbed(t, `{"tcpSocket":{"port":1}}`)

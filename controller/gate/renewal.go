@@ -79,6 +79,7 @@ func (f *fencer) releasesSoon() bool {
 func (f *fencer) watch(ctx context.Context) {
 	problem := f.problem("Cannot read the Lease, so held containers may not start or retire")
 	for {
+		begun := time.Now()
 		l, err := f.read(ctx)
 		if err == nil {
 			err = f.lease.watch(ctx, l, f.see)
@@ -93,7 +94,7 @@ func (f *fencer) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(retryPause):
+		case <-time.After(retryPause - time.Since(begun)): // no pause after a long watch
 		}
 	}
 }
@@ -173,8 +174,17 @@ func (f *fencer) retire() bool {
 	return f.fence.Retired
 }
 
-// update renews the Lease if it names the pod, or releases it if no main process runs and none will.
+// update renews the Lease if it names the pod, or releases it if no main process runs and none will. After a conflict it
+// tries again, because a start or a release must not wait.
 func (f *fencer) update(ctx context.Context) error {
+	err := f.tryUpdate(ctx)
+	if errors.Is(err, errConflict) {
+		err = f.tryUpdate(ctx)
+	}
+	return err
+}
+
+func (f *fencer) tryUpdate(ctx context.Context) error {
 	f.mu.Lock()
 	current, release := f.current, f.fence.mayRelease()
 	f.mu.Unlock()
@@ -187,6 +197,11 @@ func (f *fencer) update(ctx context.Context) error {
 		write = f.lease.release
 	}
 	next, err := write(ctx, current)
+	if err != nil && release {
+		f.mu.Lock()
+		f.store() // this sidecar may end before the next attempt
+		f.mu.Unlock()
+	}
 	if conflict, ok := errors.AsType[leaseError](err); ok && conflict.code == http.StatusConflict {
 		if _, err := f.read(ctx); err != nil {
 			return err

@@ -25,7 +25,10 @@ type Sidecar struct {
 	UID string
 	// Program is the path of the gate's binary, which is copied into the volume.
 	Program string
-	Log     *slog.Logger
+	// Fenced: the Lease releases the pod, and not the signal. See Fence.
+	Fenced bool
+	// Log must never block if the pod is fenced.
+	Log *slog.Logger
 
 	// sawHeld is true after this sidecar found the pod held. Only follow uses it.
 	sawHeld bool
@@ -44,7 +47,7 @@ type Status struct {
 	Released bool
 	// Restarted: the pod was already released when this sidecar started.
 	Restarted bool
-	// Epoch is the fencing token of the release; 0 while the pod is held.
+	// Epoch is the fencing token of the release; 0 while the pod is held, or if a restarted sidecar has not read the Lease.
 	Epoch int64
 	// Since is when the sidecar found the pod held or released; the zero time before the first read.
 	Since time.Time
@@ -168,7 +171,7 @@ func judge(annotation []byte, uid string) (epoch int64, err error) {
 	return s.Epoch, nil
 }
 
-// report stores the state of the pod, and logs changes.
+// report stores what follow found, and logs changes.
 func (s *Sidecar) report(epoch int64, problem error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,11 +183,26 @@ func (s *Sidecar) report(epoch int64, problem error) {
 		s.Log.Error(text)
 	}
 	s.status.Problem = text
-	if !s.status.Since.IsZero() && s.status.Epoch == epoch {
+	if !s.Fenced {
+		s.setReleased(epoch > 0, epoch, !s.sawHeld)
+	}
+}
+
+// leaseReleases stores whether the Lease releases the pod, and logs changes. restarted is true if an earlier sidecar let
+// a main process start.
+func (s *Sidecar) leaseReleases(released bool, epoch int64, restarted bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setReleased(released, epoch, restarted)
+}
+
+// setReleased stores whether the pod is released. s.mu is locked.
+func (s *Sidecar) setReleased(released bool, epoch int64, restarted bool) {
+	if !s.status.Since.IsZero() && s.status.Released == released && s.status.Epoch == epoch {
 		return
 	}
-	s.status.Restarted = epoch > 0 && !s.sawHeld
-	s.status.Released, s.status.Epoch, s.status.Since = epoch > 0, epoch, time.Now()
+	s.status.Restarted = released && restarted
+	s.status.Released, s.status.Epoch, s.status.Since = released, epoch, time.Now()
 	if s.changed != nil {
 		close(s.changed)
 		s.changed = nil

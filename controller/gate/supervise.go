@@ -30,8 +30,9 @@ var errNotPID1 = errors.New("the gate is not PID 1, so it cannot end the process
 //
 // The command leads a process group of its own, in the foreground of the terminal if standard input is one. Supervise
 // forwards the received signals to the command, and SIGKILL to every process of the container. When the command ends,
-// Supervise kills the other processes, as the kernel does after the end of PID 1.
-func Supervise(path string, argv, env []string, received <-chan os.Signal, log *slog.Logger) (code int, err error) {
+// Supervise kills the other processes, as the kernel does after the end of PID 1. Supervise calls started when the
+// command has started.
+func Supervise(path string, argv, env []string, received <-chan os.Signal, started func(), log *slog.Logger) (code int, err error) {
 	if os.Getpid() != 1 {
 		return 0, errNotPID1
 	}
@@ -50,6 +51,7 @@ func Supervise(path string, argv, env []string, received <-chan os.Signal, log *
 	ossignal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU)
 	ended := make(chan syscall.WaitStatus, 1)
 	go func() { ended <- reapUntil(pid) }()
+	started()
 	for {
 		select {
 		case s := <-received:

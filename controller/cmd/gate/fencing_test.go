@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 )
 
 // leaseServer is an API server with one Lease.
@@ -41,6 +44,12 @@ type leaseServer struct {
 	attempts, renewals, problems int
 	// usurper takes the Lease together with the next renewal, as after a restore of etcd. No watch reports that.
 	usurper string
+	// ended counts how often the server ended all watches.
+	ended int
+	// conflicts is the number of next writes that find that somebody else has just written the Lease.
+	conflicts int
+	// releasedAt is when the request arrived that released the Lease.
+	releasedAt time.Time
 }
 
 func newLeaseServer(t *testing.T) *leaseServer {
@@ -147,6 +156,13 @@ func (s *leaseServer) wantHeld(t *testing.T) {
 	}
 }
 
+// released returns when the request arrived that released the Lease.
+func (s *leaseServer) released() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.releasedAt
+}
+
 // awaitReleased waits until the Lease has no holder.
 func (s *leaseServer) awaitReleased(t *testing.T) {
 	t.Helper()
@@ -157,6 +173,21 @@ func (s *leaseServer) usurp(by string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.usurper = by
+}
+
+// endWatches ends all watches, as the API server does after a while.
+func (s *leaseServer) endWatches() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended++
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *leaseServer) conflictNext() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conflicts = 1
 }
 
 func (s *leaseServer) setDelay(delay time.Duration) {
@@ -179,6 +210,7 @@ func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodGet:
 		_ = json.NewEncoder(w).Encode(s.history[len(s.history)-1])
 	case r.Method == http.MethodPatch:
+		arrived := time.Now()
 		var patch struct {
 			Metadata struct{ UID, ResourceVersion string }
 			Spec     map[string]any
@@ -187,12 +219,19 @@ func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		if s.conflicts > 0 {
+			s.conflicts--
+			s.write(s.last())
+		}
 		if patch.Metadata.ResourceVersion != strconv.Itoa(s.version) {
 			http.Error(w, "the object has been modified", http.StatusConflict)
 			return
 		}
 		annotations, spec := s.last()
 		maps.Copy(spec, patch.Spec)
+		if _, ok := patch.Spec["holderIdentity"]; ok {
+			s.releasedAt = arrived
+		}
 		if renewed, ok := patch.Spec["renewTime"].(string); ok {
 			s.renewals++
 			if _, err := time.Parse("2006-01-02T15:04:05.000000Z", renewed); err != nil || patch.Spec["leaseDurationSeconds"] == nil || patch.Metadata.UID != "lease" {
@@ -214,7 +253,7 @@ func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 // watch sends the states since the resourceVersion. s.mu is locked.
 func (s *leaseServer) watch(w http.ResponseWriter, r *http.Request) {
 	sent, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	for {
+	for ended := s.ended; ; {
 		for ; sent < len(s.history) && s.usurper == ""; sent++ {
 			_ = json.NewEncoder(w).Encode(map[string]any{"type": "MODIFIED", "object": s.history[sent]})
 		}
@@ -226,7 +265,7 @@ func (s *leaseServer) watch(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 		}
 		s.mu.Lock()
-		if r.Context().Err() != nil || s.away {
+		if r.Context().Err() != nil || s.away || s.ended > ended {
 			return
 		}
 	}
@@ -254,10 +293,38 @@ func (p *pod) fencedContainer(t *testing.T, name, script string) container {
 	t.Helper()
 	must(t, os.MkdirAll(p.root+"/dev", 0o755))
 	p.write(t, p.root+"/dev/null", "", 0o644)
-	c := p.wrapped(shell(script)...)
+	c := p.container(append([]string{"/gate", "wrap", "--"}, shell(script)...)...)
 	c.Env = append(c.Env, fencing.ContainerEnv+"="+name)
 	c.Data = true
 	return c
+}
+
+// awaitState waits until the sidecar has stored the text in its state.
+func (p *pod) awaitState(t *testing.T, text string) {
+	t.Helper()
+	eventually(t, text+" in the stored state", func() bool {
+		state, _ := os.ReadFile(p.volume + "/fence.json")
+		return strings.Contains(string(state), text)
+	})
+}
+
+// inside returns a command that runs in the container of the process, as the kubelet runs a probe.
+func (c container) inside(p *process, argv ...string) *exec.Cmd {
+	id := strconv.Itoa(c.UID)
+	cmd := exec.Command("nsenter", append([]string{
+		"--target", strconv.Itoa(p.Process.Pid), "--pid", "--mount", "--root", "--setuid=" + id, "--setgid=" + id,
+	}, argv...)...)
+	cmd.Env = c.Env
+	return cmd
+}
+
+// wantStarted fails unless the startup probe of the container has the result.
+func (c container) wantStarted(t *testing.T, p *process, want bool) {
+	t.Helper()
+	out, err := c.inside(p, "/gate", "started").CombinedOutput()
+	if (err == nil) != want || !want && !strings.Contains(string(out), "gate: the main process has not started: the pod does not hold the Lease") {
+		t.Errorf("gate started: %v, output %q, want success: %t", err, out, want)
+	}
 }
 
 // writes is a script that writes its epoch to a file until it is stopped.
@@ -330,6 +397,121 @@ func TestFencedHandoff(t *testing.T) {
 	p.wantRests(t, "app")
 }
 
+// The startup probe succeeds after the main process of its container has started, and not at the signal.
+func TestFencedStarted(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	start(t, p.fencedSidecar(t, s, 5, "app", "web"))
+	c, other := p.fencedContainer(t, "app", writes("app")), p.fencedContainer(t, "web", writes("web"))
+	app, web := start(t, c), start(t, other)
+	app.says(t, "Held")
+	web.says(t, "Held")
+	p.release(t) // the signal is no reason to start
+	// An orphan becomes a child of the gate.
+	must(t, c.inside(app, "setsid", "sh", "-c", "setsid sleep 1000 & exit").Run())
+	c.wantStarted(t, app, false)
+
+	must(t, web.Process.Signal(syscall.SIGSTOP)) // web cannot start its main process
+	waiting := c.inside(app, "/gate", "started", "1m")
+	must(t, waiting.Start())
+	s.grant(fencedIdentity, 7)
+	must(t, waiting.Wait())
+	p.wantGrows(t, "app")
+	c.wantStarted(t, app, true)
+	other.wantStarted(t, web, false)
+
+	s.grant("db-2_other", 8)
+	_ = app.exit(t)
+	app = start(t, c)
+	app.says(t, "Held")
+	c.wantStarted(t, app, false)
+}
+
+// The startup probe ends as soon as the main process has started. Because the machine may be busy, the test tries three
+// times.
+func TestFencedStartedAtOnce(t *testing.T) {
+	t.Parallel()
+	const soon = 200 * time.Millisecond
+	var took time.Duration
+	for range 3 {
+		s, p := newLeaseServer(t), newPod(t)
+		start(t, p.fencedSidecar(t, s, 5, "app"))
+		c := p.fencedContainer(t, "app", writes("app"))
+		app := start(t, c)
+		app.says(t, "Held")
+		waiting := c.inside(app, "/gate", "started", "1m")
+		must(t, waiting.Start())
+		time.Sleep(300 * time.Millisecond) // the probe waits
+		s.grant(fencedIdentity, 7)
+		eventually(t, "the main process runs", func() bool { return p.size("app") > 0 })
+		begun := time.Now()
+		must(t, waiting.Wait())
+		if took = time.Since(begun); took < soon {
+			return
+		}
+	}
+	t.Errorf("the probe took %s, want less than %s", took, soon)
+}
+
+// The readiness probe that the sidecar runs needs the Lease and no signal.
+func TestFencedReadiness(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	podIP := loopback()
+	asked := make(chan struct{}, 100)
+	listener, err := net.Listen("tcp", net.JoinHostPort(podIP, "0"))
+	must(t, err)
+	application := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- struct{}{} }))
+	application.Listener = listener
+	application.Start()
+	t.Cleanup(application.Close)
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	c := p.fencedSidecar(t, s, 60, "app")
+	c.Env = append(c.Env, "POD_IP="+podIP, readiness.EnvPrefix+"app="+base64.StdEncoding.EncodeToString([]byte(`{"readinessProbe":{"httpGet":{"path":"/","port":`+port+`}}}`)))
+	sidecar := start(t, c)
+	// ask returns the status of the readiness, or 0 if the sidecar has no answer yet.
+	ask := func(patience time.Duration) int {
+		client := http.Client{Timeout: patience}
+		response, err := client.Get("http://" + net.JoinHostPort(podIP, sidecarPort) + readiness.PathPrefix + "app")
+		if err != nil {
+			return 0
+		}
+		_ = response.Body.Close()
+		return response.StatusCode
+	}
+	wantReady := func(when string) {
+		t.Helper()
+		eventually(t, when, func() bool { return ask(patience) == http.StatusOK })
+	}
+	app := start(t, p.fencedContainer(t, "app", writes("app")))
+	app.says(t, "Held")
+	if status := ask(200 * time.Millisecond); status != 0 || len(asked) > 0 {
+		t.Errorf("status %d of a pod without the Lease; the application was asked %d times", status, len(asked))
+	}
+	s.grant(fencedIdentity, 7)
+	wantReady("ready without the signal")
+	if got := status(t, podIP); got["released"] != true {
+		t.Errorf("/status of a pod with the Lease: %v", got)
+	}
+
+	s.setAway(true)
+	must(t, sidecar.Process.Kill())
+	_ = sidecar.exit(t)
+	start(t, c)
+	wantReady("ready after a restart of the sidecar")
+
+	s.setAway(false)
+	s.grant("db-2_other", 8)
+	_ = app.exit(t)
+	eventually(t, "/status reports held", func() bool { return status(t, podIP)["released"] == false })
+	for len(asked) > 0 {
+		<-asked
+	}
+	if status := ask(200 * time.Millisecond); status != 0 || len(asked) > 0 {
+		t.Errorf("status %d of a pod that lost the Lease; the application was asked %d times", status, len(asked))
+	}
+}
+
 // A held gate stops at once, and does not keep the Lease.
 func TestFencedStopsWhileItWaits(t *testing.T) {
 	t.Parallel()
@@ -359,6 +541,32 @@ func TestFencedStartFails(t *testing.T) {
 	}
 	s.retire(podUID)
 	s.awaitReleased(t)
+}
+
+// Every end of a main process is reported, and after it no process of the container runs.
+func TestFencedEnds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		script string
+		want   int
+	}{
+		// As by the kernel when the container is out of memory.
+		"killed":           {writes("app") + " & kill -KILL $$", 137},
+		"becomes a daemon": {fmt.Sprintf(`(setsid sh -c '%s' &); while [ ! -s /data/app ]; do sleep 0.01; done; exit 0`, journal("app")), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, p := newLeaseServer(t), newPod(t)
+			start(t, p.fencedSidecar(t, s, 5, "app"))
+			s.grant(fencedIdentity, 7)
+			if code, _, stderr := runToEnd(t, p.fencedContainer(t, "app", tc.script)); code != tc.want {
+				t.Errorf("exit code %d, want %d; stderr:\n%s", code, tc.want, stderr)
+			}
+			p.wantRests(t, "app")
+			s.retire(podUID)
+			s.awaitReleased(t)
+		})
+	}
 }
 
 // The main process restarts while the pod holds the Lease.
@@ -531,13 +739,14 @@ func TestFencedUnnamed(t *testing.T) {
 	}
 }
 
-// A gate that is killed reports nothing, so the pod does not release the Lease.
+// A gate that is killed takes its container with it. It reports nothing, so the pod does not release the Lease.
 func TestFencedGateIsKilled(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
 	_, app := fencedApp(t, s, p, writes("app"))
 	must(t, app.Process.Kill())
 	_ = app.exit(t)
+	p.wantRests(t, "app")
 	s.retire(podUID)
 	s.wantHeld(t)
 }
@@ -567,6 +776,109 @@ func TestFencedSidecarRestarts(t *testing.T) {
 	s.awaitRenewals(t, 1)
 	if holder := s.holder(); holder != fencedIdentity {
 		t.Errorf("the holder is %q", holder)
+	}
+}
+
+// The end of a main process is not forgotten if the sidecar restarts before it can release the Lease.
+func TestFencedEndOutlivesTheSidecar(t *testing.T) {
+	t.Parallel()
+	for name, retireFirst := range map[string]bool{"retired before": true, "retired after": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, p := newLeaseServer(t), newPod(t)
+			c := p.fencedSidecar(t, s, 60, "app")
+			sidecar := start(t, c)
+			app := start(t, p.fencedContainer(t, "app", writes("app")))
+			s.grant(fencedIdentity, 7)
+			p.wantGrows(t, "app")
+			if retireFirst {
+				s.retire(podUID)
+				p.awaitState(t, `"retired":true`)
+			}
+			s.setAway(true)
+			must(t, app.Process.Signal(syscall.SIGTERM))
+			_ = app.exit(t)
+			p.awaitState(t, `"Ended"`)
+			must(t, sidecar.Process.Kill())
+			_ = sidecar.exit(t)
+			start(t, c)
+			s.setAway(false)
+			if !retireFirst {
+				s.retire(podUID)
+			}
+			s.awaitReleased(t)
+		})
+	}
+}
+
+// Other writes of the Lease delay neither the start nor the release, also if the sidecar must stop.
+func TestFencedConflict(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	sidecar := start(t, p.fencedSidecar(t, s, 60, "app"))
+	app := start(t, p.fencedContainer(t, "app", writes("app")))
+	app.says(t, "Held")
+	s.conflictNext()
+	begun := time.Now()
+	s.grant(fencedIdentity, 7)
+	eventually(t, "the main process runs", func() bool { return p.size("app") > 0 })
+	if took := time.Since(begun); took > 450*time.Millisecond {
+		t.Errorf("the start took %s", took)
+	}
+	s.retire(podUID)
+	p.awaitState(t, `"retired":true`)
+	_, before := s.counts()
+	must(t, sidecar.Process.Signal(syscall.SIGTERM))
+	eventually(t, "the last renewal", func() bool { _, now := s.counts(); return now > before })
+	s.conflictNext()
+	must(t, app.Process.Signal(syscall.SIGTERM))
+	_ = app.exit(t)
+	_ = sidecar.exit(t)
+	if holder := s.holder(); holder != "" {
+		t.Errorf("the holder is %q", holder)
+	}
+}
+
+// The end of a watch does not delay the start.
+func TestFencedWatchEnds(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	start(t, p.fencedSidecar(t, s, 60, "app"))
+	app := start(t, p.fencedContainer(t, "app", writes("app")))
+	app.says(t, "Held")
+	time.Sleep(time.Second) // the watch is no short one
+	s.endWatches()
+	begun := time.Now()
+	s.grant(fencedIdentity, 7)
+	eventually(t, "the main process runs", func() bool { return p.size("app") > 0 })
+	if took := time.Since(begun); took > 450*time.Millisecond {
+		t.Errorf("the start took %s", took)
+	}
+}
+
+// The release follows the end of the main process at once. The median, because the machine may be busy.
+func TestFencedReleaseIsQuick(t *testing.T) {
+	t.Parallel()
+	var took []time.Duration
+	for range 9 {
+		s, p := newLeaseServer(t), newPod(t)
+		start(t, p.fencedSidecar(t, s, 60, "app"))
+		app := start(t, p.fencedContainer(t, "app", `echo x >/data/app; exec sleep 1000`))
+		s.grant(fencedIdentity, 7)
+		eventually(t, "the main process runs", func() bool { return p.size("app") > 0 })
+		s.retire(podUID)
+		p.awaitState(t, `"retired":true`)
+		begun := time.Now()
+		must(t, app.Process.Signal(syscall.SIGTERM))
+		s.awaitReleased(t)
+		took = append(took, s.released().Sub(begun))
+		_ = app.exit(t)
+	}
+	slices.Sort(took)
+	median := took[len(took)/2]
+	t.Logf("the release arrives %s after SIGTERM; from %s to %s", median, took[0], took[len(took)-1])
+	if most := 200 * time.Millisecond; median > most {
+		t.Errorf("the release arrives after %s, want %s at most", median, most)
 	}
 }
 
@@ -623,6 +935,28 @@ func TestFencedForgedReport(t *testing.T) {
 	s.retire(podUID)
 	s.wantHeld(t)
 	p.wantGrows(t, "app")
+}
+
+// The PID of a main process is never that of a thread of a later gate. A PID file could name it.
+func TestFencedPID(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	start(t, p.fencedSidecar(t, s, 5, "app"))
+	c := p.fencedContainer(t, "app", "echo $$; exec sleep 1000")
+	app := start(t, c)
+	app.says(t, "Held")
+	s.grant(fencedIdentity, 7)
+	eventually(t, "the main process runs", func() bool { return read(t, app.stdout) != "" })
+	pid := strings.TrimSpace(read(t, app.stdout))
+	if n, err := strconv.Atoi(pid); err != nil || n < 100 {
+		t.Errorf("PID %s, want 100 or more", pid)
+	}
+	// The threads that the gate had before the start.
+	out, err := c.inside(app, "sh", "-c", "ls /proc/1/task").Output()
+	threads := strings.Fields(string(out))
+	if must(t, err); len(threads) < 2 || slices.Contains(threads, pid) {
+		t.Errorf("threads %v of the gate, PID %s of the main process", threads, pid)
+	}
 }
 
 // The main process inherits no file of the gate.

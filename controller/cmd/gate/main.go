@@ -31,7 +31,7 @@ Usage:
   gate sidecar               deliver this program and the signal to the held containers
   gate delivered             wait up to 20 seconds until the sidecar has delivered the program, and removed a signal of another pod
   gate wrap -- COMMAND...    wait for the signal, then execute COMMAND with the epoch in STATEFULSINGLETON_EPOCH
-  gate started [DURATION]    exit 0 if the pod is released, else 1. Wait at most DURATION for the release, for example 20s
+  gate started [DURATION]    exit 0 if the main process has started, else 1. Wait at most DURATION, for example 20s
   gate version               print the version
 
 The ClusterPolicies of StatefulSingletons add these commands to pods. You do not need to run them.
@@ -61,6 +61,9 @@ const (
 
 // version is set when an image is built.
 var version = "unknown"
+
+// The startup probe reads the name of the gate's process, which is the name of the main thread.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	err := run(os.Args[1:])
@@ -153,19 +156,24 @@ func newLog() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)
 func sidecar() error {
 	ctx, stop := ossignal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	log := newLog()
-	s := &gate.Sidecar{Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log}
-	go serve(ctx, s, log)
 	settings, err := fencing.Parse(os.Getenv)
 	if err != nil {
 		return err
 	}
+	log := newLog()
+	if settings != nil {
+		log = newFencedLog()
+	}
+	s := &gate.Sidecar{
+		Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Fenced: settings != nil, Log: log,
+	}
+	go serve(ctx, s, log)
 	if settings == nil {
 		return s.Run(ctx)
 	}
 	fenced := make(chan error, 1)
 	go func() {
-		fenced <- gate.Fence(ctx, signal.Dir, s.UID, settings, newFencedLog())
+		fenced <- gate.Fence(ctx, s, settings)
 		stop()
 	}()
 	err = s.Run(ctx)
@@ -224,6 +232,12 @@ func started(args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+	if os.Getenv(fencing.ContainerEnv) != "" {
+		if err := gate.Volume(signal.Dir).AwaitStart(ctx); err != nil {
+			return fmt.Errorf("the main process has not started: %w", err)
+		}
+		return nil
+	}
 	if err := gate.Volume(signal.Dir).AwaitRelease(ctx, uid); err != nil {
 		return fmt.Errorf("the pod is not released, so the main process has not started: %w", err)
 	}

@@ -49,7 +49,7 @@ func supervise(argv []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 127
 	}
-	code, err := gate.Supervise(path, argv, os.Environ(), orders, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	code, err := gate.Supervise(path, argv, os.Environ(), orders, func() {}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "supervise:", err)
 	}
@@ -245,7 +245,7 @@ func TestSuperviseOfProcessesThatStay(t *testing.T) {
 
 func TestSuperviseOnlyAsPID1(t *testing.T) {
 	t.Parallel()
-	if code, err := gate.Supervise("/bin/true", []string{"true"}, nil, nil, slog.New(slog.DiscardHandler)); err == nil || code != 0 {
+	if code, err := gate.Supervise("/bin/true", []string{"true"}, nil, nil, func() {}, slog.New(slog.DiscardHandler)); err == nil || code != 0 {
 		t.Errorf("exit code %d, error %v", code, err)
 	}
 }
@@ -312,6 +312,7 @@ func TestSuperviseStopsAsWithout(t *testing.T) {
 	t.Parallel()
 	scripts := map[string]string{
 		"a shell that waits for its child": `sleep 1000 & child=$!; trap 'kill $child; wait $child; exit 3' TERM; echo ready >&2; wait $child`,
+		"a shell with children":            `trap 'kill $!; wait; exit 143' TERM; sh -c 'sleep 1000 & echo ready >&2; wait' & wait`,
 		"exec":                             `trap 'exit 4' TERM; echo ready >&2; while :; do sleep 0.01; done`,
 	}
 	for name, script := range scripts {
