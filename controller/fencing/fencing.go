@@ -36,13 +36,29 @@ const (
 	// authority of the API server.
 	CredentialsDir = "/var/run/secrets/statefulsingleton"
 
+	// CredentialsVolume is the pod's volume at CredentialsDir.
+	CredentialsVolume = "statefulsingleton-credentials"
+
 	// RetireAnnotation is the annotation of a Lease with the UID of the pod that must not start a main process again.
 	// The controller sets it as soon as the pod is terminating.
 	RetireAnnotation = "apps.statefulsingleton.com/retire"
 
+	// ExpiredAnnotation is the annotation of a Lease with the UID of the pod from which the controller took the Lease.
+	// The pod had not renewed the Lease for its duration. Without it, a Lease without a holder was released.
+	ExpiredAnnotation = "apps.statefulsingleton.com/expired"
+
 	// MinSeconds and MaxSeconds are the limits of the duration in seconds.
 	MinSeconds, MaxSeconds = 5, 3600
 )
+
+// LeaseName returns the name of the Lease of a StatefulSingleton, in the same namespace. The Role and the RoleBinding that
+// let the pods renew the Lease have the same name.
+func LeaseName(singleton string) string { return namePrefix + singleton }
+
+// Singleton returns the name of the StatefulSingleton whose Lease has the name.
+func Singleton(lease string) string { return strings.TrimPrefix(lease, namePrefix) }
+
+const namePrefix = "statefulsingleton-"
 
 // HolderIdentity is the holderIdentity of a Lease that names the pod.
 func HolderIdentity(pod, uid string) string { return pod + "_" + uid }

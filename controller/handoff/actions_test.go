@@ -21,6 +21,13 @@ const (
 	createAction
 	recreateAction
 	backAction
+	seeLeaseAction
+	renewAction
+	obeyAction
+	releaseAction
+	endTermAction
+	expireAction
+	collectLeaseAction
 	// Faults and actions of people.
 	deleteAction
 	forceAction
@@ -36,6 +43,8 @@ const (
 	eraseSingletonAction
 	stripAction
 	dieAction
+	deleteLeaseAction
+	freezeAction
 	actionKinds
 )
 
@@ -68,6 +77,15 @@ var actionTexts = [actionKinds]string{
 	eraseSingletonAction:  "a person erases the singleton, finalizer and all",
 	stripAction:           "a person takes the finalizer off pod %s",
 	dieAction:             "controller %s dies",
+	seeLeaseAction:        "pod %s sees that the Lease names it, or starts for that",
+	renewAction:           "pod %s renews the Lease",
+	obeyAction:            "pod %s stores that it must not start again",
+	releaseAction:         "pod %s releases the Lease",
+	endTermAction:         "pod %s stops its main process, because it has not renewed the Lease",
+	expireAction:          "controller %s has seen no renewal for a whole duration",
+	collectLeaseAction:    "the garbage collector deletes the Lease of the deleted singleton",
+	deleteLeaseAction:     "a person deletes the Lease",
+	freezeAction:          "the sidecar stands still, and controller %s has seen no renewal for a whole duration",
 }
 
 // next calls then with each action that is possible in the world.
@@ -89,6 +107,7 @@ func (m *model) next(w *world, then func(actionKind, uint8, uint8)) {
 			then(dieAction, uint8(i), 0)
 		}
 	}
+	m.nextOfLease(w, then)
 	m.nextOfWorkload(w, then)
 }
 
@@ -247,6 +266,8 @@ func (m *model) do(w *world, kind actionKind, a, b uint8) {
 			}
 		}
 		w.wroteSingleton(-1)
+	case seeLeaseAction, renewAction, obeyAction, releaseAction, endTermAction, expireAction, collectLeaseAction, deleteLeaseAction, freezeAction:
+		m.doToLease(w, kind, i)
 	default:
 		w.suffer(kind, i)
 	}
@@ -301,9 +322,9 @@ func (m *model) describe(before, after *world, kind actionKind, a, b uint8) stri
 		return fmt.Sprintf(actionTexts[kind], name, b+1)
 	case createAction:
 		return fmt.Sprintf(actionTexts[kind], name, b)
-	case recreateAction, deleteSingletonAction, eraseSingletonAction:
+	case recreateAction, deleteSingletonAction, eraseSingletonAction, collectLeaseAction, deleteLeaseAction:
 		return actionTexts[kind]
-	case dieAction:
+	case dieAction, expireAction, freezeAction:
 		return fmt.Sprintf(actionTexts[kind], string('A'+rune(a)))
 	case controllerAction:
 		return fmt.Sprintf(actionTexts[kind], string('A'+rune(a))) + " " + m.describeController(before, after, int(a))
@@ -346,11 +367,13 @@ func (m *model) describeController(before, after *world, c int) string {
 		if status.holder > 0 {
 			text = stepNames[next.do] + " pod " + podName(int(status.holder-1)) + " as the holder"
 		}
+	case writeLeaseStep:
+		text += " " + next.lease.describe(next.create)
 	case takeAttestationStep, finishStep, confirmGoneStep:
 	default:
 		text += " pod " + podName(int(next.pod))
 	}
-	if after.controllers[c].stage == idleStage && before.singleton == after.singleton && before.pods == after.pods {
+	if after.controllers[c].stage == idleStage && before.singleton == after.singleton && before.pods == after.pods && before.lease == after.lease {
 		text += ", and is refused or changes nothing"
 	}
 	return text

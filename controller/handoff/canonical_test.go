@@ -17,6 +17,7 @@ func (m *model) canonical(w *world) {
 			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.configMap, p.mayOpen = false, false, false, false, false, false
 		}
 		p.configMap = p.configMap && p.kind == barrierPod
+		p.term, p.sawNamed = p.term && p.runs != endedProcess, p.sawNamed && p.runs != endedProcess
 		p.noted = p.noted && p.removedUnseen() && p.runs != endedProcess
 	}
 	for i := range m.controllers {
@@ -38,6 +39,7 @@ func (m *model) forget(c *controllerState) {
 	if c.stage != planStage {
 		return
 	}
+	c.staleLease = c.staleLease && slices.ContainsFunc(m.plans[c.plan].steps[c.done:], func(s step) bool { return s.do == writeLeaseStep })
 	asked, cas := uint8(0), false
 	for _, s := range m.plans[c.plan].steps[c.done:] {
 		if s.conditional {
@@ -52,7 +54,7 @@ func (m *model) forget(c *controllerState) {
 func compareControllers(a, b controllerState) int {
 	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(a.plan, b.plan), cmp.Compare(a.done, b.done),
 		cmp.Compare(a.stalePods, b.stalePods), compareBools(a.staleSingleton, b.staleSingleton), cmp.Compare(a.cached, b.cached), cmp.Compare(a.notes, b.notes),
-		cmp.Compare(a.read.holder, b.read.holder), compareBools(a.read.signalled, b.read.signalled), cmp.Compare(a.read.life, b.read.life))
+		cmp.Compare(a.read.holder, b.read.holder), compareBools(a.read.signalled, b.read.signalled), cmp.Compare(a.read.life, b.read.life), compareBools(a.staleLease, b.staleLease), compareBools(a.sawLease, b.sawLease), compareBools(a.silent, b.silent))
 }
 
 func compareBools(a, b bool) int {

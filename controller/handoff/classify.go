@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 )
 
 // Role is what a pod is to a singleton.
@@ -38,6 +39,9 @@ type ClassifiedPod struct {
 
 	// held are the containers that must not start their main process before the signal.
 	held []heldContainer
+	// fencing are the settings of a fenced pod. Nil: the pod is not fenced, and notFenced says why.
+	fencing   *fencing.Settings
+	notFenced string
 	// selected: the singleton's selector matches the pod.
 	selected bool
 	// mayRun: the pod may run a main process.
@@ -79,6 +83,11 @@ func classify(s Snapshot) []*ClassifiedPod {
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		all[i] = &ClassifiedPod{Pod: pod, held: held(pod, s.Singleton), selected: selector.Matches(labels.Set(pod.Labels))}
+		if settings, problem := FencedBy(pod, s.Singleton); problem == "" {
+			all[i].fencing = &settings
+		} else {
+			all[i].notFenced = problem
+		}
 	}
 	for _, p := range all {
 		p.Proof = s.proofOf(p)
@@ -131,6 +140,7 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 	slices.SortFunc(standbys, func(a, b *ClassifiedPod) int {
 		return cmp.Or(cmp.Compare(s.otherDeployment(a, holder), s.otherDeployment(b, holder)), // pods of the holder's Deployment first
 			cmp.Compare(a.newerStandbys, b.newerStandbys),
+			cmp.Compare(number(s.lostLease(a)), number(s.lostLease(b))),         // a pod that lost its Lease last
 			cmp.Compare(min(len(a.nodeProblem), 1), min(len(b.nodeProblem), 1)), // Ready nodes first
 			cmp.Compare(min(len(a.drained), 1), min(len(b.drained), 1)),         // nodes that are not drained first
 			cmp.Compare(min(len(a.WaitsFor), 1), min(len(b.WaitsFor), 1)),       // warm standbys first
@@ -149,8 +159,12 @@ func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
 	p.revision, p.nodeProblem, p.drained = s.revision(p.Pod), s.nodeProblem(p.Pod), s.drainOf(p.Pod)
 	shares := sharesBarrier(p, all)
 	p.WaitsFor, p.needsPerson = cmp.Or(shares, waitsFor(p)), shares != ""
-	if shares == "" && p.nodeProblem != "" {
+	switch {
+	case shares != "":
+	case p.nodeProblem != "":
 		p.WaitsFor = cannotStart(p)
+	case p.WaitsFor == "" && p.fencing != nil && s.Lease.Object == nil:
+		p.WaitsFor = s.leaseMissing()
 	}
 }
 
@@ -163,6 +177,14 @@ func (s Snapshot) newerRevisions(p *ClassifiedPod, standbys []*ClassifiedPod) (n
 		}
 	}
 	return n
+}
+
+// number returns 1 for true, and 0 for false.
+func number(value bool) int {
+	if value {
+		return 1
+	}
+	return 0
 }
 
 // otherDeployment returns 0 if the pod and the holder have the same Deployment or none, or if there is no holder,
@@ -202,7 +224,7 @@ func nodeProblemIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 // mayRun returns true if a pod without a proof of termination may run a main process: the pod is not held,
 // or is no longer held.
 func (s Snapshot) mayRun(p *ClassifiedPod, all []*ClassifiedPod) bool {
-	return !isHeld(p.Pod, p.held) || released(p.Pod) || s.chosenElsewhere(p.Pod) || slices.ContainsFunc(p.held, heldContainer.pastBarrier) ||
+	return !isHeld(p.Pod, p.held) || released(p.Pod) || s.named(p) || s.chosenElsewhere(p.Pod) || slices.ContainsFunc(p.held, heldContainer.pastBarrier) ||
 		sharing(p, all, s.opened) != nil
 }
 

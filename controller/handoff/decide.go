@@ -24,6 +24,9 @@ func Decide(s Snapshot, now time.Time) Plan {
 			d.status.Epoch = max(d.status.Epoch, given.Epoch) // the record may have been lost
 		}
 	}
+	d.status.Epoch = max(d.status.Epoch, s.leaseEpoch())
+	d.createLease()
+	d.distrustLost()
 	// Without a holder the PodDisruptionBudget stays as it is.
 	d.plan.Budget = s.Budget() != nil && s.Singleton.Spec.Drain != v1.DrainEvict
 	if d.status.ActivePodUID != "" {
@@ -46,12 +49,23 @@ func Decide(s Snapshot, now time.Time) Plan {
 // only such a pod has the highest epoch, the epoch is recorded first.
 func (d *decision) unprotectEnded() {
 	for _, pod := range d.pods {
-		if pod.Role != Ended || pod.Proof == "" || !protected(pod.Pod) {
+		if pod.Role != Ended || pod.Proof == "" || !protected(pod.Pod) && !lostLeaseAlive(pod) {
 			continue
 		}
 		if d.status.Epoch > d.Singleton.Status.Epoch && !slices.Contains(d.plan.Steps, Step(Record{})) {
 			d.do(Record{})
 		}
+		d.forgo(pod)
+	}
+}
+
+// forgo gives up a pod with a proof of termination. A pod whose Lease expired becomes a standby again. A pod that released
+// the Lease does not, because it never starts its main processes again.
+func (d *decision) forgo(pod *ClassifiedPod) {
+	switch {
+	case lostLeaseAlive(pod):
+		d.do(Demote{refOf(pod.Pod), Version(pod.ResourceVersion)})
+	case protected(pod.Pod):
 		d.do(Unprotect{Pod: refOf(pod.Pod)})
 	}
 }
@@ -95,8 +109,12 @@ func (d *decision) withHolder() {
 		d.succeed(d.holder.Proof)
 		return
 	}
+	if d.holderExpires() {
+		return
+	}
 	if Going(d.holder.Pod) {
 		d.protect(d.holder)
+		d.retireInLease()
 		d.paceStop()
 		d.found(HolderStopping, d.stoppingMessage(d.holder))
 		return
@@ -117,10 +135,12 @@ func (d *decision) withoutHolder() {
 	case len(d.unrecorded) > 0:
 		d.unprotectOthers(nil)
 		d.adopt(cmp.Or(d.terminatingUnprotected(), d.unrecorded[0]))
+	case len(d.standbys) > 0 && d.replaceLost():
 	case len(d.standbys) > 0 && d.warm() == nil:
 		d.needsPerson = d.standbys[0].needsPerson
 		d.found(WarmingUp, coldMessage(d.standbys[0]))
 		d.adviseReplacement(d.standbys[0], d.standbys[0].nodeProblem)
+	case len(d.standbys) > 0 && d.leaseBlocks(d.warm()):
 	case len(d.standbys) > 0:
 		d.unprotectOthers(d.warm())
 		d.release(d.warm(), d.nextTransition())
@@ -164,11 +184,13 @@ func (d *decision) succeed(proof v1.Proof) {
 	case next == nil:
 		d.recordNoHolder(t)
 		d.found(HolderEnded, endedMessage(t, nil))
+	case d.leaseBlocks(next):
+		d.recordNoHolder(t)
 	default:
 		d.release(next, t)
 	}
-	if d.holder != nil && protected(d.holder.Pod) {
-		d.do(Unprotect{Pod: refOf(d.holder.Pod)})
+	if d.holder != nil {
+		d.forgo(d.holder)
 	}
 }
 
@@ -176,6 +198,7 @@ func (d *decision) succeed(proof v1.Proof) {
 func (d *decision) recordNoHolder(t *v1.Transition) {
 	d.status.ActivePod, d.status.ActivePodUID, d.status.LastTransition = "", "", t
 	d.do(Record{})
+	d.emptyLease()
 }
 
 // unprotectOthers removes the finalizer of every held pod except next. A missing record may have been
@@ -215,14 +238,16 @@ func (d *decision) signalHolder(pod *ClassifiedPod) {
 	d.protectStandby(pod)
 	d.do(Record{})
 	d.do(d.barriers(pod)...)
+	d.nameInLease(pod)
 	d.do(Signal{refOf(pod.Pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
 	d.requeueIn(nudgeAfter(pod.held))
 }
 
-// protectStandby adds the finalizer to the next standby, and annotates it with the singleton that may open its barrier.
+// protectStandby adds the finalizer to the next standby, and annotates it with the singleton that may start it before the
+// signal: by its barrier, or by the Lease.
 func (d *decision) protectStandby(pod *ClassifiedPod) {
 	step := Protect{Pod: refOf(pod.Pod), Version: Version(pod.ResourceVersion)}
-	if len(d.barriers(pod)) > 0 {
+	if len(d.barriers(pod)) > 0 || pod.fencing != nil {
 		step.ChosenBy = d.Singleton.UID
 	}
 	if !protected(pod.Pod) || step.ChosenBy != chosenBy(pod.Pod) {
@@ -263,9 +288,9 @@ func (d *decision) adopt(pod *ClassifiedPod) {
 func (d *decision) keepOrReplace() {
 	containers := d.holder.held
 	given, hasSignal := signalled(d.holder.Pod)
-	if awaitsSignal(d.holder.Pod, containers) {
+	if d.awaitsRelease(d.holder) {
 		switch problem := d.nodeProblem(d.holder.Pod); {
-		case d.blocked():
+		case d.blocked() || d.leaseBlocks(d.holder):
 		case problem != "" && d.isUnreleased(d.holder):
 			if !protected(d.holder.Pod) {
 				d.do(Protect{Pod: refOf(d.holder.Pod), Version: Version(d.holder.ResourceVersion)})

@@ -67,15 +67,15 @@ func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 	return nil
 }
 
-// surging returns the holder's Deployment if a rollout of it creates a new pod before it deletes the holder.
-// Otherwise it returns nil and the reason.
-func (d *decision) surging() (deployment *appsv1.Deployment, why string) {
-	owner := metav1.GetControllerOf(d.holder.Pod)
+// surging returns the pod's Deployment if a rollout of it creates a new pod before it deletes the pod. Otherwise it
+// returns nil and the reason.
+func (d *decision) surging(pod *corev1.Pod) (deployment *appsv1.Deployment, why string) {
+	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return nil, d.noOwnerReason()
+		return nil, noOwnerReason(pod)
 	}
-	if deployment = d.deployment(d.holder.Pod); deployment == nil {
-		return nil, d.otherOwnerReason(owner)
+	if deployment = d.deployment(pod); deployment == nil {
+		return nil, otherOwnerReason(pod, owner)
 	}
 	spec := &deployment.Spec
 	replicas := int(ptr.Deref(spec.Replicas, 1))
@@ -204,7 +204,7 @@ func (d *decision) postpone(next *ClassifiedPod) bool {
 // returns false if the holder is not replaced.
 func (d *decision) replace() bool {
 	asked := d.handoverAsked()
-	deployment, why := d.surging()
+	deployment, why := d.surging(d.holder.Pod)
 	if why != "" {
 		d.refuseHandover(asked, why)
 		return false
@@ -212,13 +212,43 @@ func (d *decision) replace() bool {
 	if asked == "" && (d.drained == "" || d.toleratesCordon() || d.spare() != nil) {
 		return false
 	}
-	rolled := deployment.Spec.Template.Annotations[v1.ReplacesAnnotation] == string(d.holder.UID) ||
-		revisionOf(deployment) > d.revision(d.holder.Pod)
-	if !rolled {
-		d.do(Roll{Deployment: deployment.Name, UID: deployment.UID, Version: Version(deployment.ResourceVersion), Replaces: refOf(d.holder.Pod)})
-	}
-	d.found(Rolling, d.rollingMessage(deployment.Name))
+	d.roll(deployment, d.holder.Pod)
 	return true
+}
+
+// replaceLost rolls the Deployment of the only standby if the Lease of that pod expired: its node may be lost, even if the
+// node still appears Ready. It returns false if the pod is not replaced.
+func (d *decision) replaceLost() bool {
+	if len(d.standbys) != 1 || !d.lostLease(d.standbys[0]) {
+		return false
+	}
+	deployment := d.rollsLost(d.standbys[0].Pod)
+	if deployment == nil {
+		return false
+	}
+	d.roll(deployment, d.standbys[0].Pod)
+	return true
+}
+
+// rollsLost returns the Deployment that may be rolled to replace a pod whose node may be lost, or nil.
+func (d *decision) rollsLost(pod *corev1.Pod) *appsv1.Deployment {
+	// The scheduler could bind the next pod to the lost node too, and so on.
+	unreachable := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}
+	deployment, why := d.surging(pod)
+	if why != "" || d.Singleton.Spec.Drain == v1.DrainEvict || tolerates(pod, &unreachable) {
+		return nil
+	}
+	return deployment
+}
+
+// roll rolls the Deployment to replace the pod, unless it was rolled already.
+func (d *decision) roll(deployment *appsv1.Deployment, pod *corev1.Pod) {
+	rolled := deployment.Spec.Template.Annotations[v1.ReplacesAnnotation] == string(pod.UID) ||
+		revisionOf(deployment) > d.revision(pod)
+	if !rolled {
+		d.do(Roll{Deployment: deployment.Name, UID: deployment.UID, Version: Version(deployment.ResourceVersion), Replaces: refOf(pod)})
+	}
+	d.found(Rolling, rollingMessage(deployment.Name, pod))
 }
 
 // refuseHandover reports a request for a handoff that cannot be followed.
@@ -231,7 +261,7 @@ func (d *decision) refuseHandover(asked, why string) {
 // replaced returns CauseDrain or CauseHandover if that is why the holder's Deployment was rolled. Empty: there
 // is another cause.
 func (d *decision) replaced() v1.Cause {
-	_, why := d.surging()
+	_, why := d.surging(d.holder.Pod)
 	switch {
 	case why != "" || d.holder.DeletionTimestamp == nil || !d.outdated(d.holder.Pod):
 		return ""
@@ -266,7 +296,7 @@ func (d *decision) reportEvictions() {
 // evictions returns what happens to an eviction of the holder, as reason and message of a condition. The
 // reason is budgetInPlace if evictions are blocked.
 func (d *decision) evictions() (reason, message string) {
-	_, why := d.surging()
+	_, why := d.surging(d.holder.Pod)
 	other := d.otherBudget(d.holder.Pod)
 	switch {
 	case d.Singleton.Spec.Drain == v1.DrainEvict:

@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -29,8 +30,10 @@ type heldContainer struct {
 	seldomProbed bool
 	// probed: the kubelet asks the status sidecar for the readiness. The sidecar answers only after the release.
 	probed bool
-	init   bool
-	status *corev1.ContainerStatus
+	// supervised: the gate of the container starts the main process only while the pod holds the Lease.
+	supervised bool
+	init       bool
+	status     *corev1.ContainerStatus
 }
 
 // held returns the containers that the guarantee covers: containers with the wrapper or a barrier, and
@@ -78,21 +81,26 @@ func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContain
 	if len(c.Command) > len(signal.Wrapper) && slices.Equal(c.Command[:len(signal.Wrapper)], signal.Wrapper) {
 		probe := c.StartupProbe
 		h.probed = asksSidecar(c)
+		h.supervised = variable(c, fencing.ContainerEnv) == corev1.EnvVar{Name: fencing.ContainerEnv, Value: c.Name}
 		h.seldomProbed = probe == nil && !h.probed && c.ReadinessProbe != nil && c.ReadinessProbe.PeriodSeconds > 2
 		h.gateProbe = probe != nil && probe.Exec != nil && len(probe.Exec.Command) > 0 && probe.Exec.Command[0] == signal.GatePath
 		return h, true
 	}
-	// The last variable of a name wins, as in Kubernetes.
-	for _, env := range slices.Backward(c.Env) {
-		if env.Name == signal.EpochEnv {
-			if from := env.ValueFrom; from != nil && from.ConfigMapKeyRef != nil && !ptr.Deref(from.ConfigMapKeyRef.Optional, false) {
-				h.configMap = from.ConfigMapKeyRef.Name
-				return h, true
-			}
-			break
-		}
+	if from := variable(c, signal.EpochEnv).ValueFrom; from != nil && from.ConfigMapKeyRef != nil && !ptr.Deref(from.ConfigMapKeyRef.Optional, false) {
+		h.configMap = from.ConfigMapKeyRef.Name
+		return h, true
 	}
 	return heldContainer{}, false
+}
+
+// variable returns the environment variable of a container. The last variable of a name wins, as in Kubernetes.
+func variable(c *corev1.Container, name string) corev1.EnvVar {
+	for _, env := range slices.Backward(c.Env) {
+		if env.Name == name {
+			return env
+		}
+	}
+	return corev1.EnvVar{}
 }
 
 // asksSidecar returns true if the kubelet asks the status sidecar of the pod for the readiness of the container. With a

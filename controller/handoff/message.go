@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 )
 
 // adviseOneDeployment says why a rollout has no effect if the selector matches pods of several Deployments.
@@ -194,8 +195,56 @@ func (d *decision) attachedReason(claim *corev1.PersistentVolumeClaim) string {
 	return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s", claim.Name, d.holder.Spec.NodeName)
 }
 
-func (d *decision) rollingMessage(deployment string) string {
-	return fmt.Sprintf("Deployment %s is rolled, and the pod that takes over from pod %s does not exist yet", deployment, d.holder.Name)
+func rollingMessage(deployment string, pod *corev1.Pod) string {
+	return fmt.Sprintf("Deployment %s is rolled, and the pod that takes over from pod %s does not exist yet", deployment, pod.Name)
+}
+
+// leaseMissing says what a fenced standby waits for. The name of the standby comes before.
+func (s Snapshot) leaseMissing() string {
+	return fmt.Sprintf("waits until Lease %s exists", fencing.LeaseName(s.Singleton.Name))
+}
+
+// lostLeaseReason says why a standby is not chosen. The name of the standby comes before.
+func lostLeaseReason(singleton *v1.StatefulSingleton) string {
+	return fmt.Sprintf("did not renew Lease %s, so its node may be lost", fencing.LeaseName(singleton.Name))
+}
+
+func (d *decision) leaseMissingMessage(next *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s %s", next.Name, d.leaseMissing())
+}
+
+func (d *decision) fencedMessage(pod *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s runs its main processes only while it renews Lease %s", pod.Name, fencing.LeaseName(d.Singleton.Name))
+}
+
+func (d *decision) notRenewedMessage(pod *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s has not renewed Lease %s recently, and stops its main processes before the Lease expires. Check that the pod reaches the API server: kubectl logs -n %s %[1]s -c %[4]s",
+		pod.Name, fencing.LeaseName(d.Singleton.Name), pod.Namespace, v1.SidecarName)
+}
+
+// notFencedMessage says why the holder is not fenced. Without a Lease, only its kubelet or a person can prove its
+// termination.
+func (d *decision) notFencedMessage(pod *ClassifiedPod) string {
+	help := "Give each held container a command, as its image has it"
+	switch whyNotFenced(pod) {
+	case sharedProcesses:
+		help = "Remove shareProcessNamespace and hostPID from the pod template"
+	case createdBefore:
+		help = "The next pod is fenced. To replace this pod, restart the rollout of its owner"
+	}
+	return fmt.Sprintf("pod %s is not fenced: %s. If its node is lost, the handoff waits for a person. %s", pod.Name, pod.notFenced, help)
+}
+
+// leaseTakenMessage says that the Lease expired.
+func (d *decision) leaseTakenMessage(pod string) string {
+	return fmt.Sprintf("pod %s has not renewed Lease %s for %s, before which it stops its main processes: the Lease is taken from the pod",
+		pod, fencing.LeaseName(d.Singleton.Name), d.leaseDuration())
+}
+
+// leaseHeldMessage says that the Lease names a pod that does not exist.
+func (d *decision) leaseHeldMessage(pod string) string {
+	return fmt.Sprintf("Lease %s names pod %s, which does not exist: no pod is released until the Lease has expired (%s). If the pod still renews it, find and stop the processes of the pod",
+		fencing.LeaseName(d.Singleton.Name), pod, d.leaseDuration())
 }
 
 // The reasons below say why a rollout cannot create a new pod before it deletes the holder.
@@ -220,12 +269,12 @@ func maxUnavailableReason(deployment *appsv1.Deployment) string {
 	return fmt.Sprintf("Deployment %s stops the holder at once in a rollout, because its maxUnavailable is not below its replicas", deployment.Name)
 }
 
-func (d *decision) noOwnerReason() string {
-	return fmt.Sprintf("pod %s belongs to no Deployment", d.holder.Name)
+func noOwnerReason(pod *corev1.Pod) string {
+	return fmt.Sprintf("pod %s belongs to no Deployment", pod.Name)
 }
 
-func (d *decision) otherOwnerReason(owner *metav1.OwnerReference) string {
-	return fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", d.holder.Name, owner.Kind, owner.Name)
+func otherOwnerReason(pod *corev1.Pod, owner *metav1.OwnerReference) string {
+	return fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", pod.Name, owner.Kind, owner.Name)
 }
 
 // cordonedReason and taintedReason say why a node is being drained.

@@ -32,8 +32,10 @@ type world struct {
 	controllers [maxControllers]controllerState
 	// revision is the newest revision of the Deployment. retired has a bit for each ReplicaSet that is scaled to zero.
 	revision, retired uint8
-	// faults is the number of faults that may still happen.
-	faults uint8
+	lease             leaseState
+	// faults is the number of faults that may still happen. expiries is the number of times that a controller may see a
+	// whole duration pass without a renewal.
+	faults, expiries uint8
 	// lives is the number of singletons that were created.
 	lives uint8
 	// excused is true after an event that may require help from a person.
@@ -54,6 +56,8 @@ type singletonState struct {
 	// attested is the number of the attested pod, from 1.
 	attested uint8
 	epoch    uint8
+	// expired is the number of the last holder if its Lease expired, from 1.
+	expired uint8
 }
 
 type podKind uint8
@@ -65,6 +69,7 @@ const (
 	barePod
 	wrapperPod
 	barrierPod
+	fencedPod
 )
 
 type podPhase uint8
@@ -120,6 +125,11 @@ type podState struct {
 	// State on the node.
 	known, seenSignal, seenGoing, seenGone bool
 	runs                                   process
+	// term is true if the pod has renewed the Lease, and may run its main process. retired is true if the pod stored that it
+	// must not start the main process again.
+	term, retired bool
+	// sawNamed is true if the sidecar has seen that the Lease names the pod. Only a mutation starts the pod for that.
+	sawNamed bool
 }
 
 func (p *podState) exists() bool { return p.kind > overPod && !p.gone }
@@ -133,7 +143,7 @@ func (p *podState) removedUnseen() bool {
 // mayRun returns true if a main process of the pod runs or may still start.
 func (p *podState) mayRun() bool {
 	return p.runs != endedProcess && p.node > 0 &&
-		(p.kind == barePod || p.signal || p.mayOpen || p.seenSignal || p.configMap || p.runs == mainProcess || p.runs == crashedProcess)
+		(p.kind == barePod || p.signal || p.term || p.mayOpen || p.seenSignal || p.configMap || p.runs == mainProcess || p.runs == crashedProcess)
 }
 
 type nodeState struct {
@@ -162,6 +172,10 @@ type controllerState struct {
 	// it.
 	staleSingleton bool
 	stalePods      uint8
+	staleLease     bool
+	// sawLease is true if the controller has seen the current holder and the last renewal of the Lease. silent is true if
+	// a whole duration has passed since.
+	sawLease, silent bool
 	// cached is the number of the cached pods that the controller reads instead of the pods, from 1.
 	cached uint32
 	plan   uint32
@@ -183,6 +197,9 @@ type step struct {
 	// chosenBy is the chosenBy that the pod receives.
 	chosenBy uint8
 	epoch    uint8
+	// create is true if the step creates the Lease. lease is what the step writes otherwise.
+	create bool
+	lease  leaseState
 }
 
 type stepKind uint8
@@ -204,11 +221,14 @@ const (
 	stripStep
 	confirmGoneStep
 	finishStep
+	writeLeaseStep
+	demoteStep
 )
 
 var stepNames = [...]string{
 	"", "adds the finalizer to", "records", "signals", "opens the barrier of", "nudges the kubelet for", "opens the readiness gate of",
 	"removes the finalizer from", "scales to zero the ReplicaSet of", "rolls the Deployment to replace", "removes the attestation from", "removes the finalizer from", "checks that the singleton is deleted", "removes the finalizer of the singleton",
+	"writes the Lease", "demotes",
 }
 
 // planState is the result of a decision. Equal results are stored once.
@@ -217,6 +237,8 @@ type planState struct {
 	status singletonState
 	// several is true if a person must delete pods because several may run.
 	several bool
+	// rolls is true if the controller waits for a pod of a newer revision.
+	rolls bool
 }
 
 // view is the input of a decision.
@@ -225,6 +247,8 @@ type view struct {
 	pods              [maxPods]podState
 	nodes             [maxNodes]nodeState
 	revision, retired uint8
+	lease             leaseState
+	silent            bool
 }
 
 // model has the rules by which a world changes.
@@ -256,13 +280,14 @@ type mutation struct {
 	blindRecord, blindSignal, noFinalizer bool
 	// With blindStrip, the deletion of the singleton continues even if a pod was removed in the meantime.
 	blindStrip bool
+	fencingMutation
 }
 
 func newModel(pods []podKind, nodes, controllers int) *model {
 	return &model{
 		pods: pods, nodes: nodes, controllers: controllers, revisions: 2,
 		plans: []planState{{}}, planIDs: map[planState]uint32{}, decided: map[view]uint32{},
-		caches: []view{{}}, cacheID: map[view]uint32{},
+		caches: []view{{}}, cacheID: map[view]uint32{}, epochs: slices.Contains(pods, fencedPod),
 	}
 }
 
@@ -270,6 +295,9 @@ func newModel(pods []podKind, nodes, controllers int) *model {
 // before the singleton existed.
 func (m *model) start(created, faults int) world {
 	w := world{singleton: singletonState{exists: true, life: 1}, lives: 1, revision: 1, faults: uint8(faults)}
+	if m.fences() {
+		w.lease, w.expiries = leaseState{exists: true, life: 1}, maxExpiries
+	}
 	w.excused = created > 1 && m.pods[1] == barePod // two pods run at the start
 	for i := range created {
 		w.pods[i] = m.newPod(i, 1)
@@ -284,7 +312,7 @@ func (m *model) start(created, faults int) world {
 // that opens the gate later fails if the pod was written since the read, so the model does not need it.
 func (m *model) newPod(i int, revision uint8) podState {
 	p := podState{kind: m.pods[i], revision: revision}
-	if p.kind == wrapperPod && i > 0 {
+	if (p.kind == wrapperPod || p.kind == fencedPod) && i > 0 {
 		p.gate = standbyGate
 	}
 	return p
@@ -368,6 +396,7 @@ func (w *world) powerOff(node int) {
 			continue
 		}
 		p.known, p.seenSignal, p.seenGoing, p.seenGone = false, false, false, false
+		p.term = false
 		if p.runs == mainProcess {
 			p.runs = crashedProcess
 		}
@@ -413,6 +442,7 @@ func (w *world) act(pod int) {
 func (w *world) open(pod int) bool {
 	p := &w.pods[pod]
 	return p.kind == barePod || p.kind == wrapperPod && p.seenSignal ||
+		p.kind == fencedPod && p.term && !p.retired ||
 		p.kind == barrierPod && p.configMap && w.nodes[p.node-1].connected()
 }
 
@@ -456,25 +486,28 @@ func (m *model) advance(w *world, c int) {
 	s := &w.controllers[c]
 	switch s.stage {
 	case idleStage:
-		s.stage, s.read = readStage, w.singleton
+		s.stage, s.read, s.staleLease = readStage, w.singleton, false
 		if m.mutation.cached {
 			s.read = singletonState{}
 			s.cached = m.cache(w)
 		}
 	case readStage:
 		v := m.look(w, s)
-		*s = controllerState{stage: planStage, staleSingleton: s.staleSingleton && s.cached == 0, stalePods: s.stalePods, plan: m.decide(v), notes: w.removedUnseen()}
+		*s = controllerState{stage: planStage, staleSingleton: s.staleSingleton && s.cached == 0, stalePods: s.stalePods, plan: m.decide(v), notes: w.removedUnseen(), sawLease: w.lease.exists, silent: v.silent}
 		m.finish(w, c)
 	case planStage:
 		next := m.plans[s.plan].steps[s.done]
 		s.done++
 		if !m.write(w, c, next) {
-			*s = controllerState{}
+			s.rest()
 			return
 		}
 		m.finish(w, c)
 	}
 }
+
+// rest resets a controller, which still knows how long the Lease has been silent.
+func (s *controllerState) rest() { *s = controllerState{sawLease: s.sawLease, silent: s.silent} }
 
 // finish resets a controller that has no steps left.
 func (m *model) finish(w *world, c int) {
@@ -483,7 +516,7 @@ func (m *model) finish(w *world, c int) {
 		if s.notes > 0 && !s.staleSingleton {
 			w.pods[s.notes-1].noted = true
 		}
-		*s = controllerState{}
+		s.rest()
 	}
 }
 
@@ -514,7 +547,7 @@ func (w *world) forgetNotes() {
 
 // look returns the Snapshot that a controller reads, without state that only nodes know.
 func (m *model) look(w *world, s *controllerState) view {
-	v := view{singleton: s.read, revision: w.revision, retired: w.retired}
+	v := view{singleton: s.read, revision: w.revision, retired: w.retired, lease: w.lease, silent: s.sawLease && s.silent}
 	for i, n := range w.nodes {
 		v.nodes[i] = nodeState{notReady: n.notReady, outOfService: n.outOfService, deleted: n.deleted}
 	}
@@ -532,6 +565,7 @@ func (m *model) look(w *world, s *controllerState) view {
 func visible(w *world) (pods [maxPods]podState) {
 	for i, p := range w.pods {
 		if p.exists() {
+			p.term, p.retired, p.sawNamed = false, false, false
 			p.known, p.seenSignal, p.seenGoing, p.seenGone, p.runs, p.noGrace, p.configMap, p.mayOpen, p.noted = false, false, false, false, 0, false, false, false, false
 			pods[i] = p
 		}
@@ -566,6 +600,8 @@ func (m *model) write(w *world, c int, s step) bool {
 		return true
 	case rollStep:
 		return true
+	case writeLeaseStep:
+		return m.writeLease(w, c, s)
 	}
 	switch {
 	case !p.exists():
@@ -587,9 +623,12 @@ func (m *model) write(w *world, c int, s step) bool {
 		p.epoch = s.epoch
 	case markReadyStep:
 		p.gate = holdsGate
-	case unprotectStep:
+	case unprotectStep, demoteStep:
 		w.excused = w.excused || w.controllers[c].staleSingleton || m.aboutToRecord(w, c, s.pod)
 		p.signal, p.role, p.finalizer = false, false, false
+		if s.do == demoteStep {
+			p.gate = closedGate
+		}
 		if w.controllers[c].staleSingleton {
 			p.epoch = 0 // no object stores the epoch after the write of the record fails
 		}
@@ -735,6 +774,9 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 		s.Attest(string(uidOf(podName(int(v.singleton.attested) - 1))))
 	}
 	s.Singleton.UID = lifeUID(v.singleton.life)
+	if m.fences() {
+		s.Lease = m.leaseOf(v)
+	}
 	status := &s.Singleton.Status
 	status.Epoch = int64(v.singleton.epoch)
 	if v.singleton.holder > 0 {
@@ -746,6 +788,10 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 		}
 	} else if v.singleton.open {
 		status.LastTransition = &v1.Transition{Cause: v1.CauseDeletion}
+	}
+	if v.singleton.expired > 0 && status.LastTransition != nil {
+		status.LastTransition.FromUID, status.LastTransition.Proof = uidOf(podName(int(v.singleton.expired)-1)), v1.ProofLeaseExpired
+		status.LastTransition.Terminated = microTime(now)
 	}
 	return s.Snapshot
 }
@@ -760,6 +806,8 @@ func podOf(i int, p *podState) *PodWrapper {
 	switch p.kind {
 	case wrapperPod:
 		pod.Injected().Probed()
+	case fencedPod:
+		pod.Injected().Probed().Fenced()
 	case barrierPod:
 		pod.Barrier().Injected()
 	}
@@ -816,12 +864,16 @@ func podOf(i int, p *podState) *PodWrapper {
 func (m *model) translate(v view, plan handoff.Plan) planState {
 	status := &plan.Status
 	p := planState{several: plan.Outcome == handoff.SeveralRun, status: singletonState{
-		holder: number(status.ActivePodUID), open: status.LastTransition != nil && status.LastTransition.To == "",
+		holder: numberOf(status.ActivePodUID), open: status.LastTransition != nil && status.LastTransition.To == "",
 		signalled: status.LastTransition != nil && status.LastTransition.Signalled != nil,
 	}}
 	if m.epochs {
 		p.status.epoch = uint8(status.Epoch)
 	}
+	if last := status.LastTransition; last != nil && last.Proof == v1.ProofLeaseExpired {
+		p.status.expired = numberOf(last.FromUID)
+	}
+	p.rolls = plan.Outcome == handoff.Rolling && status.ActivePodUID == ""
 	recorded, n := false, 0
 	for _, s := range plan.Steps {
 		p.steps[n] = m.translateStep(v, s)
@@ -838,7 +890,7 @@ func (m *model) translate(v view, plan handoff.Plan) planState {
 
 func (m *model) translateStep(v view, s handoff.Step) step {
 	of := func(do stepKind, pod handoff.PodRef, version handoff.Version) step {
-		return step{do: do, pod: number(pod.UID) - 1, conditional: version != ""}
+		return step{do: do, pod: numberOf(pod.UID) - 1, conditional: version != ""}
 	}
 	switch s := s.(type) {
 	case handoff.Protect:
@@ -872,6 +924,10 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 		strip := of(stripStep, s.Pod, s.Version)
 		strip.unchoose = s.Unchoose
 		return strip
+	case handoff.WriteLease:
+		return leaseStep(s)
+	case handoff.Demote:
+		return of(demoteStep, s.Pod, s.Version)
 	case handoff.ConfirmGone:
 		return step{do: confirmGoneStep}
 	case handoff.Finish:
@@ -898,7 +954,7 @@ func (v *view) warmAfter(revision uint8) bool {
 }
 
 // number returns the number of the pod, from 1, or 0 for an empty uid.
-func number[T ~string](uid T) (n uint8) {
+func numberOf[T ~string](uid T) (n uint8) {
 	if uid != "" {
 		_, err := fmt.Sscanf(strings.TrimSuffix(string(uid), "-uid"), "db-%d", &n)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 
 const (
 	twoRun     = " starts while "
+	wrongEpoch = " is released with epoch "
 	needPerson = "a person must help, although no fault requires it"
 )
 
@@ -113,6 +114,91 @@ var mutations = map[string]struct {
 			}
 		}}, faults: 2, wantBroken: twoRun,
 	},
+}
+
+// fencedMutations are errors in the fencing by a Lease. The search must find two running pods, or a wrong epoch, for each.
+var fencedMutations = map[string]struct {
+	mutation
+	pods                       []podKind
+	nodes, controllers, faults int
+}{
+	// Errors of the sidecar.
+	"a pod starts because it saw that the Lease names it": {
+		mutation: mutation{fencingMutation: fencingMutation{startUnrenewed: true}}, faults: 1,
+	},
+	"a pod that released the Lease starts again": {
+		mutation: mutation{fencingMutation: fencingMutation{restartRetired: true}}, faults: 1,
+	},
+	"a pod runs longer than the Lease is valid": {
+		mutation: mutation{fencingMutation: fencingMutation{stopLate: true}}, faults: 1,
+	},
+
+	// Facts that prove nothing.
+	"a Lease has expired without a duration of silence": {
+		mutation: mutation{see: func(v *view) { v.silent = true }},
+	},
+	"a controller does not notice renewals": {
+		mutation: mutation{fencingMutation: fencingMutation{missRenewals: true}}, nodes: 2, faults: 1,
+	},
+	"a Lease that was created again counts as released": {
+		mutation: mutation{see: func(v *view) {
+			if v.lease.exists && v.lease.epoch == 0 {
+				v.lease.epoch = v.singleton.epoch
+			}
+		}}, faults: 1,
+	},
+	"a pod on an unreachable node has lost the Lease": {
+		mutation: mutation{see: func(v *view) {
+			if h := v.lease.holder; h > 0 && v.pods[h-1].node > 0 && v.nodes[v.pods[h-1].node-1].notReady {
+				v.lease.holder = 0
+			}
+		}}, nodes: 2, faults: 1,
+	},
+	"a terminating pod has released the Lease": {
+		mutation: mutation{see: func(v *view) {
+			if h := v.lease.holder; h > 0 && v.pods[h-1].deleting {
+				v.lease.holder = 0
+			}
+		}}, faults: 1,
+	},
+	"a retired pod has released the Lease": {
+		mutation: mutation{see: func(v *view) {
+			if h := v.lease.holder; h > 0 && v.lease.retire == h {
+				v.lease.holder = 0
+			}
+		}}, faults: 1,
+	},
+
+	// Writes in a different order, or that ignore the writes of other clients.
+	"the Lease names a pod before Record": {
+		mutation: mutation{plan: move(writeLeaseStep, recordStep)}, controllers: 2,
+	},
+	"Record is not a compare-and-swap": {
+		mutation: mutation{blindRecord: true}, controllers: 2,
+	},
+	"the pod has no annotation chosen-by": {
+		mutation: mutation{see: eachPod(func(p *podState) { p.chosenBy = 0 })}, faults: 1,
+	},
+}
+
+// The search finds each error in the fencing.
+func TestSearchFindsMutationsOfFencing(t *testing.T) {
+	for name, tc := range fencedMutations {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tc.pods == nil {
+				tc.pods = []podKind{fencedPod, fencedPod}
+			}
+			m := newModel(tc.pods, max(1, tc.nodes), max(1, tc.controllers))
+			m.mutation = tc.mutation
+			s := &search{model: m, start: m.start(1, tc.faults)}
+			broken, at := s.explore(func(world) string { return "" })
+			if !strings.Contains(broken, twoRun) && !strings.Contains(broken, wrongEpoch) {
+				t.Fatalf("broken: %q, want %q or %q in it; %d states", broken, twoRun, wrongEpoch, len(s.from))
+			}
+			t.Logf("after %d states: %s:\n%s", len(s.from), broken, s.trace(at))
+		})
+	}
 }
 
 // countAsDead changes the selected pods: the kubelet appears to have ended them.

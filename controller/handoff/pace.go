@@ -66,6 +66,10 @@ const (
 // maxUnreportedAge is the longest time that a handoff can be under way before a status says it.
 const maxUnreportedAge = typicalWarmUp + maxQuietWait + typicalScaleDown + typicalStop
 
+// lostNodePatience is the time after which a lost node no longer appears Ready. It is longer than the default of
+// --node-monitor-grace-period of kube-controller-manager, which is 50 s.
+const lostNodePatience = time.Minute
+
 // attachPatience is how long a standby on another node waits for a ReadWriteOnce volume of the
 // holder before the handoff goes cold. Some volumes with that access mode can be attached twice.
 const attachPatience = 20 * time.Second

@@ -49,6 +49,10 @@ const (
 	HolderEnded Outcome = "HolderEnded"
 	// HolderLost: the object of the holder was removed without a proof of termination.
 	HolderLost Outcome = "HolderLost"
+	// LeaseTaken: the Lease had expired, and was taken from the pod that it named.
+	LeaseTaken Outcome = "LeaseTaken"
+	// LeaseHeld: the Lease names a pod that does not exist, and has not expired yet. No pod is signalled.
+	LeaseHeld Outcome = "LeaseHeld"
 	// Adopted: a pod that already runs becomes the holder.
 	Adopted Outcome = "Adopted"
 	// SeveralRun: pods beside the holder run, or may run. No pod is signalled.
@@ -160,6 +164,29 @@ type (
 		Signal  signal.Signal
 	}
 
+	// WriteLease writes the Lease that fences the pods. It fails if any client wrote the Lease since the Snapshot, except
+	// for the steps before it.
+	WriteLease struct {
+		// Version is empty if the Lease does not exist. WriteLease then creates it, and fails if it exists.
+		Version Version
+		// Holder is the pod that may run its main processes. Zero: no pod.
+		Holder PodRef
+		// Duration is how long the Lease is valid after a renewal. It is 0 without a Holder: the Lease keeps the duration.
+		Duration time.Duration
+		Epoch    int64
+		// Expired is the UID of the pod from which the Lease is taken, because the Lease has expired. Empty: there is none.
+		Expired types.UID
+		// Retire is the UID of a pod that must not start a main process again. Empty: there is none.
+		Retire types.UID
+	}
+
+	// Demote makes a released pod a standby again after it lost the Lease: it removes signal, role and finalizer, and
+	// closes the readiness gate.
+	Demote struct {
+		Pod     PodRef
+		Version Version
+	}
+
 	// Nudge makes the kubelet reconcile a signalled pod once more: ConfigMap, signal file and readiness.
 	Nudge struct {
 		Pod   PodRef
@@ -219,6 +246,8 @@ func (Protect) isStep()         {}
 func (Record) isStep()          {}
 func (OpenBarrier) isStep()     {}
 func (Signal) isStep()          {}
+func (WriteLease) isStep()      {}
+func (Demote) isStep()          {}
 func (Nudge) isStep()           {}
 func (Unprotect) isStep()       {}
 func (Retire) isStep()          {}

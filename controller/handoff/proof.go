@@ -19,12 +19,12 @@ const deletionByPodGC = "DeletionByPodGC"
 // proofOf returns the proof that the pod's main processes have ended and that none of them can start again.
 // Empty: there is no proof.
 //
-// Every proof needs a pod that is terminating or has a terminal phase. Otherwise the kubelet can restart
-// a process that ended.
+// Every proof but that of the Lease needs a pod that is terminating or has a terminal phase. Otherwise the kubelet can
+// restart a process that ended.
 func (s Snapshot) proofOf(p *ClassifiedPod) v1.Proof {
 	switch {
 	case !Going(p.Pod):
-		return ""
+		return s.leaseProof(p)
 	case s.neverStarted(p):
 		return v1.ProofNeverSignalled
 	case kubeletReported(p):
@@ -34,7 +34,7 @@ func (s Snapshot) proofOf(p *ClassifiedPod) v1.Proof {
 	case s.attested(p.Pod):
 		return v1.ProofAttested
 	}
-	return ""
+	return s.leaseProof(p)
 }
 
 // proofForMissingHolder returns the proof for a recorded holder whose object does not exist. Only an attestation proves
@@ -60,7 +60,8 @@ func (s Snapshot) isUnreleased(p *ClassifiedPod) bool {
 	last := s.Singleton.Status.LastTransition
 	recorded := p.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil || chosenBy(p.Pod) != "")
 	_, hasSignal := p.Annotations[signal.Annotation]
-	return isHeld(p.Pod, p.held) && !recorded && !hasSignal && !released(p.Pod) &&
+	unnamed := !s.named(p) && (p.fencing == nil || p.UID != s.Singleton.Status.ActivePodUID || s.neverNamed(p))
+	return isHeld(p.Pod, p.held) && !recorded && !hasSignal && !released(p.Pod) && unnamed &&
 		!s.chosenElsewhere(p.Pod) && !slices.ContainsFunc(p.held, heldContainer.pastBarrier)
 }
 

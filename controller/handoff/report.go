@@ -70,11 +70,13 @@ func (d *decision) cause() v1.Cause {
 	switch replaced := d.replaced(); {
 	case replaced != "":
 		return replaced
+	case pod.DeletionTimestamp == nil && d.holder.Proof == v1.ProofLeaseExpired:
+		return v1.CauseExpiry
 	case disrupted:
 		return v1.CauseEviction
 	case pod.DeletionTimestamp == nil && d.completesJob(pod) && len(d.standbys) == 0:
 		return v1.CauseScaleDown
-	case pod.DeletionTimestamp == nil:
+	case pod.DeletionTimestamp == nil && terminal(pod):
 		return v1.CauseCompletion
 	case d.unwanted(pod):
 		return v1.CauseScaleDown
@@ -125,8 +127,8 @@ func (d *decision) report() {
 	if d.requeueAfter > 0 {
 		d.plan.Requeue = min(d.plan.Requeue, d.requeueAfter)
 	}
-	if outcome == HolderEnded {
-		d.plan.Requeue = time.Millisecond // the record just moved, so decide again at once
+	if outcome == HolderEnded || outcome == LeaseTaken {
+		d.plan.Requeue = time.Millisecond // the record or the Lease just moved, so decide again at once
 	}
 	if d.statusDelay > 0 {
 		d.plan.Requeue, d.plan.StatusCanWait = min(d.plan.Requeue, d.statusDelay), d.statusCanWait()
@@ -140,6 +142,7 @@ func (d *decision) report() {
 		d.status.StandbyPods = append(d.status.StandbyPods, s.Name)
 	}
 	serves := outcome == AwaitingHandover && IsTrue(d.holder.Pod, corev1.PodReady)
+	d.reportFencing()
 	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods || serves)
 	d.setCondition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)
 	d.setCondition(v1.ConditionStalled, phase == v1.PhaseFailed)

@@ -54,6 +54,7 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 		return
 	}
 	d.do(Retire{rs.Name})
+	d.retireInLease() // only now is it certain that the pod will be deleted
 	if cold == "" {
 		d.statusDelay = typicalScaleDown
 	}

@@ -33,6 +33,13 @@ var searches = map[string]struct {
 	"two controllers, two faults":            {pods: []podKind{wrapperPod, wrapperPod}, created: 1, nodes: 1, controllers: 2, faults: 2, deep: true},
 	"three pods, two nodes, two faults":      {pods: []podKind{wrapperPod, barrierPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 2, deep: true},
 	"two nodes, three faults":                {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 2, controllers: 1, faults: 3, deep: true},
+	"fencing is turned on, two controllers":  {pods: []podKind{wrapperPod, fencedPod}, created: 1, nodes: 1, controllers: 2},
+	"fencing is turned off, two controllers": {pods: []podKind{fencedPod, wrapperPod}, created: 1, nodes: 1, controllers: 2},
+	"two fenced pods":                        {pods: []podKind{fencedPod, fencedPod}, created: 1, nodes: 1, controllers: 1, faults: 1},
+	"two fenced pods, two controllers":       {pods: []podKind{fencedPod, fencedPod}, created: 1, nodes: 1, controllers: 2},
+	"two fenced pods, two faults":            {pods: []podKind{fencedPod, fencedPod}, created: 1, nodes: 1, controllers: 1, faults: 2, deep: true},
+	"two fenced pods, two nodes":             {pods: []podKind{fencedPod, fencedPod}, created: 1, nodes: 2, controllers: 1, faults: 1},
+	"three fenced pods":                      {pods: []podKind{fencedPod, fencedPod, fencedPod}, created: 1, nodes: 1, controllers: 1},
 	"four faults":                            {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 4, deep: true},
 }
 

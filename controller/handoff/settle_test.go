@@ -30,6 +30,7 @@ func (s *settler) check(w world) (wrong string) {
 			s.kubelet(&w, i)
 		}
 	}
+	w.expiries = maxExpiries
 	var passed []world
 	for range 30 {
 		s.canonical(&w)
@@ -37,7 +38,7 @@ func (s *settler) check(w world) (wrong string) {
 			break
 		}
 		passed = append(passed, w)
-		if s.holds(&w) {
+		if s.holds(&w) || s.awaitsNewPod(&w) {
 			break
 		}
 		if len(passed) == 30 {
@@ -71,6 +72,7 @@ func (s *settler) round(w *world) (helped bool) {
 			s.kubelet(w, i)
 		}
 	}
+	s.settleLease(w)
 	several := s.reconcile(w)
 	if several {
 		helped = s.deleteWhatIsTooMuch(w)
@@ -89,6 +91,9 @@ func (s *settler) round(w *world) (helped bool) {
 
 func (s *settler) kubelet(w *world, i int) {
 	w.see(i)
+	if p := &w.pods[i]; p.kind == fencedPod {
+		s.sidecar(w, i)
+	}
 	w.act(i)
 	if p := &w.pods[i]; p.exists() && p.unreported() {
 		w.report(i)

@@ -268,7 +268,7 @@ func (p *PodWrapper) Warm() *PodWrapper {
 		}
 	}
 	for _, c := range p.Spec.Containers {
-		if len(c.Env) > 0 {
+		if len(c.Env) > 0 && c.Env[0].ValueFrom != nil {
 			p.State(c.Name, missing(c.Env[0].ValueFrom.ConfigMapKeyRef.Name))
 		} else {
 			p.Report(corev1.ContainerStatus{Name: c.Name, State: running(), Started: new(c.StartupProbe == nil)})

@@ -53,6 +53,9 @@ const (
 	// Deployment. Its value is the UID of the holder to replace.
 	ReplacesAnnotation = "apps.statefulsingleton.com/replaces"
 
+	// FencingAnnotation is FencingLease on a pod that a policy has prepared for fencing by a Lease.
+	FencingAnnotation = "apps.statefulsingleton.com/fencing"
+
 	// SidecarName is the name of the status sidecar's container.
 	SidecarName = "status-sidecar"
 )

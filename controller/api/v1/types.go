@@ -139,7 +139,48 @@ type StatefulSingletonSpec struct {
 	// +optional
 	// +default="Sidecar"
 	ReadinessProbes ReadinessProber `json:"readinessProbes,omitempty"`
+
+	// Fencing says what limits how long the pods may run their main processes: Kubelet
+	// (default) or Lease.
+	//
+	// With Kubelet, a pod runs until its kubelet reports that the pod has terminated. If the
+	// node is lost, the next pod waits for a person.
+	//
+	// With Lease, a pod runs only while it renews a Lease, and stops before the Lease expires.
+	// The next pod starts as soon as the Lease is released, or after it has expired, also if
+	// the node is lost. Every held container needs a command, and the pod needs access to the
+	// API server. An outage of the API server that is longer than two thirds of
+	// leaseDurationSeconds stops the application. The condition Fenced says whether the holder
+	// is fenced.
+	//
+	// The field applies to new pods.
+	//
+	// +optional
+	// +default="Kubelet"
+	Fencing Fencing `json:"fencing,omitempty"`
+
+	// LeaseDurationSeconds is the time in seconds without a renewal after which the Lease
+	// expires. It applies only if fencing is Lease. A holder that cannot renew the Lease gets
+	// SIGTERM after two thirds of the duration, and SIGKILL after five sixths. The field
+	// applies to new pods.
+	//
+	// +optional
+	// +default=15
+	// +kubebuilder:validation:XValidation:rule="self >= 5 && self <= 3600",message="spec.leaseDurationSeconds is out of range: set seconds from 5 to 3600 (default 15)"
+	LeaseDurationSeconds int32 `json:"leaseDurationSeconds,omitempty"`
 }
+
+// Fencing says what limits how long the pods may run their main processes.
+//
+// +kubebuilder:validation:Enum=Kubelet;Lease
+type Fencing string
+
+const (
+	// FencingKubelet: only the report of the kubelet, or a person, proves the termination.
+	FencingKubelet Fencing = "Kubelet"
+	// FencingLease: the pods run only while they hold the Lease of the singleton.
+	FencingLease Fencing = "Lease"
+)
 
 // ReadinessProber says what runs the readiness probes of wrapped containers.
 //
@@ -194,7 +235,7 @@ const (
 
 // Proof is the proof of termination of a holder.
 //
-// +kubebuilder:validation:Enum=NeverSignalled;KubeletReported;NodeOutOfService;Attested
+// +kubebuilder:validation:Enum=NeverSignalled;KubeletReported;NodeOutOfService;Attested;LeaseReleased;LeaseExpired
 type Proof string
 
 const (
@@ -210,11 +251,17 @@ const (
 	// ProofAttested: a person attested the termination with the annotation
 	// `apps.statefulsingleton.com/attest-terminated`, and the kubelet cannot report it.
 	ProofAttested Proof = "Attested"
+	// ProofLeaseReleased: the pod ended its main processes, will not start them again, and
+	// released the Lease of the singleton.
+	ProofLeaseReleased Proof = "LeaseReleased"
+	// ProofLeaseExpired: the pod did not renew the Lease of the singleton for its whole
+	// duration, before which the pod stops its main processes.
+	ProofLeaseExpired Proof = "LeaseExpired"
 )
 
 // Cause is what began a handoff.
 //
-// +kubebuilder:validation:Enum=Created;Adopted;Rollout;Drain;Handover;Eviction;Deletion;ScaleDown;Completion
+// +kubebuilder:validation:Enum=Created;Adopted;Rollout;Drain;Handover;Eviction;Deletion;ScaleDown;Completion;Expiry
 type Cause string
 
 const (
@@ -239,6 +286,8 @@ const (
 	CauseScaleDown Cause = "ScaleDown"
 	// CauseCompletion: the pod ended by itself, with phase Succeeded or Failed.
 	CauseCompletion Cause = "Completion"
+	// CauseExpiry: the Lease of the singleton expired.
+	CauseExpiry Cause = "Expiry"
 )
 
 // Transition is one change of the holder.
@@ -296,6 +345,9 @@ const (
 	// ConditionEvictionBlocked: evictions of the holder are blocked until another pod is warm. If
 	// it is False, the reason says why.
 	ConditionEvictionBlocked = "EvictionBlocked"
+	// ConditionFenced exists if spec.fencing is Lease. It is True if the holder runs only while
+	// it holds the Lease. If it is False, the reason says why.
+	ConditionFenced = "Fenced"
 )
 
 // Handover is a handoff that a person requested.
@@ -346,7 +398,7 @@ type StatefulSingletonStatus struct {
 	// that was handled. Each value causes at most one handoff.
 	// +optional
 	Handover *Handover `json:"handover,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, EvictionBlocked, Draining.
+	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, EvictionBlocked, Draining, Fenced.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

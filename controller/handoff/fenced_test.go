@@ -1,0 +1,226 @@
+package handoff_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// Fenced changes an injected pod like the policy of singleton db with fencing by a Lease.
+func (p *PodWrapper) Fenced() *PodWrapper {
+	var names []string
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if c := &list[i]; len(c.Command) > 0 && c.Command[0] == signal.GatePath {
+				c.Env = append(c.Env, corev1.EnvVar{Name: fencing.ContainerEnv, Value: c.Name})
+				names = append(names, c.Name)
+			}
+		}
+	}
+	sidecar := &p.Spec.InitContainers[0]
+	sidecar.Env = []corev1.EnvVar{
+		{Name: fencing.LeaseEnv, Value: "prod/statefulsingleton-db"},
+		{Name: fencing.DurationEnv, Value: "15"},
+		{Name: fencing.HeldEnv, Value: strings.Join(names, ",")},
+		{Name: fencing.PodNameEnv, ValueFrom: fieldRef("metadata.name")},
+	}
+	sidecar.VolumeMounts = append(sidecar.VolumeMounts, credentialsMount())
+	p.Spec.Volumes = append(p.Spec.Volumes, credentialsVolume())
+	return p.Annotation(v1.FencingAnnotation, "Lease")
+}
+
+func fieldRef(path string) *corev1.EnvVarSource {
+	return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
+}
+
+func credentialsMount() corev1.VolumeMount {
+	return corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}
+}
+
+// credentialsVolume is as the API server stores it, with the defaults.
+func credentialsVolume() corev1.Volume {
+	return corev1.Volume{Name: "statefulsingleton-credentials", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(3600))}},
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+				Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+			}},
+		},
+		DefaultMode: new(int32(0o644)),
+	}}}
+}
+
+func TestFencedBy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod       *PodWrapper
+		singleton *SnapshotWrapper
+		wantHeld  []string
+	}{
+		"one container":         {pod: MakePod("db-1").Injected().Fenced(), wantHeld: []string{"app"}},
+		"a held init container": {pod: heldInit("db-1").Fenced(), wantHeld: []string{"migrate", "app"}},
+		"beside a container that nothing holds": {
+			pod: MakePod("db-1").Injected().Container(corev1.Container{Name: "web"}).Fenced(), singleton: MakeSnapshot().Containers("app"), wantHeld: []string{"app"},
+		},
+		"the singleton has no fencing any more": {pod: MakePod("db-1").Injected().Fenced(), wantHeld: []string{"app"}},
+		"the last variable counts": {pod: change(func(p *corev1.Pod) {
+			c := &p.Spec.Containers[0]
+			c.Env = append([]corev1.EnvVar{{Name: fencing.ContainerEnv, Value: "other"}}, c.Env...)
+		}), wantHeld: []string{"app"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.singleton == nil {
+				tc.singleton = MakeSnapshot()
+			}
+			got, problem := handoff.FencedBy(tc.pod.Obj(), tc.singleton.Singleton)
+			want := fencing.Settings{Namespace: "prod", Lease: "statefulsingleton-db", Duration: 15 * time.Second, Held: tc.wantHeld, Pod: "db-1"}
+			if diff := cmp.Diff(want, got); diff != "" || problem != "" {
+				t.Errorf("problem %q, settings (-want +got):\n%s", problem, diff)
+			}
+		})
+	}
+}
+
+// change returns a fenced pod with a change.
+func change(do func(*corev1.Pod)) *PodWrapper {
+	p := MakePod("db-1").Injected().Fenced()
+	do(p.Obj())
+	return p
+}
+
+func TestNotFencedBy(t *testing.T) {
+	app := func(do func(*corev1.Container)) *PodWrapper {
+		return change(func(p *corev1.Pod) { do(&p.Spec.Containers[0]) })
+	}
+	sidecar := func(do func(*corev1.Container)) *PodWrapper {
+		return change(func(p *corev1.Pod) { do(&p.Spec.InitContainers[0]) })
+	}
+	env := func(name string, e corev1.EnvVar) *PodWrapper {
+		return sidecar(func(c *corev1.Container) {
+			e.Name = name
+			c.Env = append(c.Env, e)
+		})
+	}
+	volume := func(do func(*corev1.Volume)) *PodWrapper {
+		return change(func(p *corev1.Pod) { do(&p.Spec.Volumes[len(p.Spec.Volumes)-1]) })
+	}
+	mount := func(do func(*corev1.VolumeMount)) *PodWrapper {
+		return sidecar(func(c *corev1.Container) { do(&c.VolumeMounts[len(c.VolumeMounts)-1]) })
+	}
+	other := MakeSnapshot()
+	other.Singleton.Name = "web"
+	const (
+		own     = "volume statefulsingleton-credentials is the pod's own"
+		noMount = "container status-sidecar has no volume statefulsingleton-credentials at /var/run/secrets/statefulsingleton"
+		lease   = "FENCING_LEASE of container status-sidecar is not prod/statefulsingleton-db"
+		held    = "FENCING_CONTAINERS of container status-sidecar are not the held containers"
+		misname = "STATEFULSINGLETON_CONTAINER of container app is not the name of the container"
+	)
+	for name, tc := range map[string]struct {
+		pod       *PodWrapper
+		singleton *SnapshotWrapper
+		want      string
+	}{
+		// No policy can prepare these pods.
+		"shareProcessNamespace": {pod: change(func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }), want: "the pod has shareProcessNamespace"},
+		"hostPID":               {pod: change(func(p *corev1.Pod) { p.Spec.HostPID = true }), want: "the pod has hostPID"},
+		"a barrier":             {pod: MakePod("db-1").Barrier().Injected(), want: "container app needs a command"},
+		"a barrier beside the wrapper": {
+			pod: MakePod("db-1").Injected().Container(barrier("web", barrierOf("db-1"))).Fenced(), want: "container web needs a command",
+		},
+		"a barrier that the singleton does not name": {
+			pod:       MakePod("db-1").Injected().Container(barrier("web", barrierOf("db-1"))).Fenced(),
+			singleton: MakeSnapshot().Containers("app"), want: "container web needs a command",
+		},
+		"a barrier for a startup probe": {pod: app(func(c *corev1.Container) {
+			*c = barrier("app", barrierOf("db-1"))
+			c.Command, c.StartupProbe = []string{"/app"}, &corev1.Probe{}
+		}), want: "container app has a startupProbe"},
+		"a barrier for a hook": {pod: app(func(c *corev1.Container) {
+			*c = barrier("app", barrierOf("db-1"))
+			c.Command, c.Lifecycle = []string{"/app"}, &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}}
+		}), want: "container app has a postStart hook"},
+		"another barrier": {pod: app(func(c *corev1.Container) {
+			*c = barrier("app", barrierOf("db-1"))
+			c.Command = []string{"/app"}
+		}), want: "container app is held by a barrier"},
+		"nothing holds a container":      {pod: MakePod("db-1").Injected().Container(corev1.Container{Name: "web"}).Fenced(), want: "nothing holds container web"},
+		"nothing holds a named one":      {pod: MakePod("db-1").Injected().Container(corev1.Container{Name: "web"}).Fenced(), singleton: MakeSnapshot().Containers("app", "web"), want: "nothing holds container web"},
+		"nothing holds an init one":      {pod: openInit("db-1").Fenced(), singleton: MakeSnapshot().HoldInit(), want: "nothing holds container seed"},
+		"no injection":                   {pod: MakePod("db-1"), want: "nothing holds container app"},
+		"another volume":                 {pod: volume(func(v *corev1.Volume) { v.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}} }), want: own},
+		"a token for others":             {pod: volume(func(v *corev1.Volume) { v.Projected.Sources[0].ServiceAccountToken.Audience = "vault" }), want: own},
+		"a third source":                 {pod: volume(func(v *corev1.Volume) { v.Projected.Sources = append(v.Projected.Sources, v.Projected.Sources[1]) }), want: own},
+		"another certificate authority":  {pod: volume(func(v *corev1.Volume) { v.Projected.Sources[1].ConfigMap.Name = "mine" }), want: own},
+		"the app mounts the credentials": {pod: app(func(c *corev1.Container) { c.VolumeMounts = append(c.VolumeMounts, credentialsMount()) }), want: "container app mounts volume statefulsingleton-credentials"},
+
+		// A policy has not prepared these pods.
+		"before fencing was turned on": {pod: MakePod("db-1").Injected(), want: "the pod was injected before fencing was turned on"},
+		"no annotation":                {pod: change(func(p *corev1.Pod) { delete(p.Annotations, v1.FencingAnnotation) }), want: "the pod was injected before fencing was turned on"},
+		"not by a policy":              {pod: change(func(p *corev1.Pod) { delete(p.Annotations, v1.InjectedAnnotation) }), want: "no policy injected the pod"},
+		"no held container":            {pod: change(func(p *corev1.Pod) { p.Spec.Containers = nil }), want: "no policy injected the pod"},
+
+		"no name":      {pod: app(func(c *corev1.Container) { c.Env = nil }), want: misname},
+		"another name": {pod: app(func(c *corev1.Container) { c.Env[0].Value = "web" }), want: misname},
+		"another name at the end": {pod: app(func(c *corev1.Container) {
+			c.Env = append(c.Env, corev1.EnvVar{Name: fencing.ContainerEnv, Value: "web"})
+		}), want: misname},
+		"a name that is no literal": {pod: app(func(c *corev1.Container) { c.Env[0].ValueFrom = fieldRef("metadata.name") }), want: misname},
+		"an init container without name": {pod: func() *PodWrapper {
+			p := heldInit("db-1").Fenced()
+			p.Spec.InitContainers[1].Env = nil
+			return p
+		}(), want: "STATEFULSINGLETON_CONTAINER of container migrate is not the name of the container"},
+
+		"no sidecar":                {pod: sidecar(func(c *corev1.Container) { c.Name = "other" }), want: "container other mounts volume statefulsingleton-credentials"},
+		"no sidecar, no mount":      {pod: change(func(p *corev1.Pod) { p.Spec.InitContainers = nil }), want: noMount},
+		"no mount":                  {pod: sidecar(func(c *corev1.Container) { c.VolumeMounts = nil }), want: noMount},
+		"no volume":                 {pod: change(func(p *corev1.Pod) { p.Spec.Volumes = nil }), want: noMount},
+		"a mount elsewhere":         {pod: mount(func(m *corev1.VolumeMount) { m.MountPath = "/credentials" }), want: noMount},
+		"a mount that is writable":  {pod: mount(func(m *corev1.VolumeMount) { m.ReadOnly = false }), want: noMount},
+		"a mount of a part":         {pod: mount(func(m *corev1.VolumeMount) { m.SubPath = "token" }), want: noMount},
+		"a mount of a part by name": {pod: mount(func(m *corev1.VolumeMount) { m.SubPathExpr = "token" }), want: noMount},
+
+		"no settings":                {pod: sidecar(func(c *corev1.Container) { c.Env = nil }), want: lease},
+		"another Lease":              {pod: env(fencing.LeaseEnv, corev1.EnvVar{Value: "prod/statefulsingleton-web"}), want: lease},
+		"another namespace":          {pod: env(fencing.LeaseEnv, corev1.EnvVar{Value: "dev/statefulsingleton-db"}), want: lease},
+		"more than the Lease":        {pod: env(fencing.LeaseEnv, corev1.EnvVar{Value: "prod/statefulsingleton-db/x"}), want: lease},
+		"a Lease that is no literal": {pod: env(fencing.LeaseEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.annotations['lease']")}), want: lease},
+		"no duration":                {pod: env(fencing.DurationEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "": it must be a number from 5 to 3600`},
+		"a long duration":            {pod: env(fencing.DurationEnv, corev1.EnvVar{Value: "3601"}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "3601": it must be a number from 5 to 3600`},
+		"a duration of a variable":   {pod: env(fencing.DurationEnv, corev1.EnvVar{Value: "$(SECONDS)"}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "$(SECONDS)": it must be a number from 5 to 3600`},
+		"a duration of a field":      {pod: env(fencing.DurationEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.name")}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "": it must be a number from 5 to 3600`},
+		"no held containers":         {pod: env(fencing.HeldEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_CONTAINERS is "": it must have names of containers, separated by commas`},
+		"other held containers":      {pod: env(fencing.HeldEnv, corev1.EnvVar{Value: "web"}), want: held},
+		"more held containers":       {pod: env(fencing.HeldEnv, corev1.EnvVar{Value: "app,web"}), want: held},
+		"fewer held containers": {pod: func() *PodWrapper {
+			p := heldInit("db-1").Fenced()
+			p.Spec.InitContainers[0].Env[2].Value = "app"
+			return p
+		}(), want: held},
+		"another field for the pod":      {pod: env(fencing.PodNameEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.uid")}), want: "container status-sidecar: POD_NAME is empty"},
+		"the name of another pod":        {pod: env(fencing.PodNameEnv, corev1.EnvVar{Value: "db-2"}), want: "POD_NAME of container status-sidecar is not the name of the pod"},
+		"the Lease of another singleton": {pod: MakePod("db-1").Injected().Fenced(), singleton: other, want: "FENCING_LEASE of container status-sidecar is not prod/statefulsingleton-web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.singleton == nil {
+				tc.singleton = MakeSnapshot()
+			}
+			got, problem := handoff.FencedBy(tc.pod.Obj(), tc.singleton.Singleton)
+			if problem != tc.want {
+				t.Errorf("problem is %q, want %q", problem, tc.want)
+			}
+			if diff := cmp.Diff(fencing.Settings{}, got); diff != "" {
+				t.Errorf("settings of a pod that is not fenced (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

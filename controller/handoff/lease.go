@@ -1,0 +1,286 @@
+package handoff
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+)
+
+// A fenced pod runs its main processes only while the Lease names it and it renews the Lease. The record still says who
+// the holder is, and the Lease follows the record: each release names the new holder, whether the pod is fenced or not.
+// A late controller therefore cannot name a pod that the record no longer names.
+//
+// Only a controller names a pod. Only the pod that is named removes its name, which releases the Lease. A controller
+// removes the name only if the pod has not renewed the Lease for its duration, which is longer than the pod may run
+// after a renewal. Both removals are proofs that the main processes have ended. A released pod never starts them again.
+// A pod whose Lease expired starts them only if the Lease names it again.
+
+// leaseHolder returns the holder identity in the Lease. Empty: there is none, or no Lease.
+func (s Snapshot) leaseHolder() string {
+	if s.Lease.Object == nil {
+		return ""
+	}
+	return ptr.Deref(s.Lease.Object.Spec.HolderIdentity, "")
+}
+
+// named returns true if the Lease names the pod.
+func (s Snapshot) named(p *ClassifiedPod) bool {
+	return s.leaseHolder() == fencing.HolderIdentity(p.Name, string(p.UID))
+}
+
+// ownLease returns the Lease if the singleton controls it, or nil. Another object may have the name of the Lease.
+func (s Snapshot) ownLease() *coordinationv1.Lease {
+	if s.Lease.Object == nil || !metav1.IsControlledBy(s.Lease.Object, s.Singleton) {
+		return nil
+	}
+	return s.Lease.Object
+}
+
+// leaseEpoch returns the epoch of the pod that the singleton's Lease named last. 0: it has not named any pod.
+func (s Snapshot) leaseEpoch() int64 {
+	lease := s.ownLease()
+	if lease == nil {
+		return 0
+	}
+	return int64(ptr.Deref(lease.Spec.LeaseTransitions, 0))
+}
+
+// leaseProof returns the proof of termination of a fenced pod from which the Lease was removed. Empty: there is no proof.
+// A Lease that was deleted and created again has epoch 0, and proves nothing.
+func (s Snapshot) leaseProof(p *ClassifiedPod) v1.Proof {
+	if p.fencing == nil || s.ownLease() == nil || s.named(p) {
+		return ""
+	}
+	recorded := p.UID == s.Singleton.Status.ActivePodUID
+	if !recorded && s.chosenElsewhere(p.Pod) {
+		return "" // an earlier singleton of the name released the pod, under a Lease that no longer exists
+	}
+	given, hasSignal := signalled(p.Pod)
+	switch epoch := s.leaseEpoch(); {
+	case recorded && epoch == s.Singleton.Status.Epoch, !recorded && hasSignal && epoch == given.Epoch:
+		return s.proofOfRemoval(p)
+	case !recorded && hasSignal && epoch > given.Epoch, !recorded && !hasSignal && released(p.Pod) && epoch > 0:
+		// The record and the Lease moved on, or Unprotect removed the signal: there was a proof that the pod has terminated.
+		return s.proofOfLastHolder(p.UID)
+	}
+	return ""
+}
+
+// proofOfRemoval returns the proof for the pod that the Lease named last. Empty: the Lease names a pod.
+func (s Snapshot) proofOfRemoval(p *ClassifiedPod) v1.Proof {
+	expired := types.UID(s.Lease.Object.Annotations[fencing.ExpiredAnnotation])
+	switch {
+	case s.leaseHolder() != "":
+		return ""
+	case expired == "":
+		return v1.ProofLeaseReleased
+	case expired == p.UID:
+		return v1.ProofLeaseExpired
+	}
+	return ""
+}
+
+// proofOfLastHolder returns the proof in the record if the pod was the last holder.
+func (s Snapshot) proofOfLastHolder(uid types.UID) v1.Proof {
+	if last := s.Singleton.Status.LastTransition; last != nil && last.FromUID == uid && last.Proof != "" {
+		return last.Proof
+	}
+	return v1.ProofLeaseReleased
+}
+
+// neverNamed returns true if the Lease shows that it has not named the recorded pod since the record names it. A Lease
+// that was deleted and created again shows nothing.
+func (s Snapshot) neverNamed(p *ClassifiedPod) bool {
+	return !s.named(p) && s.leaseEpoch() > 0 && s.leaseEpoch() < s.Singleton.Status.Epoch
+}
+
+// leaseDuration returns how long the pod that holds the Lease may take until it renews the Lease.
+func (d *decision) leaseDuration() time.Duration {
+	longest := time.Duration(d.Singleton.Spec.LeaseDurationSeconds) * time.Second
+	if lease := d.Lease.Object; lease != nil {
+		longest = max(longest, time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0))*time.Second)
+	}
+	for _, p := range d.pods {
+		if p.fencing != nil {
+			longest = max(longest, p.fencing.Duration)
+		}
+	}
+	return longest
+}
+
+// createLease creates a missing Lease before it is needed. It names no pod: only an update can do that, which fails if
+// the Lease was written or deleted since the Snapshot.
+func (d *decision) createLease() {
+	wanted := d.Singleton.Spec.Fencing == v1.FencingLease || slices.ContainsFunc(d.pods, func(p *ClassifiedPod) bool { return p.fencing != nil })
+	if wanted && d.Lease.Object == nil {
+		d.do(WriteLease{})
+	}
+}
+
+// nameInLease names the recorded holder in the Lease.
+func (d *decision) nameInLease(pod *ClassifiedPod) {
+	if d.Lease.Object == nil || d.named(pod) || pod.fencing == nil && d.ownLease() == nil {
+		return
+	}
+	step := WriteLease{Version: d.leaseVersion(), Holder: refOf(pod.Pod), Epoch: d.status.Epoch}
+	if pod.fencing != nil {
+		step.Duration = pod.fencing.Duration
+	}
+	d.do(step)
+}
+
+// retireInLease tells the holder not to start its main processes again, because the pod is being deleted. The pod
+// releases the Lease once they have ended.
+func (d *decision) retireInLease() {
+	lease := d.ownLease()
+	if d.holder.fencing == nil || lease == nil || !d.named(d.holder) || lease.Annotations[fencing.RetireAnnotation] == string(d.holder.UID) {
+		return
+	}
+	d.do(WriteLease{
+		Version: d.leaseVersion(), Holder: refOf(d.holder.Pod), Duration: d.holder.fencing.Duration, Epoch: d.leaseEpoch(), Retire: d.holder.UID,
+	})
+}
+
+// emptyLease removes the name of the old holder after the record has moved on without a new holder.
+func (d *decision) emptyLease() {
+	if old := d.Singleton.Status.ActivePodUID; d.ownLease() != nil && old != "" && d.leaseNames(old) {
+		d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: old})
+	}
+}
+
+// leaseNames returns true if the Lease names the pod with the UID.
+func (d *decision) leaseNames(uid types.UID) bool {
+	return strings.HasSuffix(d.leaseHolder(), "_"+string(uid))
+}
+
+func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.ResourceVersion) }
+
+// holderExpires takes the Lease from a fenced holder that has not renewed it for its duration. It returns false if
+// the Lease has not expired.
+func (d *decision) holderExpires() bool {
+	mayRun := d.named(d.holder) || d.leaseHolder() == "" && Going(d.holder.Pod) // the Lease was created again
+	if d.holder.fencing == nil || d.ownLease() == nil || !mayRun || d.status.Epoch != d.Singleton.Status.Epoch || !d.leaseExpired() {
+		return false
+	}
+	d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.status.Epoch, Expired: d.holder.UID})
+	d.found(LeaseTaken, d.leaseTakenMessage(d.holder.Name))
+	return true
+}
+
+// leaseExpired returns true if the Lease has not been renewed for its duration. If a renewal is overdue, it decides again
+// when the Lease expires.
+func (d *decision) leaseExpired() bool {
+	left := d.leaseDuration() - d.Lease.Silent
+	if d.Lease.Overdue() {
+		d.requeueIn(left)
+	}
+	return left <= 0
+}
+
+// leaseBlocks returns true if the Lease names a pod that may run beside the pod to release. A pod of the Snapshot without
+// a proof of termination is unrecorded, which blocks every release. Another pod blocks until the Lease has expired.
+func (d *decision) leaseBlocks(next *ClassifiedPod) bool {
+	identity, recorded := d.leaseHolder(), d.Singleton.Status.ActivePodUID
+	known := slices.ContainsFunc(d.pods, func(p *ClassifiedPod) bool { return d.named(p) })
+	switch {
+	case next.fencing != nil && d.Lease.Object == nil:
+		d.found(LeaseHeld, d.leaseMissingMessage(next))
+		return true
+	case identity == "" || known || recorded != "" && d.leaseNames(recorded) || next.fencing == nil && d.ownLease() == nil:
+		return false
+	}
+	name, uid, _ := strings.Cut(identity, "_")
+	if d.leaseExpired() && d.ownLease() != nil {
+		d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: types.UID(uid)})
+		d.found(LeaseTaken, d.leaseTakenMessage(name))
+		return true
+	}
+	d.found(LeaseHeld, d.leaseHeldMessage(name))
+	return true
+}
+
+// lostLease returns true if the pod was the last holder and its Lease expired. Its node may be lost, even if it still
+// appears Ready.
+func (s Snapshot) lostLease(p *ClassifiedPod) bool {
+	last := s.Singleton.Status.LastTransition
+	return last != nil && last.FromUID == p.UID && last.Proof == v1.ProofLeaseExpired
+}
+
+// lostLeaseAlive returns true if the Lease of a released pod expired, and the pod is not terminating.
+func lostLeaseAlive(p *ClassifiedPod) bool {
+	return !Going(p.Pod) && released(p.Pod) && p.Proof == v1.ProofLeaseExpired
+}
+
+// distrustLost keeps a pod whose Lease expired from becoming the holder again while another pod can. Its node may be lost,
+// and may still appear Ready.
+func (d *decision) distrustLost() {
+	alone := d.status.ActivePodUID == "" && len(d.standbys) == 1
+	for _, p := range d.standbys {
+		if !d.lostLease(p) || alone && d.rollsLost(p.Pod) == nil {
+			continue
+		}
+		if ended := d.status.LastTransition.Terminated; ended != nil && d.left(lostNodePatience, ended.Time) > 0 {
+			p.WaitsFor = lostLeaseReason(d.Singleton)
+		}
+	}
+}
+
+// awaitsRelease returns true if only the signal or the Lease keeps the recorded holder from running.
+func (s Snapshot) awaitsRelease(holder *ClassifiedPod) bool {
+	return awaitsSignal(holder.Pod, holder.held) || holder.fencing != nil && !s.named(holder)
+}
+
+// leaseRunsOut returns true if the Lease may be taken from the holder.
+func (s Snapshot) leaseRunsOut(holder *ClassifiedPod) bool {
+	return holder.fencing != nil && s.Lease.Silent >= holder.fencing.Duration
+}
+
+// Reasons of condition Fenced.
+const (
+	leaseRenewed    = "LeaseRenewed"
+	leaseNotRenewed = "LeaseNotRenewed"
+	sharedProcesses = "SharedProcesses"
+	notWrapped      = "NotWrapped"
+	createdBefore   = "CreatedBefore"
+)
+
+// reportFencing reports whether the holder runs only while it holds the Lease.
+func (d *decision) reportFencing() {
+	active := d.active()
+	switch {
+	case active == nil || d.Singleton.Spec.Fencing != v1.FencingLease && active.fencing == nil:
+		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionFenced)
+	case active.fencing == nil:
+		d.setConditionTo(v1.ConditionFenced, metav1.ConditionFalse, whyNotFenced(active), d.notFencedMessage(active))
+	case d.named(active) && d.Lease.renewed():
+		d.setConditionTo(v1.ConditionFenced, metav1.ConditionTrue, leaseRenewed, d.fencedMessage(active))
+	default:
+		d.setConditionTo(v1.ConditionFenced, metav1.ConditionFalse, leaseNotRenewed, d.notRenewedMessage(active))
+	}
+}
+
+// renewed returns true if the named pod has renewed the Lease, and no renewal is overdue.
+func (l Lease) renewed() bool {
+	spec := &l.Object.Spec
+	return spec.RenewTime != nil && (spec.AcquireTime == nil || !spec.RenewTime.Before(spec.AcquireTime)) && !l.Overdue()
+}
+
+// whyNotFenced returns the reason of condition Fenced for a pod that is not fenced.
+func whyNotFenced(p *ClassifiedPod) string {
+	switch {
+	case ptr.Deref(p.Spec.ShareProcessNamespace, false) || p.Spec.HostPID:
+		return sharedProcesses
+	case slices.ContainsFunc(p.held, func(h heldContainer) bool { return h.unheld || h.configMap != "" }):
+		return notWrapped
+	}
+	return createdBefore
+}
