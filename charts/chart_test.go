@@ -145,6 +145,9 @@ func TestRights(t *testing.T) {
 			"everywhere statefulsets.apps":                         "get",
 			"everywhere nodes":                                     "get list watch",
 			"everywhere poddisruptionbudgets.policy":               "create delete list watch",
+			"everywhere leases.coordination.k8s.io":                "create delete get list patch update watch",
+			"everywhere roles.rbac.authorization.k8s.io":           "create delete get list patch update watch",
+			"everywhere rolebindings.rbac.authorization.k8s.io":    "create delete get list patch update watch",
 			"everywhere persistentvolumeclaims":                    "get",
 			"everywhere events.events.k8s.io":                      "create patch",
 			"everywhere clusterpolicies.kyverno.io":                "create delete get list patch watch",
@@ -173,6 +176,7 @@ func TestRights(t *testing.T) {
 func TestRightsOfPeople(t *testing.T) {
 	want := map[string]string{
 		"view statefulsingletons.apps.statefulsingleton.com": "get list watch",
+		"view leases.coordination.k8s.io":                    "get list watch",
 		"edit statefulsingletons.apps.statefulsingleton.com": "create delete deletecollection patch update",
 	}
 	if diff := cmp.Diff(want, aggregated(render(t))); diff != "" {
@@ -227,8 +231,9 @@ func TestGuards(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-events",
-		"controller-pods", "controller-policies", "controller-scale", "controller-singletons", "copied", "definition", "dry-run",
-		"ephemeral-containers", "exempt-namespaces", "finalizer", "held", "marks", "record", "reports", "roll", "sidecar-image", "unreleased"}
+		"controller-leases", "controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
+		"controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "fenced", "finalizer",
+		"held", "lease", "marks", "record", "reports", "roll", "sidecar-image", "unreleased"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("guards (-want +got):\n%s", diff)
 	}

@@ -2,6 +2,7 @@ package policies_test
 
 import (
 	"context"
+	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -10,9 +11,11 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -34,7 +37,8 @@ func TestControllerGuards(t *testing.T) {
 	config.WarningHandler = rest.NoWarnings{}
 	c := newClient(t, config)
 	// Install the guards first, because they must not need Kyverno's kinds.
-	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml", "templates/guards-controller.yaml") {
+	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml", "templates/guards-controller.yaml",
+		"templates/guards-leases.yaml") {
 		create(t, c, object)
 	}
 	waitForGuard(t, func() error {
@@ -47,6 +51,9 @@ func TestControllerGuards(t *testing.T) {
 	t.Run("configmaps", func(t *testing.T) { testControllerConfigMaps(t, config) })
 	t.Run("policies", func(t *testing.T) { testControllerPolicies(t, config) })
 	t.Run("budgets", func(t *testing.T) { testControllerBudgets(t, config) })
+	t.Run("leases", func(t *testing.T) { testControllerLeases(t, config) })
+	t.Run("roles", func(t *testing.T) { testControllerRoles(t, config) })
+	t.Run("rolebindings", func(t *testing.T) { testControllerRoleBindings(t, config) })
 	t.Run("scale", func(t *testing.T) { testControllerScale(t, config) })
 	t.Run("roll", func(t *testing.T) { testRoll(t, config) })
 	t.Run("singletons", func(t *testing.T) { testControllerSingletons(t, config) })
@@ -548,6 +555,187 @@ func testControllerBudgets(t *testing.T, config *rest.Config) {
 			}
 		})
 	}
+}
+
+// testControllerLeases: guard "lease" limits what the controller writes into a Lease.
+func testControllerLeases(t *testing.T, config *rest.Config) {
+	const (
+		otherOwner    = "writes and deletes only Leases that are named statefulsingleton-<name> and whose controller is StatefulSingleton <name>"
+		otherMetadata = "has one owner and no finalizer"
+		renew         = `{"spec":{"renewTime":"2026-01-01T00:00:00.000000Z"}}`
+	)
+	admin, controller := newClient(t, config), clientAs(t, config, controllerUser)
+	createNamespace(t, admin, releaseNamespace)
+	foreign := func(namespace, name string) *coordinationv1.Lease {
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		create(t, admin, lease)
+		return lease
+	}
+	elected := foreign(releaseNamespace, "statefulsingleton")
+	scheduler := foreign(metav1.NamespaceSystem, "kube-scheduler")
+	node := foreign(corev1.NamespaceNodeLease, "statefulsingleton-db")
+	created := func(change func(client.Object)) func() error {
+		return func() error {
+			lease := leaseOf("default", "db")
+			change(lease)
+			return controller.Create(t.Context(), lease, client.DryRunAll)
+		}
+	}
+	patched := func(lease *coordinationv1.Lease, body string) func() error {
+		return func() error {
+			return controller.Patch(t.Context(), lease.DeepCopy(), client.RawPatch(merge, []byte(body)), client.DryRunAll)
+		}
+	}
+	type write struct {
+		write       func() error
+		wantRefused string
+	}
+	tests := map[string]write{
+		"passes: creates":             {created(func(client.Object) {}), ""},
+		"a finalizer":                 {created(func(o client.Object) { o.SetFinalizers([]string{"example.com/mine"}) }), otherMetadata},
+		"another owner beside":        {created(anotherOwner), otherMetadata},
+		"passes: is elected":          {patched(elected, renew), ""},
+		"is elected elsewhere":        {created(func(o client.Object) { o.SetName("statefulsingleton"); o.SetOwnerReferences(nil) }), otherOwner},
+		"renews another's":            {patched(scheduler, renew), otherOwner},
+		"renews a node's":             {patched(node, renew), otherOwner},
+		"owns a node's":               {patched(node, ownersOf(t, leaseOf("default", "db"))), otherOwner},
+		"deletes another's":           {func() error { return controller.Delete(t.Context(), scheduler, client.DryRunAll) }, otherOwner},
+		"passes: a person's election": {func() error { return patch{personUser, "", merge, renew}.apply(t, config, scheduler) }, ""},
+	}
+	for name, change := range ownerChanges() {
+		tests[name] = write{created(change), otherOwner}
+	}
+	waitForGuard(t, tests["the name alone"].write)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { wantAnswer(t, test.write(), test.wantRefused) })
+	}
+}
+
+func testControllerRoles(t *testing.T, config *rest.Config) {
+	const other = "a Role that the StatefulSingleton controller writes has one owner, no new finalizer, and one rule"
+	role := func() client.Object { return roleOf("default", "db") }
+	rule := func(change func(*rbacv1.PolicyRule)) func(client.Object) {
+		return func(o client.Object) { change(&o.(*rbacv1.Role).Rules[0]) }
+	}
+	testOwned(t, config, role, "writes and deletes only Roles that are named statefulsingleton-<name>", other, map[string]func(client.Object){
+		"two rules":         func(o client.Object) { r := o.(*rbacv1.Role); r.Rules = append(r.Rules, r.Rules[0]) },
+		"another verb":      rule(func(r *rbacv1.PolicyRule) { r.Verbs[3] = "update" }),
+		"one more verb":     rule(func(r *rbacv1.PolicyRule) { r.Verbs = append(r.Verbs, "delete") }),
+		"a verb less":       rule(func(r *rbacv1.PolicyRule) { r.Verbs = r.Verbs[:3] }),
+		"all verbs":         rule(func(r *rbacv1.PolicyRule) { r.Verbs = []string{"*"} }),
+		"another resource":  rule(func(r *rbacv1.PolicyRule) { r.Resources = []string{"leasecandidates"} }),
+		"one more resource": rule(func(r *rbacv1.PolicyRule) { r.Resources = append(r.Resources, "secrets") }),
+		"another group":     rule(func(r *rbacv1.PolicyRule) { r.APIGroups = []string{""} }),
+		"every Lease":       rule(func(r *rbacv1.PolicyRule) { r.ResourceNames = nil }),
+		"another Lease":     rule(func(r *rbacv1.PolicyRule) { r.ResourceNames = []string{"statefulsingleton-web"} }),
+		"one more Lease":    rule(func(r *rbacv1.PolicyRule) { r.ResourceNames = append(r.ResourceNames, "statefulsingleton-web") }),
+	})
+}
+
+func testControllerRoleBindings(t *testing.T, config *rest.Config) {
+	const other = "a RoleBinding that the StatefulSingleton controller writes has one owner, no new finalizer, the Role of the same name"
+	binding := func() client.Object { return roleBindingOf("default", "db") }
+	change := func(change func(*rbacv1.RoleBinding)) func(client.Object) {
+		return func(o client.Object) { change(o.(*rbacv1.RoleBinding)) }
+	}
+	testOwned(t, config, binding, "writes and deletes only RoleBindings that are named statefulsingleton-<name>", other, map[string]func(client.Object){
+		"passes: no subject": change(func(b *rbacv1.RoleBinding) { b.Subjects = nil }),
+		"passes: two subjects": change(func(b *rbacv1.RoleBinding) {
+			b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "web"})
+		}),
+		"another Role":      change(func(b *rbacv1.RoleBinding) { b.RoleRef.Name = "statefulsingleton-web" }),
+		"a ClusterRole":     change(func(b *rbacv1.RoleBinding) { b.RoleRef.Kind = "ClusterRole" }),
+		"another namespace": change(func(b *rbacv1.RoleBinding) { b.Subjects[0].Namespace = "kube-system" }),
+		"a user": change(func(b *rbacv1.RoleBinding) {
+			b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: personUser})
+		}),
+		"a group": change(func(b *rbacv1.RoleBinding) {
+			b.Subjects[0] = rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "system:serviceaccounts"}
+		}),
+	})
+}
+
+// testOwned: the controller writes and deletes only objects that StatefulSingletons own. It writes no object with one of
+// the changes, unless the name of the change begins with "passes: ".
+func testOwned(t *testing.T, config *rest.Config, object func() client.Object, otherOwner, other string, changes map[string]func(client.Object)) {
+	t.Helper()
+	admin, controller := newClient(t, config), clientAs(t, config, controllerUser)
+	changed := func(change func(client.Object)) client.Object {
+		o := object()
+		change(o)
+		return o
+	}
+	changes["passes: as the controller writes it"] = func(client.Object) {}
+	changes["another owner beside"] = anotherOwner
+	changes["a finalizer"] = func(o client.Object) { o.SetFinalizers([]string{"example.com/mine"}) }
+	waitForGuard(t, func() error { return controller.Create(t.Context(), changed(anotherOwner), client.DryRunAll) })
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			refused := other
+			if strings.HasPrefix(name, "passes: ") {
+				refused = ""
+			}
+			wantAnswer(t, controller.Create(t.Context(), changed(change), client.DryRunAll), refused)
+			wantAnswer(t, admin.Create(t.Context(), changed(change), client.DryRunAll), "")
+		})
+	}
+	for name, change := range ownerChanges() {
+		t.Run(name, func(t *testing.T) {
+			wantAnswer(t, controller.Create(t.Context(), changed(change), client.DryRunAll), otherOwner)
+			o := changed(change)
+			create(t, admin, o)
+			for _, body := range []string{`{"metadata":{"labels":{"a":"b"}}}`, ownersOf(t, object())} {
+				wantAnswer(t, patch{controllerUser, "", merge, body}.write(t, client.NewDryRunClient(controller), o), otherOwner)
+			}
+			wantAnswer(t, controller.Delete(t.Context(), o, client.DryRunAll), otherOwner)
+			if err := admin.Delete(t.Context(), o); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("passes: changes and deletes its own", func(t *testing.T) {
+		o := object()
+		create(t, controller, o)
+		mustPatch(t, admin, o, `{"metadata":{"finalizers":["example.com/theirs"]}}`)
+		mustPatch(t, controller, o, `{"metadata":{"labels":{"a":"b"}}}`)
+		wantAnswer(t, patch{controllerUser, "", merge, `{"metadata":{"finalizers":["example.com/mine"]}}`}.apply(t, config, o), other)
+		mustPatch(t, admin, o, `{"metadata":{"finalizers":null}}`)
+		wantAnswer(t, controller.Delete(t.Context(), o), "")
+	})
+}
+
+// ownerChanges change an object that StatefulSingleton db owns into an object that the controller does not write.
+func ownerChanges() map[string]func(client.Object) {
+	owner := func(change func(*metav1.OwnerReference)) func(client.Object) {
+		return func(o client.Object) {
+			owners := o.GetOwnerReferences()
+			change(&owners[0])
+			o.SetOwnerReferences(owners)
+		}
+	}
+	return map[string]func(client.Object){
+		"another name":                      func(o client.Object) { o.SetName("statefulsingleton-other") },
+		"the name alone":                    func(o client.Object) { o.SetName("db") },
+		"no owner":                          func(o client.Object) { o.SetOwnerReferences(nil) },
+		"an owner of another kind":          owner(func(r *metav1.OwnerReference) { r.Kind = "Widget" }),
+		"an owner of another group":         owner(func(r *metav1.OwnerReference) { r.APIVersion = "example.com/v1" }),
+		"an owner that does not control it": owner(func(r *metav1.OwnerReference) { r.Controller = nil }),
+		"in an exempt namespace":            func(o client.Object) { o.SetNamespace(metav1.NamespaceSystem) },
+	}
+}
+
+func anotherOwner(o client.Object) {
+	o.SetOwnerReferences(append(o.GetOwnerReferences(), metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "1"}))
+}
+
+// ownersOf returns a merge patch that gives an object the owners of o.
+func ownersOf(t *testing.T, o client.Object) string {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": o.GetOwnerReferences()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
 }
 
 func testControllerScale(t *testing.T, config *rest.Config) {

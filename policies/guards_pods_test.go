@@ -24,6 +24,10 @@ import (
 // goldenSingletons has the singletons for which the pods of testdata/injected were injected. The default is "default".
 var goldenSingletons = map[string]string{
 	"several-containers-one-held": "named-containers",
+	"fencing":                     "fencing",
+	"fencing-restricted":          "fencing",
+	"fencing-init-containers":     "fencing-init-containers",
+	"fencing-named-containers":    "fencing-named-containers",
 	"init-containers-held":        "hold-init-containers",
 	"restricted-init-held":        "hold-init-containers",
 	"init-containers-named":       "named-init-containers",
@@ -449,7 +453,7 @@ func testSidecarImage(t *testing.T, config *rest.Config) {
 // testEphemeralContainers adds ephemeral containers to a held pod, as kubectl debug does.
 func testEphemeralContainers(t *testing.T, config *rest.Config) {
 	const (
-		mounts  = "ephemeral container debug cannot mount volume statefulsingleton-signal or statefulsingleton-podinfo"
+		mounts  = "ephemeral container debug cannot mount volume statefulsingleton-signal, statefulsingleton-podinfo or statefulsingleton-credentials"
 		targets = "ephemeral container debug cannot target container status-sidecar"
 	)
 	debug := func(fields string) string {
@@ -474,11 +478,15 @@ func testEphemeralContainers(t *testing.T, config *rest.Config) {
 	waitForGuard(t, func() error { return first.apply(t, config, createStandby(t, config, "ephemeral", "db")) })
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			pod := createStandby(t, config, "ephemeral", "db")
+			pod := createStandby(t, config, "ephemeral", "db", fence)
 			wantAnswer(t, patch{test.user, "ephemeralcontainers", strategic, test.body}.apply(t, config, pod), test.wantRefused)
 			wantChanged(t, config, pod, test.wantRefused == "")
 		})
 	}
+	t.Run("credentials", func(t *testing.T) {
+		body := debug(`,"volumeMounts":[{"name":"statefulsingleton-credentials","mountPath":"/s","readOnly":true}]`)
+		wantAnswer(t, patch{personUser, "ephemeralcontainers", strategic, body}.apply(t, config, createFenced(t, config, "ephemeral")), mounts)
+	})
 	t.Run("passes: a pod of another", func(t *testing.T) {
 		pod := bare("ephemeral", nil)
 		pod.Spec.Volumes = []corev1.Volume{{Name: "statefulsingleton-signal"}}

@@ -3,6 +3,7 @@ package policies_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -62,6 +64,7 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("not guarded", func(t *testing.T) { testNotGuarded(t, c) })
 	t.Run("injected", func(t *testing.T) { testInjected(t, c) })
 	t.Run("forged", func(t *testing.T) { testForged(t, c) })
+	t.Run("fenced", func(t *testing.T) { testFenced(t, c) })
 	t.Run("being deleted", func(t *testing.T) { testBeingDeleted(t, config) })
 	t.Run("sidecar-image", func(t *testing.T) { testSidecarImage(t, config) })
 	t.Run("ephemeral-containers", func(t *testing.T) { testEphemeralContainers(t, config) })
@@ -393,7 +396,15 @@ func injectedPod(t *testing.T, golden string, s *v1.StatefulSingleton) *corev1.P
 	t.Helper()
 	pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "injected", golden+".yaml")))
 	pod.Namespace = s.Namespace
+	pod.Spec.ServiceAccountName = cmp.Or(pod.Spec.ServiceAccountName, "default") // the admission plugin does not run here
 	pod.Annotations[v1.InjectedAnnotation] = s.Namespace + "/" + s.Name
+	for _, c := range pod.Spec.InitContainers {
+		for i := range c.Env {
+			if c.Env[i].Name == fencing.LeaseEnv {
+				c.Env[i].Value = s.Namespace + "/" + fencing.LeaseName(s.Name)
+			}
+		}
+	}
 	return &pod
 }
 

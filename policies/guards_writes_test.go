@@ -42,22 +42,7 @@ const (
 
 // testTypes runs the controller manager, which checks the expressions of the guards against the types of the API.
 func testTypes(t *testing.T, c client.Client, kubeconfig []byte) {
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	writeFile(t, file, kubeconfig)
-	var output bytes.Buffer
-	manager := exec.Command("kube-controller-manager", "--kubeconfig="+file, "--leader-elect=false", "--secure-port=0",
-		"--controllers=validatingadmissionpolicy-status-controller")
-	manager.Stdout, manager.Stderr = &output, &output
-	if err := manager.Start(); err != nil {
-		t.Fatalf("kube-controller-manager must be on PATH (`make test` sees to that): %v", err)
-	}
-	t.Cleanup(func() {
-		_ = manager.Process.Kill()
-		_ = manager.Wait()
-		if t.Failed() {
-			t.Logf("kube-controller-manager:\n%s", &output)
-		}
-	})
+	startControllers(t, kubeconfig, "validatingadmissionpolicy-status-controller")
 	var list admissionregistrationv1.ValidatingAdmissionPolicyList
 	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
 		if err := c.List(ctx, &list); err != nil {
@@ -78,6 +63,27 @@ func testTypes(t *testing.T, c client.Client, kubeconfig []byte) {
 			t.Errorf("%s: %s: %s", policy.Name, warning.FieldRef, warning.Warning)
 		}
 	}
+}
+
+// startControllers runs controllers of Kubernetes until the end of the test.
+func startControllers(t *testing.T, kubeconfig []byte, controllers string, flags ...string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	writeFile(t, file, kubeconfig)
+	var output bytes.Buffer
+	manager := exec.Command("kube-controller-manager", append(flags, "--kubeconfig="+file, "--leader-elect=false", "--secure-port=0",
+		"--controllers="+controllers)...)
+	manager.Stdout, manager.Stderr = &output, &output
+	if err := manager.Start(); err != nil {
+		t.Fatalf("kube-controller-manager must be on PATH (`make test` sees to that): %v", err)
+	}
+	t.Cleanup(func() {
+		_ = manager.Process.Kill()
+		_ = manager.Wait()
+		if t.Failed() {
+			t.Logf("kube-controller-manager:\n%s", &output)
+		}
+	})
 }
 
 // testCopied: the guard rejects a pod that was created from the manifest of another pod while Kyverno is down.
@@ -213,11 +219,12 @@ func (p patch) write(t *testing.T, c client.Client, object client.Object) error 
 // testMarks sends writes of users and controllers for a holder, for a standby and for a pod of no singleton.
 func testMarks(t *testing.T, config *rest.Config) {
 	const (
-		holder, standby, plain = "holder", "standby", "plain"
+		holder, standby, fenced, plain = "holder", "standby", "fenced", "plain"
 
 		signalRefused    = "only the StatefulSingleton controller can set, change or remove annotation apps.statefulsingleton.com/start-signal"
 		roleRefused      = "only the StatefulSingleton controller can set, change or remove label apps.statefulsingleton.com/role"
 		labelRefused     = "label apps.statefulsingleton.com/singleton cannot be set, changed or removed"
+		fencedRefused    = "annotation apps.statefulsingleton.com/fencing cannot be set, changed or removed"
 		injectedRefused  = "annotation apps.statefulsingleton.com/injected cannot be set, changed or removed"
 		finalizerRefused = "only the StatefulSingleton controller can add finalizer apps.statefulsingleton.com/handoff"
 		readyRefused     = "only the StatefulSingleton controller can set, change or remove condition apps.statefulsingleton.com/singleton-ready"
@@ -227,6 +234,7 @@ func testMarks(t *testing.T, config *rest.Config) {
 		setChosen   = `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":"me"}}}`
 		setUnchosen = `{"metadata":{"annotations":{"apps.statefulsingleton.com/chosen-by":null}}}`
 		setSignal   = `{"metadata":{"annotations":{"apps.statefulsingleton.com/start-signal":"{}"}}}`
+		setFenced   = `{"metadata":{"annotations":{"apps.statefulsingleton.com/fencing":"Lease"}}}`
 		setRole     = `{"metadata":{"labels":{"apps.statefulsingleton.com/role":"active"}}}`
 		setUnready  = `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","status":"False"}]}}`
 		kubeletSays = `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"ContainersReady","status":"True"}],
@@ -238,63 +246,70 @@ func testMarks(t *testing.T, config *rest.Config) {
 		patch       patch
 		wantRefused string
 	}{
-		"signal":                                 {standby, patch{personUser, "", strategic, setSignal}, signalRefused},
-		"signal, merge patch":                    {standby, patch{personUser, "", merge, setSignal}, signalRefused},
-		"signal, applied":                        {standby, patch{personUser, "", serverSide, apply(setSignal)}, signalRefused},
-		"signal, as status":                      {standby, patch{personUser, "status", merge, setSignal}, signalRefused},
-		"signal on any pod":                      {plain, patch{personUser, "", merge, setSignal}, signalRefused},
-		"signal where nothing else is":           {plain, patch{personUser, "", jsonPatch, `[{"op":"add","path":"/metadata/annotations","value":{"apps.statefulsingleton.com/start-signal":""}}]`}, signalRefused},
-		"signal, by the kubelet":                 {standby, patch{kubeletUser, "status", merge, setSignal}, signalRefused},
-		"signal, by a namesake":                  {standby, patch{namesakeUser, "", merge, setSignal}, signalRefused},
-		"signal, by the uninstaller":             {standby, patch{uninstallUser, "", merge, setSignal}, signalRefused},
-		"another signal":                         {holder, patch{personUser, "", merge, setSignal}, signalRefused},
-		"no signal":                              {holder, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`}, signalRefused},
-		"no signal, as status":                   {holder, patch{personUser, "status", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`}, signalRefused},
-		"no annotations":                         {holder, patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/annotations"}]`}, signalRefused},
-		"no annotations, merge patch":            {holder, patch{personUser, "", merge, `{"metadata":{"annotations":null}}`}, signalRefused},
-		"role":                                   {standby, patch{personUser, "", strategic, setRole}, roleRefused},
-		"role, applied":                          {standby, patch{personUser, "", serverSide, apply(setRole)}, roleRefused},
-		"role, as status":                        {standby, patch{personUser, "status", merge, setRole}, roleRefused},
-		"role on any pod":                        {plain, patch{personUser, "", merge, setRole}, roleRefused},
-		"another role":                           {holder, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/role":"standby"}}}`}, roleRefused},
-		"no role":                                {holder, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/role":null}}}`}, roleRefused},
-		"no labels":                              {holder, patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/labels"}]`}, roleRefused},
-		"no labels on a standby":                 {standby, patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/labels"}]`}, labelRefused},
-		"another singleton":                      {standby, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":"other"}}}`}, labelRefused},
-		"no singleton":                           {standby, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":null}}}`}, labelRefused},
-		"no singleton, as status":                {standby, patch{personUser, "status", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":null}}}`}, labelRefused},
-		"singleton on any pod":                   {plain, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":"db"}}}`}, labelRefused},
-		"injected for another":                   {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":"marks/other"}}}`}, injectedRefused},
-		"not injected":                           {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":null}}}`}, injectedRefused},
-		"injected on any pod":                    {plain, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":"marks/db"}}}`}, injectedRefused},
-		"finalizer":                              {standby, patch{personUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
-		"who chose it":                           {standby, patch{personUser, "", merge, setChosen}, chosenRefused},
-		"no chosen-by":                           {holder, patch{personUser, "", merge, setUnchosen}, chosenRefused},
-		"who chose it, by the uninstaller":       {standby, patch{uninstallUser, "", merge, setChosen}, chosenRefused},
-		"finalizer on any pod":                   {plain, patch{personUser, "", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
-		"finalizer, as status":                   {standby, patch{personUser, "status", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
-		"condition":                              {standby, patch{personUser, "status", strategic, readyPod}, readyRefused},
-		"condition, False":                       {standby, patch{personUser, "status", strategic, setUnready}, readyRefused},
-		"condition, by the kubelet":              {standby, patch{kubeletUser, "status", strategic, readyPod}, readyRefused},
-		"condition on any pod":                   {plain, patch{personUser, "status", merge, readyPod}, readyRefused},
-		"condition with another reason":          {holder, patch{personUser, "status", strategic, `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","reason":"Standby"}]}}`}, readyRefused},
-		"condition turned":                       {holder, patch{personUser, "status", strategic, setUnready}, readyRefused},
-		"no conditions":                          {holder, patch{personUser, "status", merge, `{"status":{"conditions":null}}`}, readyRefused},
-		"other conditions":                       {holder, patch{personUser, "status", merge, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`}, readyRefused},
-		"condition twice":                        {holder, patch{personUser, "status", jsonPatch, `[{"op":"add","path":"/status/conditions/-","value":{"type":"apps.statefulsingleton.com/singleton-ready","status":"False"}}]`}, readyRefused},
-		"no status":                              {holder, patch{personUser, "status", jsonPatch, `[{"op":"remove","path":"/status"}]`}, readyRefused},
-		"passes: the controller signals":         {pod: standby, patch: patch{controllerUser, "", strategic, releasePod}},
-		"passes: the controller marks":           {pod: plain, patch: patch{controllerUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],"labels":{"apps.statefulsingleton.com/singleton":"db"}}}`}},
-		"passes: the controller readies":         {pod: standby, patch: patch{controllerUser, "status", strategic, readyPod}},
-		"passes: the controller lets go":         {pod: holder, patch: patch{controllerUser, "", strategic, unprotect}},
-		"passes: the uninstaller lets go":        {pod: holder, patch: patch{uninstallUser, "", merge, setUnchosen}},
-		"passes: the kubelet reports":            {pod: holder, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
-		"passes: the kubelet reports of any pod": {pod: plain, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
-		"passes: a label":                        {pod: holder, patch: patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data","role":"active"}}}`}},
-		"passes: an annotation":                  {pod: standby, patch: patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/barrier-opened":"1"}}}`}},
-		"passes: a label applied":                {pod: holder, patch: patch{personUser, "", serverSide, apply(`{"metadata":{"labels":{"team":"data"}}}`)}},
-		"passes: another finalizer":              {pod: holder, patch: patch{personUser, "", strategic, `{"metadata":{"finalizers":["example.com/mine"]}}`}},
-		"passes: the image":                      {pod: standby, patch: patch{personUser, "", strategic, `{"spec":{"containers":[{"name":"db","image":"newer"}]}}`}},
+		"signal":                                  {standby, patch{personUser, "", strategic, setSignal}, signalRefused},
+		"signal, merge patch":                     {standby, patch{personUser, "", merge, setSignal}, signalRefused},
+		"signal, applied":                         {standby, patch{personUser, "", serverSide, apply(setSignal)}, signalRefused},
+		"signal, as status":                       {standby, patch{personUser, "status", merge, setSignal}, signalRefused},
+		"signal on any pod":                       {plain, patch{personUser, "", merge, setSignal}, signalRefused},
+		"signal where nothing else is":            {plain, patch{personUser, "", jsonPatch, `[{"op":"add","path":"/metadata/annotations","value":{"apps.statefulsingleton.com/start-signal":""}}]`}, signalRefused},
+		"signal, by the kubelet":                  {standby, patch{kubeletUser, "status", merge, setSignal}, signalRefused},
+		"signal, by a namesake":                   {standby, patch{namesakeUser, "", merge, setSignal}, signalRefused},
+		"signal, by the uninstaller":              {standby, patch{uninstallUser, "", merge, setSignal}, signalRefused},
+		"another signal":                          {holder, patch{personUser, "", merge, setSignal}, signalRefused},
+		"no signal":                               {holder, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`}, signalRefused},
+		"no signal, as status":                    {holder, patch{personUser, "status", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/start-signal":null}}}`}, signalRefused},
+		"no annotations":                          {holder, patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/annotations"}]`}, signalRefused},
+		"no annotations, merge patch":             {holder, patch{personUser, "", merge, `{"metadata":{"annotations":null}}`}, signalRefused},
+		"role":                                    {standby, patch{personUser, "", strategic, setRole}, roleRefused},
+		"role, applied":                           {standby, patch{personUser, "", serverSide, apply(setRole)}, roleRefused},
+		"role, as status":                         {standby, patch{personUser, "status", merge, setRole}, roleRefused},
+		"role on any pod":                         {plain, patch{personUser, "", merge, setRole}, roleRefused},
+		"another role":                            {holder, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/role":"standby"}}}`}, roleRefused},
+		"no role":                                 {holder, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/role":null}}}`}, roleRefused},
+		"no labels":                               {holder, patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/labels"}]`}, roleRefused},
+		"no labels on a standby":                  {standby, patch{personUser, "", jsonPatch, `[{"op":"remove","path":"/metadata/labels"}]`}, labelRefused},
+		"another singleton":                       {standby, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":"other"}}}`}, labelRefused},
+		"no singleton":                            {standby, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":null}}}`}, labelRefused},
+		"no singleton, as status":                 {standby, patch{personUser, "status", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":null}}}`}, labelRefused},
+		"singleton on any pod":                    {plain, patch{personUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/singleton":"db"}}}`}, labelRefused},
+		"injected for another":                    {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":"marks/other"}}}`}, injectedRefused},
+		"not injected":                            {standby, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":null}}}`}, injectedRefused},
+		"injected on any pod":                     {plain, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/injected":"marks/db"}}}`}, injectedRefused},
+		"fenced":                                  {standby, patch{personUser, "", merge, setFenced}, fencedRefused},
+		"fenced, as status":                       {standby, patch{kubeletUser, "status", merge, setFenced}, fencedRefused},
+		"fenced, by the uninstaller":              {standby, patch{uninstallUser, "", merge, setFenced}, fencedRefused},
+		"fenced on any pod":                       {plain, patch{personUser, "", merge, setFenced}, fencedRefused},
+		"not fenced":                              {fenced, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/fencing":null}}}`}, fencedRefused},
+		"fenced otherwise":                        {fenced, patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/fencing":"Kubelet"}}}`}, fencedRefused},
+		"passes: the controller signals a fenced": {pod: fenced, patch: patch{controllerUser, "", strategic, releasePod}},
+		"finalizer":                               {standby, patch{personUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
+		"who chose it":                            {standby, patch{personUser, "", merge, setChosen}, chosenRefused},
+		"no chosen-by":                            {holder, patch{personUser, "", merge, setUnchosen}, chosenRefused},
+		"who chose it, by the uninstaller":        {standby, patch{uninstallUser, "", merge, setChosen}, chosenRefused},
+		"finalizer on any pod":                    {plain, patch{personUser, "", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
+		"finalizer, as status":                    {standby, patch{personUser, "status", merge, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"]}}`}, finalizerRefused},
+		"condition":                               {standby, patch{personUser, "status", strategic, readyPod}, readyRefused},
+		"condition, False":                        {standby, patch{personUser, "status", strategic, setUnready}, readyRefused},
+		"condition, by the kubelet":               {standby, patch{kubeletUser, "status", strategic, readyPod}, readyRefused},
+		"condition on any pod":                    {plain, patch{personUser, "status", merge, readyPod}, readyRefused},
+		"condition with another reason":           {holder, patch{personUser, "status", strategic, `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","reason":"Standby"}]}}`}, readyRefused},
+		"condition turned":                        {holder, patch{personUser, "status", strategic, setUnready}, readyRefused},
+		"no conditions":                           {holder, patch{personUser, "status", merge, `{"status":{"conditions":null}}`}, readyRefused},
+		"other conditions":                        {holder, patch{personUser, "status", merge, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`}, readyRefused},
+		"condition twice":                         {holder, patch{personUser, "status", jsonPatch, `[{"op":"add","path":"/status/conditions/-","value":{"type":"apps.statefulsingleton.com/singleton-ready","status":"False"}}]`}, readyRefused},
+		"no status":                               {holder, patch{personUser, "status", jsonPatch, `[{"op":"remove","path":"/status"}]`}, readyRefused},
+		"passes: the controller signals":          {pod: standby, patch: patch{controllerUser, "", strategic, releasePod}},
+		"passes: the controller marks":            {pod: plain, patch: patch{controllerUser, "", strategic, `{"metadata":{"finalizers":["apps.statefulsingleton.com/handoff"],"labels":{"apps.statefulsingleton.com/singleton":"db"}}}`}},
+		"passes: the controller readies":          {pod: standby, patch: patch{controllerUser, "status", strategic, readyPod}},
+		"passes: the controller lets go":          {pod: holder, patch: patch{controllerUser, "", strategic, unprotect}},
+		"passes: the uninstaller lets go":         {pod: holder, patch: patch{uninstallUser, "", merge, setUnchosen}},
+		"passes: the kubelet reports":             {pod: holder, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
+		"passes: the kubelet reports of any pod":  {pod: plain, patch: patch{kubeletUser, "status", strategic, kubeletSays}},
+		"passes: a label":                         {pod: holder, patch: patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data","role":"active"}}}`}},
+		"passes: an annotation":                   {pod: standby, patch: patch{personUser, "", merge, `{"metadata":{"annotations":{"apps.statefulsingleton.com/barrier-opened":"1"}}}`}},
+		"passes: a label applied":                 {pod: holder, patch: patch{personUser, "", serverSide, apply(`{"metadata":{"labels":{"team":"data"}}}`)}},
+		"passes: another finalizer":               {pod: holder, patch: patch{personUser, "", strategic, `{"metadata":{"finalizers":["example.com/mine"]}}`}},
+		"passes: the image":                       {pod: standby, patch: patch{personUser, "", strategic, `{"spec":{"containers":[{"name":"db","image":"newer"}]}}`}},
 		"passes: adopted by another owner": {pod: holder, patch: patch{"system:serviceaccount:kube-system:replicaset-controller", "", strategic,
 			`{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"db","uid":"1234","controller":true}]}}`}},
 		"passes: as much as fits":      {pod: plain, patch: patch{kubeletUser, "status", merge, `{"status":{"conditions":[` + strings.Repeat(`{"type":"a","status":"True"},`, 20000) + `{"type":"b","status":"True"}]}}`}},
@@ -305,6 +320,7 @@ func testMarks(t *testing.T, config *rest.Config) {
 	pods := map[string]func(*testing.T) *corev1.Pod{
 		holder:  func(t *testing.T) *corev1.Pod { return createHolder(t, config, "marks", "db") },
 		standby: func(t *testing.T) *corev1.Pod { return createStandby(t, config, "marks", "db") },
+		fenced:  func(t *testing.T) *corev1.Pod { return createFenced(t, config, "marks") },
 		plain: func(t *testing.T) *corev1.Pod {
 			pod := bare("marks", nil)
 			pod.Labels = map[string]string{"app": "web"}
@@ -377,6 +393,7 @@ func testBindings(t *testing.T, config *rest.Config) {
 		"signal":    {annotations: map[string]string{signal.Annotation: "{}"}, wantRefused: "a binding cannot add annotation"},
 		"chosen":    {annotations: map[string]string{v1.ChosenByAnnotation: "uid"}, wantRefused: "a binding cannot add annotation"},
 		"injected":  {annotations: map[string]string{v1.InjectedAnnotation: "shop/db"}, wantRefused: "a binding cannot add annotation"},
+		"fenced":    {annotations: map[string]string{v1.FencingAnnotation: "Lease"}, wantRefused: "a binding cannot add annotation"},
 		"role":      {labels: map[string]string{v1.RoleLabel: v1.RoleActive}, wantRefused: "a binding cannot add label"},
 		"singleton": {labels: map[string]string{v1.SingletonLabel: "db"}, wantRefused: "a binding cannot add label"},
 	}
@@ -713,11 +730,14 @@ func definition(name string) *unstructured.Unstructured {
 }
 
 // createStandby creates a pod with the label and the annotation of an injected pod.
-func createStandby(t *testing.T, config *rest.Config, namespace, singleton string) *corev1.Pod {
+func createStandby(t *testing.T, config *rest.Config, namespace, singleton string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
 	pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: singleton}})
 	pod.Name, pod.GenerateName = "", "db-"
 	pod.Labels["app"], pod.Labels[v1.SingletonLabel] = singleton, singleton
+	for _, change := range changes {
+		change(pod)
+	}
 	create(t, newClient(t, config), pod)
 	return pod
 }

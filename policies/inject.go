@@ -85,6 +85,9 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyverno
 			Mutation: &kyvernov1.Mutation{ForEachMutation: moveReadinessProbes()},
 		})
 	}
+	if s.Spec.Fencing == v1.FencingLease {
+		rules = append(rules, fencingRules(s)...)
+	}
 	rules = append(rules,
 		kyvernov1.Rule{
 			Name:     "mark",
@@ -179,15 +182,21 @@ func startedProbe() corev1.Probe {
 // removePodUIDs removes the variables named signal.PodUIDEnv from a wrapped container, unless it has exactly the one
 // that addPodUID adds. A pod can come with others, for example literal values.
 func removePodUIDs(list string) kyvernov1.ForEachMutation {
+	return removeFrom(list, fmt.Sprintf("%s && !(%s)", isWrapped, hasPodUID), "env", fmt.Sprintf("element.name == '%s'", signal.PodUIDEnv))
+}
+
+// removeFrom removes the elements of a field for which the condition is true, from the containers of spec.<list> for which
+// isContainer is true.
+func removeFrom(list, isContainer, field, condition string) kyvernov1.ForEachMutation {
 	return kyvernov1.ForEachMutation{
 		List: listOf(list),
 		ForEachMutation: &kyvernov1.ForEachMutationWrapper{Items: []kyvernov1.ForEachMutation{{
 			// Kyverno does not allow conditions beside a nested foreach.
-			List: fmt.Sprintf("%s && !(%s) && element.env || `[]`", isWrapped, hasPodUID),
-			// Remove the last first, because a removal moves the variables after it.
+			List: fmt.Sprintf("%s && element.%s || `[]`", isContainer, field),
+			// Remove the last first, because a removal moves the elements after it.
 			Order:            new(kyvernov1.Descending),
-			AnyAllConditions: all(fmt.Sprintf("element.name == '%s'", signal.PodUIDEnv)),
-			PatchesJSON6902:  patch(op{Op: "remove", Path: fmt.Sprintf("/spec/%s/{{elementIndex0}}/env/{{elementIndex1}}", list)}),
+			AnyAllConditions: all(condition),
+			PatchesJSON6902:  patch(op{Op: "remove", Path: fmt.Sprintf("/spec/%s/{{elementIndex0}}/%s/{{elementIndex1}}", list, field)}),
 		}}},
 	}
 }

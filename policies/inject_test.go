@@ -73,6 +73,10 @@ func TestInjection(t *testing.T) {
 		"default-grace-period":        {pod: "shell", singleton: "own-grace-period"},
 		"generate-name":               {pod: "generate-name", singleton: "default"},
 		"match-expressions":           {pod: "match-expressions", singleton: "match-expressions"},
+		"fencing":                     {pod: "fencing", singleton: "fencing"},
+		"fencing-init-containers":     {pod: "fencing", singleton: "fencing-init-containers"},
+		"fencing-named-containers":    {pod: "several-containers", singleton: "fencing-named-containers"},
+		"fencing-restricted":          {pod: "run-as-user", singleton: "fencing", restricted: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -298,12 +302,13 @@ func wantSuffixes(t *testing.T, before, after corev1.Pod) {
 func withoutInjection(pod, original corev1.Pod) corev1.Pod {
 	pod = *pod.DeepCopy()
 	delete(pod.Annotations, "apps.statefulsingleton.com/injected")
+	delete(pod.Annotations, "apps.statefulsingleton.com/fencing")
 	delete(pod.Labels, "apps.statefulsingleton.com/singleton")
 	pod.Spec.TerminationGracePeriodSeconds = original.Spec.TerminationGracePeriodSeconds
 	pod.Spec.ReadinessGates = slices.DeleteFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool {
 		return g.ConditionType == "apps.statefulsingleton.com/singleton-ready"
 	})
-	ours := sets.New("statefulsingleton-signal", "statefulsingleton-podinfo")
+	ours := sets.New("statefulsingleton-signal", "statefulsingleton-podinfo", "statefulsingleton-credentials")
 	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return ours.Has(v.Name) })
 	pod.Spec.ImagePullSecrets = pod.Spec.ImagePullSecrets[:len(original.Spec.ImagePullSecrets)]
 	var sidecar corev1.Container
@@ -346,6 +351,9 @@ func release(c *corev1.Container) {
 	}
 	if p := c.StartupProbe; p != nil && p.Exec != nil && slices.Equal(p.Exec.Command, []string{"/var/run/signal/gate", "started", "20s"}) {
 		c.StartupProbe = nil
+	}
+	if last := len(c.Env) - 1; last >= 0 && c.Env[last] == containerEnv(c.Name) {
+		c.Env = c.Env[:last]
 	}
 	// The API server sets the default of APIVersion.
 	asWritten := cmpopts.IgnoreFields(corev1.ObjectFieldSelector{}, "APIVersion")

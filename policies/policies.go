@@ -4,9 +4,9 @@
 // There is one policy for each singleton, or one for each namespace with the rules of all its singletons. Both change
 // a pod in the same way. A pod to which both apply is the same as a pod to which one applies.
 //
-// No other package knows Kyverno's types: Render returns unstructured objects. Strings of a pod are never copied into
-// a patch, and strings of a singleton are escaped. Kyverno therefore evaluates no text of a user as a variable. Each
-// rule changes only what is missing, because the API server may call Kyverno twice for a pod.
+// No other package knows Kyverno's types: Render returns unstructured objects. Of a pod, only names of containers are
+// copied into a patch, and strings of a singleton are escaped. Kyverno therefore evaluates no text of a user as a
+// variable. A rule that applies again changes nothing, because the API server may call Kyverno twice for a pod.
 package policies
 
 import (

@@ -16,7 +16,7 @@ import (
 )
 
 func TestRender(t *testing.T) {
-	for _, name := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "match-expressions"} {
+	for _, name := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "match-expressions", "fencing", "fencing-named-containers"} {
 		t.Run(name, func(t *testing.T) {
 			golden.Assert(t, string(encode(t, render(t, readSingleton(t, name)).Object)), "policies/"+name+".yaml")
 		})
@@ -119,7 +119,7 @@ func TestProbePod(t *testing.T) {
 }
 
 func TestProbePodIsInjected(t *testing.T) {
-	for _, name := range []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "own-grace-period", "match-expressions"} {
+	for _, name := range []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "own-grace-period", "match-expressions", "fencing", "fencing-named-containers"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := readSingleton(t, name)

@@ -73,13 +73,25 @@ func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 	}, nil
 }
 
-// CheckProbe returns nil if a probe pod of s is held and the policy applied to it. Another policy may hold the pod
-// and be about to be deleted.
+// ErrNotFenced is the error for a pod that is held and not fenced.
+var ErrNotFenced = errors.New("pod is not fenced")
+
+// CheckProbe returns nil if a probe pod of s is held, and fenced if s asks for it, and the policy applied to it. Another
+// policy may hold the pod and be about to be deleted.
 func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy string) error {
 	if !Answered(pod, policy) {
 		return fmt.Errorf("pod went through no rule of ClusterPolicy %s for StatefulSingleton %s/%s", policy, s.Namespace, s.Name)
 	}
-	return CheckInjected(pod, s)
+	if err := CheckInjected(pod, s); err != nil {
+		return err
+	}
+	// Another webhook may have added a container to the probe that keeps pods from being fenced.
+	if s.Spec.Fencing == v1.FencingLease && handoff.NotFenceable(pod, s) == "" {
+		if _, problem := handoff.FencedBy(pod, s); problem != "" {
+			return fmt.Errorf("%w: %s", ErrNotFenced, problem)
+		}
+	}
+	return nil
 }
 
 // Answered returns true if the rules of the policy applied to a probe pod.

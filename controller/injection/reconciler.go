@@ -293,7 +293,11 @@ func (r *Reconciler) probe(ctx context.Context, singleton *v1.StatefulSingleton,
 		return reasonProbeRefused, fmt.Errorf("new pods are rejected, as a dry-run shows: %s. %s", sentence(err), kyvernoHelp)
 	}
 	if err := policies.CheckProbe(pod, singleton, policy); err != nil {
-		return reasonNotInjected, fmt.Errorf("new pods are not held, as a dry-run shows: %s. %s", sentence(err), kyvernoHelp)
+		state := "held"
+		if errors.Is(err, policies.ErrNotFenced) {
+			state = "fenced"
+		}
+		return reasonNotInjected, fmt.Errorf("new pods are not %s, as a dry-run shows: %s. %s", state, sentence(err), kyvernoHelp)
 	}
 	return "", nil
 }

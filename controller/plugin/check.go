@@ -30,9 +30,10 @@ var kyvernoVersions = []string{"1.18", "1.19"}
 
 // guards are the suffixes of the names of the chart's ValidatingAdmissionPolicies.
 var guards = []string{
-	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-events", "controller-pods",
-	"controller-policies", "controller-scale", "controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers",
-	"exempt-namespaces", "finalizer", "held", "marks", "record", "reports", "roll", "sidecar-image", "unreleased",
+	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-events", "controller-leases",
+	"controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
+	"controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "fenced", "finalizer",
+	"held", "lease", "marks", "record", "reports", "roll", "sidecar-image", "unreleased",
 }
 
 // chartLabels are the labels of the chart's objects.

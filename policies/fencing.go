@@ -1,0 +1,148 @@
+package policies
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	kyvernov1 "github.com/kyverno/kyverno/api/kyverno/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// fencingRules returns the rules that prepare a pod for fencing by a Lease. The first rule removes what an earlier pass
+// or the manifest of another pod has left, because each pass must decide anew. The second rule adds everything, or
+// nothing if the pod cannot be fenced.
+func fencingRules(s *v1.StatefulSingleton) []kyvernov1.Rule {
+	return []kyvernov1.Rule{
+		{
+			Name:     "remove-fencing",
+			Mutation: &kyvernov1.Mutation{ForEachMutation: removeFencing()},
+		},
+		{
+			Name:                "fence",
+			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(fenceable(s)...)},
+			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{
+				nameContainer("initContainers"), nameContainer("containers"), fenceSidecar(s),
+			}},
+		},
+	}
+}
+
+// Conditions and names in a list of containers. They have no double quotes, because a patch would escape them.
+var (
+	hasWrapper = fmt.Sprintf("(command || `[]`)[:%d] == ['%s']", len(signal.Wrapper), strings.Join(signal.Wrapper, "', '"))
+	// hasBarrier is also true for some containers without a barrier. Their pods are not fenced.
+	hasBarrier = fmt.Sprintf("length(env[?name == '%s' && valueFrom.configMapKeyRef != `null`] || `[]`) > `0`", signal.EpochEnv)
+	notSidecar = fmt.Sprintf("name != '%s'", v1.SidecarName)
+
+	wrappedNames = fmt.Sprintf("join(',', [request.object.spec.initContainers[?%s].name, request.object.spec.containers[?%s].name][])", hasWrapper, hasWrapper)
+	mountedNames = "[request.object.spec.initContainers[].volumeMounts[].name, request.object.spec.containers[].volumeMounts[].name][]"
+
+	isSidecarElement = fmt.Sprintf("element.name == '%s'", v1.SidecarName)
+	// notMounted is the condition that no container mounts the credentials. The sidecar does not either, after
+	// removeFencing.
+	notMounted = fmt.Sprintf("!contains(%s || `[]`, '%s')", mountedNames, fencing.CredentialsVolume)
+)
+
+// fenceable returns the conditions that a pod can be fenced. They must not be weaker than handoff.NotFenceable.
+func fenceable(s *v1.StatefulSingleton) []string {
+	regular, init := "`true`", notSidecar
+	if names := s.Spec.Containers; len(names) > 0 {
+		regular = fmt.Sprintf("(contains(%s, name) || %s)", listLiteral(names), hasBarrier)
+	}
+	if !s.Spec.HoldInitContainers {
+		init += " && " + hasBarrier
+		if names := s.Spec.Containers; len(names) > 0 {
+			init = notSidecar + " && " + regular
+		}
+	}
+	none := func(list, which string) string {
+		return fmt.Sprintf("length(request.object.spec.%s[?!(%s) && %s]) == `0`", list, hasWrapper, which)
+	}
+	return []string{
+		"!(" + sharesProcesses + ")",
+		none("containers", regular),
+		none("initContainers", init),
+		// The API server checks names after this policy. Another name could contain a variable of Kyverno.
+		fmt.Sprintf("regex_match('^[-a-z0-9]+(,[-a-z0-9]+)*$', %s)", wrappedNames),
+		fmt.Sprintf("!contains(request.object.spec.volumes[].name || `[]`, '%s')", fencing.CredentialsVolume),
+		notMounted,
+	}
+}
+
+// removeFencing returns the rules that remove what the rule "fence" adds. They leave a volume of the user's own.
+func removeFencing() []kyvernov1.ForEachMutation {
+	sidecarEnv := fmt.Sprintf("contains(%s, element.name)",
+		listLiteral([]string{fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.PodNameEnv}))
+	containerEnv := fmt.Sprintf("element.name == '%s'", fencing.ContainerEnv)
+	// Base64, because a brace would end the variable.
+	isCredentials := fmt.Sprintf("element.name == '%s' && base64_encode(to_string(element.projected.sources || '')) == '%s'",
+		fencing.CredentialsVolume, base64.StdEncoding.EncodeToString(sorted(handoff.CredentialsSources())))
+	return []kyvernov1.ForEachMutation{
+		removeFrom("initContainers", isSidecarElement, "env", sidecarEnv),
+		removeFrom("initContainers", isSidecarElement, "volumeMounts", fmt.Sprintf("element.name == '%s'", fencing.CredentialsVolume)),
+		removeFrom("initContainers", isWrapped, "env", containerEnv),
+		removeFrom("containers", isWrapped, "env", containerEnv),
+		{
+			List:             listOf("volumes"),
+			Order:            new(kyvernov1.Descending),
+			AnyAllConditions: all(isCredentials, notMounted),
+			PatchesJSON6902:  patch(op{Op: "remove", Path: containerPath("volumes")}),
+		},
+		{
+			List:             listOf("initContainers"),
+			AnyAllConditions: all(isSidecarElement),
+			PatchesJSON6902:  patch(op{Op: "remove", Path: "/metadata/annotations/" + pointer(v1.FencingAnnotation)}),
+		},
+	}
+}
+
+// sorted returns the value as JSON with sorted keys, as to_string does.
+func sorted(value any) []byte {
+	var object any
+	if err := json.Unmarshal(encode(value), &object); err != nil {
+		panic(fmt.Sprintf("decode %T: %v", value, err)) // it was just encoded
+	}
+	return encode(object)
+}
+
+// nameContainer adds its name to the environment of each wrapped container. See fencing.ContainerEnv.
+func nameContainer(list string) kyvernov1.ForEachMutation {
+	return kyvernov1.ForEachMutation{
+		List:             listOf(list),
+		AnyAllConditions: all(isWrapped),
+		PatchesJSON6902: patch(op{Op: "add", Path: containerPath(list) + "/env/-", Value: encode(corev1.EnvVar{
+			Name: fencing.ContainerEnv, Value: "{{element.name}}",
+		})}),
+	}
+}
+
+// fenceSidecar gives the sidecar the settings and the credentials, and marks the pod.
+func fenceSidecar(s *v1.StatefulSingleton) kyvernov1.ForEachMutation {
+	path := containerPath("initContainers")
+	env := path + "/env/-"
+	return kyvernov1.ForEachMutation{
+		List:             listOf("initContainers"),
+		AnyAllConditions: all(isSidecarElement),
+		PatchesJSON6902: patch(
+			add(env, corev1.EnvVar{Name: fencing.LeaseEnv, Value: s.Namespace + "/" + fencing.LeaseName(s.Name)}),
+			add(env, corev1.EnvVar{Name: fencing.DurationEnv, Value: strconv.Itoa(int(s.Spec.LeaseDurationSeconds))}),
+			op{Op: "add", Path: env, Value: encode(corev1.EnvVar{Name: fencing.HeldEnv, Value: "{{ " + wrappedNames + " }}"})},
+			add(env, corev1.EnvVar{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{
+				FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
+			}}),
+			add(path+"/volumeMounts/-", corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}),
+			add("/spec/volumes/-", corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+				Projected: &corev1.ProjectedVolumeSource{Sources: handoff.CredentialsSources()},
+			}}),
+			add("/metadata/annotations/"+pointer(v1.FencingAnnotation), string(v1.FencingLease)),
+		),
+	}
+}

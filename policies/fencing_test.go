@@ -1,0 +1,378 @@
+package policies_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+const credentials = "statefulsingleton-credentials"
+
+func containerEnv(name string) corev1.EnvVar {
+	return corev1.EnvVar{Name: "STATEFULSINGLETON_CONTAINER", Value: name}
+}
+
+// readPod returns a pod in testdata/pods after a change.
+func readPod(t *testing.T, name string, change func(*corev1.Pod)) *corev1.Pod {
+	t.Helper()
+	pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", name+".yaml")))
+	if change != nil {
+		change(&pod)
+	}
+	return &pod
+}
+
+func wantFenced(t *testing.T, pod *corev1.Pod, s *v1.StatefulSingleton, wantHeld ...string) {
+	t.Helper()
+	settings, problem := handoff.FencedBy(pod, s)
+	if problem != "" {
+		t.Fatalf("the pod is not fenced: %s", problem)
+	}
+	if diff := cmp.Diff(wantHeld, settings.Held); diff != "" {
+		t.Errorf("held containers of the sidecar (-want +got):\n%s", diff)
+	}
+	if settings.Duration.Seconds() != float64(s.Spec.LeaseDurationSeconds) {
+		t.Errorf("the duration is %s, want %d seconds", settings.Duration, s.Spec.LeaseDurationSeconds)
+	}
+	for _, c := range allContainers(*pod) {
+		seen := map[string]bool{}
+		for _, e := range c.Env {
+			if seen[e.Name] {
+				t.Errorf("container %s has variable %s twice", c.Name, e.Name)
+			}
+			seen[e.Name] = true
+		}
+	}
+}
+
+// fencedPods are the golden pods of TestInjection that are fenced.
+var fencedPods = map[string][]string{
+	"fencing":                  {"db", "backup"},
+	"fencing-init-containers":  {"migrate", "proxy", "db", "backup"},
+	"fencing-named-containers": {"db"},
+	"fencing-restricted":       {"db"},
+}
+
+func TestGoldenPodsAreFenced(t *testing.T) {
+	for name, held := range fencedPods {
+		t.Run(name, func(t *testing.T) {
+			file := name
+			if name == "fencing-restricted" {
+				file = "fencing"
+			}
+			pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "injected", name+".yaml")))
+			wantFenced(t, &pod, readSingleton(t, file), held...)
+		})
+	}
+}
+
+// A pod that cannot be fenced is injected as without fencing.
+func TestNotFenced(t *testing.T) {
+	tests := map[string]struct {
+		pod       string
+		change    func(*corev1.Pod)
+		singleton string
+		// want is part of what handoff.FencedBy says.
+		want string
+	}{
+		"no command":                       {pod: "scratch", want: "needs a command"},
+		"no command of another container":  {pod: "several-containers", want: "container metrics needs a command"},
+		"no command of an init container":  {pod: "init-containers", singleton: "fencing-init-containers", want: "container agent needs a command"},
+		"no command of a named one":        {pod: "init-containers", change: rename("agent", "proxy"), singleton: "fencing-named-containers", want: "container proxy needs a command"},
+		"startup probe":                    {pod: "probes", want: "container startup-http has a startupProbe"},
+		"post-start hook":                  {pod: "hooks", want: "container post-start has a postStart hook"},
+		"shareProcessNamespace":            {pod: "share-process-namespace", want: "the pod has shareProcessNamespace"},
+		"hostPID":                          {pod: "host-pid", want: "the pod has hostPID"},
+		"a barrier that is not ours":       {pod: "several-containers", change: bar(1), singleton: "fencing-named-containers", want: "container metrics needs a command"},
+		"a barrier of an init container":   {pod: "init-containers", change: barInit(4), singleton: "fencing", want: "container chown needs a command"},
+		"a volume of the user":             {pod: "shell", change: addVolume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), want: "volume statefulsingleton-credentials is the pod's own"},
+		"a mount without a volume":         {pod: "shell", change: mountCredentials, want: "container db mounts volume statefulsingleton-credentials"},
+		"a mount of an init container":     {pod: "fencing", change: mountCredentialsInit, want: "container migrate mounts volume statefulsingleton-credentials"},
+		"a mount and the same volume":      {pod: "shell", change: both(mountCredentials, addVolume(credentialsSource())), want: "container db mounts volume statefulsingleton-credentials"},
+		"a name that contains a variable":  {pod: "shell", change: rename("db", "{{request.object.metadata.name}}"), want: "before fencing was turned on"},
+		"a name that ends a JSON string":   {pod: "shell", change: rename("db", `a","b":"`), want: "before fencing was turned on"},
+		"a name that separates two names":  {pod: "shell", change: rename("db", "a,b,"), want: "before fencing was turned on"},
+		"nothing but an unnamed container": {pod: "shell", change: rename("db", "web"), singleton: "fencing-named-containers", want: "no policy injected the pod"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if test.singleton == "" {
+				test.singleton = "fencing"
+			}
+			s := readSingleton(t, test.singleton)
+			unfenced := s.DeepCopy()
+			unfenced.Spec.Fencing = v1.FencingKubelet
+			pod := encode(t, readPod(t, test.pod, test.change))
+
+			k := newKyverno(t, render(t, s))
+			got := k.mutate(t, pod, firstRequest)
+
+			wantSame(t, "as without fencing", newKyverno(t, render(t, unfenced)).mutate(t, pod, firstRequest), got)
+			wantSame(t, "after a second pass", got, k.mutate(t, got, secondRequest))
+			decodedGot := decoded[corev1.Pod](t, got)
+			if _, problem := handoff.FencedBy(&decodedGot, s); !strings.Contains(problem, test.want) {
+				t.Errorf("the problem is %q, want %q in it", problem, test.want)
+			}
+		})
+	}
+}
+
+func rename(from, to string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for i := range list {
+				switch list[i].Name {
+				case from:
+					list[i].Name = to
+				case to:
+					list[i].Name = from
+				}
+			}
+		}
+	}
+}
+
+func bar(i int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers[i].Env = []corev1.EnvVar{barrier(firstRequest)} }
+}
+
+func barInit(i int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.InitContainers[i].Env = []corev1.EnvVar{barrier(firstRequest)} }
+}
+
+func both(a, b func(*corev1.Pod)) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { a(p); b(p) }
+}
+
+func addVolume(source corev1.VolumeSource) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: credentials, VolumeSource: source})
+	}
+}
+
+func credentialsSource() corev1.VolumeSource {
+	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: handoff.CredentialsSources(), DefaultMode: new(int32(0o644))}}
+}
+
+func mountCredentials(p *corev1.Pod) { mountIn(&p.Spec.Containers[0]) }
+
+func mountCredentialsInit(p *corev1.Pod) { mountIn(&p.Spec.InitContainers[0]) }
+
+func mountIn(c *corev1.Container) {
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: credentials, MountPath: "/credentials"})
+}
+
+// A pod can be created from the manifest of a fenced pod, and the API server may call Kyverno twice. Each pass decides
+// anew, and leaves nothing of an earlier decision.
+func TestFencedAgain(t *testing.T) {
+	tests := map[string]struct {
+		change func(*corev1.Pod)
+		// wantHeld are the held containers after the second pass. Empty: the pod is not fenced.
+		wantHeld []string
+	}{
+		"unchanged":                  {func(*corev1.Pod) {}, []string{"db", "backup"}},
+		"with the API's defaults":    {setDefaults, []string{"db", "backup"}},
+		"another name":               {func(p *corev1.Pod) { p.Name = "db-1" }, []string{"db", "backup"}},
+		"another duration":           {sidecarEnv("FENCING_DURATION_SECONDS", "3600"), []string{"db", "backup"}},
+		"another Lease":              {sidecarEnv("FENCING_LEASE", "shop/mine"), []string{"db", "backup"}},
+		"no settings":                {func(p *corev1.Pod) { p.Spec.InitContainers[0].Env = p.Spec.InitContainers[0].Env[:2] }, []string{"db", "backup"}},
+		"no annotation":              {func(p *corev1.Pod) { delete(p.Annotations, v1.FencingAnnotation) }, []string{"db", "backup"}},
+		"no volume":                  {func(p *corev1.Pod) { p.Spec.Volumes = nil }, []string{"db", "backup"}},
+		"no mount":                   {func(p *corev1.Pod) { p.Spec.InitContainers[0].VolumeMounts = nil }, []string{"db", "backup"}},
+		"no name":                    {func(p *corev1.Pod) { p.Spec.Containers[1].Env = nil }, []string{"db", "backup"}},
+		"a wrapped container more":   {addContainer("late", "a"), []string{"db", "backup", "late"}},
+		"a container fewer":          {func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }, []string{"db"}},
+		"a container with a barrier": {addContainer("late"), nil},
+		"shareProcessNamespace":      {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, nil},
+		"hostPID":                    {func(p *corev1.Pod) { p.Spec.HostPID = true }, nil},
+		"a mount in the app":         {mountCredentials, nil},
+		"another volume": {func(p *corev1.Pod) {
+			p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == credentials })
+			addVolume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})(p)
+		}, nil},
+	}
+	s := readSingleton(t, "fencing")
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := decoded[corev1.Pod](t, readFile(t, "testdata/injected/fencing.yaml"))
+			test.change(&pod)
+
+			again := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), secondRequest))
+
+			if test.wantHeld != nil {
+				wantFenced(t, &again, s, test.wantHeld...)
+				return
+			}
+			for _, c := range allContainers(again) {
+				for _, e := range c.Env {
+					if e.Name == "STATEFULSINGLETON_CONTAINER" || strings.HasPrefix(e.Name, "FENCING_") {
+						t.Errorf("container %s of a pod that is not fenced has variable %s", c.Name, e.Name)
+					}
+				}
+			}
+			if _, marked := again.Annotations[v1.FencingAnnotation]; marked {
+				t.Error("a pod that is not fenced has the annotation")
+			}
+			if slices.ContainsFunc(again.Spec.InitContainers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == credentials }) {
+				t.Error("the sidecar of a pod that is not fenced mounts the credentials")
+			}
+		})
+	}
+}
+
+func setDefaults(p *corev1.Pod) {
+	for _, v := range p.Spec.Volumes {
+		if v.Projected != nil {
+			v.Projected.DefaultMode = new(int32(0o644))
+		}
+	}
+	for _, c := range allContainers(*p) {
+		for _, e := range c.Env {
+			if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil {
+				e.ValueFrom.FieldRef.APIVersion = "v1"
+			}
+		}
+	}
+}
+
+func sidecarEnv(name, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		env := p.Spec.InitContainers[0].Env
+		i := slices.IndexFunc(env, func(e corev1.EnvVar) bool { return e.Name == name })
+		env[i].Value = value
+	}
+}
+
+func addContainer(name string, command ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name, Image: "debian", Command: command})
+	}
+}
+
+// A manifest can contain variables with the name of the policy's own. The policy's value wins.
+func TestFencedContainerHasItsName(t *testing.T) {
+	a, b := corev1.EnvVar{Name: "A", Value: "a"}, corev1.EnvVar{Name: "B", Value: "$(STATEFULSINGLETON_CONTAINER)"}
+	field := corev1.EnvVar{Name: "STATEFULSINGLETON_CONTAINER", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
+	tests := map[string][]corev1.EnvVar{
+		"none":          {a, b},
+		"another name":  {containerEnv("other"), a, b},
+		"a field":       {a, field, b},
+		"an empty one":  {a, containerEnv(""), b},
+		"several":       {containerEnv("other"), field, a, containerEnv("other"), b, field},
+		"ours, another": {a, containerEnv("x"), b, containerEnv("other")},
+	}
+	pod := readPod(t, "fencing", nil)
+	pod.Spec.Containers, pod.Spec.InitContainers = nil, nil
+	names := slices.Sorted(maps.Keys(tests))
+	for i, name := range names {
+		c := corev1.Container{Name: fmt.Sprint("c", i), Image: "debian", Command: []string{"a"}, Env: tests[name]}
+		pod.Spec.Containers = append(pod.Spec.Containers, c)
+		c.Name = fmt.Sprint("i", i)
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
+	}
+	s := readSingleton(t, "fencing-init-containers")
+
+	got := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), firstRequest))
+
+	for _, c := range allContainers(got)[1:] {
+		if diff := cmp.Diff([]corev1.EnvVar{a, b, podUID(), containerEnv(c.Name)}, c.Env); diff != "" {
+			t.Errorf("container %s, with %v (-want +got):\n%s", c.Name, c.Name, diff)
+		}
+	}
+	if _, problem := handoff.FencedBy(&got, s); problem != "" {
+		t.Errorf("the pod is not fenced: %s", problem)
+	}
+}
+
+// The value of a container that the policy does not hold is the user's.
+func TestUnheldContainerKeepsItsVariables(t *testing.T) {
+	own := containerEnv("mine")
+	pod := readPod(t, "several-containers", func(p *corev1.Pod) { p.Spec.Containers[1].Env = []corev1.EnvVar{own} })
+	s := readSingleton(t, "fencing-named-containers")
+
+	got := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), firstRequest))
+
+	if diff := cmp.Diff([]corev1.EnvVar{own}, got.Spec.Containers[1].Env); diff != "" {
+		t.Errorf("variables of a container that is not held (-want +got):\n%s", diff)
+	}
+	wantFenced(t, &got, s, "db")
+}
+
+// A shared policy fences the pods of one singleton, and not of the other.
+func TestFencingInNamespace(t *testing.T) {
+	db, queue := named(t, "fencing", "db"), named(t, "default", "queue")
+	shared, own := newKyverno(t, renderNamespace(t, db, queue)), newKyverno(t, render(t, &db))
+	pod := encode(t, readPod(t, "fencing", nil))
+
+	want := own.mutate(t, pod, firstRequest)
+	wantSame(t, "by the namespace's policy", want, shared.mutate(t, pod, firstRequest))
+	wantSame(t, "by the singleton's, then by the namespace's", want, shared.mutate(t, want, secondRequest))
+	wantSame(t, "by the namespace's, then by the singleton's", want, own.mutate(t, shared.mutate(t, pod, firstRequest), secondRequest))
+
+	other := encode(t, readPod(t, "fencing", func(p *corev1.Pod) { p.Labels["app"] = "queue" }))
+	wantSame(t, "of the other singleton", newKyverno(t, render(t, &queue)).mutate(t, other, firstRequest), shared.mutate(t, other, firstRequest))
+}
+
+// The probe of a singleton with fencing must be fenced, unless no pod with its containers can be.
+func TestCheckProbeOfFencing(t *testing.T) {
+	s := readSingleton(t, "fencing")
+	tests := map[string]struct {
+		// pod is a file in testdata/injected.
+		pod    string
+		change func(*corev1.Pod)
+		want   string
+	}{
+		"fenced":     {pod: "fencing"},
+		"not fenced": {pod: "shell", want: "pod is not fenced: the pod was injected before fencing was turned on"},
+		"in part":    {pod: "fencing", change: func(p *corev1.Pod) { p.Spec.Volumes = p.Spec.Volumes[:len(p.Spec.Volumes)-1] }, want: "pod is not fenced: container status-sidecar has no volume"},
+		"a webhook added a container that cannot be fenced": {pod: "shell", change: func(p *corev1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "mesh", Env: []corev1.EnvVar{barrier(firstRequest)}})
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "injected", test.pod+".yaml")))
+			pod.Annotations["policy.statefulsingleton.com/own"] = "true"
+			if test.change != nil {
+				test.change(&pod)
+			}
+			err := policies.CheckProbe(&pod, s, "own")
+			if (err != nil) != (test.want != "") || err != nil && (!strings.Contains(err.Error(), test.want) || !errors.Is(err, policies.ErrNotFenced)) {
+				t.Errorf("CheckProbe returns %v, want %q", err, test.want)
+			}
+			unfenced := s.DeepCopy()
+			unfenced.Spec.Fencing = v1.FencingKubelet
+			if err := policies.CheckProbe(&pod, unfenced, "own"); err != nil {
+				t.Errorf("CheckProbe without fencing: %v", err)
+			}
+		})
+	}
+}
+
+// The probe pod itself is fenced by the policy.
+func TestProbeIsFenced(t *testing.T) {
+	s := readSingleton(t, "fencing")
+	probe, err := policies.ProbePod(s, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := render(t, s)
+	pod := decoded[corev1.Pod](t, newKyverno(t, policy).mutate(t, encode(t, probe), firstRequest))
+	if err := policies.CheckProbe(&pod, s, policy.GetName()); err != nil {
+		t.Error(err)
+	}
+	wantFenced(t, &pod, s, "probe")
+}

@@ -1,0 +1,272 @@
+package policies_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+)
+
+// credentialsVolume has the token with which the sidecar of a fenced pod renews the Lease.
+const credentialsVolume = "statefulsingleton-credentials"
+
+// fence changes an injected pod as a policy does if spec.fencing is Lease.
+func fence(p *corev1.Pod) {
+	p.Annotations[v1.FencingAnnotation] = string(v1.FencingLease)
+	// Otherwise the API server rejects the volume.
+	p.Spec.ServiceAccountName = "db"
+	var names []string
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		names = append(names, c.Name)
+		c.Env = append(c.Env, corev1.EnvVar{Name: fencing.ContainerEnv, Value: c.Name})
+	}
+	sidecar := &p.Spec.InitContainers[0]
+	sidecar.Env = append(sidecar.Env,
+		corev1.EnvVar{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+		corev1.EnvVar{Name: fencing.LeaseEnv, Value: p.Namespace + "/" + fencing.LeaseName(p.Labels[v1.SingletonLabel])},
+		corev1.EnvVar{Name: fencing.DurationEnv, Value: "15"},
+		corev1.EnvVar{Name: fencing.HeldEnv, Value: strings.Join(names, ",")})
+	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true})
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: credentialsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+				Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+			}},
+		},
+	}}})
+}
+
+// createFenced creates a standby that is prepared for fencing.
+func createFenced(t *testing.T, config *rest.Config, namespace string) *corev1.Pod {
+	t.Helper()
+	pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db"}})
+	pod.Name, pod.GenerateName = "", "db-"
+	fence(pod)
+	create(t, newClient(t, config), pod)
+	return pod
+}
+
+// Changes of one part of a pod.
+func inSidecar(change func(*corev1.Container)) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { change(&p.Spec.InitContainers[0]) }
+}
+
+func inApp(change func(*corev1.Container)) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { change(&p.Spec.Containers[0]) }
+}
+
+func inCredentials(change func(*corev1.Volume)) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { change(&p.Spec.Volumes[len(p.Spec.Volumes)-1]) }
+}
+
+func withoutEnv(name string) func(*corev1.Container) {
+	return func(c *corev1.Container) {
+		c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name })
+	}
+}
+
+func addEnv(name, value string) func(*corev1.Container) {
+	return func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value}) }
+}
+
+func setEnv(name, value string) func(*corev1.Container) {
+	return func(c *corev1.Container) {
+		withoutEnv(name)(c)
+		addEnv(name, value)(c)
+	}
+}
+
+// testFenced: each case changes one field of a pod that is prepared for fencing.
+func testFenced(t *testing.T, c client.Client) {
+	t.Run("settings", func(t *testing.T) { testFencedSettings(t, c) })
+	t.Run("credentials", func(t *testing.T) { testFencedCredentials(t, c) })
+	t.Run("selected", func(t *testing.T) { testFencedSelected(t, c) })
+}
+
+type fencedCase struct {
+	change      func(*corev1.Pod)
+	wantRefused string
+}
+
+// checkFenced creates the pods in a namespace without a StatefulSingleton.
+func checkFenced(t *testing.T, c client.Client, namespace string, tests map[string]fencedCase) {
+	t.Helper()
+	createNamespace(t, c, namespace)
+	other := readSingleton(t, "default")
+	other.Namespace = namespace
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := injectedPod(t, "shell", other)
+			fence(pod)
+			test.change(pod)
+			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
+		})
+	}
+}
+
+func testFencedSettings(t *testing.T, c client.Client) {
+	const (
+		notFenced   = "this pod claims to be fenced by a Lease, but Kyverno has not injected it"
+		environment = "POD_NAME or a variable of init container status-sidecar that begins with FENCING_ is not as Kyverno adds it"
+		server      = "has a variable that begins with KUBERNETES_SERVICE_"
+		misnamed    = "container db does not have variable STATEFULSINGLETON_CONTAINER exactly once, with its own name"
+		settings    = "container db has variable FENCING_LEASE, FENCING_DURATION_SECONDS or FENCING_CONTAINERS"
+	)
+	checkFenced(t, c, "fenced-settings", map[string]fencedCase{
+		"passes: as the policy prepares it": {change: func(*corev1.Pod) {}},
+		"passes: another duration":          {change: inSidecar(setEnv(fencing.DurationEnv, "3600"))},
+		"passes: two containers": {change: func(p *corev1.Pod) {
+			second := *p.Spec.Containers[0].DeepCopy()
+			second.Name = "web"
+			setEnv(fencing.ContainerEnv, "web")(&second)
+			p.Spec.Containers = append(p.Spec.Containers, second)
+			inSidecar(setEnv(fencing.HeldEnv, "web,db"))(p)
+		}},
+		"passes: not fenced": {change: func(p *corev1.Pod) {
+			delete(p.Annotations, v1.FencingAnnotation)
+			for _, name := range []string{fencing.PodNameEnv, fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv} {
+				inSidecar(withoutEnv(name))(p)
+			}
+		}},
+		"annotation alone": {func(p *corev1.Pod) {
+			uninject(p)
+			p.Annotations, p.Labels = map[string]string{v1.FencingAnnotation: "Lease"}, nil
+		}, notFenced},
+		"no annotation":              {func(p *corev1.Pod) { delete(p.Annotations, v1.FencingAnnotation) }, notFenced},
+		"another annotation":         {func(p *corev1.Pod) { p.Annotations[v1.FencingAnnotation] = "Kubelet" }, notFenced},
+		"no sidecar":                 {func(p *corev1.Pod) { p.Spec.InitContainers = nil }, notFenced},
+		"injected for another":       {func(p *corev1.Pod) { p.Annotations[v1.InjectedAnnotation] = p.Namespace + "/web" }, notFenced},
+		"no singleton":               {func(p *corev1.Pod) { delete(p.Labels, v1.SingletonLabel) }, notFenced},
+		"another Lease":              {inSidecar(setEnv(fencing.LeaseEnv, "fenced-settings/mine")), environment},
+		"Lease of another":           {inSidecar(setEnv(fencing.LeaseEnv, "fenced-settings/statefulsingleton-web")), environment},
+		"in another namespace":       {inSidecar(setEnv(fencing.LeaseEnv, "default/statefulsingleton-db")), environment},
+		"a reference to a Lease":     {inSidecar(setEnv(fencing.LeaseEnv, "$(MINE)")), environment},
+		"no Lease":                   {inSidecar(withoutEnv(fencing.LeaseEnv)), environment},
+		"two Leases":                 {inSidecar(addEnv(fencing.LeaseEnv, "fenced-settings/mine")), environment},
+		"too short":                  {inSidecar(setEnv(fencing.DurationEnv, "4")), environment},
+		"too long":                   {inSidecar(setEnv(fencing.DurationEnv, "3601")), environment},
+		"no number":                  {inSidecar(setEnv(fencing.DurationEnv, "15s")), environment},
+		"a container too many":       {inSidecar(setEnv(fencing.HeldEnv, "db,web")), environment},
+		"another container":          {inSidecar(setEnv(fencing.HeldEnv, "web")), environment},
+		"no container":               {inSidecar(setEnv(fencing.HeldEnv, "")), environment},
+		"one more setting":           {inSidecar(addEnv("FENCING_MORE", "a")), environment},
+		"literal name":               {inSidecar(setEnv(fencing.PodNameEnv, "db-9")), environment},
+		"no name":                    {inSidecar(withoutEnv(fencing.PodNameEnv)), environment},
+		"another server":             {inSidecar(addEnv("KUBERNETES_SERVICE_HOST", "10.0.0.1")), server},
+		"another port":               {inSidecar(addEnv("KUBERNETES_SERVICE_PORT", "1")), server},
+		"container without a name":   {inApp(withoutEnv(fencing.ContainerEnv)), misnamed},
+		"container of another name":  {inApp(setEnv(fencing.ContainerEnv, "web")), misnamed},
+		"container with two names":   {inApp(addEnv(fencing.ContainerEnv, "web")), misnamed},
+		"settings in another place":  {inApp(addEnv(fencing.LeaseEnv, "default/mine")), settings},
+		"passes: its own setting":    {change: inApp(addEnv("FENCING_MINE", "yes"))},
+		"passes: its own API server": {change: inApp(addEnv("KUBERNETES_SERVICE_HOST", "10.0.0.1"))},
+		"as large as a pod can be":   {enlarge, environment},
+	})
+}
+
+func testFencedCredentials(t *testing.T, c client.Client) {
+	const (
+		volume  = "volume statefulsingleton-credentials is missing or changed"
+		mount   = "does not mount volume statefulsingleton-credentials as Kyverno adds it"
+		reaches = "container db mounts volume statefulsingleton-credentials and could renew the Lease"
+	)
+	token := func(change func(*corev1.ServiceAccountTokenProjection)) func(*corev1.Pod) {
+		return inCredentials(func(v *corev1.Volume) { change(v.Projected.Sources[0].ServiceAccountToken) })
+	}
+	authority := func(change func(*corev1.ConfigMapProjection)) func(*corev1.Pod) {
+		return inCredentials(func(v *corev1.Volume) { change(v.Projected.Sources[1].ConfigMap) })
+	}
+	own := func(change func(*corev1.VolumeMount)) func(*corev1.Pod) {
+		return inSidecar(func(c *corev1.Container) { change(&c.VolumeMounts[len(c.VolumeMounts)-1]) })
+	}
+	fake := corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "fake"}}}
+	// beside mounts another projected volume.
+	beside := func(path string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "fake", VolumeSource: corev1.VolumeSource{
+				Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{fake}},
+			}})
+			inSidecar(func(c *corev1.Container) {
+				c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "fake", MountPath: path})
+			})(p)
+		}
+	}
+	checkFenced(t, c, "fenced-credentials", map[string]fencedCase{
+		"an empty volume": {inCredentials(func(v *corev1.Volume) {
+			v.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+		}), volume},
+		"another authority":         {authority(func(m *corev1.ConfigMapProjection) { m.Name = "mine" }), volume},
+		"another key":               {authority(func(m *corev1.ConfigMapProjection) { m.Items[0].Key = "mine" }), volume},
+		"every key":                 {authority(func(m *corev1.ConfigMapProjection) { m.Items = nil }), volume},
+		"another audience":          {token(func(s *corev1.ServiceAccountTokenProjection) { s.Audience = "mine" }), volume},
+		"another file":              {token(func(s *corev1.ServiceAccountTokenProjection) { s.Path = "mine" }), volume},
+		"passes: another life":      {token(func(s *corev1.ServiceAccountTokenProjection) { s.ExpirationSeconds = new(int64(7200)) }), ""},
+		"no authority":              {inCredentials(func(v *corev1.Volume) { v.Projected.Sources = v.Projected.Sources[:1] }), volume},
+		"one more source":           {inCredentials(func(v *corev1.Volume) { v.Projected.Sources = append(v.Projected.Sources, fake) }), volume},
+		"not mounted":               {inSidecar(func(c *corev1.Container) { c.VolumeMounts = c.VolumeMounts[:2] }), mount},
+		"mounted elsewhere":         {own(func(m *corev1.VolumeMount) { m.MountPath = "/var/run/secrets/other" }), mount},
+		"writable":                  {own(func(m *corev1.VolumeMount) { m.ReadOnly = false }), mount},
+		"a part":                    {own(func(m *corev1.VolumeMount) { m.SubPath = "token" }), mount},
+		"a part by expression":      {own(func(m *corev1.VolumeMount) { m.SubPathExpr = "token" }), mount},
+		"covered":                   {beside("/var/run/secrets/statefulsingleton/"), mount},
+		"covered below":             {beside("/var/run/secrets//./statefulsingleton/ca.crt"), mount},
+		"passes: a token beside it": {beside("/var/run/secrets/statefulsingleton-not"), ""},
+		"mounted in a held container": {inApp(func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: "/credentials"})
+		}), reaches},
+		"mounted in an init container": {func(p *corev1.Pod) {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{
+				Name: "beside", Image: "debian", VolumeMounts: []corev1.VolumeMount{{Name: credentialsVolume, MountPath: "/credentials"}},
+			})
+		}, "container beside mounts volume statefulsingleton-credentials"},
+		"passes: the application's volume": {func(p *corev1.Pod) {
+			delete(p.Annotations, v1.FencingAnnotation)
+			for _, name := range []string{fencing.PodNameEnv, fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv} {
+				inSidecar(withoutEnv(name))(p)
+			}
+			inApp(func(c *corev1.Container) {
+				c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: "/credentials"})
+			})(p)
+		}, ""},
+	})
+}
+
+// testFencedSelected: the guard "held" accepts fenced pods, and checks what it checks of other pods.
+func testFencedSelected(t *testing.T, c client.Client) {
+	s := createSingleton(t, c, "fenced-selected", readSingleton(t, "default"))
+	waitForRefusal(t, c, bare(s.Namespace, s), notInjected)
+	for name, test := range map[string]struct {
+		pod         string
+		change      func(*corev1.Pod)
+		wantRefused string
+	}{
+		"passes": {"shell", func(*corev1.Pod) {}, ""},
+		"a barrier beside": {"scratch", func(p *corev1.Pod) {
+			web := injectedPod(t, "shell", s).Spec.Containers[0]
+			web.Name = "web"
+			addEnv(fencing.ContainerEnv, "web")(&web)
+			p.Spec.Containers = append(p.Spec.Containers, web)
+			inSidecar(setEnv(fencing.HeldEnv, "web"))(p)
+		}, "its container db would not stop before the Lease expires, because a barrier holds it"},
+		"processes shared": {"shell", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, "in a pod with shareProcessNamespace or hostPID"},
+		"another variable": {"shell", inSidecar(addEnv("POD_NAMESPACE", "a")), "the environment of init container status-sidecar is not as Kyverno adds it"},
+		"another image":    {"shell", inSidecar(func(c *corev1.Container) { c.Image = "evil" }), "init container status-sidecar has image evil"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := injectedPod(t, test.pod, s)
+			fence(pod)
+			test.change(pod)
+			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
+		})
+	}
+}
