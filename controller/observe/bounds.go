@@ -66,6 +66,8 @@ type reading struct {
 	Observer
 	singleton *v1.StatefulSingleton
 	bytes     atomic.Int64
+	// leaseRead is true after the Lease was read.
+	leaseRead bool
 }
 
 // keep counts a trimmed object. It returns an error above MaxBytes.

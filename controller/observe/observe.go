@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +29,9 @@ type Observer struct {
 	Client client.Reader
 	// Live reads from the API server.
 	Live client.Reader
+	// Silent returns Lease.Silent of a Lease. It is called after the answer with the Lease has arrived. Nil: Lease.Silent is
+	// 0.
+	Silent func(*coordinationv1.Lease) time.Duration
 }
 
 // Observe reads the Snapshot of a singleton. The reads are concurrent, because in a handoff they lengthen the gap. The
@@ -48,19 +53,19 @@ func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) 
 	return s, nil
 }
 
-// othersAndPods reads the other singletons of the namespace, and then the pods. If a singleton was deleted before the
-// first read, the pods show the writes for that singleton. A singleton that is created later reads the writes for this
-// singleton. Live reads are needed only if a pod may be released, or if its finalizer may be removed.
-func (r *reading) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err error) {
+// othersAndPods reads the other singletons of the namespace and the Lease, and then the pods. If a singleton was deleted
+// before the first read, the pods show the writes for that singleton. A singleton that is created later reads the writes
+// for this singleton. Live reads are needed only if a pod may be released, or if its finalizer may be removed.
+func (r *reading) othersAndPods(ctx context.Context, s *handoff.Snapshot) error {
 	lists := []func(context.Context) ([]v1.StatefulSingleton, error){r.liveSingletons}
 	if s.Singleton.DeletionTimestamp.IsZero() && r.CachedHolderRuns(ctx, s.Singleton) {
 		lists = []func(context.Context) ([]v1.StatefulSingleton, error){r.cachedSingletons, r.liveSingletons}
 	}
 	for i, list := range lists {
-		if s.Others, err = r.others(ctx, list); err != nil {
-			return fmt.Errorf("list StatefulSingletons in namespace %s: %w", s.Singleton.Namespace, err)
-		}
 		s.Pods = nil
+		if err := r.othersAndLease(ctx, s, list); err != nil {
+			return err
+		}
 		if err := r.pods(ctx, s); err != nil {
 			return fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(s.Singleton), err)
 		}
@@ -69,6 +74,19 @@ func (r *reading) othersAndPods(ctx context.Context, s *handoff.Snapshot) (err e
 		}
 	}
 	return nil
+}
+
+// othersAndLease reads the other singletons and the Lease concurrently.
+func (r *reading) othersAndLease(ctx context.Context, s *handoff.Snapshot, list func(context.Context) ([]v1.StatefulSingleton, error)) error {
+	reads, readContext := errgroup.WithContext(ctx)
+	reads.Go(func() (err error) {
+		if s.Others, err = r.others(readContext, list); err != nil {
+			return fmt.Errorf("list StatefulSingletons in namespace %s: %w", s.Singleton.Namespace, err)
+		}
+		return nil
+	})
+	reads.Go(func() error { return r.leaseBeforePods(readContext, s) })
+	return reads.Wait()
 }
 
 // pods reads the pods with the singleton's label, the pods that the selector matches, and the recorded holder.
@@ -96,7 +114,10 @@ func (r *reading) pods(ctx context.Context, s *handoff.Snapshot) error {
 	if pod := found[holder]; pod != nil && pod.UID == singleton.Status.ActivePodUID {
 		s.Pods = append(s.Pods, *pod)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return r.leaseOfPods(ctx, s)
 }
 
 // selectorSuffices returns true if, in the cache, the holder keeps running and the selector matches every pod with the
@@ -117,6 +138,13 @@ func (o Observer) Labelled(ctx context.Context, singleton *v1.StatefulSingleton)
 	return pods.Items, err
 }
 
+// LabelledLive returns the pods with the singleton's label, from the API server. They are bounded and trimmed like the
+// pods of a Snapshot.
+func (o Observer) LabelledLive(ctx context.Context, singleton *v1.StatefulSingleton) ([]corev1.Pod, error) {
+	r := &reading{Observer: o, singleton: singleton}
+	return r.listPages(ctx, client.MatchingLabels{v1.SingletonLabel: singleton.Name})
+}
+
 // CachedHolderRuns returns true if, in the cache, the recorded holder exists and is not terminating.
 func (o Observer) CachedHolderRuns(ctx context.Context, singleton *v1.StatefulSingleton) bool {
 	holder := PodMetadata()
@@ -131,7 +159,7 @@ func PodMetadata() *metav1.PartialObjectMetadata {
 	return m
 }
 
-// listPods adds the pods that match, without duplicates.
+// listPods adds the pods that match, without duplicates. It reads the Lease if one of them has fencing.
 func (r *reading) listPods(ctx context.Context, s *handoff.Snapshot, matches ...client.ListOption) error {
 	lists := make([][]corev1.Pod, len(matches))
 	reads, readContext := errgroup.WithContext(ctx)
@@ -151,7 +179,7 @@ func (r *reading) listPods(ctx context.Context, s *handoff.Snapshot, matches ...
 			}
 		}
 	}
-	return nil
+	return r.leaseOfPods(ctx, s)
 }
 
 func hasPod(s *handoff.Snapshot, uid types.UID) bool {

@@ -160,7 +160,7 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 	name := s.Singleton.Name
 	follow := help{"follow the handoff", s.kubectl("stfs status %s -w", name)}
 	switch outcome {
-	case handoff.Released, handoff.Retiring, handoff.RetiringCold, handoff.Adopted, handoff.HolderEnded:
+	case handoff.Released, handoff.Retiring, handoff.RetiringCold, handoff.Adopted, handoff.HolderEnded, handoff.LeaseTaken, handoff.LeaseHeld:
 		return []help{follow}
 	case handoff.AwaitingPod:
 		return []help{{"show why no pod is created", s.kubectl("get events --field-selector reason=FailedCreate")}}

@@ -72,6 +72,23 @@ func deletionInWords(keep []handoff.PodRef, message string) string {
 	return text
 }
 
+// leaseInWords describes a write of the Lease.
+func leaseInWords(step handoff.WriteLease) string {
+	text := "write that no pod holds the Lease"
+	switch {
+	case step.Version == "" && step.Holder == (handoff.PodRef{}):
+		return "create the Lease without a holder"
+	case step.Holder != (handoff.PodRef{}):
+		text = fmt.Sprintf("write that pod %s holds the Lease with epoch %d", step.Holder.Name, step.Epoch)
+	case step.Expired != "":
+		text = fmt.Sprintf("take the Lease from the pod with uid %s, which has not renewed it", step.Expired)
+	}
+	if step.Retire != "" {
+		text += fmt.Sprintf(", and that the pod with uid %s must not start a main process again", step.Retire)
+	}
+	return text
+}
+
 // stepInWords describes a step of the plan.
 func stepInWords(step handoff.Step, plan handoff.Plan) string {
 	switch step := step.(type) {
@@ -90,6 +107,10 @@ func stepInWords(step handoff.Step, plan handoff.Plan) string {
 		return fmt.Sprintf("create ConfigMap %s with epoch %d, which opens the barrier of pod %s", step.ConfigMap, step.Epoch, step.Pod.Name)
 	case handoff.Signal:
 		return fmt.Sprintf("signal pod %s with epoch %d: its main processes start", step.Pod.Name, step.Signal.Epoch)
+	case handoff.WriteLease:
+		return leaseInWords(step)
+	case handoff.Demote:
+		return fmt.Sprintf("remove the finalizer, the signal and the role from pod %s, and set its readiness gate to False, because the pod has lost the Lease", step.Pod.Name)
 	case handoff.Nudge:
 		return fmt.Sprintf("annotate pod %s to make its kubelet reconcile the pod", step.Pod.Name)
 	case handoff.Unprotect:

@@ -303,7 +303,7 @@ func TestStepsInWords(t *testing.T) {
 	plan := handoff.Plan{Status: v1.StatefulSingletonStatus{ActivePod: "db-1", ActivePodUID: "1", Epoch: 3}}
 	steps := []handoff.Step{
 		handoff.Protect{Pod: pod}, handoff.Record{}, handoff.OpenBarrier{Pod: pod, ConfigMap: "c", Epoch: 3}, handoff.Signal{Pod: pod},
-		handoff.Nudge{Pod: pod}, handoff.Unprotect{Pod: pod}, handoff.Retire{ReplicaSet: "db"}, handoff.Roll{Deployment: "db", Replaces: pod},
+		handoff.WriteLease{}, handoff.Demote{Pod: pod}, handoff.Nudge{Pod: pod}, handoff.Unprotect{Pod: pod}, handoff.Retire{ReplicaSet: "db"}, handoff.Roll{Deployment: "db", Replaces: pod},
 		handoff.MarkReady{Pod: pod}, handoff.TakeAttestation{UID: "1"},
 		handoff.RemoveFinalizer{Pod: pod}, handoff.ConfirmGone{}, handoff.Finish{},
 	}
@@ -311,7 +311,9 @@ func TestStepsInWords(t *testing.T) {
 		t.Errorf("%d steps, and package handoff has %d", got, want)
 	}
 	var b strings.Builder
-	for _, step := range append(steps, handoff.TakeAttestation{UID: "1", Refused: "why"}) {
+	for _, step := range append(steps, handoff.TakeAttestation{UID: "1", Refused: "why"},
+		handoff.WriteLease{Version: "1", Holder: pod, Epoch: 3}, handoff.WriteLease{Version: "1", Retire: "2"},
+		handoff.WriteLease{Version: "1", Holder: pod, Epoch: 3, Retire: "2"}, handoff.WriteLease{Version: "1", Expired: "2"}) {
 		b.WriteString(stepInWords(step, plan) + "\n")
 	}
 	b.WriteString(stepInWords(handoff.Record{}, handoff.Plan{}) + "\n")
@@ -326,7 +328,7 @@ var boundGuard = regexp.MustCompile(`guardBinding" \(dict "root" \$ "guard" "([a
 // The constants of check equal the guards and the versions in the chart and the pages.
 func TestCheckMatchesTheChart(t *testing.T) {
 	var named []string
-	for _, file := range []string{"guards.yaml", "guards-controller.yaml", "guards-status.yaml", "guards-writes.yaml"} {
+	for _, file := range []string{"guards.yaml", "guards-controller.yaml", "guards-leases.yaml", "guards-status.yaml", "guards-writes.yaml"} {
 		text := read(t, "../../charts/statefulsingleton/templates/"+file)
 		for _, match := range boundGuard.FindAllStringSubmatch(text, -1) {
 			named = append(named, match[1])

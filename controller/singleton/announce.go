@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 )
@@ -85,7 +86,7 @@ func isExpected(before, after *v1.StatefulSingletonStatus) bool {
 		was, is := before.LastTransition, after.LastTransition
 		return is != nil && is.GapMilliseconds != nil && (was == nil || was.GapMilliseconds == nil)
 	case handoff.NoPods, handoff.WarmingUp, handoff.HolderNotReady, handoff.AwaitingHandover, handoff.StandbyNotWarm, handoff.Retiring,
-		handoff.RetiringCold, handoff.HolderStopping, handoff.HolderLost, handoff.SeveralRun, handoff.Overlapping:
+		handoff.RetiringCold, handoff.HolderStopping, handoff.HolderLost, handoff.SeveralRun, handoff.Overlapping, handoff.LeaseTaken, handoff.LeaseHeld:
 	}
 	return false
 }
@@ -157,7 +158,7 @@ func ending(after *v1.StatefulSingletonStatus) string {
 	return note
 }
 
-// announceProof reports a proof of termination that rests on a statement of a person.
+// announceProof reports a proof of termination that rests on a statement of a person, or on clocks.
 func (r *Reconciler) announceProof(ctx context.Context, before, after *v1.StatefulSingleton) {
 	was, is := before.Status.LastTransition, after.Status.LastTransition
 	if is == nil || was != nil && was.Terminated.Equal(is.Terminated) {
@@ -170,7 +171,10 @@ func (r *Reconciler) announceProof(ctx context.Context, before, after *v1.Statef
 	case v1.ProofNodeOutOfService:
 		r.emit(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
 			fmt.Sprintf("pod %s counts as terminated: its node does not answer and has the taint %s, with which a person states that the node is off", is.From, corev1.TaintNodeOutOfService))
-	case v1.ProofKubeletReported, v1.ProofNeverSignalled: // no person is involved
+	case v1.ProofLeaseExpired:
+		r.emit(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
+			fmt.Sprintf("pod %s counts as terminated: it did not renew Lease %s for the duration of the Lease, before which a pod stops its main processes", is.From, fencing.LeaseName(after.Name)))
+	case v1.ProofKubeletReported, v1.ProofNeverSignalled, v1.ProofLeaseReleased: // the kubelet or the pod reported it
 	}
 }
 

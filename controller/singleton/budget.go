@@ -25,11 +25,8 @@ func budgetOf(singleton *v1.StatefulSingleton) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: singleton.Namespace, Name: handoff.BudgetName(singleton),
-			Labels: map[string]string{v1.SingletonLabel: singleton.Name, policies.ManagedByLabel: policies.ManagedBy},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: singleton.Name, UID: singleton.UID,
-				Controller: new(true),
-			}},
+			Labels:          map[string]string{v1.SingletonLabel: singleton.Name, policies.ManagedByLabel: policies.ManagedBy},
+			OwnerReferences: controlledBy(singleton),
 		},
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable:             new(intstr.FromInt32(0)),
@@ -39,6 +36,14 @@ func budgetOf(singleton *v1.StatefulSingleton) *policyv1.PodDisruptionBudget {
 			}},
 		},
 	}
+}
+
+// controlledBy returns the owner references of an object that is garbage-collected with the singleton.
+func controlledBy(singleton *v1.StatefulSingleton) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: singleton.Name, UID: singleton.UID,
+		Controller: new(true),
+	}}
 }
 
 // createBudget creates the singleton's PodDisruptionBudget if it is needed and does not exist.

@@ -1,9 +1,11 @@
 package singleton_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
@@ -38,6 +42,13 @@ func TestCacheHoldsLittle(t *testing.T) {
 	}
 	w.Expect(c.Create(t.Context(), budget)).To(Succeed())
 
+	for name, labels := range map[string]map[string]string{"statefulsingleton-db": {v1.SingletonLabel: "db"}, "leader": nil} {
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: name, Labels: labels, Annotations: map[string]string{"large": strings.Repeat("x", 1000), fencing.RetireAnnotation: "1"},
+		}}
+		w.Expect(c.Create(t.Context(), lease)).To(Succeed())
+	}
+
 	options := singleton.CacheOptions()
 	options.Scheme = scheme.Scheme
 	cached, err := cache.New(controllerConfig, options)
@@ -52,6 +63,13 @@ func TestCacheHoldsLittle(t *testing.T) {
 	w.Expect(pods.Items[0].Name).To(Equal("db-1"))
 	w.Expect(pods.Items[0].ManagedFields).To(BeEmpty())
 	w.Expect(cached.Get(t.Context(), w.key("bystander"), observe.PodMetadata())).NotTo(Succeed())
+
+	leases := &coordinationv1.LeaseList{}
+	w.Expect(cached.List(t.Context(), leases, client.InNamespace(w.namespace))).To(Succeed())
+	w.Expect(leases.Items).To(HaveLen(1))
+	w.Expect(leases.Items[0].Name).To(Equal("statefulsingleton-db"))
+	w.Expect(leases.Items[0].Annotations).To(Equal(map[string]string{fencing.RetireAnnotation: "1"}))
+	w.Expect(leases.Items[0].ManagedFields).To(BeEmpty())
 
 	kept := &corev1.Node{}
 	w.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(node), kept)).To(Succeed())

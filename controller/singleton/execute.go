@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,14 +28,16 @@ type execution struct {
 	*Reconciler
 	singleton *v1.StatefulSingleton
 	plan      handoff.Plan
-	// written has the resourceVersion of each pod after the last write of this execution.
+	// lease is the Lease after the last write. Nil: the Lease does not exist.
+	lease *coordinationv1.Lease
+	// written has the resourceVersions of pods and of the Lease after the last write of this execution, by UID.
 	written map[types.UID]handoff.Version
 }
 
 // execute executes the steps of the plan in their order, and stops at the first that fails. Afterwards the status
 // of the singleton is what the last Record wrote, or else what was read.
-func (r *Reconciler) execute(ctx context.Context, singleton *v1.StatefulSingleton, plan handoff.Plan) error {
-	e := &execution{r, singleton, plan, map[types.UID]handoff.Version{}}
+func (r *Reconciler) execute(ctx context.Context, snapshot handoff.Snapshot, plan handoff.Plan) error {
+	e := &execution{r, snapshot.Singleton, plan, snapshot.Lease.Object, map[types.UID]handoff.Version{}}
 	for _, step := range plan.Steps {
 		if err := e.step(ctx, step); err != nil {
 			return err
@@ -62,22 +65,22 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 		return e.openBarrier(ctx, step)
 	case handoff.Signal:
 		return e.signal(ctx, step)
+	case handoff.WriteLease:
+		return e.writeLease(ctx, step)
+	case handoff.Demote:
+		return e.setReadinessGate(ctx, step.Pod, step.Version, standsBy, unreleased())
 	case handoff.Nudge:
 		return e.patchPod(ctx, step.Pod, "", object{
 			"annotations": object{v1.NudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
 		})
 	case handoff.Unprotect:
-		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, object{
-			"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer},
-			"labels":                              object{v1.RoleLabel: nil},
-			"annotations":                         object{signal.Annotation: nil},
-		}))
+		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, unreleased()))
 	case handoff.Retire:
 		return e.retire(ctx, step)
 	case handoff.Roll:
 		return e.roll(ctx, step)
 	case handoff.MarkReady:
-		return e.setReadinessGate(ctx, step.Pod, "", object{})
+		return e.setReadinessGate(ctx, step.Pod, "", holds, object{})
 	case handoff.TakeAttestation:
 		return e.takeAttestation(ctx, step)
 	case handoff.RemoveFinalizer:
@@ -138,7 +141,7 @@ func (e *execution) podOf(ref handoff.PodRef) *corev1.Pod {
 func mergePatch(o object) client.Patch {
 	data, err := json.Marshal(o)
 	if err != nil {
-		panic(fmt.Sprintf("encode patch: %v", err)) // strings and maps only
+		panic(fmt.Sprintf("encode patch: %v", err)) // strings, numbers, times and maps only
 	}
 	return client.RawPatch(types.StrategicMergePatchType, data)
 }
@@ -203,20 +206,38 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 // too (pkg/registry/core/pod: podStatusStrategy). The kubelet sees both at the same time.
 func (e *execution) signal(ctx context.Context, step handoff.Signal) error {
 	step.Signal.Time = e.Clock.Now().UTC()
-	return e.setReadinessGate(ctx, step.Pod, step.Version, object{
+	return e.setReadinessGate(ctx, step.Pod, step.Version, holds, object{
 		"labels":      object{v1.RoleLabel: v1.RoleActive},
 		"annotations": object{signal.Annotation: step.Signal.String()},
 	})
 }
 
-// setReadinessGate sets the condition of the readiness gate of a holder to True, and merges the metadata.
-func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
+// unreleased is the metadata of a patch that removes finalizer, role and signal from a pod.
+func unreleased() object {
+	return object{
+		"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer},
+		"labels":                              object{v1.RoleLabel: nil},
+		"annotations":                         object{signal.Annotation: nil},
+	}
+}
+
+// holds and standsBy are the conditions of the readiness gate of a holder, and of a holder that is a standby again.
+var (
+	holds = corev1.PodCondition{
+		Type: v1.ReadyCondition, Status: corev1.ConditionTrue, Reason: v1.ReadyReasonHolds, Message: "the pod is the holder",
+	}
+	standsBy = corev1.PodCondition{
+		Type: v1.ReadyCondition, Status: corev1.ConditionFalse, Reason: v1.ReadyReasonStandby, Message: "the pod has lost the Lease",
+	}
+)
+
+// setReadinessGate sets the condition of the readiness gate of a pod, and merges the metadata.
+func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, version handoff.Version, condition corev1.PodCondition, metadata object) error {
 	e.addPreconditions(ref, version, metadata)
 	patch := mergePatch(object{
 		"metadata": metadata,
 		"status": object{"conditions": []object{{
-			"type": v1.ReadyCondition, "status": corev1.ConditionTrue, "reason": v1.ReadyReasonHolds,
-			"message":            "the pod is the holder",
+			"type": condition.Type, "status": condition.Status, "reason": condition.Reason, "message": condition.Message,
 			"lastTransitionTime": metav1.NewTime(e.Clock.Now()),
 		}}},
 	})

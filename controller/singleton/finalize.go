@@ -50,7 +50,7 @@ func (r *Reconciler) finalizePods(ctx context.Context, singleton *v1.StatefulSin
 		return ctrl.Result{}, err
 	}
 	steps, message := handoff.Finalize(snapshot, r.Clock.Now())
-	if err := r.execute(ctx, singleton, handoff.Plan{Steps: steps}); apierrors.IsNotFound(err) {
+	if err := r.execute(ctx, snapshot, handoff.Plan{Steps: steps}); apierrors.IsNotFound(err) {
 		return ctrl.Result{RequeueAfter: conflictDelay}, nil // a pod was removed since it was read
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -76,7 +76,7 @@ func (r *Reconciler) finalizeOrphans(ctx context.Context, key types.NamespacedNa
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.execute(ctx, gone, handoff.Plan{Steps: handoff.Orphans(snapshot)}); client.IgnoreNotFound(err) != nil {
+	if err := r.execute(ctx, snapshot, handoff.Plan{Steps: handoff.Orphans(snapshot)}); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: stoppingPoll}, nil

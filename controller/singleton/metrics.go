@@ -62,9 +62,12 @@ const noProof = "None"
 var (
 	causes = []v1.Cause{
 		v1.CauseCreated, v1.CauseAdopted, v1.CauseRollout, v1.CauseDrain, v1.CauseHandover, v1.CauseEviction, v1.CauseDeletion,
-		v1.CauseScaleDown, v1.CauseCompletion,
+		v1.CauseScaleDown, v1.CauseCompletion, v1.CauseExpiry,
 	}
-	proofs = []string{string(v1.ProofNeverSignalled), string(v1.ProofKubeletReported), string(v1.ProofNodeOutOfService), string(v1.ProofAttested)}
+	proofs = []string{
+		string(v1.ProofNeverSignalled), string(v1.ProofKubeletReported), string(v1.ProofNodeOutOfService), string(v1.ProofAttested),
+		string(v1.ProofLeaseReleased), string(v1.ProofLeaseExpired),
+	}
 )
 
 // proofsOf returns the proofs that a handoff of the cause can have.

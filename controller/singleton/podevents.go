@@ -101,8 +101,8 @@ func delayFor(e event.UpdateEvent) time.Duration {
 	switch {
 	case isProtected(before) && !isProtected(after):
 		return coalesceDelay // the controller removed the finalizer
-	case after.GetDeletionTimestamp() != nil && before.GetDeletionTimestamp() == nil:
-		return terminationDelay
+	case after.GetDeletionTimestamp() != nil && before.GetDeletionTimestamp() == nil && !hasFencing(after):
+		return terminationDelay // the Lease must at once say that a pod with fencing is terminating
 	case after.GetDeletionTimestamp() == nil && given != "" && given != before.GetAnnotations()[signal.Annotation]:
 		return coalesceDelay // released
 	}
@@ -111,6 +111,11 @@ func delayFor(e event.UpdateEvent) time.Duration {
 
 func isProtected(pod client.Object) bool {
 	return slices.Contains(pod.GetFinalizers(), v1.HandoffFinalizer)
+}
+
+func hasFencing(pod client.Object) bool {
+	_, has := pod.GetAnnotations()[v1.FencingAnnotation]
+	return has
 }
 
 // singletonOfPod returns the singleton that the pod's label names.

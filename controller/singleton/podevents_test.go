@@ -71,6 +71,9 @@ func TestPodEvents(t *testing.T) {
 	free := func(m *metav1.PartialObjectMetadata) { m.DeletionTimestamp = new(metav1.Now()) }
 	protected := func(m *metav1.PartialObjectMetadata) { m.Finalizers = []string{v1.HandoffFinalizer} }
 	released := func(m *metav1.PartialObjectMetadata) { m.Annotations = map[string]string{signal.Annotation: "{}"} }
+	fenced := func(m *metav1.PartialObjectMetadata) {
+		m.Annotations = map[string]string{v1.FencingAnnotation: string(v1.FencingLease)}
+	}
 	another := func(m *metav1.PartialObjectMetadata) { m.UID = "another-uid" }
 	other := func(m *metav1.PartialObjectMetadata) { m.Labels = map[string]string{v1.SingletonLabel: "other"} }
 	created := func(o client.Object) any { return event.CreateEvent{Object: o} }
@@ -104,6 +107,7 @@ func TestPodEvents(t *testing.T) {
 		"the holder was just released":                          {holder: pod("db-1", released), event: updated(pod("db-1"), pod("db-1", released)), want: later},
 		"the holder changes after its release":                  {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released)), want: now},
 		"the deletion of the holder was just requested":         {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), want: later},
+		"the deletion of a fenced holder was just requested":    {holder: pod("db-1", going), event: updated(pod("db-1", fenced), pod("db-1", fenced, going)), want: first},
 		"the holder is terminating":                             {holder: pod("db-1", going), protected: "db-3", event: updated(pod("db-1", going), pod("db-1", going)), want: first},
 		"the holder is removed":                                 {protected: "db-3", event: deleted(pod("db-1", going)), want: first},
 		"the finalizer of the holder is removed":                {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},

@@ -60,6 +60,7 @@ type Reconciler struct {
 	Clock clock.PassiveClock
 
 	podNodes  podNodes
+	silence   silence
 	conflicts conflicts
 }
 
@@ -91,7 +92,7 @@ func (c *conflicts) ended(key types.NamespacedName, inConflict bool) {
 }
 
 func (r *Reconciler) observer() observe.Observer {
-	return observe.Observer{Client: r.Client, Live: r.Live}
+	return observe.Observer{Client: r.Client, Live: r.Live, Silent: r.silent}
 }
 
 // Reconcile observes, decides, executes and reports for one singleton.
@@ -113,6 +114,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Live.Get(ctx, key, singleton); apierrors.IsNotFound(err) {
 		r.podNodes.forget(key)
+		r.silence.forget(key)
 		return r.finalizeOrphans(ctx, key)
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -131,7 +133,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	}
 	r.podNodes.note(key, snapshot)
 	plan := handoff.Decide(snapshot, r.Clock.Now())
-	if err := r.execute(ctx, singleton, plan); err != nil {
+	if err := r.execute(ctx, snapshot, plan); err != nil {
 		return ctrl.Result{}, errors.Join(err, r.reportFailedPlan(ctx, singleton, plan, err))
 	}
 	stored := singleton.DeepCopy()

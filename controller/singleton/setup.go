@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -30,6 +31,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
@@ -39,23 +41,26 @@ const workers = 32
 // nodeIndex is the index of singletons by the node of the holder.
 const nodeIndex = "status.activeNode"
 
-// CacheOptions restricts the cache to what the watches need. It has the metadata of pods with the singleton's label,
-// therefore memory grows with the number of singletons. Of nodes and PodDisruptionBudgets it has only the fields for
-// drains and for nodes that do not answer.
+// CacheOptions restricts the cache to what the watches need. It has the Leases with the singleton's label, and the
+// metadata of such pods, Roles and RoleBindings, therefore memory grows with the number of singletons. Of nodes and
+// PodDisruptionBudgets it has only the fields for drains and for nodes that do not answer.
 func CacheOptions() cache.Options {
 	hasLabel, err := labels.NewRequirement(v1.SingletonLabel, selection.Exists, nil)
 	if err != nil {
 		panic(err) // a constant
 	}
-	return cache.Options{
+	options := cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			observe.PodMetadata():           {Label: labels.NewSelector().Add(*hasLabel), Transform: trimAnnotations},
 			&v1.StatefulSingleton{}:         {Transform: trimAnnotations},
 			&corev1.Node{}:                  {Transform: trimNode},
 			&policyv1.PodDisruptionBudget{}: {Transform: trimBudget},
 		},
 	}
+	for _, object := range append(leaseaccess.Watched(), observe.PodMetadata(), &coordinationv1.Lease{}) {
+		options.ByObject[object] = cache.ByObject{Label: labels.NewSelector().Add(*hasLabel), Transform: trimAnnotations}
+	}
+	return options
 }
 
 // longestAnnotation and longestSelector are the sizes in bytes of the longest annotation, and of the longest selector of
@@ -131,9 +136,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1.StatefulSingleton{}, builder.WithPredicates(specOrAnnotations)).
 		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
 		WatchesMetadata(observe.PodMetadata(), r.podEvents()).
+		Watches(&coordinationv1.Lease{}, r.leaseEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(nodeChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(r.enqueueChangedInjections)).
+		WatchesRawSource(source.Func(r.enqueueOverdue)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			UsePriorityQueue:        new(true),

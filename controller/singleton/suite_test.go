@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -89,6 +90,9 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 	if err := applyRights(ctx); err != nil {
 		return 0, fmt.Errorf("give the controller the chart's rights: %w", err)
 	}
+	if err := grantAccess(ctx); err != nil {
+		return 0, fmt.Errorf("give the controller the rights for the access to Leases: %w", err)
+	}
 	gomega.SetDefaultEventuallyTimeout(30 * time.Second)
 	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	return m.Run(), nil
@@ -135,4 +139,22 @@ func applyRights(ctx context.Context) error {
 	}
 	controllerClient, err = client.NewWithWatch(controllerConfig, client.Options{Scheme: scheme.Scheme})
 	return err
+}
+
+// grantAccess gives the controller the rights for the access to Leases, which are not in the chart. The API server
+// accepts a Role only from a client that has all rights of the Role.
+func grantAccess(ctx context.Context) error {
+	const name = "leaseaccess"
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"roles", "rolebindings"}, Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "list", "watch", "patch"}},
+	}}
+	if err := c.Create(ctx, role); err != nil {
+		return err
+	}
+	return c.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: controllerConfig.Impersonate.UserName}},
+	})
 }

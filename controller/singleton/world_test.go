@@ -33,6 +33,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/readinessgate"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
@@ -126,6 +127,8 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	w.Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
 	gates := &readinessgate.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: w.clock}
 	w.Expect(gates.SetupWithManager(mgr)).To(Succeed())
+	access := &leaseaccess.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: reconciler.Recorder}
+	w.Expect(access.SetupWithManager(mgr)).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan error)

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/readinessgate"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
@@ -186,14 +187,16 @@ func run(ctx context.Context, o runOptions) error {
 	}
 	singleton.RegisterVersion(metrics.Registry, version)
 	policyReconciler := o.injection(mgr.GetClient(), mgr.GetAPIReader())
+	recorder := mgr.GetEventRecorder("statefulsingleton")
 	reconciler := &singleton.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
-		Recorder:  mgr.GetEventRecorder("statefulsingleton"),
+		Recorder:  recorder,
 		Metrics:   singleton.NewMetrics(metrics.Registry, mgr.GetClient()),
 		Injection: policyReconciler,
 	}
 	gates := &readinessgate.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}}
-	if err := errors.Join(policyReconciler.SetupWithManager(mgr), reconciler.SetupWithManager(mgr), gates.SetupWithManager(mgr)); err != nil {
+	access := &leaseaccess.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder}
+	if err := errors.Join(policyReconciler.SetupWithManager(mgr), reconciler.SetupWithManager(mgr), gates.SetupWithManager(mgr), access.SetupWithManager(mgr)); err != nil {
 		return err
 	}
 	if err := mgr.Add(kubeletUsers{client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}); err != nil {

@@ -1,0 +1,155 @@
+// Package leaseaccess lets the fenced pods of StatefulSingletons renew their Lease. For each singleton it writes a Role
+// for the Lease, and a RoleBinding of the ServiceAccounts of the fenced pods. Both have the name of the Lease. The
+// singleton owns both, and they are garbage-collected with it.
+//
+// A fenced pod needs access only after the Lease names the pod. Without access, the pod starts no main process.
+package leaseaccess
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+)
+
+// eventRefused is the reason of the event that reports another object with the name of the Role or the RoleBinding.
+const eventRefused = "LeaseAccessRefused"
+
+// Reconciler writes the Role and the RoleBinding of one singleton.
+type Reconciler struct {
+	// Client writes, and reads from the cache, which has only the metadata of pods, Roles and RoleBindings.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder emits the events.
+	Recorder events.EventRecorder
+}
+
+// Reconcile writes or deletes the Role and the RoleBinding. A singleton that is being deleted needs no changes, because
+// it releases no pod. The garbage collector could delete each new object at once.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	singleton := &v1.StatefulSingleton{}
+	if err := r.Client.Get(ctx, request.NamespacedName, singleton); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !singleton.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil
+	}
+	if unused, err := r.unused(ctx, singleton); unused || err != nil {
+		return ctrl.Result{}, err
+	}
+	accounts, err := r.serviceAccounts(ctx, singleton)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("read the pods of StatefulSingleton %s: %w", request, err)
+	}
+	if singleton.Spec.Fencing == v1.FencingLease || len(accounts) > 0 {
+		err = r.grant(ctx, singleton, accounts)
+	} else {
+		err = r.revoke(ctx, singleton)
+	}
+	return r.result(ctx, singleton, err)
+}
+
+// unused returns true if, in the cache, the singleton has no fencing, no fenced pod, no Role and no RoleBinding.
+// Therefore a singleton without fencing costs no reads from the API server.
+func (r *Reconciler) unused(ctx context.Context, singleton *v1.StatefulSingleton) (bool, error) {
+	if singleton.Spec.Fencing == v1.FencingLease {
+		return false, nil
+	}
+	pods, err := r.observer().Labelled(ctx, singleton)
+	if err != nil || slices.ContainsFunc(pods, func(pod metav1.PartialObjectMetadata) bool { return isFenced(&pod) }) {
+		return false, err
+	}
+	for _, object := range Watched() {
+		if err := r.Client.Get(ctx, keyOf(singleton), object); !apierrors.IsNotFound(err) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// serviceAccounts returns the names of the ServiceAccounts of the fenced pods, in order. A pod needs access until its
+// object is removed, also while the pod is terminating.
+func (r *Reconciler) serviceAccounts(ctx context.Context, singleton *v1.StatefulSingleton) ([]string, error) {
+	pods, err := r.observer().LabelledLive(ctx, singleton)
+	names := sets.New[string]()
+	for i := range pods {
+		if isFenced(&pods[i]) {
+			names.Insert(cmp.Or(pods[i].Spec.ServiceAccountName, "default"))
+		}
+	}
+	return sets.List(names), err
+}
+
+// result reports the error of a reconcile. A conflict and an object that the garbage collector will delete are
+// temporary: the queue retries without a stack trace in the log.
+func (r *Reconciler) result(ctx context.Context, singleton *v1.StatefulSingleton, err error) (ctrl.Result, error) {
+	foreign, isForeign := errors.AsType[*foreignError](err)
+	switch {
+	case isForeign:
+		r.Recorder.Eventf(singleton, nil, corev1.EventTypeWarning, eventRefused, "GrantAccess", "%s", foreign.Error())
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return ctrl.Result{}, nil
+	case errors.Is(err, errOutdated) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err):
+		ctrl.LoggerFrom(ctx).V(1).Info("The access to the Lease is not up to date yet. Trying again", "error", err)
+		return ctrl.Result{Requeue: true}, nil //nolint:staticcheck // with the rate limit, and without a stack trace
+	}
+	return ctrl.Result{}, err
+}
+
+func (r *Reconciler) observer() observe.Observer {
+	return observe.Observer{Client: r.Client, Live: r.Live}
+}
+
+// isFenced returns true if a policy has prepared the pod for fencing by a Lease.
+func isFenced(pod client.Object) bool {
+	return pod.GetAnnotations()[v1.FencingAnnotation] == string(v1.FencingLease)
+}
+
+// keyOf returns the name of the singleton's Role and RoleBinding.
+func keyOf(singleton *v1.StatefulSingleton) client.ObjectKey {
+	return client.ObjectKey{Namespace: singleton.Namespace, Name: fencing.LeaseName(singleton.Name)}
+}
+
+// errOutdated is the error if an object belongs to a deleted singleton of the same name.
+var errOutdated = errors.New("the object belongs to a deleted StatefulSingleton of the same name, and will be garbage-collected")
+
+// foreignError is the error if an object has the name of the Role or the RoleBinding, and belongs to no StatefulSingleton
+// of the name.
+type foreignError struct {
+	kind      string
+	object    client.ObjectKey
+	singleton string
+}
+
+func (e *foreignError) Error() string {
+	return fmt.Sprintf("the pods can't renew the Lease: %[1]s %[2]s exists, and StatefulSingleton %[3]s does not control the %[1]s. "+
+		"If nothing needs the %[1]s, delete the %[1]s: kubectl delete %[4]s -n %[5]s %[6]s. Otherwise, create a StatefulSingleton with another name",
+		e.kind, e.object, e.singleton, strings.ToLower(e.kind), e.object.Namespace, e.object.Name)
+}
+
+// checkOwner returns an error unless the singleton controls the object.
+func checkOwner(singleton *v1.StatefulSingleton, kind string, object *metav1.ObjectMeta) error {
+	owner := metav1.GetControllerOf(object)
+	switch {
+	case metav1.IsControlledBy(object, singleton):
+		return nil
+	case owner != nil && owner.Kind == ownerKind && owner.Name == singleton.Name:
+		return fmt.Errorf("%s %s: %w", kind, keyOf(singleton), errOutdated)
+	}
+	return &foreignError{kind, keyOf(singleton), singleton.Name}
+}

@@ -1,0 +1,343 @@
+package singleton_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+)
+
+// lease reads the Lease of the singleton. It returns nil if the Lease does not exist.
+func (w *world) lease() *coordinationv1.Lease {
+	w.t.Helper()
+	lease := &coordinationv1.Lease{}
+	err := c.Get(w.t.Context(), w.key(fencing.LeaseName(singletonName)), lease)
+	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
+	if err != nil {
+		return nil
+	}
+	return lease
+}
+
+// createLease creates a Lease as the executor does, with changes.
+func (w *world) createLease(s *v1.StatefulSingleton, changes ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
+	w.t.Helper()
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: fencing.LeaseName(s.Name), Labels: map[string]string{v1.SingletonLabel: s.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s, v1.GroupVersion.WithKind("StatefulSingleton"))},
+		},
+		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(int32(15))},
+	}
+	for _, change := range changes {
+		change(lease)
+	}
+	w.Expect(c.Create(w.t.Context(), lease)).To(Succeed())
+	return lease
+}
+
+// patchLease merges a patch into the Lease, like a pod or a person.
+func (w *world) patchLease(patch string) {
+	w.t.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: fencing.LeaseName(singletonName)}}
+	w.Expect(c.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
+}
+
+// renew writes the time of a renewal, like the holder.
+func (w *world) renew() {
+	w.t.Helper()
+	w.patchLease(`{"spec":{"renewTime":"` + time.Now().UTC().Format(metav1.RFC3339Micro) + `"}}`)
+}
+
+// executeSteps executes the steps with the Lease in the Snapshot, or without a Lease if it is nil.
+func (w *world) executeSteps(lease *coordinationv1.Lease, steps ...handoff.Step) error {
+	w.t.Helper()
+	s := w.singleton()
+	s.Spec.LeaseDurationSeconds = 20
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	return r.Execute(w.t.Context(), handoff.Snapshot{Singleton: s, Lease: handoff.Lease{Object: lease}}, handoff.Plan{Steps: steps})
+}
+
+// versionOf returns the resourceVersion of the Lease.
+func versionOf(lease *coordinationv1.Lease) handoff.Version {
+	return handoff.Version(lease.ResourceVersion)
+}
+
+// wantLease compares the spec and the annotations of the Lease. It compares only whether acquireTime exists.
+func (w *world) wantLease(want coordinationv1.LeaseSpec, wantAnnotations map[string]string) {
+	w.t.Helper()
+	got := w.lease()
+	w.Expect(got).NotTo(BeNil())
+	times := cmpopts.IgnoreFields(coordinationv1.LeaseSpec{}, "AcquireTime")
+	if diff := cmp.Diff(want, got.Spec, times); diff != "" {
+		w.t.Errorf("Lease (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(wantAnnotations, got.Annotations, cmpopts.EquateEmpty()); diff != "" {
+		w.t.Errorf("annotations of the Lease (-want +got):\n%s", diff)
+	}
+}
+
+var (
+	db1 = handoff.PodRef{Name: "db-1", UID: "1"}
+	db2 = handoff.PodRef{Name: "db-2", UID: "2"}
+)
+
+// A Lease is created without a holder. The singleton owns it. A Lease that was created in the meantime is a conflict.
+func TestLeaseIsCreated(t *testing.T) {
+	w := newWorld(t)
+	s := w.createSingleton()
+	create := handoff.WriteLease{}
+	w.Expect(w.executeSteps(nil, create)).To(Succeed())
+	w.wantLease(coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(int32(20))}, nil)
+	lease := w.lease()
+	w.Expect(lease.Labels).To(Equal(map[string]string{v1.SingletonLabel: singletonName}))
+	w.Expect(lease.OwnerReferences).To(Equal([]metav1.OwnerReference{{
+		APIVersion: "apps.statefulsingleton.com/v1", Kind: "StatefulSingleton", Name: s.Name, UID: s.UID, Controller: new(true),
+	}}))
+
+	w.Expect(w.executeSteps(nil, create)).To(MatchError(apierrors.IsConflict, "conflict"))
+	w.Expect(w.executeSteps(lease, create)).To(MatchError(apierrors.IsConflict, "conflict"))
+	w.Expect(w.lease()).To(Equal(lease))
+}
+
+// Each write of the Lease sets the holder, the epoch and both annotations. It keeps the time of the last renewal, and the
+// duration unless another pod gets the Lease.
+func TestLeaseIsWritten(t *testing.T) {
+	w := newWorld(t)
+	w.createLease(w.createSingleton())
+	write := func(step handoff.WriteLease) {
+		t.Helper()
+		lease := w.lease()
+		step.Version = versionOf(lease)
+		w.Expect(w.executeSteps(lease, step)).To(Succeed())
+	}
+	w.clock.advance(time.Hour)
+	write(handoff.WriteLease{Holder: db1, Duration: 30 * time.Second, Epoch: 7})
+	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-1_1"), LeaseTransitions: new(int32(7)), LeaseDurationSeconds: new(int32(30))}, nil)
+	acquired := w.lease().Spec.AcquireTime
+	w.Expect(acquired.Time).To(BeTemporally("~", w.clock.Now(), time.Minute))
+
+	w.renew()
+	renewed := w.lease().Spec.RenewTime
+	write(handoff.WriteLease{Holder: db1, Duration: 5 * time.Second, Epoch: 7, Retire: "1"})
+	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-1_1"), LeaseTransitions: new(int32(7)), LeaseDurationSeconds: new(int32(30)), RenewTime: renewed},
+		map[string]string{fencing.RetireAnnotation: "1"})
+	w.Expect(w.lease().Spec.AcquireTime).To(Equal(acquired))
+
+	write(handoff.WriteLease{Epoch: 7, Expired: "1"})
+	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new(""), LeaseTransitions: new(int32(7)), LeaseDurationSeconds: new(int32(30)), RenewTime: renewed},
+		map[string]string{fencing.ExpiredAnnotation: "1"})
+
+	write(handoff.WriteLease{Holder: db2, Duration: 5 * time.Second, Epoch: 8})
+	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-2_2"), LeaseTransitions: new(int32(8)), LeaseDurationSeconds: new(int32(5)), RenewTime: renewed}, nil)
+}
+
+// Several writes of the Lease in one plan depend on each other, and on nobody else's writes.
+func TestLeaseWritesChain(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	grant := handoff.WriteLease{Holder: db1, Duration: 20 * time.Second, Epoch: 1}
+	w.Expect(w.executeSteps(nil, handoff.WriteLease{}, grant)).To(Succeed())
+	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-1_1"), LeaseTransitions: new(int32(1)), LeaseDurationSeconds: new(int32(20))}, nil)
+
+	lease := w.lease()
+	take := handoff.WriteLease{Version: versionOf(lease), Epoch: 1, Expired: "1"}
+	next := handoff.WriteLease{Version: versionOf(lease), Holder: db2, Duration: 20 * time.Second, Epoch: 2, Expired: "1"}
+	w.Expect(w.executeSteps(lease, take, next)).To(Succeed())
+	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-2_2"), LeaseTransitions: new(int32(2)), LeaseDurationSeconds: new(int32(20))},
+		map[string]string{fencing.ExpiredAnnotation: "1"})
+}
+
+// A write of the Lease fails if any client wrote, deleted or replaced the Lease since the Snapshot. A renewal therefore
+// prevents that the Lease is taken from its holder.
+func TestLeaseConflicts(t *testing.T) {
+	tests := map[string]func(*world, *coordinationv1.Lease){
+		"a renewal": func(w *world, _ *coordinationv1.Lease) { w.renew() },
+		"a removed Lease": func(w *world, lease *coordinationv1.Lease) {
+			w.Expect(c.Delete(w.t.Context(), lease)).To(Succeed())
+		},
+		"another Lease of the name": func(w *world, lease *coordinationv1.Lease) {
+			w.Expect(c.Delete(w.t.Context(), lease)).To(Succeed())
+			w.createLease(w.singleton())
+		},
+	}
+	for name, meanwhile := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			lease := w.createLease(w.createSingleton(), func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("db-1_1") })
+			meanwhile(w, lease.DeepCopy())
+			before := w.lease()
+			err := w.executeSteps(lease, handoff.WriteLease{Version: versionOf(lease), Expired: "1"})
+			w.Expect(err).To(MatchError(apierrors.IsConflict, "conflict"))
+			w.Expect(w.lease()).To(Equal(before))
+		})
+	}
+}
+
+// A Lease of another owner is not written. The error names the Lease, and has the command that removes it.
+func TestForeignLease(t *testing.T) {
+	w := newWorld(t)
+	s := w.createSingleton()
+	tests := map[string]func(*coordinationv1.Lease){
+		"no owner":                       func(lease *coordinationv1.Lease) { lease.OwnerReferences = nil },
+		"an earlier singleton":           func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].UID = "earlier" },
+		"an owner that does not control": func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].Controller = new(false) },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			lease := w.createLease(s, change)
+			err := w.executeSteps(lease, handoff.WriteLease{Version: versionOf(lease), Holder: db1, Duration: 20 * time.Second, Epoch: 1})
+			w.Expect(err).To(MatchError(And(
+				ContainSubstring("write Lease "+w.namespace+"/statefulsingleton-db: "),
+				HaveSuffix("kubectl delete lease -n "+w.namespace+" statefulsingleton-db"))))
+			w.Expect(err).NotTo(MatchError(apierrors.IsConflict, "conflict"), "the status reports the error")
+			w.Expect(w.lease()).To(Equal(lease))
+			w.Expect(c.Delete(t.Context(), lease)).To(Succeed())
+		})
+	}
+}
+
+// A pod that has lost the Lease is a standby again. Demote fails if any client wrote the pod since the Snapshot.
+func TestDemote(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	w.warmPod("db-1", withCommand)
+	w.reconcile(r)
+	pod := w.pod("db-1")
+	w.Expect(signalled(pod)).To(BeTrue())
+	demote := func(uid types.UID, version string) handoff.Demote {
+		return handoff.Demote{Pod: handoff.PodRef{Name: pod.Name, UID: uid}, Version: handoff.Version(version)}
+	}
+	outdated := pod.ResourceVersion
+	w.report(pod, ready)
+	w.Expect(w.executeSteps(nil, demote(pod.UID, outdated))).To(MatchError(apierrors.IsConflict, "conflict"))
+	w.Expect(w.executeSteps(nil, demote("another", w.pod("db-1").ResourceVersion))).NotTo(Succeed())
+	w.Expect(signalled(w.pod("db-1"))).To(BeTrue())
+
+	w.Expect(w.executeSteps(nil, demote(pod.UID, w.pod("db-1").ResourceVersion))).To(Succeed())
+	pod = w.pod("db-1")
+	w.Expect(signalled(pod)).To(BeFalse())
+	w.Expect(hasFinalizer(pod)).To(BeFalse())
+	w.Expect(pod.Labels).NotTo(HaveKey(v1.RoleLabel))
+	w.Expect(pod.Labels).To(HaveKeyWithValue(v1.SingletonLabel, singletonName))
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == v1.ReadyCondition {
+			w.Expect([]any{condition.Status, condition.Reason}).To(Equal([]any{corev1.ConditionFalse, v1.ReadyReasonStandby}))
+		}
+	}
+	w.Expect(handoff.IsTrue(pod, corev1.PodReady)).To(BeTrue(), "Demote keeps the conditions of the kubelet")
+}
+
+// The Lease is read live if the spec, the cache or a pod shows that it can matter, and once. Singletons that never used
+// fencing cause no request for a Lease.
+func TestLeaseIsObserved(t *testing.T) {
+	byLease := func(s *v1.StatefulSingleton) { s.Spec.Fencing = v1.FencingLease }
+	fenced := func(pod *corev1.Pod) {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1.FencingAnnotation, string(v1.FencingLease))
+	}
+	unselected := func(pod *corev1.Pod) { pod.Labels["app"] = "other" }
+	tests := map[string]struct {
+		spec   func(*v1.StatefulSingleton)
+		cached bool
+		pod    []func(*corev1.Pod)
+		want   int
+	}{
+		"no fencing":          {func(*v1.StatefulSingleton) {}, false, []func(*corev1.Pod){withCommand}, 0},
+		"the spec":            {byLease, false, []func(*corev1.Pod){withCommand}, 1},
+		"the cache":           {func(*v1.StatefulSingleton) {}, true, []func(*corev1.Pod){withCommand}, 1},
+		"a pod":               {func(*v1.StatefulSingleton) {}, false, []func(*corev1.Pod){withCommand, fenced}, 1},
+		"a pod with a label":  {func(*v1.StatefulSingleton) {}, false, []func(*corev1.Pod){withCommand, fenced, unselected}, 1},
+		"everything together": {byLease, true, []func(*corev1.Pod){withCommand, fenced}, 1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			s := w.createSingleton()
+			test.spec(s)
+			w.createPod("db-1", test.pod...)
+			lease := w.createLease(s)
+			live := &counting{Reader: controllerClient}
+			o := observe.Observer{Client: withoutLeases{controllerClient}, Live: live, Silent: func(seen *coordinationv1.Lease) time.Duration {
+				w.Expect(seen.UID).To(Equal(lease.UID))
+				return time.Minute
+			}}
+			if test.cached {
+				o.Client = controllerClient
+			}
+			snapshot, err := o.Observe(t.Context(), s)
+			w.Expect(err).NotTo(HaveOccurred())
+			w.Expect(live.taken()["get *v1.Lease"]).To(Equal(test.want))
+			if test.want == 0 {
+				w.Expect(snapshot.Lease).To(BeZero())
+				return
+			}
+			w.Expect(snapshot.Lease.Object.ResourceVersion).To(Equal(lease.ResourceVersion))
+			w.Expect(snapshot.Lease.Silent).To(Equal(time.Minute))
+		})
+	}
+}
+
+// A Lease that does not exist is never silent.
+func TestMissingLeaseIsObserved(t *testing.T) {
+	w := newWorld(t)
+	s := w.createSingleton()
+	s.Spec.Fencing = v1.FencingLease
+	o := observe.Observer{Client: controllerClient, Live: controllerClient, Silent: func(*coordinationv1.Lease) time.Duration { return time.Minute }}
+	snapshot, err := o.Observe(t.Context(), s)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(snapshot.Lease).To(BeZero())
+}
+
+// A release of the Lease causes a reconcile. Renewals cause none.
+func TestLeaseIsWatched(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	live := w.countReads()
+	w.startManager()
+	s := w.createSingleton()
+	w.installed("Injected")
+	w.hold("db-1", withCommand)
+	reconciled := func() bool { return live.taken()["get *v1.StatefulSingleton"] > 0 }
+	settled := func() {
+		t.Helper()
+		w.Eventually(reconciled).WithPolling(2*coalesceDelay).Should(BeFalse(), "no event is left")
+	}
+	settled()
+	w.createLease(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("db-1_1") })
+	w.Eventually(reconciled).Should(BeTrue(), "the controller knows the Lease")
+	settled()
+	for range 10 {
+		w.renew()
+	}
+	w.Consistently(reconciled).WithTimeout(2 * coalesceDelay).Should(BeFalse())
+	w.patchLease(`{"spec":{"holderIdentity":""}}`)
+	w.Eventually(reconciled).Should(BeTrue(), "the controller knows that the Lease is released")
+}
+
+// coalesceDelay is how long the controller delays the reconcile after an event that is not urgent.
+const coalesceDelay = 2 * time.Second
+
+// withoutLeases is a cache without Leases.
+type withoutLeases struct{ client.Client }
+
+func (r withoutLeases) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, is := o.(*coordinationv1.Lease); is {
+		return apierrors.NewNotFound(coordinationv1.Resource("leases"), key.Name)
+	}
+	return r.Client.Get(ctx, key, o, options...)
+}

@@ -1,0 +1,204 @@
+package singleton
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+)
+
+// leaseOf returns the Lease of a singleton, which pod db-1 has renewed, with changes.
+func leaseOf(singleton string, changes ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "prod", Name: fencing.LeaseName(singleton), UID: "lease", Labels: map[string]string{v1.SingletonLabel: singleton},
+		},
+		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(7)), LeaseDurationSeconds: new(int32(15))},
+	}
+	heldBy("db-1_1")(lease)
+	renewed(0)(lease)
+	for _, change := range changes {
+		change(lease)
+	}
+	return lease
+}
+
+func heldBy(holder string) func(*coordinationv1.Lease) {
+	return func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = &holder }
+}
+
+func renewed(after time.Duration) func(*coordinationv1.Lease) {
+	return func(lease *coordinationv1.Lease) {
+		lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(after)))
+	}
+}
+
+func withEpoch(epoch int32) func(*coordinationv1.Lease) {
+	return func(lease *coordinationv1.Lease) { lease.Spec.LeaseTransitions = &epoch }
+}
+
+func withUID(uid types.UID) func(*coordinationv1.Lease) {
+	return func(lease *coordinationv1.Lease) { lease.UID = uid }
+}
+
+func lasting(seconds int32) func(*coordinationv1.Lease) {
+	return func(lease *coordinationv1.Lease) { lease.Spec.LeaseDurationSeconds = &seconds }
+}
+
+func annotated(lease *coordinationv1.Lease) {
+	lease.Annotations = map[string]string{fencing.RetireAnnotation: "1"}
+	lease.ResourceVersion = "2"
+}
+
+// A Lease is silent since this process saw its last renewal or change of the holder first, in a watch event or a read.
+func TestSilence(t *testing.T) {
+	tests := map[string]struct {
+		// seen are the states before the read, each 4 seconds before the next.
+		seen []*coordinationv1.Lease
+		read *coordinationv1.Lease
+		want time.Duration
+	}{
+		"the first state":                   {nil, leaseOf("db"), 0},
+		"an event before the read":          {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db"), 4 * time.Second},
+		"no change":                         {[]*coordinationv1.Lease{leaseOf("db"), leaseOf("db"), leaseOf("db")}, leaseOf("db"), 12 * time.Second},
+		"a renewal before the read":         {[]*coordinationv1.Lease{leaseOf("db"), leaseOf("db", renewed(time.Microsecond))}, leaseOf("db", renewed(time.Microsecond)), 4 * time.Second},
+		"a renewal in the read":             {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", renewed(time.Microsecond)), 0},
+		"a renewal by a clock that is slow": {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", renewed(-time.Hour)), 0},
+		"a late event":                      {[]*coordinationv1.Lease{leaseOf("db", renewed(time.Microsecond)), leaseOf("db", renewed(0))}, leaseOf("db", renewed(time.Microsecond)), 0},
+		"another holder":                    {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", heldBy("db-2_2")), 0},
+		"another epoch":                     {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", withEpoch(8)), 0},
+		"another Lease of the name":         {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", withUID("other")), 0},
+		"another write":                     {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", annotated), 4 * time.Second},
+		"another singleton":                 {[]*coordinationv1.Lease{leaseOf("queue")}, leaseOf("db"), 0},
+		"a shorter duration":                {[]*coordinationv1.Lease{leaseOf("db"), leaseOf("db"), leaseOf("db", lasting(5))}, leaseOf("db", lasting(5)), 2 * time.Second},
+		"a shorter duration at once":        {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", lasting(5)), 0},
+		"a shorter duration by a renewal":   {[]*coordinationv1.Lease{leaseOf("db"), leaseOf("db", lasting(5), renewed(1000))}, leaseOf("db", lasting(5), renewed(1000)), 4 * time.Second},
+		"a longer duration":                 {[]*coordinationv1.Lease{leaseOf("db", lasting(5))}, leaseOf("db"), 4 * time.Second},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			clock := clocktesting.NewFakePassiveClock(time.Now())
+			r := &Reconciler{Clock: clock}
+			for _, lease := range test.seen {
+				r.leaseEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: lease, ObjectNew: lease}, order{of: map[string]urgency{}})
+				clock.SetTime(clock.Now().Add(4 * time.Second))
+			}
+			if got := r.silent(test.read); got != test.want {
+				t.Errorf("silent for %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// The controller forgets a Lease when its singleton is removed.
+func TestSilenceEndsWithTheSingleton(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reader := fake.NewClientBuilder().WithScheme(scheme).Build()
+	r := &Reconciler{Clock: clock, Client: reader, Live: reader}
+	r.silent(leaseOf("db"))
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "prod", Name: "db"}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.silence.leases) != 0 {
+		t.Errorf("the controller remembers %v", r.silence.leases)
+	}
+}
+
+// A release is urgent. Renewals need no reconcile, and the controller's own writes need none soon. All events but the
+// deletion begin or continue the silence.
+func TestLeaseEvents(t *testing.T) {
+	foreign := func(lease *coordinationv1.Lease) { lease.Name = "leader" }
+	updated := func(before, after client.Object) any { return event.UpdateEvent{ObjectOld: before, ObjectNew: after} }
+	released := leaseOf("db", heldBy(""))
+	tests := map[string]struct {
+		event      any
+		want       map[string]urgency
+		wantSilent time.Duration
+	}{
+		"a renewal":                {updated(leaseOf("db"), leaseOf("db", renewed(time.Second))), map[string]urgency{}, time.Second},
+		"the first renewal":        {updated(leaseOf("db", func(lease *coordinationv1.Lease) { lease.Spec.RenewTime = nil }), leaseOf("db")), map[string]urgency{}, time.Second},
+		"a resync":                 {updated(leaseOf("db"), leaseOf("db")), map[string]urgency{}, time.Second},
+		"a release":                {updated(leaseOf("db"), released), map[string]urgency{"db": first}, time.Second},
+		"a missed grant":           {updated(leaseOf("db"), leaseOf("db", heldBy("db-2_2"), withEpoch(8))), map[string]urgency{"db": first}, time.Second},
+		"another epoch":            {updated(leaseOf("db"), leaseOf("db", withEpoch(8))), map[string]urgency{"db": first}, time.Second},
+		"another Lease":            {updated(leaseOf("db"), leaseOf("db", withUID("other"))), map[string]urgency{"db": first}, time.Second},
+		"a grant":                  {updated(released, leaseOf("db", withEpoch(8))), map[string]urgency{"db": later}, time.Second},
+		"an annotation":            {updated(leaseOf("db"), leaseOf("db", annotated)), map[string]urgency{"db": later}, time.Second},
+		"a new Lease":              {event.CreateEvent{Object: leaseOf("db")}, map[string]urgency{"db": now}, time.Second},
+		"the start of the watch":   {event.CreateEvent{Object: leaseOf("db"), IsInInitialList: true}, map[string]urgency{}, time.Second},
+		"a deletion":               {event.DeleteEvent{Object: leaseOf("db")}, map[string]urgency{"db": first}, 0},
+		"a release of other Lease": {updated(leaseOf("db", foreign), leaseOf("db", foreign, heldBy(""))), map[string]urgency{}, 0},
+		"a deleted other Lease":    {event.DeleteEvent{Object: leaseOf("db", foreign)}, map[string]urgency{}, 0},
+		"a created other Lease":    {event.CreateEvent{Object: leaseOf("db", foreign)}, map[string]urgency{}, 0},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			clock := clocktesting.NewFakePassiveClock(time.Now())
+			r := &Reconciler{Clock: clock}
+			queue := order{of: map[string]urgency{}}
+			var lease client.Object
+			switch e := test.event.(type) {
+			case event.CreateEvent:
+				lease = e.Object
+				r.leaseEvents().Create(t.Context(), e, queue)
+			case event.UpdateEvent:
+				lease = e.ObjectNew
+				r.leaseEvents().Update(t.Context(), e, queue)
+			case event.DeleteEvent:
+				lease = e.Object
+				r.leaseEvents().Delete(t.Context(), e, queue)
+			}
+			if diff := cmp.Diff(test.want, queue.of); diff != "" {
+				t.Errorf("enqueued (-want +got):\n%s", diff)
+			}
+			clock.SetTime(clock.Now().Add(time.Second))
+			if got := r.silent(lease.(*coordinationv1.Lease)); got != test.wantSilent {
+				t.Errorf("silent for %s, want %s", got, test.wantSilent)
+			}
+		})
+	}
+}
+
+// A Lease is overdue after half of its duration, and again only after it was renewed.
+func TestSilenceOverdue(t *testing.T) {
+	s, start := &silence{}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for i, step := range []struct {
+		at   time.Duration
+		seen *coordinationv1.Lease
+		want []types.NamespacedName
+	}{
+		{at: 0, seen: leaseOf("db")},
+		{at: 7 * time.Second},
+		{at: 7500 * time.Millisecond, want: []types.NamespacedName{{Namespace: "prod", Name: "db"}}},
+		{at: 9 * time.Second, seen: leaseOf("db")},
+		{at: 10 * time.Second, seen: leaseOf("db", renewed(10*time.Second))},
+		{at: 17 * time.Second},
+		{at: 18 * time.Second, want: []types.NamespacedName{{Namespace: "prod", Name: "db"}}},
+	} {
+		if step.seen != nil {
+			s.see(step.seen, start.Add(step.at))
+		}
+		if diff := cmp.Diff(step.want, s.overdue(start.Add(step.at))); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
