@@ -193,14 +193,28 @@ func (c *jumpingClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) 
 func TestClockSetBackAndForth(t *testing.T) {
 	alone(t)
 	s := singleton(t, world.Options{})
+	deployment, _ := stopController(t)
+	runController(t, gateImage(t, deployment), &jumpingClock{})
+	for epoch := int64(2); epoch <= 5; epoch += 2 {
+		must(t, s.Roll(t.Context()))
+		wantHandedOver(t, s, epoch, v1.CauseRollout, v1.ProofKubeletReported)
+		deletePod(t, holder(t, s), nil)
+		wantHandedOver(t, s, epoch+1, v1.CauseDeletion, v1.ProofKubeletReported)
+	}
+}
+
+// stopController ends all replicas of the controller until the end of the test, or until restart is called.
+func stopController(t *testing.T) (deployment *appsv1.Deployment, restart func()) {
+	t.Helper()
 	name := types.NamespacedName{Namespace: world.ControllerNamespace, Name: "statefulsingleton"}
-	deployment := &appsv1.Deployment{}
+	deployment = &appsv1.Deployment{}
 	must(t, w.Get(t.Context(), name, deployment))
 	scale := func(replicas int32) {
 		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
 		must(t, w.Patch(context.Background(), deployment.DeepCopy(), patch))
 	}
-	t.Cleanup(func() { scale(*deployment.Spec.Replicas) })
+	restart = func() { scale(*deployment.Spec.Replicas) }
+	t.Cleanup(restart)
 	scale(0)
 	must(t, world.Await(t.Context(), "the end of the controller", func(ctx context.Context) error {
 		var pods corev1.PodList
@@ -209,13 +223,7 @@ func TestClockSetBackAndForth(t *testing.T) {
 		}
 		return nil
 	}))
-	runController(t, gateImage(t, deployment), &jumpingClock{})
-	for epoch := int64(2); epoch <= 5; epoch += 2 {
-		must(t, s.Roll(t.Context()))
-		wantHandedOver(t, s, epoch, v1.CauseRollout, v1.ProofKubeletReported)
-		deletePod(t, holder(t, s), nil)
-		wantHandedOver(t, s, epoch+1, v1.CauseDeletion, v1.ProofKubeletReported)
-	}
+	return deployment, restart
 }
 
 func gateImage(t *testing.T, deployment *appsv1.Deployment) string {

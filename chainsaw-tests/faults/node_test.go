@@ -34,7 +34,14 @@ func victim(t *testing.T) (name string, cordon func()) {
 // on creates a singleton whose holder is on the node and stays there when the node is cordoned.
 func on(t *testing.T, node string, o world.Options) (*world.Singleton, *corev1.Pod) {
 	t.Helper()
-	o.Node, o.Drain = node, v1.DrainEvict
+	o.Drain = v1.DrainEvict
+	return placed(t, node, o)
+}
+
+// placed creates a singleton whose holder is on the node.
+func placed(t *testing.T, node string, o world.Options) (*world.Singleton, *corev1.Pod) {
+	t.Helper()
+	o.Node = node
 	s := singleton(t, o)
 	pod := holder(t, s)
 	if pod.Spec.NodeName != node {

@@ -1,0 +1,152 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// leaseDuration is the shortest duration of a Lease.
+const leaseDuration = fencing.MinSeconds * time.Second
+
+// fenced are the options of a singleton with fencing by a Lease. Its application stops fast, because SIGTERM and SIGKILL of
+// the gate are only 0.8 s apart.
+func fenced() world.Options {
+	return world.Options{LeaseDuration: fencing.MinSeconds, Env: map[string]string{"STOP_SECONDS": "0.1"}}
+}
+
+// A rollout hands over as soon as the old pod has released the Lease.
+func TestFencedRollout(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, fenced())
+	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
+	must(t, s.Roll(t.Context()))
+	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofLeaseReleased)
+	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
+	wantNamed(t, s, 2)
+	starts, err := s.Starts()
+	must(t, err)
+	if last := starts[len(starts)-1]; last.Epoch != 2 {
+		t.Errorf("the application's environment has epoch %d, want 2", last.Epoch)
+	}
+}
+
+// awaitFenced waits for the status and the reason of condition Fenced.
+func awaitFenced(t *testing.T, s *world.Singleton, status metav1.ConditionStatus, reason string) {
+	t.Helper()
+	must(t, s.Await(t.Context(), fmt.Sprintf("Fenced is %s with reason %s", status, reason), func(got *v1.StatefulSingleton) bool {
+		c := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionFenced)
+		return c != nil && c.Status == status && c.Reason == reason
+	}))
+}
+
+// wantNamed checks that the Lease names the holder with the epoch.
+func wantNamed(t *testing.T, s *world.Singleton, epoch int32) {
+	t.Helper()
+	pod := holder(t, s)
+	lease, err := s.Lease(t.Context())
+	must(t, err)
+	want := fencing.HolderIdentity(pod.Name, string(pod.UID))
+	if got := ptr.Deref(lease.Spec.HolderIdentity, ""); got != want || ptr.Deref(lease.Spec.LeaseTransitions, 0) != epoch {
+		t.Errorf("Lease %s names %q with epoch %d, want %q with %d", lease.Name, got, ptr.Deref(lease.Spec.LeaseTransitions, 0), want, epoch)
+	}
+}
+
+// wantGap returns and logs the time from the last entry of all earlier processes to the start of the last process.
+// The gate kills the old process a sixth of the duration before the Lease can expire.
+func wantGap(t *testing.T, s *world.Singleton, duration time.Duration) time.Duration {
+	t.Helper()
+	entries, err := s.Journal()
+	must(t, err)
+	starts, err := s.Starts()
+	must(t, err)
+	last, before := starts[len(starts)-1], int64(0)
+	for _, e := range entries {
+		if e.Pod != last.Pod || e.Run != last.Run {
+			before = max(before, e.Monotonic)
+		}
+	}
+	gap := time.Duration(last.Monotonic - before)
+	t.Logf("%s from the last write of the old process to the start of the new one", gap.Round(time.Millisecond))
+	if before == 0 || gap < duration/6 {
+		t.Errorf("the new process started %s after the last write of the old one, want %s at least", gap, duration/6)
+	}
+	return gap
+}
+
+// The holder's sidecar is suspended, and cannot renew the Lease. The gate stops the application by itself, and the spare
+// starts. The sidecar then continues with its old view.
+func TestFencedSidecarStandsStill(t *testing.T) {
+	t.Parallel()
+	o := fenced()
+	o.Replicas = 2
+	s := singleton(t, o)
+	old := holder(t, s)
+	standby(t, s)
+	sidecar, err := world.Process(old, "/ko-app/gate", "sidecar")
+	must(t, err)
+	goOn := func() error { return syscall.Kill(sidecar, syscall.SIGCONT) }
+	t.Cleanup(func() { _ = goOn() }) // the pod may be gone
+	must(t, syscall.Kill(sidecar, syscall.SIGSTOP))
+	wantHandedOver(t, s, 2, v1.CauseExpiry, v1.ProofLeaseExpired)
+	wantGap(t, s, leaseDuration)
+	next := holder(t, s)
+	must(t, goOn())
+	wantNobodyElse(t, nobodyElse, next, s)
+	wantStarts(t, s, 2)
+	wantNamed(t, s, 2)
+}
+
+// The application runs on without controllers, and stops without the API server.
+func TestFencedOutage(t *testing.T) {
+	t.Run("of the controllers", func(t *testing.T) {
+		alone(t)
+		s := singleton(t, fenced())
+		old := holder(t, s)
+		_, restart := stopController(t)
+		wantNobodyElse(t, 3*leaseDuration, old, s)
+		restart()
+		must(t, w.AwaitWhole(t.Context()))
+		wantNobodyElse(t, 2*leaseDuration, old, s)
+		must(t, s.AwaitHolder(t.Context(), 1))
+		awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
+		wantNamed(t, s, 1)
+		wantStarts(t, s, 1)
+	})
+	t.Run("of the API server", func(t *testing.T) {
+		alone(t)
+		s := singleton(t, fenced())
+		old := holder(t, s)
+		t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kube-apiserver") })
+		cluster(t, "process", "stop", "kube-apiserver")
+		awaitEnd(t, s)
+		wantNobodyElse(t, 2*leaseDuration, old, s)
+		wantStarts(t, s, 1)
+		cluster(t, "process", "continue", "kube-apiserver")
+		must(t, world.Await(t.Context(), "the second process", func(context.Context) error {
+			starts, err := s.Starts()
+			if err == nil && len(starts) < 2 {
+				err = errors.New("it has not started")
+			}
+			return err
+		}))
+		must(t, s.AwaitHolder(t.Context(), 1))
+		awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
+		_, err := s.Check(t.Context())
+		must(t, err)
+	})
+}
