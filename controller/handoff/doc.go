@@ -20,14 +20,16 @@
 //
 //  1. Protect adds the finalizer to the chosen standby. From now on the object of the pod stays until the
 //     controller removes the finalizer, and a missing object proves nothing. While there is a holder, Protect
-//     happens as soon as the standby is warm, before it is urgent. If the pod waits at a barrier, Protect also
-//     annotates the pod with the singleton that may open the barrier.
+//     happens as soon as the standby is warm, before it is urgent. If the pod waits at a barrier or is fenced, Protect
+//     also annotates the pod with the singleton that may start it.
 //  2. Record is a compare-and-swap of the status. Of two controllers one fails and stops here. Record is
 //     repeated when a signal is repeated. It also fails if the API server would drop a field.
 //  3. OpenBarrier creates the ConfigMap of a barrier. The ConfigMap alone starts the container, and a late
 //     controller creates it without any precondition on the pod. A pod that is recorded, and that has
 //     the annotation chosen-by, may therefore run until the kubelet reports otherwise. The same is true of
 //     a pod whose annotation names another singleton, because this controller does not know that record.
+//     WriteLease comes at the same point, and names the pod in the Lease of the singleton. A fenced pod may run from now
+//     on. WriteLease fails if any client wrote the Lease since the Snapshot.
 //  4. Signal is one patch of the pod: signal, role and readiness gate. It is one patch because the kubelet
 //     reconciles a pod once per second, and a second patch would wait for the next reconcile. Like Protect, Signal
 //     fails if any client wrote the pod since the Snapshot. A late controller therefore signals no

@@ -138,8 +138,8 @@ type (
 		Pod     PodRef
 		Version Version
 		Holder  bool
-		// ChosenBy is the UID of the singleton if the pod waits at a barrier, which may be opened
-		// from now on. Empty: the pod has no barrier.
+		// ChosenBy is the UID of the singleton if the pod waits at a barrier or is fenced: the singleton may start the pod
+		// from now on, without a signal. Empty: only the signal starts the pod.
 		ChosenBy types.UID
 	}
 
