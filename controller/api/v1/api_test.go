@@ -46,6 +46,8 @@ func TestDefaults(t *testing.T) {
 		Drain:                  v1.DrainSurge,
 		Handoff:                v1.HandoffAutomatic,
 		ReadinessProbes:        v1.ReadinessSidecar,
+		Fencing:                v1.FencingKubelet,
+		LeaseDurationSeconds:   15,
 	}
 	with := func(change func(*v1.StatefulSingletonSpec)) v1.StatefulSingletonSpec {
 		spec := *asDefault.DeepCopy()
@@ -68,9 +70,9 @@ func TestDefaults(t *testing.T) {
 			want: with(func(s *v1.StatefulSingletonSpec) { s.MaxTransitionTime = 1 }),
 		},
 		"highest numbers": {
-			spec: selector + "maxTransitionTime: 3600\nterminationGracePeriod: 3600",
+			spec: selector + "maxTransitionTime: 3600\nterminationGracePeriod: 3600\nleaseDurationSeconds: 3600",
 			want: with(func(s *v1.StatefulSingletonSpec) {
-				s.MaxTransitionTime, s.TerminationGracePeriod = 3600, new(int32(3600))
+				s.MaxTransitionTime, s.TerminationGracePeriod, s.LeaseDurationSeconds = 3600, new(int32(3600)), 3600
 			}),
 		},
 		"containers": {
@@ -88,6 +90,10 @@ func TestDefaults(t *testing.T) {
 		"readiness probes": {
 			spec: selector + "readinessProbes: Kubelet",
 			want: with(func(s *v1.StatefulSingletonSpec) { s.ReadinessProbes = v1.ReadinessKubelet }),
+		},
+		"fencing": {
+			spec: selector + "fencing: Lease\nleaseDurationSeconds: 5",
+			want: with(func(s *v1.StatefulSingletonSpec) { s.Fencing, s.LeaseDurationSeconds = v1.FencingLease, 5 }),
 		},
 		"expressions": {
 			spec: "selector: {matchExpressions: [{key: app, operator: In, values: [db]}, {key: old, operator: DoesNotExist}]}",
@@ -123,6 +129,7 @@ func TestRefusals(t *testing.T) {
 		badValues     = "spec.selector.matchExpressions: In and NotIn need values, Exists and DoesNotExist take none"
 		transition    = "spec.maxTransitionTime is out of range: set seconds from 1 to 3600 (default 300)"
 		grace         = "spec.terminationGracePeriod is out of range: set seconds from 0 to 3600 (default 30)"
+		lease         = "spec.leaseDurationSeconds is out of range: set seconds from 5 to 3600 (default 15)"
 		emptyName     = "spec.containers has an empty name: list names of containers of the pod, or remove the field to hold all containers"
 		twice         = "spec.containers has a name twice: remove one of them"
 		longName      = "metadata.name has more than 63 characters and becomes the value of a label: choose a shorter name"
@@ -153,6 +160,10 @@ func TestRefusals(t *testing.T) {
 		"grace period below":      {spec: selector + "terminationGracePeriod: -1", want: grace},
 		"grace period above":      {spec: selector + "terminationGracePeriod: 3601", want: grace},
 
+		"lease duration below": {spec: selector + "leaseDurationSeconds: 4", want: lease},
+		"lease duration above": {spec: selector + "leaseDurationSeconds: 3601", want: lease},
+
+		"unknown fencing":         {spec: selector + "fencing: None", want: `supported values: "Kubelet", "Lease"`},
 		"unknown readinessProbes": {spec: selector + "readinessProbes: None", want: `supported values: "Sidecar", "Kubelet"`},
 		"drain in lower case":     {spec: selector + "drain: surge", want: `supported values: "Surge", "Evict"`},
 		"unknown handoff":         {spec: selector + "handoff: Never", want: `supported values: "Automatic", "Manual"`},

@@ -95,6 +95,7 @@ func validFuncs(serializer.CodecFactory) []any {
 			r.FillNoCustom(s)
 			s.MaxTransitionTime = 1 + r.Int31n(3600)
 			*s.TerminationGracePeriod = r.Int31n(3601)
+			s.LeaseDurationSeconds = 5 + r.Int31n(3596)
 			for i := range s.Containers {
 				s.Containers[i] = fmt.Sprintf("%.40s-%d", r.String(40), i)
 			}
@@ -110,13 +111,13 @@ func validFuncs(serializer.CodecFactory) []any {
 			*p = []v1.Phase{v1.PhaseRunning, v1.PhaseTransitioning, v1.PhaseFailed}[r.Intn(3)]
 		},
 		func(p *v1.Proof, r randfill.Continue) {
-			*p = []v1.Proof{v1.ProofNeverSignalled, v1.ProofKubeletReported, v1.ProofNodeOutOfService, v1.ProofAttested}[r.Intn(4)]
+			*p = []v1.Proof{v1.ProofNeverSignalled, v1.ProofKubeletReported, v1.ProofNodeOutOfService, v1.ProofAttested, v1.ProofLeaseReleased, v1.ProofLeaseExpired}[r.Intn(6)]
 		},
 		func(p *v1.Cause, r randfill.Continue) {
 			*p = []v1.Cause{
 				v1.CauseCreated, v1.CauseAdopted, v1.CauseRollout, v1.CauseDrain, v1.CauseHandover,
-				v1.CauseEviction, v1.CauseDeletion, v1.CauseScaleDown, v1.CauseCompletion,
-			}[r.Intn(9)]
+				v1.CauseEviction, v1.CauseDeletion, v1.CauseScaleDown, v1.CauseCompletion, v1.CauseExpiry,
+			}[r.Intn(10)]
 		},
 		func(p *v1.DrainPolicy, r randfill.Continue) {
 			*p = []v1.DrainPolicy{v1.DrainSurge, v1.DrainEvict}[r.Intn(2)]
@@ -126,6 +127,9 @@ func validFuncs(serializer.CodecFactory) []any {
 		},
 		func(p *v1.ReadinessProber, r randfill.Continue) {
 			*p = []v1.ReadinessProber{v1.ReadinessSidecar, v1.ReadinessKubelet}[r.Intn(2)]
+		},
+		func(p *v1.Fencing, r randfill.Continue) {
+			*p = []v1.Fencing{v1.FencingKubelet, v1.FencingLease}[r.Intn(2)]
 		},
 		func(all *[]metav1.Condition, r randfill.Continue) {
 			*all = nil
