@@ -9,13 +9,15 @@ import (
 
 // TestWalkNeverRunsTwo takes random paths through a world that is too large for a complete search. The world has six
 // pods of five revisions, three nodes, three controllers and up to 255 faults. The model checks each start of a
-// process, and the epoch of each release. At the end of a path faults stop, and one pod must hold.
+// process, and the epoch of each release. At the end of a path faults stop, and one pod must hold. In half of the paths,
+// most pods are fenced.
 //
 // The test takes 10,000 paths, or the number in -rapid.checks.
 func TestWalkNeverRunsTwo(t *testing.T) {
 	setDefault(t, "rapid.checks", "10000")
-	kinds := rapid.SampledFrom([]podKind{wrapperPod, barrierPod})
+	unfenced, mostlyFenced := []podKind{wrapperPod, barrierPod}, []podKind{wrapperPod, fencedPod, fencedPod}
 	rapid.Check(t, func(t *rapid.T) {
+		kinds := rapid.SampledFrom(rapid.SampledFrom([][]podKind{unfenced, mostlyFenced}).Draw(t, "kinds"))
 		pods := make([]podKind, maxPods)
 		for i := range pods {
 			pods[i] = kinds.Draw(t, "kind")
@@ -26,7 +28,7 @@ func TestWalkNeverRunsTwo(t *testing.T) {
 		m := newModel(pods, maxNodes, maxControllers)
 		m.revisions, m.epochs = 5, true
 		w := m.start(1, 255)
-		w.excused = true
+		w.excused, w.expiries = true, 255
 		for range rapid.IntRange(1, 250).Draw(t, "steps") {
 			kind, a, b := drawAction(t, m, &w)
 			before, broken := w, ""
