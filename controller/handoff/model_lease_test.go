@@ -49,8 +49,11 @@ type fencingMutation struct {
 	startUnrenewed bool
 	// With stopLate, a pod runs longer than the Lease is valid. With missRenewals, a controller does not notice renewals.
 	stopLate, missRenewals bool
-	// With restartRetired, a pod releases the Lease and may start its main process again.
-	restartRetired bool
+	// With blindRenewal, the renewal of a pod that saw itself named replaces the name of another pod.
+	blindRenewal bool
+	// With restartRetired, a pod releases the Lease and may start its main process again. With releaseRunning, it releases
+	// the Lease before its main process has ended.
+	restartRetired, releaseRunning bool
 }
 
 // fences returns true if the model has pods with fencing.
@@ -103,7 +106,7 @@ func (m *model) nextOfLease(w *world, then func(actionKind, uint8, uint8)) {
 			continue
 		}
 		named, reaches := w.lease.holder == id+1, w.reachesLease(i)
-		if m.mutation.startUnrenewed && (reaches && named && !p.sawNamed || p.sawNamed && !p.term && p.runs != endedProcess) {
+		if (m.mutation.startUnrenewed || m.mutation.blindRenewal) && (reaches && named && !p.sawNamed || p.sawNamed && !p.term && p.runs != endedProcess) {
 			then(seeLeaseAction, id, 0)
 		}
 		if reaches && named && p.runs != endedProcess && (!p.term || w.renewalMatters()) {
@@ -112,7 +115,7 @@ func (m *model) nextOfLease(w *world, then func(actionKind, uint8, uint8)) {
 		if reaches && w.lease.retire == id+1 && !p.retired {
 			then(obeyAction, id, 0)
 		}
-		if reaches && named && p.retired && p.runs != mainProcess {
+		if reaches && named && p.retired && (p.runs != mainProcess || m.mutation.releaseRunning) {
 			then(releaseAction, id, 0)
 		}
 		if p.term && p.runs != endedProcess && (!named || !reaches) {
@@ -149,7 +152,10 @@ func (m *model) doToLease(w *world, kind actionKind, i int) {
 	p := &w.pods[i]
 	switch kind {
 	case seeLeaseAction:
-		p.term, p.sawNamed = p.sawNamed, !p.sawNamed
+		if p.term, p.sawNamed = p.sawNamed, !p.sawNamed; p.term && m.mutation.blindRenewal {
+			w.lease.holder = uint8(i) + 1
+			w.wroteLease(-1, true)
+		}
 	case renewAction:
 		p.term = true
 		w.wroteLease(-1, !m.mutation.missRenewals)

@@ -129,6 +129,12 @@ var fencedMutations = map[string]struct {
 	"a pod that released the Lease starts again": {
 		mutation: mutation{fencingMutation: fencingMutation{restartRetired: true}}, faults: 1,
 	},
+	"a pod renews the Lease that names another pod": {
+		mutation: mutation{fencingMutation: fencingMutation{blindRenewal: true}}, faults: 1,
+	},
+	"a pod releases the Lease while its main process runs": {
+		mutation: mutation{fencingMutation: fencingMutation{releaseRunning: true}}, faults: 1,
+	},
 	"a pod runs longer than the Lease is valid": {
 		mutation: mutation{fencingMutation: fencingMutation{stopLate: true}}, faults: 1,
 	},
@@ -139,6 +145,13 @@ var fencedMutations = map[string]struct {
 	},
 	"a controller does not notice renewals": {
 		mutation: mutation{fencingMutation: fencingMutation{missRenewals: true}}, nodes: 2, faults: 1,
+	},
+	"a pod that is not fenced has lost the Lease": {
+		mutation: mutation{see: eachPod(func(p *podState) {
+			if p.kind == wrapperPod {
+				p.kind = fencedPod
+			}
+		})}, pods: []podKind{wrapperPod, fencedPod},
 	},
 	"a Lease that was created again counts as released": {
 		mutation: mutation{see: func(v *view) {
