@@ -118,6 +118,10 @@ func testControllerPods(t *testing.T, config *rest.Config) {
 	// signalled is one patch of pods/status.
 	signalled := releasePod[:len(releasePod)-1] + `,` + readyPod[1:]
 	controller := func(subresource, body string) patch { return patch{controllerUser, subresource, strategic, body} }
+	// notReady is a patch of pods/status with the state of the readiness gate.
+	notReady := func(gate string) string {
+		return strings.Replace(strings.Replace(readyPod, "True", gate, 1), "]", `,{"type":"Ready","status":"False"}]`, 1)
+	}
 	tests := map[string]struct {
 		pod         string
 		patch       patch
@@ -156,6 +160,10 @@ func testControllerPods(t *testing.T, config *rest.Config) {
 		"reason":                              {standby, controller("status", `{"status":{"reason":"mine"}}`), status},
 		"address":                             {standby, controller("status", `{"status":{"podIP":"10.0.0.1","podIPs":[{"ip":"10.0.0.1"}]}}`), status},
 		"another condition":                   {standby, controller("status", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`), status},
+		"passes: not Ready, gate closed":      {pod: standby, patch: controller("status", notReady("False"))},
+		"not Ready, gate open":                {standby, controller("status", notReady("True")), status},
+		"not Ready, and another condition":    {standby, controller("status", strings.Replace(notReady("False"), "]", `,{"type":"ContainersReady","status":"False"}]`, 1)), status},
+		"Ready, gate closed":                  {standby, controller("status", strings.Replace(notReady("False"), `"Ready","status":"False"`, `"Ready","status":"True"`, 1)), status},
 		"container statuses":                  {standby, controller("status", `{"status":{"containerStatuses":[{"name":"db","image":"i","imageID":"i","ready":true,"restartCount":0}]}}`), status},
 		"no QoS class with its own condition": {standby, controller("status", `{"status":{"qosClass":null,"hostIP":"10.0.0.1","conditions":[{"type":"apps.statefulsingleton.com/singleton-ready","status":"True"}]}}`), status},
 	}

@@ -68,7 +68,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.WriteLease:
 		return e.writeLease(ctx, step)
 	case handoff.Demote:
-		return e.setReadinessGate(ctx, step.Pod, step.Version, standsBy, unreleased())
+		return e.setConditions(ctx, step.Pod, step.Version, unreleased(), standsBy, notReady)
 	case handoff.Nudge:
 		return e.patchPod(ctx, step.Pod, "", object{
 			"annotations": object{v1.NudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
@@ -80,7 +80,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.Roll:
 		return e.roll(ctx, step)
 	case handoff.MarkReady:
-		return e.setReadinessGate(ctx, step.Pod, "", holds, object{})
+		return e.setConditions(ctx, step.Pod, "", object{}, holds)
 	case handoff.TakeAttestation:
 		return e.takeAttestation(ctx, step)
 	case handoff.RemoveFinalizer:
@@ -206,10 +206,10 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 // too (pkg/registry/core/pod: podStatusStrategy). The kubelet sees both at the same time.
 func (e *execution) signal(ctx context.Context, step handoff.Signal) error {
 	step.Signal.Time = e.Clock.Now().UTC()
-	return e.setReadinessGate(ctx, step.Pod, step.Version, holds, object{
+	return e.setConditions(ctx, step.Pod, step.Version, object{
 		"labels":      object{v1.RoleLabel: v1.RoleActive},
 		"annotations": object{signal.Annotation: step.Signal.String()},
-	})
+	}, holds)
 }
 
 // unreleased is the metadata of a patch that removes finalizer, role and signal from a pod.
@@ -222,6 +222,8 @@ func unreleased() object {
 }
 
 // holds and standsBy are the conditions of the readiness gate of a holder, and of a holder that is a standby again.
+// notReady removes such a pod from Services at once. Its kubelet does the same, but may be unreachable: the node controller
+// would do it after 40 seconds or more.
 var (
 	holds = corev1.PodCondition{
 		Type: v1.ReadyCondition, Status: corev1.ConditionTrue, Reason: v1.ReadyReasonHolds, Message: "the pod is the holder",
@@ -229,18 +231,24 @@ var (
 	standsBy = corev1.PodCondition{
 		Type: v1.ReadyCondition, Status: corev1.ConditionFalse, Reason: v1.ReadyReasonStandby, Message: "the pod has lost the Lease",
 	}
+	notReady = corev1.PodCondition{
+		Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: readinessGatesNotReady, Message: standsBy.Message,
+	}
 )
 
-// setReadinessGate sets the condition of the readiness gate of a pod, and merges the metadata.
-func (e *execution) setReadinessGate(ctx context.Context, ref handoff.PodRef, version handoff.Version, condition corev1.PodCondition, metadata object) error {
+// readinessGatesNotReady is the reason that the kubelet gives (pkg/kubelet/status/generate.go).
+const readinessGatesNotReady = "ReadinessGatesNotReady"
+
+// setConditions sets conditions of a pod, and merges the metadata.
+func (e *execution) setConditions(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object, conditions ...corev1.PodCondition) error {
 	e.addPreconditions(ref, version, metadata)
-	patch := mergePatch(object{
-		"metadata": metadata,
-		"status": object{"conditions": []object{{
-			"type": condition.Type, "status": condition.Status, "reason": condition.Reason, "message": condition.Message,
-			"lastTransitionTime": metav1.NewTime(e.Clock.Now()),
-		}}},
-	})
+	var set []object
+	for _, c := range conditions {
+		set = append(set, object{
+			"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastTransitionTime": metav1.NewTime(e.Clock.Now()),
+		})
+	}
+	patch := mergePatch(object{"metadata": metadata, "status": object{"conditions": set}})
 	pod := e.podOf(ref)
 	if err := e.Client.Status().Patch(ctx, pod, patch); err != nil {
 		return fmt.Errorf("patch the status of pod %s/%s: %w", pod.Namespace, pod.Name, err)

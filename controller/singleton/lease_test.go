@@ -235,12 +235,13 @@ func TestDemote(t *testing.T) {
 	w.Expect(hasFinalizer(pod)).To(BeFalse())
 	w.Expect(pod.Labels).NotTo(HaveKey(v1.RoleLabel))
 	w.Expect(pod.Labels).To(HaveKeyWithValue(v1.SingletonLabel, singletonName))
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == v1.ReadyCondition {
-			w.Expect([]any{condition.Status, condition.Reason}).To(Equal([]any{corev1.ConditionFalse, v1.ReadyReasonStandby}))
-		}
+	conditions := map[corev1.PodConditionType][]any{}
+	for _, c := range pod.Status.Conditions {
+		conditions[c.Type] = []any{c.Status, c.Reason}
 	}
-	w.Expect(handoff.IsTrue(pod, corev1.PodReady)).To(BeTrue(), "Demote keeps the conditions of the kubelet")
+	w.Expect(conditions).To(HaveKeyWithValue(corev1.PodConditionType(v1.ReadyCondition), []any{corev1.ConditionFalse, v1.ReadyReasonStandby}))
+	w.Expect(conditions).To(HaveKeyWithValue(corev1.PodReady, []any{corev1.ConditionFalse, "ReadinessGatesNotReady"}), "Services send it nothing")
+	w.Expect(handoff.IsTrue(pod, corev1.PodScheduled)).To(BeTrue(), "Demote keeps the conditions of other clients")
 }
 
 // The Lease is read live if the spec, the cache or a pod shows that it can matter, and once. Singletons that never used
