@@ -10,12 +10,15 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -149,4 +152,126 @@ func TestFencedOutage(t *testing.T) {
 		_, err := s.Check(t.Context())
 		must(t, err)
 	})
+}
+
+// The holder's node is cut off, and the processes on it run on. The gate stops the application, and the next pod starts
+// without a person. After the network is restored, the old pod does not start its application again.
+func TestFencedNodeCutOff(t *testing.T) {
+	for name, spare := range map[string]bool{"with a spare": true, "without a spare": false} {
+		t.Run(name, func(t *testing.T) {
+			alone(t)
+			node, s, old := lostSoon(t, fenced(), spare)
+			cluster(t, "node", "partition", node)
+			wantHandedOver(t, s, 2, v1.CauseExpiry, v1.ProofLeaseExpired)
+			wantGap(t, s, leaseDuration)
+			wantNotReady(t, old)
+			next := holder(t, s)
+			if next.Spec.NodeName == node {
+				t.Errorf("pod %s runs on %s, which is cut off", next.Name, node)
+			}
+			cluster(t, "node", "heal", node)
+			if !spare { // the rollout has deleted the old pod
+				podGone(t, old)
+			}
+			wantNobodyElse(t, nobodyElse, next, s)
+			wantStarts(t, s, 2)
+			wantNamed(t, s, 2)
+		})
+	}
+}
+
+// lostSoon creates a singleton with a holder on a node that nothing else needs. The spare and each later pod go to the
+// other node.
+func lostSoon(t *testing.T, o world.Options, spare bool) (node string, s *world.Singleton, old *corev1.Pod) {
+	t.Helper()
+	node, _ = victim(t)
+	leadElsewhere(t, node)
+	s, old = placed(t, node, o)
+	// A cordon would drain the holder. The scheduler gives this taint more weight than the preferred node.
+	taint(t, node, "faults.test/lost-soon=yes:PreferNoSchedule")
+	if !spare {
+		return node, s, old
+	}
+	must(t, s.Scale(t.Context(), 2))
+	if warm := standby(t, s); warm.Spec.NodeName == node {
+		t.Fatalf("the spare %s is on %s, as the holder is", warm.Name, node)
+	}
+	return node, s, old
+}
+
+// wantNotReady waits until no Service has the pod of a lost node. The node controller would take 40 s for that.
+func wantNotReady(t *testing.T, lost *corev1.Pod) {
+	t.Helper()
+	must(t, world.AwaitFor(t.Context(), 5*time.Second, "pod "+lost.Name+" is not Ready", func(ctx context.Context) error {
+		pod := &corev1.Pod{}
+		err := w.Get(ctx, client.ObjectKeyFromObject(lost), pod)
+		if err == nil && pod.DeletionTimestamp == nil && handoff.IsTrue(pod, corev1.PodReady) {
+			err = errors.New("it is Ready")
+		}
+		return client.IgnoreNotFound(err)
+	}))
+}
+
+// leadElsewhere makes the leader of the controller run on another node. A new leader observes a Lease from the beginning.
+func leadElsewhere(t *testing.T, node string) {
+	t.Helper()
+	leader := leaderApart(t)
+	if leader.Spec.NodeName != node {
+		return
+	}
+	deletePod(t, leader, nil)
+	podGone(t, leader)
+	must(t, w.AwaitWhole(t.Context()))
+	must(t, world.Await(t.Context(), "a leader on another node than "+node, func(ctx context.Context) error {
+		leader, err := w.Leader(ctx)
+		if err == nil && leader.Spec.NodeName == node {
+			err = fmt.Errorf("it is %s", leader.Name)
+		}
+		return err
+	}))
+}
+
+// The holder's node fails as in a power failure. The spare starts soon after the Lease has expired.
+func TestFencedNodeKilled(t *testing.T) {
+	alone(t)
+	const duration = 15 * time.Second
+	o := fenced()
+	o.LeaseDuration = int32(duration.Seconds())
+	node, s, _ := lostSoon(t, o, true)
+	cluster(t, "node", "kill", node)
+	wantHandedOver(t, s, 2, v1.CauseExpiry, v1.ProofLeaseExpired)
+	if gap := wantGap(t, s, duration); gap > duration+2*time.Second {
+		t.Errorf("the next process started %s after the last write, want %s at most", gap, duration+2*time.Second)
+	}
+}
+
+// Fencing is turned on and off on a running singleton. Each change applies to the pod of the next rollout, and restarts
+// nothing.
+func TestFencingChanges(t *testing.T) {
+	t.Parallel()
+	s := singleton(t, world.Options{})
+	changeFencing := func(to v1.Fencing, starts int) {
+		t.Helper()
+		old := holder(t, s)
+		change(t, s, fmt.Sprintf(`{"spec":{"fencing":%q,"leaseDurationSeconds":%d}}`, to, fencing.MinSeconds))
+		must(t, s.Await(t.Context(), "the changed policy is installed", policyInstalled("Injected")))
+		wantNobodyElse(t, 2*leaseDuration, old, s)
+		wantStarts(t, s, starts)
+	}
+	changeFencing(v1.FencingLease, 1)
+	awaitFenced(t, s, metav1.ConditionFalse, "CreatedBefore")
+	must(t, s.Roll(t.Context()))
+	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
+	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
+	wantNamed(t, s, 2)
+
+	changeFencing(v1.FencingKubelet, 2)
+	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed") // the holder is still fenced
+	must(t, s.Roll(t.Context()))
+	wantHandedOver(t, s, 3, v1.CauseRollout, v1.ProofLeaseReleased)
+	must(t, s.Await(t.Context(), "no condition Fenced", func(got *v1.StatefulSingleton) bool {
+		return meta.FindStatusCondition(got.Status.Conditions, v1.ConditionFenced) == nil
+	}))
+	wantNobodyElse(t, 2*leaseDuration, holder(t, s), s)
+	wantStarts(t, s, 3)
 }
