@@ -19,10 +19,15 @@ if [ "${1-}" = postgres ]; then
 			echo "POSTGRES_PASSWORD is not set: set the password of the superuser of the new database" >&2
 			exit 1
 		fi
+		# A stop waits until the database is complete, because the next start would use an incomplete one.
+		stopped=
+		trap 'stopped=yes' INT TERM
 		printf '%s\n' "$POSTGRES_PASSWORD" | initdb --pgdata="$PGDATA" --username="${POSTGRES_USER:-postgres}" \
 			--pwfile=/dev/stdin --auth-local=trust --auth-host=scram-sha-256 --encoding=UTF8 --locale=C
 		echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
 		echo "listen_addresses = '*'" >>"$PGDATA/postgresql.conf"
+		[ -z "$stopped" ] || exit 0
+		trap - INT TERM
 	fi
 fi
 exec "$@"
