@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -152,23 +151,8 @@ func otherNode(node string) string {
 // leaderApart returns the leader's pod, which runs on another node than the second replica.
 func leaderApart(t *testing.T) *corev1.Pod {
 	t.Helper()
-	var leader *corev1.Pod
-	must(t, world.Await(t.Context(), "a leader on a node of its own", func(ctx context.Context) error {
-		var pods corev1.PodList
-		if err := w.List(ctx, &pods, client.InNamespace(world.ControllerNamespace)); err != nil {
-			return err
-		}
-		pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning })
-		if len(pods.Items) == 2 && pods.Items[0].Spec.NodeName == pods.Items[1].Spec.NodeName {
-			return errors.Join(errors.New("both are on one node"), w.Delete(ctx, &pods.Items[0]))
-		}
-		if err := w.AwaitWhole(ctx); err != nil {
-			return err
-		}
-		var err error
-		leader, err = w.Leader(ctx)
-		return err
-	}))
+	leader, err := w.LeaderApart(t.Context())
+	must(t, err)
 	return leader
 }
 

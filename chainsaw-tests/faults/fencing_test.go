@@ -185,7 +185,7 @@ func TestFencedNodeCutOff(t *testing.T) {
 func lostSoon(t *testing.T, o world.Options, spare bool) (node string, s *world.Singleton, old *corev1.Pod) {
 	t.Helper()
 	node, _ = victim(t)
-	leadElsewhere(t, node)
+	must(t, w.LeadElsewhere(t.Context(), node)) // a new leader observes a Lease from the beginning
 	s, old = placed(t, node, o)
 	// A cordon would drain the holder. The scheduler gives this taint more weight than the preferred node.
 	taint(t, node, "faults.test/lost-soon=yes:PreferNoSchedule")
@@ -209,25 +209,6 @@ func wantNotReady(t *testing.T, lost *corev1.Pod) {
 			err = errors.New("it is Ready")
 		}
 		return client.IgnoreNotFound(err)
-	}))
-}
-
-// leadElsewhere makes the leader of the controller run on another node. A new leader observes a Lease from the beginning.
-func leadElsewhere(t *testing.T, node string) {
-	t.Helper()
-	leader := leaderApart(t)
-	if leader.Spec.NodeName != node {
-		return
-	}
-	deletePod(t, leader, nil)
-	podGone(t, leader)
-	must(t, w.AwaitWhole(t.Context()))
-	must(t, world.Await(t.Context(), "a leader on another node than "+node, func(ctx context.Context) error {
-		leader, err := w.Leader(ctx)
-		if err == nil && leader.Spec.NodeName == node {
-			err = fmt.Errorf("it is %s", leader.Name)
-		}
-		return err
 	}))
 }
 

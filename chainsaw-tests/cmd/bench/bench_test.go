@@ -24,10 +24,10 @@ func TestParse(t *testing.T) {
 		want    string // systems, causes and conditions
 		wantErr string
 	}{
-		"all": {nil, "wrapper barrier recreate statefulset rollingupdate wrapper-spare; rollout delete drain; cached pull pull-unlimited init slow-stop", ""},
+		"all": {nil, "wrapper barrier recreate statefulset rollingupdate wrapper-spare wrapper-lease wrapper-lease-spare; rollout delete drain node-lost; cached pull pull-unlimited init slow-stop", ""},
 		"some, in the order of all": {[]string{"-systems", "recreate, wrapper", "-causes=drain", "--conditions", "init"},
 			"wrapper recreate; drain; init", ""},
-		"unknown":   {[]string{"-causes", "rollout,earthquake"}, "", `"earthquake" is unknown: choose among rollout, delete, drain`},
+		"unknown":   {[]string{"-causes", "rollout,earthquake"}, "", `"earthquake" is unknown: choose among rollout, delete, drain, node-lost`},
 		"none":      {[]string{"-n", "0"}, "", "-n is 0"},
 		"left over": {[]string{"wrapper"}, "", `unknown argument "wrapper"`},
 	}
@@ -76,8 +76,8 @@ func TestEachRoundHasEveryWorkloadOnce(t *testing.T) {
 		for _, w := range p.workloads(round) {
 			seen[w]++
 		}
-		// A spare is not measured with pulled images.
-		if len(seen) != len(allSystems)*len(allConditions)-2 || p.combinations() != 4*(4*3+1)+5+3*2 || len(p.workloads(round)) != len(seen) {
+		// A spare is not measured with pulled images, and fencing by a Lease only without conditions.
+		if len(seen) != 6*len(allConditions)-2+2 || p.combinations() != 4*(4*3+1)+5+3*2+4+3 || len(p.workloads(round)) != len(seen) {
 			t.Errorf("round %d: %v", round, seen)
 		}
 	}
@@ -112,6 +112,7 @@ func TestSample(t *testing.T) {
 	earlier := []world.Entry{entry("start", 1, 10*ms), entry("stopping", 1, 80*ms), entry("stop", 1, 90*ms), entry("start", 2, 100*ms)}
 	tests := map[string]struct {
 		since   []world.Entry
+		lost    bool
 		want    figures.Sample
 		wantErr string
 	}{
@@ -125,6 +126,11 @@ func TestSample(t *testing.T) {
 			want: figures.Sample{GapMS: -130, DowntimeMS: 400, EndpointsDowntimeMS: 350, StartReadyMS: 580, ReadyMS: 600, Times: map[string]int64{
 				figures.Asked: 50, figures.Stopping: 100, figures.Exit: 150, figures.Created: 20, figures.Start: 20, figures.Ready: 600}},
 		},
+		"on a lost node": {
+			since: []world.Entry{entry("alive", 2, 1100*ms), entry("alive", 2, 1150*ms), entry("start", 3, 1450*ms), entry("alive", 3, 1500*ms)}, lost: true,
+			want: figures.Sample{GapMS: 300, DowntimeMS: 400, EndpointsDowntimeMS: 350, StartReadyMS: 150, ReadyMS: 600, Times: map[string]int64{
+				figures.Asked: 50, figures.Exit: 150, figures.Created: 20, figures.Start: 450, figures.Ready: 600}},
+		},
 		"no start": {since: []world.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms)}, wantErr: "started 0 times"},
 		"crashed":  {since: []world.Entry{entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms), entry("start", 4, 1500*ms)}, wantErr: "started 2 times"},
 		"killed":   {since: []world.Entry{entry("start", 3, 1450*ms)}, wantErr: "no end"},
@@ -133,7 +139,7 @@ func TestSample(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			old := observer.Life{figures.Created: 50 * ms, figures.Asked: 1050 * ms}
 			next := observer.Life{figures.Created: 1020 * ms, figures.Ready: 1600 * ms}
-			err := addJournal(append(earlier, tc.since...), 1000*ms, old, next)
+			err := addJournal(append(earlier, tc.since...), 1000*ms, tc.lost, old, next)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Errorf("error %v, want %q", err, tc.wantErr)

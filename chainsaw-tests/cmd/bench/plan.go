@@ -17,14 +17,16 @@ type system struct {
 	figures.Term
 	// apply changes the options of the application for the system.
 	apply func(*world.Options)
-	// causes are the measured causes, or nil for all causes.
-	causes []string
+	// causes and conditions are the measured causes and conditions, or nil for all.
+	causes, conditions []string
 }
 
 // cause starts a handoff.
 type cause struct {
 	figures.Term
 	begin func(*series, *handoff) error
+	// systems and conditions are the measured systems and conditions, or nil for all.
+	systems, conditions []string
 }
 
 // condition makes handoffs slower.
@@ -58,12 +60,26 @@ var allSystems = []system{
 	// A rollout does not use the spare.
 	{Term: term("wrapper-spare", "StatefulSingleton with a Deployment with two replicas, held by the wrapper: one pod is always warm"),
 		apply: func(o *world.Options) { o.Replicas = 2 }, causes: []string{"delete", "drain"}},
+	{Term: term("wrapper-lease", "as wrapper, with fencing by a Lease of 15 s"), apply: fenced, conditions: []string{"cached"}},
+	{Term: term("wrapper-lease-spare", "as wrapper-spare, with fencing by a Lease of 15 s"),
+		apply:  func(o *world.Options) { fenced(o); o.Replicas = 2 },
+		causes: []string{"delete", "drain", nodeLost}, conditions: []string{"cached"}},
 }
 
 var allCauses = []cause{
-	{term("rollout", "an annotation of the pod template is changed"), func(t *series, _ *handoff) error { return t.Roll(t.ctx) }},
-	{term("delete", "the pod is deleted"), func(t *series, h *handoff) error { return t.DeletePod(t.ctx, h.old, nil) }},
-	{term("drain", "the pod's node is cordoned and the pod is evicted, as `kubectl drain` does"), (*series).drain},
+	{Term: term("rollout", "an annotation of the pod template is changed"), begin: func(t *series, _ *handoff) error { return t.Roll(t.ctx) }},
+	{Term: term("delete", "the pod is deleted"), begin: func(t *series, h *handoff) error { return t.DeletePod(t.ctx, h.old, nil) }},
+	{Term: term("drain", "the pod's node is cordoned and the pod is evicted, as `kubectl drain` does"), begin: (*series).drain},
+	// Without a Lease, nothing takes over from a lost node.
+	{Term: term(nodeLost, "the pod's node is killed, as in a power failure. The gap begins with the last entry of the old process, which writes one every 50 ms"),
+		begin: (*series).loseNode, systems: []string{"wrapper-lease", "wrapper-lease-spare"}, conditions: []string{"cached"}},
+}
+
+const nodeLost = "node-lost"
+
+// fenced writes often into the journal, because a process on a lost node cannot record its exit.
+func fenced(o *world.Options) {
+	o.LeaseDuration, o.Env["ALIVE_SECONDS"] = 15, "0.05"
 }
 
 var allConditions = []condition{
@@ -97,9 +113,11 @@ func (p plan) combinations() (n int) {
 
 // causesOf returns the measured causes of a workload.
 func (p plan) causesOf(w workload) (causes []cause) {
-	measured := func(only []string, c cause) bool { return only == nil || slices.Contains(only, c.Name) }
+	allowed := func(only []string, name string) bool { return only == nil || slices.Contains(only, name) }
+	s, condition := find(p.systems, w.system), find(p.conditions, w.condition)
 	for _, c := range p.causes {
-		if measured(find(p.systems, w.system).causes, c) && measured(find(p.conditions, w.condition).causes, c) {
+		if allowed(s.causes, c.Name) && allowed(s.conditions, w.condition) && allowed(condition.causes, c.Name) &&
+			allowed(c.systems, w.system) && allowed(c.conditions, w.condition) {
 			causes = append(causes, c)
 		}
 	}

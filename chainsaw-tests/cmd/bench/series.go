@@ -136,7 +136,7 @@ func (t *series) once(c cause) (_ figures.Sample, err error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
 	defer func() { err = errors.Join(err, t.run.nodes.uncordon(context.WithoutCancel(ctx))) }()
-	if err := t.prepare(); err != nil {
+	if err := t.prepare(c); err != nil {
 		return figures.Sample{}, err
 	}
 	before, err := t.overlaps()
@@ -172,11 +172,17 @@ func (t *series) once(c cause) (_ figures.Sample, err error) {
 	if err != nil {
 		return figures.Sample{}, err
 	}
-	return t.sample(h, after-before)
+	return t.sample(h, c.Name == nodeLost, after-before)
 }
 
-// prepare makes the next pod start on the other node, without the image if it must be pulled.
-func (t *series) prepare() error {
+// prepare makes the next pod start on the other node, without the image if it must be pulled. The clients reach the
+// Service through the first node, so only the second node can be lost.
+func (t *series) prepare(c cause) error {
+	if c.Name == nodeLost {
+		if err := t.prepareLoss(t.run.nodes.names[1]); err != nil {
+			return err
+		}
+	}
 	to := t.run.nodes.other(t.holder.Spec.NodeName)
 	if err := t.run.nodes.steer(t.ctx, to); err != nil {
 		return err
@@ -233,12 +239,49 @@ func (t *series) drain(h *handoff) error {
 	}
 }
 
+// prepareLoss makes the holder run on the node, and the leader of the controller elsewhere.
+func (t *series) prepareLoss(node string) error {
+	if err := t.run.LeadElsewhere(t.ctx, node); err != nil || t.holder.Spec.NodeName == node {
+		return err
+	}
+	if err := t.run.nodes.steer(t.ctx, node); err != nil {
+		return err
+	}
+	old := t.holder
+	if err := t.DeletePod(t.ctx, old, nil); err != nil {
+		return err
+	}
+	var err error
+	if t.holder, err = t.awaitHolder(t.ctx, old.UID); err == nil && t.holder.Spec.NodeName != node {
+		err = fmt.Errorf("pod %s is on %s, want %s", t.holder.Name, t.holder.Spec.NodeName, node)
+	}
+	return err
+}
+
+// loseNode kills the node of the old pod, and starts it again after another pod is Ready. The old pod is then a standby.
+func (t *series) loseNode(h *handoff) error {
+	if err := t.run.Cluster(t.ctx, "node", "kill", h.old.Spec.NodeName); err != nil {
+		return err
+	}
+	err := world.AwaitFor(t.ctx, patience, "a Ready holder on the other node", func(context.Context) error {
+		holder, err := t.observer.Holder(t.key())
+		if err == nil && holder.UID == h.old.UID {
+			err = fmt.Errorf("pod %s still holds", holder.Name)
+		}
+		return err
+	})
+	if err == nil {
+		err = t.answered(h, observer.Now())
+	}
+	return errors.Join(err, t.run.Cluster(context.WithoutCancel(t.ctx), "up"), t.run.AwaitWhole(t.ctx))
+}
+
 // sample combines the watches, the journal and the client into a sample.
-func (t *series) sample(h *handoff, overlaps int) (figures.Sample, error) {
+func (t *series) sample(h *handoff, lost bool, overlaps int) (figures.Sample, error) {
 	old, next := t.observer.LifeOf(h.old.UID), t.observer.LifeOf(t.holder.UID)
 	entries, err := t.Journal()
 	if err == nil {
-		err = addJournal(entries, h.begun, old, next)
+		err = addJournal(entries, h.begun, lost, old, next)
 	}
 	if err != nil {
 		return figures.Sample{}, err
@@ -247,8 +290,8 @@ func (t *series) sample(h *handoff, overlaps int) (figures.Sample, error) {
 }
 
 // addJournal adds the journal entries of two processes to the events of their pods: the process that ran when the
-// handoff began, and the process that started later.
-func addJournal(entries []world.Entry, begun time.Duration, old, next observer.Life) error {
+// handoff began, and the process that started later. A process on a lost node ends with its last entry.
+func addJournal(entries []world.Entry, begun time.Duration, lost bool, old, next observer.Life) error {
 	var oldRun int64
 	var starts []world.Entry
 	for _, e := range entries {
@@ -263,12 +306,20 @@ func addJournal(entries []world.Entry, begun time.Duration, old, next observer.L
 		return fmt.Errorf("the application started %d times", len(starts))
 	}
 	next.Saw(figures.Start, true, time.Duration(starts[0].Monotonic))
+	last := time.Duration(0)
 	for _, e := range entries {
+		if e.Run == oldRun {
+			last = max(last, time.Duration(e.Monotonic))
+		}
 		old.Saw(figures.Stopping, e.Run == oldRun && e.Event == "stopping", time.Duration(e.Monotonic))
 		old.Saw(figures.Exit, e.Run == oldRun && e.Event == "stop", time.Duration(e.Monotonic))
 	}
-	if old[figures.Exit] == 0 {
+	switch {
+	case old[figures.Exit] > 0:
+	case !lost:
 		return errors.New("the old application wrote down no end")
+	default:
+		old.Saw(figures.Exit, true, last)
 	}
 	return nil
 }
