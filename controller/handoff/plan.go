@@ -180,8 +180,8 @@ type (
 		Retire types.UID
 	}
 
-	// Demote makes a released pod a standby again after it lost the Lease: it removes signal, role and finalizer, closes
-	// the readiness gate, and marks the pod as not Ready, because its kubelet may be unreachable.
+	// Demote makes a released pod a standby again after it lost the Lease: it removes signal, role and finalizer, and
+	// closes the readiness gate. It also marks the pod as not Ready, because the kubelet may be unreachable.
 	Demote struct {
 		Pod     PodRef
 		Version Version

@@ -264,13 +264,15 @@ func wantedFor(s *handoff.Snapshot) wanted {
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		going, holds, onlyPod := handoff.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
+		last := s.Singleton.Status.LastTransition
+		lost := last != nil && pod.UID == last.FromUID // its Lease may have expired, and its Deployment must be rolled
 		if going || holds && !handoff.IsTrue(pod, corev1.PodReady) {
 			w.nodes.Insert(pod.Spec.NodeName)
 		}
 		if !going {
 			w.cachedNodes.Insert(pod.Spec.NodeName)
 		}
-		if going || holds || !onlyPod {
+		if going || holds || lost || !onlyPod {
 			w.replicaSets.Insert(ownerName(pod, "ReplicaSet"))
 			w.statefulSets.Insert(ownerName(pod, "StatefulSet"))
 		}

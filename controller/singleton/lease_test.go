@@ -342,3 +342,18 @@ func (r withoutLeases) Get(ctx context.Context, key client.ObjectKey, o client.O
 	}
 	return r.Client.Get(ctx, key, o, options...)
 }
+
+// The Deployment of a pod that lost the Lease is read even if the pod is the only one, because it must be rolled.
+func TestDeploymentOfLostPodIsObserved(t *testing.T) {
+	w := newWorld(t)
+	s := w.createSingleton()
+	d := w.deployment()
+	pod := w.createPod("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
+	o := observe.Observer{Client: controllerClient, Live: controllerClient}
+	for uid, want := range map[types.UID]int{"another": 0, pod.UID: 1} {
+		s.Status.LastTransition = &v1.Transition{FromUID: uid, Proof: v1.ProofLeaseExpired}
+		snapshot, err := o.Observe(t.Context(), s)
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(snapshot.Deployments).To(HaveLen(want))
+	}
+}
