@@ -28,6 +28,9 @@ var kinds = []world.Options{
 	{StatefulSet: true, Barrier: true},
 	{Env: map[string]string{"STOP_SECONDS": "3"}},
 	{Barrier: true, Env: map[string]string{"STOP_SECONDS": "0", "START_SECONDS": "2"}},
+	// Some faults last longer than the shorter duration.
+	{LeaseDuration: 5, Env: map[string]string{"STOP_SECONDS": "0.1"}},
+	{StatefulSet: true, LeaseDuration: 15},
 }
 
 // run is a run of the soak test.
