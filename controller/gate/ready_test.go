@@ -48,6 +48,16 @@ func newProbed(t *testing.T, probe string) probed {
 	return p
 }
 
+// awaitWaiting waits until a request waits for the release.
+func (p probed) awaitWaiting() {
+	p.t.Helper()
+	eventually(p.t, "the request waits", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.changed != nil
+	})
+}
+
 func (p probed) release() {
 	p.t.Helper()
 	writeFile(p.t, filepath.Join(p.Podinfo, "start-signal"), signalOf(uid, 3))
@@ -136,7 +146,7 @@ func TestReadinessWaitsForTheRelease(t *testing.T) {
 	a := newApplication(t, http.StatusInternalServerError)
 	p := newProbed(t, httpProbe(t, a, ""))
 	answer := p.asking()
-	time.Sleep(20 * time.Millisecond) // the request waits
+	p.awaitWaiting()
 	if n := a.asked.Load(); n != 0 {
 		t.Errorf("the application of a held pod was asked %d times", n)
 	}
@@ -245,7 +255,7 @@ func TestReadinessWaitsForTheLease(t *testing.T) {
 	p.Fenced = true
 	p.release()
 	answer := p.asking()
-	time.Sleep(20 * time.Millisecond) // the request waits
+	p.awaitWaiting()
 	if n := a.asked.Load(); n != 0 || p.Status().Released {
 		t.Errorf("the application of a pod without the Lease was asked %d times; status %+v", n, p.Status())
 	}

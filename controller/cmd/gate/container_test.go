@@ -227,15 +227,16 @@ func (p *pod) release(t *testing.T) {
 	p.wake(t)
 }
 
-// wake makes the held containers read the signal file, as the sidecar does.
-func (p *pod) wake(t *testing.T) {
+// wake makes the held containers read the signal file, as the sidecar does. It returns false if none waits.
+func (p *pod) wake(t *testing.T) (waited bool) {
 	t.Helper()
 	pipe, err := os.OpenFile(p.volume+"/wakeup", os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist) { // no wrapper waits
-		return
+	if errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist) {
+		return false
 	}
 	must(t, err)
 	must(t, pipe.Close())
+	return true
 }
 
 // container returns a container with the gate at /gate, and with tools, as in most images.

@@ -50,6 +50,8 @@ type leaseServer struct {
 	conflicts int
 	// releasedAt is when the request arrived that released the Lease.
 	releasedAt time.Time
+	// watchedAt is when the last watch began.
+	watchedAt time.Time
 }
 
 func newLeaseServer(t *testing.T) *leaseServer {
@@ -175,6 +177,16 @@ func (s *leaseServer) usurp(by string) {
 	s.usurper = by
 }
 
+// watchTime returns how long the last watch has lasted.
+func (s *leaseServer) watchTime() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watchedAt.IsZero() {
+		return 0
+	}
+	return time.Since(s.watchedAt)
+}
+
 // endWatches ends all watches, as the API server does after a while.
 func (s *leaseServer) endWatches() {
 	s.mu.Lock()
@@ -252,6 +264,7 @@ func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 
 // watch sends the states since the resourceVersion. s.mu is locked.
 func (s *leaseServer) watch(w http.ResponseWriter, r *http.Request) {
+	s.watchedAt = time.Now()
 	sent, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	for ended := s.ended; ; {
 		for ; sent < len(s.history) && s.usurper == ""; sent++ {
@@ -441,7 +454,7 @@ func TestFencedStartedAtOnce(t *testing.T) {
 		app.says(t, "Held")
 		waiting := c.inside(app, "/gate", "started", "1m")
 		must(t, waiting.Start())
-		time.Sleep(300 * time.Millisecond) // the probe waits
+		eventually(t, "the probe waits", func() bool { return p.wake(t) })
 		s.grant(fencedIdentity, 7)
 		eventually(t, "the main process runs", func() bool { return p.size("app") > 0 })
 		begun := time.Now()
@@ -846,7 +859,7 @@ func TestFencedWatchEnds(t *testing.T) {
 	start(t, p.fencedSidecar(t, s, 60, "app"))
 	app := start(t, p.fencedContainer(t, "app", writes("app")))
 	app.says(t, "Held")
-	time.Sleep(time.Second) // the watch is no short one
+	eventually(t, "a watch that is not short", func() bool { return s.watchTime() > time.Second })
 	s.endWatches()
 	begun := time.Now()
 	s.grant(fencedIdentity, 7)
