@@ -110,7 +110,7 @@ func stepInWords(step handoff.Step, plan handoff.Plan) string {
 	case handoff.WriteLease:
 		return leaseInWords(step)
 	case handoff.Demote:
-		return fmt.Sprintf("remove the finalizer, the signal and the role from pod %s, and set its readiness gate to False, because the pod has lost the Lease", step.Pod.Name)
+		return fmt.Sprintf("remove the finalizer, the signal and the role from pod %s, set its readiness gate to False, and mark it as not Ready, because the pod has lost the Lease", step.Pod.Name)
 	case handoff.Nudge:
 		return fmt.Sprintf("annotate pod %s to make its kubelet reconcile the pod", step.Pod.Name)
 	case handoff.Unprotect:

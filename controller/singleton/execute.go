@@ -222,8 +222,8 @@ func unreleased() object {
 }
 
 // holds and standsBy are the conditions of the readiness gate of a holder, and of a holder that is a standby again.
-// notReady removes such a pod from Services at once. Its kubelet does the same, but may be unreachable: the node controller
-// would do it after 40 seconds or more.
+// notReady removes the pod from Services at once. Its kubelet would do that too, but may be unreachable. The node
+// controller does it only after --node-monitor-grace-period.
 var (
 	holds = corev1.PodCondition{
 		Type: v1.ReadyCondition, Status: corev1.ConditionTrue, Reason: v1.ReadyReasonHolds, Message: "the pod is the holder",
