@@ -199,7 +199,7 @@ func lostSoon(t *testing.T, o world.Options, spare bool) (node string, s *world.
 	return node, s, old
 }
 
-// wantNotReady waits until no Service has the pod of a lost node. The node controller would take 40 s for that.
+// wantNotReady waits until the pod of a lost node is not Ready, and so in no Service. The node controller would take longer.
 func wantNotReady(t *testing.T, lost *corev1.Pod) {
 	t.Helper()
 	must(t, world.AwaitFor(t.Context(), 5*time.Second, "pod "+lost.Name+" is not Ready", func(ctx context.Context) error {

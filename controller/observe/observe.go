@@ -265,7 +265,7 @@ func wantedFor(s *handoff.Snapshot) wanted {
 		pod := &s.Pods[i]
 		going, holds, onlyPod := handoff.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
 		last := s.Singleton.Status.LastTransition
-		lost := last != nil && pod.UID == last.FromUID // its Lease may have expired, and its Deployment must be rolled
+		lost := last != nil && pod.UID == last.FromUID // if its Lease has expired, its Deployment may have to be rolled
 		if going || holds && !handoff.IsTrue(pod, corev1.PodReady) {
 			w.nodes.Insert(pod.Spec.NodeName)
 		}

@@ -77,7 +77,7 @@ var allCauses = []cause{
 
 const nodeLost = "node-lost"
 
-// fenced writes often into the journal, because a process on a lost node cannot record its exit.
+// fenced turns on fencing. The application writes often into its journal, because it cannot record its exit on a lost node.
 func fenced(o *world.Options) {
 	o.LeaseDuration, o.Env["ALIVE_SECONDS"] = 15, "0.05"
 }
