@@ -345,8 +345,9 @@ const (
 	// ConditionEvictionBlocked: evictions of the holder are blocked until another pod is warm. If
 	// it is False, the reason says why.
 	ConditionEvictionBlocked = "EvictionBlocked"
-	// ConditionFenced exists if spec.fencing is Lease. It is True if the holder runs only while
-	// it holds the Lease. If it is False, the reason says why.
+	// ConditionFenced exists while there is a holder, if spec.fencing is Lease or the holder is
+	// fenced. It is True if the holder runs only while it holds the Lease. If it is False, the
+	// reason says why.
 	ConditionFenced = "Fenced"
 )
 
