@@ -24,7 +24,7 @@ func TestParse(t *testing.T) {
 		want    string // systems, causes and conditions
 		wantErr string
 	}{
-		"all": {nil, "wrapper barrier recreate statefulset rollingupdate wrapper-spare wrapper-lease wrapper-lease-spare; rollout delete drain node-lost; cached pull pull-unlimited init slow-stop", ""},
+		"all": {nil, "wrapper barrier recreate statefulset rollingupdate wrapper-spare wrapper-lease wrapper-lease-spare; rollout delete drain node-lost; cached pull init slow-stop", ""},
 		"some, in the order of all": {[]string{"-systems", "recreate, wrapper", "-causes=drain", "--conditions", "init"},
 			"wrapper recreate; drain; init", ""},
 		"unknown":   {[]string{"-causes", "rollout,earthquake"}, "", `"earthquake" is unknown: choose among rollout, delete, drain, node-lost`},
@@ -76,8 +76,8 @@ func TestEachRoundHasEveryWorkloadOnce(t *testing.T) {
 		for _, w := range p.workloads(round) {
 			seen[w]++
 		}
-		// A spare is not measured with pulled images, and fencing by a Lease only without conditions.
-		if len(seen) != 6*len(allConditions)-2+2 || p.combinations() != 4*(4*3+1)+5+3*2+4+3 || len(p.workloads(round)) != len(seen) {
+		// A spare is not measured with pulled images.
+		if len(seen) != 8+3+4+4 || p.combinations() != 22+6+7+7 || len(p.workloads(round)) != len(seen) {
 			t.Errorf("round %d: %v", round, seen)
 		}
 	}

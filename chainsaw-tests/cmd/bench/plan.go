@@ -33,30 +33,28 @@ type cause struct {
 type condition struct {
 	figures.Term
 	apply func(*world.Options)
-	// causes are the measured causes, or nil for all causes.
+	// causes are the measured causes, or nil for all.
 	causes []string
-	// pull removes the image from the next pod's node. The registry serves rate bytes per second, or without a limit if
-	// rate is 0.
+	// pull removes the image from the next pod's node.
 	pull bool
-	rate int
 }
 
 const (
 	initTime = 5 * time.Second
 	stopTime = 3 * time.Second
-	// imageSize and slow are the size of the pulled image in bytes, and a slow rate in bytes per second.
+	// imageSize is the size of the pulled image in bytes, and pullRate the rate of the registry in bytes per second.
 	imageSize = 300_000_000
-	slow      = 30_000_000
+	pullRate  = 30_000_000
 )
 
 var allSystems = []system{
 	{Term: term("wrapper", "StatefulSingleton with a Deployment with one replica, held by the wrapper"), apply: func(*world.Options) {}},
-	{Term: term("barrier", "StatefulSingleton with a Deployment with one replica, held by the barrier"), apply: func(o *world.Options) { o.Barrier = true }},
+	{Term: term("barrier", "StatefulSingleton with a Deployment with one replica, held by the barrier"), apply: func(o *world.Options) { o.Barrier = true }, conditions: []string{"cached"}},
 	{Term: term(figures.Recreate, "a Deployment with one replica and strategy Recreate"), apply: func(o *world.Options) { o.Plain, o.Recreate = true, true }},
 	{Term: term("statefulset", "a StatefulSet with one replica"), apply: func(o *world.Options) { o.Plain, o.StatefulSet = true, true }},
 	// The strategy only affects rollouts. After other causes, the ReplicaSet replaces the pod as with Recreate.
 	{Term: term("rollingupdate", "a Deployment with one replica and strategy RollingUpdate, which runs two pods at once. After a deletion or a drain, it behaves like Recreate"),
-		apply: func(o *world.Options) { o.Plain = true }, causes: []string{"rollout"}},
+		apply: func(o *world.Options) { o.Plain = true }, causes: []string{"rollout"}, conditions: []string{"cached"}},
 	// A rollout does not use the spare.
 	{Term: term("wrapper-spare", "StatefulSingleton with a Deployment with two replicas, held by the wrapper: one pod is always warm"),
 		apply: func(o *world.Options) { o.Replicas = 2 }, causes: []string{"delete", "drain"}},
@@ -84,18 +82,18 @@ func fenced(o *world.Options) {
 
 var allConditions = []condition{
 	{Term: term("cached", "the image is on the node"), apply: func(*world.Options) {}},
-	{Term: term("pull", "an image of 300 MB is pulled at 30 MB/s, as from a registry across a network"), apply: pulled, pull: true, rate: slow},
-	{Term: term("pull-unlimited", "an image of 300 MB is pulled from a registry on the same machine, without a limit"), apply: pulled, pull: true,
-		causes: []string{"rollout"}},
-	{Term: term("init", "an init container takes 5 s"), apply: func(o *world.Options) { o.InitTime = initTime }},
-	{Term: term("slow-stop", "the application takes 3 s to stop"), apply: func(o *world.Options) {
-		o.Env["STOP_SECONDS"] = fmt.Sprint(stopTime.Seconds())
-	}},
+	{Term: term("pull", "an image of 300 MB is pulled at 30 MB/s, as from a registry across a network"),
+		apply: func(o *world.Options) { o.Image = pulledImage }, causes: notDrained, pull: true},
+	{Term: term("init", "an init container takes 5 s"), apply: func(o *world.Options) { o.InitTime = initTime }, causes: notDrained},
+	{Term: term("slow-stop", "the application takes 3 s to stop"),
+		apply: func(o *world.Options) { o.Env["STOP_SECONDS"] = fmt.Sprint(stopTime.Seconds()) }, causes: notDrained},
 }
 
-func term(name, about string) figures.Term { return figures.Term{Name: name, About: about} }
+// notDrained are the causes under conditions. In a drain, StatefulSingleton works as in a rollout, and Kubernetes works as
+// after a deletion.
+var notDrained = []string{"rollout", "delete"}
 
-func pulled(o *world.Options) { o.Image = pulledImage }
+func term(name, about string) figures.Term { return figures.Term{Name: name, About: about} }
 
 // plan has the combinations that a run measures.
 type plan struct {

@@ -187,10 +187,10 @@ func (t *series) prepare(c cause) error {
 	if err := t.run.nodes.steer(t.ctx, to); err != nil {
 		return err
 	}
-	t.run.registry.limit(t.condition.rate)
 	if !t.condition.pull {
 		return nil
 	}
+	t.run.registry.limit(pullRate)
 	return t.run.Cluster(t.ctx, "unload", pulledImage, "--on", to)
 }
 
