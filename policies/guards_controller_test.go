@@ -655,7 +655,7 @@ func testControllerRoleBindings(t *testing.T, config *rest.Config) {
 		"a ClusterRole":     change(func(b *rbacv1.RoleBinding) { b.RoleRef.Kind = "ClusterRole" }),
 		"another namespace": change(func(b *rbacv1.RoleBinding) { b.Subjects[0].Namespace = "kube-system" }),
 		"a user": change(func(b *rbacv1.RoleBinding) {
-			b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: personUser})
+			b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Namespace: "default", Name: personUser})
 		}),
 		"a group": change(func(b *rbacv1.RoleBinding) {
 			b.Subjects[0] = rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "system:serviceaccounts"}

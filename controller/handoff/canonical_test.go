@@ -36,12 +36,13 @@ func (m *model) canonical(w *world) {
 
 // forget clears what the remaining steps of the controller do not read.
 func (m *model) forget(c *controllerState) {
-	if c.stage != planStage {
+	plan := m.nextPlan(*c)
+	if plan == nil {
 		return
 	}
-	c.staleLease = c.staleLease && slices.ContainsFunc(m.plans[c.plan].steps[c.done:], func(s step) bool { return s.do == writeLeaseStep })
+	c.staleLease = c.staleLease && slices.ContainsFunc(plan.steps[c.done:], func(s step) bool { return s.do == writeLeaseStep })
 	asked, cas := uint8(0), false
-	for _, s := range m.plans[c.plan].steps[c.done:] {
+	for _, s := range plan.steps[c.done:] {
 		if s.conditional {
 			asked |= 1 << s.pod
 		}

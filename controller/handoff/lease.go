@@ -103,6 +103,20 @@ func (s Snapshot) neverNamed(p *ClassifiedPod) bool {
 	return !s.named(p) && s.leaseEpoch() > 0 && s.leaseEpoch() < s.Singleton.Status.Epoch
 }
 
+// AfterRelease returns the Snapshot with a later state of the Lease, if the recorded holder has released the Lease. The
+// release is a proof. The rest of the Snapshot is as old as that of a controller that is slow to write. A write fails if
+// another client wrote its object in the meantime.
+func (s Snapshot) AfterRelease(later *coordinationv1.Lease) (after Snapshot, released bool) {
+	before := s.ownLease()
+	uid := s.Singleton.Status.ActivePodUID
+	if before == nil || uid == "" || !strings.HasSuffix(s.leaseHolder(), "_"+string(uid)) || later.UID != before.UID {
+		return s, false
+	}
+	s.Lease = Lease{Object: later}
+	released = s.leaseHolder() == "" && s.leaseEpoch() == s.Singleton.Status.Epoch && later.Annotations[fencing.ExpiredAnnotation] == ""
+	return s, released
+}
+
 // leaseDuration returns how long the pod that holds the Lease may take until it renews the Lease.
 func (d *decision) leaseDuration() time.Duration {
 	longest := time.Duration(d.Singleton.Spec.LeaseDurationSeconds) * time.Second

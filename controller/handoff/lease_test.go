@@ -284,3 +284,37 @@ func TestDecideWhenTheLeaseExpires(t *testing.T) {
 		}
 	}
 }
+
+// Only the release of the Lease by the recorded holder allows a decision without new reads.
+func TestAfterRelease(t *testing.T) {
+	before := func() *LeaseWrapper { return leaseOf("db-1", 7).Annotation(fencing.RetireAnnotation, "db-1") }
+	after := func() *LeaseWrapper { return before().Holder("") }
+	for name, tt := range map[string]struct {
+		before, after *LeaseWrapper
+		want          bool
+	}{
+		"released":                       {before(), after(), true},
+		"not released":                   {before(), before(), false},
+		"renewed":                        {before(), leaseOf("db-1", 7), false},
+		"of another pod":                 {leaseOf("db-0", 7), after(), false},
+		"of no pod":                      {after(), after(), false},
+		"expired":                        {before(), after().Annotation(fencing.ExpiredAnnotation, "db-1"), false},
+		"with another epoch":             {before(), after().Transitions(6), false},
+		"the next pod has it":            {before(), after().Transitions(8).Holder("db-2"), false},
+		"of another singleton":           {before().OwnedBy("other-uid"), after().OwnedBy("other-uid"), false},
+		"taken over by another":          {before(), after().OwnedBy("other-uid"), false},
+		"another Lease of the same name": {before(), after().UID("other-uid"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := MakeSnapshot(fencedStandby("db-1").Holding().Deleting()).Holder("db-1").Fencing(tt.before.Silent(time.Minute))
+			later := tt.after.Silent(0).Object
+			got, released := s.AfterRelease(later)
+			if released != tt.want {
+				t.Errorf("released: %t, want %t", released, tt.want)
+			}
+			if released && (got.Lease.Object != later || got.Lease.Silent != 0 || s.Lease.Silent != time.Minute) {
+				t.Errorf("Lease %+v, want only the copy of the Snapshot to have the later state", got.Lease)
+			}
+		})
+	}
+}

@@ -54,6 +54,8 @@ type fencingMutation struct {
 	// With restartRetired, a pod releases the Lease and may start its main process again. With releaseRunning, it releases
 	// the Lease before its main process has ended.
 	restartRetired, releaseRunning bool
+	// With expectRelease, a controller that waits for the release of the Lease decides as if the holder had released it.
+	expectRelease bool
 }
 
 // fences returns true if the model has pods with fencing.
@@ -212,6 +214,16 @@ func (m *model) leaseOf(v view) handoff.Lease {
 	return lease.Silent(0)
 }
 
+// afterRelease returns the plan for the same view after the holder has released the Lease.
+func (m *model) afterRelease(v view) (then uint32, released leaseState) {
+	before := m.snapshot(v)
+	v.lease.holder, v.lease.retire, v.silent = 0, v.lease.holder, false
+	if _, ok := before.AfterRelease(m.leaseOf(v).Object); !ok {
+		return 0, leaseState{}
+	}
+	return m.decide(v), v.lease
+}
+
 func leaseStep(s handoff.WriteLease) step {
 	return step{do: writeLeaseStep, create: s.Version == "", lease: leaseState{
 		holder: numberOf(s.Holder.UID), epoch: uint8(s.Epoch), expired: numberOf(s.Expired), retire: numberOf(s.Retire),
@@ -267,6 +279,11 @@ func (l *LeaseWrapper) Transitions(epoch int32) *LeaseWrapper {
 
 func (l *LeaseWrapper) OwnedBy(uid types.UID) *LeaseWrapper {
 	l.OwnerReferences[0].UID = uid
+	return l
+}
+
+func (l *LeaseWrapper) UID(uid types.UID) *LeaseWrapper {
+	l.ObjectMeta.UID = uid
 	return l
 }
 

@@ -162,6 +162,8 @@ const (
 	// At readStage, the controller has read the singleton. At planStage, it has read everything and decided.
 	readStage
 	planStage
+	// At releaseStage, the controller has a plan for the release of the Lease by the holder.
+	releaseStage
 )
 
 // controllerState is the state of a controller between two of its reads and writes.
@@ -239,6 +241,9 @@ type planState struct {
 	several bool
 	// rolls is true if the controller waits for a pod of a newer revision.
 	rolls bool
+	// then is the plan for the time after the holder has released the Lease, whose state is then released. 0 means none.
+	then     uint32
+	released leaseState
 }
 
 // view is the input of a decision.
@@ -326,7 +331,7 @@ func podName(i int) string { return fmt.Sprintf("db-%d", i) }
 // wrote marks the pod as stale for all controllers except the writer. by is the controller that wrote, or -1.
 func (w *world) wrote(pod, by int) {
 	for c := range w.controllers {
-		if s := &w.controllers[c]; c != by && (s.stage == planStage || s.cached > 0) {
+		if s := &w.controllers[c]; c != by && (s.stage >= planStage || s.cached > 0) {
 			s.stalePods |= 1 << pod
 		}
 	}
@@ -484,6 +489,13 @@ func (w *world) collect(pod int) {
 // advance executes the next read, decision or write of a controller.
 func (m *model) advance(w *world, c int) {
 	s := &w.controllers[c]
+	if s.stage == releaseStage {
+		if s.staleLease = false; w.lease == m.plans[s.plan].released || m.mutation.expectRelease {
+			s.stage, s.plan, s.sawLease, s.silent = planStage, m.plans[s.plan].then, true, false
+			return
+		}
+		s.rest()
+	}
 	switch s.stage {
 	case idleStage:
 		s.stage, s.read, s.staleLease = readStage, w.singleton, false
@@ -506,6 +518,9 @@ func (m *model) advance(w *world, c int) {
 	}
 }
 
+// busy returns true if the controller is between two of its reads and writes.
+func (s *controllerState) busy() bool { return s.stage == readStage || s.stage == planStage }
+
 // rest resets a controller, which still knows how long the Lease has been silent.
 func (s *controllerState) rest() { *s = controllerState{sawLease: s.sawLease, silent: s.silent} }
 
@@ -515,6 +530,10 @@ func (m *model) finish(w *world, c int) {
 	if int(s.done) == len(m.plans[s.plan].steps) || m.plans[s.plan].steps[s.done].do == noStep {
 		if s.notes > 0 && !s.staleSingleton {
 			w.pods[s.notes-1].noted = true
+		}
+		if m.plans[s.plan].then > 0 {
+			*s = controllerState{stage: releaseStage, plan: s.plan, stalePods: s.stalePods, staleSingleton: s.staleSingleton, sawLease: s.sawLease, silent: s.silent}
+			return
 		}
 		s.rest()
 	}
@@ -642,15 +661,28 @@ func (m *model) write(w *world, c int, s step) bool {
 	return true
 }
 
+// nextPlan returns the plan that the controller executes, or will execute after the holder has released the Lease. Nil:
+// there is none.
+func (m *model) nextPlan(s controllerState) *planState {
+	switch s.stage {
+	case planStage:
+		return &m.plans[s.plan]
+	case releaseStage:
+		return &m.plans[m.plans[s.plan].then]
+	}
+	return nil
+}
+
 // aboutToRecord returns true if another controller may still record the pod that this controller unprotects. If the pod
 // is then removed, nothing proves that the pod was never signalled. A pod that was recorded in the meantime has the
 // same problem.
 func (m *model) aboutToRecord(w *world, c int, pod uint8) bool {
 	for i, s := range w.controllers {
-		if i == c || s.stage != planStage || m.plans[s.plan].status.holder != pod+1 {
+		plan := m.nextPlan(s)
+		if i == c || plan == nil || plan.status.holder != pod+1 {
 			continue
 		}
-		for _, next := range m.plans[s.plan].steps[s.done:] {
+		for _, next := range plan.steps[s.done:] {
 			if next.do == recordStep {
 				return true
 			}
@@ -717,7 +749,11 @@ func (m *model) decide(v view) uint32 {
 		steps, _ := handoff.Finalize(m.snapshot(v), now)
 		plan = m.translateSteps(v, steps)
 	default:
-		plan = m.translate(v, handoff.Decide(m.snapshot(v), now))
+		decided := handoff.Decide(m.snapshot(v), now)
+		plan = m.translate(v, decided)
+		if decided.Outcome == handoff.HolderStopping {
+			plan.then, plan.released = m.afterRelease(v)
+		}
 	}
 	if m.mutation.plan != nil {
 		m.mutation.plan(&plan)

@@ -140,6 +140,9 @@ var fencedMutations = map[string]struct {
 	},
 
 	// Facts that prove nothing.
+	"a controller decides as if the holder had released the Lease": {
+		mutation: mutation{fencingMutation: fencingMutation{expectRelease: true}},
+	},
 	"a Lease has expired without a duration of silence": {
 		mutation: mutation{see: func(v *view) { v.silent = true }},
 	},

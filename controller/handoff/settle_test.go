@@ -18,7 +18,7 @@ func (s *settler) check(w world) (wrong string) {
 		w.nodes[i] = nodeState{}
 	}
 	for c := range s.controllers {
-		for w.controllers[c].stage != idleStage {
+		for w.controllers[c].busy() {
 			s.advance(&w, c)
 		}
 	}
@@ -104,7 +104,7 @@ func (s *settler) kubelet(w *world, i int) {
 func (s *settler) reconcile(w *world) (several bool) {
 	s.advance(w, 0)
 	several = s.plans[s.decide(s.look(w, &w.controllers[0]))].several
-	for w.controllers[0].stage != idleStage {
+	for w.controllers[0].busy() {
 		s.advance(w, 0)
 	}
 	return several

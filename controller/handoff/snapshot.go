@@ -50,7 +50,7 @@ type Snapshot struct {
 
 // Lease is the Lease of a singleton, as an observer knows it.
 type Lease struct {
-	// Object is a live read. Nil: the Lease does not exist.
+	// Object is a live read, or from the cache after AfterRelease. Nil: the Lease does not exist.
 	Object *coordinationv1.Lease
 	// Silent is how long this process has not seen a renewal or another change of the holder, by its own monotonic clock.
 	Silent time.Duration

@@ -61,6 +61,7 @@ type Reconciler struct {
 
 	podNodes  podNodes
 	silence   silence
+	releases  releases
 	conflicts conflicts
 }
 
@@ -111,6 +112,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
+	if snapshot, released := r.afterRelease(ctx, key); released {
+		return r.decide(ctx, snapshot)
+	}
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Live.Get(ctx, key, singleton); apierrors.IsNotFound(err) {
 		r.podNodes.forget(key)
@@ -132,6 +136,12 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		return ctrl.Result{}, err
 	}
 	r.podNodes.note(key, snapshot)
+	return r.decide(ctx, snapshot)
+}
+
+// decide decides from the Snapshot, executes the plan and writes the status.
+func (r *Reconciler) decide(ctx context.Context, snapshot handoff.Snapshot) (ctrl.Result, error) {
+	singleton := snapshot.Singleton
 	plan := handoff.Decide(snapshot, r.Clock.Now())
 	if err := r.execute(ctx, snapshot, plan); err != nil {
 		return ctrl.Result{}, errors.Join(err, r.reportFailedPlan(ctx, singleton, plan, err))
@@ -151,6 +161,9 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	}
 	if err := errors.Join(budgetErr, r.deleteBudget(ctx, singleton, snapshot.Budget(), plan.Budget)); err != nil {
 		return ctrl.Result{}, err
+	}
+	if plan.Outcome == handoff.HolderStopping {
+		r.releases.await(snapshot)
 	}
 	result := ctrl.Result{RequeueAfter: plan.Requeue, Priority: new(0)}
 	if plan.Outcome.Settled() && installed.Status == metav1.ConditionTrue {

@@ -1,0 +1,101 @@
+package singleton_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+)
+
+// fencedPod creates a warm pod that runs its main process only while it holds the Lease.
+func (w *world) fencedPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	w.t.Helper()
+	pod := inject(w.bare(name, append(changes, fencedAs("default"))...), w.key(singletonName))
+	main, sidecar := &pod.Spec.Containers[0], &pod.Spec.InitContainers[0]
+	main.Env = append(main.Env, corev1.EnvVar{Name: fencing.ContainerEnv, Value: main.Name})
+	sidecar.Env = []corev1.EnvVar{
+		{Name: fencing.LeaseEnv, Value: w.namespace + "/" + leaseName},
+		{Name: fencing.DurationEnv, Value: "15"},
+		{Name: fencing.HeldEnv, Value: main.Name},
+		{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+	}
+	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true})
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: handoff.CredentialsSources()},
+	}})
+	w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
+	w.report(pod, held)
+	return pod
+}
+
+// A decision after the release of the Lease needs no reads. If another client has written an object in the meantime, the
+// write of that object fails, and the next decision reads everything again.
+func TestDecisionAfterRelease(t *testing.T) {
+	const (
+		byRelease = "without reads"
+		byReads   = "with reads"
+	)
+	tests := map[string]struct {
+		meanwhile func(w *world, r controllers, standby *corev1.Pod)
+		want      string
+	}{
+		"nothing else happens": {func(*world, controllers, *corev1.Pod) {}, byRelease},
+		"the record is written": {func(w *world, _ controllers, _ *corev1.Pod) {
+			s := w.singleton()
+			s.Status.Message = "another controller was here"
+			w.Expect(c.Status().Update(w.t.Context(), s)).To(Succeed())
+		}, byReads},
+		"the standby is written": {func(w *world, _ controllers, standby *corev1.Pod) {
+			w.report(standby, func(pod *corev1.Pod) { pod.Status.Message = "still warm" })
+		}, byReads},
+		"a reconcile comes before the release": {func(w *world, r controllers, _ *corev1.Pod) {
+			w.reconcileHandoff(r)
+		}, byRelease},
+		"the Lease is written by somebody": {func(w *world, _ controllers, _ *corev1.Pod) {
+			w.patchLease(`{"metadata":{"annotations":{"` + fencing.ExpiredAnnotation + `":"somebody"}}}`)
+		}, byReads},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.createSingleton(withLease)
+			live := &counting{Reader: controllerClient}
+			r := newReconciler(controllerClient, live, w.clock)
+			d := w.deployment()
+			old := w.fencedPod("db-1", ownedBy(w.replicaSet(d, 1)))
+			w.reconcileHandoff(r) // creates the Lease
+			w.reconcileHandoff(r)
+			w.Expect(w.lease().Spec.HolderIdentity).To(HaveValue(Equal(fencing.HolderIdentity(old.Name, string(old.UID)))))
+			w.report(old, ready)
+			standby := w.fencedPod("db-2", ownedBy(w.replicaSet(d, 2)))
+			w.reconcileHandoff(r)
+			w.ask(old)
+			w.reconcileHandoff(r)
+			w.Expect(w.lease().Annotations).To(HaveKeyWithValue(fencing.RetireAnnotation, string(old.UID)))
+
+			tt.meanwhile(w, r, standby)
+			live.taken()
+			w.patchLease(`{"spec":{"holderIdentity":""}}`)
+			_, err := r.Reconciler.Reconcile(t.Context(), w.request())
+			w.Expect(err).NotTo(HaveOccurred())
+			got := byReads
+			if len(live.taken()) == 0 && signalled(w.pod("db-2")) {
+				got = byRelease
+			}
+			w.Expect(got).To(Equal(tt.want))
+			if name == "the Lease is written by somebody" {
+				w.Expect(w.holder()).To(Equal("db-1"), "a Lease that was taken from another pod proves nothing")
+				return
+			}
+			w.reconcileHandoff(r)
+			w.Expect(signalled(w.pod("db-2"))).To(BeTrue())
+			w.Expect(w.lease().Spec.HolderIdentity).To(HaveValue(Equal(fencing.HolderIdentity(standby.Name, string(standby.UID)))))
+			last := w.singleton().Status.LastTransition
+			w.Expect([]string{last.From, last.To, string(last.Proof)}).To(Equal([]string{"db-1", "db-2", string(v1.ProofLeaseReleased)}))
+		})
+	}
+}
