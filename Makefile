@@ -78,7 +78,7 @@ own-cluster:
 	@[ "$$CLUSTER" != current ] || { echo "this breaks the cluster that it runs on: unset CLUSTER, and it runs on the local one" >&2; exit 1; }
 
 .PHONY: faults
-faults: own-cluster install ## Test failures of nodes, kubelets, API server, Kyverno and controller on the local cluster
+faults: own-cluster install example-images ## Test failures of nodes, kubelets, API server, Kyverno and controller on the local cluster
 	$(in_cluster) go -C chainsaw-tests test -count=1 -timeout 45m -tags cluster ./faults
 
 .PHONY: gitops-fixtures

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -94,29 +94,37 @@ func TestCrashLoop(t *testing.T) {
 	podGone(t, old)
 }
 
-// The kernel kills the application because of its memory limit. The pod starts the application again and stays the
-// holder. A deletion in the meantime causes a handoff.
+// The kernel kills the application because of its memory limit, which also counts the gate of a fenced pod. The pod starts
+// the application again and stays the holder. A rollout in the meantime hands over.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
-	s := singleton(t, world.Options{Memory: "64Mi", Env: map[string]string{"MEMORY_SECONDS": "2"}})
-	old := holder(t, s)
-	must(t, world.Await(t.Context(), "an out-of-memory kill", func(ctx context.Context) error {
-		pod := &corev1.Pod{}
-		if err := w.Get(ctx, types.NamespacedName{Namespace: old.Namespace, Name: old.Name}, pod); err != nil {
-			return err
-		}
-		status := pod.Status.ContainerStatuses[0]
-		if last := status.LastTerminationState.Terminated; status.RestartCount == 0 || last == nil || last.Reason != "OOMKilled" {
-			return fmt.Errorf("restarted %d times, ended %+v", status.RestartCount, last)
-		}
-		return nil
-	}))
-	if got := holder(t, s); got.UID != old.UID {
-		t.Errorf("pod %s holds, want %s still", got.Name, old.Name)
+	for name, o := range map[string]world.Options{"Kubelet": {Env: map[string]string{}}, "Lease": fenced()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.Memory, o.Env["MEMORY_SECONDS"] = "64Mi", "2"
+			s := singleton(t, o)
+			old := holder(t, s)
+			must(t, world.Await(t.Context(), "an out-of-memory kill", func(ctx context.Context) error {
+				pod := &corev1.Pod{}
+				if err := w.Get(ctx, client.ObjectKeyFromObject(old), pod); err != nil {
+					return err
+				}
+				status := pod.Status.ContainerStatuses[0]
+				if last := status.LastTerminationState.Terminated; status.RestartCount == 0 || last == nil || last.Reason != "OOMKilled" {
+					return fmt.Errorf("restarted %d times, ended %+v", status.RestartCount, last)
+				}
+				return nil
+			}))
+			if got := holder(t, s); got.UID != old.UID {
+				t.Errorf("pod %s holds, want %s still", got.Name, old.Name)
+			}
+			must(t, s.SetEnv(t.Context(), "MEMORY_SECONDS", "0"))
+			must(t, s.AwaitHolder(t.Context(), 2))
+			if o.LeaseDuration == 0 { // otherwise the kubelet's report or the release of the Lease can come first
+				wantProof(t, s, v1.ProofKubeletReported)
+			}
+		})
 	}
-	must(t, s.SetEnv(t.Context(), "MEMORY_SECONDS", "0"))
-	must(t, s.AwaitHolder(t.Context(), 2))
-	wantProof(t, s, v1.ProofKubeletReported)
 }
 
 // The disk of the signal volume is full when the signal comes. The sidecar cannot write the signal file and reports

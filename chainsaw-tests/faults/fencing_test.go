@@ -140,13 +140,7 @@ func TestFencedOutage(t *testing.T) {
 		wantNobodyElse(t, 2*leaseDuration, old, s)
 		wantStarts(t, s, 1)
 		cluster(t, "process", "continue", "kube-apiserver")
-		must(t, world.Await(t.Context(), "the second process", func(context.Context) error {
-			starts, err := s.Starts()
-			if err == nil && len(starts) < 2 {
-				err = errors.New("it has not started")
-			}
-			return err
-		}))
+		awaitStarts(t, s, 2)
 		must(t, s.AwaitHolder(t.Context(), 1))
 		awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
 		_, err := s.Check(t.Context())

@@ -169,6 +169,18 @@ func wantStarts(t *testing.T, s *world.Singleton, want int) {
 	must(t, err)
 }
 
+// awaitStarts waits until so many processes have started.
+func awaitStarts(t *testing.T, s *world.Singleton, want int) {
+	t.Helper()
+	must(t, world.Await(t.Context(), fmt.Sprintf("process %d of the application", want), func(context.Context) error {
+		starts, err := s.Starts()
+		if err == nil && len(starts) < want {
+			err = fmt.Errorf("%d have started", len(starts))
+		}
+		return err
+	}))
+}
+
 // podGone waits until the object of the pod is removed.
 func podGone(t *testing.T, pod *corev1.Pod) {
 	t.Helper()

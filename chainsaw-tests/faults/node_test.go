@@ -50,27 +50,35 @@ func placed(t *testing.T, node string, o world.Options) (*world.Singleton, *core
 	return s, pod
 }
 
-// The kubelet is suspended, and the pod continues to run. Neither a deletion nor a force deletion is a proof. Meanwhile
-// the singleton has phase Failed, and afterwards it continues by itself.
+// The kubelet is suspended, and the pod continues to run, also with fencing by a Lease. Neither a deletion nor a force
+// deletion is a proof. Meanwhile the singleton has phase Failed, and afterwards it continues by itself.
 func TestKubeletStandsStill(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
 	deleted, a := on(t, node, world.Options{MaxTransitionTime: 5})
 	forced, b := on(t, node, world.Options{MaxTransitionTime: 5})
+	o := fenced()
+	o.MaxTransitionTime = 5
+	renews, c := on(t, node, o)
+	all := []*world.Singleton{deleted, forced, renews}
 	cordon()
 	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kubelet", "--on", node) })
 	cluster(t, "process", "stop", "kubelet", "--on", node)
 	deletePod(t, a, nil)
 	deletePod(t, b, force)
-	standby(t, deleted)
-	standby(t, forced)
-	wantNobodyElse(t, nobodyElse, nil, deleted, forced)
-	for _, s := range []*world.Singleton{deleted, forced} {
+	deletePod(t, c, nil)
+	for _, s := range all {
+		standby(t, s)
+	}
+	wantNobodyElse(t, max(nobodyElse, 3*leaseDuration), nil, all...)
+	for _, s := range all {
 		must(t, s.Await(t.Context(), "phase Failed", func(got *v1.StatefulSingleton) bool { return got.Status.Phase == v1.PhaseFailed }))
 	}
 	cluster(t, "process", "continue", "kubelet", "--on", node)
 	wantHandedOver(t, deleted, 2, v1.CauseDeletion, v1.ProofKubeletReported)
 	wantHandedOver(t, forced, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+	must(t, renews.AwaitHolder(t.Context(), 2)) // the kubelet's report or the release of the Lease can come first
+	wantStarts(t, renews, 2)
 }
 
 // The kubelet is killed and returns, without a handoff. If the holder was deleted just before, one handoff follows.
@@ -180,13 +188,7 @@ func TestNodeKilled(t *testing.T) {
 	cluster(t, "node", "kill", node)
 	cluster(t, "node", "heal", node)
 	for i, pod := range []*corev1.Pod{a, b} {
-		must(t, world.Await(t.Context(), "the holder's second process", func(context.Context) error {
-			starts, err := both[i].Starts()
-			if err == nil && len(starts) != 2 {
-				err = fmt.Errorf("%d started", len(starts))
-			}
-			return err
-		}))
+		awaitStarts(t, both[i], 2)
 		must(t, both[i].AwaitHolder(t.Context(), 1))
 		if got := holder(t, both[i]); got.UID != pod.UID {
 			t.Errorf("pod %s holds, want %s still: its node is back", got.Name, pod.Name)

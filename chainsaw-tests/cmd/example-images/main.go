@@ -1,4 +1,4 @@
-// Command example-images builds the public images that the examples name, from Debian packages, without Docker and
+// Command example-images builds the public images that examples and tests name, from Debian packages, without Docker and
 // without a registry. It prints the paths of the archives. The examples also run with the public images.
 package main
 
@@ -26,7 +26,7 @@ var sources embed.FS
 
 func main() {
 	flag.Usage = func() {
-		fmt.Fprint(os.Stderr, `example-images builds the public images that the examples name from packages of Debian `+release+`, and prints the paths of
+		fmt.Fprint(os.Stderr, `example-images builds the public images that examples and tests name from packages of Debian `+release+`, and prints the paths of
 the archives. It uses the mirror of this machine's apt, and stores the archives in the cache directory
 (XDG_CACHE_HOME, in statefulsingleton/example-images). To build the images again from newer packages, remove it.
 

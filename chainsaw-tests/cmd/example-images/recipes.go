@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
 )
@@ -80,6 +81,35 @@ var recipes = []recipe{
 			Ref:  "docker.io/library/python:3.13-slim",
 			Dirs: map[string]fs.FileMode{"/tmp": 0o777 | fs.ModeSticky},
 			Cmd:  []string{"python3"},
+			Env:  []string{"PATH=" + systemPath},
+		},
+	},
+	{
+		name:     "nginx",
+		packages: []string{"nginx-light"},
+		texts: map[string]string{
+			"etc/nginx/nginx.conf": "user root;\nevents {}\nhttp {\n  server {\n    listen 80;\n  }\n}\n",
+			"etc/passwd":           "root:x:0:0:root:/root:/bin/sh\n",
+			"etc/group":            "root:x:0:\n",
+		},
+		links: map[string]string{"var/run": "../run"},
+		image: image.Spec{
+			Ref:  "docker.io/library/nginx:1.26",
+			Dirs: map[string]fs.FileMode{"/run": 0o755, "/var/lib/nginx": 0o755, "/var/log/nginx": 0o755},
+			Cmd:  []string{"nginx", "-g", "daemon off;"},
+			Env:  []string{"PATH=" + systemPath},
+			// The graceful shutdown.
+			StopSignal: "SIGQUIT",
+		},
+	},
+	{
+		name:     "java",
+		packages: []string{"openjdk-21-jre-headless"},
+		without:  []string{"ca-certificates", "ca-certificates-java", "java-common", "openssl", "openssl-provider-legacy"},
+		links:    map[string]string{"usr/bin/java": "../lib/jvm/java-21-openjdk-" + runtime.GOARCH + "/bin/java"},
+		image: image.Spec{
+			Ref:  "docker.io/library/eclipse-temurin:21-jre",
+			Dirs: map[string]fs.FileMode{"/tmp": 0o777 | fs.ModeSticky},
 			Env:  []string{"PATH=" + systemPath},
 		},
 	},

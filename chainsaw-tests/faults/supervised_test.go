@@ -1,0 +1,169 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/procfs"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// The containers of the holder are killed one after the other. The application runs on without the sidecar. It ends with
+// the gate, and starts again in the same pod.
+func TestFencedContainersKilled(t *testing.T) {
+	t.Parallel()
+	const duration = 15 * time.Second // the kubelet may start the sidecar again only after some seconds
+	o := fenced()
+	o.LeaseDuration, o.Replicas = int32(duration.Seconds()), 2
+	s := singleton(t, o)
+	old := holder(t, s)
+	standby(t, s)
+	kill := func(command ...string) {
+		t.Helper()
+		pid, err := world.Process(old, command...)
+		must(t, err)
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	kill("/ko-app/gate", "sidecar")
+	wantNobodyElse(t, duration, old, s)
+	wantStarts(t, s, 1)
+	kill(append([]string{signal.GatePath}, old.Spec.Containers[0].Command[1:]...)...)
+	awaitStarts(t, s, 2)
+	must(t, s.AwaitHolder(t.Context(), 1))
+	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
+	if got := holder(t, s); got.UID != old.UID {
+		t.Errorf("pod %s holds, want %s still", got.Name, old.Name)
+	}
+	wantStarts(t, s, 2)
+}
+
+// The cgroup freezer stops the gate and its application. The sidecar runs on and renews the Lease, so no other pod starts.
+func TestFencedContainerFrozen(t *testing.T) {
+	t.Parallel()
+	o := fenced()
+	o.Replicas = 2
+	s := singleton(t, o)
+	old := holder(t, s)
+	standby(t, s)
+	thaw := freezerOf(t, old).freeze(t)
+	wantNobodyElse(t, 3*leaseDuration, old, s)
+	wantStarts(t, s, 1)
+	thaw()
+	must(t, s.AwaitHolder(t.Context(), 1))
+	wantNobodyElse(t, 2*leaseDuration, old, s)
+}
+
+// freezer is the file that freezes the processes of a cgroup.
+type freezer struct{ file, frozen, thawed string }
+
+// freezerOf returns the freezer of the application's container.
+func freezerOf(t *testing.T, pod *corev1.Pod) freezer {
+	t.Helper()
+	pid, err := world.Process(pod, "/app")
+	must(t, err)
+	p, err := procfs.NewProc(pid)
+	must(t, err)
+	cgroups, err := p.Cgroups()
+	must(t, err)
+	for _, c := range cgroups {
+		switch root := "/sys/fs/cgroup"; {
+		case slices.Contains(c.Controllers, "freezer"): // version 1
+			return freezer{filepath.Join(root, "freezer", c.Path, "freezer.state"), "FROZEN", "THAWED"}
+		case len(cgroups) == 1: // version 2
+			return freezer{filepath.Join(root, c.Path, "cgroup.freeze"), "1", "0"}
+		}
+	}
+	t.Fatalf("process %d is in no cgroup with a freezer: %+v", pid, cgroups)
+	return freezer{}
+}
+
+// freeze freezes the processes until thaw is called.
+func (f freezer) freeze(t *testing.T) (thaw func()) {
+	t.Helper()
+	set := func(state string) error { return os.WriteFile(f.file, []byte(state), 0) }
+	t.Cleanup(func() { _ = set(f.thawed) }) // the cgroup may be gone
+	must(t, set(f.frozen))
+	return func() { must(t, set(f.thawed)) }
+}
+
+// Programs stop under the gate as they stop without the gate.
+func TestFencedPrograms(t *testing.T) {
+	t.Parallel()
+	listens := func(port int32) *corev1.Probe {
+		return &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port)}}}
+	}
+	for name, tt := range map[string]struct {
+		program corev1.Container
+		want    int32
+	}{
+		"PostgreSQL": {corev1.Container{
+			Image: "postgres:17", Command: []string{"docker-entrypoint.sh", "postgres"}, ReadinessProbe: listens(5432),
+			Env: []corev1.EnvVar{{Name: "POSTGRES_PASSWORD", Value: "secret"}},
+		}, 0},
+		"nginx": {corev1.Container{
+			Image: "nginx:1.26", Command: []string{"nginx", "-g", "daemon off;"}, ReadinessProbe: listens(80),
+		}, 0},
+		"a JVM": {corev1.Container{
+			Image: "eclipse-temurin:21-jre", Command: []string{"java", "-m", "jdk.httpserver", "-b", "0.0.0.0", "-p", "8080"}, ReadinessProbe: listens(8080),
+		}, 143},
+		"a shell that forks": {corev1.Container{ // the image's stop signal is SIGINT
+			Image:   "postgres:17",
+			Command: []string{"sh", "-c", `trap 'kill $child; wait $child; exit 3' INT; sleep 1000 & child=$!; sh -c 'sleep 1000 & wait' & wait`},
+		}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := func(o world.Options) int32 {
+				t.Helper()
+				o.Pod = func(spec *corev1.PodSpec) {
+					tt.program.Name = "app"
+					spec.Containers, spec.Volumes = []corev1.Container{tt.program}, nil
+				}
+				s, err := w.NewSingleton(t.Context(), "faults", o)
+				must(t, err)
+				t.Cleanup(func() { must(t, s.Remove(context.Background())) })
+				return exitCode(t, s)
+			}
+			without, with := run(world.Options{Plain: true}), run(world.Options{LeaseDuration: 15})
+			if without != tt.want || with != tt.want {
+				t.Errorf("exit code %d without the gate, %d with it, want %d", without, with, tt.want)
+			}
+		})
+	}
+}
+
+// exitCode deletes the only pod after it is Ready, and returns the exit code that the kubelet reports.
+func exitCode(t *testing.T, s *world.Singleton) int32 {
+	t.Helper()
+	var pod corev1.Pod
+	must(t, world.Await(t.Context(), "a Ready pod", func(ctx context.Context) error {
+		pods, err := s.Pods(ctx)
+		if err == nil && (len(pods) != 1 || !world.IsTrue(&pods[0], corev1.PodReady)) {
+			return fmt.Errorf("there are %d pods", len(pods))
+		}
+		if err == nil {
+			pod = pods[0]
+		}
+		return err
+	}))
+	reports, err := w.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": pod.Name})
+	must(t, err)
+	defer reports.Stop()
+	deletePod(t, &pod, nil)
+	return lastReport(t, reports).State.Terminated.ExitCode
+}
