@@ -2,6 +2,7 @@ package singleton
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -24,12 +25,32 @@ func (r *releases) await(s handoff.Snapshot) {
 }
 
 // afterRelease removes the Snapshot of the last reconcile. It returns the Snapshot with the Lease in the cache if the
-// holder has released the Lease since.
+// holder has released the Lease since, and the standbys have not changed.
 func (r *Reconciler) afterRelease(ctx context.Context, key types.NamespacedName) (handoff.Snapshot, bool) {
-	snapshot, awaited := r.releases.snapshots.LoadAndDelete(key)
+	kept, awaited := r.releases.snapshots.LoadAndDelete(key)
 	lease := &coordinationv1.Lease{}
 	if !awaited || r.Client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: fencing.LeaseName(key.Name)}, lease) != nil {
 		return handoff.Snapshot{}, false
 	}
-	return snapshot.(handoff.Snapshot).AfterRelease(lease)
+	snapshot, released := kept.(handoff.Snapshot).AfterRelease(lease)
+	return snapshot, released && r.sameStandbys(ctx, snapshot)
+}
+
+// sameStandbys returns true if the pods in the cache, apart from the holder, have the versions of the Snapshot. A standby
+// that was deleted since, or is not warm any more, would be a slow next holder.
+func (r *Reconciler) sameStandbys(ctx context.Context, s handoff.Snapshot) bool {
+	cached, err := r.observer().Labelled(ctx, s.Singleton)
+	if err != nil {
+		return false
+	}
+	is, was := map[types.UID]string{}, map[types.UID]string{}
+	for i := range cached {
+		is[cached[i].UID] = cached[i].ResourceVersion
+	}
+	for i := range s.Pods {
+		was[s.Pods[i].UID] = s.Pods[i].ResourceVersion
+	}
+	delete(is, s.Singleton.Status.ActivePodUID)
+	delete(was, s.Singleton.Status.ActivePodUID)
+	return maps.Equal(is, was)
 }

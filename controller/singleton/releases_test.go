@@ -52,6 +52,9 @@ func TestDecisionAfterRelease(t *testing.T) {
 		"the standby is written": {func(w *world, _ controllers, standby *corev1.Pod) {
 			w.report(standby, func(pod *corev1.Pod) { pod.Status.Message = "still warm" })
 		}, byReads},
+		"another standby is created": {func(w *world, _ controllers, _ *corev1.Pod) {
+			w.fencedPod("db-3")
+		}, byReads},
 		"a reconcile comes before the release": {func(w *world, r controllers, _ *corev1.Pod) {
 			w.reconcileHandoff(r)
 		}, byRelease},
