@@ -32,6 +32,15 @@ func fenced() world.Options {
 	return world.Options{LeaseDuration: fencing.MinSeconds, Env: map[string]string{"STOP_SECONDS": "0.1"}}
 }
 
+// withSpare creates a singleton with two pods, and waits until the spare is warm.
+func withSpare(t *testing.T, o world.Options) (s *world.Singleton, old *corev1.Pod) {
+	t.Helper()
+	o.Replicas = 2
+	s = singleton(t, o)
+	standby(t, s)
+	return s, holder(t, s)
+}
+
 // A rollout hands over as soon as the old pod has released the Lease. On a busy machine, the kubelet's report may come first.
 func TestFencedRollout(t *testing.T) {
 	alone(t)
@@ -95,11 +104,7 @@ func wantGap(t *testing.T, s *world.Singleton, duration time.Duration) time.Dura
 // starts. The sidecar then continues with its old view.
 func TestFencedSidecarStandsStill(t *testing.T) {
 	t.Parallel()
-	o := fenced()
-	o.Replicas = 2
-	s := singleton(t, o)
-	old := holder(t, s)
-	standby(t, s)
+	s, old := withSpare(t, fenced())
 	sidecar, err := world.Process(old, "/ko-app/gate", "sidecar")
 	must(t, err)
 	goOn := func() error { return syscall.Kill(sidecar, syscall.SIGCONT) }

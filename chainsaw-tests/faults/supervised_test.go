@@ -29,10 +29,8 @@ func TestFencedContainersKilled(t *testing.T) {
 	t.Parallel()
 	const duration = 15 * time.Second // the kubelet may start the sidecar again only after some seconds
 	o := fenced()
-	o.LeaseDuration, o.Replicas = int32(duration.Seconds()), 2
-	s := singleton(t, o)
-	old := holder(t, s)
-	standby(t, s)
+	o.LeaseDuration = int32(duration.Seconds())
+	s, old := withSpare(t, o)
 	kill := func(command ...string) {
 		t.Helper()
 		pid, err := world.Process(old, command...)
@@ -55,11 +53,7 @@ func TestFencedContainersKilled(t *testing.T) {
 // The cgroup freezer stops the gate and its application. The sidecar runs on and renews the Lease, so no other pod starts.
 func TestFencedContainerFrozen(t *testing.T) {
 	t.Parallel()
-	o := fenced()
-	o.Replicas = 2
-	s := singleton(t, o)
-	old := holder(t, s)
-	standby(t, s)
+	s, old := withSpare(t, fenced())
 	thaw := freezerOf(t, old).freeze(t)
 	wantNobodyElse(t, 3*leaseDuration, old, s)
 	wantStarts(t, s, 1)
