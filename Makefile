@@ -95,7 +95,7 @@ soak: own-cluster install bin/soak ## Run HANDOFFS (200) handoffs under random f
 # Flags of chainsaw-tests/cmd/bench, for example BENCH="-n 5 -systems wrapper,recreate".
 BENCH ?=
 .PHONY: bench
-bench: own-cluster install bin/bench ## Measure the downtime of handoffs beside that of Kubernetes' own strategies; about two hours
+bench: own-cluster install bin/bench ## Measure the downtime of handoffs beside that of Kubernetes' own strategies; takes hours
 	$(in_cluster) bin/bench -summary docs/benchmarks/gap.json $(BENCH)
 	$(MAKE) bench-report
 
