@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os/exec"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -95,6 +97,34 @@ func TestKubeletKilled(t *testing.T) {
 		t.Errorf("pod %s holds, want %s still", pod.Name, a.Name)
 	}
 	wantStarts(t, kept, 1)
+}
+
+// The kubelet of a spare is killed and returns. The spare waits on, and starts after the holder has terminated.
+func TestKubeletOfSpareKilled(t *testing.T) {
+	alone(t)
+	s, old := withSpare(t, world.Options{})
+	spare := standby(t, s)
+	cluster(t, "process", "kill", "kubelet", "--on", spare.Spec.NodeName)
+	killed := time.Now()
+	must(t, world.Await(t.Context(), "the kubelet returns", func(ctx context.Context) error {
+		lease := &coordinationv1.Lease{}
+		err := w.Get(ctx, types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: spare.Spec.NodeName}, lease)
+		if err == nil && !lease.Spec.RenewTime.After(killed) {
+			err = fmt.Errorf("node Lease %s was renewed at %s", lease.Name, lease.Spec.RenewTime)
+		}
+		return err
+	}))
+	wantNobodyElse(t, nobodyElse, old, s)
+	wantStarts(t, s, 1)
+	if got := standby(t, s); got.UID != spare.UID {
+		t.Errorf("pod %s is the spare, want %s still", got.Name, spare.Name)
+	}
+	deletePod(t, old, nil)
+	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+	if got := holder(t, s); got.UID != spare.UID {
+		t.Errorf("pod %s holds, want the spare %s", got.Name, spare.Name)
+	}
+	wantStarts(t, s, 2)
 }
 
 // A node is cut off, and its pods continue to run. Neither a deletion, a force deletion nor an eviction by a taint is a
