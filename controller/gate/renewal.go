@@ -155,7 +155,8 @@ func (f *fencer) replace(l *lease) {
 		f.fence.lose()
 		f.tell()
 	}
-	if f.retire() || news {
+	// No renewal while main processes of a retired pod run: a renewal in progress would delay the release.
+	if f.retire() && f.fence.mayRelease() || news {
 		f.wake()
 	}
 }
