@@ -25,6 +25,10 @@ const (
 	// terminationDelay is the delay after the deletion of a pod, and while the singleton only waits for the holder to
 	// terminate: the typical duration.
 	terminationDelay = 4 * time.Second
+	// releaseDelay is the delay after other updates of a terminating pod with fencing: longer than from the first such
+	// update to the release of the Lease, if the application stops at once. A reconcile that reads the pods then would
+	// delay the reconcile of the release.
+	releaseDelay = 300 * time.Millisecond
 	// urgent is the priority of a singleton whose holder may have terminated.
 	urgent = 1
 )
@@ -103,6 +107,8 @@ func delayFor(e event.UpdateEvent) time.Duration {
 		return coalesceDelay // the controller removed the finalizer
 	case after.GetDeletionTimestamp() != nil && before.GetDeletionTimestamp() == nil && !hasFencing(after):
 		return terminationDelay // the Lease must at once say that a pod with fencing is terminating
+	case before.GetDeletionTimestamp() != nil && hasFencing(after):
+		return releaseDelay
 	case after.GetDeletionTimestamp() == nil && given != "" && given != before.GetAnnotations()[signal.Annotation]:
 		return coalesceDelay // released
 	}

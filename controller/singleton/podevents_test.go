@@ -28,6 +28,7 @@ type urgency string
 const (
 	first urgency = "first"
 	now   urgency = "now"
+	soon  urgency = "soon"
 	later urgency = "later"
 	never urgency = "too late"
 )
@@ -43,6 +44,8 @@ func (o order) AddWithOpts(options priorityqueue.AddOpts, requests ...reconcile.
 		switch {
 		case options.After > 5*time.Second:
 			o.of[request.Name] = never
+		case options.After > 0 && options.After < time.Second:
+			o.of[request.Name] = soon
 		case options.After > 0:
 			o.of[request.Name] = later
 		case ptr.Deref(options.Priority, 0) > 0:
@@ -108,6 +111,8 @@ func TestPodEvents(t *testing.T) {
 		"the holder changes after its release":                  {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released)), want: now},
 		"the deletion of the holder was just requested":         {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), want: later},
 		"the deletion of a fenced holder was just requested":    {holder: pod("db-1", going), event: updated(pod("db-1", fenced), pod("db-1", fenced, going)), want: first},
+		"a fenced holder is terminating":                        {holder: pod("db-1", going), protected: "db-3", event: updated(pod("db-1", fenced, going), pod("db-1", fenced, going)), want: soon},
+		"the finalizer of a fenced holder is removed":           {holder: pod("db-1", going), event: updated(pod("db-1", fenced, going), pod("db-1", fenced, free)), want: later},
 		"the holder is terminating":                             {holder: pod("db-1", going), protected: "db-3", event: updated(pod("db-1", going), pod("db-1", going)), want: first},
 		"the holder is removed":                                 {protected: "db-3", event: deleted(pod("db-1", going)), want: first},
 		"the finalizer of the holder is removed":                {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},
