@@ -99,7 +99,7 @@ func TestKubeletKilled(t *testing.T) {
 	wantStarts(t, kept, 1)
 }
 
-// The kubelet of a spare is killed and returns. The spare waits on, and starts after the holder has terminated.
+// The kubelet of a spare is killed and returns. The spare keeps waiting, and starts after the holder has terminated.
 func TestKubeletOfSpareKilled(t *testing.T) {
 	alone(t)
 	s, old := withSpare(t, world.Options{})

@@ -23,8 +23,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// The containers of the holder are killed one after the other. The application runs on until the kubelet has started the
-// sidecar again. It ends with the gate, and starts again in the same pod.
+// The containers of the holder are killed one after the other. The application keeps running until the kubelet has started
+// the sidecar again. The application ends with the gate, and starts again in the same pod.
 func TestFencedContainersKilled(t *testing.T) {
 	t.Parallel()
 	const duration = 45 * time.Second // the kubelet waits up to 10 s before it starts the sidecar again
