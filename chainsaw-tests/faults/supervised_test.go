@@ -130,7 +130,11 @@ func TestFencedPrograms(t *testing.T) {
 		}, 143},
 		"a shell that forks": {corev1.Container{ // the image's stop signal is SIGINT
 			Image:   "postgres:17",
-			Command: []string{"sh", "-c", `trap 'kill $child; wait $child; exit 3' INT; sleep 1000 & child=$!; sh -c 'sleep 1000 & wait' & wait`},
+			Command: []string{"sh", "-c", `trap 'kill $child; wait $child; exit 3' INT; sleep 1000 & child=$!; touch /tmp/traps; sh -c 'sleep 1000 & wait' & wait`},
+			// As PID 1, a shell without the trap ignores SIGINT.
+			ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
+				Exec: &corev1.ExecAction{Command: []string{"test", "-e", "/tmp/traps"}},
+			}},
 		}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
