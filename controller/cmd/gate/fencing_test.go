@@ -908,6 +908,13 @@ func TestFencedReleaseAfterTheEnd(t *testing.T) {
 	if code, _, stderr := runToEnd(t, p.fencedContainer(t, "app", "exit 4")); code != 4 {
 		t.Fatalf("exit code %d; stderr:\n%s", code, stderr)
 	}
+	seen, since := 0, time.Now()
+	eventually(t, "the end causes no more renewals", func() bool {
+		if _, renewals := s.counts(); renewals != seen {
+			seen, since = renewals, time.Now()
+		}
+		return time.Since(since) > time.Second
+	})
 	s.retire(podUID)
 	s.awaitReleased(t)
 }
