@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -176,6 +177,19 @@ func awaitStarts(t *testing.T, s *world.Singleton, want int) {
 		starts, err := s.Starts()
 		if err == nil && len(starts) < want {
 			err = fmt.Errorf("%d have started", len(starts))
+		}
+		return err
+	}))
+}
+
+// awaitRenewal waits until the Lease of a pod or a node has been renewed after the time since.
+func awaitRenewal(t *testing.T, key types.NamespacedName, since time.Time) {
+	t.Helper()
+	must(t, world.Await(t.Context(), "a renewal of Lease "+key.String(), func(ctx context.Context) error {
+		lease := &coordinationv1.Lease{}
+		err := w.Get(ctx, key, lease)
+		if err == nil && !lease.Spec.RenewTime.After(since) {
+			err = fmt.Errorf("it was renewed at %s", lease.Spec.RenewTime)
 		}
 		return err
 	}))

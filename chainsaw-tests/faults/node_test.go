@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -105,15 +104,7 @@ func TestKubeletOfSpareKilled(t *testing.T) {
 	s, old := withSpare(t, world.Options{})
 	spare := standby(t, s)
 	cluster(t, "process", "kill", "kubelet", "--on", spare.Spec.NodeName)
-	killed := time.Now()
-	must(t, world.Await(t.Context(), "the kubelet returns", func(ctx context.Context) error {
-		lease := &coordinationv1.Lease{}
-		err := w.Get(ctx, types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: spare.Spec.NodeName}, lease)
-		if err == nil && !lease.Spec.RenewTime.After(killed) {
-			err = fmt.Errorf("node Lease %s was renewed at %s", lease.Name, lease.Spec.RenewTime)
-		}
-		return err
-	}))
+	awaitRenewal(t, types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: spare.Spec.NodeName}, time.Now())
 	wantNobodyElse(t, nobodyElse, old, s)
 	wantStarts(t, s, 1)
 	if got := standby(t, s); got.UID != spare.UID {

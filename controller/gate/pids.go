@@ -12,8 +12,8 @@ const (
 	// A main process that was killed can leave a PID file. If the PID is that of a thread of the next gate, many programs
 	// do not start, because another instance seems to run.
 	firstPID = 100
-	// sparePIDs is the number of PIDs that the gate leaves for threads that it starts while it waits. It usually starts
-	// none. Before the start, the gate forks once for each PID that is left.
+	// sparePIDs is the number of PIDs that the gate leaves for threads that it starts while it waits. The gate usually
+	// starts none. Before the start, the gate forks once for each PID that is left.
 	sparePIDs = 5
 )
 

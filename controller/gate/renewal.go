@@ -155,7 +155,7 @@ func (f *fencer) replace(l *lease) {
 		f.fence.lose()
 		f.tell()
 	}
-	// No renewal while main processes of a retired pod run: a renewal in progress would delay the release.
+	// If main processes of a retired pod run, the Lease is not renewed now: the release would wait for the renewal.
 	if f.retire() && f.fence.mayRelease() || news {
 		f.wake()
 	}

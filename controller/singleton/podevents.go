@@ -25,8 +25,8 @@ const (
 	// terminationDelay is the delay after the deletion of a pod, and while the singleton only waits for the holder to
 	// terminate: the typical duration.
 	terminationDelay = 4 * time.Second
-	// releaseDelay is the delay after other updates of a terminating pod with fencing. An application that stops at once
-	// releases the Lease within this time. A reconcile that reads the pods would delay the reconcile of the release.
+	// releaseDelay is the delay after other updates of a terminating pod with fencing. If the application stops at
+	// once, the pod releases the Lease within this time. An earlier reconcile would delay the reconcile of the release.
 	releaseDelay = 300 * time.Millisecond
 	// urgent is the priority of a singleton whose holder may have terminated.
 	urgent = 1
