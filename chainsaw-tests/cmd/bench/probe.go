@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -29,7 +30,9 @@ type prober struct {
 
 // probe sends a request every 10 ms, each with a new connection, until the context ends.
 func probe(ctx context.Context, url func() string) *prober {
-	p := &prober{url: url, client: &http.Client{Timeout: probeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}}
+	// The timeout of a request does not end its dial. To a lost node, a dial takes minutes and uses a file.
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: probeTimeout}).DialContext}
+	p := &prober{url: url, client: &http.Client{Timeout: probeTimeout, Transport: transport}}
 	go func() {
 		tick := time.NewTicker(probeEvery)
 		defer tick.Stop()

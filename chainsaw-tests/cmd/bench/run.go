@@ -48,6 +48,10 @@ func measure(ctx context.Context, o options) error {
 	if r.nodes, err = findNodes(ctx, w); err != nil {
 		return err
 	}
+	// New pods need Kyverno, also while the second node is lost.
+	if err := w.KyvernoElsewhere(ctx, r.nodes.names[1]); err != nil {
+		return err
+	}
 	described, err := machine.Describe(ctx, w, o.summary)
 	if err != nil {
 		return err
