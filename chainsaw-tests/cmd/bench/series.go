@@ -239,11 +239,24 @@ func (t *series) drain(h *handoff) error {
 	}
 }
 
-// prepareLoss makes the holder run on the node, and the leader of the controller elsewhere.
+// prepareLoss makes the holder run on the node, and the leader of the controller and the spare elsewhere.
 func (t *series) prepareLoss(node string) error {
-	if err := t.run.LeadElsewhere(t.ctx, node); err != nil || t.holder.Spec.NodeName == node {
+	if err := t.run.LeadElsewhere(t.ctx, node); err != nil {
 		return err
 	}
+	if t.holder.Spec.NodeName != node {
+		if err := t.placeSpare(node); err != nil { // the spare takes over
+			return err
+		}
+		if err := t.replaceHolder(node); err != nil {
+			return err
+		}
+	}
+	return t.placeSpare(t.run.nodes.other(node))
+}
+
+// replaceHolder deletes the holder. The next holder must run on the node.
+func (t *series) replaceHolder(node string) error {
 	if err := t.run.nodes.steer(t.ctx, node); err != nil {
 		return err
 	}
@@ -256,6 +269,31 @@ func (t *series) prepareLoss(node string) error {
 		err = fmt.Errorf("pod %s is on %s, want %s", t.holder.Name, t.holder.Spec.NodeName, node)
 	}
 	return err
+}
+
+// placeSpare makes the spare run on the node, if the application has a spare.
+func (t *series) placeSpare(node string) error {
+	if t.options.Replicas < 2 {
+		return nil
+	}
+	if err := t.run.nodes.steer(t.ctx, node); err != nil {
+		return err
+	}
+	return world.AwaitFor(t.ctx, patience, "a warm spare on "+node, func(ctx context.Context) error {
+		if _, err := t.observer.Settled(t.key(), int(t.options.Replicas)); err != nil {
+			return err
+		}
+		pods, err := t.Pods(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range pods {
+			if pod := &pods[i]; pod.UID != t.holder.UID && pod.Spec.NodeName != node {
+				return errors.Join(fmt.Errorf("pod %s is on %s", pod.Name, pod.Spec.NodeName), t.DeletePod(ctx, pod, nil))
+			}
+		}
+		return nil
+	})
 }
 
 // loseNode kills the node of the old pod, and starts it again after another pod is Ready. The old pod is then a standby.
