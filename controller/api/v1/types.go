@@ -149,9 +149,8 @@ type StatefulSingletonSpec struct {
 	// With Lease, a pod runs only while it renews a Lease, and stops before the Lease expires.
 	// The next pod starts as soon as the Lease is released, or after it has expired, also if
 	// the node is lost. Every held container needs a command, and the pod needs access to the
-	// API server. An outage of the API server that is longer than two thirds of
-	// leaseDurationSeconds stops the application. The condition Fenced says whether the holder
-	// is fenced.
+	// API server. An outage of the API server of half of leaseDurationSeconds can stop the
+	// application. The condition Fenced says whether the holder is fenced.
 	//
 	// The field applies to new pods.
 	//
