@@ -216,18 +216,33 @@ func (d *decision) replace() bool {
 	return true
 }
 
-// replaceLost rolls the Deployment of the only standby if the Lease of that pod expired: its node may be lost, even if the
-// node still appears Ready. It returns false if the pod is not replaced.
+// replaceLost rolls the Deployment of a standby whose Lease expired if no other standby can start. It returns false if the
+// pod is not replaced.
 func (d *decision) replaceLost() bool {
-	if len(d.standbys) != 1 || !d.lostLease(d.standbys[0]) {
+	lost := d.onlyLost()
+	if lost == nil {
 		return false
 	}
-	deployment := d.rollsLost(d.standbys[0].Pod)
+	deployment := d.rollsLost(lost.Pod)
 	if deployment == nil {
 		return false
 	}
-	d.roll(deployment, d.standbys[0].Pod)
+	d.roll(deployment, lost.Pod)
 	return true
+}
+
+// onlyLost returns the standby whose Lease expired if the nodes of all other standbys cannot start them, or nil. The node
+// of the pod may be lost, even if it still appears Ready.
+func (d *decision) onlyLost() (lost *ClassifiedPod) {
+	for _, p := range d.standbys {
+		switch {
+		case d.lostLease(p):
+			lost = p
+		case p.nodeProblem == "":
+			return nil
+		}
+	}
+	return lost
 }
 
 // rollsLost returns the Deployment that may be rolled to replace a pod whose node may be lost, or nil.

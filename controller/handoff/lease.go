@@ -237,7 +237,7 @@ func lostLeaseAlive(p *ClassifiedPod) bool {
 // distrustLost keeps a pod whose Lease expired from becoming the holder again while another pod can. Its node may be lost,
 // and may still appear Ready.
 func (d *decision) distrustLost() {
-	alone := d.status.ActivePodUID == "" && len(d.standbys) == 1
+	alone := d.status.ActivePodUID == "" && d.onlyLost() != nil
 	for _, p := range d.standbys {
 		if !d.lostLease(p) || alone && d.rollsLost(p.Pod) == nil {
 			continue

@@ -201,6 +201,10 @@ func TestDecideLostNode(t *testing.T) {
 			snapshot:    MakeSnapshot(lost()).Lost(time.Second).Fencing(lease),
 			wantOutcome: handoff.Rolling, wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: []handoff.Step{roll},
 		},
+		"a pod is replaced if the other standby is on a lost node too": {
+			snapshot:    MakeSnapshot(lost(), fencedStandby("db-2").Warm().On(node3)).Node(node3, corev1.ConditionUnknown).Lost(time.Second).Fencing(lease),
+			wantOutcome: handoff.Rolling, wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: []handoff.Step{roll},
+		},
 		"a pod that is replaced waits for the next pod": {
 			snapshot:    MakeSnapshot(lost(), fencedStandby("db-2").Revision(2)).Lost(time.Second).Fencing(lease),
 			wantOutcome: handoff.WarmingUp, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
