@@ -153,7 +153,7 @@ func TestFencedPrograms(t *testing.T) {
 func exitCode(t *testing.T, s *world.Singleton) int32 {
 	t.Helper()
 	var pod corev1.Pod
-	must(t, world.Await(t.Context(), "a Ready pod", func(ctx context.Context) error {
+	err := world.Await(t.Context(), "a Ready pod", func(ctx context.Context) error {
 		pods, err := s.Pods(ctx)
 		if err == nil && (len(pods) != 1 || !world.IsTrue(&pods[0], corev1.PodReady)) {
 			return fmt.Errorf("there are %d pods", len(pods))
@@ -162,7 +162,10 @@ func exitCode(t *testing.T, s *world.Singleton) int32 {
 			pod = pods[0]
 		}
 		return err
-	}))
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, s.Describe(context.Background()))
+	}
 	reports, err := w.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": pod.Name})
 	must(t, err)
 	defer reports.Stop()

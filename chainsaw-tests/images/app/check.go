@@ -102,17 +102,20 @@ func checkCommand() *cobra.Command {
 	return cmd
 }
 
+// readEntries returns all entries, without a line that is still being written.
 func readEntries(r io.Reader) ([]entry, error) {
 	var entries []entry
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
+	for lines := bufio.NewReader(r); ; {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return entries, nil
+		}
 		var e entry
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+		if err := errors.Join(err, json.Unmarshal(line, &e)); err != nil {
 			return nil, fmt.Errorf("line %d of the journal: %w", len(entries)+1, err)
 		}
 		entries = append(entries, e)
 	}
-	return entries, lines.Err()
 }
 
 // summarize computes the handoffs, overlaps and stale epochs. A process overlaps if another process had the lock, or if

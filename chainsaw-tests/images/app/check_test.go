@@ -234,6 +234,9 @@ func TestCheck(t *testing.T) {
 			journal: jsonLines(t, at(0, "a", 0, "start"), at(5, "a", 5, "overlap")),
 			want:    "handoffs 0, overlaps 1\n", wantErr: "two processes ran at once",
 		},
+		"a line that is still being written": {
+			journal: jsonLines(t, at(0, "a", 0, "start")) + `{"event":"st`, want: "handoffs 0, overlaps 0\n",
+		},
 		"no journal":     {wantErr: "has the application ever run there?"},
 		"a broken line":  {journal: journal + "{\n", wantErr: "line 7 of the journal"},
 		"unknown output": {journal: journal, args: []string{"-o", "yaml"}, wantErr: "use text or json"},
