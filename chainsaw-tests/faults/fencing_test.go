@@ -18,7 +18,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -204,7 +204,7 @@ func wantNotReady(t *testing.T, lost *corev1.Pod) {
 	must(t, world.AwaitFor(t.Context(), 5*time.Second, "pod "+lost.Name+" is not Ready", func(ctx context.Context) error {
 		pod := &corev1.Pod{}
 		err := w.Get(ctx, client.ObjectKeyFromObject(lost), pod)
-		if err == nil && pod.DeletionTimestamp == nil && handoff.IsTrue(pod, corev1.PodReady) {
+		if err == nil && pod.DeletionTimestamp == nil && proof.IsTrue(pod, corev1.PodReady) {
 			err = errors.New("it is Ready")
 		}
 		return client.IgnoreNotFound(err)

@@ -8,7 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/drain"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // Role is what a pod is to a singleton.
@@ -106,7 +108,7 @@ func (s Snapshot) roleOf(p *ClassifiedPod) Role {
 		return Ended
 	case p.mayRun:
 		return Unrecorded
-	case Going(p.Pod) || !p.selected:
+	case proof.Going(p.Pod) || !p.selected:
 		return Ended
 	case injectedFor(p.Pod, s.Singleton):
 		return Standby
@@ -156,7 +158,7 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 
 // judgeStandby sets the fields of one standby.
 func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
-	p.revision, p.nodeProblem, p.drained = s.revision(p.Pod), s.nodeProblem(p.Pod), s.drainOf(p.Pod)
+	p.revision, p.nodeProblem, p.drained = s.revision(p.Pod), s.nodeProblem(p.Pod), drain.Of(p.Pod, s.CachedNodes[p.Spec.NodeName])
 	shares := sharesBarrier(p, all)
 	p.WaitsFor, p.needsPerson = cmp.Or(shares, waitsFor(p)), shares != ""
 	switch {
@@ -215,7 +217,7 @@ func nodeProblemIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 		return ""
 	case node == nil:
 		return nodeMissing()
-	case !NodeReady(node):
+	case !proof.NodeReady(node):
 		return nodeUnreachable()
 	}
 	return ""
@@ -261,16 +263,6 @@ func (s Snapshot) overlap(all []*ClassifiedPod) string {
 	return ""
 }
 
-// NodeReady returns true if the condition Ready of the node is True.
-func NodeReady(node *corev1.Node) bool {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // injectedFor returns true if the singleton's policy injected the pod.
 func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
 	return pod.Annotations[v1.InjectedAnnotation] == singleton.Namespace+"/"+singleton.Name
@@ -280,7 +272,7 @@ func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
 // and waits only for the signal.
 func waitsFor(pod *ClassifiedPod) string {
 	if pod.Spec.NodeName == "" {
-		if c := condition(pod.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		if c := proof.Condition(pod.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 			return unschedulable(c.Message)
 		}
 		return notScheduled()
@@ -297,14 +289,14 @@ func waitsFor(pod *ClassifiedPod) string {
 			}
 			return containerState(c.Name, h.status)
 		}
-		status := statusOf(pod.Status.InitContainerStatuses, c.Name)
+		status := proof.StatusOf(pod.Status.InitContainerStatuses, c.Name)
 		if !initDone(c, status) {
 			return initContainerState(c.Name, status)
 		}
 	}
 	for i := range pod.Spec.Containers {
 		name := pod.Spec.Containers[i].Name
-		status := statusOf(pod.Status.ContainerStatuses, name)
+		status := proof.StatusOf(pod.Status.ContainerStatuses, name)
 		if h, ok := byName[name]; ok {
 			if !h.waitsForSignal() {
 				return containerState(name, status)

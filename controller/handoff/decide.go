@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/drain"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -77,7 +79,7 @@ func (d *decision) blocked() bool {
 		d.needsPerson = true
 		d.found(Overlapping, d.overlapMessage())
 	case len(d.unrecorded) > 0:
-		d.needsPerson = !slices.ContainsFunc(d.unrecorded, func(p *ClassifiedPod) bool { return Going(p.Pod) })
+		d.needsPerson = !slices.ContainsFunc(d.unrecorded, func(p *ClassifiedPod) bool { return proof.Going(p.Pod) })
 		d.found(SeveralRun, d.severalMessage())
 	default:
 		return false
@@ -112,7 +114,7 @@ func (d *decision) withHolder() {
 	if d.holderExpires() {
 		return
 	}
-	if Going(d.holder.Pod) {
+	if proof.Going(d.holder.Pod) {
 		d.protect(d.holder)
 		d.retireInLease()
 		d.paceStop()
@@ -120,7 +122,7 @@ func (d *decision) withHolder() {
 		return
 	}
 	if d.Singleton.Spec.Drain != v1.DrainEvict {
-		d.drained = d.drainOf(d.holder.Pod)
+		d.drained = drain.Of(d.holder.Pod, d.CachedNodes[d.holder.Spec.NodeName])
 	}
 	d.keepOrReplace()
 	d.reportEvictions()
@@ -304,7 +306,7 @@ func (d *decision) keepOrReplace() {
 		return
 	}
 	d.protect(d.holder)
-	if hasSignal && !IsTrue(d.holder.Pod, v1.ReadyCondition) {
+	if hasSignal && !proof.IsTrue(d.holder.Pod, v1.ReadyCondition) {
 		d.do(MarkReady{refOf(d.holder.Pod)})
 	}
 	d.nudge(containers, given)

@@ -1,20 +1,18 @@
 package handoff
 
 import (
-	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/drain"
 )
 
 // A holder whose node is drained, or that a person wants to replace, is replaced by a rollout of its
@@ -40,31 +38,12 @@ func BudgetName(singleton *v1.StatefulSingleton) string { return "statefulsingle
 
 // Budget returns the singleton's own PodDisruptionBudget, or nil.
 func (s Snapshot) Budget() *policyv1.PodDisruptionBudget {
-	i := slices.IndexFunc(s.Budgets, func(b policyv1.PodDisruptionBudget) bool { return s.ownBudget(&b) })
-	if i < 0 {
-		return nil
-	}
-	return &s.Budgets[i]
+	return drain.Budget(s.Budgets, s.Singleton, BudgetName(s.Singleton))
 }
 
-func (s Snapshot) ownBudget(b *policyv1.PodDisruptionBudget) bool {
-	return b.Name == BudgetName(s.Singleton) && metav1.IsControlledBy(b, s.Singleton)
-}
-
-// otherBudget returns a PodDisruptionBudget that is not the singleton's and that covers the pod or has the name
-// of the singleton's budget, or nil. A pod that two budgets cover cannot be evicted.
+// otherBudget returns a PodDisruptionBudget that keeps the singleton's own from being used for the pod, or nil.
 func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
-	for i := range s.Budgets {
-		b := &s.Budgets[i]
-		if s.ownBudget(b) {
-			continue
-		}
-		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-		if b.Name == BudgetName(s.Singleton) || err == nil && selector.Matches(labels.Set(pod.Labels)) {
-			return b
-		}
-	}
-	return nil
+	return drain.OtherBudget(s.Budgets, s.Singleton, BudgetName(s.Singleton), pod)
 }
 
 // surging returns the pod's Deployment if a rollout of it creates a new pod before it deletes the pod. Otherwise it
@@ -109,45 +88,12 @@ func resolve(value *intstr.IntOrString, replicas int, roundUp bool) int {
 	return n
 }
 
-// noDrain are taints that do not mean a drain: the condition Ready, the field unschedulable and the
-// out-of-service taint have their own rules.
-var noDrain = []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeOutOfService}
-
-// drainOf returns why the pod's node is being drained. Empty: the node is not being drained, or is not
-// Ready.
-func (s Snapshot) drainOf(pod *corev1.Pod) string {
-	node := s.CachedNodes[pod.Spec.NodeName]
-	if node == nil || !NodeReady(node) {
-		return ""
-	}
-	if node.Spec.Unschedulable {
-		return cordonedReason(node)
-	}
-	for i := range node.Spec.Taints {
-		taint := &node.Spec.Taints[i]
-		switch {
-		case taint.Effect != corev1.TaintEffectNoSchedule && taint.Effect != corev1.TaintEffectNoExecute:
-		case slices.Contains(noDrain, taint.Key):
-		case !tolerates(pod, taint):
-			return taintedReason(node, taint)
-		}
-	}
-	return ""
-}
-
-// tolerates returns true if the pod tolerates the taint without a time limit.
-func tolerates(pod *corev1.Pod, taint *corev1.Taint) bool {
-	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-		return t.TolerationSeconds == nil && t.ToleratesTaint(logr.Discard(), taint, true)
-	})
-}
-
 // toleratesCordon returns true if the node is cordoned and the next pod could be scheduled to it again. Then a
 // rollout would not move the holder.
 func (d *decision) toleratesCordon() bool {
 	node := d.CachedNodes[d.holder.Spec.NodeName]
 	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
-	return node != nil && node.Spec.Unschedulable && tolerates(d.holder.Pod, &cordon)
+	return node != nil && node.Spec.Unschedulable && drain.Tolerates(d.holder.Pod, &cordon)
 }
 
 // drainDeadline returns until when evictions of the holder are blocked: maxTransitionTime after the drain was
@@ -250,7 +196,7 @@ func (d *decision) rollsLost(pod *corev1.Pod) *appsv1.Deployment {
 	// The scheduler could bind the next pod to the lost node too, and so on.
 	unreachable := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}
 	deployment, why := d.surging(pod)
-	if why != "" || d.Singleton.Spec.Drain == v1.DrainEvict || tolerates(pod, &unreachable) {
+	if why != "" || d.Singleton.Spec.Drain == v1.DrainEvict || drain.Tolerates(pod, &unreachable) {
 		return nil
 	}
 	return deployment

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // Finalize returns the writes for a singleton that is being deleted, once its policy is deleted. The
@@ -45,7 +46,7 @@ func (s Snapshot) keptWhileDeleting(pods []*ClassifiedPod, now time.Time) (keep 
 		lost = lost && pod.UID != status.ActivePodUID
 		switch {
 		case pod.Proof != "" || !protected(pod.Pod):
-		case Going(pod.Pod):
+		case proof.Going(pod.Pod):
 			keep = append(keep, refOf(pod.Pod))
 			message = s.keptByPodMessage(pod, now)
 		case s.runsForAnother(pod):

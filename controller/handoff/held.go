@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -58,7 +59,7 @@ func heldOf(containers []corev1.Container, statuses []corev1.ContainerStatus, as
 			h.named = asked(c.Name)
 			all = append(all, h)
 		} else if asked(c.Name) {
-			all = append(all, heldContainer{name: c.Name, named: true, unheld: true, status: statusOf(statuses, c.Name)})
+			all = append(all, heldContainer{name: c.Name, named: true, unheld: true, status: proof.StatusOf(statuses, c.Name)})
 		}
 	}
 	return all
@@ -77,7 +78,7 @@ func isHeld(pod *corev1.Pod, containers []heldContainer) bool {
 
 // hold returns how a container is held; ok is false if nothing holds it.
 func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContainer, ok bool) {
-	h = heldContainer{name: c.Name, status: statusOf(statuses, c.Name)}
+	h = heldContainer{name: c.Name, status: proof.StatusOf(statuses, c.Name)}
 	if len(c.Command) > len(signal.Wrapper) && slices.Equal(c.Command[:len(signal.Wrapper)], signal.Wrapper) {
 		probe := c.StartupProbe
 		h.probed = asksSidecar(c)
@@ -111,15 +112,6 @@ func asksSidecar(c *corev1.Container) bool {
 		c.ReadinessProbe.HTTPGet.Host == "" && c.ReadinessProbe.HTTPGet.Scheme != corev1.URISchemeHTTPS
 }
 
-func statusOf(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
-	for i := range statuses {
-		if statuses[i].Name == name {
-			return &statuses[i]
-		}
-	}
-	return nil
-}
-
 // atBarrier returns true if the container waits for the ConfigMap of its barrier, and not for another
 // missing ConfigMap. The message is the kubelet's (pkg/kubelet/kuberuntime: the unchanged API error).
 func (h heldContainer) atBarrier() bool {
@@ -132,7 +124,7 @@ func (h heldContainer) atBarrier() bool {
 // release.
 func UnreadyUntilReleased(pod *corev1.Pod) bool {
 	regular := heldOf(pod.Spec.Containers, nil, func(string) bool { return false })
-	return pod.Annotations[v1.InjectedAnnotation] != "" && !Going(pod) && !released(pod) &&
+	return pod.Annotations[v1.InjectedAnnotation] != "" && !proof.Going(pod) && !released(pod) &&
 		len(regular) > 0 && !slices.ContainsFunc(regular, func(h heldContainer) bool { return !h.probed })
 }
 
@@ -144,50 +136,15 @@ func (h heldContainer) waitsForSignal() bool {
 	return h.status != nil && h.status.State.Running != nil
 }
 
-// statusUnknown is the reason with which the kubelet reports a container as terminated that the container
-// runtime does not know, with exit code 137 (k8s.io/kubernetes/pkg/kubelet/container:
-// ContainerReasonStatusUnknown). The kubelet has not seen an exit. If the runtime was replaced or lost its
-// state, the processes may still run.
-const statusUnknown = "ContainerStatusUnknown"
-
-// cleanedUp returns true if the kubelet reports a container that it could not locate, after it killed all
-// processes in the pod's cgroup and removed the cgroup. Only the last report of a pod has a terminated state
-// with this reason and without a container ID. pkg/kubelet: SyncTerminatedPod removes the cgroup,
-// and then calls pkg/kubelet/status: TerminatePod, which writes the state. If the runtime knows the
-// container but not its state, the report has the container ID (pkg/kubelet: convertToAPIContainerStatuses).
-//
-// Most evicted pods end in this state. The kubelet removes the containers of an evicted pod as soon as they exit,
-// often before it has read their exit codes (pkg/kubelet: cleanUpContainersInPod).
-func (h heldContainer) cleanedUp() bool {
-	return h.status != nil && isUnknown(h.status.State) && h.status.ContainerID == ""
-}
-
-func isUnknown(state corev1.ContainerState) bool {
-	return state.Terminated != nil && state.Terminated.Reason == statusUnknown
-}
-
-// terminated returns true if the kubelet reports the exit of the container and of its previous instance, if there is
-// one. It also returns true if cleanedUp does.
-func (h heldContainer) terminated() bool {
-	return h.cleanedUp() || h.status != nil && h.status.State.Terminated != nil &&
-		!isUnknown(h.status.State) && !isUnknown(h.status.LastTerminationState)
-}
-
 // lost returns true if the kubelet reports the container as terminated, but could not locate the container or
 // its previous instance. The processes may still run.
 func (h heldContainer) lost() bool {
-	return h.status != nil && h.status.State.Terminated != nil && !h.terminated()
+	return h.status != nil && h.status.State.Terminated != nil && !proof.Terminated(h.status)
 }
 
 // cleaningUp returns true if the kubelet could not locate the container and has not yet removed the pod's cgroup.
 func (h heldContainer) cleaningUp() bool {
-	return h.status != nil && h.status.State.Waiting != nil && isUnknown(h.status.LastTerminationState)
-}
-
-// neverCreated returns true if the kubelet reports that it has never created the container.
-func (h heldContainer) neverCreated() bool {
-	return h.status != nil && h.status.State.Waiting != nil &&
-		h.status.ContainerID == "" && h.status.LastTerminationState.Terminated == nil
+	return h.status != nil && h.status.State.Waiting != nil && proof.IsUnknown(h.status.LastTerminationState)
 }
 
 // pastBarrier returns true if the kubelet has created a container behind a barrier: the barrier is open,

@@ -13,6 +13,8 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // A fenced pod runs its main processes only while the Lease names it and it renews the Lease. The record still says who
@@ -25,12 +27,7 @@ import (
 // A pod whose Lease expired starts them only if the Lease names it again.
 
 // leaseHolder returns the holder identity in the Lease. Empty: there is none, or no Lease.
-func (s Snapshot) leaseHolder() string {
-	if s.Lease.Object == nil {
-		return ""
-	}
-	return ptr.Deref(s.Lease.Object.Spec.HolderIdentity, "")
-}
+func (s Snapshot) leaseHolder() string { return s.Lease.Holder() }
 
 // named returns true if the Lease names the pod.
 func (s Snapshot) named(p *ClassifiedPod) bool {
@@ -112,7 +109,7 @@ func (s Snapshot) AfterRelease(later *coordinationv1.Lease) (after Snapshot, rel
 	if before == nil || uid == "" || !strings.HasSuffix(s.leaseHolder(), "_"+string(uid)) || later.UID != before.UID {
 		return s, false
 	}
-	s.Lease = Lease{Object: later}
+	s.Lease = leases.Observed{Object: later}
 	released = s.leaseHolder() == "" && s.leaseEpoch() == s.Singleton.Status.Epoch && later.Annotations[fencing.ExpiredAnnotation] == ""
 	return s, released
 }
@@ -181,7 +178,7 @@ func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.Resour
 // holderExpires takes the Lease from a fenced holder that has not renewed it for its duration. It returns false if
 // the Lease has not expired.
 func (d *decision) holderExpires() bool {
-	mayRun := d.named(d.holder) || d.leaseHolder() == "" && Going(d.holder.Pod) // the Lease was created again
+	mayRun := d.named(d.holder) || d.leaseHolder() == "" && proof.Going(d.holder.Pod) // the Lease was created again
 	if d.holder.fencing == nil || d.ownLease() == nil || !mayRun || d.status.Epoch != d.Singleton.Status.Epoch || !d.leaseExpired() {
 		return false
 	}
@@ -231,7 +228,7 @@ func (s Snapshot) lostLease(p *ClassifiedPod) bool {
 
 // lostLeaseAlive returns true if the Lease of a released pod expired, and the pod is not terminating.
 func lostLeaseAlive(p *ClassifiedPod) bool {
-	return !Going(p.Pod) && released(p.Pod) && p.Proof == v1.ProofLeaseExpired
+	return !proof.Going(p.Pod) && released(p.Pod) && p.Proof == v1.ProofLeaseExpired
 }
 
 // distrustLost keeps a pod whose Lease expired from becoming the holder again while another pod can. Its node may be lost,
@@ -275,17 +272,11 @@ func (d *decision) reportFencing() {
 		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionFenced)
 	case active.fencing == nil:
 		d.setConditionTo(v1.ConditionFenced, metav1.ConditionFalse, whyNotFenced(active), d.notFencedMessage(active))
-	case d.named(active) && d.Lease.renewed():
+	case d.named(active) && d.Lease.Renewed():
 		d.setConditionTo(v1.ConditionFenced, metav1.ConditionTrue, leaseRenewed, d.fencedMessage(active))
 	default:
 		d.setConditionTo(v1.ConditionFenced, metav1.ConditionFalse, leaseNotRenewed, d.notRenewedMessage(active))
 	}
-}
-
-// renewed returns true if the named pod has renewed the Lease, and no renewal is overdue.
-func (l Lease) renewed() bool {
-	spec := &l.Object.Spec
-	return spec.RenewTime != nil && (spec.AcquireTime == nil || !spec.RenewTime.Before(spec.AcquireTime)) && !l.Overdue()
 }
 
 // whyNotFenced returns the reason of condition Fenced for a pod that is not fenced.

@@ -10,12 +10,13 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 )
 
 const leaseDuration = 15 * time.Second
 
 // Fencing sets spec.fencing to Lease, and the Lease of the singleton.
-func (s *SnapshotWrapper) Fencing(lease handoff.Lease) *SnapshotWrapper {
+func (s *SnapshotWrapper) Fencing(lease leases.Observed) *SnapshotWrapper {
 	s.Singleton.Spec.Fencing, s.Singleton.Spec.LeaseDurationSeconds = v1.FencingLease, int32(leaseDuration.Seconds())
 	s.Lease = lease
 	return s
@@ -52,11 +53,11 @@ func TestDecideReleaseByLease(t *testing.T) {
 	standby := fencedStandby("db-2").Warm()
 	runDecide(t, map[string]decideCase{
 		"the Lease is created before it is needed": {
-			snapshot:    MakeSnapshot().Fencing(handoff.Lease{}),
+			snapshot:    MakeSnapshot().Fencing(leases.Observed{}),
 			wantOutcome: handoff.NoPods, wantSteps: []handoff.Step{handoff.WriteLease{}},
 		},
 		"a standby waits for the Lease": {
-			snapshot:    MakeSnapshot(standby).Fencing(handoff.Lease{}),
+			snapshot:    MakeSnapshot(standby).Fencing(leases.Observed{}),
 			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{handoff.WriteLease{}}, wantMessage: "pod db-2 waits until Lease statefulsingleton-db exists",
 		},
@@ -116,7 +117,7 @@ func TestDecideFencedHolder(t *testing.T) {
 			wantSteps: []handoff.Step{takeLease("db-1", 7)}, wantMessage: "pod db-1 has not renewed Lease statefulsingleton-db for 15s",
 		},
 		"a longer duration in the Lease counts": {
-			snapshot: MakeSnapshot(holder(), standby).Holder("db-1").Fencing(func() handoff.Lease {
+			snapshot: MakeSnapshot(holder(), standby).Holder("db-1").Fencing(func() leases.Observed {
 				lease := leaseOf("db-1", 7)
 				lease.Spec.LeaseDurationSeconds = new(int32(30))
 				return lease.Silent(leaseDuration)

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // adviseOneDeployment says why a rollout has no effect if the selector matches pods of several Deployments.
@@ -21,7 +22,7 @@ func (d *decision) adviseOneDeployment() {
 	var names []string
 	for _, pod := range d.pods {
 		deployment := d.deployment(pod.Pod)
-		if deployment != nil && pod.selected && !Going(pod.Pod) && !d.unwanted(pod.Pod) && !slices.Contains(names, deployment.Name) {
+		if deployment != nil && pod.selected && !proof.Going(pod.Pod) && !d.unwanted(pod.Pod) && !slices.Contains(names, deployment.Name) {
 			names = append(names, deployment.Name)
 		}
 	}
@@ -99,7 +100,7 @@ func (d *decision) awaitingPodMessage() string {
 
 func (d *decision) noPodsMessage() string {
 	none := "no pod matches the selector; the first pod is held until the controller releases it"
-	if slices.ContainsFunc(d.pods, func(pod *ClassifiedPod) bool { return pod.selected && Going(pod.Pod) }) {
+	if slices.ContainsFunc(d.pods, func(pod *ClassifiedPod) bool { return pod.selected && proof.Going(pod.Pod) }) {
 		none = "all pods that match the selector are terminating or have terminated; the first pod is held until the controller releases it"
 	}
 	return none + d.foreignHelp()
@@ -277,13 +278,6 @@ func otherOwnerReason(pod *corev1.Pod, owner *metav1.OwnerReference) string {
 	return fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", pod.Name, owner.Kind, owner.Name)
 }
 
-// cordonedReason and taintedReason say why a node is being drained.
-func cordonedReason(node *corev1.Node) string { return fmt.Sprintf("node %s is cordoned", node.Name) }
-
-func taintedReason(node *corev1.Node, taint *corev1.Taint) string {
-	return fmt.Sprintf("node %s has taint %s", node.Name, taint.ToString())
-}
-
 // The messages below say what happens to an eviction of the holder.
 
 func evictionsBlockedMessage() string {
@@ -355,7 +349,7 @@ func these(pods []*ClassifiedPod) string {
 // severalHelp says what to do if several pods may run.
 func (d *decision) severalHelp() string {
 	for _, pod := range d.unrecorded {
-		if Going(pod.Pod) {
+		if proof.Going(pod.Pod) {
 			return fmt.Sprintf("Pod %s is terminating%s", pod.Name, d.stoppingHelp(pod, d.now))
 		}
 	}
@@ -434,7 +428,7 @@ func tooLongMessage(patience time.Duration, message string) string {
 // attestHelp says how a person attests the termination of the pod. It follows an "if".
 func (s Snapshot) attestHelp(pod *corev1.Pod) string {
 	deletion := ""
-	if !Going(pod) {
+	if !proof.Going(pod) {
 		deletion = fmt.Sprintf("kubectl delete -n %s pod %s --wait=false && ", pod.Namespace, pod.Name)
 	}
 	return fmt.Sprintf("you have made sure that the processes of pod %s have ended, run: %skubectl annotate -n %s stfs %s %s=%s --overwrite",
@@ -457,15 +451,15 @@ func (s Snapshot) stoppingHelp(pod *ClassifiedPod, now time.Time) string {
 	switch {
 	case node == nil:
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that the pod has ended: %s", pod.Spec.NodeName, attest)
-	case !NodeReady(node):
+	case !proof.NodeReady(node):
 		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that the pod has ended. If node %s is off, run: %s; %s", node.Name, node.Name, TaintCommand(node), attest)
-	case terminal(pod.Pod) && first(containers, heldContainer.lost) != "":
+	case proof.Terminal(pod.Pod) && first(containers, heldContainer.lost) != "":
 		return fmt.Sprintf(", but its kubelet could not locate container %s (ContainerStatusUnknown), and nothing proves that the container has ended. Look for its processes on node %s; %s",
 			first(containers, heldContainer.lost), node.Name, attest)
-	case terminal(pod.Pod) && first(containers, heldContainer.cleaningUp) != "":
+	case proof.Terminal(pod.Pod) && first(containers, heldContainer.cleaningUp) != "":
 		return fmt.Sprintf("; its kubelet could not locate container %s. The kubelet kills the remaining processes of the pod, and then reports that the pod has terminated",
 			first(containers, heldContainer.cleaningUp))
-	case terminal(pod.Pod):
+	case proof.Terminal(pod.Pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
 	if pod.DeletionTimestamp != nil && now.After(pod.DeletionTimestamp.Time.Add(transitionPoll)) {
@@ -485,7 +479,7 @@ func first(containers []heldContainer, which func(heldContainer) bool) string {
 
 // LostNode returns the pod's node if the node exists and is not Ready, or nil.
 func (s Snapshot) LostNode(pod *corev1.Pod) *corev1.Node {
-	if node := s.Nodes[pod.Spec.NodeName]; node != nil && !NodeReady(node) {
+	if node := s.Nodes[pod.Spec.NodeName]; node != nil && !proof.NodeReady(node) {
 		return node
 	}
 	return nil
@@ -500,7 +494,7 @@ func TaintCommand(node *corev1.Node) string {
 func notReady(pod *corev1.Pod) string {
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		if status := statusOf(pod.Status.InitContainerStatuses, c.Name); !initDone(c, status) {
+		if status := proof.StatusOf(pod.Status.InitContainerStatuses, c.Name); !initDone(c, status) {
 			return initContainerState(c.Name, status)
 		}
 	}
@@ -512,7 +506,7 @@ func notReady(pod *corev1.Pod) string {
 			return containerState(s.Name, s)
 		}
 	}
-	if c := condition(pod, corev1.PodReady); c != nil && c.Message != "" {
+	if c := proof.Condition(pod, corev1.PodReady); c != nil && c.Message != "" {
 		return c.Message
 	}
 	return "the kubelet has not reported it Ready"

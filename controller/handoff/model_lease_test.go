@@ -11,6 +11,7 @@ import (
 
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 )
 
 // The model of the Lease and of the sidecars that renew it. Time is abstract: an action says that a whole duration has
@@ -196,9 +197,9 @@ func (w *world) endTerm(i int) {
 }
 
 // leaseOf converts the Lease of the view to the API object.
-func (m *model) leaseOf(v view) handoff.Lease {
+func (m *model) leaseOf(v view) leases.Observed {
 	if !v.lease.exists {
-		return handoff.Lease{}
+		return leases.Observed{}
 	}
 	name := func(n uint8) string {
 		if n == 0 {
@@ -305,6 +306,6 @@ func (l *LeaseWrapper) Annotation(key, pod string) *LeaseWrapper {
 }
 
 // Silent returns the Lease for a Snapshot. The controller has seen no renewal for the duration.
-func (l *LeaseWrapper) Silent(d time.Duration) handoff.Lease {
-	return handoff.Lease{Object: &l.Lease, Silent: d}
+func (l *LeaseWrapper) Silent(d time.Duration) leases.Observed {
+	return leases.Observed{Object: &l.Lease, Silent: d}
 }

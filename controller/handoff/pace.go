@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -76,7 +77,7 @@ const attachPatience = 20 * time.Second
 
 // paceStop delays the status while a holder on a Ready node takes no longer to stop than typical.
 func (d *decision) paceStop() {
-	if node := d.Nodes[d.holder.Spec.NodeName]; node != nil && NodeReady(node) && !terminal(d.holder.Pod) {
+	if node := d.Nodes[d.holder.Spec.NodeName]; node != nil && proof.NodeReady(node) && !proof.Terminal(d.holder.Pod) {
 		d.statusDelay = d.left(typicalStop, askedToStop(d.holder.Pod))
 	}
 }
@@ -121,7 +122,7 @@ func (d *decision) settling(standby *ClassifiedPod) time.Duration {
 // mountOrAttachVolumes). By itself it would reconcile the pod after 60 to 90 s.
 func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 	t := d.status.LastTransition
-	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !IsTrue(d.holder.Pod, corev1.PodReady)
+	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !proof.IsTrue(d.holder.Pod, corev1.PodReady)
 	atBarrier := slices.ContainsFunc(containers, heldContainer.atBarrier)
 	after := nudgeAfter(containers)
 	nudged := d.holder.Annotations[v1.NudgeAnnotation] == fmt.Sprint(given.Epoch)

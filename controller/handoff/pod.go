@@ -9,30 +9,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
-
-func condition(pod *corev1.Pod, conditionType corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == conditionType {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
-// IsTrue returns true if the pod has the condition with status True.
-func IsTrue(pod *corev1.Pod, conditionType corev1.PodConditionType) bool {
-	c := condition(pod, conditionType)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
-
-func terminal(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// Going returns true if the pod is terminating or has a terminal phase.
-func Going(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || terminal(pod) }
 
 // awaitsSignal returns true if the pod has held containers and was not signalled.
 func awaitsSignal(pod *corev1.Pod, containers []heldContainer) bool {
@@ -53,7 +32,7 @@ func askedToStop(pod *corev1.Pod) time.Time {
 // person who removes the signal does not stop the processes.
 func released(pod *corev1.Pod) bool {
 	_, hasSignal := signalled(pod)
-	gate := condition(pod, v1.ReadyCondition)
+	gate := proof.Condition(pod, v1.ReadyCondition)
 	return hasSignal || pod.Labels[v1.RoleLabel] == v1.RoleActive ||
 		gate != nil && gate.Status == corev1.ConditionTrue && gate.Reason != v1.ReadyReasonStandby
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -20,7 +21,7 @@ func (d *decision) serving(containers []heldContainer) {
 	problem := nodeProblemIn(d.Nodes, d.holder.Pod)
 	d.paceSpare()
 	switch {
-	case next == nil && IsTrue(d.holder.Pod, corev1.PodReady):
+	case next == nil && proof.IsTrue(d.holder.Pod, corev1.PodReady):
 		d.found(HolderReady, d.holderReadyMessage())
 	case starts && problem != "":
 		d.found(Starting, d.startingOnLostNodeMessage(problem))
@@ -51,7 +52,7 @@ func (d *decision) followStart(containers []heldContainer, given signal.Signal) 
 			t.Signalled = new(metav1.NewMicroTime(given.Time))
 		}
 	}
-	ready := IsTrue(d.holder.Pod, corev1.PodReady)
+	ready := proof.IsTrue(d.holder.Pod, corev1.PodReady)
 	if t.Terminated != nil && t.GapMilliseconds == nil && (ready || startReported(containers) && mainStarted(containers)) {
 		t.GapMilliseconds = new(d.now.Sub(t.Terminated.Time).Milliseconds())
 	}
@@ -66,7 +67,7 @@ func (d *decision) cause() v1.Cause {
 		return v1.CauseDeletion
 	}
 	pod := d.holder.Pod
-	disrupted := IsTrue(pod, corev1.DisruptionTarget)
+	disrupted := proof.IsTrue(pod, corev1.DisruptionTarget)
 	switch replaced := d.replaced(); {
 	case replaced != "":
 		return replaced
@@ -76,7 +77,7 @@ func (d *decision) cause() v1.Cause {
 		return v1.CauseEviction
 	case pod.DeletionTimestamp == nil && d.completesJob(pod) && len(d.standbys) == 0:
 		return v1.CauseScaleDown
-	case pod.DeletionTimestamp == nil && terminal(pod):
+	case pod.DeletionTimestamp == nil && proof.Terminal(pod):
 		return v1.CauseCompletion
 	case d.unwanted(pod):
 		return v1.CauseScaleDown
@@ -141,7 +142,7 @@ func (d *decision) report() {
 	for _, s := range d.standbys {
 		d.status.StandbyPods = append(d.status.StandbyPods, s.Name)
 	}
-	serves := outcome == AwaitingHandover && IsTrue(d.holder.Pod, corev1.PodReady)
+	serves := outcome == AwaitingHandover && proof.IsTrue(d.holder.Pod, corev1.PodReady)
 	d.reportFencing()
 	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods || serves)
 	d.setCondition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)

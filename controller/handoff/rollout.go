@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // successor returns a warm standby of the newest revision of the holder's StatefulSet if the holder has an older
@@ -75,7 +77,7 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 			continue
 		}
 		modes := claim.Spec.AccessModes
-		scheduled := condition(pod, corev1.PodScheduled)
+		scheduled := proof.Condition(pod, corev1.PodScheduled)
 		switch {
 		case slices.Contains(modes, corev1.ReadWriteOncePod):
 			// This is the scheduler's message (pkg/scheduler/framework/plugins/volumerestrictions). A pod
@@ -85,7 +87,7 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 			}
 		case slices.Contains(modes, corev1.ReadWriteMany) || slices.Contains(modes, corev1.ReadOnlyMany):
 		case pod.Spec.NodeName != "" && pod.Spec.NodeName != d.holder.Spec.NodeName &&
-			!IsTrue(pod, corev1.PodReadyToStartContainers) &&
+			!proof.IsTrue(pod, corev1.PodReadyToStartContainers) &&
 			scheduled != nil && d.now.Sub(scheduled.LastTransitionTime.Time) >= attachPatience:
 			return d.attachedReason(claim)
 		}

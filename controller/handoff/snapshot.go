@@ -3,17 +3,16 @@ package handoff
 import (
 	"slices"
 	"strconv"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // Snapshot is the input of a decision. Proofs rest on live reads from the API server, because a cache may not
@@ -43,23 +42,9 @@ type Snapshot struct {
 	// Claims are the PersistentVolumeClaims of the pods, by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
 	// Lease fences pods. It was read after the singleton.
-	Lease Lease
+	Lease leases.Observed
 	// Budgets are the PodDisruptionBudgets of the namespace, from the cache.
 	Budgets []policyv1.PodDisruptionBudget
-}
-
-// Lease is the Lease of a singleton, as an observer knows it.
-type Lease struct {
-	// Object is a live read, or from the cache after AfterRelease. Nil: the Lease does not exist.
-	Object *coordinationv1.Lease
-	// Silent is how long this process has not seen a renewal or another change of the holder, by its own monotonic clock.
-	Silent time.Duration
-}
-
-// Overdue returns true if half of the Lease's duration has passed without a renewal. Pods renew it five times in one
-// duration.
-func (l Lease) Overdue() bool {
-	return l.Object != nil && l.Silent >= time.Duration(ptr.Deref(l.Object.Spec.LeaseDurationSeconds, 0))*time.Second/2
 }
 
 // HolderStays returns true if the recorded holder exists, waits for no signal, and is neither terminating nor ended.
@@ -71,7 +56,7 @@ func (s Snapshot) HolderStays() bool {
 	}
 	s = Snapshot{Singleton: s.Singleton, Pods: s.Pods[i : i+1], Lease: s.Lease} // the Snapshot may not be complete yet
 	holder := classify(s)[0]
-	return !Going(holder.Pod) && !s.awaitsRelease(holder) && !s.leaseRunsOut(holder)
+	return !proof.Going(holder.Pod) && !s.awaitsRelease(holder) && !s.leaseRunsOut(holder)
 }
 
 // revisionAnnotation is the annotation with which the Deployment controller numbers its ReplicaSets

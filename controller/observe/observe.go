@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // Observer reads Snapshots.
@@ -263,10 +264,10 @@ func wantedFor(s *handoff.Snapshot) wanted {
 	w := wanted{sets.New[string](), sets.New[string](), sets.New[string](), sets.New[string](), sets.New[string]()}
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		going, holds, onlyPod := handoff.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
+		going, holds, onlyPod := proof.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
 		last := s.Singleton.Status.LastTransition
 		lost := last != nil && pod.UID == last.FromUID // if its Lease has expired, its Deployment may have to be rolled
-		if going || holds && !handoff.IsTrue(pod, corev1.PodReady) {
+		if going || holds && !proof.IsTrue(pod, corev1.PodReady) {
 			w.nodes.Insert(pod.Spec.NodeName)
 		}
 		if !going {

@@ -23,6 +23,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // cluster is the cluster of the commands, with the permissions of the user.
@@ -162,7 +163,7 @@ func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (vi
 // output would say that the nodes do not exist.
 func assumeReady(s *handoff.Snapshot) {
 	for i := range s.Pods {
-		if name := s.Pods[i].Spec.NodeName; !handoff.Going(&s.Pods[i]) {
+		if name := s.Pods[i].Spec.NodeName; !proof.Going(&s.Pods[i]) {
 			s.CachedNodes[name] = &corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: name},
 				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 func (c commands) explainCommand() *cobra.Command {
@@ -140,7 +141,7 @@ func (s view) deleting(now time.Time) explanation {
 	}
 	e.texts = []string{s.in.amended(message)}
 	for _, ref := range keep {
-		if pod := s.pod(ref.UID); pod != nil && handoff.Going(pod) {
+		if pod := s.pod(ref.UID); pod != nil && proof.Going(pod) {
 			e.helps = append(e.helps, s.attestations(ref.UID)...)
 		}
 	}
@@ -247,7 +248,7 @@ func (s view) deleteUnrecorded() (helps []help) {
 	for _, is := range handoff.Classify(s.Snapshot) {
 		switch {
 		case is.Role != handoff.Unrecorded:
-		case handoff.Going(is.Pod):
+		case proof.Going(is.Pod):
 			helps = append(helps, s.attestations(is.Pod.UID)...)
 		default:
 			helps = append(helps, help{"delete pod " + is.Pod.Name + ", if you keep another pod", s.kubectl("delete pod %s", is.Pod.Name)})

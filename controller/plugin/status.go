@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // Status is the output of `kubectl stfs status -o json` for one StatefulSingleton. Fields can be added, but are never
@@ -204,7 +205,7 @@ func podsOf(s handoff.Snapshot) []Pod {
 	for _, is := range classified {
 		pods = append(pods, Pod{
 			Name: is.Pod.Name, UID: is.Pod.UID, Role: is.Role, Node: is.Pod.Spec.NodeName, Phase: is.Pod.Status.Phase,
-			Ready:    handoff.IsTrue(is.Pod, corev1.PodReady),
+			Ready:    proof.IsTrue(is.Pod, corev1.PodReady),
 			Stopping: is.Pod.DeletionTimestamp != nil,
 			WaitsFor: is.WaitsFor,
 		})

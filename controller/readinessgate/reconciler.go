@@ -28,6 +28,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -86,7 +87,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.Live.Get(ctx, request.NamespacedName, pod); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if handoff.IsTrue(pod, v1.ReadyCondition) || !handoff.UnreadyUntilReleased(pod) {
+	if proof.IsTrue(pod, v1.ReadyCondition) || !handoff.UnreadyUntilReleased(pod) {
 		return ctrl.Result{}, nil
 	}
 	err := r.open(ctx, pod)

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -161,7 +161,7 @@ func TestInstallationsCauseNoConflicts(t *testing.T) {
 		w.report(holder, ended)
 		w.Eventually(w.holder).Should(Equal(next.Name))
 		w.report(next, running)
-		w.Eventually(func() bool { return handoff.IsTrue(w.pod(next.Name), v1.ReadyCondition) }).Should(BeTrue())
+		w.Eventually(func() bool { return proof.IsTrue(w.pod(next.Name), v1.ReadyCondition) }).Should(BeTrue())
 		w.report(next, ready)
 		w.Eventually(w.reason(v1.ConditionReady)).Should(Equal("HolderReady"))
 		holder = w.pod(next.Name)

@@ -16,6 +16,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 )
 
 // writeLease creates the Lease without a holder, or writes holder, epoch and annotations. It never writes renewTime, which
@@ -54,7 +55,7 @@ func (e *execution) leaseSpec(step handoff.WriteLease) object {
 		holder = fencing.HolderIdentity(step.Holder.Name, string(step.Holder.UID))
 	}
 	spec := object{"holderIdentity": holder, "leaseTransitions": step.Epoch}
-	if holder != "" && (holder != holderOf(e.lease) || step.Epoch != int64(ptr.Deref(e.lease.Spec.LeaseTransitions, 0))) {
+	if holder != "" && (holder != leases.HolderOf(e.lease) || step.Epoch != int64(ptr.Deref(e.lease.Spec.LeaseTransitions, 0))) {
 		spec["acquireTime"] = metav1.NewMicroTime(e.Clock.Now())
 		if step.Duration > 0 {
 			spec["leaseDurationSeconds"] = int64(step.Duration.Seconds())

@@ -18,7 +18,9 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // lease reads the Lease of the singleton. It returns nil if the Lease does not exist.
@@ -69,7 +71,7 @@ func (w *world) executeSteps(lease *coordinationv1.Lease, steps ...handoff.Step)
 	s := w.singleton()
 	s.Spec.LeaseDurationSeconds = 20
 	r := newReconciler(controllerClient, controllerClient, w.clock)
-	return r.Execute(w.t.Context(), handoff.Snapshot{Singleton: s, Lease: handoff.Lease{Object: lease}}, handoff.Plan{Steps: steps})
+	return r.Execute(w.t.Context(), handoff.Snapshot{Singleton: s, Lease: leases.Observed{Object: lease}}, handoff.Plan{Steps: steps})
 }
 
 // versionOf returns the resourceVersion of the Lease.
@@ -241,7 +243,7 @@ func TestDemote(t *testing.T) {
 	}
 	w.Expect(conditions).To(HaveKeyWithValue(corev1.PodConditionType(v1.ReadyCondition), []any{corev1.ConditionFalse, v1.ReadyReasonStandby}))
 	w.Expect(conditions).To(HaveKeyWithValue(corev1.PodReady, []any{corev1.ConditionFalse, "ReadinessGatesNotReady"}), "Services send it nothing")
-	w.Expect(handoff.IsTrue(pod, corev1.PodScheduled)).To(BeTrue(), "Demote keeps the conditions of other clients")
+	w.Expect(proof.IsTrue(pod, corev1.PodScheduled)).To(BeTrue(), "Demote keeps the conditions of other clients")
 }
 
 // The Lease is read live if the spec, the cache or a pod shows that it can matter, and once. Singletons that never used

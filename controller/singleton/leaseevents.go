@@ -6,6 +6,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -15,6 +16,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 )
 
 // leaseEvents returns the handler that restarts the silence of a Lease, and enqueues the singleton of the Lease unless the
@@ -36,8 +38,8 @@ func (r *Reconciler) leaseEvents() handler.EventHandler {
 			}
 			r.silent(after)
 			switch {
-			case sameHolder(before, after) && maps.Equal(before.Annotations, after.Annotations): // a renewal
-			case sameHolder(before, after) || holderOf(before) == "":
+			case leases.SameHolder(before, after) && maps.Equal(before.Annotations, after.Annotations): // a renewal
+			case leases.SameHolder(before, after) || leases.HolderOf(before) == "":
 				// Only the controller writes annotations, or names a pod in a Lease without a holder. A reconcile right
 				// after its own write would delay the reconcile of the next release.
 				enqueueLease(q, after, priorityqueue.AddOpts{After: coalesceDelay})
@@ -47,7 +49,7 @@ func (r *Reconciler) leaseEvents() handler.EventHandler {
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q podQueue) {
 			if isSingletonLease(e.Object) {
-				r.silence.forget(singletonOfPod(e.Object).NamespacedName)
+				r.silence.Forget(client.ObjectKeyFromObject(e.Object))
 				enqueueLease(q, e.Object, priorityqueue.AddOpts{Priority: new(urgent)})
 			}
 		},
@@ -60,16 +62,16 @@ const overduePeriod = 500 * time.Millisecond
 // enqueueOverdue enqueues the singletons whose Lease is overdue, until ctx ends.
 func (r *Reconciler) enqueueOverdue(ctx context.Context, q podQueue) error {
 	go wait.UntilWithContext(ctx, func(context.Context) {
-		for _, singleton := range r.silence.overdue(r.Clock.Now()) {
-			q.Add(reconcile.Request{NamespacedName: singleton})
+		for _, lease := range r.silence.Overdue(r.Clock.Now()) {
+			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: lease.Namespace, Name: fencing.Singleton(lease.Name)}})
 		}
 	}, overduePeriod)
 	return nil
 }
 
-// silent returns Lease.Silent of a Lease that was just read or watched.
+// silent returns Observed.Silent of a Lease that was just read or watched.
 func (r *Reconciler) silent(lease *coordinationv1.Lease) time.Duration {
-	return r.silence.see(lease, r.Clock.Now())
+	return r.silence.See(lease, r.Clock.Now())
 }
 
 // isSingletonLease returns true if the Lease has the name of the Lease of the singleton in its label.
@@ -79,11 +81,4 @@ func isSingletonLease(lease client.Object) bool {
 
 func enqueueLease(q podQueue, lease client.Object, options priorityqueue.AddOpts) {
 	q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(options, singletonOfPod(lease))
-}
-
-// sameHolder returns true if nobody got or lost the Lease between the two states.
-func sameHolder(before, after *coordinationv1.Lease) bool {
-	was, is := renewalOf(before), renewalOf(after)
-	was.microTime = is.microTime
-	return was == is
 }

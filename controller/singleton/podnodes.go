@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // podNodes has, for each singleton, the nodes of its pods at the last reconcile, except for terminating and ended pods.
@@ -16,7 +17,7 @@ type podNodes struct{ nodes sync.Map }
 func (p *podNodes) note(key types.NamespacedName, s handoff.Snapshot) {
 	nodes := sets.New[string]()
 	for i := range s.Pods {
-		if pod := &s.Pods[i]; pod.Spec.NodeName != "" && !handoff.Going(pod) {
+		if pod := &s.Pods[i]; pod.Spec.NodeName != "" && !proof.Going(pod) {
 			nodes.Insert(pod.Spec.NodeName)
 		}
 	}

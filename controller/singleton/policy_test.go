@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -178,7 +178,7 @@ func TestDeletion(t *testing.T) {
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
 	journal.wantOrder(
 		writeStep{"the finalizer of db-1 is removed", podIs("db-1", func(p *corev1.Pod) bool {
-			return signalled(p) && handoff.IsTrue(p, corev1.PodReady) && !hasFinalizer(p)
+			return signalled(p) && proof.IsTrue(p, corev1.PodReady) && !hasFinalizer(p)
 		})},
 		writeStep{"the singleton is removed", func(e entry) bool { _, ok := e.object.(*v1.StatefulSingleton); return ok && e.deleted }},
 	)

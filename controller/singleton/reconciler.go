@@ -22,8 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
@@ -60,7 +62,7 @@ type Reconciler struct {
 	Clock clock.PassiveClock
 
 	podNodes  podNodes
-	silence   silence
+	silence   leases.Silence
 	releases  releases
 	conflicts conflicts
 }
@@ -118,7 +120,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Live.Get(ctx, key, singleton); apierrors.IsNotFound(err) {
 		r.podNodes.forget(key)
-		r.silence.forget(key)
+		r.silence.Forget(types.NamespacedName{Namespace: key.Namespace, Name: fencing.LeaseName(key.Name)})
 		return r.finalizeOrphans(ctx, key)
 	} else if err != nil {
 		return ctrl.Result{}, err

@@ -29,10 +29,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
@@ -191,7 +191,7 @@ func nodeChanges() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 			return before.Spec.Unschedulable != after.Spec.Unschedulable || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
-				handoff.NodeReady(before) != handoff.NodeReady(after)
+				proof.NodeReady(before) != proof.NodeReady(after)
 		},
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 )
 
 // leaseOf returns the Lease of a singleton, which pod db-1 has renewed, with changes.
@@ -118,8 +119,9 @@ func TestSilenceEndsWithTheSingleton(t *testing.T) {
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "prod", Name: "db"}}); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.silence.leases) != 0 {
-		t.Errorf("the controller remembers %v", r.silence.leases)
+	clock.SetTime(clock.Now().Add(time.Second))
+	if got := r.silent(leaseOf("db")); got != 0 {
+		t.Errorf("the controller remembers a silence of %s", got)
 	}
 }
 
@@ -180,7 +182,7 @@ func TestLeaseEvents(t *testing.T) {
 
 // A Lease is overdue after half of its duration, and again only after it was renewed.
 func TestSilenceOverdue(t *testing.T) {
-	s, start := &silence{}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	s, start := &leases.Silence{}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for i, step := range []struct {
 		at   time.Duration
 		seen *coordinationv1.Lease
@@ -188,16 +190,16 @@ func TestSilenceOverdue(t *testing.T) {
 	}{
 		{at: 0, seen: leaseOf("db")},
 		{at: 7 * time.Second},
-		{at: 7500 * time.Millisecond, want: []types.NamespacedName{{Namespace: "prod", Name: "db"}}},
+		{at: 7500 * time.Millisecond, want: []types.NamespacedName{{Namespace: "prod", Name: fencing.LeaseName("db")}}},
 		{at: 9 * time.Second, seen: leaseOf("db")},
 		{at: 10 * time.Second, seen: leaseOf("db", renewed(10*time.Second))},
 		{at: 17 * time.Second},
-		{at: 18 * time.Second, want: []types.NamespacedName{{Namespace: "prod", Name: "db"}}},
+		{at: 18 * time.Second, want: []types.NamespacedName{{Namespace: "prod", Name: fencing.LeaseName("db")}}},
 	} {
 		if step.seen != nil {
-			s.see(step.seen, start.Add(step.at))
+			s.See(step.seen, start.Add(step.at))
 		}
-		if diff := cmp.Diff(step.want, s.overdue(start.Add(step.at))); diff != "" {
+		if diff := cmp.Diff(step.want, s.Overdue(start.Add(step.at))); diff != "" {
 			t.Errorf("step %d (-want +got):\n%s", i, diff)
 		}
 	}

@@ -31,9 +31,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/readinessgate"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
@@ -427,7 +427,7 @@ func (w *world) hold(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 func (w *world) serve(pod *corev1.Pod) {
 	w.t.Helper()
 	w.report(pod, running)
-	w.Eventually(func() bool { return handoff.IsTrue(w.pod(pod.Name), v1.ReadyCondition) }).Should(BeTrue(), "readiness gate of pod %s", pod.Name)
+	w.Eventually(func() bool { return proof.IsTrue(w.pod(pod.Name), v1.ReadyCondition) }).Should(BeTrue(), "readiness gate of pod %s", pod.Name)
 	w.report(pod, ready)
 	w.eventually("HolderReady")
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -122,7 +122,7 @@ func podLines(pod *corev1.Pod) []string {
 	say(pod.Spec.NodeName != "", "%s is scheduled to "+pod.Spec.NodeName)
 	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Running != nil, "%s is warm: image, volumes and sidecar are ready, and the main process is held")
 	say(pod.Annotations[signal.Annotation] != "", "%s is signalled")
-	say(handoff.IsTrue(pod, corev1.PodReady), "%s is Ready")
+	say(proof.IsTrue(pod, corev1.PodReady), "%s is Ready")
 	say(pod.DeletionTimestamp != nil, "%s is terminating")
 	say(app >= 0 && pod.Status.ContainerStatuses[app].State.Terminated != nil, "%s: the kubelet reports that the process has terminated")
 	return lines

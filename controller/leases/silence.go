@@ -1,4 +1,4 @@
-package singleton
+package leases
 
 import (
 	"sync"
@@ -7,13 +7,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 )
 
-// silence remembers for how long each Lease has not been renewed. It starts from zero with the controller.
-type silence struct {
+// Silence remembers for how long each Lease has not been renewed. It starts from zero with the controller.
+type Silence struct {
 	mu     sync.Mutex
 	leases map[types.NamespacedName]silentLease
 }
@@ -25,7 +22,7 @@ type silentLease struct {
 	since time.Time
 	// longest is the longest duration of the Lease in seconds since then.
 	longest int32
-	// overdue is true after overdue returned the singleton.
+	// overdue is true after Overdue returned the Lease.
 	overdue bool
 }
 
@@ -38,16 +35,14 @@ type renewal struct {
 }
 
 func renewalOf(lease *coordinationv1.Lease) renewal {
-	r := renewal{uid: lease.UID, holder: holderOf(lease), transitions: ptr.Deref(lease.Spec.LeaseTransitions, 0)}
+	r := renewal{uid: lease.UID, holder: HolderOf(lease), transitions: ptr.Deref(lease.Spec.LeaseTransitions, 0)}
 	if lease.Spec.RenewTime != nil {
 		r.microTime = lease.Spec.RenewTime.UnixMicro()
 	}
 	return r
 }
 
-func holderOf(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
-
-// see records a state of a Lease, and returns Lease.Silent of package handoff.
+// See records a state of a Lease, and returns Observed.Silent.
 //
 // The caller reads now after the state has arrived, because the pod can have sent the renewal until then. now must have
 // the monotonic clock of the process. That clock stops while the machine is suspended, which lengthens the wait.
@@ -55,10 +50,10 @@ func holderOf(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.
 // A late event about an older state restarts the silence, and the next event restarts the silence again. That is safe.
 // Only a renewal may shorten the duration, because the pod runs for the duration of its last renewal. So a duration that
 // was shortened since then does not expire before the longer duration.
-func (s *silence) see(lease *coordinationv1.Lease, now time.Time) time.Duration {
+func (s *Silence) See(lease *coordinationv1.Lease, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key, is, duration := client.ObjectKeyFromObject(lease), renewalOf(lease), ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)
+	key, is, duration := types.NamespacedName{Namespace: lease.Namespace, Name: lease.Name}, renewalOf(lease), ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)
 	seen, known := s.leases[key]
 	if !known || seen.renewal != is {
 		seen = silentLease{renewal: is, since: now}
@@ -71,24 +66,24 @@ func (s *silence) see(lease *coordinationv1.Lease, now time.Time) time.Duration 
 	return max(0, now.Sub(seen.since)-time.Duration(seen.longest-duration)*time.Second)
 }
 
-// overdue returns the singletons whose Lease is overdue, each once for each state of its Lease. The next decision then
-// knows when the Lease expires.
-func (s *silence) overdue(now time.Time) (singletons []types.NamespacedName) {
+// Overdue returns the Leases that are overdue, each once for each of its states. The next decision then knows when the Lease
+// expires.
+func (s *Silence) Overdue(now time.Time) (overdue []types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, seen := range s.leases {
 		if !seen.overdue && now.Sub(seen.since) >= time.Duration(seen.longest)*time.Second/2 {
 			seen.overdue = true
 			s.leases[key] = seen
-			singletons = append(singletons, types.NamespacedName{Namespace: key.Namespace, Name: fencing.Singleton(key.Name)})
+			overdue = append(overdue, key)
 		}
 	}
-	return singletons
+	return overdue
 }
 
-// forget forgets the Lease of a singleton.
-func (s *silence) forget(singleton types.NamespacedName) {
+// Forget forgets a Lease.
+func (s *Silence) Forget(lease types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.leases, types.NamespacedName{Namespace: singleton.Namespace, Name: fencing.LeaseName(singleton.Name)})
+	delete(s.leases, lease)
 }

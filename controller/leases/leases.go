@@ -1,0 +1,64 @@
+// Package leases reads the Leases that fence pods. It knows for how long a Lease has not been renewed, and it is safe for
+// clocks of other machines that are wrong.
+package leases
+
+import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Observed is a Lease, as an observer knows it.
+type Observed struct {
+	// Object is a live read, or from the cache after a release. Nil: the Lease does not exist.
+	Object *coordinationv1.Lease
+	// Silent is how long this process has not seen a renewal or another change of the holder, by its own monotonic clock.
+	Silent time.Duration
+}
+
+// Holder returns the holder identity. Empty: there is none, or no Lease.
+func (o Observed) Holder() string {
+	if o.Object == nil {
+		return ""
+	}
+	return HolderOf(o.Object)
+}
+
+// Overdue returns true if half of the Lease's duration has passed without a renewal. Pods renew it five times in one
+// duration.
+func (o Observed) Overdue() bool {
+	return o.Object != nil && o.Silent >= time.Duration(ptr.Deref(o.Object.Spec.LeaseDurationSeconds, 0))*time.Second/2
+}
+
+// Renewed returns true if the holder has renewed the Lease since it holds the Lease, and no renewal is overdue.
+func (o Observed) Renewed() bool {
+	spec := &o.Object.Spec
+	return spec.RenewTime != nil && (spec.AcquireTime == nil || !spec.RenewTime.Before(spec.AcquireTime)) && !o.Overdue()
+}
+
+// Epoch returns the epoch of the pod that the Lease named last. 0: it has not named any pod, or does not exist.
+func (o Observed) Epoch() int64 {
+	if o.Object == nil {
+		return 0
+	}
+	return int64(ptr.Deref(o.Object.Spec.LeaseTransitions, 0))
+}
+
+// Duration returns how long the holder may take until it renews the Lease: at least the number of seconds.
+func (o Observed) Duration(atLeast int32) time.Duration {
+	if o.Object != nil {
+		atLeast = max(atLeast, ptr.Deref(o.Object.Spec.LeaseDurationSeconds, 0))
+	}
+	return time.Duration(atLeast) * time.Second
+}
+
+// HolderOf returns the holder identity of the Lease. Empty: there is none.
+func HolderOf(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
+
+// SameHolder returns true if nobody got or lost the Lease between the two states.
+func SameHolder(before, after *coordinationv1.Lease) bool {
+	was, is := renewalOf(before), renewalOf(after)
+	was.microTime = is.microTime
+	return was == is
+}
