@@ -657,7 +657,7 @@ func testExemptNamespace(t *testing.T, c client.Client) {
 }
 
 func testDefinition(t *testing.T, c client.Client) {
-	const refused = "cannot be deleted while the guards are installed: all StatefulSingletons would be deleted too"
+	const refused = "cannot be deleted while the guards are installed: all its objects would be deleted too"
 	own, other := definition("statefulsingletons."+v1.GroupVersion.Group), definition("widgets.example.com")
 	other.Object["spec"] = map[string]any{
 		"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "kind": "Widget"},

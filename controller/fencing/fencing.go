@@ -47,6 +47,14 @@ const (
 	// The pod had not renewed the Lease for its duration. Without it, a Lease without a holder was released.
 	ExpiredAnnotation = "apps.statefulsingleton.com/expired"
 
+	// WriterAnnotation is the annotation of the Lease of a StatefulSetLock with the UID of the fenced pod that the Lease names,
+	// or named last. Without it, a Lease without a holder is no proof.
+	WriterAnnotation = "apps.statefulsingleton.com/writer-uid"
+
+	// RevokedAnnotation is the annotation of the Lease of a StatefulSetLock with the epoch of the tenure that the holder must
+	// end.
+	RevokedAnnotation = "apps.statefulsingleton.com/revoked"
+
 	// MinSeconds and MaxSeconds are the limits of the duration in seconds.
 	MinSeconds, MaxSeconds = 5, 3600
 )

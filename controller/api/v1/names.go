@@ -56,6 +56,23 @@ const (
 	// FencingAnnotation is FencingLease on a pod that a policy has prepared for fencing by a Lease.
 	FencingAnnotation = "apps.statefulsingleton.com/fencing"
 
+	// LockLabel has the name of the StatefulSetLock of a pod. The controller caches only pods with this label, or with
+	// SingletonLabel.
+	LockLabel = "apps.statefulsingleton.com/lock"
+
+	// StsRoleLabel is StsRoleWriter on the writer of a StatefulSetLock, and StsRoleReader on its other pods.
+	StsRoleLabel = "sts-role"
+
+	// StsRoleWriter and StsRoleReader are the values of StsRoleLabel.
+	StsRoleWriter, StsRoleReader = "writer", "reader"
+
+	// TenureAnnotation has the epoch of the last tenure for which a pod was labelled as the writer.
+	TenureAnnotation = "apps.statefulsingleton.com/tenure"
+
+	// TenureEndedAnnotation has the epoch of the last tenure of a pod that has ended or is ending. The pod is not labelled
+	// again for this tenure.
+	TenureEndedAnnotation = "apps.statefulsingleton.com/tenure-ended"
+
 	// SidecarName is the name of the status sidecar's container.
 	SidecarName = "status-sidecar"
 )

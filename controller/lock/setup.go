@@ -1,0 +1,176 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+)
+
+const (
+	// workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
+	workers = 8
+	// overduePeriod is how often to look for Leases whose renewal is overdue. The shortest duration of a Lease is 1 s.
+	overduePeriod = 250 * time.Millisecond
+)
+
+// SetupWithManager registers the reconciler and its watches. Pods and Leases with the lock's label have a cache of their
+// own, because the cache of the manager has those of StatefulSingletons.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	hasLabel, err := labels.NewRequirement(v1.LockLabel, selection.Exists, nil)
+	if err != nil {
+		return err
+	}
+	labelled, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		DefaultLabelSelector: labels.NewSelector().Add(*hasLabel),
+		DefaultTransform:     cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return fmt.Errorf("set up the cache of pods with a lock: %w", err)
+	}
+	if err := mgr.Add(labelled); err != nil {
+		return err
+	}
+	specOrAnnotations := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	err = ctrl.NewControllerManagedBy(mgr).
+		Named("statefulsetlock").
+		// The controller's own writes of status need no reconcile.
+		For(&v1.StatefulSetLock{}, builder.WithPredicates(specOrAnnotations)).
+		Watches(&v1.StatefulSetLock{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.locksOnNode)).
+		WatchesRawSource(source.Kind[client.Object](labelled, podMetadata(), handler.EnqueueRequestsFromMapFunc(lockOf))).
+		WatchesRawSource(source.Kind[client.Object](labelled, &coordinationv1.Lease{}, r.leaseEvents())).
+		WatchesRawSource(source.Func(r.enqueueOverdue)).
+		WatchesRawSource(source.Func(r.enqueueChangedInjections)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 10*time.Second),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of StatefulSetLocks: %w", err)
+	}
+	return nil
+}
+
+// enqueueChangedInjections enqueues the locks whose condition PolicyInstalled changes.
+func (r *Reconciler) enqueueChangedInjections(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Injection.OnChange(func(key types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: key}) })
+	return nil
+}
+
+func podMetadata() *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	return m
+}
+
+// createdOrDeleted passes the creation and the removal of a lock.
+func createdOrDeleted() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// lockOf returns the lock that the label of the object names.
+func lockOf(_ context.Context, object client.Object) []reconcile.Request {
+	name := object.GetLabels()[v1.LockLabel]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
+}
+
+// neighbours returns the other locks of the namespace, which may be for the same StatefulSet.
+func (r *Reconciler) neighbours(ctx context.Context, lock client.Object) []reconcile.Request {
+	return r.locks(ctx, func(other *v1.StatefulSetLock) bool { return other.Name != lock.GetName() }, client.InNamespace(lock.GetNamespace()))
+}
+
+// locksOnNode returns the locks whose writer runs on the node.
+func (r *Reconciler) locksOnNode(ctx context.Context, node client.Object) []reconcile.Request {
+	return r.locks(ctx, func(lock *v1.StatefulSetLock) bool { return lock.Status.WriterNode == node.GetName() })
+}
+
+// locks returns the locks in the cache for which the function returns true.
+func (r *Reconciler) locks(ctx context.Context, which func(*v1.StatefulSetLock) bool, in ...client.ListOption) (requests []reconcile.Request) {
+	var list v1.StatefulSetLockList
+	if err := r.Client.List(ctx, &list, in...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulSetLocks after an event. The periodic reconcile handles the change")
+		return nil
+	}
+	for i := range list.Items {
+		if which(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// leaseEvents returns the handler that restarts the silence of a Lease, and enqueues the lock of the Lease unless the event
+// is a renewal.
+func (r *Reconciler) leaseEvents() handler.EventHandler {
+	enqueue := func(q workqueue.TypedRateLimitingInterface[reconcile.Request], lease client.Object) {
+		for _, request := range lockOf(context.Background(), lease) {
+			q.Add(request)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			r.silence.See(e.Object.(*coordinationv1.Lease), r.Clock.Now())
+		},
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			before, after := e.ObjectOld.(*coordinationv1.Lease), e.ObjectNew.(*coordinationv1.Lease)
+			r.silence.See(after, r.Clock.Now())
+			acknowledged := before.Spec.RenewTime == nil && after.Spec.RenewTime != nil
+			if !leases.SameHolder(before, after) || acknowledged {
+				enqueue(q, after)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			r.silence.Forget(client.ObjectKeyFromObject(e.Object))
+			enqueue(q, e.Object)
+		},
+	}
+}
+
+// enqueueOverdue enqueues the locks whose Lease is overdue, until ctx ends.
+func (r *Reconciler) enqueueOverdue(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	go wait.UntilWithContext(ctx, func(ctx context.Context) {
+		overdue := map[types.NamespacedName]bool{}
+		for _, lease := range r.silence.Overdue(r.Clock.Now()) {
+			overdue[lease] = true
+		}
+		if len(overdue) == 0 {
+			return
+		}
+		for _, request := range r.locks(ctx, func(lock *v1.StatefulSetLock) bool {
+			return overdue[types.NamespacedName{Namespace: lock.Namespace, Name: lock.Spec.LeaseName}]
+		}) {
+			q.Add(request)
+		}
+	}, overduePeriod)
+	return nil
+}
