@@ -41,7 +41,8 @@ func (s Snapshot) Budget() *policyv1.PodDisruptionBudget {
 	return drain.Budget(s.Budgets, s.Singleton, BudgetName(s.Singleton))
 }
 
-// otherBudget returns a PodDisruptionBudget that keeps the singleton's own from being used for the pod, or nil.
+// otherBudget returns a PodDisruptionBudget that covers the pod, or has the name of the singleton's own, and is not the
+// singleton's own. It returns nil if there is none.
 func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 	return drain.OtherBudget(s.Budgets, s.Singleton, BudgetName(s.Singleton), pod)
 }

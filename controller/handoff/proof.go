@@ -67,7 +67,7 @@ func states(containers []heldContainer) (all []*corev1.ContainerStatus) {
 	return all
 }
 
-// attested returns true if a person attests the termination of the pod.
+// attested returns true if a person attests the termination of the pod and the kubelet cannot report it.
 func (s Snapshot) attested(pod *corev1.Pod) bool {
 	return s.Singleton.Annotations[v1.AttestAnnotation] == string(pod.UID) && proof.Attestable(pod, s.Nodes[pod.Spec.NodeName])
 }

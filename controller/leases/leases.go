@@ -37,22 +37,6 @@ func (o Observed) Renewed() bool {
 	return spec.RenewTime != nil && (spec.AcquireTime == nil || !spec.RenewTime.Before(spec.AcquireTime)) && !o.Overdue()
 }
 
-// Epoch returns the epoch of the pod that the Lease named last. 0: it has not named any pod, or does not exist.
-func (o Observed) Epoch() int64 {
-	if o.Object == nil {
-		return 0
-	}
-	return int64(ptr.Deref(o.Object.Spec.LeaseTransitions, 0))
-}
-
-// Duration returns how long the holder may take until it renews the Lease: at least the number of seconds.
-func (o Observed) Duration(atLeast int32) time.Duration {
-	if o.Object != nil {
-		atLeast = max(atLeast, ptr.Deref(o.Object.Spec.LeaseDurationSeconds, 0))
-	}
-	return time.Duration(atLeast) * time.Second
-}
-
 // HolderOf returns the holder identity of the Lease. Empty: there is none.
 func HolderOf(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
 

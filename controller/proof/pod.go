@@ -2,9 +2,7 @@
 // started again, so a proof needs more than a terminated container.
 package proof
 
-import (
-	corev1 "k8s.io/api/core/v1"
-)
+import corev1 "k8s.io/api/core/v1"
 
 // Condition returns the condition of the pod, or nil.
 func Condition(pod *corev1.Pod, conditionType corev1.PodConditionType) *corev1.PodCondition {
