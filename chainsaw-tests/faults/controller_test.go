@@ -51,39 +51,32 @@ func TestControllerKilledAtEachStep(t *testing.T) {
 		"Signal, its barrier open": {step: "Signal", barrier: true, wantStarted: true},
 		"Unprotect":                {wantStarted: true},
 	}
-	var stuck sync.WaitGroup
-	restarted := make(chan struct{})
-	t.Run("before", func(t *testing.T) {
-		for name, tc := range steps {
-			t.Run(name, func(t *testing.T) {
-				stuck.Add(1)
-				arrived := sync.OnceFunc(stuck.Done)
-				defer arrived() // also after a failure, because the other cases wait
-				t.Parallel()
-				s := singleton(t, world.Options{Barrier: tc.barrier})
-				old := holder(t, s)
-				r := refuse(t, s, cmp.Or(tc.step, name))
-				must(t, s.Roll(t.Context()))
-				r.await(t)
-				arrived()
-				<-restarted
-				r.await(t) // the next controller reaches the same step
-				if !tc.wantStarted {
-					wantNobodyElse(t, 0, old, s)
-				}
-				r.lift(t)
-				wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
-				podGone(t, old)
-			})
-		}
-		go func() {
-			defer close(restarted)
-			stuck.Wait()
-			if err := w.KillController(context.Background()); err != nil {
-				t.Error(err)
+	type handoff struct {
+		*world.Singleton
+		old     *corev1.Pod
+		refusal refusal
+	}
+	handoffs := map[string]handoff{}
+	for name, tc := range steps {
+		s := singleton(t, world.Options{Barrier: tc.barrier})
+		h := handoff{s, holder(t, s), refuse(t, s, cmp.Or(tc.step, name))}
+		must(t, s.Roll(t.Context()))
+		h.refusal.await(t)
+		handoffs[name] = h
+	}
+	must(t, w.KillController(t.Context()))
+	for name, h := range handoffs {
+		t.Run("before "+name, func(t *testing.T) {
+			t.Parallel()
+			h.refusal.await(t) // the next controller reaches the same step
+			if !steps[name].wantStarted {
+				wantNobodyElse(t, 0, h.old, h.Singleton)
 			}
-		}()
-	})
+			h.refusal.lift(t)
+			wantHandedOver(t, h.Singleton, 2, v1.CauseRollout, v1.ProofKubeletReported)
+			podGone(t, h.old)
+		})
+	}
 }
 
 // The leader is suspended during a handoff until another leader has completed the handoff. It then continues with its
