@@ -386,14 +386,18 @@ func TestNames(t *testing.T) {
 	for _, r := range resources.APIResources {
 		byName[r.Name] = r
 	}
-	if diff := cmp.Diff([]string{"statefulsingletons", "statefulsingletons/status"}, slices.Sorted(maps.Keys(byName))); diff != "" {
+	if diff := cmp.Diff([]string{"statefulsetlocks", "statefulsetlocks/status", "statefulsingletons", "statefulsingletons/status"}, slices.Sorted(maps.Keys(byName))); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
 	}
-	r := byName["statefulsingletons"]
-	got := metav1.APIResource{SingularName: r.SingularName, Kind: r.Kind, Namespaced: r.Namespaced, ShortNames: r.ShortNames}
-	want := metav1.APIResource{SingularName: "statefulsingleton", Kind: "StatefulSingleton", Namespaced: true, ShortNames: []string{"stfs"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("names (-want +got):\n%s", diff)
+	for name, want := range map[string]metav1.APIResource{
+		"statefulsingletons": {SingularName: "statefulsingleton", Kind: "StatefulSingleton", Namespaced: true, ShortNames: []string{"stfs"}},
+		"statefulsetlocks":   {SingularName: "statefulsetlock", Kind: "StatefulSetLock", Namespaced: true, ShortNames: []string{"ssl"}},
+	} {
+		r := byName[name]
+		got := metav1.APIResource{SingularName: r.SingularName, Kind: r.Kind, Namespaced: r.Namespaced, ShortNames: r.ShortNames}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("names (-want +got):\n%s", diff)
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ var GroupVersion = schema.GroupVersion{Group: "apps.statefulsingleton.com", Vers
 
 // AddToScheme makes this package's types known to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &StatefulSingleton{}, &StatefulSingletonList{})
+	scheme.AddKnownTypes(GroupVersion, &StatefulSingleton{}, &StatefulSingletonList{}, &StatefulSetLock{}, &StatefulSetLockList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

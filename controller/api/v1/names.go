@@ -5,7 +5,7 @@ const (
 	// InjectedAnnotation has the singleton whose policy injected the pod, as <namespace>/<name>.
 	InjectedAnnotation = "apps.statefulsingleton.com/injected"
 
-	// SingletonLabel has the name of the pod's singleton. The controller caches only pods with this label.
+	// SingletonLabel has the name of the pod's singleton. The controller caches only pods with this label, or with LockLabel.
 	SingletonLabel = "apps.statefulsingleton.com/singleton"
 
 	// RoleLabel is RoleActive on the holder, and does not exist on other pods.
@@ -25,7 +25,8 @@ const (
 	ReadyReasonStandby = "Standby"
 
 	// HandoffFinalizer keeps the object of a holder until there is a proof of termination.
-	// It is also on warm standbys, which may become the holder.
+	// It is also on warm standbys, which may become the holder, and on the writer of a StatefulSetLock with fencing
+	// Termination.
 	HandoffFinalizer = "apps.statefulsingleton.com/handoff"
 
 	// ChosenByAnnotation has the UID of the singleton that may open the pod's barrier. The controller adds it with
@@ -35,11 +36,11 @@ const (
 	// NudgeAnnotation makes the kubelet reconcile a pod that was signalled with the epoch in its value.
 	NudgeAnnotation = "apps.statefulsingleton.com/nudged"
 
-	// PolicyFinalizer keeps the object of a singleton until its ClusterPolicy is deleted. A namespaced object cannot
+	// PolicyFinalizer keeps the object of a singleton or a StatefulSetLock until its ClusterPolicy is deleted. A namespaced object cannot
 	// own a cluster-scoped object.
 	PolicyFinalizer = "apps.statefulsingleton.com/policy"
 
-	// AttestAnnotation is an annotation of a singleton with which a person attests that a pod has terminated. Its
+	// AttestAnnotation is an annotation of a singleton or a StatefulSetLock with which a person attests that a pod has terminated. Its
 	// value is the UID of the pod. The controller removes the annotation when it refuses or does not need the
 	// attestation, or after the object of the pod is removed.
 	AttestAnnotation = "apps.statefulsingleton.com/attest-terminated"
@@ -55,6 +56,22 @@ const (
 
 	// FencingAnnotation is FencingLease on a pod that a policy has prepared for fencing by a Lease.
 	FencingAnnotation = "apps.statefulsingleton.com/fencing"
+
+	// LockLabel has the name of the StatefulSetLock of a pod.
+	LockLabel = "apps.statefulsingleton.com/lock"
+
+	// StsRoleLabel is StsRoleWriter on the writer of a StatefulSetLock, and StsRoleReader on its other pods.
+	StsRoleLabel = "sts-role"
+
+	// StsRoleWriter and StsRoleReader are the values of StsRoleLabel.
+	StsRoleWriter, StsRoleReader = "writer", "reader"
+
+	// TenureAnnotation has the epoch of the last tenure for which a pod was labelled as the writer.
+	TenureAnnotation = "apps.statefulsingleton.com/tenure"
+
+	// TenureEndedAnnotation has the epoch of the last tenure of a pod that has ended or is ending. The pod is not labelled
+	// again for this tenure.
+	TenureEndedAnnotation = "apps.statefulsingleton.com/tenure-ended"
 
 	// SidecarName is the name of the status sidecar's container.
 	SidecarName = "status-sidecar"
