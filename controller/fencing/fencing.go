@@ -47,6 +47,9 @@ const (
 	// The pod had not renewed the Lease for its duration. Without it, a Lease without a holder was released.
 	ExpiredAnnotation = "apps.statefulsingleton.com/expired"
 
+	// WriterAnnotation is the annotation of the Lease of a StatefulSetLock with the UID of the writer.
+	WriterAnnotation = "apps.statefulsingleton.com/writer-uid"
+
 	// MinSeconds and MaxSeconds are the limits of the duration in seconds.
 	MinSeconds, MaxSeconds = 5, 3600
 )

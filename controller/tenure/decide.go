@@ -1,0 +1,481 @@
+package tenure
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+)
+
+// decision is a Snapshot with its pods classified, and the Plan under construction.
+type decision struct {
+	Snapshot
+	now time.Time
+
+	pods []*pod
+	// writer is the recorded writer. It is nil if no writer is recorded, or if its object does not exist.
+	writer *pod
+	// next is the pod that can become the writer. It is nil if there is none.
+	next *pod
+
+	plan   Plan
+	status *v1.StatefulSetLockStatus
+	// message says what the outcome means for this lock.
+	message string
+	// needsPerson is true if nothing continues without a person.
+	needsPerson bool
+}
+
+// Decide returns what to do about the lock of the Snapshot at the time now.
+func Decide(s Snapshot, now time.Time) Plan {
+	d := &decision{Snapshot: s, now: now, status: s.Lock.Status.DeepCopy(), pods: classify(s)}
+	d.writer = find(d.pods, d.status.WriterPodUID)
+	d.next = d.candidate(nil)
+	d.plan.Requeue = settledPoll
+	if !d.refuse() && !d.createLease() && !d.adopt() {
+		d.labelReaders()
+		if d.status.WriterPodUID == "" {
+			d.withoutWriter()
+		} else {
+			d.withWriter()
+		}
+		d.unprotectReaders()
+		d.takeAttestation()
+	}
+	d.report()
+	d.plan.Status = *d.status
+	return d.plan
+}
+
+func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }
+
+// found sets the outcome, and the message that says what the outcome means here.
+func (d *decision) found(outcome Outcome, message string) {
+	d.plan.Outcome, d.message = outcome, message
+}
+
+// requeueIn decides again after the delay, or earlier.
+func (d *decision) requeueIn(delay time.Duration) {
+	d.plan.Requeue = min(d.plan.Requeue, max(delay, minRequeue))
+}
+
+// left returns the duration minus the time since the beginning. If time is left, it decides again when no time is left.
+func (d *decision) left(duration time.Duration, since time.Time) time.Duration {
+	left := duration - d.now.Sub(since)
+	if left > 0 {
+		d.requeueIn(left)
+	}
+	return left
+}
+
+// refuse reports why the lock must not change anything. It returns false if nothing forbids that.
+func (d *decision) refuse() bool {
+	older := d.olderLock()
+	switch {
+	case older != "":
+		d.found(SecondLock, d.secondLockMessage(older))
+	case d.Lease != nil && !d.ownsLease():
+		d.found(ForeignLease, d.foreignLeaseMessage())
+	default:
+		return false
+	}
+	d.needsPerson = true
+	return true
+}
+
+// olderLock returns the name of an older lock of the same StatefulSet, or nothing.
+func (d *decision) olderLock() string {
+	for i := range d.Others {
+		other := &d.Others[i]
+		older := cmp.Or(other.CreationTimestamp.Compare(d.Lock.CreationTimestamp.Time), cmp.Compare(other.Name, d.Lock.Name)) < 0
+		if older && other.Spec.StatefulSetName == d.Lock.Spec.StatefulSetName {
+			return other.Name
+		}
+	}
+	return ""
+}
+
+// createLease creates a missing Lease. Without the Lease nothing is decided, because it can have a later tenure than the
+// record.
+func (d *decision) createLease() bool {
+	if d.Lease != nil {
+		return false
+	}
+	d.do(CreateLease{})
+	d.found(NoLease, d.noLeaseMessage())
+	d.requeueIn(0)
+	return true
+}
+
+// adopt records a later tenure than that of the record, which was lost or is stale. If it is stale, Record fails. The
+// writer of that tenure is recorded even if its object does not exist, because its processes may still run.
+func (d *decision) adopt() bool {
+	epoch, name, uid := d.status.Epoch, "", types.UID("")
+	if named, writer := d.namedInLease(); named > epoch {
+		epoch, name, uid = named, writer.Name, writer.UID
+	}
+	for _, p := range d.pods {
+		if p.began > epoch {
+			epoch, name, uid = p.began, p.Name, p.UID
+		}
+	}
+	if p := d.labelledBefore(); epoch == 0 && p != nil {
+		epoch, name, uid = 1, p.Name, p.UID
+	}
+	if epoch == d.status.Epoch {
+		return false
+	}
+	d.status.WriterPod, d.status.WriterPodUID, d.status.Epoch = cmp.Or(name, string(uid)), uid, epoch
+	d.status.WriterNode = ""
+	adopted := find(d.pods, uid)
+	if adopted != nil {
+		d.status.WriterNode = adopted.Spec.NodeName
+	}
+	if adopted != nil && !adopted.labelled {
+		adopted = nil // a late controller may be about to label it for another tenure
+	}
+	d.overtakeLostRecord(adopted)
+	now := metav1.NewMicroTime(d.now)
+	d.status.LastTransition = &v1.TenureTransition{Cause: v1.TenureAdopted, To: d.status.WriterPod, Started: &now}
+	d.do(Record{})
+	d.found(Adopted, d.adoptedMessage())
+	d.requeueIn(0)
+	return true
+}
+
+// labelledBefore returns the pod that has the label of a writer although no lock has labelled a pod, for example after a
+// migration from another operator. Nil: there is none.
+func (d *decision) labelledBefore() *pod {
+	i := slices.IndexFunc(d.pods, func(p *pod) bool { return p.member && p.labelled })
+	if i < 0 {
+		return nil
+	}
+	return d.pods[i]
+}
+
+// recordWriter sets the record. The pod is nil if there is no writer.
+func (d *decision) recordWriter(p *pod, epoch int64) {
+	d.status.WriterPod, d.status.WriterPodUID, d.status.WriterNode, d.status.Epoch = "", "", "", epoch
+	if p != nil {
+		d.status.WriterPod, d.status.WriterPodUID, d.status.WriterNode = p.Name, p.UID, p.Spec.NodeName
+	}
+}
+
+// labelReaders labels all pods but the writer as readers.
+func (d *decision) labelReaders() {
+	for _, p := range d.pods {
+		if p.UID != d.status.WriterPodUID && (p.Labels[v1.StsRoleLabel] != v1.StsRoleReader || p.Labels[v1.LockLabel] != d.Lock.Name) {
+			d.do(LabelReader{Pod: refOf(p), Version: versionOf(p), Ends: max(p.began, p.ended)})
+		}
+	}
+}
+
+// overtakeLostRecord writes all pods but the writer before a record that does not follow another record. The record can
+// have been lost, and a late controller that read the lost record may be about to label one of the pods. If LabelReader
+// comes first, the late LabelWriter fails. If the late LabelWriter comes first, LabelReader fails, and the plan stops.
+func (d *decision) overtakeLostRecord(writer *pod) {
+	epoch := d.nextEpoch()
+	for _, p := range d.pods {
+		if p != writer {
+			d.do(LabelReader{Pod: refOf(p), Version: versionOf(p), Ends: epoch})
+		}
+	}
+}
+
+// unprotectReaders removes the finalizer of pods that are not the writer. Their tenures have ended, or never began.
+func (d *decision) unprotectReaders() {
+	for _, p := range d.pods {
+		if p.UID != d.Lock.Status.WriterPodUID && p.UID != d.status.WriterPodUID {
+			d.unprotect(p)
+		}
+	}
+}
+
+// unprotect removes the finalizer from a pod. The finalizer of a pod of a StatefulSingleton belongs to the StatefulSingleton.
+func (d *decision) unprotect(p *pod) {
+	if p.protected() && p.Labels[v1.SingletonLabel] == "" {
+		d.do(Unprotect{Pod: refOf(p), Version: versionOf(p)})
+	}
+}
+
+// takeAttestation removes an attestation that is used, or that is refused.
+func (d *decision) takeAttestation() {
+	uid := types.UID(d.Lock.Annotations[v1.AttestAnnotation])
+	w, last := d.writer, d.Lock.Status.WriterPodUID
+	switch {
+	case uid == "":
+	case uid != last:
+		d.do(TakeAttestation{uid, d.notAwaitedMessage(uid)})
+	case uid != d.status.WriterPodUID:
+		d.do(TakeAttestation{UID: uid})
+	case w != nil && !(proof.Going(w.Pod) && proof.Attestable(w.Pod, d.Nodes[w.Spec.NodeName])):
+		d.do(TakeAttestation{uid, d.notAttestableMessage()})
+	}
+}
+
+// withoutWriter gives the next pod a tenure.
+func (d *decision) withoutWriter() {
+	switch {
+	case d.next != nil:
+		if last := d.status.LastTransition; last == nil || last.To != "" {
+			d.overtakeLostRecord(d.next)
+		}
+		d.grant(d.next, d.nextTransition())
+	case d.StatefulSet == nil:
+		d.found(NoStatefulSet, d.noStatefulSetMessage())
+	default:
+		d.found(NoReadyPod, d.noReadyPodMessage())
+	}
+}
+
+// withWriter ends the tenure of the writer if there is a cause.
+func (d *decision) withWriter() {
+	switch cause := d.cause(); {
+	case d.writer == nil:
+		d.writerRemoved()
+	case cause == "":
+		d.keep()
+	default:
+		d.end(cause)
+	}
+}
+
+// cause returns why the tenure of the writer ends. Empty: it does not end.
+func (d *decision) cause() v1.TenureCause {
+	w, last := d.writer, d.status.LastTransition
+	if w == nil {
+		return v1.TenureDeletion
+	}
+	switch {
+	case w.ended >= d.status.Epoch && last != nil && last.FromUID == w.UID && last.To == "":
+		return last.Cause
+	case proof.Going(w.Pod) && proof.IsTrue(w.Pod, corev1.DisruptionTarget):
+		return v1.TenureEviction
+	case proof.Going(w.Pod) && w.outdated:
+		return v1.TenureRollout
+	case proof.Going(w.Pod), w.ended >= d.status.Epoch:
+		return v1.TenureDeletion
+	case d.next == nil || d.next == w:
+		return ""
+	case !w.member || w.Labels[v1.SingletonLabel] != "":
+		return v1.TenureLeft
+	case !w.ready() && d.left(failoverDelay(d.Lock), d.unreadySince()) <= 0:
+		return v1.TenureUnready
+	case w.drained != "" && d.next.drained == "":
+		return v1.TenureDrain
+	case (d.next.drained != "") == (w.drained != "") && w.outdated && !d.next.outdated:
+		return v1.TenureRollout
+	}
+	return ""
+}
+
+// unreadySince returns when the writer became unready.
+func (d *decision) unreadySince() time.Time {
+	if c := proof.Condition(d.writer.Pod, corev1.PodReady); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return d.writer.CreationTimestamp.Time
+}
+
+// end continues the end of the writer's tenure: first its label, then its endpoints, then the tenure itself.
+func (d *decision) end(cause v1.TenureCause) {
+	w := d.writer
+	t := d.beginTransition(cause)
+	if proven := d.proofOf(w); w.labelled || w.ended < d.status.Epoch {
+		d.do(LabelReader{Pod: refOf(w), Version: versionOf(w), Ends: d.status.Epoch})
+		d.found(LabelRemoved, d.labelRemovedMessage(cause))
+		d.requeueIn(0)
+	} else if d.Serving && d.left(servingPatience, t.Started.Time) > 0 {
+		d.found(AwaitingEndpoints, d.awaitingEndpointsMessage())
+		d.requeueIn(servingPoll)
+	} else if proven != "" || !d.fenced() {
+		d.succeed(proven)
+	} else {
+		d.terminate()
+	}
+}
+
+// beginTransition returns the transition from the writer, which begins now unless it has begun.
+func (d *decision) beginTransition(cause v1.TenureCause) *v1.TenureTransition {
+	last := d.status.LastTransition
+	if last == nil || last.FromUID != d.status.WriterPodUID || last.To != "" {
+		now := metav1.NewMicroTime(d.now)
+		d.status.LastTransition = &v1.TenureTransition{From: d.status.WriterPod, FromUID: d.status.WriterPodUID, Cause: cause, Started: &now}
+	}
+	return d.status.LastTransition
+}
+
+// fenced returns true if only the termination of a pod ends its tenure.
+func (d *decision) fenced() bool { return d.Lock.Spec.Fencing == v1.LockFencingTermination }
+
+// terminate deletes the writer.
+func (d *decision) terminate() {
+	w := d.writer
+	if w.DeletionTimestamp == nil {
+		d.protect(w)
+		d.do(Delete{Pod: refOf(w)})
+	} else {
+		d.needsPerson = proof.Attestable(w.Pod, d.Nodes[w.Spec.NodeName])
+	}
+	d.found(WriterStopping, d.stoppingMessage(w))
+}
+
+// protect adds the finalizer to a pod with a tenure if the pod is fenced.
+func (d *decision) protect(p *pod) {
+	if d.fenced() && !p.protected() {
+		d.do(Protect{Pod: refOf(p), Version: versionOf(p)})
+	}
+}
+
+// writerRemoved handles a writer whose object does not exist.
+func (d *decision) writerRemoved() {
+	d.beginTransition(v1.TenureDeletion)
+	switch {
+	case d.attested(d.status.WriterPodUID): // the writer had the finalizer, so the missing object proves nothing
+		d.succeed(v1.ProofAttested)
+	case !d.fenced():
+		d.succeed("")
+	default:
+		d.needsPerson = true
+		d.found(WriterLost, d.lostMessage())
+	}
+}
+
+// succeed records that the tenure of the writer has ended, and gives the next pod a tenure.
+func (d *decision) succeed(proven v1.Proof) {
+	now := metav1.NewMicroTime(d.now)
+	t, old := d.status.LastTransition, d.writer
+	t.Proof, t.Ended = proven, &now
+	if d.next != nil {
+		d.grant(d.next, t)
+	} else {
+		d.recordWriter(nil, d.status.Epoch)
+		d.do(Record{})
+		d.found(TenureEnded, d.endedMessage(t))
+		d.requeueIn(0)
+	}
+	if old != nil && old != d.next {
+		d.unprotect(old)
+	}
+}
+
+// nextTransition continues the transition from a writer whose tenure has ended, or begins a transition without an old
+// writer.
+func (d *decision) nextTransition() *v1.TenureTransition {
+	if last := d.status.LastTransition; last != nil && last.To == "" {
+		return last
+	}
+	now := metav1.NewMicroTime(d.now)
+	return &v1.TenureTransition{Cause: v1.TenureCreated, Started: &now}
+}
+
+// nextEpoch returns an epoch that is later than that of every tenure that has ended or was about to end. If an epoch were
+// used twice, the mark of an earlier end would also end the new tenure, and no write would stop a late LabelWriter.
+func (d *decision) nextEpoch() int64 {
+	last := d.status.Epoch
+	for _, p := range d.pods {
+		last = max(last, p.began, p.ended)
+	}
+	return last + 1
+}
+
+// grant gives the pod a tenure.
+func (d *decision) grant(p *pod, t *v1.TenureTransition) {
+	t.To = p.Name
+	d.status.LastTransition = t
+	d.protect(p)
+	d.recordWriter(p, d.nextEpoch())
+	d.do(Record{})
+	d.nameInLease(p)
+	d.label(p)
+	d.found(Granted, d.grantedMessage(p))
+}
+
+// label labels the recorded writer.
+func (d *decision) label(p *pod) {
+	d.do(LabelWriter{Pod: refOf(p), Version: versionOf(p), Epoch: d.status.Epoch})
+}
+
+// keep completes the grant of the writer's tenure, and renews its Lease.
+func (d *decision) keep() {
+	w := d.writer
+	if d.protect(w); !d.fenced() {
+		d.unprotect(w)
+	}
+	named, labelled := d.isNamed(), w.labelled && w.Labels[v1.LockLabel] == d.Lock.Name
+	if !named || !labelled {
+		d.do(Record{}) // fails if the pod is no longer recorded
+	}
+	if !named || d.renewalIsDue() {
+		d.nameInLease(w)
+	}
+	if !labelled {
+		d.label(w)
+		d.found(Granted, d.grantedMessage(w))
+		return
+	}
+	d.followLabel()
+	if w.ready() {
+		d.found(WriterReady, d.readyMessage())
+	} else {
+		d.found(WriterNotReady, d.notReadyMessage())
+	}
+}
+
+// followLabel records when the new writer got its label.
+func (d *decision) followLabel() {
+	if t := d.status.LastTransition; t != nil && t.To == d.writer.Name && t.Labelled == nil {
+		t.Labelled = new(metav1.NewMicroTime(d.now))
+	}
+}
+
+// candidate returns the best pod for the next tenure, or nil. That can be the writer itself. It never returns the exception.
+func (d *decision) candidate(except *pod) *pod {
+	able := slices.DeleteFunc(slices.Clone(d.pods), func(p *pod) bool { return p == except || d.cannotWrite(p) != "" })
+	if len(able) == 0 {
+		return nil
+	}
+	return slices.MinFunc(able, func(a, b *pod) int {
+		return cmp.Or(
+			compareBool(a.drained != "", b.drained != ""),
+			compareBool(d.onUnreadyNode(a), d.onUnreadyNode(b)),
+			compareBool(a.outdated, b.outdated),
+			cmp.Compare(a.ordinal, b.ordinal))
+	})
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// onUnreadyNode returns true if the node of the pod is unready or does not exist. The pod can still appear Ready.
+func (d *decision) onUnreadyNode(p *pod) bool {
+	node := d.Nodes[p.Spec.NodeName]
+	return node == nil || !proof.NodeReady(node)
+}
+
+// cannotWrite returns why the pod cannot become the writer. Empty: it can.
+func (d *decision) cannotWrite(p *pod) string {
+	switch {
+	case !p.member:
+		return fmt.Sprintf("StatefulSet %s does not control it", d.Lock.Spec.StatefulSetName)
+	case p.Labels[v1.SingletonLabel] != "":
+		return fmt.Sprintf("it belongs to StatefulSingleton %s", p.Labels[v1.SingletonLabel])
+	case !p.ready():
+		return "it is not Ready"
+	}
+	return ""
+}

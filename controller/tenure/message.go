@@ -1,0 +1,116 @@
+package tenure
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+)
+
+func (d *decision) secondLockMessage(older string) string {
+	return fmt.Sprintf("StatefulSetLock %s already labels the pods of StatefulSet %s, and this lock changes nothing. Delete one of the two: kubectl delete ssl -n %s %s",
+		older, d.Lock.Spec.StatefulSetName, d.Lock.Namespace, d.Lock.Name)
+}
+
+func (d *decision) foreignLeaseMessage() string {
+	return fmt.Sprintf("Lease %s exists, and this lock does not control the Lease, so this lock changes nothing. If nothing needs the Lease, delete it: kubectl delete lease -n %s %[1]s. Otherwise, recreate the lock with another spec.leaseName",
+		d.Lock.Spec.LeaseName, d.Lock.Namespace)
+}
+
+func (d *decision) noStatefulSetMessage() string {
+	return fmt.Sprintf("StatefulSet %s does not exist. The first Ready pod of the StatefulSet becomes the writer", d.Lock.Spec.StatefulSetName)
+}
+
+// noReadyPodMessage says why no pod can become the writer.
+func (d *decision) noReadyPodMessage() string {
+	var why []string
+	for _, p := range d.pods {
+		if p.member {
+			why = append(why, fmt.Sprintf("pod %s can't become the writer: %s", p.Name, d.cannotWrite(p)))
+		}
+	}
+	if len(why) == 0 {
+		return fmt.Sprintf("StatefulSet %s has no pods", d.Lock.Spec.StatefulSetName)
+	}
+	return strings.Join(why, "; ")
+}
+
+func (d *decision) grantedMessage(p *pod) string {
+	return fmt.Sprintf("pod %s becomes the writer with epoch %d", p.Name, d.status.Epoch)
+}
+
+func (d *decision) readyMessage() string {
+	return fmt.Sprintf("pod %s is the writer with epoch %d", d.writer.Name, d.status.Epoch)
+}
+
+func (d *decision) notReadyMessage() string {
+	message := fmt.Sprintf("the writer, pod %s, is unready", d.writer.Name)
+	if d.next == nil || d.next == d.writer {
+		return message + ", and no other pod can become the writer"
+	}
+	return fmt.Sprintf("%s. If it stays unready for spec.failoverDelaySeconds (%d), pod %s becomes the writer", message, d.Lock.Spec.FailoverDelaySeconds, d.next.Name)
+}
+
+func (d *decision) labelRemovedMessage(cause v1.TenureCause) string {
+	return fmt.Sprintf("the tenure of pod %s ends (cause %s)", d.writer.Name, cause)
+}
+
+func (d *decision) awaitingEndpointsMessage() string {
+	return fmt.Sprintf("pod %s is no longer the writer. The controller waits at most %s until EndpointSlices of Services for the writer no longer list the pod", d.writer.Name, servingPatience)
+}
+
+func (d *decision) stoppingMessage(w *pod) string {
+	switch node := d.Nodes[w.Spec.NodeName]; {
+	case w.DeletionTimestamp == nil:
+		return fmt.Sprintf("deleting pod %s, because its tenure ends when the pod has terminated", w.Name)
+	case node == nil:
+		return fmt.Sprintf("pod %s is terminating, and its node %s does not exist. %s", w.Name, w.Spec.NodeName, d.attestMessage(w.UID))
+	case !proof.NodeReady(node):
+		return fmt.Sprintf("pod %s is terminating, and its node %s does not report. If the node is off, run: kubectl taint node %[2]s node.kubernetes.io/out-of-service=nodeshutdown:NoExecute. Otherwise: %[3]s",
+			w.Name, w.Spec.NodeName, d.attestMessage(w.UID))
+	}
+	if proof.Terminal(w.Pod) {
+		return fmt.Sprintf("pod %s has phase %s, and the kubelet has not reported that its containers have terminated. If this does not change, %s", w.Name, w.Status.Phase, d.attestMessage(w.UID))
+	}
+	return fmt.Sprintf("pod %s is terminating. Another pod becomes the writer after the kubelet has reported the termination", w.Name)
+}
+
+// attestMessage says how a person attests the termination of a pod.
+func (d *decision) attestMessage(uid types.UID) string {
+	return fmt.Sprintf("make sure that the processes of the pod have ended, then run: kubectl annotate -n %s ssl %s %s=%s --overwrite", d.Lock.Namespace, d.Lock.Name, v1.AttestAnnotation, uid)
+}
+
+func (d *decision) endedMessage(t *v1.TenureTransition) string {
+	return fmt.Sprintf("the tenure of pod %s has ended, and no other pod can become the writer yet", t.From)
+}
+
+func (d *decision) adoptedMessage() string {
+	return fmt.Sprintf("the Lease or a pod shows epoch %d of pod %s, which the status did not have", d.status.Epoch, d.status.WriterPod)
+}
+
+func (d *decision) noLeaseMessage() string {
+	return fmt.Sprintf("creating Lease %s", d.Lock.Spec.LeaseName)
+}
+
+func (d *decision) lostMessage() string {
+	return fmt.Sprintf("pod %s, the last writer, does not exist, and nothing proves that its processes have ended. To let another pod become the writer, %s",
+		d.status.WriterPod, d.attestMessage(d.status.WriterPodUID))
+}
+
+func (d *decision) notAwaitedMessage(uid types.UID) string {
+	return fmt.Sprintf("annotation %s=%s is ignored: the lock waits for no pod with this uid", v1.AttestAnnotation, uid)
+}
+
+func (d *decision) notAttestableMessage() string {
+	return fmt.Sprintf("annotation %s=%s is ignored: pod %s is not terminating, or its kubelet can still report that the pod has terminated. Delete the pod: kubectl delete pod -n %s %[3]s",
+		v1.AttestAnnotation, d.writer.UID, d.writer.Name, d.Lock.Namespace)
+}
+
+// Messages of condition Fenced.
+const (
+	noneMessage        = "not safe: spec.fencing is None, so the old writer can still write through open connections after a failover. Use Termination if two writers do harm"
+	terminationMessage = "another pod becomes the writer after the pod of the writer has provably terminated"
+)

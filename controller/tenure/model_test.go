@@ -1,0 +1,613 @@
+package tenure_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
+)
+
+// The model is a small world around the real Decide and its steps. It has an API server, kubelets, a StatefulSet controller
+// that replaces pods, and controllers that crash or act late. The search visits all states of a small world.
+
+const (
+	maxSlots       = 3
+	maxNodes       = 2
+	maxControllers = 2
+)
+
+// world is the actual state and the state that the API server stores. Equal worlds behave in the same way.
+type world struct {
+	record record
+	// attested is the pod of which a person attests the termination.
+	attested attested
+	pods     [maxSlots]podState
+	// left are processes of pods whose objects were removed, on nodes that do not answer.
+	left        [maxSlots]orphans
+	nodes       [maxNodes]nodeState
+	lease       leaseState
+	controllers [maxControllers]controllerState
+	// deletions and faults are the numbers of deletions of pods, and of faults, that may still happen.
+	deletions, faults uint8
+}
+
+// record is the stored record, or the record that a controller read.
+type record struct {
+	// writer is the number of the recorded pod, from 1, and life is its incarnation.
+	writer, life, epoch uint8
+	// from and fromLife are the old writer of a change that is in progress, from 1.
+	from, fromLife uint8
+}
+
+// attested is a pod by its number, from 1, and its incarnation. 0: no attestation.
+type attested struct{ pod, life uint8 }
+
+type leaseState struct {
+	exists bool
+	// holder is the number of the named pod, from 1, and life is its incarnation.
+	holder, life, epoch uint8
+}
+
+// podState is a pod of the StatefulSet.
+type podState struct {
+	// life is the number of pods that had the name so far. 0: no pod was created yet.
+	life uint8
+	// gone is true while no object of the name exists.
+	gone, deleting, noGrace, finalizer bool
+	role                               role
+	began, ended                       uint8
+	ready                              bool
+	// reported is true if the kubelet reported the end of all processes.
+	reported bool
+	// over is true if all processes have ended.
+	over bool
+	// tenured is true if the pod has had the label of a writer.
+	tenured bool
+}
+
+func (p *podState) exists() bool { return p.life > 0 && !p.gone }
+
+// orphans are processes of a removed pod. They are tenured if the pod has had the label of a writer.
+type orphans struct{ tenured bool }
+
+type role uint8
+
+const (
+	noRole role = iota
+	readerRole
+	writerRole
+)
+
+type nodeState struct{ cut, notReady bool }
+
+type stage uint8
+
+const (
+	idleStage stage = iota
+	// At readStage, the controller has read the lock. At planStage, it has read everything and decided.
+	readStage
+	planStage
+)
+
+// controllerState is the state of a controller between two of its reads and writes.
+type controllerState struct {
+	stage stage
+	read  record
+	// attested is part of what the controller read.
+	attested attested
+	// The objects that another client has written since the controller read or wrote them.
+	staleRecord, staleLease bool
+	stalePods               uint8
+	plan                    uint32
+	done                    uint8
+}
+
+// planState is the result of a decision. Equal results are stored once.
+type planState struct {
+	steps  []tenure.Step
+	status record
+}
+
+// view is the input of a decision.
+type view struct {
+	record   record
+	attested attested
+	pods     [maxSlots]podState
+	nodes    [maxNodes]nodeState
+	lease    leaseState
+}
+
+// model has the rules by which a world changes.
+type model struct {
+	fencing            v1.LockFencing
+	slots, controllers int
+	mutation           mutation
+
+	plans   []planState
+	planIDs map[string]uint32
+	decided map[view]uint32
+}
+
+// mutation is a deliberate error in the protocol.
+type mutation struct {
+	// see changes the input of Decide, and plan changes the steps.
+	see  func(*view)
+	plan func([]tenure.Step) []tenure.Step
+	// With blindRecord and blindLabels, writes ignore the writes of other clients.
+	blindRecord, blindLabels bool
+}
+
+// violation is a broken guarantee. The model panics with it.
+type violation string
+
+func newModel(fencing v1.LockFencing, slots, controllers int) *model {
+	return &model{fencing: fencing, slots: slots, controllers: controllers, plans: []planState{{}}, planIDs: map[string]uint32{}, decided: map[view]uint32{}}
+}
+
+// start returns a world in which all pods of the StatefulSet are Ready. The pods are on alternating nodes.
+func (m *model) start(deletions, faults int) world {
+	w := world{deletions: uint8(deletions), faults: uint8(faults)}
+	for i := range m.slots {
+		w.pods[i] = newPod(1)
+	}
+	return w
+}
+
+// newPod returns a pod that Kyverno has labelled as a reader.
+func newPod(life uint8) podState { return podState{life: life, role: readerRole, ready: true} }
+
+func nodeOf(slot int) int { return slot % maxNodes }
+
+func podName(slot int) string { return fmt.Sprintf("db-%d", slot) }
+
+func uidOf(slot, life int) types.UID { return types.UID(fmt.Sprintf("%d-%d", slot, life)) }
+
+// wrote marks the pod as stale for all controllers except the writer. by is the controller that wrote, or -1.
+func (w *world) wrote(slot, by int) {
+	for c := range w.controllers {
+		if c != by && w.controllers[c].stage == planStage {
+			w.controllers[c].stalePods |= 1 << slot
+		}
+	}
+	p := &w.pods[slot]
+	if p.deleting && p.noGrace && !p.finalizer {
+		w.left[slot].tenured = w.left[slot].tenured || p.tenured && !p.over
+		*p = podState{life: p.life, gone: true}
+	}
+}
+
+func (w *world) wroteRecord(by int) {
+	for c := range w.controllers {
+		w.controllers[c].staleRecord = w.controllers[c].staleRecord || c != by && w.controllers[c].stage != idleStage
+	}
+}
+
+func (w *world) wroteLease(by int) {
+	for c := range w.controllers {
+		w.controllers[c].staleLease = w.controllers[c].staleLease || c != by && w.controllers[c].stage == planStage
+	}
+}
+
+// latestEpoch returns the latest epoch of the record and of all pods.
+func (w *world) latestEpoch() uint8 {
+	last := w.record.epoch
+	for i := range w.pods {
+		last = max(last, w.pods[i].began, w.pods[i].ended)
+	}
+	return last
+}
+
+// actionKind is the kind of an action. Its slot is a pod, a node or a controller.
+type actionKind uint8
+
+const (
+	advanceAction actionKind = iota
+	crashAction
+	deleteAction
+	forceAction
+	stopAction
+	reportAction
+	recreateAction
+	attestAction
+	readyAction
+	cutAction
+	notReadyAction
+	healAction
+	wipeAction
+	actionKinds
+)
+
+var actionNames = [...]string{"controller", "crash of controller", "deletion of", "force deletion of", "end of the processes of", "report of the kubelet about",
+	"creation of", "attestation of the writer", "change of Ready of", "cut of node", "node controller for node", "repair of node", "loss of the status"}
+
+// enabled returns true if the action can happen.
+func (m *model) enabled(w *world, kind actionKind, slot int) bool {
+	if kind == advanceAction {
+		return slot < m.controllers
+	}
+	if kind == crashAction {
+		return slot < m.controllers && w.controllers[slot].stage != idleStage && w.faults > 0
+	}
+	if kind == wipeAction {
+		return slot == 0 && w.faults > 0 && w.record != record{}
+	}
+	if kind == attestAction { // true, and needed
+		writer := int(w.record.writer) - 1
+		return slot == 0 && m.fencing == v1.LockFencingTermination && w.attested == attested{} && writer >= 0 && m.podOf(w, tenure.PodRef{
+			Name: podName(writer), UID: uidOf(writer, int(w.record.life)),
+		}) == nil && !w.left[writer].tenured
+	}
+	if kind >= cutAction {
+		if slot >= maxNodes {
+			return false
+		}
+		n := w.nodes[slot]
+		switch kind {
+		case cutAction:
+			return !n.cut && w.faults > 0
+		case notReadyAction:
+			return n.notReady != n.cut
+		}
+		return n.cut
+	}
+	if slot >= m.slots {
+		return false
+	}
+	p, cut := &w.pods[slot], w.nodes[nodeOf(slot)].cut
+	switch kind {
+	case deleteAction:
+		return p.exists() && !p.deleting && w.deletions > 0
+	case forceAction:
+		return p.exists() && p.deleting && !p.noGrace && w.faults > 0
+	case stopAction:
+		return p.exists() && p.deleting && !p.over && !cut
+	case reportAction:
+		return p.exists() && p.over && !p.reported && !cut
+	case recreateAction:
+		return p.gone
+	case readyAction:
+		return p.exists() && !p.deleting && (p.ready && w.faults > 0 || !p.ready && !w.nodes[nodeOf(slot)].notReady && !cut)
+	}
+	return false
+}
+
+// do executes an action.
+func (m *model) do(w *world, kind actionKind, slot int) {
+	if kind == wipeAction || kind == crashAction || kind == forceAction || kind == cutAction || kind == readyAction && w.pods[slot].ready {
+		w.faults--
+	}
+	switch kind {
+	case advanceAction:
+		m.advance(w, slot)
+	case wipeAction:
+		w.wipe()
+	case crashAction:
+		w.controllers[slot] = controllerState{}
+	case deleteAction:
+		w.deletions--
+		w.pods[slot].deleting = true
+		w.wrote(slot, -1)
+	case forceAction:
+		w.pods[slot].noGrace = true
+		w.wrote(slot, -1)
+	case stopAction:
+		w.pods[slot].over, w.pods[slot].ready = true, false
+	case reportAction:
+		w.pods[slot].reported, w.pods[slot].noGrace = true, true
+		w.wrote(slot, -1)
+	case recreateAction:
+		w.pods[slot] = newPod(w.pods[slot].life + 1)
+		w.wrote(slot, -1)
+	case attestAction:
+		w.attested = attested{w.record.writer, w.record.life}
+		w.wroteRecord(-1)
+	case readyAction:
+		w.pods[slot].ready = !w.pods[slot].ready
+		w.wrote(slot, -1)
+	case cutAction:
+		w.nodes[slot].cut = true
+	case healAction:
+		w.nodes[slot] = nodeState{}
+		for i := range m.slots {
+			if nodeOf(i) == slot { // the kubelet ends processes whose pod was removed
+				w.left[i] = orphans{}
+			}
+		}
+	case notReadyAction:
+		w.nodes[slot].notReady = w.nodes[slot].cut
+		for i := range m.slots {
+			if p := &w.pods[i]; nodeOf(i) == slot && p.exists() && p.ready {
+				p.ready = false
+				w.wrote(i, -1)
+			}
+		}
+	}
+}
+
+// advance executes the next read, decision or write of a controller.
+func (m *model) advance(w *world, c int) {
+	s := &w.controllers[c]
+	switch s.stage {
+	case idleStage:
+		*s = controllerState{stage: readStage, read: w.record, attested: w.attested}
+	case readStage:
+		v := view{record: s.read, attested: s.attested, lease: w.lease}
+		for i, n := range w.nodes {
+			v.nodes[i].notReady = n.notReady
+		}
+		for i, p := range w.pods {
+			p.over, p.tenured = false, false
+			v.pods[i] = p
+		}
+		if m.mutation.see != nil {
+			m.mutation.see(&v)
+		}
+		*s = controllerState{stage: planStage, staleRecord: s.staleRecord, plan: m.decide(v)}
+		m.finish(w, c)
+	case planStage:
+		next := m.plans[s.plan].steps[s.done]
+		s.done++
+		if !m.write(w, c, next) {
+			*s = controllerState{}
+			return
+		}
+		m.finish(w, c)
+	}
+}
+
+// finish resets a controller that has no steps left.
+func (m *model) finish(w *world, c int) {
+	if s := &w.controllers[c]; int(s.done) == len(m.plans[s.plan].steps) {
+		m.writeStatus(w, c)
+		*s = controllerState{}
+	}
+}
+
+// writeStatus writes the status of a plan without Record, if the lock is as it was read. It has the change that began.
+func (m *model) writeStatus(w *world, c int) {
+	s, plan := &w.controllers[c], &m.plans[w.controllers[c].plan]
+	if s.staleRecord || plan.status == w.record || slices.Contains(plan.steps, tenure.Step(tenure.Record{})) {
+		return
+	}
+	w.record = plan.status
+	w.wroteRecord(c)
+}
+
+// wipe loses the status.
+func (w *world) wipe() {
+	w.record = record{}
+	w.wroteRecord(-1)
+}
+
+// write executes one step of a controller, and returns true if the step succeeded.
+func (m *model) write(w *world, c int, step tenure.Step) bool {
+	s := &w.controllers[c]
+	switch step := step.(type) {
+	case tenure.Record:
+		if s.staleRecord && !m.mutation.blindRecord {
+			return false
+		}
+		if status := m.plans[s.plan].status; status != w.record { // an update without a change keeps the version
+			w.record = status
+			w.wroteRecord(c)
+		}
+		return true
+	case tenure.TakeAttestation:
+		if a := w.attested; a.pod > 0 && step.UID == uidOf(int(a.pod)-1, int(a.life)) {
+			w.attested = attested{}
+			w.wroteRecord(c)
+		}
+		return true
+	case tenure.CreateLease:
+		if w.lease.exists {
+			return false
+		}
+		w.lease = leaseState{exists: true}
+		w.wroteLease(c)
+		return true
+	case tenure.WriteLease:
+		if s.staleLease {
+			return false
+		}
+		holder, life := slotOf(step.Writer.Name + "_" + string(step.Writer.UID))
+		w.lease = leaseState{exists: true, holder: holder, life: life, epoch: uint8(step.Epoch)}
+		w.wroteLease(c)
+		return true
+	case tenure.LabelWriter:
+		return m.onPod(w, c, step.Pod, true, func(slot int, p *podState) {
+			p.role, p.began = writerRole, uint8(step.Epoch)
+			p.tenured = true
+			m.check(w, slot)
+		})
+	case tenure.LabelReader:
+		return m.onPod(w, c, step.Pod, true, func(_ int, p *podState) {
+			p.role = readerRole
+			if step.Ends > 0 {
+				p.ended = uint8(step.Ends)
+			}
+		})
+	case tenure.Protect:
+		if p := m.podOf(w, step.Pod); p != nil && p.deleting && !p.finalizer {
+			return false // a terminating pod cannot receive a finalizer
+		}
+		return m.onPod(w, c, step.Pod, true, func(_ int, p *podState) { p.finalizer = true })
+	case tenure.Unprotect:
+		if m.podOf(w, step.Pod) == nil {
+			return true
+		}
+		return m.onPod(w, c, step.Pod, true, func(_ int, p *podState) { p.finalizer = false })
+	case tenure.Delete:
+		m.onPod(w, c, step.Pod, false, func(_ int, p *podState) { p.deleting = true })
+		return true
+	}
+	panic(fmt.Sprintf("no such step: %T", step))
+}
+
+// onPod changes a pod, unless it has another UID or was written since the controller read it.
+func (m *model) onPod(w *world, c int, ref tenure.PodRef, conditional bool, change func(int, *podState)) bool {
+	number, _ := slotOf(ref.Name + "_" + string(ref.UID))
+	slot := int(number) - 1
+	p, s := m.podOf(w, ref), &w.controllers[c]
+	if p == nil || conditional && s.stalePods&(1<<slot) != 0 && !m.mutation.blindLabels {
+		return false
+	}
+	change(slot, p)
+	w.wrote(slot, c)
+	return true
+}
+
+// podOf returns the pod, or nil if no pod has the UID.
+func (m *model) podOf(w *world, ref tenure.PodRef) *podState {
+	number, life := slotOf(ref.Name + "_" + string(ref.UID))
+	if p := &w.pods[number-1]; p.exists() && p.life == life {
+		return p
+	}
+	return nil
+}
+
+// slotOf returns the number of the pod with the holder identity, from 1, and its incarnation if the identity has one.
+func slotOf(identity string) (number, life uint8) {
+	name, uid, _ := strings.Cut(identity, "_")
+	if name == "" {
+		return 0, 0
+	}
+	slot, _ := strconv.Atoi(strings.TrimPrefix(name, "db-"))
+	_, of, _ := strings.Cut(uid, "-")
+	n, _ := strconv.Atoi(of)
+	return uint8(slot + 1), uint8(n)
+}
+
+// check panics if the new writer is not the only one.
+func (m *model) check(w *world, slot int) {
+	for i := range m.slots {
+		other := &w.pods[i]
+		if i != slot && other.exists() && other.role == writerRole {
+			panic(violation(fmt.Sprintf("%s gets the label while %s has it", podName(slot), podName(i))))
+		}
+		if m.fencing != v1.LockFencingTermination {
+			continue
+		}
+		if w.left[i].tenured || i != slot && other.exists() && other.tenured && !other.over {
+			panic(violation(fmt.Sprintf("%s gets a tenure while the processes of %s run", podName(slot), podName(i))))
+		}
+	}
+}
+
+// decide returns the number of the plan for a view.
+func (m *model) decide(v view) uint32 {
+	if id, ok := m.decided[v]; ok {
+		return id
+	}
+	plan := tenure.Decide(m.snapshot(v), epochStart)
+	p := planState{steps: plan.Steps, status: recordOf(&plan.Status)}
+	if m.mutation.plan != nil {
+		p.steps = m.mutation.plan(p.steps)
+	}
+	key := fmt.Sprintf("%+v", p.status)
+	for _, step := range p.steps {
+		key += fmt.Sprintf(" %T%+v", step, step)
+	}
+	id, ok := m.planIDs[key]
+	if !ok {
+		id = uint32(len(m.plans))
+		m.plans, m.planIDs[key] = append(m.plans, p), id
+	}
+	m.decided[v] = id
+	return id
+}
+
+// epochStart is the time of all decisions. No rule about tenures depends on time in this model.
+var epochStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func recordOf(s *v1.StatefulSetLockStatus) (r record) {
+	r.epoch = uint8(s.Epoch)
+	if s.WriterPodUID != "" {
+		r.writer, r.life = slotOf(s.WriterPod + "_" + string(s.WriterPodUID))
+	}
+	if t := s.LastTransition; t != nil && t.To == "" && t.From != "" {
+		r.from, r.fromLife = slotOf(t.From + "_" + string(t.FromUID))
+	}
+	return r
+}
+
+// snapshot returns the Snapshot of a view.
+func (m *model) snapshot(v view) tenure.Snapshot {
+	lock := &v1.StatefulSetLock{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db-lock", UID: "lock"},
+		Spec:       v1.StatefulSetLockSpec{StatefulSetName: "db", LeaseName: "db-lease", LeaseDurationSeconds: 15, Fencing: m.fencing},
+	}
+	lock.Status.Epoch = int64(v.record.epoch)
+	if n := int(v.record.writer); n > 0 {
+		lock.Status.WriterPod, lock.Status.WriterPodUID = podName(n-1), uidOf(n-1, int(v.record.life))
+	}
+	if v.attested.pod > 0 {
+		lock.Annotations = map[string]string{v1.AttestAnnotation: string(uidOf(int(v.attested.pod)-1, int(v.attested.life)))}
+	}
+	if n := int(v.record.from); n > 0 {
+		start := metav1.NewMicroTime(epochStart)
+		lock.Status.LastTransition = &v1.TenureTransition{From: podName(n - 1), FromUID: uidOf(n-1, int(v.record.fromLife)), Cause: v1.TenureDeletion, Started: &start}
+	}
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db", UID: "set"}}
+	s := tenure.Snapshot{Lock: lock, StatefulSet: set, Nodes: map[string]*corev1.Node{}}
+	for i, n := range v.nodes {
+		name := fmt.Sprintf("node%d", i+1)
+		ready := corev1.ConditionTrue
+		if n.notReady {
+			ready = corev1.ConditionUnknown
+		}
+		s.Nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	}
+	for i := range v.pods {
+		if p := &v.pods[i]; p.exists() {
+			s.Pods = append(s.Pods, *modelPod(i, p, set))
+		}
+	}
+	if v.lease.exists {
+		s.Lease = modelLease(&v.lease, lock)
+	}
+	return s
+}
+
+func modelPod(slot int, p *podState, set *appsv1.StatefulSet) *corev1.Pod {
+	pod := MakePod(podName(slot)).UID(uidOf(slot, int(p.life))).ControlledBy(set).Node(fmt.Sprintf("node%d", nodeOf(slot)+1)).Ready(p.ready)
+	if p.role == writerRole {
+		pod.Role(v1.StsRoleWriter)
+	}
+	pod.Tenure(int64(p.began), int64(p.ended))
+	if p.finalizer {
+		pod.Protected()
+	}
+	if p.deleting {
+		pod.Terminating()
+	}
+	if p.reported {
+		pod.Terminated()
+	}
+	return pod.Obj()
+}
+
+func modelLease(l *leaseState, lock *v1.StatefulSetLock) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: lock.Namespace, Name: lock.Spec.LeaseName, ResourceVersion: "1", Labels: map[string]string{v1.LockLabel: lock.Name}, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: v1.GroupVersion.String(), Kind: "StatefulSetLock", Name: lock.Name, UID: lock.UID, Controller: new(true),
+		}}},
+		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(l.epoch)), LeaseDurationSeconds: new(int32(15))},
+	}
+	if l.holder > 0 {
+		lease.Spec.HolderIdentity = new(podName(int(l.holder) - 1))
+		lease.Spec.RenewTime = new(metav1.NewMicroTime(epochStart))
+		lease.Annotations = map[string]string{fencing.WriterAnnotation: string(uidOf(int(l.holder)-1, int(l.life)))}
+	}
+	return lease
+}

@@ -1,0 +1,162 @@
+package tenure
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// Outcome names what Decide found. It is the reason of the conditions in status.
+type Outcome string
+
+const (
+	// NoStatefulSet: the StatefulSet does not exist.
+	NoStatefulSet Outcome = "NoStatefulSet"
+	// NoLease: the Lease was just created.
+	NoLease Outcome = "NoLease"
+	// NoReadyPod: there is no writer, and no pod can become the writer.
+	NoReadyPod Outcome = "NoReadyPod"
+	// Granted: a pod becomes the writer.
+	Granted Outcome = "Granted"
+	// WriterReady: the writer has its label and is Ready.
+	WriterReady Outcome = "WriterReady"
+	// WriterNotReady: the writer is unready, and stays the writer for now.
+	WriterNotReady Outcome = "WriterNotReady"
+	// LabelRemoved: the tenure of the writer is ending, and its label was removed.
+	LabelRemoved Outcome = "LabelRemoved"
+	// AwaitingEndpoints: EndpointSlices of Services for writers still list the old writer.
+	AwaitingEndpoints Outcome = "AwaitingEndpoints"
+	// WriterStopping: the pod of the old writer is terminating, without a proof that it has terminated.
+	WriterStopping Outcome = "WriterStopping"
+	// TenureEnded: the tenure of the old writer has ended, and no pod can become the writer yet.
+	TenureEnded Outcome = "TenureEnded"
+	// Adopted: the pods or the Lease have a later tenure than the record, which was lost.
+	Adopted Outcome = "Adopted"
+	// WriterLost: the object of the writer was removed without a proof that the pod has terminated.
+	WriterLost Outcome = "WriterLost"
+	// SecondLock: another StatefulSetLock of the StatefulSet is older.
+	SecondLock Outcome = "SecondLock"
+	// ForeignLease: the lock does not control the Lease.
+	ForeignLease Outcome = "ForeignLease"
+)
+
+// Settled returns true if no change of the writer is in progress.
+func (o Outcome) Settled() bool {
+	switch o {
+	case NoStatefulSet, NoReadyPod, WriterReady, WriterNotReady, SecondLock, ForeignLease:
+		return true
+	default:
+		return false
+	}
+}
+
+// Refused returns true if the lock must not change anything.
+func (o Outcome) Refused() bool { return o == SecondLock || o == ForeignLease }
+
+// Plan is what to do now.
+type Plan struct {
+	Outcome Outcome
+	// Steps are the writes in their order. The executor stops at the first that fails.
+	Steps []Step
+	// Status is the new status of the lock. Record writes it among the steps. Without a Record, the executor writes it
+	// after the last step.
+	Status v1.StatefulSetLockStatus
+	// Budget is true if a PodDisruptionBudget must block evictions of the writer.
+	Budget bool
+	// Requeue is the delay after which to decide again if no event arrives before.
+	Requeue time.Duration
+}
+
+// Step is one write to the API server.
+//
+//sumtype:decl
+type Step interface{ isStep() }
+
+// PodRef identifies one pod. Another pod of the same name has another UID.
+type PodRef struct {
+	Name string
+	UID  types.UID
+}
+
+// Version is the resourceVersion of an object in the Snapshot. A step with a version fails if any client wrote the object
+// since the Snapshot, except for the steps before it.
+type Version string
+
+type (
+	// Record writes Plan.Status if, and only if, the lock is still as the Snapshot has it.
+	Record struct{}
+
+	// LabelWriter labels the pod as the writer of a tenure.
+	LabelWriter struct {
+		Pod     PodRef
+		Version Version
+		Epoch   int64
+	}
+
+	// LabelReader labels the pod as a reader.
+	LabelReader struct {
+		Pod     PodRef
+		Version Version
+		// Ends is the epoch of the tenure that ends. 0: the pod has no tenure.
+		Ends int64
+	}
+
+	// Protect adds the finalizer to a pod.
+	Protect struct {
+		Pod     PodRef
+		Version Version
+	}
+
+	// Unprotect removes the finalizer from a pod.
+	Unprotect struct {
+		Pod     PodRef
+		Version Version
+	}
+
+	// Forget removes the labels of a lock that is being deleted from a pod. The annotations stay: from them, the next lock
+	// of the StatefulSet learns which pod was the writer.
+	Forget struct {
+		Pod     PodRef
+		Version Version
+		// Unprotect is true if the step removes the finalizer, too.
+		Unprotect bool
+	}
+
+	// Delete deletes a pod, because only its termination ends its tenure.
+	Delete struct{ Pod PodRef }
+
+	// CreateLease creates the Lease, which names no pod.
+	CreateLease struct{}
+
+	// TakeAttestation removes AttestAnnotation from the lock if its value is still UID. An attestation is used once, and has
+	// no effect later. Refused says why it is not used. Empty: it was used.
+	TakeAttestation struct {
+		UID     types.UID
+		Refused string
+	}
+
+	// WriteLease names the writer in the Lease, and renews the Lease. It fails if any client wrote the Lease since the
+	// Snapshot.
+	WriteLease struct {
+		Version Version
+		Writer  PodRef
+		Epoch   int64
+	}
+)
+
+func (Record) isStep()          {}
+func (LabelWriter) isStep()     {}
+func (LabelReader) isStep()     {}
+func (Protect) isStep()         {}
+func (Unprotect) isStep()       {}
+func (Forget) isStep()          {}
+func (Delete) isStep()          {}
+func (CreateLease) isStep()     {}
+func (TakeAttestation) isStep() {}
+func (WriteLease) isStep()      {}
+
+func refOf(p *pod) PodRef { return PodRef{Name: p.Name, UID: p.UID} }
+
+func versionOf(p *pod) Version { return Version(p.ResourceVersion) }

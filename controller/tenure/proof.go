@@ -1,0 +1,43 @@
+package tenure
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+)
+
+// proofOf returns the proof that the tenure of the writer has ended. Empty: there is no proof.
+func (d *decision) proofOf(p *pod) v1.Proof {
+	node := d.Nodes[p.Spec.NodeName]
+	switch {
+	case !proof.Going(p.Pod):
+		return ""
+	case p.Spec.NodeName == "" && p.DeletionTimestamp != nil:
+		return v1.ProofNeverSignalled
+	case proof.KubeletReported(p.Pod, containersOf(p.Pod)...):
+		return v1.ProofKubeletReported
+	case proof.OutOfService(node):
+		return v1.ProofNodeOutOfService
+	case d.attested(p.UID) && proof.Attestable(p.Pod, node):
+		return v1.ProofAttested
+	}
+	return ""
+}
+
+func (d *decision) attested(uid types.UID) bool {
+	return uid != "" && d.Lock.Annotations[v1.AttestAnnotation] == string(uid)
+}
+
+// containersOf returns the states of all init containers and regular containers.
+func containersOf(p *corev1.Pod) []*corev1.ContainerStatus {
+	var all []*corev1.ContainerStatus
+	for _, c := range p.Spec.InitContainers {
+		all = append(all, proof.StatusOf(p.Status.InitContainerStatuses, c.Name))
+	}
+	for _, c := range p.Spec.Containers {
+		all = append(all, proof.StatusOf(p.Status.ContainerStatuses, c.Name))
+	}
+	return all
+}

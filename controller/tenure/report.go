@@ -1,0 +1,97 @@
+package tenure
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/drain"
+)
+
+const (
+	// minRequeue is the shortest delay of the next decision.
+	minRequeue = time.Millisecond
+	// settledPoll is how often to decide again while there is a writer.
+	settledPoll = 5 * time.Minute
+	// transitionPoll is how often to decide again otherwise. No watch reports a pod or a Lease without the label of the lock.
+	transitionPoll = 5 * time.Second
+	// servingPoll is how often to read the EndpointSlices, and servingPatience how long to wait for them. The controller does
+	// not wait longer, because EndpointSlices are no proof that clients have closed their connections.
+	servingPoll, servingPatience = 100 * time.Millisecond, 5 * time.Second
+)
+
+// notProven is the reason of condition Fenced if spec.fencing was None when the writer changed last. Otherwise, the reason is
+// the value of spec.fencing.
+const notProven = "NotProven"
+
+// failoverDelay returns how long the writer can be unready.
+func failoverDelay(lock *v1.StatefulSetLock) time.Duration {
+	return time.Duration(lock.Spec.FailoverDelaySeconds) * time.Second
+}
+
+// renewAfter returns the time between two renewals of the Lease.
+func renewAfter(lock *v1.StatefulSetLock) time.Duration {
+	return time.Duration(lock.Spec.LeaseDurationSeconds) * time.Second / 2
+}
+
+// BudgetName returns the name of the PodDisruptionBudget of a lock, in the same namespace.
+func BudgetName(lock *v1.StatefulSetLock) string { return "statefulsetlock-" + lock.Name }
+
+// report sets the rest of the status from the outcome.
+func (d *decision) report() {
+	outcome := d.plan.Outcome
+	if outcome != WriterReady && outcome != WriterNotReady {
+		d.requeueIn(transitionPoll)
+	}
+	d.status.Message = d.message
+	d.status.ObservedGeneration = d.Lock.Generation
+	available := outcome == WriterReady
+	for _, c := range []string{v1.ConditionAvailable, v1.ConditionReady} {
+		d.setCondition(c, available, string(outcome), d.message)
+	}
+	for _, c := range []string{v1.ConditionProgressing, v1.ConditionReconciling} {
+		d.setCondition(c, !outcome.Settled() && !d.needsPerson, string(outcome), d.message)
+	}
+	for _, c := range []string{v1.ConditionError, v1.ConditionStalled} {
+		d.setCondition(c, d.needsPerson, string(outcome), d.message)
+	}
+	d.reportFencing()
+	d.plan.Budget = d.blocksEvictions()
+}
+
+// reportFencing sets condition Fenced, which is True if only the termination of a pod ends its tenure.
+func (d *decision) reportFencing() {
+	switch last := d.status.LastTransition; {
+	case !d.fenced():
+		d.setCondition(v1.ConditionFenced, false, string(v1.LockFencingNone), noneMessage)
+	case last != nil && last.From != "" && last.To != "" && last.Proof == "":
+		d.setCondition(v1.ConditionFenced, false, notProven, fmt.Sprintf("pod %s, the writer before, lost only its label, because spec.fencing was None. It can still write", last.From))
+	default:
+		d.setCondition(v1.ConditionFenced, true, string(v1.LockFencingTermination), terminationMessage)
+	}
+}
+
+func (d *decision) setCondition(conditionType string, value bool, reason, message string) {
+	status := metav1.ConditionFalse
+	if value {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
+		Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: d.Lock.Generation,
+	})
+}
+
+// blocksEvictions returns true if a PodDisruptionBudget must block evictions of the writer until another pod is the writer.
+// A pod with two budgets cannot be evicted at all, and without another pod that can become the writer a drain would wait
+// for ever.
+func (d *decision) blocksEvictions() bool {
+	w := find(d.pods, d.status.WriterPodUID)
+	if w == nil || d.needsPerson {
+		return false
+	}
+	other := d.candidate(w)
+	return other != nil && other.drained == "" && drain.OtherBudget(d.Budgets, d.Lock, BudgetName(d.Lock), w.Pod) == nil
+}

@@ -1,0 +1,265 @@
+package tenure_test
+
+import (
+	"flag"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
+)
+
+var deep = flag.Bool("deep", false, "visit larger worlds too")
+
+// searches are the worlds that TestSearch visits completely.
+var searches = map[string]struct {
+	pods, controllers, deletions, faults int
+	// only is the fencing of the world. Empty: every fencing.
+	only v1.LockFencing
+	deep bool
+}{
+	"two controllers":                  {pods: 2, controllers: 2, deletions: 1},
+	"two controllers with a fault":     {pods: 2, controllers: 2, deletions: 1, faults: 1, only: v1.LockFencingNone},
+	"two late controllers":             {pods: 2, controllers: 2, faults: 1},
+	"two controllers with more faults": {pods: 2, controllers: 2, deletions: 1, faults: 1, deep: true},
+	"three pods":                       {pods: 3, controllers: 1, deletions: 1, faults: 1},
+	"three pods, two controllers":      {pods: 3, controllers: 2, deletions: 1},
+	"three pods, more faults":          {pods: 3, controllers: 1, deletions: 2, faults: 2, deep: true},
+}
+
+// maxEpoch is the latest epoch of the worlds that the search visits.
+const maxEpoch = 4
+
+// search visits every reachable world, in breadth-first order.
+type search struct {
+	*model
+	visited map[uint64]struct{}
+	seed    maphash.Seed
+	from    []origin
+	// here are the worlds of the current depth. there are the worlds of the next depth.
+	here, there []world
+	depth       int
+}
+
+// origin is a world, by its number, and an action in that world.
+type origin struct {
+	world uint32
+	kind  actionKind
+	slot  uint8
+}
+
+// explore visits every world that is reachable from start. It returns the first violation and the number of its world,
+// or "".
+func (s *search) explore(start world) (broken string, at uint32) {
+	s.visited, s.seed = map[uint64]struct{}{}, maphash.MakeSeed()
+	s.add(start, origin{})
+	for first := 0; len(s.there) > 0; s.depth++ {
+		s.here, s.there = s.there, nil
+		here := first
+		first += len(s.here)
+		for i := range s.here {
+			w := &s.here[i]
+			if stuck := s.settle(*w); stuck != "" {
+				return stuck, uint32(here + i)
+			}
+			for kind := range actionKinds {
+				for slot := range maxSlots {
+					if !s.enabled(w, kind, slot) {
+						continue
+					}
+					after, o := *w, origin{uint32(here + i), kind, uint8(slot)}
+					if broken := s.try(&after, kind, slot); broken != "" {
+						s.from = append(s.from, o)
+						return broken, uint32(len(s.from) - 1)
+					}
+					s.add(after, o)
+				}
+			}
+		}
+	}
+	return "", 0
+}
+
+func (s *search) try(w *world, kind actionKind, slot int) (broken string) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case violation:
+			broken = string(r)
+		default:
+			panic(r)
+		}
+	}()
+	s.do(w, kind, slot)
+	return ""
+}
+
+func (s *search) add(w world, from origin) {
+	if w.latestEpoch() > maxEpoch { // two controllers can overtake each other again and again
+		return
+	}
+	fingerprint := maphash.Comparable(s.seed, w)
+	if _, ok := s.visited[fingerprint]; ok {
+		return
+	}
+	s.visited[fingerprint] = struct{}{}
+	s.there, s.from = append(s.there, w), append(s.from, from)
+}
+
+// settle lets everything that is not a fault happen until nothing changes. It returns a text if no pod is the writer then.
+func (s *search) settle(w world) string {
+	for i := range w.nodes {
+		if w.nodes[i].cut {
+			s.do(&w, healAction, i)
+		}
+	}
+	w.controllers, w.faults, w.deletions = [maxControllers]controllerState{}, 0, 0
+	for range 40 {
+		before := w
+		for kind := stopAction; kind <= readyAction; kind++ {
+			for slot := range maxSlots {
+				if s.enabled(&w, kind, slot) {
+					s.do(&w, kind, slot)
+				}
+			}
+		}
+		for range 12 {
+			if broken := s.try(&w, advanceAction, 0); broken != "" {
+				return broken
+			}
+		}
+		if w == before && w.controllers[0].stage == idleStage {
+			break
+		}
+	}
+	for i := range s.slots {
+		if w.pods[i].role == writerRole && w.pods[i].ready && int(w.record.writer) == i+1 {
+			return ""
+		}
+	}
+	return fmt.Sprintf("no pod becomes the writer: %+v", w)
+}
+
+// TestSearch visits every reachable world of each search. At most one pod is the writer at any time. After faults stop, a
+// pod becomes the writer.
+func TestSearch(t *testing.T) {
+	for name, tc := range searches {
+		if tc.deep && !*deep {
+			continue
+		}
+		for _, fencing := range []v1.LockFencing{v1.LockFencingNone, v1.LockFencingTermination} {
+			if tc.only != "" && tc.only != fencing {
+				continue
+			}
+			t.Run(string(fencing)+", "+name, func(t *testing.T) {
+				t.Parallel()
+				s := &search{model: newModel(fencing, tc.pods, tc.controllers)}
+				start := s.start(tc.deletions, tc.faults)
+				if broken, at := s.explore(start); broken != "" {
+					t.Fatalf("%s:\n%s", broken, s.trace(start, at))
+				}
+				t.Logf("%d states, depth %d, %d different decisions", len(s.from), s.depth, len(s.plans)-1)
+			})
+		}
+	}
+}
+
+// trace returns the actions that led to the world, one per line.
+func (s *search) trace(w world, at uint32) string {
+	var path []origin
+	for i := at; i != 0; i = s.from[i].world {
+		path = append(path, s.from[i])
+	}
+	var lines []string
+	for _, o := range slices.Backward(path) {
+		line := fmt.Sprintf("%2d. %s %d", len(lines)+1, actionNames[o.kind], o.slot)
+		if c := w.controllers[o.slot%maxControllers]; o.kind == advanceAction && c.stage == planStage {
+			line += fmt.Sprintf(": %T%+[1]v", s.plans[c.plan].steps[c.done])
+		}
+		if broken := s.try(&w, o.kind, int(o.slot)); broken != "" {
+			line += ": " + broken
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// mutations are errors in the protocol that the search must find.
+var mutations = map[string]struct {
+	mutation
+	fencing                              v1.LockFencing
+	pods, controllers, deletions, faults int
+	want                                 string
+}{
+	"Record is not a compare-and-swap": {
+		mutation: mutation{blindRecord: true}, fencing: v1.LockFencingTermination, pods: 2, controllers: 2, deletions: 1, faults: 1, want: "gets ",
+	},
+	"labels ignore the writes of other clients": {
+		mutation: mutation{blindLabels: true}, fencing: v1.LockFencingNone, pods: 2, controllers: 2, deletions: 1, faults: 1, want: "gets the label while",
+	},
+	"a pod is labelled for a tenure that ends": {
+		mutation: mutation{see: func(v *view) {
+			for i := range v.pods {
+				if v.pods[i].ready {
+					v.pods[i].ended = 0
+				}
+			}
+		}}, fencing: v1.LockFencingNone, pods: 2, controllers: 2, faults: 1, want: "gets the label while",
+	},
+	"a terminating pod counts as terminated": {
+		mutation: mutation{see: func(v *view) {
+			for i := range v.pods {
+				v.pods[i].reported = v.pods[i].reported || v.pods[i].deleting
+			}
+		}}, fencing: v1.LockFencingTermination, pods: 2, controllers: 1, deletions: 1, want: "gets a tenure while",
+	},
+	"a removed writer counts as terminated": {
+		mutation: mutation{plan: without[tenure.Protect]}, fencing: v1.LockFencingTermination, pods: 2, controllers: 1, deletions: 1, faults: 1, want: "no pod becomes",
+	},
+	"a label is taken for removed": {
+		mutation: mutation{see: func(v *view) {
+			for i := range v.pods {
+				if p := &v.pods[i]; p.role == writerRole && p.deleting {
+					p.role, p.ended = readerRole, p.began
+				}
+			}
+		}}, fencing: v1.LockFencingNone, pods: 2, controllers: 1, deletions: 1, want: "gets the label while",
+	},
+	"LabelWriter comes before Record": {
+		mutation: mutation{plan: labelFirst}, fencing: v1.LockFencingNone, pods: 2, controllers: 2, deletions: 1, faults: 1, want: "gets the label while",
+	},
+}
+
+// without removes all steps of a type.
+func without[S tenure.Step](steps []tenure.Step) []tenure.Step {
+	return slices.DeleteFunc(slices.Clone(steps), func(s tenure.Step) bool { _, ok := s.(S); return ok })
+}
+
+// labelFirst moves LabelWriter to the beginning.
+func labelFirst(steps []tenure.Step) []tenure.Step {
+	i := slices.IndexFunc(steps, func(s tenure.Step) bool { _, ok := s.(tenure.LabelWriter); return ok })
+	if i < 0 {
+		return steps
+	}
+	return slices.Concat(steps[i:i+1], steps[:i], steps[i+1:])
+}
+
+// TestSearchFindsMutations shows that the search finds errors in the protocol.
+func TestSearchFindsMutations(t *testing.T) {
+	for name, tc := range mutations {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &search{model: newModel(tc.fencing, tc.pods, tc.controllers)}
+			s.mutation = tc.mutation
+			start := s.start(tc.deletions, tc.faults)
+			broken, at := s.explore(start)
+			if broken == "" || !strings.Contains(broken, tc.want) {
+				t.Fatalf("the search found %q, want %q", broken, tc.want)
+			}
+			t.Log(s.trace(start, at))
+		})
+	}
+}
