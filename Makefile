@@ -56,7 +56,7 @@ verify: ## Fail if make generate would change a file; changes nothing
 
 .PHONY: search
 search: ## Search all states of small models for two running pods; DEEP=1 searches larger models
-	go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/handoff $(if $(DEEP),-deep) | grep -v '^=== '
+	go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/handoff ./controller/tenure $(if $(DEEP),-deep) | grep -v '^=== '
 
 .PHONY: unit
 unit: deps $(promtool) search ## Run the tests beside the code, with Kyverno's engine and a real API server
@@ -217,7 +217,7 @@ release-manifest: ## Render the chart for kubectl: the definition, the installat
 	@mkdir -p $(release)
 	$(render) --show-only templates/crd.yaml >$(release)/statefulsingleton-crds.yaml
 	{ printf 'apiVersion: v1\nkind: Namespace\nmetadata:\n  name: statefulsingleton\n'; \
-	$(render) --no-hooks --set crds.install=false --api-versions apps.statefulsingleton.com/v1/StatefulSingleton; } >$(release)/statefulsingleton.yaml
+	$(render) --no-hooks --set crds.install=false --api-versions apps.statefulsingleton.com/v1/StatefulSingleton,apps.statefulsingleton.com/v1/StatefulSetLock; } >$(release)/statefulsingleton.yaml
 	$(render) --show-only templates/uninstall.yaml >$(release)/statefulsingleton-uninstall.yaml
 
 .PHONY: release-plugin

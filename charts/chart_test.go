@@ -136,7 +136,11 @@ func TestRights(t *testing.T) {
 		name: {
 			"everywhere statefulsingletons.apps.statefulsingleton.com":        "get list patch watch",
 			"everywhere statefulsingletons/status.apps.statefulsingleton.com": "update",
-			"everywhere pods":                                      "create get list patch watch",
+			"everywhere statefulsetlocks.apps.statefulsingleton.com":          "get list patch watch",
+			"everywhere statefulsetlocks/status.apps.statefulsingleton.com":   "update",
+			"everywhere pods":                                      "create delete get list patch watch",
+			"everywhere services":                                  "list",
+			"everywhere endpointslices.discovery.k8s.io":           "list",
 			"everywhere pods/status":                               "patch",
 			"everywhere configmaps":                                "create",
 			"everywhere deployments.apps":                          "get patch",
@@ -161,6 +165,7 @@ func TestRights(t *testing.T) {
 		},
 		name + "-uninstall": {
 			"everywhere statefulsingletons.apps.statefulsingleton.com": "list patch",
+			"everywhere statefulsetlocks.apps.statefulsingleton.com":   "list patch",
 			"everywhere pods":                        "list patch",
 			"everywhere clusterpolicies.kyverno.io":  "delete list",
 			"everywhere poddisruptionbudgets.policy": "delete list",
@@ -176,6 +181,8 @@ func TestRights(t *testing.T) {
 func TestRightsOfPeople(t *testing.T) {
 	want := map[string]string{
 		"view statefulsingletons.apps.statefulsingleton.com": "get list watch",
+		"view statefulsetlocks.apps.statefulsingleton.com":   "get list watch",
+		"edit statefulsetlocks.apps.statefulsingleton.com":   "create delete deletecollection patch update",
 		"view leases.coordination.k8s.io":                    "get list watch",
 		"edit statefulsingletons.apps.statefulsingleton.com": "create delete deletecollection patch update",
 	}
@@ -230,10 +237,11 @@ func TestGuards(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	want := []string{"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-events",
+	want := []string{"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-deletions", "controller-events",
 		"controller-leases", "controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
 		"controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "fenced", "finalizer",
-		"held", "lease", "marks", "record", "reports", "roll", "sidecar-image", "unreleased"}
+		"held", "lease", "marks", "readers", "record", "reports", "roles", "roll", "sidecar-image", "unreleased", "writer-attestation",
+		"writer-finalizer", "writer-lease"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("guards (-want +got):\n%s", diff)
 	}
@@ -394,28 +402,31 @@ func TestLeader(t *testing.T) {
 	}
 }
 
-// TestCustomResourceDefinition: an installation and an upgrade apply the generated definition, and helm uninstall keeps
-// the definition.
+// TestCustomResourceDefinition: an installation and an upgrade apply the generated definitions, and helm uninstall keeps
+// the definitions.
 func TestCustomResourceDefinition(t *testing.T) {
-	source, err := os.ReadFile(filepath.Join(chart, "files/crds/apps.statefulsingleton.com_statefulsingletons.yaml"))
+	files, err := filepath.Glob(filepath.Join(chart, "files/crds/*.yaml"))
 	if err != nil {
-		t.Fatal(err)
-	}
-	var want apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(source, &want); err != nil {
 		t.Fatal(err)
 	}
 	for what, args := range map[string][]string{"install": nil, "upgrade": {"--is-upgrade"}} {
 		t.Run(what, func(t *testing.T) {
-			got := only[*apiextensionsv1.CustomResourceDefinition](t, render(t, args...))
-			if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
-				t.Errorf("the definition is not the generated one (-want +got):\n%s", diff)
+			definitions := all[*apiextensionsv1.CustomResourceDefinition](render(t, args...))
+			if len(definitions) != len(files) {
+				t.Fatalf("%d definitions, want %d", len(definitions), len(files))
 			}
-			if got.Annotations["helm.sh/resource-policy"] != "keep" {
-				t.Errorf("helm uninstall would delete the definition and every StatefulSingleton: annotations are %v", got.Annotations)
-			}
-			if got.Annotations["argocd.argoproj.io/sync-options"] != "Prune=false" {
-				t.Errorf("Argo CD would prune the definition once crds.install is false, and every StatefulSingleton with it: annotations are %v", got.Annotations)
+			for _, got := range definitions {
+				var want apiextensionsv1.CustomResourceDefinition
+				readYAML(t, filepath.Join(chart, "files/crds", got.Spec.Group+"_"+got.Spec.Names.Plural+".yaml"), &want)
+				if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
+					t.Errorf("the definition is not the generated one (-want +got):\n%s", diff)
+				}
+				if got.Annotations["helm.sh/resource-policy"] != "keep" {
+					t.Errorf("helm uninstall would delete the definition and every %s: annotations are %v", got.Spec.Names.Kind, got.Annotations)
+				}
+				if got.Annotations["argocd.argoproj.io/sync-options"] != "Prune=false" {
+					t.Errorf("Argo CD would prune the definition once crds.install is false, and every %s with it: annotations are %v", got.Spec.Names.Kind, got.Annotations)
+				}
 			}
 		})
 	}
@@ -431,7 +442,11 @@ func TestArtifactHub(t *testing.T) {
 	}
 	readYAML(t, filepath.Join(chart, "Chart.yaml"), &definition)
 	objects := render(t)
-	crd := only[*apiextensionsv1.CustomResourceDefinition](t, objects)
+	crd := func(kind, description string) map[string]any {
+		definitions := all[*apiextensionsv1.CustomResourceDefinition](objects)
+		crd := definitions[slices.IndexFunc(definitions, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == kind })]
+		return map[string]any{"kind": kind, "version": crd.Spec.Versions[0].Name, "name": crd.Name, "displayName": kind, "description": description}
+	}
 	manager := only[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0]
 	gate := slices.IndexFunc(manager.Args, func(arg string) bool { return strings.HasPrefix(arg, "--gate-image=") })
 	var example any
@@ -442,10 +457,10 @@ func TestArtifactHub(t *testing.T) {
 			map[string]any{"name": "manager", "image": manager.Image, "platforms": platforms},
 			map[string]any{"name": "gate", "image": strings.TrimPrefix(manager.Args[gate], "--gate-image="), "platforms": platforms},
 		},
-		"crds": []any{map[string]any{
-			"kind": crd.Spec.Names.Kind, "version": crd.Spec.Versions[0].Name, "name": crd.Name, "displayName": crd.Spec.Names.Kind,
-			"description": "Makes the pods that its selector matches a singleton. Two of them never run at the same time.",
-		}},
+		"crds": []any{
+			crd("StatefulSingleton", "Makes the pods that its selector matches a singleton. Two of them never run at the same time."),
+			crd("StatefulSetLock", "Makes one pod of a StatefulSet the writer."),
+		},
 		"crdsExamples": []any{example},
 	}
 	for annotation, want := range tests {

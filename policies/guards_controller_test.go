@@ -38,7 +38,7 @@ func TestControllerGuards(t *testing.T) {
 	c := newClient(t, config)
 	// Install the guards first, because they must not need Kyverno's kinds.
 	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml", "templates/guards-controller.yaml",
-		"templates/guards-leases.yaml") {
+		"templates/guards-leases.yaml", "templates/guards-locks.yaml") {
 		create(t, c, object)
 	}
 	waitForGuard(t, func() error {
@@ -105,7 +105,7 @@ func testControllerPods(t *testing.T, config *rest.Config) {
 	const (
 		holder, standby, plain, cluster = "holder", "standby", "plain", "kube-system"
 
-		notOurs    = "changes only pods of StatefulSingletons, and never in an exempt namespace"
+		notOurs    = "changes only pods of StatefulSingletons and StatefulSetLocks, and never in an exempt namespace"
 		spec       = "never changes the spec of a pod"
 		labels     = "the StatefulSingleton controller changes only labels apps."
 		annotation = "the StatefulSingleton controller changes only annotations"
@@ -285,7 +285,7 @@ func testControllerConfigMaps(t *testing.T, config *rest.Config) {
 
 func testControllerPolicies(t *testing.T, config *rest.Config) {
 	const (
-		otherName      = "writes and deletes only ClusterPolicies that are named stfs-… and have label app.kubernetes.io/managed-by=statefulsingleton"
+		otherName      = "writes and deletes only ClusterPolicies that are named stfs-… or ssl-… and have label app.kubernetes.io/managed-by=statefulsingleton"
 		takesOver      = "does not change a ClusterPolicy without label"
 		otherMetadata  = "the controller changes only its own labels and annotations of a ClusterPolicy"
 		autogen        = "has annotation pod-policies.kyverno.io/autogen-controllers=none"
@@ -504,7 +504,7 @@ func setIn(t *testing.T, object map[string]any, value any, path ...string) {
 func testControllerBudgets(t *testing.T, config *rest.Config) {
 	const (
 		otherName = "creates and deletes only PodDisruptionBudgets that are named"
-		otherSpec = "covers the holder of its StatefulSingleton, and no other pod"
+		otherSpec = "covers the holder or the writer of its owner, and no other pod"
 	)
 	s := createSingleton(t, newClient(t, config), "controller-budgets", readSingleton(t, "default"))
 	tests := map[string]struct {

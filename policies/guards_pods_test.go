@@ -585,7 +585,14 @@ func TestGuardValues(t *testing.T) {
 			wantAnswer(t, c.Create(t.Context(), other, client.DryRunAll), refused)
 		}
 		wantAnswer(t, render("--set-json", `guards.exemptNamespaces=["values"]`),
-			"guards.exemptNamespaces names namespace values, which has StatefulSingleton db: nothing would hold its pods")
+			"guards.exemptNamespaces names namespace values, which has StatefulSingleton db: the guards would not protect its pods")
+		createNamespace(t, c, "locked")
+		create(t, c, &v1.StatefulSetLock{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "locked", Name: "db"},
+			Spec:       v1.StatefulSetLockSpec{StatefulSetName: "db", LeaseName: "db", LeaseDurationSeconds: 15},
+		})
+		wantAnswer(t, render("--set-json", `guards.exemptNamespaces=["locked"]`),
+			"guards.exemptNamespaces names namespace locked, which has StatefulSetLock db: the guards would not protect its pods")
 		install(t, "--set-json", `guards.exemptNamespaces=[]`)
 		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
 			other := readSingleton(t, "default")

@@ -328,21 +328,21 @@ func createSingleton(t *testing.T, c client.Client, namespace string, s *v1.Stat
 	return s
 }
 
-// waitForRefusal waits until the pod is rejected with the message. The API server enforces new policies and reads their
-// parameters with a delay.
-func waitForRefusal(t *testing.T, c client.Client, pod *corev1.Pod, message string) {
+// waitForRefusal waits until the object is refused with the message. The API server discovers the kinds of parameters every
+// 30 seconds.
+func waitForRefusal(t *testing.T, c client.Client, object client.Object, message string) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = c.Create(ctx, pod.DeepCopy(), client.DryRunAll)
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
+		last = c.Create(ctx, object.DeepCopyObject().(client.Object), client.DryRunAll)
 		return last != nil && strings.Contains(last.Error(), message), nil
 	})
 	if err != nil {
-		t.Fatalf("waited for a pod in %s to be refused with %q, got: %v", pod.Namespace, message, last)
+		t.Fatalf("waited for %T %s to be refused with %q, got: %v", object, client.ObjectKeyFromObject(object), message, last)
 	}
 }
 
-// waitForAdmission waits until the pod is admitted. The API server discovers the kinds of parameters every 30 seconds.
+// waitForAdmission waits until the pod is admitted.
 func waitForAdmission(t *testing.T, c client.Client, pod *corev1.Pod) {
 	t.Helper()
 	var last error

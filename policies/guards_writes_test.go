@@ -390,12 +390,16 @@ func testBindings(t *testing.T, config *rest.Config) {
 	}{
 		"plain":     {},
 		"others":    {annotations: map[string]string{"a": "b"}, labels: map[string]string{"topology.kubernetes.io/zone": "a"}},
-		"signal":    {annotations: map[string]string{signal.Annotation: "{}"}, wantRefused: "a binding cannot add annotation"},
-		"chosen":    {annotations: map[string]string{v1.ChosenByAnnotation: "uid"}, wantRefused: "a binding cannot add annotation"},
-		"injected":  {annotations: map[string]string{v1.InjectedAnnotation: "shop/db"}, wantRefused: "a binding cannot add annotation"},
-		"fenced":    {annotations: map[string]string{v1.FencingAnnotation: "Lease"}, wantRefused: "a binding cannot add annotation"},
+		"signal":    {annotations: map[string]string{signal.Annotation: "{}"}, wantRefused: "a binding cannot add an annotation"},
+		"chosen":    {annotations: map[string]string{v1.ChosenByAnnotation: "uid"}, wantRefused: "a binding cannot add an annotation"},
+		"injected":  {annotations: map[string]string{v1.InjectedAnnotation: "shop/db"}, wantRefused: "a binding cannot add an annotation"},
+		"fenced":    {annotations: map[string]string{v1.FencingAnnotation: "Lease"}, wantRefused: "a binding cannot add an annotation"},
 		"role":      {labels: map[string]string{v1.RoleLabel: v1.RoleActive}, wantRefused: "a binding cannot add label"},
 		"singleton": {labels: map[string]string{v1.SingletonLabel: "db"}, wantRefused: "a binding cannot add label"},
+		"a writer":  {labels: map[string]string{v1.StsRoleLabel: v1.StsRoleWriter}, wantRefused: "a binding cannot add label"},
+		"a lock":    {labels: map[string]string{v1.LockLabel: "db"}, wantRefused: "a binding cannot add label"},
+		"tenure":    {annotations: map[string]string{v1.TenureAnnotation: "7"}, wantRefused: "a binding cannot add an annotation"},
+		"its end":   {annotations: map[string]string{v1.TenureEndedAnnotation: "7"}, wantRefused: "a binding cannot add an annotation"},
 	}
 	c := newClient(t, config)
 	createNamespace(t, c, "bindings")
@@ -657,7 +661,7 @@ func testExemptNamespace(t *testing.T, c client.Client) {
 }
 
 func testDefinition(t *testing.T, c client.Client) {
-	const refused = "cannot be deleted while the guards are installed: all StatefulSingletons would be deleted too"
+	const refused = "cannot be deleted while the guards are installed: all its objects would be deleted too"
 	own, other := definition("statefulsingletons."+v1.GroupVersion.Group), definition("widgets.example.com")
 	other.Object["spec"] = map[string]any{
 		"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "kind": "Widget"},

@@ -42,6 +42,13 @@ func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 	if len(s.Spec.Containers) > 0 {
 		name = s.Spec.Containers[0]
 	}
+	pod := probePod(s.Namespace, name, o)
+	pod.Labels = labels
+	return pod, nil
+}
+
+// probePod returns a pod for a server-side dry-run, with one container.
+func probePod(namespace, container string, o Options) *corev1.Pod {
 	// A quota can reject pods without requests, and a LimitRange pods with small requests. The probe requests as much
 	// as the sidecar, so only a rule that rejects every held pod rejects the probe.
 	resources := corev1.ResourceList{}
@@ -50,8 +57,7 @@ func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 	return &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.Namespace, Name: probeName, Labels: labels,
-			Annotations: map[string]string{probeAnnotation: "true"},
+			Namespace: namespace, Name: probeName, Annotations: map[string]string{probeAnnotation: "true"},
 		},
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: new(false),
@@ -60,7 +66,7 @@ func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
-				Name:      name,
+				Name:      container,
 				Image:     probeName,
 				Command:   []string{"/probe"},
 				Resources: corev1.ResourceRequirements{Requests: resources, Limits: resources},
@@ -70,7 +76,7 @@ func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 				},
 			}},
 		},
-	}, nil
+	}
 }
 
 // ErrNotFenced is the error for a pod that is held and not fenced.

@@ -33,6 +33,8 @@ func TestReferenceIsComplete(t *testing.T) {
 		"the signal":                     {"../controller/signal", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"fencing":                        {"../controller/fencing", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"outcomes, and what proofs read": {"../controller/handoff", texts(func(string, string) bool { return true })},
+		"outcomes of locks":              {"../controller/tenure", texts(func(name, _ string) bool { return ast.IsExported(name) })},
+		"events of locks":                {"../controller/lock", texts(func(name, _ string) bool { return strings.HasPrefix(name, "event") })},
 		"reasons of PolicyInstalled":     {"../controller/injection", texts(isReason)},
 		"reasons of other conditions":    {"../controller/singleton", texts(isReason)},
 		"what policies write":            {"../policies", texts(func(_, value string) bool { return strings.Contains(value, "statefulsingleton") })},

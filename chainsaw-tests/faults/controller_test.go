@@ -217,15 +217,9 @@ func gateImage(t *testing.T, deployment *appsv1.Deployment) string {
 // runController runs the reconcilers until the end of the test.
 func runController(t *testing.T, gateImage string, c clock.WithDelayedExecution) {
 	t.Helper()
-	as := rest.CopyConfig(w.Config)
-	as.Impersonate = rest.ImpersonationConfig{UserName: world.ControllerUser, Groups: []string{"system:serviceaccounts", "system:authenticated"}}
-	mgr, err := ctrl.NewManager(as, ctrl.Options{
-		Scheme: w.Scheme(), Cache: controller.CacheOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	must(t, err)
+	mgr := newManager(t)
 	policyReconciler := &injection.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: c,
+		Kind: injection.Singletons, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: c,
 		Options: policies.Options{SidecarImage: gateImage, SidecarPullPolicy: corev1.PullIfNotPresent},
 	}
 	must(t, policyReconciler.SetupWithManager(mgr))
@@ -236,6 +230,25 @@ func runController(t *testing.T, gateImage string, c clock.WithDelayedExecution)
 		Injection: policyReconciler,
 	}
 	must(t, r.SetupWithManager(mgr))
+	start(t, mgr)
+}
+
+// newManager returns a manager with the controller's rights, without leader election.
+func newManager(t *testing.T) ctrl.Manager {
+	t.Helper()
+	as := rest.CopyConfig(w.Config)
+	as.Impersonate = rest.ImpersonationConfig{UserName: world.ControllerUser, Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	mgr, err := ctrl.NewManager(as, ctrl.Options{
+		Scheme: w.Scheme(), Cache: controller.CacheOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	must(t, err)
+	return mgr
+}
+
+// start runs the manager until the end of the test.
+func start(t *testing.T, mgr ctrl.Manager) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

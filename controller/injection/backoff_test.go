@@ -63,6 +63,7 @@ func newFailing(t *testing.T, policyErr error) *failing {
 		},
 	}).Build()
 	f.reconciler = &Reconciler{
+		Kind:   Singletons,
 		Client: c, Live: c, Clock: f.clock,
 		Options: policies.Options{SidecarImage: "gate"},
 		Watch:   func() (Watched, error) { return Watched{}, nil },

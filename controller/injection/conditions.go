@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // conditions has the last reported condition PolicyInstalled of each singleton.
@@ -26,14 +27,14 @@ type reported struct {
 
 // Condition returns condition PolicyInstalled of the singleton. Before the first reconcile of this process, that is the
 // condition in the status, or reason Installing.
-func (r *Reconciler) Condition(singleton *v1.StatefulSingleton) metav1.Condition {
-	if last, ok := r.conditions.last(singleton); ok {
+func (r *Reconciler) Condition(subject policies.Subject) metav1.Condition {
+	if last, ok := r.conditions.last(subject); ok {
 		return last
 	}
-	if stored := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled); stored != nil {
+	if stored := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled); stored != nil {
 		return *stored
 	}
-	return installing(singleton, r.policyOf(singleton))
+	return installing(subject, r.policyOf(subject))
 }
 
 // OnChange sets the function that is called with each singleton whose condition changes.
@@ -43,17 +44,17 @@ func (r *Reconciler) OnChange(changed func(types.NamespacedName)) {
 	r.conditions.onChange = changed
 }
 
-func (c *conditions) last(singleton *v1.StatefulSingleton) (condition metav1.Condition, ok bool) {
+func (c *conditions) last(subject policies.Subject) (condition metav1.Condition, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	last := c.reported[client.ObjectKeyFromObject(singleton)]
-	return last.condition, last.uid != "" && last.uid == singleton.UID
+	last := c.reported[client.ObjectKeyFromObject(subject)]
+	return last.condition, last.uid != "" && last.uid == subject.GetUID()
 }
 
-func (c *conditions) report(singleton *v1.StatefulSingleton, condition metav1.Condition) {
+func (c *conditions) report(subject policies.Subject, condition metav1.Condition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key, now := client.ObjectKeyFromObject(singleton), reported{singleton.UID, condition}
+	key, now := client.ObjectKeyFromObject(subject), reported{subject.GetUID(), condition}
 	if c.reported[key] == now {
 		return
 	}
@@ -66,8 +67,8 @@ func (c *conditions) report(singleton *v1.StatefulSingleton, condition metav1.Co
 	}
 }
 
-func (c *conditions) forget(singleton types.NamespacedName) {
+func (c *conditions) forget(subject types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.reported, singleton)
+	delete(c.reported, subject)
 }

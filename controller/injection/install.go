@@ -49,26 +49,28 @@ func versionOf(policy client.Object) version {
 type rendering func(ctx context.Context, exists bool) (content string, render func() (*unstructured.Unstructured, error), err error)
 
 // policyOf returns the name of the policy that injects the singleton's pods.
-func (r *Reconciler) policyOf(singleton *v1.StatefulSingleton) string {
+func (r *Reconciler) policyOf(subject policies.Subject) string {
 	if r.Per == policies.PerNamespace {
-		return policies.NamespaceName(singleton.Namespace)
+		return policies.NamespaceName(subject.GetNamespace())
 	}
-	return policies.Name(client.ObjectKeyFromObject(singleton))
+	return policies.NameOf(subject)
 }
 
 // ensurePolicy writes the policy that injects the singleton's pods, unless the policy is as it was last written. It compares
 // versions, because Kyverno's CRD adds defaults to the spec. If trustWatch is set, ensurePolicy trusts the watch that
 // the policy is unchanged.
-func (r *Reconciler) ensurePolicy(ctx context.Context, singleton *v1.StatefulSingleton, trustWatch bool) (written, error) {
-	name, content, of := r.policyOf(singleton), contentOf(*singleton), r.own(singleton)
+func (r *Reconciler) ensurePolicy(ctx context.Context, subject policies.Subject, trustWatch bool) (written, error) {
+	name, content, of := r.policyOf(subject), contentOf(subject), r.own(subject)
 	if r.Per == policies.PerNamespace {
-		all, err := notTerminating(ctx, r.Client, singleton.Namespace)
+		all, err := r.notTerminating(ctx, r.Client, subject.GetNamespace())
 		if err != nil {
 			return written{}, err
 		}
-		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return s.Name == singleton.Name || policies.Validate(&s) != nil })
-		content = contentOf(append(all, *singleton)...) // singleton was read live
-		of = r.shared(singleton.Namespace)
+		all = slices.DeleteFunc(all, func(s policies.Subject) bool {
+			return s.GetName() == subject.GetName() || policies.ValidateOf(s) != nil
+		})
+		content = contentOf(append(all, subject)...) // singleton was read live
+		of = r.shared(subject.GetNamespace())
 	}
 	if last := r.lastWritten(name); trustWatch && last.content == content {
 		if found := r.watchedPolicy(ctx, name); found != nil && versionOf(found) == last.version {
@@ -79,9 +81,9 @@ func (r *Reconciler) ensurePolicy(ctx context.Context, singleton *v1.StatefulSin
 }
 
 // own returns the rendering of the policy of one singleton.
-func (r *Reconciler) own(singleton *v1.StatefulSingleton) rendering {
+func (r *Reconciler) own(subject policies.Subject) rendering {
 	return func(context.Context, bool) (string, func() (*unstructured.Unstructured, error), error) {
-		return contentOf(*singleton), func() (*unstructured.Unstructured, error) { return policies.Render(singleton, r.Options) }, nil
+		return contentOf(subject), func() (*unstructured.Unstructured, error) { return policies.RenderOf(subject, r.Options) }, nil
 	}
 }
 
@@ -92,29 +94,35 @@ func (r *Reconciler) shared(namespace string) rendering {
 		if !exists && r.Per != policies.PerNamespace {
 			return "", nil, nil
 		}
-		all, err := notTerminating(ctx, r.Live, namespace)
-		all = slices.DeleteFunc(all, func(s v1.StatefulSingleton) bool { return policies.Validate(&s) != nil })
+		all, err := r.notTerminating(ctx, r.Live, namespace)
+		all = slices.DeleteFunc(all, func(s policies.Subject) bool { return policies.ValidateOf(s) != nil })
 		if err != nil || len(all) == 0 {
 			return "", nil, err
 		}
-		return contentOf(all...), func() (*unstructured.Unstructured, error) { return policies.RenderNamespace(namespace, all, r.Options) }, nil
+		return contentOf(all...), func() (*unstructured.Unstructured, error) {
+			var singletons []v1.StatefulSingleton
+			for _, s := range all {
+				singletons = append(singletons, *s.(*v1.StatefulSingleton)) // only singletons share a policy
+			}
+			return policies.RenderNamespace(namespace, singletons, r.Options)
+		}, nil
 	}
 }
 
-// notTerminating returns the singletons of the namespace that are not terminating.
-func notTerminating(ctx context.Context, reader client.Reader, namespace string) ([]v1.StatefulSingleton, error) {
-	var list v1.StatefulSingletonList
-	if err := reader.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return nil, fmt.Errorf("list the StatefulSingletons of namespace %s: %w", namespace, err)
+// notTerminating returns the objects of the namespace that are not terminating.
+func (r *Reconciler) notTerminating(ctx context.Context, reader client.Reader, namespace string) ([]policies.Subject, error) {
+	all, err := r.Kind.List(ctx, reader, namespace)
+	if err != nil {
+		return nil, fmt.Errorf("list the objects of kind %s of namespace %s: %w", r.Kind.Name, namespace, err)
 	}
-	return slices.DeleteFunc(list.Items, func(s v1.StatefulSingleton) bool { return !s.DeletionTimestamp.IsZero() }), nil
+	return slices.DeleteFunc(all, func(s policies.Subject) bool { return s.GetDeletionTimestamp() != nil }), nil
 }
 
-// contentOf returns a hash of the singletons from which a policy is rendered. It does not depend on their order.
-func contentOf(singletons ...v1.StatefulSingleton) string {
+// contentOf returns a hash of the objects from which a policy is rendered. It does not depend on their order.
+func contentOf(subjects ...policies.Subject) string {
 	var all []string
-	for _, s := range singletons {
-		all = append(all, fmt.Sprintf("%s %s %d", s.Name, s.UID, s.Generation))
+	for _, s := range subjects {
+		all = append(all, fmt.Sprintf("%s %s %d", s.GetName(), s.GetUID(), s.GetGeneration()))
 	}
 	slices.Sort(all)
 	sum := sha256.Sum256([]byte(strings.Join(all, "\n")))
@@ -174,26 +182,29 @@ func (r *Reconciler) writeOnce(ctx context.Context, name string, of rendering) (
 }
 
 // uninstall removes the policy of a deleted singleton, and returns the new state.
-func (r *Reconciler) uninstall(ctx context.Context, singleton *v1.StatefulSingleton) installation {
-	switch err := r.removeFromPolicies(ctx, singleton); {
+func (r *Reconciler) uninstall(ctx context.Context, subject policies.Subject) installation {
+	switch err := r.removeFromPolicies(ctx, subject); {
 	case apierrors.IsConflict(err):
-		return installation{condition: r.Condition(singleton), recheck: conflictDelay}
+		return installation{condition: r.Condition(subject), recheck: conflictDelay}
 	case err != nil:
-		return notInstalled(singleton, NotRemoved, err.Error())
+		return notInstalled(subject, NotRemoved, err.Error())
 	}
-	return installation{condition: newCondition(singleton, metav1.ConditionFalse, Removed,
-		fmt.Sprintf("ClusterPolicy %s no longer injects new pods, because the StatefulSingleton is being deleted", r.policyOf(singleton)))}
+	return installation{condition: newCondition(subject, metav1.ConditionFalse, Removed,
+		fmt.Sprintf("ClusterPolicy %s no longer injects new pods, because the %s is being deleted", r.policyOf(subject), r.Kind.Name))}
 }
 
 // removeFromPolicies deletes the singleton's policy, and removes the singleton from the policy of its namespace.
-func (r *Reconciler) removeFromPolicies(ctx context.Context, singleton *v1.StatefulSingleton) error {
-	key := client.ObjectKeyFromObject(singleton)
-	if err := r.remove(ctx, policies.Name(key)); err != nil {
-		return fmt.Errorf("delete the ClusterPolicy of StatefulSingleton %s: %w", key, err)
+func (r *Reconciler) removeFromPolicies(ctx context.Context, subject policies.Subject) error {
+	key := client.ObjectKeyFromObject(subject)
+	if err := r.remove(ctx, policies.NameOf(subject)); err != nil {
+		return fmt.Errorf("delete the ClusterPolicy of %s %s: %w", r.Kind.Name, key, err)
+	}
+	if !r.Kind.Shared {
+		return nil
 	}
 	_, err := r.write(ctx, policies.NamespaceName(key.Namespace), r.shared(key.Namespace))
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		return fmt.Errorf("remove StatefulSingleton %s from the ClusterPolicy of its namespace: %w", key, err)
+		return fmt.Errorf("remove %s %s from the ClusterPolicy of its namespace: %w", r.Kind.Name, key, err)
 	}
 	return nil
 }

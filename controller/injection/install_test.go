@@ -3,17 +3,26 @@ package injection
 import (
 	"slices"
 	"testing"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // contentOf differs for all changes that can change a policy. It does not depend on the order of the singletons.
 func TestContentOf(t *testing.T) {
-	one := func(name, uid string, generation int64) v1.StatefulSingleton {
-		return v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation}}
+	one := func(name, uid string, generation int64) policies.Subject {
+		return &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation}}
 	}
 	db, queue := one("db", "1", 1), one("queue", "2", 1)
 	if contentOf(db, queue) != contentOf(queue, db) {
@@ -23,5 +32,34 @@ func TestContentOf(t *testing.T) {
 	slices.Sort(all)
 	if len(slices.Compact(slices.Clone(all))) != len(all) {
 		t.Errorf("two are taken for the same: %v", all)
+	}
+}
+
+// Locks have policies of their own. They never read, change or delete the policy that the singletons of a namespace share.
+func TestLocksShareNoPolicy(t *testing.T) {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(v1.AddToScheme(scheme))
+	policyNamed := func(name string) *unstructured.Unstructured {
+		policy := &unstructured.Unstructured{}
+		policy.SetGroupVersionKind(policyMetadata("").GroupVersionKind())
+		policy.SetName(name)
+		return policy
+	}
+	lock := &v1.StatefulSetLock{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "1", Finalizers: []string{v1.PolicyFinalizer}}}
+	shared, own := policyNamed(policies.NamespaceName("shop")), policyNamed(policies.NameOf(lock))
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(lock, shared, own).Build()
+	r := &Reconciler{Kind: Locks, Client: c, Live: c, Clock: clocktesting.NewFakeClock(time.Now())}
+	r.watched = Watched{Reader: c, HasSynced: func() bool { return true }}
+	if old := r.oldPolicy(t.Context(), lock); old != "" {
+		t.Errorf("the old policy is %s", old)
+	}
+	if err := r.removeFromPolicies(t.Context(), lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(shared), shared); err != nil {
+		t.Errorf("the shared policy: %v", err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(own), own); !apierrors.IsNotFound(err) {
+		t.Errorf("the policy of the lock: %v, want it to be deleted", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package injection installs the Kyverno policies that inject the pods of StatefulSingletons. It checks with dry-runs
-// that they work, and deletes them together with the StatefulSingletons. It has a controller and a queue of its own,
+// Package injection installs the Kyverno policies that inject the pods of StatefulSingletons, and make the pods of
+// StatefulSetLocks readers. It checks with dry-runs that they work, and deletes them together with these objects. It has a controller and a queue of its own,
 // therefore slow dry-runs do not delay handoffs. It writes no status: Condition returns condition PolicyInstalled to the
 // controller of package singleton, which is the only writer of the status. Thus an installation cannot cause a conflict
 // in a write of the record.
@@ -90,6 +90,8 @@ type Reconciler struct {
 	// Clock returns the time.
 	Clock   clock.PassiveClock
 	Options policies.Options
+	// Kind is the kind of the objects whose pods are injected.
+	Kind Kind
 	// Per says whether each singleton or each namespace has its own policy. Policies for the other value of Per are old
 	// policies. They are deleted after a check of the new policies.
 	Per policies.Per
@@ -107,6 +109,51 @@ type Reconciler struct {
 	replacing map[string]disabled
 	checks    map[types.NamespacedName]check
 	retries   workqueue.TypedRateLimiter[types.NamespacedName]
+}
+
+// Kind is a kind of objects whose pods a policy injects.
+type Kind struct {
+	// Name is the kind, and Controller the name of the controller of its policies.
+	Name, Controller string
+	// Annotation is the annotation of a policy with its object, as <namespace>/<name>.
+	Annotation string
+	// Shared is true if the objects of a namespace can share a policy.
+	Shared bool
+	// NotInjected says what new pods are without the policy, and WithoutKyverno what happens to them without Kyverno.
+	NotInjected, WithoutKyverno string
+	// New returns an empty object, and List reads the objects of a namespace.
+	New  func() policies.Subject
+	List func(context.Context, client.Reader, string) ([]policies.Subject, error)
+}
+
+// Singletons are the StatefulSingletons.
+var Singletons = Kind{
+	Name: "StatefulSingleton", Controller: "injection", Annotation: policies.SingletonAnnotation, Shared: true,
+	NotInjected: "new pods are not held", WithoutKyverno: "pods cannot be injected, and the guards reject them",
+	New: func() policies.Subject { return &v1.StatefulSingleton{} },
+	List: func(ctx context.Context, reader client.Reader, namespace string) (all []policies.Subject, err error) {
+		var list v1.StatefulSingletonList
+		err = reader.List(ctx, &list, client.InNamespace(namespace))
+		for i := range list.Items {
+			all = append(all, &list.Items[i])
+		}
+		return all, err
+	},
+}
+
+// Locks are the StatefulSetLocks. Each has a policy of its own.
+var Locks = Kind{
+	Name: "StatefulSetLock", Controller: "lock-injection", Annotation: policies.LockAnnotation,
+	NotInjected: "new pods do not become readers", WithoutKyverno: "the controller makes new pods readers after their creation",
+	New: func() policies.Subject { return &v1.StatefulSetLock{} },
+	List: func(ctx context.Context, reader client.Reader, namespace string) (all []policies.Subject, err error) {
+		var list v1.StatefulSetLockList
+		err = reader.List(ctx, &list, client.InNamespace(namespace))
+		for i := range list.Items {
+			all = append(all, &list.Items[i])
+		}
+		return all, err
+	},
 }
 
 // Watched reads the policies that the watch knows. The reader may lag. It has all policies that existed at the start of
@@ -140,25 +187,25 @@ type installation struct {
 // Reconcile installs and checks, or removes, the policy of one singleton. It does nothing before the singleton has the
 // finalizer, because only the finalizer ensures that the policy will be deleted.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	singleton := &v1.StatefulSingleton{}
-	if err := r.Live.Get(ctx, request.NamespacedName, singleton); apierrors.IsNotFound(err) {
+	subject := r.Kind.New()
+	if err := r.Live.Get(ctx, request.NamespacedName, subject); apierrors.IsNotFound(err) {
 		r.forget(request.NamespacedName)
 		return ctrl.Result{}, nil
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	if !controllerutil.ContainsFinalizer(singleton, v1.PolicyFinalizer) {
+	if !controllerutil.ContainsFinalizer(subject, v1.PolicyFinalizer) {
 		return ctrl.Result{}, nil
 	}
 	reconcile := r.install
-	if !singleton.DeletionTimestamp.IsZero() {
+	if subject.GetDeletionTimestamp() != nil {
 		reconcile = r.uninstall
 	}
-	state := reconcile(ctx, singleton)
+	state := reconcile(ctx, subject)
 	if ctx.Err() != nil {
 		return ctrl.Result{}, nil // the controller stops
 	}
-	r.conditions.report(singleton, state.condition)
+	r.conditions.report(subject, state.condition)
 	result := ctrl.Result{RequeueAfter: r.requeueDelay(request.NamespacedName, state), Priority: new(0)}
 	if state.condition.Reason != ReasonInstalling {
 		result.Priority = new(handler.LowPriority) // new singletons come before repeated checks and retries
@@ -168,12 +215,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 // requeueDelay returns the delay of the next reconcile. An expected failure is not returned as an error, because the
 // queue would log the error and its stack trace with each retry.
-func (r *Reconciler) requeueDelay(singleton types.NamespacedName, state installation) time.Duration {
+func (r *Reconciler) requeueDelay(subject types.NamespacedName, state installation) time.Duration {
 	retries := r.rateLimiter()
 	if state.failed {
-		return retries.When(singleton)
+		return retries.When(subject)
 	}
-	retries.Forget(singleton)
+	retries.Forget(subject)
 	return state.recheck
 }
 
@@ -189,43 +236,43 @@ func (r *Reconciler) rateLimiter() workqueue.TypedRateLimiter[types.NamespacedNa
 }
 
 // install writes the singleton's policy if the policy is missing or changed. It then checks the policy if a check is due.
-func (r *Reconciler) install(ctx context.Context, singleton *v1.StatefulSingleton) installation {
-	if err := policies.Validate(singleton); errors.Is(err, policies.ErrSelectorTooLarge) {
-		return notInstalled(singleton, reasonSelectorTooLarge, err.Error())
+func (r *Reconciler) install(ctx context.Context, subject policies.Subject) installation {
+	if err := policies.ValidateOf(subject); errors.Is(err, policies.ErrSelectorTooLarge) {
+		return notInstalled(subject, reasonSelectorTooLarge, err.Error())
 	} else if err != nil {
-		return notInstalled(singleton, reasonInvalidSingleton, err.Error())
+		return notInstalled(subject, reasonInvalidSingleton, err.Error())
 	}
-	policy, content := r.policyOf(singleton), contentOf(*singleton)
-	last, known := r.lastCheck(singleton)
+	policy, content := r.policyOf(subject), contentOf(subject)
+	last, known := r.lastCheck(subject)
 	if last.content != content {
 		last = check{content: content}
 	}
-	now, err := r.ensurePolicy(ctx, singleton, !r.due(last))
+	now, err := r.ensurePolicy(ctx, subject, !r.due(last))
 	if err == nil {
 		err = r.watch()
 	}
 	switch {
 	case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
-		return notInstalled(singleton, reasonKyvernoMissing,
-			"the cluster serves no kyverno.io/v1 ClusterPolicy: pods cannot be injected, and the guards reject them. Install Kyverno 1.18 or 1.19")
+		return notInstalled(subject, reasonKyvernoMissing,
+			"the cluster serves no kyverno.io/v1 ClusterPolicy: "+r.Kind.WithoutKyverno+". Install Kyverno 1.18 or 1.19")
 	case err != nil:
-		return notInstalled(singleton, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s cannot be written, and is tried again within %s: %v", policy, maxRetryDelay, err))
+		return notInstalled(subject, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s cannot be written, and is tried again within %s: %v", policy, maxRetryDelay, err))
 	}
-	if !known && now.recreatedAt.IsZero() && reportsInjected(singleton, policy) {
+	if !known && now.recreatedAt.IsZero() && reportsInjected(subject, policy) {
 		// After a restart, the checks of all singletons are spread over the period.
 		last = check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(checkPeriod)), inherited: true}
-		r.remember(singleton, last)
+		r.remember(subject, last)
 	}
 	if last.at.Before(now.recreatedAt) {
 		last = check{content: content}
 	}
-	old := r.oldPolicy(ctx, singleton)
+	old := r.oldPolicy(ctx, subject)
 	if r.due(last) || last.inherited && old != "" {
-		return r.checkPolicy(ctx, singleton, policy, content, now.at)
+		return r.checkPolicy(ctx, subject, policy, content, now.at)
 	}
-	state := injected(singleton, policy, max(time.Second, last.next.Sub(r.Clock.Now())))
+	state := injected(subject, policy, max(time.Second, last.next.Sub(r.Clock.Now())))
 	if old != "" {
-		state.recheck, state.failed = r.replaceOld(ctx, singleton, old)
+		state.recheck, state.failed = r.replaceOld(ctx, subject, old)
 	}
 	return state
 }
@@ -234,26 +281,26 @@ func (r *Reconciler) install(ctx context.Context, singleton *v1.StatefulSingleto
 func (r *Reconciler) due(last check) bool { return !r.Clock.Now().Before(last.next) }
 
 // checkPolicy checks the policy with a dry-run, and returns the new state.
-func (r *Reconciler) checkPolicy(ctx context.Context, singleton *v1.StatefulSingleton, policy, content string, written time.Time) installation {
-	reason, err := r.probe(ctx, singleton, policy)
+func (r *Reconciler) checkPolicy(ctx context.Context, subject policies.Subject, policy, content string, written time.Time) installation {
+	reason, err := r.probe(ctx, subject, policy)
 	if err != nil {
-		r.remember(singleton, check{content: content})
+		r.remember(subject, check{content: content})
 		if age := r.Clock.Since(written); age < installTimeout {
-			return notYetInjected(singleton, policy, age)
+			return notYetInjected(subject, policy, age)
 		}
-		return notInstalled(singleton, reason, err.Error())
+		return notInstalled(subject, reason, err.Error())
 	}
 	recheck := checkPeriod*4/5 + rand.N(checkPeriod*2/5)
-	r.remember(singleton, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
-	if r.oldPolicy(ctx, singleton) != "" {
+	r.remember(subject, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
+	if r.oldPolicy(ctx, subject) != "" {
 		recheck = replaceDelay
 	}
-	return injected(singleton, policy, recheck)
+	return injected(subject, policy, recheck)
 }
 
-func injected(singleton *v1.StatefulSingleton, policy string, recheck time.Duration) installation {
+func injected(subject policies.Subject, policy string, recheck time.Duration) installation {
 	return installation{
-		condition: newCondition(singleton, metav1.ConditionTrue, reasonInjected,
+		condition: newCondition(subject, metav1.ConditionTrue, reasonInjected,
 			fmt.Sprintf("a dry-run shows that ClusterPolicy %s injects new pods", policy)),
 		recheck: recheck,
 	}
@@ -261,43 +308,43 @@ func injected(singleton *v1.StatefulSingleton, policy string, recheck time.Durat
 
 // notYetInjected returns the state before the first check that succeeds. It keeps a failure that the status already
 // reports. Checks get rarer with the age of the policy, because each check makes the API server evaluate all webhooks.
-func notYetInjected(singleton *v1.StatefulSingleton, policy string, age time.Duration) installation {
+func notYetInjected(subject policies.Subject, policy string, age time.Duration) installation {
 	recheck := min(max(minInstallingDelay, age/4), maxInstallingDelay)
-	reported := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
-	if reported != nil && reported.ObservedGeneration == singleton.Generation && (reported.Reason == reasonNotInjected || reported.Reason == reasonProbeRefused) {
+	reported := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled)
+	if reported != nil && reported.ObservedGeneration == subject.GetGeneration() && (reported.Reason == reasonNotInjected || reported.Reason == reasonProbeRefused) {
 		return installation{condition: *reported, recheck: recheck}
 	}
-	return installation{condition: installing(singleton, policy), recheck: recheck}
+	return installation{condition: installing(subject, policy), recheck: recheck}
 }
 
-func installing(singleton *v1.StatefulSingleton, policy string) metav1.Condition {
-	return newCondition(singleton, metav1.ConditionFalse, ReasonInstalling,
+func installing(subject policies.Subject, policy string) metav1.Condition {
+	return newCondition(subject, metav1.ConditionFalse, ReasonInstalling,
 		fmt.Sprintf("no dry-run has shown yet that ClusterPolicy %s injects new pods", policy))
 }
 
 // reportsInjected returns true if the status reports that a check of this generation succeeded.
-func reportsInjected(singleton *v1.StatefulSingleton, policy string) bool {
-	reported := meta.FindStatusCondition(singleton.Status.Conditions, v1.ConditionPolicyInstalled)
-	want := injected(singleton, policy, 0).condition
+func reportsInjected(subject policies.Subject, policy string) bool {
+	reported := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled)
+	want := injected(subject, policy, 0).condition
 	return reported != nil && reported.Status == want.Status && reported.Message == want.Message && reported.ObservedGeneration == want.ObservedGeneration
 }
 
 // probe creates a pod of the singleton in a dry-run and checks the injected pod. The Ready condition of a policy is not
 // enough: Kyverno sets it before all replicas serve the policy.
-func (r *Reconciler) probe(ctx context.Context, singleton *v1.StatefulSingleton, policy string) (reason string, err error) {
-	pod, err := policies.ProbePod(singleton, r.Options)
+func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy string) (reason string, err error) {
+	pod, err := policies.ProbePodOf(subject, r.Options)
 	if err != nil {
 		return reasonInvalidSingleton, err
 	}
 	if err := r.Client.Create(ctx, pod, client.DryRunAll); err != nil {
 		return reasonProbeRefused, fmt.Errorf("new pods are rejected, as a dry-run shows: %s. %s", sentence(err), kyvernoHelp)
 	}
-	if err := policies.CheckProbe(pod, singleton, policy); err != nil {
-		state := "held"
+	if err := policies.CheckProbeOf(pod, subject, policy); err != nil {
+		problem := r.Kind.NotInjected
 		if errors.Is(err, policies.ErrNotFenced) {
-			state = "fenced"
+			problem = "new pods are not fenced"
 		}
-		return reasonNotInjected, fmt.Errorf("new pods are not %s, as a dry-run shows: %s. %s", state, sentence(err), kyvernoHelp)
+		return reasonNotInjected, fmt.Errorf("%s, as a dry-run shows: %s. %s", problem, sentence(err), kyvernoHelp)
 	}
 	return "", nil
 }
@@ -319,37 +366,37 @@ func (r *Reconciler) watch() (err error) {
 	return nil
 }
 
-func (r *Reconciler) lastCheck(singleton *v1.StatefulSingleton) (last check, known bool) {
+func (r *Reconciler) lastCheck(subject policies.Subject) (last check, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	last, known = r.checks[client.ObjectKeyFromObject(singleton)]
+	last, known = r.checks[client.ObjectKeyFromObject(subject)]
 	return last, known
 }
 
-func (r *Reconciler) remember(singleton *v1.StatefulSingleton, last check) {
+func (r *Reconciler) remember(subject policies.Subject, last check) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.checks == nil {
 		r.checks = map[types.NamespacedName]check{}
 	}
-	r.checks[client.ObjectKeyFromObject(singleton)] = last
+	r.checks[client.ObjectKeyFromObject(subject)] = last
 }
 
-func (r *Reconciler) forget(singleton types.NamespacedName) {
-	r.conditions.forget(singleton)
-	r.rateLimiter().Forget(singleton)
+func (r *Reconciler) forget(subject types.NamespacedName) {
+	r.conditions.forget(subject)
+	r.rateLimiter().Forget(subject)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.checks, singleton)
+	delete(r.checks, subject)
 }
 
-func notInstalled(singleton *v1.StatefulSingleton, reason, message string) installation {
-	return installation{condition: newCondition(singleton, metav1.ConditionFalse, reason, message), failed: true}
+func notInstalled(subject policies.Subject, reason, message string) installation {
+	return installation{condition: newCondition(subject, metav1.ConditionFalse, reason, message), failed: true}
 }
 
-func newCondition(singleton *v1.StatefulSingleton, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+func newCondition(subject policies.Subject, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{
 		Type: v1.ConditionPolicyInstalled, Status: status, Reason: reason, Message: handoff.OneLine(message),
-		ObservedGeneration: singleton.Generation,
+		ObservedGeneration: subject.GetGeneration(),
 	}
 }

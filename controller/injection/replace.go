@@ -11,16 +11,18 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // oldPolicy returns the name of the old policy, or "" if the watch does not have it. The old policy is the policy for the
 // other value of Per.
-func (r *Reconciler) oldPolicy(ctx context.Context, singleton *v1.StatefulSingleton) string {
-	name := policies.NamespaceName(singleton.Namespace)
+func (r *Reconciler) oldPolicy(ctx context.Context, subject policies.Subject) string {
+	if !r.Kind.Shared {
+		return ""
+	}
+	name := policies.NamespaceName(subject.GetNamespace())
 	if r.Per == policies.PerNamespace {
-		name = policies.Name(client.ObjectKeyFromObject(singleton))
+		name = policies.NameOf(subject)
 	}
 	if r.watchedPolicy(ctx, name) == nil {
 		return ""
@@ -30,8 +32,8 @@ func (r *Reconciler) oldPolicy(ctx context.Context, singleton *v1.StatefulSingle
 
 // replaceOld executes the next step of the removal of the old policy. It returns the requeue delay, or whether the step
 // failed.
-func (r *Reconciler) replaceOld(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, failed bool) {
-	recheck, err := r.removeOld(ctx, singleton, old)
+func (r *Reconciler) replaceOld(ctx context.Context, subject policies.Subject, old string) (recheck time.Duration, failed bool) {
+	recheck, err := r.removeOld(ctx, subject, old)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Info("Failed to remove an old policy. New pods do not depend on it", "policy", old, "error", err.Error())
 		return 0, true
@@ -46,14 +48,14 @@ const inFlight = policies.WebhookTimeoutSeconds * time.Second
 // removeOld removes the old policy and returns the requeue delay. It first disables the policy, and deletes it some time
 // after a probe bypassed it. Kyverno rejects the pods of a webhook whose policy was deleted. An old policy of a namespace
 // is kept up to date until a check has shown that each singleton's own policy works.
-func (r *Reconciler) removeOld(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
+func (r *Reconciler) removeOld(ctx context.Context, subject policies.Subject, old string) (recheck time.Duration, err error) {
 	if r.Per != policies.PerNamespace {
-		all, err := notTerminating(ctx, r.Client, singleton.Namespace)
+		all, err := r.notTerminating(ctx, r.Client, subject.GetNamespace())
 		if err != nil {
 			return 0, err
 		}
 		if slices.ContainsFunc(all, r.awaitsCheck) {
-			_, err := r.write(ctx, old, r.shared(singleton.Namespace))
+			_, err := r.write(ctx, old, r.shared(subject.GetNamespace()))
 			return replaceDelay, err
 		}
 	}
@@ -64,9 +66,9 @@ func (r *Reconciler) removeOld(ctx context.Context, singleton *v1.StatefulSingle
 	last := r.lastDisabled(old)
 	switch {
 	case last.version != versionOf(found):
-		return replaceDelay, r.disable(ctx, singleton, found)
+		return replaceDelay, r.disable(ctx, subject, found)
 	case last.bypassedSince.IsZero():
-		return r.checkBypassed(ctx, singleton, old)
+		return r.checkBypassed(ctx, subject, old)
 	case r.Clock.Since(last.bypassedSince) < inFlight:
 		return inFlight - r.Clock.Since(last.bypassedSince), nil
 	}
@@ -74,8 +76,8 @@ func (r *Reconciler) removeOld(ctx context.Context, singleton *v1.StatefulSingle
 }
 
 // disable makes the old policy select no pods. It fails if another client wrote the policy after the read.
-func (r *Reconciler) disable(ctx context.Context, singleton *v1.StatefulSingleton, found *metav1.PartialObjectMetadata) error {
-	policy, err := r.renderOld(ctx, singleton)
+func (r *Reconciler) disable(ctx context.Context, subject policies.Subject, found *metav1.PartialObjectMetadata) error {
+	policy, err := r.renderOld(ctx, subject)
 	if err != nil {
 		return err
 	}
@@ -91,8 +93,8 @@ func (r *Reconciler) disable(ctx context.Context, singleton *v1.StatefulSingleto
 }
 
 // checkBypassed checks with a probe whether new pods bypass the disabled policy.
-func (r *Reconciler) checkBypassed(ctx context.Context, singleton *v1.StatefulSingleton, old string) (recheck time.Duration, err error) {
-	pod, err := policies.ProbePod(singleton, r.Options)
+func (r *Reconciler) checkBypassed(ctx context.Context, subject policies.Subject, old string) (recheck time.Duration, err error) {
+	pod, err := policies.ProbePodOf(subject, r.Options)
 	if err != nil {
 		return 0, err
 	}
@@ -109,11 +111,11 @@ func (r *Reconciler) checkBypassed(ctx context.Context, singleton *v1.StatefulSi
 }
 
 // renderOld renders the old policy.
-func (r *Reconciler) renderOld(ctx context.Context, singleton *v1.StatefulSingleton) (*unstructured.Unstructured, error) {
+func (r *Reconciler) renderOld(ctx context.Context, subject policies.Subject) (*unstructured.Unstructured, error) {
 	if r.Per == policies.PerNamespace {
-		return policies.Render(singleton, r.Options)
+		return policies.RenderOf(subject, r.Options)
 	}
-	_, render, err := r.shared(singleton.Namespace)(ctx, true)
+	_, render, err := r.shared(subject.GetNamespace())(ctx, true)
 	if err != nil {
 		return nil, err
 	}
@@ -121,12 +123,12 @@ func (r *Reconciler) renderOld(ctx context.Context, singleton *v1.StatefulSingle
 }
 
 // awaitsCheck returns true if no check of this controller has shown yet that the singleton's pods are injected.
-func (r *Reconciler) awaitsCheck(singleton v1.StatefulSingleton) bool {
-	last, _ := r.lastCheck(&singleton)
+func (r *Reconciler) awaitsCheck(subject policies.Subject) bool {
+	last, _ := r.lastCheck(subject)
 	if !last.at.IsZero() && !last.inherited {
 		return false
 	}
-	return policies.Validate(&singleton) == nil
+	return policies.ValidateOf(subject) == nil
 }
 
 // disabled is a policy that selects no pods.

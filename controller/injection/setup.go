@@ -31,8 +31,8 @@ const workers = 8
 // SetupWithManager registers the reconciler and its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	c, err := ctrl.NewControllerManagedBy(mgr).
-		Named("injection").
-		For(&v1.StatefulSingleton{}, builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, finalizerAdded()))).
+		Named(r.Kind.Controller).
+		For(r.Kind.New(), builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, finalizerAdded()))).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			UsePriorityQueue:        new(true),
@@ -95,7 +95,7 @@ func (r *Reconciler) singletonsOfPolicy(ctx context.Context, policy client.Objec
 	if namespace := annotations[policies.NamespaceAnnotation]; namespace != "" {
 		return r.singletonsIn(ctx, namespace)
 	}
-	namespace, name, ok := strings.Cut(annotations[policies.SingletonAnnotation], "/")
+	namespace, name, ok := strings.Cut(annotations[r.Kind.Annotation], "/")
 	if !ok {
 		return nil
 	}
@@ -103,14 +103,14 @@ func (r *Reconciler) singletonsOfPolicy(ctx context.Context, policy client.Objec
 }
 
 func (r *Reconciler) singletonsIn(ctx context.Context, namespace string) []reconcile.Request {
-	var list v1.StatefulSingletonList
-	if err := r.Client.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulSingletons after an event. The periodic reconcile handles the change", "namespace", namespace)
+	all, err := r.Kind.List(ctx, r.Client, namespace)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list objects after an event. The periodic reconcile handles the change", "kind", r.Kind.Name, "namespace", namespace)
 		return nil
 	}
 	var requests []reconcile.Request
-	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	for _, subject := range all {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(subject)})
 	}
 	return requests
 }

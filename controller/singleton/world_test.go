@@ -217,6 +217,7 @@ func newReconciler(writes client.Client, live client.Reader, clock clock.Passive
 		Recorder: events.NewFakeRecorder(1000),
 		Metrics:  singleton.NewMetrics(prometheus.NewRegistry(), writes),
 		Injection: &injection.Reconciler{
+			Kind:   injection.Singletons,
 			Client: writes, Live: live, Clock: clock,
 			Options: policies.Options{SidecarImage: "gate"},
 			Watch:   func() (injection.Watched, error) { return injection.Watched{}, nil },

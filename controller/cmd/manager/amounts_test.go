@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -66,7 +67,7 @@ func TestInjection(t *testing.T) {
 			if err := flags.Parse(strings.Fields(args)); err != nil {
 				t.Fatal(err)
 			}
-			if got := o.injection(nil, nil); got.Per != want || got.Options.SidecarImage != "gate:1" {
+			if got := o.injection(injection.Singletons, nil, nil); got.Per != want || got.Options.SidecarImage != "gate:1" {
 				t.Errorf("--policy-per %q and image %q, want %q and image gate:1", got.Per, got.Options.SidecarImage, want)
 			}
 		})

@@ -26,6 +26,7 @@ import (
 
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/readinessgate"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
@@ -114,12 +115,14 @@ func (o *runOptions) policyOptions() policies.Options {
 	}
 }
 
-// injection returns the reconciler of the policies with the options of the flags.
-func (o *runOptions) injection(c client.Client, live client.Reader) *injection.Reconciler {
+// injection returns the reconciler of the policies of a kind, with the options of the flags.
+func (o *runOptions) injection(kind injection.Kind, c client.Client, live client.Reader) *injection.Reconciler {
+	per := policies.Per(o.policyPer)
+	if !kind.Shared {
+		per = policies.PerSingleton
+	}
 	return &injection.Reconciler{
-		Client: c, Live: live, Clock: clock.RealClock{},
-		Options: o.policyOptions(),
-		Per:     policies.Per(o.policyPer),
+		Client: c, Live: live, Clock: clock.RealClock{}, Kind: kind, Options: o.policyOptions(), Per: per,
 	}
 }
 
@@ -186,7 +189,8 @@ func run(ctx context.Context, o runOptions) error {
 		return fmt.Errorf("set up the health checks: %w", err)
 	}
 	singleton.RegisterVersion(metrics.Registry, version)
-	policyReconciler := o.injection(mgr.GetClient(), mgr.GetAPIReader())
+	policyReconciler := o.injection(injection.Singletons, mgr.GetClient(), mgr.GetAPIReader())
+	lockPolicies := o.injection(injection.Locks, mgr.GetClient(), mgr.GetAPIReader())
 	recorder := mgr.GetEventRecorder("statefulsingleton")
 	reconciler := &singleton.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
@@ -196,8 +200,11 @@ func run(ctx context.Context, o runOptions) error {
 	}
 	gates := &readinessgate.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}}
 	access := &leaseaccess.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder}
-	if err := errors.Join(policyReconciler.SetupWithManager(mgr), reconciler.SetupWithManager(mgr), gates.SetupWithManager(mgr), access.SetupWithManager(mgr)); err != nil {
-		return err
+	locks := &lock.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: recorder, Injection: lockPolicies}
+	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{policyReconciler, lockPolicies, reconciler, gates, access, locks} {
+		if err := r.SetupWithManager(mgr); err != nil {
+			return err
+		}
 	}
 	if err := mgr.Add(kubeletUsers{client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}); err != nil {
 		return fmt.Errorf("set up the check of kubelet users: %w", err)

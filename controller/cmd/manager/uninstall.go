@@ -70,7 +70,8 @@ func uninstallWith(ctx context.Context, c client.Client, deployment types.Namesp
 		{"stop the controller", func(ctx context.Context, c client.Client) error { return stopController(ctx, c, deployment) }},
 		{"delete the ClusterPolicies", deletePolicies},
 		{"delete the PodDisruptionBudgets", deleteBudgets},
-		{"remove the finalizers from StatefulSingletons and pods", removeFinalizers},
+		{"remove the finalizers from StatefulSingletons and their pods", removeFinalizers},
+		{"remove the finalizers from StatefulSetLocks and their pods", removeLockFinalizers},
 	} {
 		start := time.Now()
 		if err := retryConflicts(ctx, c, step.do); err != nil {
@@ -142,13 +143,15 @@ func deletePolicies(ctx context.Context, c client.Client) error {
 
 // deleteBudgets deletes the PodDisruptionBudgets, which would block drains without a controller.
 func deleteBudgets(ctx context.Context, c client.Client) error {
-	var list policyv1.PodDisruptionBudgetList
-	if err := c.List(ctx, &list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}, client.HasLabels{v1.SingletonLabel}); err != nil {
-		return err
-	}
-	for i := range list.Items {
-		if err := c.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {
+	for _, of := range []string{v1.SingletonLabel, v1.LockLabel} {
+		var list policyv1.PodDisruptionBudgetList
+		if err := c.List(ctx, &list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}, client.HasLabels{of}); err != nil {
 			return err
+		}
+		for i := range list.Items {
+			if err := c.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -177,6 +180,30 @@ func removeFinalizers(ctx context.Context, c client.Client) error {
 		pod := &pods.Items[i]
 		its := cmp.Or(byName[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1.SingletonLabel]}], &v1.StatefulSingleton{})
 		if err := singleton.RemovePodFinalizer(ctx, c, its, pod); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeLockFinalizers removes the finalizers from StatefulSetLocks and then from their pods. The labels stay, so Services
+// still find the last writer.
+func removeLockFinalizers(ctx context.Context, c client.Client) error {
+	var locks v1.StatefulSetLockList
+	if err := c.List(ctx, &locks); err != nil && !meta.IsNoMatchError(err) { // without the CRD, no StatefulSetLocks exist
+		return err
+	}
+	var pods corev1.PodList
+	if err := c.List(ctx, &pods, client.HasLabels{v1.LockLabel}); err != nil {
+		return err
+	}
+	for i := range locks.Items {
+		if err := singleton.RemoveFinalizer(ctx, c, &locks.Items[i], v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	for i := range pods.Items {
+		if err := singleton.RemoveFinalizer(ctx, c, &pods.Items[i], v1.HandoffFinalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}

@@ -1,0 +1,269 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	locks "github.com/statefulsingleton/statefulsingleton/controller/lock"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// lock creates a StatefulSetLock. During the whole test, a watch must not show two writers. The function that it returns
+// ends the watch, and returns all writers in their order.
+func lock(t *testing.T, spec v1.StatefulSetLockSpec) (l *world.Lock, writers func() []world.Tenure) {
+	t.Helper()
+	l, err := w.NewLock(t.Context(), "locks", spec)
+	if l != nil {
+		t.Cleanup(func() {
+			if t.Failed() {
+				evidence(t)
+				return // kept for debugging
+			}
+			must(t, l.Remove(context.Background()))
+		})
+	}
+	must(t, err)
+	watched, err := l.WatchWriters(context.Background())
+	must(t, err)
+	stop := func() []world.Tenure {
+		tenures, err := watched.Stop()
+		if err != nil {
+			t.Error(err)
+		}
+		return tenures
+	}
+	t.Cleanup(func() { stop() })
+	return l, stop
+}
+
+// writer waits for another writer than the last one.
+func writer(t *testing.T, l *world.Lock, last *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	pod, err := l.AwaitWriter(t.Context(), last)
+	must(t, err)
+	return pod
+}
+
+// wantWriters checks which pods were writers.
+func wantWriters(t *testing.T, tenures []world.Tenure, pods ...*corev1.Pod) {
+	t.Helper()
+	var got, want []string
+	for _, tenure := range tenures {
+		got = append(got, tenure.Pod)
+	}
+	for _, pod := range pods {
+		want = append(want, pod.Name)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("writers %v, want %v", got, want)
+	}
+}
+
+// The process of the writer stands still until another pod is the writer. When the pod is Ready again, it stays a reader,
+// and Services send it no requests for the writer.
+func TestLockUnready(t *testing.T) {
+	t.Parallel()
+	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15})
+	first := writer(t, l, nil)
+	pid, err := world.Process(first, "/app")
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	second := writer(t, l, first)
+	must(t, syscall.Kill(pid, syscall.SIGCONT))
+	must(t, l.AwaitReplicas(t.Context()))
+	is := &corev1.Pod{}
+	must(t, l.Get(t.Context(), client.ObjectKeyFromObject(first), is))
+	if is.UID != first.UID || is.Labels[v1.StsRoleLabel] != v1.StsRoleReader {
+		t.Errorf("pod %s has labels %v", is.Name, is.Labels)
+	}
+	wantWriters(t, writers(), first, second)
+}
+
+// With Termination, an open connection to the old writer ends before another pod is the writer.
+func TestLockSession(t *testing.T) {
+	t.Parallel()
+	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15, Fencing: v1.LockFencingTermination})
+	first := writer(t, l, nil)
+	session, err := net.Dial("tcp", net.JoinHostPort(first.Status.PodIP, "8080"))
+	must(t, err)
+	defer func() { _ = session.Close() }()
+	ended := make(chan time.Time)
+	go func() {
+		_, _ = session.Read(make([]byte, 1))
+		ended <- time.Now()
+	}()
+	deletePod(t, first, nil)
+	second := writer(t, l, first)
+	at := <-ended
+	tenures := writers()
+	wantWriters(t, tenures, first, second)
+	if len(tenures) == 2 && tenures[1].Seen.Before(at) {
+		t.Errorf("the session ended %s after the next pod became the writer", at.Sub(tenures[1].Seen))
+	}
+}
+
+// Fifty deletions of the writer, one after the other, with a second controller. The second controller also acts on the
+// locks of tests that run at the same time.
+func TestLockDeletions(t *testing.T) {
+	t.Parallel()
+	mgr := newManager(t)
+	second := &locks.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("statefulsingleton"),
+		Injection: &injection.Reconciler{Kind: injection.Locks, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}},
+	}
+	must(t, second.SetupWithManager(mgr))
+	start(t, mgr)
+	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15})
+	const deletions = 50
+	var last *corev1.Pod
+	for range deletions {
+		last = writer(t, l, last)
+		deletePod(t, last, new(int64(1)))
+	}
+	writer(t, l, last)
+	if got := len(writers()); got != deletions+1 {
+		t.Errorf("%d tenures, want %d", got, deletions+1)
+	}
+}
+
+// The controller stands still for three durations of the Lease. The writer stays.
+func TestLockControllerAway(t *testing.T) {
+	alone(t)
+	const duration = 2
+	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: duration})
+	first := writer(t, l, nil)
+	cluster(t, "process", "stop", "manager")
+	must(t, world.Await(t.Context(), "three durations without a renewal", func(ctx context.Context) error {
+		lease := &coordinationv1.Lease{}
+		err := l.Get(ctx, client.ObjectKey{Namespace: l.Namespace, Name: world.LockName}, lease)
+		if silent := time.Since(lease.Spec.RenewTime.Time); err == nil && silent < 3*duration*time.Second {
+			err = fmt.Errorf("the Lease was renewed %s ago", silent)
+		}
+		return err
+	}))
+	since := time.Now()
+	cluster(t, "process", "continue", "manager")
+	awaitRenewal(t, client.ObjectKey{Namespace: l.Namespace, Name: world.LockName}, since)
+	wantWriters(t, writers(), first)
+}
+
+// The node of the writer is cut off, and its pods continue to run. A force deletion is no proof: no other pod becomes the
+// writer until the kubelet has reported the termination.
+func TestLockNodeCutOff(t *testing.T) {
+	alone(t)
+	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15, Fencing: v1.LockFencingTermination})
+	first := writer(t, l, nil)
+	node := first.Spec.NodeName
+	must(t, w.LeadElsewhere(t.Context(), node))
+	cluster(t, "node", "partition", node)
+	deletePod(t, first, force)
+	must(t, l.Await(t.Context(), "a message about the node", func(got *v1.StatefulSetLock) bool {
+		return strings.Contains(got.Status.Message, "its node "+node+" does not report")
+	}))
+	healed := time.Now()
+	cluster(t, "node", "heal", node)
+	second := writer(t, l, first)
+	tenures := writers()
+	wantWriters(t, tenures, first, second)
+	if len(tenures) == 2 && tenures[1].Seen.Before(healed) {
+		t.Errorf("pod %s became the writer while nothing proved the end of pod %s", second.Name, first.Name)
+	}
+}
+
+// A rollout moves the writer once, to an updated pod, and the writer stays afterwards.
+func TestLockRollout(t *testing.T) {
+	t.Parallel()
+	for _, fencing := range []v1.LockFencing{v1.LockFencingNone, v1.LockFencingTermination} {
+		t.Run(string(fencing), func(t *testing.T) {
+			t.Parallel()
+			l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15, Fencing: fencing})
+			first := writer(t, l, nil)
+			must(t, l.RollOut(t.Context()))
+			must(t, l.AwaitReplicas(t.Context()))
+			second := writer(t, l, first)
+			wantWriters(t, writers(), first, second)
+			if second.Name == first.Name {
+				t.Errorf("pod %s is the writer again", second.Name)
+			}
+		})
+	}
+}
+
+// A drain of the node of a writer that is not the lowest pod moves the writer first, and ends.
+func TestLockDrain(t *testing.T) {
+	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15, Fencing: v1.LockFencingTermination})
+	first := writer(t, l, nil)
+	deletePod(t, first, nil)
+	second := writer(t, l, first)
+	must(t, l.AwaitReplicas(t.Context()))
+	t.Cleanup(func() { must(t, w.Cordon(context.Background(), second.Spec.NodeName, false)) })
+	must(t, l.Drain(t.Context(), second.Spec.NodeName))
+	third := writer(t, l, second)
+	if third.Spec.NodeName == second.Spec.NodeName {
+		t.Errorf("the writer is on node %s still", third.Spec.NodeName)
+	}
+	wantWriters(t, writers(), first, second, third)
+}
+
+// The deletion of the lock removes labels and finalizers, Lease and policy. The pods keep running.
+func TestLockRemoved(t *testing.T) {
+	t.Parallel()
+	l, _ := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15, Fencing: v1.LockFencingTermination})
+	old := writer(t, l, nil)
+	got, err := l.Read(t.Context())
+	must(t, err)
+	must(t, l.Delete(t.Context(), got))
+	must(t, world.Await(t.Context(), "the lock is removed", func(ctx context.Context) error {
+		if _, err := l.Read(ctx); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		return errors.New("it exists")
+	}))
+	must(t, world.Await(t.Context(), "the Lease and the policy are removed", func(ctx context.Context) error {
+		if err := l.Get(ctx, client.ObjectKey{Namespace: l.Namespace, Name: world.LockName}, &coordinationv1.Lease{}); !apierrors.IsNotFound(err) {
+			return errors.Join(err, errors.New("the Lease exists"))
+		}
+		policy := &metav1.PartialObjectMetadata{}
+		policy.SetGroupVersionKind(schema.GroupVersionKind{Group: "kyverno.io", Version: "v1", Kind: "ClusterPolicy"})
+		if err := l.Get(ctx, client.ObjectKey{Name: policies.NameOf(got)}, policy); !apierrors.IsNotFound(err) {
+			return errors.Join(err, errors.New("the policy exists"))
+		}
+		return nil
+	}))
+	var pods corev1.PodList
+	must(t, l.List(t.Context(), &pods, client.InNamespace(l.Namespace)))
+	for _, p := range pods.Items {
+		_, role := p.Labels[v1.StsRoleLabel]
+		_, lock := p.Labels[v1.LockLabel]
+		if role || lock || len(p.Finalizers) > 0 {
+			t.Errorf("pod %s has labels %v and finalizers %v", p.Name, p.Labels, p.Finalizers)
+		}
+	}
+	is := &corev1.Pod{}
+	must(t, l.Get(t.Context(), types.NamespacedName{Namespace: l.Namespace, Name: old.Name}, is))
+	if is.UID != old.UID || is.Status.ContainerStatuses[0].RestartCount > 0 {
+		t.Errorf("pod %s was replaced or restarted", old.Name)
+	}
+}

@@ -1,0 +1,169 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
+)
+
+// execution executes one plan.
+type execution struct {
+	*Reconciler
+	lock *v1.StatefulSetLock
+	plan tenure.Plan
+	// lease is the Lease of the Snapshot. Nil: it does not exist.
+	lease *coordinationv1.Lease
+	// written has the resourceVersions of pods after the last write of this execution, by UID.
+	written map[types.UID]tenure.Version
+}
+
+// execute executes the steps of the plan in their order, and stops at the first that fails.
+func (r *Reconciler) execute(ctx context.Context, s tenure.Snapshot, plan tenure.Plan) error {
+	e := &execution{r, s.Lock, plan, s.Lease, map[types.UID]tenure.Version{}}
+	for _, step := range plan.Steps {
+		if err := e.step(ctx, step); err != nil {
+			return err
+		}
+		ctrl.LoggerFrom(ctx).V(1).Info("Executed step", "step", fmt.Sprintf("%T", step), "outcome", plan.Outcome)
+	}
+	return nil
+}
+
+func (e *execution) step(ctx context.Context, step tenure.Step) error {
+	switch step := step.(type) {
+	case tenure.Record:
+		stored := e.lock.DeepCopy()
+		e.lock.Status = *e.plan.Status.DeepCopy()
+		return e.record(ctx, stored, e.lock)
+	case tenure.LabelWriter:
+		return e.patchPod(ctx, step.Pod, step.Version, object{
+			"labels":      object{v1.StsRoleLabel: v1.StsRoleWriter, v1.LockLabel: e.lock.Name},
+			"annotations": object{v1.TenureAnnotation: strconv.FormatInt(step.Epoch, 10)},
+		})
+	case tenure.LabelReader:
+		metadata := object{"labels": object{v1.StsRoleLabel: v1.StsRoleReader, v1.LockLabel: e.lock.Name}}
+		if step.Ends > 0 {
+			metadata["annotations"] = object{v1.TenureEndedAnnotation: strconv.FormatInt(step.Ends, 10)}
+		}
+		return e.patchPod(ctx, step.Pod, step.Version, metadata)
+	case tenure.Protect:
+		return e.patchPod(ctx, step.Pod, step.Version, object{"finalizers": []string{v1.HandoffFinalizer}})
+	case tenure.Unprotect:
+		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}))
+	case tenure.Forget:
+		metadata := object{"labels": object{v1.StsRoleLabel: nil, v1.LockLabel: nil}}
+		if step.Unprotect {
+			metadata["$deleteFromPrimitiveList/finalizers"] = []string{v1.HandoffFinalizer}
+		}
+		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, metadata))
+	case tenure.TakeAttestation:
+		return e.takeAttestation(ctx, step)
+	case tenure.Delete:
+		return e.deletePod(ctx, step.Pod)
+	case tenure.CreateLease:
+		return e.createLease(ctx)
+	case tenure.WriteLease:
+		return e.writeLease(ctx, step)
+	}
+	panic(fmt.Sprintf("no such step: %T", step))
+}
+
+// object is a JSON object of a patch.
+type object map[string]any
+
+// patchPod merges metadata into a pod. The API server rejects the patch if the pod has another UID or another version.
+func (e *execution) patchPod(ctx context.Context, ref tenure.PodRef, version tenure.Version, metadata object) error {
+	metadata["uid"], metadata["resourceVersion"] = ref.UID, cmp.Or(e.written[ref.UID], version)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.lock.Namespace, Name: ref.Name}}
+	if err := e.Client.Patch(ctx, pod, mergePatch(types.StrategicMergePatchType, object{"metadata": metadata})); err != nil {
+		return fmt.Errorf("patch pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	e.written[ref.UID] = tenure.Version(pod.ResourceVersion)
+	return nil
+}
+
+func mergePatch(kind types.PatchType, o object) client.Patch {
+	data, err := json.Marshal(o)
+	if err != nil {
+		panic(fmt.Sprintf("encode patch: %v", err)) // strings, numbers, times and maps only
+	}
+	return client.RawPatch(kind, data)
+}
+
+func (e *execution) deletePod(ctx context.Context, ref tenure.PodRef) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.lock.Namespace, Name: ref.Name}}
+	if err := e.Client.Delete(ctx, pod, client.Preconditions{UID: &ref.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete pod %s/%s, whose tenure as the writer ends: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// takeAttestation removes the attestation from the lock, if it is still the same.
+func (e *execution) takeAttestation(ctx context.Context, step tenure.TakeAttestation) error {
+	before := e.lock.DeepCopy()
+	delete(e.lock.Annotations, v1.AttestAnnotation)
+	if err := e.Client.Patch(ctx, e.lock, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("remove annotation %s=%s from StatefulSetLock %s: %w", v1.AttestAnnotation, step.UID, client.ObjectKeyFromObject(e.lock), err)
+	}
+	if step.Refused != "" {
+		e.emit(ctx, e.lock, corev1.EventTypeWarning, eventAttestationRefused, step.Refused)
+	}
+	return nil
+}
+
+// createLease creates the Lease without a holder.
+func (e *execution) createLease(ctx context.Context) error {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: e.lock.Namespace, Name: e.lock.Spec.LeaseName,
+			Labels: map[string]string{v1.LockLabel: e.lock.Name}, OwnerReferences: controlledBy(e.lock),
+		},
+		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(e.lock.Spec.LeaseDurationSeconds)},
+	}
+	if err := e.Client.Create(ctx, lease); err != nil {
+		return fmt.Errorf("create Lease %s/%s: %w", lease.Namespace, lease.Name, err)
+	}
+	return nil
+}
+
+// writeLease names the writer in the Lease, and renews the Lease.
+func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) error {
+	now := metav1.NewMicroTime(e.Clock.Now())
+	spec := object{"holderIdentity": step.Writer.Name, "leaseTransitions": step.Epoch, "renewTime": now, "leaseDurationSeconds": e.lock.Spec.LeaseDurationSeconds}
+	if step.Epoch != int64(ptr.Deref(e.lease.Spec.LeaseTransitions, 0)) {
+		spec["acquireTime"] = now
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.lease.Namespace, Name: e.lease.Name}}
+	err := e.Client.Patch(ctx, lease, mergePatch(types.MergePatchType, object{
+		"metadata": object{
+			"uid": e.lease.UID, "resourceVersion": step.Version,
+			"annotations": object{fencing.WriterAnnotation: step.Writer.UID},
+		},
+		"spec": spec,
+	}))
+	if err != nil {
+		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
+	}
+	return nil
+}
+
+// controlledBy returns the owner references of an object that is garbage-collected with the lock.
+func controlledBy(lock *v1.StatefulSetLock) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: v1.GroupVersion.String(), Kind: "StatefulSetLock", Name: lock.Name, UID: lock.UID, Controller: new(true),
+	}}
+}

@@ -1,0 +1,481 @@
+package lock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock"
+	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// The tests use a real etcd and kube-apiserver, with the chart's CRDs, RBAC and guards for the controller. There is no
+// kubelet, no StatefulSet controller and no Kyverno: the tests do what these do.
+var (
+	// c has all permissions, controller those of the controller, and kubelet those of the kubelet.
+	c, controller, kubelet client.WithWatch
+)
+
+const (
+	release  = "statefulsingleton"
+	nodeName = "node"
+)
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	code, err := runWithAPIServer(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+func runWithAPIServer(m *testing.M) (code int, err error) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		return 0, errors.New("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `bin/cluster tools` prints")
+	}
+	environment := &envtest.Environment{CRDDirectoryPaths: []string{"../../charts/statefulsingleton/files/crds"}, ErrorIfCRDPathMissing: true}
+	defer func() { _ = environment.Stop() }() // also stops a partly started environment
+	config, err := environment.Start()
+	if err != nil {
+		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
+	}
+	config.QPS = -1
+	config.WarningHandler = rest.NoWarnings{}
+	if err := v1.AddToScheme(scheme.Scheme); err != nil {
+		return 0, err
+	}
+	for as, to := range map[string]*client.WithWatch{
+		"": &c, "system:serviceaccount:" + release + ":" + release: &controller, "system:node:" + nodeName: &kubelet,
+	} {
+		user := rest.CopyConfig(config)
+		user.Impersonate = rest.ImpersonationConfig{UserName: as}
+		if as == "system:node:"+nodeName {
+			user.Impersonate.Groups = []string{"system:masters"} // the field manager is what matters
+			user.UserAgent = "kubelet"
+		}
+		if *to, err = client.NewWithWatch(user, client.Options{Scheme: scheme.Scheme}); err != nil {
+			return 0, err
+		}
+	}
+	if err := prepare(context.Background()); err != nil {
+		return 0, err
+	}
+	return m.Run(), nil
+}
+
+// prepare creates the node, and gives the controller the rights and the guards of the chart.
+func prepare(ctx context.Context) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
+	if err := c.Create(ctx, node); err != nil {
+		return err
+	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if err := c.Status().Update(ctx, node); err != nil {
+		return err
+	}
+	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: release}}); err != nil {
+		return err
+	}
+	rendered, err := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"), "template", release, "../../charts/statefulsingleton",
+		"--namespace", release, "--show-only", "templates/rbac.yaml", "--show-only", "templates/guards-controller.yaml").Output()
+	if err != nil {
+		return fmt.Errorf("render the chart: %w", err)
+	}
+	for documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(rendered), 4096); ; {
+		object := &unstructured.Unstructured{}
+		if err := documents.Decode(object); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := c.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+}
+
+// world is a lock with its StatefulSet in a namespace of its own.
+type world struct {
+	t          *testing.T
+	namespace  string
+	set        *appsv1.StatefulSet
+	reconciler *lock.Reconciler
+}
+
+// newWorld creates a lock and a StatefulSet with so many Ready pods.
+func newWorld(t *testing.T, fencing v1.LockFencing, pods int) *world {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "lock-"}}
+	w := &world{t: t}
+	w.must(c.Create(t.Context(), namespace))
+	w.namespace = namespace.Name
+	labels := map[string]string{"app": "db"}
+	w.set = &appsv1.StatefulSet{ObjectMeta: w.named("db"), Spec: appsv1.StatefulSetSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels}, ServiceName: "db",
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podSpec()},
+	}}
+	w.must(c.Create(t.Context(), w.set))
+	w.must(c.Create(t.Context(), &v1.StatefulSetLock{
+		ObjectMeta: w.named("db"), Spec: v1.StatefulSetLockSpec{StatefulSetName: "db", LeaseName: "db", LeaseDurationSeconds: 15, Fencing: fencing},
+	}))
+	w.reconciler = newReconciler(cached())
+	for i := range pods {
+		w.addPod(fmt.Sprintf("db-%d", i))
+	}
+	return w
+}
+
+// cached returns a client that writes with the rights of the controller, and reads without them, as from a cache.
+func cached() client.WithWatch {
+	return interceptor.NewClient(controller, interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			return c.Get(ctx, key, o, options...)
+		},
+		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			return c.List(ctx, list, options...)
+		},
+	})
+}
+
+func newReconciler(writes client.Client) *lock.Reconciler {
+	clock := clocktesting.NewFakeClock(time.Now())
+	return &lock.Reconciler{
+		Client: writes, Live: controller, Clock: clock, Recorder: events.NewFakeRecorder(100),
+		Injection: &injection.Reconciler{Kind: injection.Locks, Client: writes, Live: controller, Clock: clock},
+	}
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) named(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: w.namespace, Name: name}
+}
+
+func podSpec() corev1.PodSpec {
+	return corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "db", Image: "db"}}}
+}
+
+// addPod creates a Ready pod of the StatefulSet, as without Kyverno.
+func (w *world) addPod(name string) {
+	w.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: w.named(name), Spec: podSpec()}
+	pod.Labels = map[string]string{"app": "db"}
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(w.set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
+	w.must(c.Create(w.t.Context(), pod))
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "db", ContainerID: "containerd://1", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	}}
+	w.must(kubelet.Status().Update(w.t.Context(), pod))
+}
+
+func (w *world) pod(name string) *corev1.Pod {
+	w.t.Helper()
+	pod := &corev1.Pod{}
+	w.must(c.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, pod))
+	return pod
+}
+
+// terminate reports that the processes of the pod have ended, and removes the pod as the kubelet does.
+func (w *world) terminate(name string) {
+	w.t.Helper()
+	pod := w.pod(name)
+	pod.Status.Phase = corev1.PodFailed
+	pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "containerd://1"}}
+	w.must(kubelet.Status().Update(w.t.Context(), pod))
+	w.must(client.IgnoreNotFound(c.Delete(w.t.Context(), pod, client.GracePeriodSeconds(0))))
+}
+
+func (w *world) lock() *v1.StatefulSetLock {
+	w.t.Helper()
+	got := &v1.StatefulSetLock{}
+	w.must(c.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "db"}, got))
+	return got
+}
+
+func (w *world) key() ctrl.Request {
+	return ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "db"}}
+}
+
+// settle reconciles until the outcome. It fails after ten reconciles.
+func (w *world) settle(want tenure.Outcome) *v1.StatefulSetLock {
+	w.t.Helper()
+	reason := ""
+	for range 10 {
+		if _, err := w.reconciler.Reconcile(w.t.Context(), w.key()); err != nil {
+			w.t.Fatal(err)
+		}
+		got := w.lock()
+		if is := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionReady); is != nil {
+			reason = is.Reason
+		}
+		if reason == string(want) {
+			return got
+		}
+	}
+	w.t.Fatalf("outcome %s, want %s", reason, want)
+	return nil
+}
+
+// wantWriter checks which pods have the label of a writer.
+func (w *world) wantWriter(want ...string) {
+	w.t.Helper()
+	var pods corev1.PodList
+	w.must(c.List(w.t.Context(), &pods, client.InNamespace(w.namespace), client.MatchingLabels{v1.StsRoleLabel: v1.StsRoleWriter}))
+	var got []string
+	for _, pod := range pods.Items {
+		got = append(got, pod.Name)
+	}
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		w.t.Errorf("writers %v, want %v", got, want)
+	}
+}
+
+// The first writer has the label, the Lease, the finalizer and a budget. The other pods become readers.
+func TestGrant(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingTermination, 2)
+	got := w.settle(tenure.WriterReady)
+	w.wantWriter("db-0")
+	if got.Status.WriterPod != "db-0" || got.Status.Epoch != 1 || got.Status.LastTransition.Labelled == nil {
+		t.Errorf("status %+v", got.Status)
+	}
+	if role := w.pod("db-1").Labels[v1.StsRoleLabel]; role != v1.StsRoleReader {
+		t.Errorf("role %q of db-1", role)
+	}
+	if finalizers := w.pod("db-0").Finalizers; len(finalizers) != 1 {
+		t.Errorf("finalizers %v of the writer", finalizers)
+	}
+	lease := &coordinationv1.Lease{}
+	w.must(c.Get(t.Context(), w.key().NamespacedName, lease))
+	if *lease.Spec.HolderIdentity != "db-0" || *lease.Spec.LeaseTransitions != 1 || lease.Spec.RenewTime == nil {
+		t.Errorf("Lease %+v", lease.Spec)
+	}
+	budget := &policyv1.PodDisruptionBudget{}
+	w.must(c.Get(t.Context(), types.NamespacedName{Namespace: w.namespace, Name: "statefulsetlock-db"}, budget))
+	if budget.Spec.MaxUnavailable.IntValue() != 0 {
+		t.Errorf("budget %+v", budget.Spec)
+	}
+	before := lease.ResourceVersion
+	if _, err := w.reconciler.Reconcile(t.Context(), w.key()); err != nil {
+		t.Fatal(err)
+	}
+	if w.must(c.Get(t.Context(), w.key().NamespacedName, lease)); lease.ResourceVersion != before || w.lock().ResourceVersion != got.ResourceVersion {
+		t.Error("a reconcile without a change writes")
+	}
+}
+
+// With Termination, another pod becomes the writer only after the kubelet has reported the end of the old writer.
+func TestTermination(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingTermination, 2)
+	w.settle(tenure.WriterReady)
+	w.must(c.Delete(t.Context(), w.pod("db-0")))
+	if got := w.settle(tenure.WriterStopping); got.Status.WriterPod != "db-0" {
+		t.Errorf("writer %s", got.Status.WriterPod)
+	}
+	w.wantWriter()
+	w.terminate("db-0")
+	got := w.settle(tenure.WriterReady)
+	w.wantWriter("db-1")
+	if last := got.Status.LastTransition; last.Proof != v1.ProofKubeletReported || last.From != "db-0" || last.To != "db-1" || got.Status.Epoch != 2 {
+		t.Errorf("status %+v, transition %+v", got.Status, last)
+	}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "db-0"}, &corev1.Pod{}); !apierrors.IsNotFound(err) {
+		t.Errorf("pod db-0: %v, want it to be removed", err)
+	}
+}
+
+// An old writer that a Service for writers lists as serving delays the next writer.
+func TestServing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 2)
+	w.settle(tenure.WriterReady)
+	for name, role := range map[string]string{"writer": v1.StsRoleWriter, "reader": v1.StsRoleReader} {
+		w.must(c.Create(t.Context(), &corev1.Service{ObjectMeta: w.named(name), Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": "db", v1.StsRoleLabel: role}, Ports: []corev1.ServicePort{{Port: 80}},
+		}}))
+	}
+	slice := func(service string) *discoveryv1.EndpointSlice {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: w.named(service), AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{"10.0.0.1"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "db-0", UID: w.pod("db-0").UID},
+		}}}
+		s.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+		return s
+	}
+	served := slice("writer")
+	w.must(c.Create(t.Context(), served))
+	w.must(c.Create(t.Context(), slice("reader"))) // readers may be served
+	w.must(c.Delete(t.Context(), w.pod("db-0")))
+	w.settle(tenure.AwaitingEndpoints)
+	w.wantWriter()
+	served.Endpoints[0].Conditions.Serving = new(false)
+	w.must(c.Update(t.Context(), served))
+	w.settle(tenure.WriterReady)
+	w.wantWriter("db-1")
+}
+
+// A decision from before another controller's record changes nothing.
+func TestStaleRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 2)
+	w.settle(tenure.WriterReady)
+	w.must(c.Delete(t.Context(), w.pod("db-0"), client.GracePeriodSeconds(30)))
+	w.settle(tenure.LabelRemoved)
+	other := newReconciler(cached())
+	overtaken := false
+	late := newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, writes client.Client, resource string, o client.Object, options ...client.SubResourceUpdateOption) error {
+			if !overtaken { // the other controller records first
+				overtaken = true
+				if _, err := other.Reconcile(ctx, w.key()); err != nil {
+					return err
+				}
+			}
+			return writes.SubResource(resource).Update(ctx, o, options...)
+		},
+	}))
+	if result, err := late.Reconcile(t.Context(), w.key()); err != nil || result.RequeueAfter > time.Second {
+		t.Errorf("result %v, error %v, want a retry after the conflict", result, err)
+	}
+	got := w.settle(tenure.WriterReady)
+	w.wantWriter("db-1")
+	if got.Status.Epoch != 2 {
+		t.Errorf("epoch %d, want 2", got.Status.Epoch)
+	}
+}
+
+// A pod that another client writes after the decision does not become the writer by that decision.
+func TestStalePod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 1)
+	w.settle(tenure.NoLease)
+	overtaken := false
+	w.reconciler = newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
+		Patch: func(ctx context.Context, writes client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if _, isPod := o.(*corev1.Pod); isPod && !overtaken {
+				overtaken = true
+				pod := w.pod("db-0")
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "example.com/note", "mine")
+				if err := c.Update(ctx, pod); err != nil {
+					return err
+				}
+			}
+			return writes.Patch(ctx, o, patch, options...)
+		},
+	}))
+	if _, err := w.reconciler.Reconcile(t.Context(), w.key()); err != nil {
+		t.Fatal(err)
+	}
+	w.wantWriter()
+	w.settle(tenure.WriterReady)
+	w.wantWriter("db-0")
+}
+
+// A write that the API server rejects is reported in the status.
+func TestWriteRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 1)
+	w.reconciler = newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
+		Patch: func(ctx context.Context, writes client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if _, isPod := o.(*corev1.Pod); isPod {
+				return apierrors.NewForbidden(corev1.Resource("pods"), o.GetName(), errors.New("no labels here"))
+			}
+			return writes.Patch(ctx, o, patch, options...)
+		},
+	}))
+	var err error
+	for range 3 {
+		_, err = w.reconciler.Reconcile(t.Context(), w.key())
+	}
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("error %v, want the rejection", err)
+	}
+	got := w.lock()
+	is := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionError)
+	if is == nil || is.Status != metav1.ConditionTrue || !strings.Contains(got.Status.Message, "no labels here") {
+		t.Errorf("message %q, condition %+v", got.Status.Message, is)
+	}
+	if meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionReady) {
+		t.Error("condition Ready is True")
+	}
+}
+
+// A second lock, or one whose Lease belongs to another object, writes only its own status.
+func TestRefusedLocks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 1)
+	w.settle(tenure.WriterReady)
+	foreign := &coordinationv1.Lease{ObjectMeta: w.named("mine")}
+	w.must(c.Create(t.Context(), foreign))
+	for name, lease := range map[string]string{"second": "second", "foreign": "mine"} {
+		other := &v1.StatefulSetLock{ObjectMeta: w.named(name), Spec: v1.StatefulSetLockSpec{StatefulSetName: "db-" + name, LeaseName: lease, LeaseDurationSeconds: 15}}
+		if name == "second" {
+			other.Spec.StatefulSetName = "db"
+			time.Sleep(time.Until(w.lock().CreationTimestamp.Add(time.Second))) // creation times have seconds
+		}
+		w.must(c.Create(t.Context(), other))
+		key := client.ObjectKeyFromObject(other)
+		if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+			t.Fatal(err)
+		}
+		w.must(c.Get(t.Context(), key, other))
+		if !meta.IsStatusConditionTrue(other.Status.Conditions, v1.ConditionStalled) || len(other.Finalizers) > 0 {
+			t.Errorf("%s: finalizers %v, conditions %+v", name, other.Finalizers, other.Status.Conditions)
+		}
+	}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "second"}, &coordinationv1.Lease{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Lease of the second lock: %v", err)
+	}
+	after := &coordinationv1.Lease{}
+	if w.must(c.Get(t.Context(), client.ObjectKeyFromObject(foreign), after)); after.ResourceVersion != foreign.ResourceVersion {
+		t.Error("the foreign Lease was written")
+	}
+	if name := w.pod("db-0").Labels[v1.LockLabel]; name != "db" {
+		t.Errorf("the pod belongs to lock %q", name)
+	}
+	if policies.NameOf(w.lock()) == "" {
+		t.Error("the lock has no policy")
+	}
+}

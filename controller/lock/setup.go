@@ -1,0 +1,142 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+)
+
+// workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
+const workers = 8
+
+// SetupWithManager registers the reconciler and its watches. Pods and Leases with the lock's label have a cache of their
+// own, because the cache of the manager has those of StatefulSingletons.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	hasLabel, err := labels.NewRequirement(v1.LockLabel, selection.Exists, nil)
+	if err != nil {
+		return err
+	}
+	labelled, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		DefaultLabelSelector: labels.NewSelector().Add(*hasLabel),
+		DefaultTransform:     cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return fmt.Errorf("set up the cache of pods with a lock: %w", err)
+	}
+	if err := mgr.Add(labelled); err != nil {
+		return err
+	}
+	specOrAnnotations := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	err = ctrl.NewControllerManagedBy(mgr).
+		Named("statefulsetlock").
+		// The controller's own writes of status need no reconcile.
+		For(&v1.StatefulSetLock{}, builder.WithPredicates(specOrAnnotations)).
+		Watches(&v1.StatefulSetLock{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.locksOnNode), builder.WithPredicates(nodeChanges())).
+		WatchesRawSource(source.Kind[client.Object](labelled, metadataOf(corev1.SchemeGroupVersion.WithKind("Pod")), handler.EnqueueRequestsFromMapFunc(lockOf))).
+		WatchesRawSource(source.Kind[client.Object](labelled, metadataOf(coordinationv1.SchemeGroupVersion.WithKind("Lease")), handler.EnqueueRequestsFromMapFunc(lockOf), deleted())).
+		WatchesRawSource(source.Func(r.enqueueChangedInjections)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 10*time.Second),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of StatefulSetLocks: %w", err)
+	}
+	return nil
+}
+
+// enqueueChangedInjections enqueues the locks whose condition PolicyInstalled changes.
+func (r *Reconciler) enqueueChangedInjections(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Injection.OnChange(func(key types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: key}) })
+	return nil
+}
+
+func metadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(kind)
+	return m
+}
+
+// deleted passes the removal of an object. Only the controller writes the Lease, and needs no event about that.
+func deleted() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(event.UpdateEvent) bool { return false },
+	}
+}
+
+// createdOrDeleted passes the creation and the removal of a lock.
+func createdOrDeleted() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// nodeChanges passes changes of a node on which decisions depend. The kubelet also reports its node every few minutes.
+func nodeChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+		return proof.NodeReady(before) != proof.NodeReady(after) || !equality.Semantic.DeepEqual(before.Spec, after.Spec)
+	}}
+}
+
+// lockOf returns the lock that the label of the object names.
+func lockOf(_ context.Context, object client.Object) []reconcile.Request {
+	name := object.GetLabels()[v1.LockLabel]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
+}
+
+// neighbours returns the other locks of the namespace, which may be for the same StatefulSet.
+func (r *Reconciler) neighbours(ctx context.Context, lock client.Object) []reconcile.Request {
+	return r.locks(ctx, func(other *v1.StatefulSetLock) bool { return other.Name != lock.GetName() }, client.InNamespace(lock.GetNamespace()))
+}
+
+// locksOnNode returns the locks whose writer runs on the node.
+func (r *Reconciler) locksOnNode(ctx context.Context, node client.Object) []reconcile.Request {
+	return r.locks(ctx, func(lock *v1.StatefulSetLock) bool { return lock.Status.WriterNode == node.GetName() })
+}
+
+// locks returns the locks in the cache for which the function returns true.
+func (r *Reconciler) locks(ctx context.Context, which func(*v1.StatefulSetLock) bool, in ...client.ListOption) (requests []reconcile.Request) {
+	var list v1.StatefulSetLockList
+	if err := r.Client.List(ctx, &list, in...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulSetLocks after an event. The periodic reconcile handles the change")
+		return nil
+	}
+	for i := range list.Items {
+		if which(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}

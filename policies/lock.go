@@ -1,0 +1,85 @@
+package policies
+
+import (
+	"fmt"
+
+	kyvernov1 "github.com/kyverno/kyverno/api/kyverno/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// LockAnnotation has the StatefulSetLock of a policy, as <namespace>/<name>.
+const LockAnnotation = "apps.statefulsingleton.com/lock"
+
+// renderLock returns the ClusterPolicy that makes each new pod of the lock's StatefulSet a reader.
+func renderLock(l *v1.StatefulSetLock, _ Options) (*unstructured.Unstructured, error) {
+	owned := fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == \"StatefulSet\" && o.name == %s && has(o.controller) && o.controller)",
+		celString(l.Spec.StatefulSetName))
+	policy := clusterPolicy(NameOf(l), l.Namespace, owned)
+	policy.Labels[v1.LockLabel] = l.Name
+	// While Kyverno is down, pods are created without a role. The controller makes them readers, and a guard rejects writers.
+	policy.Spec.WebhookConfiguration.FailurePolicy = new(kyvernov1.Ignore)
+	policy.Annotations[LockAnnotation] = keyOf(l).String()
+	match := kyvernov1.MatchResources{All: kyvernov1.ResourceFilters{{
+		ResourceDescription: kyvernov1.ResourceDescription{
+			Kinds:      []string{"Pod"},
+			Namespaces: []string{l.Namespace},
+			Operations: []kyvernov1.AdmissionOperation{kyvernov1.Create},
+			Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: appsv1.StatefulSetPodNameLabel, Operator: metav1.LabelSelectorOpExists,
+			}}},
+		},
+	}}}
+	// Kyverno evaluates the rules of every policy that matches, also for pods of other StatefulSets.
+	ofSet := fmt.Sprintf("contains(request.object.metadata.ownerReferences[?kind == 'StatefulSet' && controller].name || `[]`, %s)", stringLiteral(l.Spec.StatefulSetName))
+	policy.Spec.Rules = []kyvernov1.Rule{
+		{
+			Name: "make-reader", MatchResources: match,
+			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(ofSet)},
+			Mutation: &kyvernov1.Mutation{PatchesJSON6902: patch(
+				add("/metadata/labels/"+pointer(v1.StsRoleLabel), v1.StsRoleReader),
+				add("/metadata/labels/"+pointer(v1.LockLabel), l.Name),
+			)},
+		},
+		{
+			Name: "answer-probe", MatchResources: *match.DeepCopy(),
+			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(isProbe, ofSet)},
+			Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(add("/metadata/annotations/"+pointer(answer(policy.Name)), "true"))},
+		},
+	}
+	return toUnstructured(policy)
+}
+
+// stringLiteral returns a string as a JMESPath literal.
+func stringLiteral(text string) string {
+	list := listLiteral([]string{text})
+	return "`" + list[2:len(list)-2] + "`" // without the brackets of the list
+}
+
+// lockProbe returns a pod of the lock's StatefulSet for a server-side dry-run.
+func lockProbe(l *v1.StatefulSetLock, o Options) *corev1.Pod {
+	pod := probePod(l.Namespace, "probe", o)
+	pod.Labels = map[string]string{appsv1.StatefulSetPodNameLabel: probeName}
+	pod.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "StatefulSet", Name: l.Spec.StatefulSetName,
+		UID: l.UID, Controller: new(true), // a dry-run stores nothing, so any UID will do
+	}}
+	return pod
+}
+
+// checkLockProbe returns nil if the probe pod is a reader of the lock, and the policy applied to it.
+func checkLockProbe(pod *corev1.Pod, l *v1.StatefulSetLock, policy string) error {
+	switch {
+	case !Answered(pod, policy):
+		return fmt.Errorf("pod went through no rule of ClusterPolicy %s for StatefulSetLock %s", policy, keyOf(l))
+	case pod.Labels[v1.LockLabel] != l.Name:
+		return fmt.Errorf("label %s is %q", v1.LockLabel, pod.Labels[v1.LockLabel])
+	case pod.Labels[v1.StsRoleLabel] != v1.StsRoleReader:
+		return fmt.Errorf("label %s is %q", v1.StsRoleLabel, pod.Labels[v1.StsRoleLabel])
+	}
+	return nil
+}
