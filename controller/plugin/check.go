@@ -30,10 +30,11 @@ var kyvernoVersions = []string{"1.18", "1.19"}
 
 // guards are the suffixes of the names of the chart's ValidatingAdmissionPolicies.
 var guards = []string{
-	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-events", "controller-leases",
-	"controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
+	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-deletions", "controller-events",
+	"controller-leases", "controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
 	"controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "fenced", "finalizer",
-	"held", "lease", "marks", "record", "reports", "roll", "sidecar-image", "unreleased",
+	"held", "lease", "marks", "readers", "record", "reports", "roles", "roll", "sidecar-image", "unreleased", "writer-attestation",
+	"writer-finalizer", "writer-lease",
 }
 
 // chartLabels are the labels of the chart's objects.

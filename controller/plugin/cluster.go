@@ -127,10 +127,15 @@ func (c *cluster) find(ctx context.Context, name string) (*v1.StatefulSingleton,
 	for i := range existing {
 		names[i] = existing[i].Name
 	}
+	return nil, c.missing("StatefulSingleton", name, names)
+}
+
+// missing returns the error for an object of the namespace that does not exist. The namespace has the objects with the names.
+func (c *cluster) missing(kind, name string, names []string) error {
 	if len(names) == 0 {
-		return nil, fmt.Errorf("StatefulSingleton %s does not exist: namespace %s has no StatefulSingletons. Set another namespace with -n. To list all namespaces, run: %s", name, c.namespace, c.kubectl("stfs status -A"))
+		return fmt.Errorf("%[1]s %[2]s does not exist: namespace %[3]s has no %[1]ss. Set another namespace with -n. To list all namespaces, run: %[4]s", kind, name, c.namespace, c.kubectl("stfs status -A"))
 	}
-	return nil, fmt.Errorf("StatefulSingleton %s does not exist in namespace %s. The namespace has: %s", name, c.namespace, strings.Join(names, ", "))
+	return fmt.Errorf("%s %s does not exist in namespace %s. The namespace has: %s", kind, name, c.namespace, strings.Join(names, ", "))
 }
 
 // list reads the singletons of a namespace, or of all namespaces.

@@ -29,6 +29,23 @@ func (c commands) completeName(cmd *cobra.Command, args []string, typed string) 
 	})
 }
 
+// completeNameOrLock is completeName, and also completes the names of the StatefulSetLocks after lock/.
+func (c commands) completeNameOrLock(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	typed, isLock := strings.CutPrefix(typed, "lock/")
+	if !isLock || len(args) > 0 {
+		return c.completeName(cmd, args, typed)
+	}
+	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
+		locks, err := in.locks(ctx, in.namespace)
+		for i := range locks {
+			if l := &locks[i]; strings.HasPrefix(l.Name, typed) {
+				offers = append(offers, cobra.CompletionWithDesc("lock/"+l.Name, l.Status.WriterPod))
+			}
+		}
+		return offers, err
+	})
+}
+
 // completeNameAndUID is completeName, and then completes the UID of the recorded holder.
 func (c commands) completeNameAndUID(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) != 1 {

@@ -21,13 +21,19 @@ import (
 
 func (c commands) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain NAME",
-		Short: "Explain why a StatefulSingleton is not Ready, and which commands help",
+		Use:   "explain NAME | lock/NAME",
+		Short: "Explain why a StatefulSingleton or a StatefulSetLock is not Ready, and which commands help",
 		Long: `explain says why a StatefulSingleton is not Ready, or why the next pod would not be held. It also prints commands
-that help. explain reads the cluster itself, so it works while the controller is down.`,
-		Example: `  kubectl stfs explain db -n prod`,
-		Args:    takes(1, 1), ValidArgsFunction: c.completeName,
+that help. explain reads the cluster itself, so it works while the controller is down. With lock/NAME it explains a
+StatefulSetLock.`,
+		Example: `  kubectl stfs explain db -n prod
+
+  kubectl stfs explain lock/postgres -n prod`,
+		Args: takes(1, 1), ValidArgsFunction: c.completeNameOrLock,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
+			if name, ok := lockName(args[0]); ok {
+				return c.explainLock(ctx, in, name)
+			}
 			s, err := in.lookAt(ctx, args[0])
 			if err != nil {
 				return err
@@ -35,6 +41,18 @@ that help. explain reads the cluster itself, so it works while the controller is
 			return c.print("%s", explain(s, c.clock.Now()))
 		}),
 	}
+}
+
+func (c commands) explainLock(ctx context.Context, in *cluster, name string) error {
+	lock, err := in.findLock(ctx, name)
+	if err != nil {
+		return err
+	}
+	s, err := in.lookAtLock(ctx, lock)
+	if err != nil {
+		return err
+	}
+	return c.print("%s", explainLock(s, c.clock.Now()))
 }
 
 // help is a command for the user, with its purpose.
@@ -45,6 +63,8 @@ type explanation struct {
 	headline string
 	texts    []string
 	helps    []help
+	// refused: the object has no policy, and needs none.
+	refused bool
 }
 
 // explain explains the state of the singleton at the time now.
@@ -55,8 +75,13 @@ func explain(s view, now time.Time) string {
 		e.texts = append(e.texts, "No dry-run has shown that new pods are held: "+s.in.amended(policyMessage(installed)))
 		e.helps = append(e.helps, s.check())
 	}
+	return e.text("StatefulSingleton " + fullName(s.Singleton))
+}
+
+// text returns the explanation of the object as text.
+func (e explanation) text(object string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "StatefulSingleton %s %s\n", fullName(s.Singleton), e.headline)
+	fmt.Fprintf(&b, "%s %s\n", object, e.headline)
 	for _, text := range e.texts {
 		fmt.Fprintf(&b, "\n%s\n", text)
 	}
@@ -106,14 +131,24 @@ func (s view) explanation(now time.Time) explanation {
 		}
 	}
 	if stale {
-		e.texts = append(e.texts, staleMessage)
+		e.texts = append(e.texts, staleMessage("StatefulSingleton"))
 		e.helps = append(e.helps, s.check())
 	}
 	return e
 }
 
-const staleMessage = "The status of the StatefulSingleton does not report this yet. " +
-	"If the status does not change within a few seconds, the controller does not run."
+func staleMessage(kind string) string {
+	return "The status of the " + kind + " does not report this yet. " +
+		"If the status does not change within a few seconds, the controller does not run."
+}
+
+func nodesHiddenMessage(kind string) string {
+	return "You do not have permission to read nodes, so this command cannot show what the deletion waits for. The events of the " + kind + " show it."
+}
+
+func deletedSoonMessage(kind string) string {
+	return fmt.Sprintf("Nothing blocks the deletion, and the controller removes the %[1]s within seconds. If the %[1]s stays longer, the controller does not run.", kind)
+}
 
 // aboutPolicy returns true if the condition Ready has the reason of PolicyInstalled, as before the first pod.
 func aboutPolicy(singleton *v1.StatefulSingleton, ready *metav1.Condition) bool {
@@ -124,8 +159,7 @@ func aboutPolicy(singleton *v1.StatefulSingleton, ready *metav1.Condition) bool 
 func (s view) deleting(now time.Time) explanation {
 	e := explanation{headline: "is being deleted"}
 	if s.nodesHidden {
-		e.texts = []string{"You do not have permission to read nodes, so this command cannot show what the deletion waits for. " +
-			"The events of the StatefulSingleton show it."}
+		e.texts = []string{nodesHiddenMessage("StatefulSingleton")}
 		e.helps = []help{{"show the events", s.kubectl("describe stfs %s", s.Singleton.Name)}}
 		return e
 	}
@@ -134,8 +168,7 @@ func (s view) deleting(now time.Time) explanation {
 		message = reported
 	}
 	if message == "" {
-		e.texts = []string{"Nothing blocks the deletion, and the controller removes the StatefulSingleton within seconds. " +
-			"If the StatefulSingleton stays longer, the controller does not run."}
+		e.texts = []string{deletedSoonMessage("StatefulSingleton")}
 		e.helps = []help{s.check()}
 		return e
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -103,6 +104,17 @@ func TestOutput(t *testing.T) {
 		"explain-one-terminating":   {"helps", "explain several", answers{}},
 		"explain-warm-in-set":       {"helps", "explain set", answers{}},
 		"explain-deleting-shared":   {"helps", "explain shared", answers{}},
+		"status-of-lock":            {"locks", "status lock/postgres", answers{}},
+		"status-of-lock-json":       {"locks", "status ssl/queue -o json", answers{}},
+		"status-of-locks":           {"locks", "status -A", answers{}},
+		"unknown-lock":              {"locks", "status lock/web", answers{}},
+		"unknown-lock-of-none":      {"running", "status lock/web", answers{}},
+		"explain-lock":              {"locks", "explain lock/postgres", answers{}},
+		"explain-lock-lost-node":    {"locks", "explain lock/queue --context=staging", answers{}},
+		"explain-lock-nodes-hidden": {"locks", "explain lock/queue", nodes},
+		"explain-lock-no-set":       {"locks", "explain lock/none", answers{}},
+		"explain-lock-deleting":     {"locks", "explain lock/leaving", answers{}},
+		"explain-lock-hidden":       {"locks", "explain lock/leaving", nodes},
 		"plan-nothing":              {"running", "plan db", answers{}},
 		"plan-release":              {"first", "plan db", answers{}},
 		"plan-deleting":             {"deleting", "plan db", answers{}},
@@ -241,7 +253,7 @@ func TestWatch(t *testing.T) {
 
 func TestTimelineWithoutTimes(t *testing.T) {
 	t.Parallel()
-	got := timeline(&v1.Transition{To: "db-1", Cause: v1.CauseAdopted})
+	got := handoffTimeline(&v1.Transition{To: "db-1", Cause: v1.CauseAdopted})
 	if diff := cmp.Diff("Last handoff: Adopted, to db-1\n", got); diff != "" {
 		t.Errorf("timeline (-want +got):\n%s", diff)
 	}
@@ -255,6 +267,7 @@ func TestComplete(t *testing.T) {
 	}{
 		"names":          {"several", "status ", "cache\ndb\tFailed\n:4\n"},
 		"one name":       {"several", "explain d", "db\tFailed\n:4\n"},
+		"locks":          {"locks", "status lock/q", "lock/queue\tqueue-0\n:4\n"},
 		"no second name": {"several", "plan db ", ":4\n"},
 		"uid":            {"several", "attest db ", "aaaaaaaa-0000-4000-8000-000000000001\tpod db-5c9f-h2qpb\n:4\n"},
 		"no names there": {"several", "status -n shop ", ":4\n"},
@@ -328,8 +341,12 @@ var boundGuard = regexp.MustCompile(`guardBinding" \(dict "root" \$ "guard" "([a
 // The constants of check equal the guards and the versions in the chart and the pages.
 func TestCheckMatchesTheChart(t *testing.T) {
 	var named []string
-	for _, file := range []string{"guards.yaml", "guards-controller.yaml", "guards-leases.yaml", "guards-status.yaml", "guards-writes.yaml"} {
-		text := read(t, "../../charts/statefulsingleton/templates/"+file)
+	files, err := filepath.Glob("../../charts/statefulsingleton/templates/guards*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text := read(t, file)
 		for _, match := range boundGuard.FindAllStringSubmatch(text, -1) {
 			named = append(named, match[1])
 		}

@@ -142,6 +142,7 @@ func (a answers) mapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []schema.GroupVersionKind{
 		v1.GroupVersion.WithKind("StatefulSingleton"),
+		v1.GroupVersion.WithKind("StatefulSetLock"),
 		{Group: "kyverno.io", Version: "v1", Kind: "ClusterPolicy"},
 	} {
 		if a.serves(kind.Kind) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -46,6 +47,8 @@ type Status struct {
 // StatusList is the output of `kubectl stfs status -o json` for several StatefulSingletons.
 type StatusList struct {
 	Items []Status `json:"items"`
+	// Locks are the StatefulSetLocks.
+	Locks []LockStatus `json:"locks,omitempty"`
 }
 
 // Pod is a pod of a singleton.
@@ -69,8 +72,9 @@ type Pod struct {
 
 // statusRequest has the arguments of the command.
 type statusRequest struct {
-	// name is empty for all singletons of the namespace.
+	// name is the name of a singleton, and lock that of a StatefulSetLock. Both are empty for all objects of the namespace.
 	name   string
+	lock   string
 	all    bool
 	watch  bool
 	output string
@@ -79,16 +83,20 @@ type statusRequest struct {
 func (c commands) statusCommand() *cobra.Command {
 	var r statusRequest
 	cmd := &cobra.Command{
-		Use:   "status [NAME]",
-		Short: "Show the holder, the standbys and the last handoff",
+		Use:   "status [NAME | lock/NAME]",
+		Short: "Show the holder or the writer, the other pods and the last handoff",
 		Long: `status shows the holder of a StatefulSingleton, its standbys and what they wait for, the conditions, and a timeline
-of the last handoff. Without NAME it shows one line for each StatefulSingleton of the namespace.
+of the last handoff. With lock/NAME it shows the writer of a StatefulSetLock. Without NAME it shows one line for each
+StatefulSingleton and each StatefulSetLock of the namespace.
 
 -o json and -o yaml print the same data for scripts. Fields can be added, but are never renamed or removed.`,
 		Example: `  # Show all details of a StatefulSingleton
   kubectl stfs status db
 
-  # List the StatefulSingletons of all namespaces
+  # Show all details of a StatefulSetLock
+  kubectl stfs status lock/postgres
+
+  # List the StatefulSingletons and StatefulSetLocks of all namespaces
   kubectl stfs status -A
 
   # Follow a rollout
@@ -97,15 +105,19 @@ of the last handoff. Without NAME it shows one line for each StatefulSingleton o
   # Print the names of the warm standbys
   kubectl stfs status db -o json | jq -r '.pods[] | select(.role == "Standby" and .waitsFor == null) | .name'`,
 		Args:              takes(0, 1),
-		ValidArgsFunction: c.completeName,
+		ValidArgsFunction: c.completeNameOrLock,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
 			if len(args) > 0 {
-				r.name = args[0]
+				if name, ok := lockName(args[0]); ok {
+					r.lock = name
+				} else {
+					r.name = args[0]
+				}
 			}
 			return c.status(ctx, in, r)
 		}),
 	}
-	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "show the StatefulSingletons of all namespaces")
+	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "show the objects of all namespaces")
 	cmd.Flags().BoolVarP(&r.watch, "watch", "w", false, "keep running, and show each change")
 	cmd.Flags().StringVarP(&r.output, "output", "o", "text", "text, json or yaml")
 	completeOutput(cmd, "text", "json", "yaml")
@@ -114,8 +126,8 @@ of the last handoff. Without NAME it shows one line for each StatefulSingleton o
 
 func (c commands) status(ctx context.Context, in *cluster, r statusRequest) error {
 	switch {
-	case r.all && r.name != "":
-		return errors.New("-A shows the StatefulSingletons of all namespaces, so it cannot be used with a name. Leave out the name, or replace -A with -n and a namespace")
+	case r.all && r.name+r.lock != "":
+		return errors.New("-A shows the objects of all namespaces, so it cannot be used with a name. Leave out the name, or replace -A with -n and a namespace")
 	case r.output != "text" && r.output != "json" && r.output != "yaml":
 		return fmt.Errorf("--output is %q: use text, json or yaml", r.output)
 	}
@@ -125,11 +137,11 @@ func (c commands) status(ctx context.Context, in *cluster, r statusRequest) erro
 	}
 	last := ""
 	show := func() error {
-		statuses, err := c.statuses(ctx, in, namespace, r.name)
+		all, err := c.statuses(ctx, in, namespace, r)
 		if err != nil {
 			return err
 		}
-		text, err := r.format(statuses, namespace)
+		text, err := r.format(all, namespace)
 		if err != nil || text == last {
 			return err
 		}
@@ -143,26 +155,47 @@ func (c commands) status(ctx context.Context, in *cluster, r statusRequest) erro
 	if !r.watch {
 		return show()
 	}
-	return in.follow(ctx, namespace, show)
+	return in.follow(ctx, namespace, r.changes(), show)
 }
 
-// statuses reads the singleton with the name, or all singletons of the namespace.
-func (c commands) statuses(ctx context.Context, in *cluster, namespace, name string) ([]Status, error) {
+// changes returns the objects whose changes change the output.
+func (r statusRequest) changes() []watched {
+	switch {
+	case r.name != "":
+		return singletonChanges
+	case r.lock != "":
+		return lockChanges
+	}
+	return slices.Concat(singletonChanges, lockChanges)
+}
+
+// statuses reads the requested singleton or lock, or all of the namespace.
+func (c commands) statuses(ctx context.Context, in *cluster, namespace string, r statusRequest) (all StatusList, err error) {
 	var singletons []v1.StatefulSingleton
-	if name != "" {
-		singleton, err := in.find(ctx, name)
+	var locks []v1.StatefulSetLock
+	switch {
+	case r.name != "":
+		singleton, err := in.find(ctx, r.name)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		singletons = []v1.StatefulSingleton{*singleton}
-	} else {
-		var err error
+	case r.lock != "":
+		lock, err := in.findLock(ctx, r.lock)
+		if err != nil {
+			return all, err
+		}
+		locks = []v1.StatefulSetLock{*lock}
+	default:
 		if singletons, err = in.list(ctx, namespace); err != nil {
-			return nil, err
+			return all, err
+		}
+		if locks, err = in.locks(ctx, namespace); err != nil {
+			return all, err
 		}
 	}
 	const atOnce = 8
-	statuses := make([]Status, len(singletons))
+	all.Items, all.Locks = make([]Status, len(singletons)), make([]LockStatus, len(locks))
 	reads, readContext := errgroup.WithContext(ctx)
 	reads.SetLimit(atOnce)
 	for i := range singletons {
@@ -171,11 +204,21 @@ func (c commands) statuses(ctx context.Context, in *cluster, namespace, name str
 			if err != nil {
 				return err
 			}
-			statuses[i] = c.statusOf(s)
+			all.Items[i] = c.statusOf(s)
 			return nil
 		})
 	}
-	return statuses, reads.Wait()
+	for i := range locks {
+		reads.Go(func() error {
+			s, err := in.lookAtLock(readContext, &locks[i])
+			if err != nil {
+				return err
+			}
+			all.Locks[i] = s.status()
+			return nil
+		})
+	}
+	return all, reads.Wait()
 }
 
 func (c commands) statusOf(s view) Status {
@@ -213,11 +256,14 @@ func podsOf(s handoff.Snapshot) []Pod {
 	return pods
 }
 
-// format writes one status, or a list, in the requested format.
-func (r statusRequest) format(statuses []Status, namespace string) (string, error) {
-	var object any = StatusList{Items: statuses}
-	if r.name != "" {
-		object = statuses[0]
+// format writes one status, or all, in the requested format.
+func (r statusRequest) format(all StatusList, namespace string) (string, error) {
+	var object any = all
+	switch {
+	case r.name != "":
+		object = all.Items[0]
+	case r.lock != "":
+		object = all.Locks[0]
 	}
 	switch {
 	case r.output == "json":
@@ -227,9 +273,15 @@ func (r statusRequest) format(statuses []Status, namespace string) (string, erro
 		data, err := yaml.Marshal(object)
 		return string(data), err
 	case r.name != "":
-		return statuses[0].text(), nil
+		return all.Items[0].text(), nil
+	case r.lock != "":
+		return all.Locks[0].text(), nil
+	case len(all.Locks) == 0:
+		return table(all.Items, namespace), nil
+	case len(all.Items) == 0:
+		return lockTable(all.Locks, namespace), nil
 	}
-	return table(statuses, namespace), nil
+	return table(all.Items, namespace) + "\n" + lockTable(all.Locks, namespace), nil
 }
 
 // separator is printed before each update.

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -39,24 +40,29 @@ func (s *Status) text() string {
 			row("  "+pod.Name, strings.ToLower(string(pod.Role)), cmp.Or(pod.Node, "-"), pod.state())
 		}
 	}))
-	b.WriteString("\nConditions\n")
-	b.WriteString(columns(func(row func(cells ...string)) {
-		for _, conditionType := range shownConditions {
-			c := meta.FindStatusCondition(s.Conditions, conditionType)
+	b.WriteString(conditionsText(s.Conditions, shownConditions, s.Message))
+	if s.LastTransition != nil {
+		b.WriteString("\n" + handoffTimeline(s.LastTransition))
+	}
+	return b.String()
+}
+
+// conditionsText returns the conditions of the types. It leaves out the message of Ready and the message that is printed
+// already.
+func conditionsText(conditions []metav1.Condition, types []string, printed string) string {
+	return "\nConditions\n" + columns(func(row func(cells ...string)) {
+		for _, conditionType := range types {
+			c := meta.FindStatusCondition(conditions, conditionType)
 			if c == nil {
 				continue
 			}
 			message := c.Message
-			if conditionType == v1.ConditionReady || message == s.Message {
-				message = "" // it is printed above
+			if conditionType == v1.ConditionReady || message == printed {
+				message = ""
 			}
 			row("  "+c.Type, string(c.Status), c.Reason, "since "+c.LastTransitionTime.UTC().Format(time.RFC3339), message)
 		}
-	}))
-	if s.LastTransition != nil {
-		b.WriteString("\n" + timeline(s.LastTransition))
-	}
-	return b.String()
+	})
 }
 
 // state returns the state of a pod as a short text.

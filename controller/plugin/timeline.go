@@ -3,6 +3,7 @@ package plugin
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,29 +15,27 @@ import (
 // timelineWidth is the width of the timeline in characters.
 const timelineWidth = 40
 
-// timeline draws a handoff to scale. Each line shows a point in time, with a bar from the time of the line before.
-func timeline(t *v1.Transition) string {
-	type point struct {
-		name string
-		at   time.Time
-	}
-	var points []point
-	add := func(name string, at *metav1.MicroTime) {
-		if at != nil {
-			points = append(points, point{name, at.UTC()})
-		}
-	}
-	add("started", t.Started)
-	add("terminated", t.Terminated)
-	add("signalled", t.Signalled)
-	add("ready", t.Ready)
+// point is a point in time with a name. Nil: it has not been reached.
+type point struct {
+	name string
+	at   *metav1.MicroTime
+}
 
+// handoffTimeline draws the last handoff of a singleton.
+func handoffTimeline(t *v1.Transition) string {
+	words := inWords(string(t.Cause), t.From, t.To, "holder", t.Proof)
+	return timeline("Last handoff: "+words+gap(t), []point{{"started", t.Started}, {"terminated", t.Terminated}, {"signalled", t.Signalled}, {"ready", t.Ready}})
+}
+
+// timeline draws points to scale. Each line shows a point, with a bar from the time of the line before.
+func timeline(title string, points []point) string {
+	points = slices.DeleteFunc(points, func(p point) bool { return p.at == nil })
 	var b strings.Builder
-	fmt.Fprintf(&b, "Last handoff: %s%s\n", inWords(t), gap(t))
+	fmt.Fprintln(&b, title)
 	if len(points) == 0 {
 		return b.String()
 	}
-	first := points[0].at
+	first := points[0].at.UTC()
 	whole := points[len(points)-1].at.Sub(first)
 	before, from := first, 0
 	for i, p := range points {
@@ -52,27 +51,27 @@ func timeline(t *v1.Transition) string {
 		if i == 0 {
 			fmt.Fprintf(&b, "  %s  %-10s  %s\n", first.Format("2006-01-02 15:04:05.000"), p.name, bar)
 		} else {
-			fmt.Fprintf(&b, "  %11s%s  %-10s  %s%s  +%s\n", "", p.at.Format("15:04:05.000"), p.name,
+			fmt.Fprintf(&b, "  %11s%s  %-10s  %s%s  +%s\n", "", p.at.UTC().Format("15:04:05.000"), p.name,
 				bar, strings.Repeat(" ", timelineWidth-1-to), p.at.Sub(before).Round(time.Millisecond))
 		}
-		before, from = p.at, to
+		before, from = p.at.Time, to
 	}
 	return b.String()
 }
 
-// inWords describes the pods, the cause and the proof of a handoff.
-func inWords(t *v1.Transition) string {
-	words := string(t.Cause)
+// inWords describes the cause, the pods and the proof of a change of the holder or the writer.
+func inWords(cause, from, to, role string, proof v1.Proof) string {
+	words := cause
 	switch {
-	case t.From != "" && t.To != "":
-		words += fmt.Sprintf(", %s to %s", t.From, t.To)
-	case t.From != "":
-		words += fmt.Sprintf(", from %s, no new holder yet", t.From)
-	case t.To != "":
-		words += ", to " + t.To
+	case from != "" && to != "":
+		words += fmt.Sprintf(", %s to %s", from, to)
+	case from != "":
+		words += fmt.Sprintf(", from %s, no new %s yet", from, role)
+	case to != "":
+		words += ", to " + to
 	}
-	if t.Proof != "" {
-		words += ", proof " + string(t.Proof)
+	if proof != "" {
+		words += ", proof " + string(proof)
 	}
 	return words
 }
