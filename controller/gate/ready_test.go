@@ -481,6 +481,7 @@ func TestTCPResult(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = listener.Close() }() // the garbage collector closes a listener that nothing refers to
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
