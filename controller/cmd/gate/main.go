@@ -100,7 +100,11 @@ func run(args []string) error {
 			return err
 		}
 		if container := os.Getenv(fencing.ContainerEnv); container != "" {
-			return gate.WrapFenced(signal.Dir, container, rest[1:], newFencedLog())
+			hooks, err := fencing.ParseHooks(os.Getenv)
+			if err != nil {
+				return gate.ExitError{Code: exitUsage, Err: err}
+			}
+			return gate.WrapFenced(signal.Dir, container, rest[1:], hooks, newFencedLog())
 		}
 		return gate.Wrap(signal.Dir, uid, rest[1:], newLog())
 	}
