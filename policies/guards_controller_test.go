@@ -514,9 +514,15 @@ func testControllerBudgets(t *testing.T, config *rest.Config) {
 		"passes: as the controller writes it": {change: func(*policyv1.PodDisruptionBudget) {}},
 		"another name":                        {func(b *policyv1.PodDisruptionBudget) { b.Name = "statefulsingleton-other" }, otherName, otherName},
 		"no owner":                            {func(b *policyv1.PodDisruptionBudget) { b.OwnerReferences = nil }, otherName, otherName},
-		"an owner of another kind":            {func(b *policyv1.PodDisruptionBudget) { b.OwnerReferences[0].Kind = "Widget" }, otherName, otherName},
-		"an owner of another group":           {func(b *policyv1.PodDisruptionBudget) { b.OwnerReferences[0].APIVersion = "example.com/v1" }, otherName, otherName},
-		"an owner that does not control it":   {func(b *policyv1.PodDisruptionBudget) { b.OwnerReferences[0].Controller = nil }, otherName, otherName},
+		"an owner of another kind": {func(b *policyv1.PodDisruptionBudget) {
+			b.OwnerReferences[0].Kind, b.Name = "Widget", "widget-"+s.Name
+		}, otherName, otherName},
+		"passes: of a lock": {change: func(b *policyv1.PodDisruptionBudget) {
+			b.OwnerReferences[0].Kind, b.Name = "StatefulSetLock", "statefulsetlock-"+s.Name
+			b.Spec.Selector.MatchLabels = map[string]string{v1.LockLabel: s.Name, v1.StsRoleLabel: v1.StsRoleWriter}
+		}},
+		"an owner of another group":         {func(b *policyv1.PodDisruptionBudget) { b.OwnerReferences[0].APIVersion = "example.com/v1" }, otherName, otherName},
+		"an owner that does not control it": {func(b *policyv1.PodDisruptionBudget) { b.OwnerReferences[0].Controller = nil }, otherName, otherName},
 		"another owner beside": {func(b *policyv1.PodDisruptionBudget) {
 			b.OwnerReferences = append(b.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "1"})
 		}, otherSpec, ""},
