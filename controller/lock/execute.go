@@ -48,7 +48,11 @@ func (e *execution) step(ctx context.Context, step tenure.Step) error {
 	case tenure.Record:
 		stored := e.lock.DeepCopy()
 		e.lock.Status = *e.plan.Status.DeepCopy()
-		return e.record(ctx, stored, e.lock)
+		err := e.record(ctx, stored, e.lock)
+		if err != nil {
+			e.lock.Status = stored.Status // a report of the error must not record the writer
+		}
+		return err
 	case tenure.LabelWriter:
 		return e.patchPod(ctx, step.Pod, step.Version, object{
 			"labels":      object{v1.StsRoleLabel: v1.StsRoleWriter, v1.LockLabel: e.lock.Name},

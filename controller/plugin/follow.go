@@ -48,7 +48,7 @@ func (c *cluster) followOnce(ctx context.Context, namespace string, all []watche
 	events := make(chan watch.Event)
 	for _, w := range all {
 		changes, err := c.Watch(ctx, w.list, client.InNamespace(namespace), w.labels)
-		if meta.IsNoMatchError(err) && len(all) > len(singletonChanges) {
+		if _, isLock := w.list.(*v1.StatefulSetLockList); isLock && meta.IsNoMatchError(err) {
 			continue // a chart of an earlier version has no locks
 		}
 		if err != nil {

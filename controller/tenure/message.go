@@ -24,16 +24,21 @@ func (d *decision) noStatefulSetMessage() string {
 	return fmt.Sprintf("StatefulSet %s does not exist. The first Ready pod of the StatefulSet becomes the writer", d.Lock.Spec.StatefulSetName)
 }
 
-// noReadyPodMessage says why no pod can become the writer.
+// noReadyPodMessage says why no pod can become the writer. It names only some of the pods, because the length of a condition
+// is limited.
 func (d *decision) noReadyPodMessage() string {
+	const most = 5
 	var why []string
 	for _, p := range d.pods {
 		if p.member {
 			why = append(why, fmt.Sprintf("pod %s can't become the writer: %s", p.Name, d.cannotWrite(p)))
 		}
 	}
-	if len(why) == 0 {
+	switch {
+	case len(why) == 0:
 		return fmt.Sprintf("StatefulSet %s has no pods", d.Lock.Spec.StatefulSetName)
+	case len(why) > most:
+		why = append(why[:most], fmt.Sprintf("nor can %d other pods", len(why)-most))
 	}
 	return strings.Join(why, "; ")
 }
@@ -67,9 +72,9 @@ func (d *decision) stoppingMessage(w *pod) string {
 	case w.DeletionTimestamp == nil:
 		return fmt.Sprintf("deleting pod %s, because its tenure ends when the pod has terminated", w.Name)
 	case node == nil:
-		return fmt.Sprintf("pod %s is terminating, and its node %s does not exist. %s", w.Name, w.Spec.NodeName, d.attestMessage(w.UID))
+		return fmt.Sprintf("pod %s is terminating, and its node %s does not exist. To let another pod become the writer, %s", w.Name, w.Spec.NodeName, d.attestMessage(w.UID))
 	case !proof.NodeReady(node):
-		return fmt.Sprintf("pod %s is terminating, and its node %s does not report. If the node is off, run: kubectl taint node %[2]s node.kubernetes.io/out-of-service=nodeshutdown:NoExecute. Otherwise: %[3]s",
+		return fmt.Sprintf("pod %s is terminating, and its node %s does not report. If the node is off, run: kubectl taint node %[2]s node.kubernetes.io/out-of-service=nodeshutdown:NoExecute. If the node is on, %[3]s",
 			w.Name, w.Spec.NodeName, d.attestMessage(w.UID))
 	}
 	if proof.Terminal(w.Pod) {

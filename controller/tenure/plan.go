@@ -22,7 +22,7 @@ const (
 	Granted Outcome = "Granted"
 	// WriterReady: the writer has its label and is Ready.
 	WriterReady Outcome = "WriterReady"
-	// WriterNotReady: the writer is unready, and stays the writer for now.
+	// WriterNotReady: the writer is unready, and no other pod replaces it yet.
 	WriterNotReady Outcome = "WriterNotReady"
 	// LabelRemoved: the tenure of the writer is ending, and its label was removed.
 	LabelRemoved Outcome = "LabelRemoved"
