@@ -91,9 +91,6 @@ func (r *Reconciler) observer() observe.Observer {
 	return observe.Observer{Client: r.Client, Live: r.Live}
 }
 
-// reasonWriteRefused is the reason of the conditions if the API server rejects a write of the controller.
-const reasonWriteRefused = "WriteRefused"
-
 // reportFailure writes the error of a write into the status, and returns the error. A conflict is temporary.
 func (r *Reconciler) reportFailure(ctx context.Context, lock *v1.StatefulSetLock, err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || ctx.Err() != nil {
@@ -107,7 +104,7 @@ func (r *Reconciler) reportFailure(ctx context.Context, lock *v1.StatefulSetLock
 		v1.ConditionStalled: metav1.ConditionTrue, v1.ConditionError: metav1.ConditionTrue,
 	} {
 		meta.SetStatusCondition(&lock.Status.Conditions, metav1.Condition{
-			Type: conditionType, Status: status, Reason: reasonWriteRefused, Message: lock.Status.Message, ObservedGeneration: lock.Generation,
+			Type: conditionType, Status: status, Reason: string(tenure.WriteRefused), Message: lock.Status.Message, ObservedGeneration: lock.Generation,
 		})
 	}
 	return errors.Join(err, r.writeStatus(ctx, stored, lock))

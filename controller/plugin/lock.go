@@ -227,7 +227,8 @@ func (s lockView) explanation(now time.Time) explanation {
 	}
 	reported := meta.FindStatusCondition(s.Lock.Status.Conditions, v1.ConditionReady)
 	status, stale := s.Lock.Status, reported == nil
-	if !s.nodesHidden {
+	refused := reported != nil && reported.Reason == string(tenure.WriteRefused)
+	if !s.nodesHidden && !refused { // only the status has the error of a write
 		plan := tenure.Decide(s.Snapshot, now)
 		status = plan.Status
 		stale = reported == nil || reported.Reason != string(plan.Outcome)

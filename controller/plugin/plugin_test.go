@@ -113,6 +113,7 @@ func TestOutput(t *testing.T) {
 		"explain-lock-lost-node":    {"locks", "explain lock/queue --context=staging", answers{}},
 		"explain-lock-nodes-hidden": {"locks", "explain lock/queue", nodes},
 		"explain-lock-no-set":       {"locks", "explain lock/none", answers{}},
+		"explain-lock-rejected":     {"locks", "explain lock/rejected", answers{}},
 		"explain-lock-deleting":     {"locks", "explain lock/leaving", answers{}},
 		"explain-lock-hidden":       {"locks", "explain lock/leaving", nodes},
 		"plan-nothing":              {"running", "plan db", answers{}},

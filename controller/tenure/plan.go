@@ -40,6 +40,8 @@ const (
 	SecondLock Outcome = "SecondLock"
 	// ForeignLease: the lock does not control the Lease.
 	ForeignLease Outcome = "ForeignLease"
+	// WriteRefused: the API server rejected a write of the plan. Decide never returns it.
+	WriteRefused Outcome = "WriteRefused"
 )
 
 // Settled returns true if no change of the writer is in progress.
