@@ -12,7 +12,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -84,7 +84,7 @@ func removeFencing() []kyvernov1.ForEachMutation {
 	containerEnv := fmt.Sprintf("element.name == '%s'", fencing.ContainerEnv)
 	// Base64, because a brace would end the variable.
 	isCredentials := fmt.Sprintf("element.name == '%s' && base64_encode(to_string(element.projected.sources || '')) == '%s'",
-		fencing.CredentialsVolume, base64.StdEncoding.EncodeToString(sorted(handoff.CredentialsSources())))
+		fencing.CredentialsVolume, base64.StdEncoding.EncodeToString(sorted(leases.CredentialsSources())))
 	return []kyvernov1.ForEachMutation{
 		removeFrom("initContainers", isSidecarElement, "env", sidecarEnv),
 		removeFrom("initContainers", isSidecarElement, "volumeMounts", fmt.Sprintf("element.name == '%s'", fencing.CredentialsVolume)),
@@ -140,7 +140,7 @@ func fenceSidecar(s *v1.StatefulSingleton) kyvernov1.ForEachMutation {
 			}}),
 			add(path+"/volumeMounts/-", corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}),
 			add("/spec/volumes/-", corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-				Projected: &corev1.ProjectedVolumeSource{Sources: handoff.CredentialsSources()},
+				Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
 			}}),
 			add("/metadata/annotations/"+pointer(v1.FencingAnnotation), string(v1.FencingLease)),
 		),

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -163,7 +164,7 @@ func addVolume(source corev1.VolumeSource) func(*corev1.Pod) {
 }
 
 func credentialsSource() corev1.VolumeSource {
-	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: handoff.CredentialsSources(), DefaultMode: new(int32(0o644))}}
+	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources(), DefaultMode: new(int32(0o644))}}
 }
 
 func mountCredentials(p *corev1.Pod) { mountIn(&p.Spec.Containers[0]) }

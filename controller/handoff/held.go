@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -79,29 +79,19 @@ func isHeld(pod *corev1.Pod, containers []heldContainer) bool {
 // hold returns how a container is held; ok is false if nothing holds it.
 func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContainer, ok bool) {
 	h = heldContainer{name: c.Name, status: proof.StatusOf(statuses, c.Name)}
-	if len(c.Command) > len(signal.Wrapper) && slices.Equal(c.Command[:len(signal.Wrapper)], signal.Wrapper) {
+	if leases.IsWrapped(c) {
 		probe := c.StartupProbe
 		h.probed = asksSidecar(c)
-		h.supervised = variable(c, fencing.ContainerEnv) == corev1.EnvVar{Name: fencing.ContainerEnv, Value: c.Name}
+		h.supervised = leases.IsSupervised(c)
 		h.seldomProbed = probe == nil && !h.probed && c.ReadinessProbe != nil && c.ReadinessProbe.PeriodSeconds > 2
 		h.gateProbe = probe != nil && probe.Exec != nil && len(probe.Exec.Command) > 0 && probe.Exec.Command[0] == signal.GatePath
 		return h, true
 	}
-	if from := variable(c, signal.EpochEnv).ValueFrom; from != nil && from.ConfigMapKeyRef != nil && !ptr.Deref(from.ConfigMapKeyRef.Optional, false) {
+	if from := leases.Variable(c, signal.EpochEnv).ValueFrom; from != nil && from.ConfigMapKeyRef != nil && !ptr.Deref(from.ConfigMapKeyRef.Optional, false) {
 		h.configMap = from.ConfigMapKeyRef.Name
 		return h, true
 	}
 	return heldContainer{}, false
-}
-
-// variable returns the environment variable of a container. The last variable of a name wins, as in Kubernetes.
-func variable(c *corev1.Container, name string) corev1.EnvVar {
-	for _, env := range slices.Backward(c.Env) {
-		if env.Name == name {
-			return env
-		}
-	}
-	return corev1.EnvVar{}
 }
 
 // asksSidecar returns true if the kubelet asks the status sidecar of the pod for the readiness of the container. With a

@@ -118,7 +118,7 @@ func (s Snapshot) AfterRelease(later *coordinationv1.Lease) (after Snapshot, rel
 func (d *decision) leaseDuration() time.Duration {
 	longest := time.Duration(d.Singleton.Spec.LeaseDurationSeconds) * time.Second
 	if lease := d.Lease.Object; lease != nil {
-		longest = max(longest, time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0))*time.Second)
+		longest = max(longest, leases.DurationOf(lease))
 	}
 	for _, p := range d.pods {
 		if p.fencing != nil {

@@ -28,7 +28,7 @@ func (o Observed) Holder() string {
 // Overdue returns true if half of the Lease's duration has passed without a renewal. Pods renew it five times in one
 // duration.
 func (o Observed) Overdue() bool {
-	return o.Object != nil && o.Silent >= time.Duration(ptr.Deref(o.Object.Spec.LeaseDurationSeconds, 0))*time.Second/2
+	return o.Object != nil && o.Silent >= DurationOf(o.Object)/2
 }
 
 // Renewed returns true if the holder has renewed the Lease since it holds the Lease, and no renewal is overdue.
@@ -39,6 +39,11 @@ func (o Observed) Renewed() bool {
 
 // HolderOf returns the holder identity of the Lease. Empty: there is none.
 func HolderOf(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
+
+// DurationOf returns the duration of the Lease.
+func DurationOf(lease *coordinationv1.Lease) time.Duration {
+	return time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
+}
 
 // SameHolder returns true if nobody got or lost the Lease between the two states.
 func SameHolder(before, after *coordinationv1.Lease) bool {

@@ -8,7 +8,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 )
 
 // fencedPod creates a warm pod that runs its main process only while it holds the Lease.
@@ -25,7 +25,7 @@ func (w *world) fencedPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod
 	}
 	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true})
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: handoff.CredentialsSources()},
+		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
 	}})
 	w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
 	w.report(pod, held)

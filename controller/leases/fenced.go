@@ -1,0 +1,115 @@
+package leases
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// NotFenceable returns why no Lease can fence the pod. Empty: if its containers are prepared, a Lease can.
+func NotFenceable(pod *corev1.Pod) string {
+	switch {
+	case ptr.Deref(pod.Spec.ShareProcessNamespace, false):
+		return "the pod has shareProcessNamespace"
+	case pod.Spec.HostPID:
+		return "the pod has hostPID"
+	}
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Name == fencing.CredentialsVolume && !isCredentials(volume) {
+			return fmt.Sprintf("volume %s is the pod's own", volume.Name)
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name != v1.SidecarName && slices.ContainsFunc(c.VolumeMounts, mountsCredentials) {
+			return fmt.Sprintf("container %s mounts volume %s", c.Name, fencing.CredentialsVolume)
+		}
+	}
+	return ""
+}
+
+// IsWrapped returns true if the gate starts the main process of the container.
+func IsWrapped(c *corev1.Container) bool {
+	return len(c.Command) > len(signal.Wrapper) && slices.Equal(c.Command[:len(signal.Wrapper)], signal.Wrapper)
+}
+
+// IsSupervised returns true if the gate of a wrapped container asks the sidecar whether the main process may run.
+func IsSupervised(c *corev1.Container) bool {
+	return Variable(c, fencing.ContainerEnv) == corev1.EnvVar{Name: fencing.ContainerEnv, Value: c.Name}
+}
+
+// Variable returns the environment variable of a container. The last variable of a name wins, as in Kubernetes.
+func Variable(c *corev1.Container, name string) corev1.EnvVar {
+	for _, env := range slices.Backward(c.Env) {
+		if env.Name == name {
+			return env
+		}
+	}
+	return corev1.EnvVar{}
+}
+
+// SettingsOf returns the settings of the pod's sidecar. The problem says why the sidecar does not renew the Lease for exactly
+// the held containers. It is empty if the sidecar does.
+func SettingsOf(pod *corev1.Pod, lease string, held []string) (settings fencing.Settings, problem string) {
+	i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1.SidecarName })
+	if i < 0 || !hasCredentials(pod, &pod.Spec.InitContainers[i]) {
+		return fencing.Settings{}, fmt.Sprintf("container %s has no volume %s at %s", v1.SidecarName, fencing.CredentialsVolume, fencing.CredentialsDir)
+	}
+	sidecar := &pod.Spec.InitContainers[i]
+	found, err := fencing.Parse(func(name string) string {
+		env := Variable(sidecar, name)
+		switch from := env.ValueFrom; {
+		case from == nil:
+			return env.Value
+		case name == fencing.PodNameEnv && from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.name":
+			return pod.Name
+		}
+		return ""
+	})
+	want := pod.Namespace + "/" + lease
+	switch {
+	case err != nil:
+		return fencing.Settings{}, fmt.Sprintf("container %s: %v", v1.SidecarName, err)
+	case found == nil || found.Namespace+"/"+found.Lease != want:
+		return fencing.Settings{}, fmt.Sprintf("%s of container %s is not %s", fencing.LeaseEnv, v1.SidecarName, want)
+	case found.Pod != pod.Name:
+		return fencing.Settings{}, fmt.Sprintf("%s of container %s is not the name of the pod", fencing.PodNameEnv, v1.SidecarName)
+	case !sets.New(found.Held...).Equal(sets.New(held...)):
+		return fencing.Settings{}, fmt.Sprintf("%s of container %s are not the held containers", fencing.HeldEnv, v1.SidecarName)
+	}
+	return *found, ""
+}
+
+// hasCredentials returns true if the pod has the volume with the credentials, and mounts it in the sidecar.
+func hasCredentials(pod *corev1.Pod, sidecar *corev1.Container) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == fencing.CredentialsVolume }) &&
+		slices.ContainsFunc(sidecar.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return mountsCredentials(m) && m.MountPath == fencing.CredentialsDir && m.ReadOnly && m.SubPath == "" && m.SubPathExpr == ""
+		})
+}
+
+func mountsCredentials(m corev1.VolumeMount) bool { return m.Name == fencing.CredentialsVolume }
+
+// CredentialsSources returns what is in the volume fencing.CredentialsVolume: the token of the pod, and the certificate
+// authority of the API server.
+func CredentialsSources() []corev1.VolumeProjection {
+	return []corev1.VolumeProjection{
+		// 3600 is the API server's default.
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(3600))}},
+		{ConfigMap: &corev1.ConfigMapProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+			Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+		}},
+	}
+}
+
+func isCredentials(v corev1.Volume) bool {
+	return v.Projected != nil && equality.Semantic.DeepEqual(v.Projected.Sources, CredentialsSources())
+}
