@@ -7,6 +7,7 @@
 package fencing
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -29,6 +30,9 @@ const (
 	// HeldEnv is the sidecar's environment variable with the names of the held containers, separated by commas.
 	HeldEnv = "FENCING_CONTAINERS"
 
+	// LockEnv is the sidecar's environment variable with the name of the StatefulSetLock. Empty: the pod has none.
+	LockEnv = "STATEFULSETLOCK"
+
 	// PodNameEnv is the sidecar's environment variable with the name of the pod.
 	PodNameEnv = "POD_NAME"
 
@@ -50,6 +54,28 @@ const (
 	// WriterAnnotation is the annotation of the Lease of a StatefulSetLock with the UID of the writer.
 	WriterAnnotation = "apps.statefulsingleton.com/writer-uid"
 
+	// HooksEnv is the environment variable of a held container in a pod of a StatefulSetLock, with the hooks of the lock as
+	// JSON. With it, the main process also runs while the pod does not hold the Lease, as a reader.
+	HooksEnv = "STATEFULSETLOCK_HOOKS"
+
+	// RoleEnv and LockEpochEnv are environment variables of the main process in a pod of a StatefulSetLock: WriterRole or
+	// ReaderRole, and the epoch of the writer.
+	RoleEnv, LockEpochEnv = "STATEFULSETLOCK_ROLE", "STATEFULSETLOCK_EPOCH"
+
+	// RoleFile is the file in held containers of such a pod with the role and the epoch, as JSON: {"role": "writer", "epoch": 7}.
+	RoleFile = "/var/run/signal/role"
+
+	// WriterRole and ReaderRole are the values of RoleEnv.
+	WriterRole, ReaderRole = "writer", "reader"
+
+	// RevokedAnnotation is the annotation of the Lease of a StatefulSetLock with the epoch of the tenure that the holder must
+	// end.
+	RevokedAnnotation = "apps.statefulsingleton.com/revoked"
+
+	// WritingAnnotation is the annotation of the Lease of a StatefulSetLock with the epoch with which the holder has started
+	// the writer.
+	WritingAnnotation = "apps.statefulsingleton.com/writing"
+
 	// MinSeconds and MaxSeconds are the limits of the duration in seconds.
 	MinSeconds, MaxSeconds = 5, 3600
 )
@@ -66,6 +92,25 @@ const namePrefix = "statefulsingleton-"
 // HolderIdentity is the holderIdentity of a Lease that names the pod.
 func HolderIdentity(pod, uid string) string { return pod + "_" + uid }
 
+// Hooks are commands that change the role of a running main process. Without a hook, the main process starts again.
+type Hooks struct {
+	Promote []string `json:"promote,omitempty"`
+	Demote  []string `json:"demote,omitempty"`
+}
+
+// ParseHooks returns the hooks in the environment, or nil if the pod has no StatefulSetLock.
+func ParseHooks(getenv func(string) string) (*Hooks, error) {
+	text := getenv(HooksEnv)
+	if text == "" {
+		return nil, nil //nolint:nilnil // no lock is no error
+	}
+	hooks := &Hooks{}
+	if err := json.Unmarshal([]byte(text), hooks); err != nil {
+		return nil, fmt.Errorf("%s: %w", HooksEnv, err)
+	}
+	return hooks, nil
+}
+
 // Settings are the settings of the sidecar of a pod with fencing.
 type Settings struct {
 	// Namespace and Lease name the Lease.
@@ -75,6 +120,8 @@ type Settings struct {
 	Held []string
 	// Pod is the name of the pod.
 	Pod string
+	// Lock is true if the pod has a StatefulSetLock: main processes also run while the pod does not hold the Lease.
+	Lock bool
 }
 
 // Parse returns the settings in the environment, or nil if the pod has no fencing.
@@ -83,7 +130,7 @@ func Parse(getenv func(string) string) (*Settings, error) {
 	if lease == "" {
 		return nil, nil //nolint:nilnil // no fencing is no error
 	}
-	s := &Settings{Pod: getenv(PodNameEnv), Held: strings.Split(getenv(HeldEnv), ",")}
+	s := &Settings{Pod: getenv(PodNameEnv), Held: strings.Split(getenv(HeldEnv), ","), Lock: getenv(LockEnv) != ""}
 	s.Namespace, s.Lease, _ = strings.Cut(lease, "/")
 	if s.Namespace == "" || s.Lease == "" {
 		return nil, fmt.Errorf("%s is %q: it must be <namespace>/<name>", LeaseEnv, lease)

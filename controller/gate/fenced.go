@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 )
 
 const (
@@ -38,7 +40,9 @@ var errLate = errors.New("the Lease was not renewed in time")
 // WrapFenced is Wrap for a pod with fencing by a Lease. The gate stays PID 1 of the container. It starts the main process
 // when the sidecar lets it, asks it to stop at the end of its term, and then kills every process of the container.
 // A frozen gate cannot kill anything.
-func WrapFenced(v Volume, container string, argv []string, log *slog.Logger) error {
+//
+// In a pod of a StatefulSetLock, hooks is not nil: the main process runs as a reader without a term.
+func WrapFenced(v Volume, container string, argv []string, hooks *fencing.Hooks, log *slog.Logger) error {
 	if os.Getpid() != 1 {
 		return ExitError{exitNotExecutable, errNotPID1}
 	}
@@ -57,11 +61,40 @@ func WrapFenced(v Volume, container string, argv []string, log *slog.Logger) err
 	s := &sidecarConnection{socket: v.fenceSocket(), container: container, log: log, terms: make(chan Term, 1)}
 	go s.keep(ctx)
 	skipPIDs(firstPID - sparePIDs)
+	if hooks != nil {
+		if err := awaitRole(v, received, log); err != nil {
+			return err
+		}
+		code, err := runRoles(ctx, s, clock, argv, *hooks, received, log)
+		return ExitError{code, err}
+	}
 	code, err := runFenced(ctx, s, clock, argv, received, log)
 	if !errors.Is(err, ErrProcessesLeft) {
 		err = errors.Join(err, s.reportEnd())
 	}
 	return ExitError{code, err}
+}
+
+// awaitRole waits until the sidecar has written the role of the pod. A user can set the variables of a container, and only the
+// sidecar can write the file. So the variables alone let no main process of a StatefulSingleton run as a reader.
+func awaitRole(v Volume, received <-chan os.Signal, log *slog.Logger) error {
+	for logged := false; ; {
+		_, err := os.Stat(v.roleFile())
+		if err == nil {
+			return nil
+		}
+		if !logged {
+			log.Info("Waiting for container status-sidecar to write the role of the pod", "error", err)
+			logged = true
+		}
+		select {
+		case s := <-received:
+			if slices.Contains(stopSignals, s) {
+				return stopped(s)
+			}
+		case <-time.After(connectPause):
+		}
+	}
 }
 
 // runFenced waits until the sidecar lets the main process start, and supervises the main process.
@@ -93,7 +126,7 @@ func runFenced(ctx context.Context, s *sidecarConnection, clock *alarm, argv []s
 		}
 		s.reportStart()
 	}
-	code, err = Supervise(path, argv, env, orders, started, log)
+	code, err = Supervise(path, argv, env, orders, started, func(int, syscall.WaitStatus) {}, log)
 	if err != nil && !errors.Is(err, ErrProcessesLeft) {
 		err = startError(argv[0], err)
 		code = exitCodeOf(err)
@@ -170,10 +203,7 @@ func enforce(ctx context.Context, clock *alarm, term Term, terms <-chan Term, re
 			term, stopping = renewal(term, renewed), false
 		case <-clock.until(next):
 			if bootTime() >= term.Kill {
-				log.Error("The pod does not hold the Lease: killing every process of the container")
-				_ = killOthers()
-				time.Sleep(killPatience)
-				os.Exit(exitSignalled + int(syscall.SIGKILL))
+				killAndExit(log)
 			}
 			if !stopping && bootTime() >= term.Stop {
 				stopping = true
@@ -182,6 +212,14 @@ func enforce(ctx context.Context, clock *alarm, term Term, terms <-chan Term, re
 			}
 		}
 	}
+}
+
+// killAndExit kills every process of the container.
+func killAndExit(log *slog.Logger) {
+	log.Error("The pod does not hold the Lease: killing every process of the container")
+	_ = killOthers()
+	time.Sleep(killPatience)
+	os.Exit(exitSignalled + int(syscall.SIGKILL))
 }
 
 // renewal returns the term after a message of the sidecar. A main process has the epoch of its start. A term with another
@@ -238,10 +276,13 @@ type sidecarConnection struct {
 	terms chan Term
 
 	mu sync.Mutex
-	// conn is nil before the first connection.
-	conn net.Conn
-	// runs is true once the main process may have been started.
+	// conn is nil before the first connection. number is its number, from 1.
+	conn   net.Conn
+	number int
+	// runs is true once the main process may have been started, or in a pod of a StatefulSetLock the writer.
 	runs bool
+	// over is the last epoch whose end this gate has reported.
+	over int64
 }
 
 // keep connects to the sidecar, again after each failure, until ctx ends.
@@ -268,7 +309,8 @@ func (s *sidecarConnection) follow(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := s.greet(conn); err != nil {
+	number, err := s.greet(conn)
+	if err != nil {
 		return err
 	}
 	for {
@@ -280,15 +322,16 @@ func (s *sidecarConnection) follow(ctx context.Context) error {
 		case <-s.terms:
 		default:
 		}
+		m.Term.connection = number
 		s.terms <- m.Term
 	}
 }
 
-func (s *sidecarConnection) greet(conn net.Conn) error {
+func (s *sidecarConnection) greet(conn net.Conn) (number int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.conn = conn
-	return send(conn, fromGate{Container: s.container, Runs: s.runs})
+	s.conn, s.number = conn, s.number+1
+	return s.number, send(conn, fromGate{Container: s.container, Runs: s.runs})
 }
 
 // starts records that the main process may have been started from now on.
@@ -298,6 +341,33 @@ func (s *sidecarConnection) starts() {
 	s.runs = true
 }
 
+// startsWriter is starts for the writer of a term. It returns false if this gate has told the sidecar since that it starts no
+// writer: with a report of the end, or because it has connected again.
+func (s *sidecarConnection) startsWriter(term Term) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if term.Epoch <= s.over || term.connection != s.number {
+		return false
+	}
+	s.runs = true
+	return true
+}
+
+// ended returns true if this gate has reported the end of the epoch.
+func (s *sidecarConnection) ended(epoch int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return epoch <= s.over
+}
+
+// reportWriterEnd reports that no process of the container is the writer with the epoch, and that this gate starts none.
+func (s *sidecarConnection) reportWriterEnd(epoch int64) error {
+	s.mu.Lock()
+	s.over = max(s.over, epoch)
+	s.mu.Unlock()
+	return s.reportEnd()
+}
+
 // reportStart makes the sidecar wake the startup probe.
 func (s *sidecarConnection) reportStart() {
 	s.mu.Lock()
@@ -305,10 +375,12 @@ func (s *sidecarConnection) reportStart() {
 	_ = send(s.conn, fromGate{Runs: true}) // otherwise the probe finds the start within fallbackPoll
 }
 
-// reportEnd reports that no process of the container runs, and that this gate starts none.
+// reportEnd reports that no process of the container runs, or that none is a writer, and that this gate starts none in this
+// term.
 func (s *sidecarConnection) reportEnd() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.runs = false
 	if s.conn == nil {
 		return nil // no sidecar knows this gate
 	}

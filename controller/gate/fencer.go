@@ -65,6 +65,8 @@ type fencer struct {
 	gates map[string]*gateConnection
 	// current is the Lease as last read or written.
 	current *lease
+	// role is the content of the file with the role. Nil: this sidecar has not written the file.
+	role *roleFile
 	// changed receives when the Lease should be renewed or released.
 	changed chan struct{}
 }
@@ -72,8 +74,10 @@ type fencer struct {
 // gateConnection is the connection of the gate of a held container.
 type gateConnection struct {
 	conn net.Conn
-	// runs is true since the gate was told to start the main process.
+	// runs is true since the gate was told to start the main process, or the writer in a pod of a StatefulSetLock.
 	runs bool
+	// started is true since the gate has reported the start. In a pod of a StatefulSetLock, that is so for each tenure.
+	started bool
 }
 
 // Fence renews and releases the Lease, and tells the gates of the held containers when main processes may start and must
@@ -86,7 +90,7 @@ func Fence(ctx context.Context, s *Sidecar, settings *fencing.Settings) error {
 	}
 	f := &fencer{
 		sidecar: s, volume: s.Volume, lease: client, identity: fencing.HolderIdentity(settings.Pod, s.UID), log: s.Log,
-		fence: newFence(s.UID, settings.Held, settings.Duration),
+		fence: newFence(s.UID, settings.Held, settings.Duration, settings.Lock),
 		gates: map[string]*gateConnection{}, changed: make(chan struct{}, 1),
 	}
 	if err := f.load(); err != nil {
@@ -99,6 +103,11 @@ func Fence(ctx context.Context, s *Sidecar, settings *fencing.Settings) error {
 	defer func() { _ = listener.Close() }()
 	failed := make(chan error, 1)
 	go func() { failed <- f.accept(listener) }()
+	if !f.restarted { // otherwise a writer may run, and the role is known after the first renewal
+		f.mu.Lock()
+		f.writeRole()
+		f.mu.Unlock()
+	}
 	go f.watch(ctx)
 	go f.follow(ctx)
 	select {
@@ -130,6 +139,7 @@ func (f *fencer) load() error {
 	return nil
 }
 
+func (v Volume) roleFile() string    { return filepath.Join(string(v), filepath.Base(fencing.RoleFile)) }
 func (v Volume) fenceFile() string   { return filepath.Join(string(v), "fence.json") }
 func (v Volume) fenceSocket() string { return filepath.Join(string(v), "fence.sock") }
 
@@ -190,7 +200,7 @@ func (f *fencer) serve(conn net.Conn) {
 		case m.Ended:
 			f.end(hello.Container)
 		case m.Runs:
-			f.volume.wakeWrappers() // the startup probe waits for the wake-up, too
+			f.started(hello.Container)
 		}
 	}
 }
@@ -203,14 +213,25 @@ func (f *fencer) leave(container string) {
 	f.wake()
 }
 
+func (f *fencer) started(container string) {
+	f.volume.wakeWrappers() // the startup probe waits for the wake-up, too
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gates[container].started = true
+	if f.fence.roles {
+		f.wake() // the Lease says that the pod writes
+	}
+}
+
 func (f *fencer) end(container string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fence.end(container)
-	f.gates[container].runs = false
+	f.gates[container].runs, f.gates[container].started = false, false
 	f.log.Info("The processes of the container have ended", "container", container)
 	if !f.fence.mayRelease() {
 		f.store() // a release must not wait for the disk, see update
+		f.tell()  // writers in other containers must end, too
 	}
 	f.wake()
 }
@@ -242,8 +263,11 @@ func (f *fencer) connect(hello fromGate, conn net.Conn) bool {
 	if !f.fence.connect(hello.Container, hello.Runs) {
 		return false // the gate logs that it is not connected
 	}
-	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs}
+	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs, started: hello.Runs}
 	f.tell()
+	if f.fence.ending() {
+		f.wake() // the container was restarted
+	}
 	return true
 }
 
@@ -264,15 +288,60 @@ func (f *fencer) tell() {
 		for _, gate := range starts {
 			gate.runs = true
 		}
+		f.writeRole()
 	}
 	for container, gate := range f.gates {
 		if !gate.runs {
 			continue
 		}
-		if err := send(gate.conn, fromSidecar{Term: f.fence.term}); err != nil {
+		term := f.fence.term
+		term.Ends = f.fence.ending()
+		if err := send(gate.conn, fromSidecar{Term: term}); err != nil {
 			f.log.Warn("Cannot reach the gate of a container", "container", container, "error", err)
 		}
 	}
+	f.writeRole()
+}
+
+// writes returns true if the gates of all held containers have started the writer. f.mu is locked.
+func (f *fencer) writes() bool {
+	for container := range f.fence.Containers {
+		if gate := f.gates[container]; gate == nil || !gate.started {
+			return false
+		}
+	}
+	return f.fence.roles && !f.fence.ending()
+}
+
+// writeRole writes the role of the pod and its epoch, if they have changed, for main processes that read them from a file.
+// f.mu is locked.
+func (f *fencer) writeRole() {
+	if !f.fence.roles {
+		return
+	}
+	role := roleFile{Role: fencing.ReaderRole}
+	if f.fence.wasReleased() && f.fence.term.Epoch > 0 && !f.fence.ending() {
+		role = roleFile{Role: fencing.WriterRole, Epoch: f.fence.term.Epoch}
+	}
+	if f.role != nil && *f.role == role {
+		return
+	}
+	data, err := json.Marshal(role)
+	if err == nil {
+		err = writeWhole(f.volume.roleFile(), 0o644, bytes.NewReader(append(data, '\n')))
+	}
+	if err != nil {
+		f.log.Error("Cannot write the role of the pod", "file", f.volume.roleFile(), "error", err)
+		return
+	}
+	f.role = &role
+}
+
+// roleFile is the content of the file with the role of the pod.
+type roleFile struct {
+	Role string `json:"role"`
+	// Epoch is the epoch of the writer.
+	Epoch int64 `json:"epoch,omitempty"`
 }
 
 // announce says in the status of the sidecar whether main processes may run. f.mu is locked.

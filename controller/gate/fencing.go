@@ -5,16 +5,22 @@ import (
 	"time"
 )
 
-// A pod with fencing by a Lease runs its main processes only while it holds the Lease. This file has the rules of the
-// sidecar, without clock, network and files. The times are of CLOCK_BOOTTIME, which the containers of a node share.
+// A pod with fencing by a Lease runs its main processes only while it holds the Lease. The pod of a StatefulSetLock runs
+// them always, as the writer only while it holds the Lease. This file has the rules of the sidecar, without clock, network
+// and files. The times are of CLOCK_BOOTTIME, which the containers of a node share.
 
 // Term is the time for which a renewal of the Lease lets main processes run. The zero Term ends main processes at once.
 type Term struct {
 	// Epoch is the fencing token.
 	Epoch int64
+	// Ends: the tenure of the writer must end now, and the main process must become a reader.
+	Ends bool `json:",omitempty"`
 	// Stop is when running main processes get SIGTERM, and none may start any more. Kill is when every process of the
 	// held containers gets SIGKILL.
 	Stop, Kill time.Duration
+
+	// connection is the number of the gate's connection that received the term.
+	connection int
 }
 
 // termOf returns the term of a renewal that was sent at the time sent. The controller waits a whole duration after it has
@@ -43,11 +49,18 @@ type fence struct {
 	UID string `json:"uid"`
 	// Retired: the pod never starts a main process again.
 	Retired bool `json:"retired,omitempty"`
+	// Tenure is the epoch of the last tenure of the pod.
+	Tenure int64 `json:"tenure,omitempty"`
+	// Ending is the epoch of the tenure that ends: the pod starts no writer with this epoch any more. Only a pod of a
+	// StatefulSetLock has tenures.
+	Ending int64 `json:"ending,omitempty"`
 	// Containers has the held containers by name.
 	Containers map[string]*fenced `json:"containers"`
 
 	duration time.Duration
 	term     Term
+	// roles is true if main processes also run without the Lease, as readers.
+	roles bool
 }
 
 // fenced is a held container.
@@ -59,8 +72,8 @@ type fenced struct {
 	over bool
 }
 
-func newFence(uid string, held []string, duration time.Duration) *fence {
-	f := &fence{UID: uid, Containers: map[string]*fenced{}, duration: duration}
+func newFence(uid string, held []string, duration time.Duration, roles bool) *fence {
+	f := &fence{UID: uid, Containers: map[string]*fenced{}, duration: duration, roles: roles}
 	for _, name := range held {
 		f.Containers[name] = &fenced{}
 	}
@@ -80,7 +93,7 @@ func (f *fence) restore(stored *fence) error {
 		}
 		f.Containers[name].State = c.State
 	}
-	f.Retired = stored.Retired
+	f.Retired, f.Tenure, f.Ending = stored.Retired, stored.Tenure, stored.Ending
 	return nil
 }
 
@@ -103,7 +116,12 @@ func (f *fence) connect(container string, runs bool) bool {
 		return false
 	}
 	c.connected, c.over = true, false
-	if c.State == mayRun || runs {
+	switch {
+	case f.roles && runs:
+		c.State = mayRun
+	case f.roles && c.State == mayRun: // the container was restarted
+		f.end(container)
+	case c.State == mayRun || runs:
 		c.State = unknown // the gate lost its connection, and this one may be the main process
 	}
 	return true
@@ -114,13 +132,31 @@ func (f *fence) disconnect(container string) { f.Containers[container].connected
 // renew records a renewal of the Lease that the API server accepted.
 func (f *fence) renew(epoch int64, sent time.Duration) { f.term = termOf(epoch, sent, f.duration) }
 
+// begin records that the Lease names the pod with the epoch. It returns true if a tenure begins. A writer of this pod can still
+// run with an earlier epoch. Writers of other pods have ended.
+func (f *fence) begin(epoch int64) bool {
+	if !f.roles || epoch == f.Tenure {
+		return false
+	}
+	f.Tenure = epoch
+	for _, c := range f.Containers {
+		if c.State == ended {
+			c.State, c.over = "", false
+		}
+	}
+	return true
+}
+
+// revoke records that the tenure must end.
+func (f *fence) revoke(epoch int64) { f.Ending = max(f.Ending, epoch) }
+
 // lose records that the pod does not hold the Lease.
 func (f *fence) lose() { f.term = Term{} }
 
 // start returns true if the main process of the connected container may start now.
 func (f *fence) start(container string, now time.Duration) bool {
 	c := f.Containers[container]
-	if f.Retired || !c.connected || c.over || now >= f.term.Stop {
+	if f.Retired || f.ending() || !c.connected || c.over || now >= f.term.Stop {
 		return false
 	}
 	if c.State != unknown {
@@ -135,12 +171,18 @@ func (f *fence) end(container string) {
 	c.over = true
 	if c.State == mayRun {
 		c.State = ended
+		if f.roles {
+			f.revoke(f.Tenure) // without one of its writers, the pod is no writer
+		}
 	}
 }
 
-// mayRelease returns true if no main process of the pod runs, and none will ever start.
+// ending returns true if the tenure of the pod ends.
+func (f *fence) ending() bool { return f.roles && f.Ending >= f.Tenure && f.Tenure > 0 }
+
+// mayRelease returns true if no main process of the pod runs as the writer, and none will start in this tenure, or ever.
 func (f *fence) mayRelease() bool {
-	if !f.Retired {
+	if !f.Retired && !f.ending() {
 		return false
 	}
 	for _, c := range f.Containers {

@@ -10,7 +10,7 @@ import (
 const fenceDuration = 15 * time.Second
 
 func TestTerm(t *testing.T) {
-	f := newFence(uid, []string{"app"}, fenceDuration)
+	f := newFence(uid, []string{"app"}, fenceDuration, false)
 	f.connect("app", false)
 	if f.start("app", 0) {
 		t.Error("a main process starts before the first renewal")
@@ -38,7 +38,7 @@ func TestRestore(t *testing.T) {
 		"without a held container": {fence{UID: uid, Containers: map[string]*fenced{"web": {}, "app": nil}}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFence(uid, []string{"app"}, fenceDuration)
+			f := newFence(uid, []string{"app"}, fenceDuration, false)
 			err := f.restore(&tc.stored)
 			if (err != nil) != tc.wantErr || f.Retired != tc.wantRetired || f.mayRelease() != tc.wantRetired {
 				t.Errorf("error %v, state %+v", err, f)
@@ -47,9 +47,31 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// A restarted sidecar knows that the writer of the tenure may run, also in the next tenure, until the gate has reported its end.
+func TestRestoreOfALock(t *testing.T) {
+	f := newFence(uid, []string{"app"}, fenceDuration, true)
+	if err := f.restore(&fence{UID: uid, Tenure: 7, Containers: map[string]*fenced{"app": {State: mayRun}}}); err != nil {
+		t.Fatal(err)
+	}
+	if f.begin(7) {
+		t.Error("the tenure begins again")
+	}
+	f.revoke(7)
+	if f.mayRelease() {
+		t.Error("the pod releases the Lease while its writer may run")
+	}
+	if !f.begin(9) || !f.wasReleased() {
+		t.Errorf("tenure 9: %+v", f)
+	}
+	f.connect("app", false)
+	if f.end("app"); !f.begin(11) || f.wasReleased() {
+		t.Errorf("tenure 11: %+v", f)
+	}
+}
+
 // A state that this version does not know keeps the Lease.
 func TestReleaseOfAnotherVersion(t *testing.T) {
-	f := newFence(uid, []string{"app"}, fenceDuration)
+	f := newFence(uid, []string{"app"}, fenceDuration, false)
 	f.Retired, f.Containers["app"].State = true, "Paused"
 	if f.mayRelease() {
 		t.Error("the pod releases the Lease")
@@ -109,7 +131,7 @@ var fencedNames = []string{"app", "web"}
 
 // fence returns the sidecar of the world, with a Lease.
 func (w *fenceWorld) fence() *fence {
-	f := newFence(uid, fencedNames, fenceDuration)
+	f := newFence(uid, fencedNames, fenceDuration, false)
 	f.Retired = w.retired
 	for i, name := range fencedNames {
 		*f.Containers[name] = fenced{State: w.states[i], connected: w.speakers[i] != nobody, over: w.over[i]}
@@ -224,7 +246,7 @@ func (w *fenceWorld) ofLiar(i int, with fenceAction) {
 
 // The first connection of a container speaks for it, until it breaks.
 func TestConnect(t *testing.T) {
-	f := newFence(uid, []string{"app"}, fenceDuration)
+	f := newFence(uid, []string{"app"}, fenceDuration, false)
 	for what, want := range map[string]bool{"app": true, "web": false} {
 		if got := f.connect(what, false); got != want {
 			t.Errorf("a connection for %s is accepted: %t", what, got)

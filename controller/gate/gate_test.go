@@ -138,6 +138,19 @@ func TestSidecarFollows(t *testing.T) {
 	}
 }
 
+// In a pod of a StatefulSetLock, the sidecar says in which role the main processes run.
+func TestSidecarOfALock(t *testing.T) {
+	s, log := newSidecar(t)
+	s.Fenced, s.Lock = true, true
+	for _, epoch := range []int64{0, 7, 7, 0} {
+		s.leaseReleases(epoch > 0, epoch, false)
+	}
+	reader, writer := `level=INFO msg="Reader: the main processes run as readers"`, `level=INFO msg="Writer: the main processes may run as the writer" epoch=7`
+	if diff := cmp.Diff([]string{reader, writer, reader}, strings.Split(strings.TrimSpace(log.String()), "\n")); diff != "" {
+		t.Errorf("log (-want +got):\n%s", diff)
+	}
+}
+
 // If the sidecar cannot read the annotation or write the volume, it logs the problem once, and changes nothing.
 func TestSidecarKeepsTheSignalAfterAnError(t *testing.T) {
 	tests := map[string]struct {

@@ -120,22 +120,29 @@ func (c *leaseClient) get(ctx context.Context) (*lease, error) {
 	return c.do(ctx, http.MethodGet, nil)
 }
 
-// renew writes the time of the renewal, if the Lease is still as it was read.
-func (c *leaseClient) renew(ctx context.Context, l *lease) (*lease, error) {
-	return c.patch(ctx, l, map[string]any{
+// renew writes the time of the renewal, if the Lease is still as it was read. If writing is not 0, renew also writes that
+// the writer runs with that epoch.
+func (c *leaseClient) renew(ctx context.Context, l *lease, writing int64) (*lease, error) {
+	annotations := map[string]string{}
+	if writing > 0 {
+		annotations[fencing.WritingAnnotation] = strconv.FormatInt(writing, 10)
+	}
+	return c.patch(ctx, l, annotations, map[string]any{
 		"renewTime": time.Now().UTC().Format(microTime), "leaseDurationSeconds": int(c.duration.Seconds()),
 	})
 }
 
 // release removes the holder, if the Lease is still as it was read.
 func (c *leaseClient) release(ctx context.Context, l *lease) (*lease, error) {
-	return c.patch(ctx, l, map[string]any{"holderIdentity": ""})
+	return c.patch(ctx, l, nil, map[string]any{"holderIdentity": ""})
 }
 
-func (c *leaseClient) patch(ctx context.Context, l *lease, spec map[string]any) (*lease, error) {
-	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": l.Metadata.UID, "resourceVersion": l.Metadata.ResourceVersion}, "spec": spec,
-	})
+func (c *leaseClient) patch(ctx context.Context, l *lease, annotations map[string]string, spec map[string]any) (*lease, error) {
+	metadata := map[string]any{"uid": l.Metadata.UID, "resourceVersion": l.Metadata.ResourceVersion}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	body, err := json.Marshal(map[string]any{"metadata": metadata, "spec": spec})
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
@@ -72,12 +73,12 @@ func (f *fencer) finish() {
 func (f *fencer) releasesSoon() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.current != nil && f.names(f.current) && f.fence.Retired && (f.fence.mayRelease() || len(f.gates) > 0)
+	return f.current != nil && f.names(f.current) && (f.fence.Retired || f.fence.roles) && (f.fence.mayRelease() || len(f.gates) > 0)
 }
 
 // watch keeps the Lease current until ctx ends.
 func (f *fencer) watch(ctx context.Context) {
-	problem := f.problem("Cannot read the Lease, so held containers may not start or retire")
+	problem := f.problem("Cannot read the Lease, so main processes may not start, change their role or retire")
 	for {
 		begun := time.Now()
 		l, err := f.read(ctx)
@@ -154,11 +155,36 @@ func (f *fencer) replace(l *lease) {
 	if !f.names(l) {
 		f.fence.lose()
 		f.tell()
+		f.writeRole()
 	}
+	news = f.followTenure() || news
 	// If main processes of a retired pod run, the Lease is not renewed now: the release would wait for the renewal.
 	if f.retire() && f.fence.mayRelease() || news {
 		f.wake()
 	}
+}
+
+// followTenure follows the tenure of a pod of a StatefulSetLock. It returns true if the tenure begins to end. f.mu is locked.
+func (f *fencer) followTenure() bool {
+	if !f.fence.roles || !f.names(f.current) {
+		return false
+	}
+	if f.fence.begin(f.current.Spec.LeaseTransitions) {
+		for _, gate := range f.gates {
+			gate.started = false
+		}
+	}
+	before := f.fence.ending()
+	revoked, _ := strconv.ParseInt(f.current.Metadata.Annotations[fencing.RevokedAnnotation], 10, 64)
+	f.fence.revoke(revoked)
+	if before || !f.fence.ending() {
+		return false
+	}
+	f.log.Info("The tenure of the writer ends", "lease", f.lease.name, "epoch", f.fence.Tenure)
+	f.store()
+	f.tell()
+	f.writeRole()
+	return true
 }
 
 // names returns true if the pod holds the Lease.
@@ -188,16 +214,22 @@ func (f *fencer) update(ctx context.Context) error {
 func (f *fencer) tryUpdate(ctx context.Context) error {
 	f.mu.Lock()
 	current, release := f.current, f.fence.mayRelease()
+	var writing int64
+	if f.writes() {
+		writing = f.fence.Tenure
+	}
 	f.mu.Unlock()
 	if current == nil || !f.names(current) {
 		return nil
 	}
 	sent := bootTime()
-	write := f.lease.renew
+	var next *lease
+	var err error
 	if release {
-		write = f.lease.release
+		next, err = f.lease.release(ctx, current)
+	} else {
+		next, err = f.lease.renew(ctx, current, writing)
 	}
-	next, err := write(ctx, current)
 	if err != nil && release {
 		f.mu.Lock()
 		f.store() // this sidecar may end before the next attempt
@@ -220,7 +252,7 @@ func (f *fencer) tryUpdate(ctx context.Context) error {
 	f.replace(next)
 	switch {
 	case release:
-		f.log.Info("Released the Lease: no main process of this pod runs, and none will start", "lease", f.lease.name)
+		f.log.Info("Released the Lease: no main process of this pod needs the Lease any more", "lease", f.lease.name)
 	case f.names(next): // otherwise an answer from before a restore of etcd
 		f.fence.renew(next.Spec.LeaseTransitions, sent)
 		f.tell()

@@ -27,6 +27,8 @@ type Sidecar struct {
 	Program string
 	// Fenced: the Lease releases the pod, and not the signal. See Fence.
 	Fenced bool
+	// Lock: main processes also run while the pod is not released, as readers.
+	Lock bool
 	// Log must never block if the pod is fenced.
 	Log *slog.Logger
 
@@ -43,7 +45,7 @@ type Sidecar struct {
 type Status struct {
 	// Delivered: the gate's binary is in the volume.
 	Delivered bool
-	// Released: the held containers may start their main processes.
+	// Released: the held containers may start their main processes, or the writer in a pod of a StatefulSetLock.
 	Released bool
 	// Restarted: the pod was already released when this sidecar started.
 	Restarted bool
@@ -207,9 +209,14 @@ func (s *Sidecar) setReleased(released bool, epoch int64, restarted bool) {
 		close(s.changed)
 		s.changed = nil
 	}
-	if s.status.Released {
+	switch {
+	case s.Lock && released:
+		s.Log.Info("Writer: the main processes may run as the writer", "epoch", epoch)
+	case s.Lock:
+		s.Log.Info("Reader: the main processes run as readers")
+	case released:
 		s.Log.Info("Released: the held containers may start their main processes", "epoch", epoch)
-	} else {
+	default:
 		s.Log.Info("Held: main processes wait until the controller releases this pod")
 	}
 }

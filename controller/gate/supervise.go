@@ -31,8 +31,8 @@ var errNotPID1 = errors.New("the gate is not PID 1, so it cannot end the process
 // The command leads a process group of its own, in the foreground of the terminal if standard input is one. Supervise
 // forwards the received signals to the command, and SIGKILL to every process of the container. When the command ends,
 // Supervise kills the other processes, as the kernel does after the end of PID 1. Supervise calls started when the
-// command has started.
-func Supervise(path string, argv, env []string, received <-chan os.Signal, started func(), log *slog.Logger) (code int, err error) {
+// command has started, and reaped with every other child that ends before the command.
+func Supervise(path string, argv, env []string, received <-chan os.Signal, started func(), reaped func(int, syscall.WaitStatus), log *slog.Logger) (code int, err error) {
 	if os.Getpid() != 1 {
 		return 0, errNotPID1
 	}
@@ -50,7 +50,7 @@ func Supervise(path string, argv, env []string, received <-chan os.Signal, start
 	// The gate is in the background of the terminal now, and must be able to log.
 	ossignal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU)
 	ended := make(chan syscall.WaitStatus, 1)
-	go func() { ended <- reapUntil(pid) }()
+	go func() { ended <- reapUntil(pid, reaped) }()
 	started()
 	for {
 		select {
@@ -98,15 +98,17 @@ func forward(pid int, s os.Signal) error {
 	return syscall.Kill(pid, number)
 }
 
-// reapUntil reaps every child until the process with the pid ends, and returns how that process ended. The children of
-// PID 1 include the orphans of its container.
-func reapUntil(pid int) syscall.WaitStatus {
+// reapUntil reaps every child until the process with the pid ends, and returns how that process ended. It calls other with
+// each other child. The children of PID 1 include the orphans of its container.
+func reapUntil(pid int, other func(int, syscall.WaitStatus)) syscall.WaitStatus {
 	for {
 		var status syscall.WaitStatus
 		reaped, err := syscall.Wait4(-1, &status, 0, nil)
 		switch {
 		case reaped == pid:
 			return status
+		case reaped > 0:
+			other(reaped, status)
 		case err != nil && !errors.Is(err, syscall.EINTR):
 			panic(fmt.Sprintf("wait for child processes: %v", err)) // the main process is a child
 		}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	ossignal "os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -157,11 +158,20 @@ func startError(command string, err error) error {
 // mainEnvironment returns the environment of the main process: it has the fencing token, and lacks the variables for
 // the gate.
 func mainEnvironment(environ []string, epoch int64) []string {
-	env := make([]string, 0, len(environ)+1)
-	for _, entry := range environ {
-		if !strings.HasPrefix(entry, signal.EpochEnv+"=") && !strings.HasPrefix(entry, signal.PodUIDEnv+"=") && !strings.HasPrefix(entry, fencing.ContainerEnv+"=") {
-			env = append(env, entry)
-		}
-	}
-	return append(env, signal.EpochEnv+"="+strconv.FormatInt(epoch, 10))
+	return append(without(environ, signal.EpochEnv, signal.PodUIDEnv, fencing.ContainerEnv), signal.EpochEnv+"="+strconv.FormatInt(epoch, 10))
+}
+
+// roleEnvironment returns the environment of a main process or a hook in a pod of a StatefulSetLock. The epoch of a reader
+// is 0, or that of the tenure that ends.
+func roleEnvironment(environ []string, role string, epoch int64) []string {
+	return append(without(environ, signal.PodUIDEnv, fencing.ContainerEnv, fencing.HooksEnv, fencing.RoleEnv, fencing.LockEpochEnv),
+		fencing.RoleEnv+"="+role, fencing.LockEpochEnv+"="+strconv.FormatInt(epoch, 10))
+}
+
+// without returns the environment without the variables.
+func without(environ []string, names ...string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains(names, name)
+	})
 }

@@ -224,8 +224,11 @@ func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPatch:
 		arrived := time.Now()
 		var patch struct {
-			Metadata struct{ UID, ResourceVersion string }
-			Spec     map[string]any
+			Metadata struct {
+				UID, ResourceVersion string
+				Annotations          map[string]any
+			}
+			Spec map[string]any
 		}
 		if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -241,6 +244,7 @@ func (s *leaseServer) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		annotations, spec := s.last()
 		maps.Copy(spec, patch.Spec)
+		maps.Copy(annotations, patch.Metadata.Annotations)
 		if _, ok := patch.Spec["holderIdentity"]; ok {
 			s.releasedAt = arrived
 		}

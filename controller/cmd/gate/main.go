@@ -1,4 +1,4 @@
-// Command gate holds a pod's main processes until the pod is released.
+// Command gate holds a pod's main processes until the pod is released, or runs them in the role of the pod.
 //
 // It parses its arguments without a library. It has no flags and must be small, because it is copied into every held
 // pod. Its errors must not repeat arguments.
@@ -25,19 +25,22 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-const usage = `gate holds the main processes of a StatefulSingleton's pod until the pod is released.
+const usage = `gate holds the main processes of a StatefulSingleton's pod until the pod is released. In a pod of a StatefulSetLock with
+fencing by a Lease, gate runs the main processes as readers, and as the writer while the pod holds the Lease.
 
 Usage:
   gate sidecar               deliver this program and the signal to the held containers
   gate delivered             wait up to 20 seconds until the sidecar has delivered the program, and removed a signal of another pod
-  gate wrap -- COMMAND...    wait for the signal, then execute COMMAND with the epoch in STATEFULSINGLETON_EPOCH
+  gate wrap -- COMMAND...    wait for the signal, then execute COMMAND with the epoch in STATEFULSINGLETON_EPOCH. With
+                             STATEFULSETLOCK_HOOKS, run COMMAND at once, with its role in STATEFULSETLOCK_ROLE and the
+                             epoch in STATEFULSETLOCK_EPOCH, and again after each change of the role without a hook
   gate started [DURATION]    exit 0 if the main process has started, else 1. Wait at most DURATION, for example 20s
   gate version               print the version
 
-The ClusterPolicies of StatefulSingletons add these commands to pods. You do not need to run them.
+The ClusterPolicies of StatefulSingletons and StatefulSetLocks add these commands to pods. You do not need to run them.
 
 Exit codes of gate wrap, in addition to the exit codes of COMMAND:
-  64     wrong arguments, or no STATEFULSINGLETON_POD_UID
+  64     wrong arguments, no STATEFULSINGLETON_POD_UID, or invalid STATEFULSETLOCK_HOOKS
   126    COMMAND is not executable
   127    COMMAND is not found
   128+N  signal N stopped the wrapper while it waited, for example 143 for SIGTERM
@@ -100,7 +103,11 @@ func run(args []string) error {
 			return err
 		}
 		if container := os.Getenv(fencing.ContainerEnv); container != "" {
-			return gate.WrapFenced(signal.Dir, container, rest[1:], newFencedLog())
+			hooks, err := fencing.ParseHooks(os.Getenv)
+			if err != nil {
+				return gate.ExitError{Code: exitUsage, Err: err}
+			}
+			return gate.WrapFenced(signal.Dir, container, rest[1:], hooks, newFencedLog())
 		}
 		return gate.Wrap(signal.Dir, uid, rest[1:], newLog())
 	}
@@ -165,7 +172,8 @@ func sidecar() error {
 		log = newFencedLog()
 	}
 	s := &gate.Sidecar{
-		Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Fenced: settings != nil, Log: log,
+		Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log,
+		Fenced: settings != nil, Lock: settings != nil && settings.Lock,
 	}
 	go serve(ctx, s, log)
 	if settings == nil {

@@ -49,7 +49,7 @@ func supervise(argv []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 127
 	}
-	code, err := gate.Supervise(path, argv, os.Environ(), orders, func() {}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	code, err := gate.Supervise(path, argv, os.Environ(), orders, func() {}, func(int, syscall.WaitStatus) {}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "supervise:", err)
 	}
@@ -245,7 +245,7 @@ func TestSuperviseOfProcessesThatStay(t *testing.T) {
 
 func TestSuperviseOnlyAsPID1(t *testing.T) {
 	t.Parallel()
-	if code, err := gate.Supervise("/bin/true", []string{"true"}, nil, nil, func() {}, slog.New(slog.DiscardHandler)); err == nil || code != 0 {
+	if code, err := gate.Supervise("/bin/true", []string{"true"}, nil, nil, func() {}, nil, slog.New(slog.DiscardHandler)); err == nil || code != 0 {
 		t.Errorf("exit code %d, error %v", code, err)
 	}
 }

@@ -1,0 +1,174 @@
+package gate
+
+import (
+	"strings"
+	"testing"
+)
+
+// roleWorld is a pod of a StatefulSetLock: its sidecar, what really happens in its containers, and the Lease.
+type roleWorld struct {
+	// epoch is that of the Lease, which names the pod. revoked is the last revoked epoch.
+	epoch, revoked int64
+	// named is false after the release, until the Lease names the pod again.
+	named bool
+	// sidecar is the state of the sidecar, and stored is what outlives it.
+	sidecar, stored sidecarState
+	containers      [2]roleContainer
+}
+
+// sidecarState is the state of the sidecar.
+type sidecarState struct {
+	tenure, ending int64
+	states         [2]runState
+	connected      [2]bool
+	over           [2]bool
+}
+
+// roleContainer is a held container.
+type roleContainer struct {
+	// gate is true while the gate runs, and connected while the sidecar has its connection.
+	gate, connected bool
+	// told is true if the gate has a term with which it may start the writer, and writes is true while the writer runs.
+	told, writes bool
+	// term is the epoch of the term, or of the writer.
+	term int64
+	// over is the last epoch whose end the gate has reported.
+	over int64
+}
+
+func (w *roleWorld) fence() *fence {
+	f := newFence(uid, fencedNames, fenceDuration, true)
+	f.Tenure, f.Ending = w.sidecar.tenure, w.sidecar.ending
+	for i, name := range fencedNames {
+		*f.Containers[name] = fenced{State: w.sidecar.states[i], connected: w.sidecar.connected[i], over: w.sidecar.over[i]}
+	}
+	f.renew(w.epoch, 0)
+	return f
+}
+
+func (w *roleWorld) keep(f *fence) {
+	w.sidecar.tenure, w.sidecar.ending = f.Tenure, f.Ending
+	for i, name := range fencedNames {
+		c := f.Containers[name]
+		w.sidecar.states[i], w.sidecar.connected[i], w.sidecar.over[i] = c.State, c.connected, c.over
+	}
+}
+
+// successors calls then with the worlds that one action leads to.
+func (w *roleWorld) successors(then func(action string, next roleWorld)) {
+	with := func(action string, change func(n *roleWorld, f *fence)) {
+		n := *w
+		f := n.fence()
+		change(&n, f)
+		n.keep(f)
+		then(action, n)
+	}
+	const lastEpoch = 2
+	if w.epoch < lastEpoch { // also without a release, for example after the record was lost
+		with("the Lease names the pod", func(n *roleWorld, _ *fence) { n.epoch, n.named = n.epoch+1, true })
+	}
+	if w.named && w.revoked < w.epoch {
+		with("the tenure is revoked", func(n *roleWorld, _ *fence) { n.revoked = n.epoch })
+	}
+	if w.named {
+		with("the sidecar sees the Lease", func(n *roleWorld, f *fence) { f.begin(n.epoch); f.revoke(n.revoked) })
+	}
+	if w.named && w.sidecar.tenure == w.epoch && w.fence().mayRelease() {
+		with("the pod releases the Lease", func(n *roleWorld, _ *fence) { n.named = false })
+	}
+	with("the state is stored", func(n *roleWorld, _ *fence) { n.stored = n.sidecar })
+	with("the sidecar restarts", func(n *roleWorld, f *fence) {
+		restored := newFence(uid, fencedNames, fenceDuration, true)
+		stored := &fence{UID: uid, Tenure: n.stored.tenure, Ending: n.stored.ending, Containers: map[string]*fenced{}}
+		for i, name := range fencedNames {
+			stored.Containers[name] = &fenced{State: n.stored.states[i]}
+			n.containers[i].connected, n.containers[i].told = false, false
+		}
+		if err := restored.restore(stored); err != nil {
+			panic(err)
+		}
+		*f = *restored
+	})
+	for i := range fencedNames {
+		w.ofContainer(i, with)
+	}
+}
+
+// ofContainer has the actions of the kubelet and of the gate of a container.
+func (w *roleWorld) ofContainer(i int, with func(action string, change func(n *roleWorld, f *fence))) {
+	name, c := fencedNames[i], &w.containers[i]
+	if !c.gate {
+		with(name+": the kubelet starts the gate", func(n *roleWorld, _ *fence) { n.containers[i] = roleContainer{gate: true} })
+		return
+	}
+	with(name+": the container is killed", func(n *roleWorld, f *fence) {
+		if n.containers[i].connected {
+			f.disconnect(name)
+		}
+		n.containers[i] = roleContainer{}
+	})
+	if !c.connected {
+		with(name+": the gate connects", func(n *roleWorld, f *fence) {
+			n.containers[i].connected, n.containers[i].told = f.connect(name, n.containers[i].writes), false
+		})
+		return
+	}
+	if w.named && w.sidecar.tenure == w.epoch && !c.writes {
+		with(name+": the sidecar lets the gate start the writer", func(n *roleWorld, f *fence) {
+			if f.start(name, 0) {
+				n.containers[i].told, n.containers[i].term = true, f.Tenure
+				n.keep(f)
+				n.stored = n.sidecar
+			}
+		})
+	}
+	if c.told && c.term > c.over {
+		with(name+": the gate starts the writer", func(n *roleWorld, _ *fence) { n.containers[i].told, n.containers[i].writes = false, true })
+	}
+	// The gate reports the end after its writer has ended, and if it is told to end a tenure in which it started none.
+	if c.writes || c.told {
+		with(name+": the gate reports the end", func(n *roleWorld, f *fence) {
+			c := &n.containers[i]
+			c.over, c.writes, c.told = c.term, false, false
+			f.end(name)
+		})
+	}
+}
+
+// A pod releases the Lease only if no process of it is the writer or can become the writer. The search visits every order of
+// restarts, kills and lost states of this model.
+func TestRoleReleaseSearch(t *testing.T) {
+	type origin struct {
+		from   roleWorld
+		action string
+	}
+	start := roleWorld{}
+	seen := map[roleWorld]origin{start: {}}
+	released := 0
+	for queue := []roleWorld{start}; len(queue) > 0; {
+		w := queue[0]
+		queue = queue[1:]
+		if !w.named && w.epoch > 0 {
+			released++
+			for i, c := range w.containers {
+				if c.writes || c.told && c.connected && c.term > c.over {
+					var trace []string
+					for at := w; at != start; at = seen[at].from {
+						trace = append([]string{seen[at].action}, trace...)
+					}
+					t.Fatalf("released while the writer of %s runs or may start:\n%s\n%+v", fencedNames[i], strings.Join(trace, "\n"), w)
+				}
+			}
+		}
+		w.successors(func(action string, next roleWorld) {
+			if _, ok := seen[next]; !ok {
+				seen[next] = origin{w, action}
+				queue = append(queue, next)
+			}
+		})
+	}
+	t.Logf("%d states, %d of them released", len(seen), released)
+	if released == 0 {
+		t.Error("no pod has released the Lease")
+	}
+}
