@@ -31,6 +31,9 @@ type StatefulSetLock struct {
 }
 
 // StatefulSetLockSpec is the desired state of a StatefulSetLock.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.hooks) || (has(self.fencing) && self.fencing == 'Lease')",message="spec.hooks needs spec.fencing Lease, because only the gate runs hooks: set spec.fencing to Lease, or remove spec.hooks"
+// +kubebuilder:validation:XValidation:rule="!has(self.fencing) || self.fencing != 'Lease' || self.leaseDurationSeconds >= 5",message="spec.leaseDurationSeconds is too short for spec.fencing Lease: set seconds from 5 to 3600"
 type StatefulSetLockSpec struct {
 	// StatefulSetName is the name of the StatefulSet in the same namespace. It cannot be
 	// changed.
@@ -53,21 +56,27 @@ type StatefulSetLockSpec struct {
 	LeaseName string `json:"leaseName"`
 
 	// LeaseDurationSeconds is the time in seconds without a renewal after which the Lease
-	// expires. The controller renews the Lease after half of the duration. An expired Lease
-	// does not end the tenure of the writer.
+	// expires. The controller renews the Lease after half of the duration. If fencing is
+	// Lease, the writer itself renews the Lease five times in this time, and only then does
+	// an expired Lease end the tenure of the writer.
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="spec.leaseDurationSeconds is out of range: set seconds from 1 to 3600"
 	LeaseDurationSeconds int32 `json:"leaseDurationSeconds"`
 
 	// Fencing says what ends the tenure of a writer, before another pod becomes the writer:
-	// None (default) or Termination.
+	// None (default), Termination or Lease.
 	//
 	// With None, the controller removes the label of the writer. Open connections continue,
 	// and the old writer can still write. Use None only if two writers do no harm.
 	//
 	// With Termination, the controller deletes the pod of the writer, and waits for the proof
 	// that the pod has terminated. If the node is lost, it waits for a person.
+	//
+	// With Lease, a pod is the writer only while it renews the Lease. The gate stops the main
+	// process when the tenure ends, and starts it again as a reader. If the node is lost,
+	// another pod becomes the writer after the Lease has expired. Every regular container
+	// needs a command. Pods that were created before cannot become the writer.
 	//
 	// +optional
 	// +default="None"
@@ -80,11 +89,41 @@ type StatefulSetLockSpec struct {
 	// +default=0
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="spec.failoverDelaySeconds is out of range: set seconds from 0 to 3600 (default 0)"
 	FailoverDelaySeconds int32 `json:"failoverDelaySeconds,omitempty"`
+
+	// Hooks are commands that change the role of a main process that runs. Without a hook,
+	// the main process is started again in its new role. Hooks need fencing Lease.
+	//
+	// +optional
+	Hooks *LockHooks `json:"hooks,omitempty"`
+}
+
+// LockHooks are commands in every regular container of a pod. The gate starts them with the
+// environment of the main process. STATEFULSETLOCK_ROLE is the new role, and
+// STATEFULSETLOCK_EPOCH is the epoch.
+type LockHooks struct {
+	// Promote is a command that makes the main process the writer. If it fails, the main
+	// process is started again as a reader, and another pod becomes the writer.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=512
+	Promote []string `json:"promote,omitempty"`
+	// Demote is a command that makes the main process a reader. If it fails, the main process
+	// is started again as a reader.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=512
+	Demote []string `json:"demote,omitempty"`
 }
 
 // LockFencing says what ends the tenure of a writer.
 //
-// +kubebuilder:validation:Enum=None;Termination
+// +kubebuilder:validation:Enum=None;Termination;Lease
 type LockFencing string
 
 const (
@@ -92,11 +131,13 @@ const (
 	LockFencingNone LockFencing = "None"
 	// LockFencingTermination: the pod is deleted, and has terminated.
 	LockFencingTermination LockFencing = "Termination"
+	// LockFencingLease: the pod has released the Lease, or the Lease has expired.
+	LockFencingLease LockFencing = "Lease"
 )
 
 // TenureCause is what began the change of a writer.
 //
-// +kubebuilder:validation:Enum=Created;Adopted;Rollout;Drain;Unready;Eviction;Deletion;Left
+// +kubebuilder:validation:Enum=Created;Adopted;Rollout;Drain;Unready;Eviction;Deletion;Left;Release;Expiry
 type TenureCause string
 
 const (
@@ -116,6 +157,10 @@ const (
 	TenureDeletion TenureCause = "Deletion"
 	// TenureLeft: the StatefulSet no longer controls the writer, or a StatefulSingleton selects it.
 	TenureLeft TenureCause = "Left"
+	// TenureRelease: the writer has released the Lease, because its main process has ended.
+	TenureRelease TenureCause = "Release"
+	// TenureExpiry: the writer has not renewed the Lease for its duration.
+	TenureExpiry TenureCause = "Expiry"
 )
 
 // TenureTransition is one change of the writer.
