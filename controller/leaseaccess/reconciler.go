@@ -1,6 +1,6 @@
-// Package leaseaccess lets the fenced pods of StatefulSingletons renew their Lease. For each singleton it writes a Role
-// for the Lease, and a RoleBinding of the ServiceAccounts of the fenced pods. Both have the name of the Lease. The
-// singleton owns both, and they are garbage-collected with it.
+// Package leaseaccess lets the fenced pods of StatefulSingletons and StatefulSetLocks renew their Lease. For each owner it
+// writes a Role for the Lease, and a RoleBinding of the ServiceAccounts of the fenced pods. Both are garbage-collected with
+// the owner. The Reconciler is for singletons. The controller of the locks calls Grant.
 //
 // A fenced pod needs access only after the Lease names the pod. Without access, the pod starts no main process.
 package leaseaccess
@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
@@ -56,10 +54,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("read the pods of StatefulSingleton %s: %w", request, err)
 	}
+	a := access{r.Client, r.Live, OfSingleton(singleton)}
 	if singleton.Spec.Fencing == v1.FencingLease || len(accounts) > 0 {
-		err = r.grant(ctx, singleton, accounts)
+		err = a.grant(ctx, accounts)
 	} else {
-		err = r.revoke(ctx, singleton)
+		err = a.revoke(ctx)
 	}
 	return r.result(ctx, singleton, err)
 }
@@ -75,7 +74,7 @@ func (r *Reconciler) unused(ctx context.Context, singleton *v1.StatefulSingleton
 		return false, err
 	}
 	for _, object := range Watched() {
-		if err := r.Client.Get(ctx, keyOf(singleton), object); !apierrors.IsNotFound(err) {
+		if err := r.Client.Get(ctx, OfSingleton(singleton).key(), object); !apierrors.IsNotFound(err) {
 			return false, err
 		}
 	}
@@ -104,7 +103,7 @@ func (r *Reconciler) result(ctx context.Context, singleton *v1.StatefulSingleton
 		r.Recorder.Eventf(singleton, nil, corev1.EventTypeWarning, eventRefused, "GrantAccess", "%s", foreign.Error())
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return ctrl.Result{}, nil
-	case errors.Is(err, errOutdated) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err):
+	case errors.Is(err, ErrOutdated) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err):
 		ctrl.LoggerFrom(ctx).V(1).Info("The access to the Lease is not up to date yet. Trying again", "error", err)
 		return ctrl.Result{Requeue: true}, nil //nolint:staticcheck // with the rate limit, and without a stack trace
 	}
@@ -118,38 +117,4 @@ func (r *Reconciler) observer() observe.Observer {
 // isFenced returns true if a policy has prepared the pod for fencing by a Lease.
 func isFenced(pod client.Object) bool {
 	return pod.GetAnnotations()[v1.FencingAnnotation] == string(v1.FencingLease)
-}
-
-// keyOf returns the name of the singleton's Role and RoleBinding.
-func keyOf(singleton *v1.StatefulSingleton) client.ObjectKey {
-	return client.ObjectKey{Namespace: singleton.Namespace, Name: fencing.LeaseName(singleton.Name)}
-}
-
-// errOutdated is the error if an object belongs to a deleted singleton of the same name.
-var errOutdated = errors.New("the object belongs to a deleted StatefulSingleton of the same name, and will be garbage-collected")
-
-// foreignError is the error if an object has the name of the Role or the RoleBinding, and belongs to no StatefulSingleton
-// of the name.
-type foreignError struct {
-	kind      string
-	object    client.ObjectKey
-	singleton string
-}
-
-func (e *foreignError) Error() string {
-	return fmt.Sprintf("the pods can't renew the Lease: %[1]s %[2]s exists, and StatefulSingleton %[3]s does not control the %[1]s. "+
-		"If nothing needs the %[1]s, delete the %[1]s: kubectl delete %[4]s -n %[5]s %[6]s. Otherwise, create a StatefulSingleton with another name",
-		e.kind, e.object, e.singleton, strings.ToLower(e.kind), e.object.Namespace, e.object.Name)
-}
-
-// checkOwner returns an error unless the singleton controls the object.
-func checkOwner(singleton *v1.StatefulSingleton, kind string, object *metav1.ObjectMeta) error {
-	owner := metav1.GetControllerOf(object)
-	switch {
-	case metav1.IsControlledBy(object, singleton):
-		return nil
-	case owner != nil && owner.Kind == ownerKind && owner.Name == singleton.Name:
-		return fmt.Errorf("%s %s: %w", kind, keyOf(singleton), errOutdated)
-	}
-	return &foreignError{kind, keyOf(singleton), singleton.Name}
 }
