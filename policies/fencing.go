@@ -29,7 +29,8 @@ func fencingRules(s *v1.StatefulSingleton) []kyvernov1.Rule {
 			Name:                "fence",
 			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(fenceable(s)...)},
 			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{
-				nameContainer("initContainers"), nameContainer("containers"), fenceSidecar(s),
+				nameContainer("initContainers"), nameContainer("containers"),
+				fenceSidecar(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNames),
 			}},
 		},
 	}
@@ -66,12 +67,19 @@ func fenceable(s *v1.StatefulSingleton) []string {
 	none := func(list, which string) string {
 		return fmt.Sprintf("length(request.object.spec.%s[?!(%s) && %s]) == `0`", list, hasWrapper, which)
 	}
-	return []string{
-		"!(" + sharesProcesses + ")",
+	return append(fenceablePod(wrappedNames),
 		none("containers", regular),
 		none("initContainers", init),
+	)
+}
+
+// fenceablePod returns the conditions that a pod can be fenced, except for those on its containers. The names of the held
+// containers are a JMESPath expression.
+func fenceablePod(names string) []string {
+	return []string{
+		"!(" + sharesProcesses + ")",
 		// The API server checks names after this policy. Another name could contain a variable of Kyverno.
-		fmt.Sprintf("regex_match('^[-a-z0-9]+(,[-a-z0-9]+)*$', %s)", wrappedNames),
+		fmt.Sprintf("regex_match('^[-a-z0-9]+(,[-a-z0-9]+)*$', %s)", names),
 		fmt.Sprintf("!contains(request.object.spec.volumes[].name || `[]`, '%s')", fencing.CredentialsVolume),
 		notMounted,
 	}
@@ -79,17 +87,23 @@ func fenceable(s *v1.StatefulSingleton) []string {
 
 // removeFencing returns the rules that remove what the rule "fence" adds. They leave a volume of the user's own.
 func removeFencing() []kyvernov1.ForEachMutation {
-	sidecarEnv := fmt.Sprintf("contains(%s, element.name)",
-		listLiteral([]string{fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.PodNameEnv}))
 	containerEnv := fmt.Sprintf("element.name == '%s'", fencing.ContainerEnv)
+	return append([]kyvernov1.ForEachMutation{
+		removeFrom("initContainers", isWrapped, "env", containerEnv),
+		removeFrom("containers", isWrapped, "env", containerEnv),
+	}, removeFromSidecar()...)
+}
+
+// removeFromSidecar returns the rules that remove what fenceSidecar adds.
+func removeFromSidecar() []kyvernov1.ForEachMutation {
+	sidecarEnv := fmt.Sprintf("contains(%s, element.name)",
+		listLiteral([]string{fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.LockEnv, fencing.PodNameEnv}))
 	// Base64, because a brace would end the variable.
 	isCredentials := fmt.Sprintf("element.name == '%s' && base64_encode(to_string(element.projected.sources || '')) == '%s'",
 		fencing.CredentialsVolume, base64.StdEncoding.EncodeToString(sorted(leases.CredentialsSources())))
 	return []kyvernov1.ForEachMutation{
 		removeFrom("initContainers", isSidecarElement, "env", sidecarEnv),
 		removeFrom("initContainers", isSidecarElement, "volumeMounts", fmt.Sprintf("element.name == '%s'", fencing.CredentialsVolume)),
-		removeFrom("initContainers", isWrapped, "env", containerEnv),
-		removeFrom("containers", isWrapped, "env", containerEnv),
 		{
 			List:             listOf("volumes"),
 			Order:            new(kyvernov1.Descending),
@@ -115,34 +129,31 @@ func sorted(value any) []byte {
 
 // nameContainer adds its name to the environment of each wrapped container. See fencing.ContainerEnv.
 func nameContainer(list string) kyvernov1.ForEachMutation {
-	return kyvernov1.ForEachMutation{
-		List:             listOf(list),
-		AnyAllConditions: all(isWrapped),
-		PatchesJSON6902: patch(op{Op: "add", Path: containerPath(list) + "/env/-", Value: encode(corev1.EnvVar{
-			Name: fencing.ContainerEnv, Value: "{{element.name}}",
-		})}),
-	}
+	return change(list, []op{{Op: "add", Path: containerPath(list) + "/env/-", Value: encode(corev1.EnvVar{
+		Name: fencing.ContainerEnv, Value: "{{element.name}}",
+	})}}, isWrapped)
 }
 
-// fenceSidecar gives the sidecar the settings and the credentials, and marks the pod.
-func fenceSidecar(s *v1.StatefulSingleton) kyvernov1.ForEachMutation {
+// fenceSidecar gives the sidecar the settings and the credentials, and marks the pod. The lease is <namespace>/<name>, and
+// the names of the held containers are a JMESPath expression.
+func fenceSidecar(lease string, seconds int32, names string, more ...corev1.EnvVar) kyvernov1.ForEachMutation {
 	path := containerPath("initContainers")
 	env := path + "/env/-"
-	return kyvernov1.ForEachMutation{
-		List:             listOf("initContainers"),
-		AnyAllConditions: all(isSidecarElement),
-		PatchesJSON6902: patch(
-			add(env, corev1.EnvVar{Name: fencing.LeaseEnv, Value: s.Namespace + "/" + fencing.LeaseName(s.Name)}),
-			add(env, corev1.EnvVar{Name: fencing.DurationEnv, Value: strconv.Itoa(int(s.Spec.LeaseDurationSeconds))}),
-			op{Op: "add", Path: env, Value: encode(corev1.EnvVar{Name: fencing.HeldEnv, Value: "{{ " + wrappedNames + " }}"})},
-			add(env, corev1.EnvVar{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{
-				FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
-			}}),
-			add(path+"/volumeMounts/-", corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}),
-			add("/spec/volumes/-", corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-				Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
-			}}),
-			add("/metadata/annotations/"+pointer(v1.FencingAnnotation), string(v1.FencingLease)),
-		),
+	ops := []op{
+		add(env, corev1.EnvVar{Name: fencing.LeaseEnv, Value: lease}),
+		add(env, corev1.EnvVar{Name: fencing.DurationEnv, Value: strconv.Itoa(int(seconds))}),
+		{Op: "add", Path: env, Value: encode(corev1.EnvVar{Name: fencing.HeldEnv, Value: "{{ " + names + " }}"})},
+		add(env, corev1.EnvVar{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
+		}}),
+		add(path+"/volumeMounts/-", corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}),
+		add("/spec/volumes/-", corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+			Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
+		}}),
+		add("/metadata/annotations/"+pointer(v1.FencingAnnotation), string(v1.FencingLease)),
 	}
+	for _, variable := range more {
+		ops = append(ops, add(env, variable))
+	}
+	return change("initContainers", ops, isSidecarElement)
 }

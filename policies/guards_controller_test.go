@@ -643,7 +643,29 @@ func testControllerRoles(t *testing.T, config *rest.Config) {
 		"every Lease":       rule(func(r *rbacv1.PolicyRule) { r.ResourceNames = nil }),
 		"another Lease":     rule(func(r *rbacv1.PolicyRule) { r.ResourceNames = []string{"statefulsingleton-web"} }),
 		"one more Lease":    rule(func(r *rbacv1.PolicyRule) { r.ResourceNames = append(r.ResourceNames, "statefulsingleton-web") }),
+
+		"passes: of a lock":                ofLock("db-lease"),
+		"of a lock, every Lease":           ofLock(),
+		"of a lock, two Leases":            ofLock("db-lease", "web-lease"),
+		"of a lock, Lease of a singleton":  ofLock("statefulsingleton-db"),
+		"passes: of a lock, the same name": ofLock("statefulsetlock-db"),
 	})
+}
+
+// ofLock makes an object of StatefulSingleton db an object of StatefulSetLock db. A Role is for the Leases.
+func ofLock(leases ...string) func(client.Object) {
+	return func(o client.Object) {
+		owners := o.GetOwnerReferences()
+		owners[0].Kind = "StatefulSetLock"
+		o.SetName("statefulsetlock-db")
+		o.SetOwnerReferences(owners)
+		switch o := o.(type) {
+		case *rbacv1.Role:
+			o.Rules[0].ResourceNames = leases
+		case *rbacv1.RoleBinding:
+			o.RoleRef.Name = o.Name
+		}
+	}
 }
 
 func testControllerRoleBindings(t *testing.T, config *rest.Config) {
@@ -657,6 +679,7 @@ func testControllerRoleBindings(t *testing.T, config *rest.Config) {
 		"passes: two subjects": change(func(b *rbacv1.RoleBinding) {
 			b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "web"})
 		}),
+		"passes: of a lock": ofLock(),
 		"another Role":      change(func(b *rbacv1.RoleBinding) { b.RoleRef.Name = "statefulsingleton-web" }),
 		"a ClusterRole":     change(func(b *rbacv1.RoleBinding) { b.RoleRef.Kind = "ClusterRole" }),
 		"another namespace": change(func(b *rbacv1.RoleBinding) { b.Subjects[0].Namespace = "kube-system" }),

@@ -1,6 +1,7 @@
 package policies_test
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -91,6 +92,7 @@ func testFenced(t *testing.T, c client.Client) {
 	t.Run("settings", func(t *testing.T) { testFencedSettings(t, c) })
 	t.Run("credentials", func(t *testing.T) { testFencedCredentials(t, c) })
 	t.Run("selected", func(t *testing.T) { testFencedSelected(t, c) })
+	t.Run("lock", func(t *testing.T) { testFencedByLock(t, c) })
 }
 
 type fencedCase struct {
@@ -117,10 +119,11 @@ func checkFenced(t *testing.T, c client.Client, namespace string, tests map[stri
 func testFencedSettings(t *testing.T, c client.Client) {
 	const (
 		notFenced   = "this pod claims to be fenced by a Lease, but Kyverno has not injected it"
-		environment = "POD_NAME or a variable of init container status-sidecar that begins with FENCING_ is not as Kyverno adds it"
+		environment = "POD_NAME, STATEFULSETLOCK or a variable of init container status-sidecar that begins with FENCING_ is not as Kyverno adds it"
 		server      = "has a variable that begins with KUBERNETES_SERVICE_"
 		misnamed    = "container db does not have variable STATEFULSINGLETON_CONTAINER exactly once, with its own name"
 		settings    = "container db has variable FENCING_LEASE, FENCING_DURATION_SECONDS or FENCING_CONTAINERS"
+		roles       = "variable STATEFULSETLOCK_HOOKS of container db is not as Kyverno adds it"
 	)
 	checkFenced(t, c, "fenced-settings", map[string]fencedCase{
 		"passes: as the policy prepares it": {change: func(*corev1.Pod) {}},
@@ -160,6 +163,9 @@ func testFencedSettings(t *testing.T, c client.Client) {
 		"another container":          {inSidecar(setEnv(fencing.HeldEnv, "web")), environment},
 		"no container":               {inSidecar(setEnv(fencing.HeldEnv, "")), environment},
 		"one more setting":           {inSidecar(addEnv("FENCING_MORE", "a")), environment},
+		"a lock":                     {inSidecar(addEnv(fencing.LockEnv, "db-lock")), environment},
+		"a role":                     {inApp(addEnv(fencing.HooksEnv, "{}")), roles},
+		"two roles":                  {func(p *corev1.Pod) { inApp(addEnv(fencing.HooksEnv, "{}"))(p); inApp(addEnv(fencing.HooksEnv, ""))(p) }, roles},
 		"literal name":               {inSidecar(setEnv(fencing.PodNameEnv, "db-9")), environment},
 		"no name":                    {inSidecar(withoutEnv(fencing.PodNameEnv)), environment},
 		"another server":             {inSidecar(addEnv("KUBERNETES_SERVICE_HOST", "10.0.0.1")), server},
@@ -269,4 +275,73 @@ func testFencedSelected(t *testing.T, c client.Client) {
 			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
 		})
 	}
+}
+
+// testFencedByLock: each case changes one field of a pod that the policy of a StatefulSetLock has prepared.
+func testFencedByLock(t *testing.T, c client.Client) {
+	createNamespace(t, c, "locked")
+	const (
+		notFenced   = "this pod claims to be fenced by a Lease, but Kyverno has not injected it"
+		environment = "POD_NAME, STATEFULSETLOCK or a variable of init container status-sidecar that begins with FENCING_ is not as Kyverno adds it"
+		gate        = "init container status-sidecar does not run the gate, or a container starts without the gate"
+		roles       = "variable STATEFULSETLOCK_HOOKS of container db is not as Kyverno adds it"
+		misnamed    = "container db does not have variable STATEFULSINGLETON_CONTAINER exactly once, with its own name"
+	)
+	for name, test := range map[string]fencedCase{
+		"passes: as the policy prepares it": {change: func(*corev1.Pod) {}},
+		"passes: hooks":                     {change: inApp(setEnv(fencing.HooksEnv, `{"promote":["promote"]}`))},
+		"passes: a native sidecar": {change: func(p *corev1.Pod) {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "proxy", Image: "envoy", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)})
+		}},
+		"no lock":                        {func(p *corev1.Pod) { delete(p.Labels, v1.LockLabel) }, notFenced},
+		"a singleton":                    {func(p *corev1.Pod) { p.Labels[v1.SingletonLabel] = "db" }, notFenced},
+		"injected":                       {func(p *corev1.Pod) { p.Annotations[v1.InjectedAnnotation] = "locked/db" }, notFenced},
+		"no annotation":                  {func(p *corev1.Pod) { delete(p.Annotations, v1.FencingAnnotation) }, notFenced},
+		"no sidecar":                     {func(p *corev1.Pod) { p.Spec.InitContainers = nil }, notFenced},
+		"Lease of a singleton":           {inSidecar(setEnv(fencing.LeaseEnv, "locked/statefulsingleton-db")), environment},
+		"in another namespace":           {inSidecar(setEnv(fencing.LeaseEnv, "default/db-lease")), environment},
+		"another lock":                   {inSidecar(setEnv(fencing.LockEnv, "web")), environment},
+		"no lock in the sidecar":         {inSidecar(withoutEnv(fencing.LockEnv)), environment},
+		"another duration":               {inSidecar(setEnv(fencing.DurationEnv, "4")), environment},
+		"another container":              {inSidecar(setEnv(fencing.HeldEnv, "web")), environment},
+		"another image":                  {inSidecar(func(c *corev1.Container) { c.Image = "evil" }), gate},
+		"another program":                {inSidecar(func(c *corev1.Container) { c.Command = []string{"evil"} }), gate},
+		"another command":                {inSidecar(func(c *corev1.Container) { c.Args = []string{"version"} }), gate},
+		"an init container":              {inSidecar(func(c *corev1.Container) { c.RestartPolicy, c.Lifecycle = nil, nil }), gate},
+		"variables of a ConfigMap":       {inSidecar(func(c *corev1.Container) { c.EnvFrom = fromConfigMap() }), gate},
+		"a container without the gate":   {addContainer("web", "web"), gate},
+		"processes shared":               {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, gate},
+		"processes of the node":          {func(p *corev1.Pod) { p.Spec.HostPID = true }, gate},
+		"container without a name":       {inApp(withoutEnv(fencing.ContainerEnv)), misnamed},
+		"container without a role":       {inApp(withoutEnv(fencing.HooksEnv)), roles},
+		"container with an empty role":   {inApp(setEnv(fencing.HooksEnv, "")), roles},
+		"container with a role too many": {inApp(addEnv(fencing.HooksEnv, "{}")), roles},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := readerPod(t, "testdata/readers/startup-probe.yaml")
+			test.change(pod)
+			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
+		})
+	}
+	files, err := filepath.Glob("testdata/readers/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no pods", err)
+	}
+	for _, file := range files {
+		t.Run("passes: "+file, func(t *testing.T) { wantAnswer(t, c.Create(t.Context(), readerPod(t, file), client.DryRunAll), "") })
+	}
+}
+
+// readerPod reads a pod that the policy of a lock has prepared.
+func readerPod(t *testing.T, file string) *corev1.Pod {
+	t.Helper()
+	pod := decoded[corev1.Pod](t, readFile(t, file))
+	pod.Namespace = "locked"
+	pod.Spec.ServiceAccountName = "default" // the admission plugin does not run here
+	inSidecar(setEnv(fencing.LeaseEnv, "locked/db-lease"))(&pod)
+	return &pod
+}
+
+func fromConfigMap() []corev1.EnvFromSource {
+	return []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "mine"}}}}
 }

@@ -39,9 +39,11 @@ func TestLockGuards(t *testing.T) {
 	waitForRefusal(t, c, lockedPod("locks", map[string]string{v1.StsRoleLabel: v1.StsRoleWriter}), onlyController)
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
 	t.Run("created", func(t *testing.T) { testCreatedWriters(t, c) })
+	t.Run("unfenced", func(t *testing.T) { testUnfenced(t, config) })
 	t.Run("roles", func(t *testing.T) { testRoles(t, config) })
 	t.Run("finalizer", func(t *testing.T) { testWriterFinalizer(t, config, l) })
 	t.Run("lease", func(t *testing.T) { testWriterLease(t, config, l) })
+	t.Run("fenced lease", func(t *testing.T) { testFencedWriterLease(t, config, l) })
 	t.Run("attestation", func(t *testing.T) { testWriterAttestation(t, config, l) })
 	t.Run("deletions", func(t *testing.T) { testControllerDeletions(t, config) })
 }
@@ -77,6 +79,51 @@ func testCreatedWriters(t *testing.T, c client.Client) {
 		"passes: a writer of no locks": {pod: podOf("no-locks", map[string]string{v1.StsRoleLabel: v1.StsRoleWriter})},
 	}
 	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { wantAnswer(t, c.Create(t.Context(), test.pod, client.DryRunAll), test.wantRefused) })
+	}
+}
+
+// Only a pod that Kyverno should have prepared is rejected.
+func testUnfenced(t *testing.T, config *rest.Config) {
+	c := newClient(t, config)
+	createNamespace(t, c, "fenced-locks")
+	fenced := &v1.StatefulSetLock{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fenced-locks", Name: "db-lock"},
+		Spec:       v1.StatefulSetLockSpec{StatefulSetName: "db", LeaseName: "db-lease", LeaseDurationSeconds: 15, Fencing: v1.LockFencingLease},
+	}
+	refused := fenced.DeepCopy()
+	refused.Name, refused.Spec.StatefulSetName = "refused", "refused"
+	for _, l := range []*v1.StatefulSetLock{fenced, refused} {
+		create(t, c, l)
+	}
+	refused.Status.Conditions = []metav1.Condition{{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: "SecondLock", LastTransitionTime: metav1.Now()}}
+	if err := clientAs(t, config, controllerUser).Status().Update(t.Context(), refused); err != nil {
+		t.Fatal(err)
+	}
+	pod := func(namespace, set string, change func(*corev1.Pod)) *corev1.Pod {
+		p := podOf(namespace, map[string]string{"app": "db"})
+		p.Spec.Containers[0].Command = []string{"db"}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: set, UID: "set", Controller: new(true)}}
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	const want = "Kyverno has not prepared this pod for StatefulSetLock fenced-locks/db-lock, which has fencing Lease"
+	waitForRefusal(t, c, pod("fenced-locks", "db", nil), want)
+	for name, test := range map[string]struct {
+		pod         *corev1.Pod
+		wantRefused string
+	}{
+		"not prepared":                           {pod("fenced-locks", "db", nil), want},
+		"passes: another StatefulSet":            {pod: pod("fenced-locks", "web", nil)},
+		"passes: no controller":                  {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.OwnerReferences = nil })},
+		"passes: without a command":              {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.Spec.Containers[0].Command = nil })},
+		"passes: shared processes":               {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) })},
+		"passes: of a refused lock":              {pod: pod("fenced-locks", "refused", nil)},
+		"passes: of a lock with another fencing": {pod: pod("locks", "db", nil)},
+		"passes: a namespace without locks":      {pod: pod("no-locks", "db", nil)},
+	} {
 		t.Run(name, func(t *testing.T) { wantAnswer(t, c.Create(t.Context(), test.pod, client.DryRunAll), test.wantRefused) })
 	}
 }
@@ -165,15 +212,20 @@ func testWriterFinalizer(t *testing.T, config *rest.Config, l *v1.StatefulSetLoc
 	}
 }
 
+// leaseOfLock returns a Lease that the lock owns.
+func leaseOfLock(l *v1.StatefulSetLock, name string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: l.Namespace, Name: name, Labels: map[string]string{v1.LockLabel: l.Name},
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(l, v1.GroupVersion.WithKind("StatefulSetLock"))},
+	}}
+}
+
+const leaseRefused = "only the StatefulSingleton controller writes and deletes the Lease of a StatefulSetLock"
+
 func testWriterLease(t *testing.T, config *rest.Config, l *v1.StatefulSetLock) {
-	const refused = "only the StatefulSingleton controller writes and deletes the Lease of a StatefulSetLock"
+	const refused = leaseRefused
 	admin := newClient(t, config)
-	lease := func(name string) *coordinationv1.Lease {
-		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "locks", Name: name, Labels: map[string]string{v1.LockLabel: l.Name},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(l, v1.GroupVersion.WithKind("StatefulSetLock"))},
-		}}
-	}
+	lease := func(name string) *coordinationv1.Lease { return leaseOfLock(l, name) }
 	stored := lease("db-lease")
 	create(t, clientAs(t, config, controllerUser), stored)
 	const hold, take = `{"spec":{"holderIdentity":"db-0"}}`, `{"spec":{"holderIdentity":"db-1"}}`
@@ -208,6 +260,131 @@ func testWriterLease(t *testing.T, config *rest.Config, l *v1.StatefulSetLock) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { wantAnswer(t, test.write(), test.wantRefused) })
 	}
+}
+
+// testFencedWriterLease: the pod that the Lease names renews and releases it, and the controller never renews it.
+func testFencedWriterLease(t *testing.T, config *rest.Config, l *v1.StatefulSetLock) {
+	const (
+		// States of the Lease.
+		held, writes, unfenced, released = "held", "writes", "unfenced", "released"
+
+		otherField = "the pod that this Lease names changes only spec.renewTime, spec.leaseDurationSeconds, spec.holderIdentity and annotation"
+		either     = "the pod that this Lease names either renews it"
+		never      = "does not renew a Lease that names <pod>_<uid>"
+		epoch      = "has a higher epoch"
+
+		renew    = `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":15}}`
+		release  = `{"spec":{"holderIdentity":""}}`
+		grant    = `{"spec":{"holderIdentity":"db-1_` + db1 + `","leaseTransitions":4,"leaseDurationSeconds":20,"acquireTime":"2026-01-01T00:00:30.000000Z"}}`
+		unfence  = `{"spec":{"holderIdentity":"db-1","leaseTransitions":4,"renewTime":"2026-01-01T00:00:30.000000Z"}}`
+		uncommon = `{"spec":{"holderIdentity":"db-1_1","leaseTransitions":4}}`
+	)
+	with := func(field string) string { return renew[:len(renew)-2] + `,` + field + `}}` }
+	writing := func(epoch, body string) string {
+		return `{"metadata":{"annotations":{"apps.statefulsingleton.com/writing":` + epoch + `}},` + body[1:]
+	}
+	annotate := func(name, value string) string {
+		return `{"metadata":{"annotations":{"apps.statefulsingleton.com/` + name + `":` + value + `}}}`
+	}
+	tests := map[string]struct {
+		state       string
+		user        leaseUser
+		body        string
+		wantRefused string
+	}{
+		"passes: holder renews":                    {held, holderPod, renew, ""},
+		"passes: holder renews with another limit": {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":3600}}`, ""},
+		"passes: holder begins to write":           {held, holderPod, writing(`"3"`, renew), ""},
+		"passes: holder renews and writes":         {writes, holderPod, renew, ""},
+		"passes: holder still writes":              {writes, holderPod, writing(`"3"`, renew), ""},
+		"passes: holder releases":                  {held, holderPod, release, ""},
+		"passes: holder releases after writing":    {writes, holderPod, release, ""},
+		"holder writes with another epoch":         {held, holderPod, writing(`"4"`, renew), either},
+		"holder writes with no epoch":              {held, holderPod, writing(`""`, renew), either},
+		"holder stops to write":                    {writes, holderPod, writing(`null`, renew), otherField},
+		"holder writes without a renewal":          {held, holderPod, annotate("writing", `"3"`), either},
+		"holder releases and writes":               {held, holderPod, writing(`"3"`, release), either},
+		"holder names another":                     {held, holderPod, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, either},
+		"holder renews for another":                {held, holderPod, with(`"holderIdentity":"db-1_` + db1 + `"`), either},
+		"holder renews at the same time":           {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:10.000000Z","leaseDurationSeconds":20}}`, either},
+		"holder renews and releases":               {held, holderPod, with(`"holderIdentity":""`), either},
+		"holder releases with another limit":       {held, holderPod, `{"spec":{"holderIdentity":"","leaseDurationSeconds":20}}`, either},
+		"holder renews for too short":              {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":4}}`, either},
+		"holder renews for too long":               {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":3601}}`, either},
+		"holder renews without a limit":            {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":null}}`, either},
+		"holder raises the epoch":                  {held, holderPod, with(`"leaseTransitions":4`), otherField},
+		"holder acquires":                          {held, holderPod, with(`"acquireTime":"2026-01-01T00:00:20.000000Z"`), otherField},
+		"holder is no longer revoked":              {held, holderPod, `{"metadata":{"annotations":{"apps.statefulsingleton.com/revoked":null}},` + renew[1:], otherField},
+		"holder changes the writer":                {held, holderPod, `{"metadata":{"annotations":{"apps.statefulsingleton.com/writer-uid":"1"}},` + renew[1:], otherField},
+		"holder labels":                            {held, holderPod, `{"metadata":{"labels":{"a":"b"}},` + renew[1:], otherField},
+		"holder takes the label":                   {held, holderPod, `{"metadata":{"labels":null},` + renew[1:], otherField},
+		"holder owns":                              {held, holderPod, `{"metadata":{"ownerReferences":null},` + renew[1:], otherField},
+
+		"reader renews":             {held, standbyPod, renew, leaseRefused},
+		"reader releases":           {held, standbyPod, release, leaseRefused},
+		"reader takes":              {released, standbyPod, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, leaseRefused},
+		"old holder renews":         {released, holderPod, renew, leaseRefused},
+		"pod of the same name":      {held, leaseUser{podUser, "db-0", db1}, renew, leaseRefused},
+		"token without a pod":       {held, leaseUser{name: podUser}, renew, leaseRefused},
+		"without a holder":          {released, leaseUser{name: podUser}, renew, leaseRefused},
+		"person renews":             {held, leasePerson, renew, leaseRefused},
+		"unfenced holder renews":    {unfenced, holderPod, renew, leaseRefused},
+		"kubelet releases":          {held, leaseUser{name: kubeletUser}, release, leaseRefused},
+		"passes: person, no change": {held, leasePerson, `{}`, ""},
+
+		"passes: controller grants":             {released, leaseController, grant, ""},
+		"passes: controller grants to another":  {held, leaseController, grant, ""},
+		"passes: controller fences":             {unfenced, leaseController, grant, ""},
+		"passes: controller unfences":           {released, leaseController, unfence, ""},
+		"passes: controller renews unfenced":    {unfenced, leaseController, renew, ""},
+		"passes: controller expires":            {held, leaseController, `{"metadata":{"annotations":{"apps.statefulsingleton.com/expired":"` + db0 + `"}},"spec":{"holderIdentity":""}}`, ""},
+		"passes: controller revokes":            {held, leaseController, annotate("revoked", `"4"`), ""},
+		"passes: controller forgets who writes": {writes, leaseController, annotate("writing", "null"), ""},
+		"controller renews":                     {held, leaseController, renew, never},
+		"controller removes the renewal":        {held, leaseController, `{"spec":{"renewTime":null}}`, never},
+		"controller grants and renews":          {released, leaseController, grant[:len(grant)-2] + `,"renewTime":"2026-01-01T00:00:30.000000Z"}}`, never},
+		"controller writes":                     {held, leaseController, annotate("writing", `"3"`), never},
+		"controller grants without an epoch":    {released, leaseController, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, epoch},
+		"controller grants with an old epoch":   {released, leaseController, `{"spec":{"holderIdentity":"db-1_` + db1 + `","leaseTransitions":2}}`, epoch},
+		"controller grants again":               {released, leaseController, `{"spec":{"holderIdentity":"db-0_` + db0 + `"}}`, epoch},
+		"controller switches":                   {held, leaseController, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, epoch},
+		"controller lowers the epoch":           {held, leaseController, `{"spec":{"leaseTransitions":2}}`, epoch},
+		"controller grants for too short":       {released, leaseController, `{"spec":{"holderIdentity":"db-1_` + db1 + `","leaseTransitions":4,"leaseDurationSeconds":1}}`, epoch},
+		"controller names less than a pod":      {released, leaseController, uncommon, epoch},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			lease := leaseOfLock(l, "")
+			lease.GenerateName = "db-lease-"
+			create(t, leaseController.client(t, config), lease)
+			mustPatch(t, leaseController.client(t, config), lease, `{"metadata":{"annotations":{"apps.statefulsingleton.com/revoked":"2"}},
+				"spec":{"holderIdentity":"db-0_`+db0+`","leaseTransitions":3,"acquireTime":"2026-01-01T00:00:00.000000Z"}}`)
+			begin := `{"spec":{"renewTime":"2026-01-01T00:00:10.000000Z","leaseDurationSeconds":15}}`
+			if test.state == writes {
+				begin = writing(`"3"`, begin)
+			}
+			mustPatch(t, holderPod.client(t, config), lease, begin)
+			switch test.state {
+			case released:
+				mustPatch(t, holderPod.client(t, config), lease, release)
+			case unfenced:
+				mustPatch(t, leaseController.client(t, config), lease, `{"spec":{"holderIdentity":"db-0"}}`)
+			}
+			err := test.user.client(t, config).Patch(t.Context(), lease.DeepCopy(), client.RawPatch(merge, []byte(test.body)))
+			wantAnswer(t, err, test.wantRefused)
+			wantChanged(t, config, lease, test.wantRefused == "" && test.body != `{}`)
+		})
+	}
+	t.Run("created with a holder", func(t *testing.T) {
+		lease := leaseOfLock(l, "created")
+		lease.Spec.HolderIdentity = new("db-0")
+		wantAnswer(t, leaseController.client(t, config).Create(t.Context(), lease, client.DryRunAll), "without a holder and an epoch")
+	})
+	t.Run("created with an epoch", func(t *testing.T) {
+		lease := leaseOfLock(l, "created")
+		lease.Spec.LeaseTransitions = new(int32(1))
+		wantAnswer(t, leaseController.client(t, config).Create(t.Context(), lease, client.DryRunAll), "without a holder and an epoch")
+	})
 }
 
 func testWriterAttestation(t *testing.T, config *rest.Config, l *v1.StatefulSetLock) {

@@ -68,12 +68,12 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyverno
 			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{addPullSecrets(o)}},
 		})
 	}
-	noSidecar := fmt.Sprintf("length(request.object.spec.initContainers[?name == '%s'] || `[]`) == `0`", v1.SidecarName)
+	readinessGate := add("/spec/readinessGates/-", corev1.PodReadinessGate{ConditionType: v1.ReadyCondition})
 	rules = append(rules,
 		kyvernov1.Rule{
 			Name:                "add-sidecar",
 			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(noSidecar)},
-			Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(sidecarOps(o)...)},
+			Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(append([]op{readinessGate}, sidecarOps(o)...)...)},
 		},
 		kyvernov1.Rule{
 			Name:     "adapt-sidecar",
@@ -104,8 +104,11 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyverno
 	return rules
 }
 
-// isProbe is the condition that the pod is a probe pod.
-var isProbe = fmt.Sprintf("request.object.metadata.annotations.%q == 'true'", probeAnnotation)
+// Conditions on a pod: it is a probe pod, and it has no sidecar.
+var (
+	isProbe   = fmt.Sprintf("request.object.metadata.annotations.%q == 'true'", probeAnnotation)
+	noSidecar = fmt.Sprintf("length(request.object.spec.initContainers[?name == '%s'] || `[]`) == `0`", v1.SidecarName)
+)
 
 // Conditions on a container, which is the element of a foreach. In JMESPath a missing key is an error, except in a
 // comparison or with "||".
@@ -137,17 +140,11 @@ func listLiteral(texts []string) string {
 func hold(list string, isHeld ...string) []kyvernov1.ForEachMutation {
 	path := containerPath(list)
 	step := func(ops []op, conditions ...string) kyvernov1.ForEachMutation {
-		return kyvernov1.ForEachMutation{
-			List:             listOf(list),
-			AnyAllConditions: all(slices.Concat(isHeld, conditions)...),
-			PatchesJSON6902:  patch(ops...),
-		}
+		return change(list, ops, slices.Concat(isHeld, conditions)...)
 	}
-	mount := corev1.VolumeMount{Name: signalVolume, MountPath: signal.Dir, ReadOnly: true}
-	noMount := fmt.Sprintf("length(element.volumeMounts[?name == '%s'] || `[]`) == `0`", signalVolume)
 	noBarrier := fmt.Sprintf("length(element.env[?%s] || `[]`) == `0`", isBarrier(""))
 	return []kyvernov1.ForEachMutation{
-		step([]op{add(path+"/volumeMounts/-", mount)}, noMount),
+		mountSignal(list, isHeld...),
 		step(prepend(path+"/command", signal.Wrapper), notWrapped, isWrappable),
 		step([]op{add(path+"/startupProbe", startedProbe())}, isWrapped, "element.startupProbe == `null`", startupProbeNeeded(list)),
 		removePodUIDs(list),
@@ -156,6 +153,22 @@ func hold(list string, isHeld ...string) []kyvernov1.ForEachMutation {
 		// The barrier is the last variable, because the last value of a name wins.
 		step([]op{{Op: "add", Path: path + "/env/-", Value: barrier()}}, notWrapped, noBarrier),
 	}
+}
+
+// change returns the operations for each container of spec.<list> for which all conditions are true.
+func change(list string, ops []op, conditions ...string) kyvernov1.ForEachMutation {
+	return kyvernov1.ForEachMutation{
+		List:             listOf(list),
+		AnyAllConditions: all(conditions...),
+		PatchesJSON6902:  patch(ops...),
+	}
+}
+
+// mountSignal mounts the signal volume in the containers of spec.<list> for which all conditions are true.
+func mountSignal(list string, conditions ...string) kyvernov1.ForEachMutation {
+	mount := corev1.VolumeMount{Name: signalVolume, MountPath: signal.Dir, ReadOnly: true}
+	noMount := fmt.Sprintf("length(element.volumeMounts[?name == '%s'] || `[]`) == `0`", signalVolume)
+	return change(list, []op{add(containerPath(list)+"/volumeMounts/-", mount)}, slices.Concat(conditions, []string{noMount})...)
 }
 
 // startupProbeNeeded returns the condition that a wrapped container needs a startup probe. A liveness probe would
@@ -203,13 +216,9 @@ func removeFrom(list, isContainer, field, condition string) kyvernov1.ForEachMut
 
 // addPodUID adds the UID of the pod to the environment of a wrapped container.
 func addPodUID(list string) kyvernov1.ForEachMutation {
-	return kyvernov1.ForEachMutation{
-		List:             listOf(list),
-		AnyAllConditions: all(isWrapped, "!("+hasPodUID+")"),
-		PatchesJSON6902: patch(add(containerPath(list)+"/env/-", corev1.EnvVar{
-			Name: signal.PodUIDEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}},
-		})),
-	}
+	return change(list, []op{add(containerPath(list)+"/env/-", corev1.EnvVar{
+		Name: signal.PodUIDEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}},
+	})}, isWrapped, "!("+hasPodUID+")")
 }
 
 // barrier returns the environment variable that keeps a container from starting. Its name contains a Kyverno
@@ -257,12 +266,11 @@ func addPullSecrets(o Options) kyvernov1.ForEachMutation {
 	}
 }
 
-// sidecarOps add the sidecar as the first init container, its volumes and the readiness gate. The gate must be in the
-// volume before other containers start.
+// sidecarOps add the sidecar as the first init container, and its volumes. The gate must be in the volume before other
+// containers start.
 func sidecarOps(o Options) []op {
 	field := fmt.Sprintf("metadata.annotations['%s']", signal.Annotation)
 	return []op{
-		add("/spec/readinessGates/-", corev1.PodReadinessGate{ConditionType: v1.ReadyCondition}),
 		add("/spec/volumes/-", corev1.Volume{Name: signalVolume, VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("32Mi"))},
 		}}),

@@ -15,13 +15,15 @@ import (
 // LockAnnotation has the StatefulSetLock of a policy, as <namespace>/<name>.
 const LockAnnotation = "apps.statefulsingleton.com/lock"
 
-// renderLock returns the ClusterPolicy that makes each new pod of the lock's StatefulSet a reader.
-func renderLock(l *v1.StatefulSetLock, _ Options) (*unstructured.Unstructured, error) {
+// renderLock returns the ClusterPolicy that makes each new pod of the lock's StatefulSet a reader. With fencing by a Lease,
+// the policy also prepares the pod for the gate.
+func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, error) {
 	owned := fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == \"StatefulSet\" && o.name == %s && has(o.controller) && o.controller)",
 		celString(l.Spec.StatefulSetName))
 	policy := clusterPolicy(NameOf(l), l.Namespace, owned)
 	policy.Labels[v1.LockLabel] = l.Name
 	// While Kyverno is down, pods are created without a role. The controller makes them readers, and a guard rejects writers.
+	// With fencing by a Lease, such a pod never becomes the writer, because the controller gives the Lease only to fenced pods.
 	policy.Spec.WebhookConfiguration.FailurePolicy = new(kyvernov1.Ignore)
 	policy.Annotations[LockAnnotation] = keyOf(l).String()
 	match := kyvernov1.MatchResources{All: kyvernov1.ResourceFilters{{
@@ -36,20 +38,26 @@ func renderLock(l *v1.StatefulSetLock, _ Options) (*unstructured.Unstructured, e
 	}}}
 	// Kyverno evaluates the rules of every policy that matches, also for pods of other StatefulSets.
 	ofSet := fmt.Sprintf("contains(request.object.metadata.ownerReferences[?kind == 'StatefulSet' && controller].name || `[]`, %s)", stringLiteral(l.Spec.StatefulSetName))
-	policy.Spec.Rules = []kyvernov1.Rule{
+	rules := []kyvernov1.Rule{
 		{
-			Name: "make-reader", MatchResources: match,
+			Name:                "make-reader",
 			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(ofSet)},
 			Mutation: &kyvernov1.Mutation{PatchesJSON6902: patch(
 				add("/metadata/labels/"+pointer(v1.StsRoleLabel), v1.StsRoleReader),
 				add("/metadata/labels/"+pointer(v1.LockLabel), l.Name),
 			)},
 		},
-		{
-			Name: "answer-probe", MatchResources: *match.DeepCopy(),
-			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(isProbe, ofSet)},
-			Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(add("/metadata/annotations/"+pointer(answer(policy.Name)), "true"))},
-		},
+	}
+	if l.Spec.Fencing == v1.LockFencingLease {
+		rules = append(rules, lockFencingRules(l, o, ofSet)...)
+	}
+	policy.Spec.Rules = append(rules, kyvernov1.Rule{
+		Name:                "answer-probe",
+		RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(isProbe, ofSet)},
+		Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(add("/metadata/annotations/"+pointer(answer(policy.Name)), "true"))},
+	})
+	for i := range policy.Spec.Rules {
+		policy.Spec.Rules[i].MatchResources = *match.DeepCopy()
 	}
 	return toUnstructured(policy)
 }
@@ -71,7 +79,8 @@ func lockProbe(l *v1.StatefulSetLock, o Options) *corev1.Pod {
 	return pod
 }
 
-// checkLockProbe returns nil if the probe pod is a reader of the lock, and the policy applied to it.
+// checkLockProbe returns nil if the probe pod is a reader of the lock, and fenced if the lock asks for it, and the policy
+// applied to it.
 func checkLockProbe(pod *corev1.Pod, l *v1.StatefulSetLock, policy string) error {
 	switch {
 	case !Answered(pod, policy):
@@ -80,6 +89,12 @@ func checkLockProbe(pod *corev1.Pod, l *v1.StatefulSetLock, policy string) error
 		return fmt.Errorf("label %s is %q", v1.LockLabel, pod.Labels[v1.LockLabel])
 	case pod.Labels[v1.StsRoleLabel] != v1.StsRoleReader:
 		return fmt.Errorf("label %s is %q", v1.StsRoleLabel, pod.Labels[v1.StsRoleLabel])
+	}
+	// Another webhook may have added a container to the probe that keeps pods from being fenced.
+	if l.Spec.Fencing == v1.LockFencingLease && lockFenceable(pod) {
+		if problem := notFencedByLock(pod, l); problem != "" {
+			return fmt.Errorf("%w: %s", ErrNotFenced, problem)
+		}
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ var guards = []string{
 	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-deletions", "controller-events",
 	"controller-leases", "controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
 	"controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "fenced", "finalizer",
-	"held", "lease", "marks", "readers", "record", "reports", "roles", "roll", "sidecar-image", "unreleased", "writer-attestation",
+	"held", "lease", "marks", "readers", "record", "reports", "roles", "roll", "sidecar-image", "unfenced", "unreleased", "writer-attestation",
 	"writer-finalizer", "writer-lease",
 }
 
