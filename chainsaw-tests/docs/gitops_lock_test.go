@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
@@ -24,7 +25,7 @@ func TestHealthOfLocks(t *testing.T) {
 		"the writer ends":  {func(s *tenure.Snapshot) { s.Pods[0].DeletionTimestamp = new(metav1.Now()) }, "Progressing", "InProgress"},
 		"not Ready":        {func(s *tenure.Snapshot) { s.Pods[0].Status.Conditions[0].Status = corev1.ConditionFalse }, "Degraded", "InProgress"},
 		"no StatefulSet":   {func(s *tenure.Snapshot) { s.StatefulSet, s.Pods, s.Lock.Status = nil, nil, v1.StatefulSetLockStatus{} }, "Degraded", "InProgress"},
-		"a foreign Lease":  {func(s *tenure.Snapshot) { s.Lease.OwnerReferences = nil }, "Degraded", "Failed"},
+		"a foreign Lease":  {func(s *tenure.Snapshot) { s.Lease.Object.OwnerReferences = nil }, "Degraded", "Failed"},
 		"a removed writer": {func(s *tenure.Snapshot) { s.Pods = nil }, "Degraded", "Failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,5 +70,5 @@ func lockSnapshot() tenure.Snapshot {
 		Labels:          map[string]string{v1.LockLabel: lock.Name},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(lock, v1.GroupVersion.WithKind("StatefulSetLock"))},
 	}}
-	return tenure.Snapshot{Lock: lock, StatefulSet: set, Pods: []corev1.Pod{pod}, Lease: lease}
+	return tenure.Snapshot{Lock: lock, StatefulSet: set, Pods: []corev1.Pod{pod}, Lease: leases.Observed{Object: lease}}
 }

@@ -33,7 +33,7 @@ type execution struct {
 
 // execute executes the steps of the plan in their order, and stops at the first that fails.
 func (r *Reconciler) execute(ctx context.Context, s tenure.Snapshot, plan tenure.Plan) error {
-	e := &execution{r, s.Lock, plan, s.Lease, map[types.UID]tenure.Version{}}
+	e := &execution{r, s.Lock, plan, s.Lease.Object, map[types.UID]tenure.Version{}}
 	for _, step := range plan.Steps {
 		if err := e.step(ctx, step); err != nil {
 			return err
@@ -144,18 +144,26 @@ func (e *execution) createLease(ctx context.Context) error {
 	return nil
 }
 
-// writeLease names the writer in the Lease, and renews the Lease.
+// writeLease writes holder, epoch and annotations of the Lease, and renews the Lease of an unfenced writer.
 func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) error {
 	now := metav1.NewMicroTime(e.Clock.Now())
-	spec := object{"holderIdentity": step.Writer.Name, "leaseTransitions": step.Epoch, "renewTime": now, "leaseDurationSeconds": e.lock.Spec.LeaseDurationSeconds}
+	spec := object{"holderIdentity": step.Holder, "leaseTransitions": step.Epoch}
 	if step.Epoch != int64(ptr.Deref(e.lease.Spec.LeaseTransitions, 0)) {
 		spec["acquireTime"] = now
+	}
+	if step.Renew {
+		spec["renewTime"] = now
+	}
+	if step.Duration > 0 {
+		spec["leaseDurationSeconds"] = int(step.Duration.Seconds())
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.lease.Namespace, Name: e.lease.Name}}
 	err := e.Client.Patch(ctx, lease, mergePatch(types.MergePatchType, object{
 		"metadata": object{
 			"uid": e.lease.UID, "resourceVersion": step.Version,
-			"annotations": object{fencing.WriterAnnotation: step.Writer.UID},
+			"annotations": object{
+				fencing.WriterAnnotation: step.Writer, fencing.ExpiredAnnotation: orNull(string(step.Expired)), fencing.RevokedAnnotation: orNull(epochText(step.Revoked)),
+			},
 		},
 		"spec": spec,
 	}))
@@ -163,6 +171,22 @@ func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) erro
 		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	return nil
+}
+
+// orNull returns null for an empty text, which removes a field in a merge patch.
+func orNull(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+// epochText returns the epoch as text, or nothing for 0.
+func epochText(epoch int64) string {
+	if epoch == 0 {
+		return ""
+	}
+	return strconv.FormatInt(epoch, 10)
 }
 
 // controlledBy returns the owner references of an object that is garbage-collected with the lock.

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,8 +39,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
@@ -134,13 +140,14 @@ type world struct {
 	namespace  string
 	set        *appsv1.StatefulSet
 	reconciler *lock.Reconciler
+	fencing    v1.LockFencing
 }
 
 // newWorld creates a lock and a StatefulSet with so many Ready pods.
 func newWorld(t *testing.T, fencing v1.LockFencing, pods int) *world {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "lock-"}}
-	w := &world{t: t}
+	w := &world{t: t, fencing: fencing}
 	w.must(c.Create(t.Context(), namespace))
 	w.namespace = namespace.Name
 	labels := map[string]string{"app": "db"}
@@ -199,6 +206,9 @@ func (w *world) addPod(name string) {
 	w.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: w.named(name), Spec: podSpec()}
 	pod.Labels = map[string]string{"app": "db"}
+	if w.fencing == v1.LockFencingLease {
+		w.fence(pod)
+	}
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(w.set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
 	w.must(c.Create(w.t.Context(), pod))
 	pod.Status.Phase = corev1.PodRunning
@@ -207,6 +217,42 @@ func (w *world) addPod(name string) {
 		Name: "db", ContainerID: "containerd://1", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 	}}
 	w.must(kubelet.Status().Update(w.t.Context(), pod))
+}
+
+// fence prepares the pod for fencing, as Kyverno does.
+func (w *world) fence(pod *corev1.Pod) {
+	pod.Annotations = map[string]string{v1.FencingAnnotation: string(v1.FencingLease)}
+	pod.Spec.ServiceAccountName = "default"
+	app := &pod.Spec.Containers[0]
+	app.Command = append(slices.Clone(signal.Wrapper), "db")
+	app.Env = []corev1.EnvVar{{Name: fencing.ContainerEnv, Value: app.Name}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
+	}}}
+	pod.Spec.InitContainers = []corev1.Container{{
+		Name: v1.SidecarName, Image: "gate", RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
+		VolumeMounts: []corev1.VolumeMount{{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}},
+		Env: []corev1.EnvVar{
+			{Name: fencing.LeaseEnv, Value: w.namespace + "/db"}, {Name: fencing.DurationEnv, Value: "15"}, {Name: fencing.HeldEnv, Value: app.Name},
+			{Name: fencing.LockEnv, Value: "db"}, {Name: fencing.PodNameEnv, Value: pod.Name},
+		},
+	}}
+}
+
+// sidecar writes the Lease, as the sidecar of the pod that it names does.
+func (w *world) sidecar(change func(*coordinationv1.Lease)) {
+	w.t.Helper()
+	lease := w.lease()
+	lease.Spec.RenewTime = new(metav1.NowMicro())
+	change(lease)
+	w.must(c.Update(w.t.Context(), lease))
+}
+
+func (w *world) lease() *coordinationv1.Lease {
+	w.t.Helper()
+	lease := &coordinationv1.Lease{}
+	w.must(c.Get(w.t.Context(), w.key().NamespacedName, lease))
+	return lease
 }
 
 func (w *world) pod(name string) *corev1.Pod {
@@ -323,6 +369,50 @@ func TestTermination(t *testing.T) {
 	}
 	if err := c.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "db-0"}, &corev1.Pod{}); !apierrors.IsNotFound(err) {
 		t.Errorf("pod db-0: %v, want it to be removed", err)
+	}
+}
+
+// A fenced pod gets its label after it has said that it is the writer. Another pod becomes the writer after a release of the
+// Lease, and after the Lease has expired.
+func TestFenced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingLease, 2)
+	writes := func(name string, epoch int) {
+		t.Helper()
+		w.settle(tenure.Granted)
+		w.wantWriter()
+		if got, want := leases.HolderOf(w.lease()), name+"_"+string(w.pod(name).UID); got != want {
+			t.Fatalf("the Lease names %q, want %q", got, want)
+		}
+		w.sidecar(func(l *coordinationv1.Lease) {
+			metav1.SetMetaDataAnnotation(&l.ObjectMeta, fencing.WritingAnnotation, strconv.Itoa(epoch))
+		})
+		w.settle(tenure.WriterReady)
+		w.wantWriter(name)
+	}
+	writes("db-0", 1)
+	w.sidecar(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") })
+	writes("db-1", 2)
+	if last := w.lock().Status.LastTransition; last.Cause != v1.TenureRelease || last.Proof != v1.ProofLeaseReleased {
+		t.Errorf("transition %+v", last)
+	}
+	if finalizers := w.pod("db-1").Finalizers; len(finalizers) > 0 {
+		t.Errorf("finalizers %v", finalizers)
+	}
+	_, err := w.reconciler.Reconcile(t.Context(), w.key()) // nothing else is to be written
+	w.must(err)
+	access := &rbacv1.RoleBinding{}
+	w.must(c.Get(t.Context(), types.NamespacedName{Namespace: w.namespace, Name: "statefulsetlock-db"}, access))
+	if len(access.Subjects) != 1 || access.Subjects[0].Name != "default" || !metav1.IsControlledBy(access, w.lock()) {
+		t.Errorf("RoleBinding %+v", access)
+	}
+	clock := w.reconciler.Clock.(*clocktesting.FakeClock)
+	clock.Step(14 * time.Second)
+	w.settle(tenure.WriterReady)
+	clock.Step(2 * time.Second)
+	writes("db-0", 3)
+	if last := w.lock().Status.LastTransition; last.Cause != v1.TenureExpiry || last.Proof != v1.ProofLeaseExpired {
+		t.Errorf("transition %+v", last)
 	}
 }
 

@@ -21,6 +21,8 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
@@ -40,6 +42,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Clock returns the time.
 	Clock clock.PassiveClock
+
+	silence leases.Silence
 }
 
 // Reconcile observes, decides, executes and reports for one lock.
@@ -48,7 +52,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	switch {
 	case ctx.Err() != nil:
 		return ctrl.Result{}, nil // the controller stops
-	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
+	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.Is(err, leaseaccess.ErrOutdated):
 		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
 		return ctrl.Result{RequeueAfter: conflictDelay}, nil
 	}
@@ -73,7 +77,11 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 			return ctrl.Result{}, err
 		}
 	}
-	if err := r.execute(ctx, snapshot, plan); err != nil {
+	err = r.execute(ctx, snapshot, plan)
+	if err == nil {
+		err = r.grantAccess(ctx, snapshot, plan)
+	}
+	if err != nil {
 		return ctrl.Result{}, r.reportFailure(ctx, lock, err)
 	}
 	stored := lock.DeepCopy() // as the last Record wrote it
@@ -88,12 +96,12 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 }
 
 func (r *Reconciler) observer() observe.Observer {
-	return observe.Observer{Client: r.Client, Live: r.Live}
+	return observe.Observer{Client: r.Client, Live: r.Live, Silent: r.silent}
 }
 
 // reportFailure writes the error of a write into the status, and returns the error. A conflict is temporary.
 func (r *Reconciler) reportFailure(ctx context.Context, lock *v1.StatefulSetLock, err error) error {
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || ctx.Err() != nil {
+	if errors.Is(err, leaseaccess.ErrOutdated) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || ctx.Err() != nil {
 		return err
 	}
 	stored := lock.DeepCopy()

@@ -10,9 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -26,11 +27,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
-// workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
-const workers = 8
+const (
+	// workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
+	workers = 8
+	// overduePeriod is how often to look for Leases whose renewal is overdue. The shortest duration of a fenced Lease is 5 s.
+	overduePeriod = 500 * time.Millisecond
+)
 
 // SetupWithManager registers the reconciler and its watches. Pods and Leases with the lock's label have a cache of their
 // own, because the cache of the manager has those of StatefulSingletons.
@@ -57,8 +64,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1.StatefulSetLock{}, builder.WithPredicates(specOrAnnotations)).
 		Watches(&v1.StatefulSetLock{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.locksOnNode), builder.WithPredicates(nodeChanges())).
-		WatchesRawSource(source.Kind[client.Object](labelled, metadataOf(corev1.SchemeGroupVersion.WithKind("Pod")), handler.EnqueueRequestsFromMapFunc(lockOf))).
-		WatchesRawSource(source.Kind[client.Object](labelled, metadataOf(coordinationv1.SchemeGroupVersion.WithKind("Lease")), handler.EnqueueRequestsFromMapFunc(lockOf), deleted())).
+		WatchesRawSource(source.Kind[client.Object](labelled, podMetadata(), handler.EnqueueRequestsFromMapFunc(lockOf))).
+		WatchesRawSource(source.Kind[client.Object](labelled, &coordinationv1.Lease{}, r.leaseEvents())).
+		WatchesRawSource(source.Func(r.enqueueOverdue)).
 		WatchesRawSource(source.Func(r.enqueueChangedInjections)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
@@ -77,18 +85,53 @@ func (r *Reconciler) enqueueChangedInjections(_ context.Context, queue workqueue
 	return nil
 }
 
-func metadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+func podMetadata() *metav1.PartialObjectMetadata {
 	m := &metav1.PartialObjectMetadata{}
-	m.SetGroupVersionKind(kind)
+	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	return m
 }
 
-// deleted passes the removal of an object. Only the controller writes the Lease, and needs no event about that.
-func deleted() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
-		UpdateFunc: func(event.UpdateEvent) bool { return false },
+// leaseEvents returns the handler that restarts the silence of a Lease. It enqueues the lock of the Lease if the Lease was
+// deleted, and after the writes of a fenced pod, except for renewals.
+func (r *Reconciler) leaseEvents() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			r.silent(e.Object.(*coordinationv1.Lease))
+		},
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			before, after := e.ObjectOld.(*coordinationv1.Lease), e.ObjectNew.(*coordinationv1.Lease)
+			r.silent(after)
+			released := leases.HolderOf(after) == "" && leases.HolderOf(before) != ""
+			if released || before.Annotations[fencing.WritingAnnotation] != after.Annotations[fencing.WritingAnnotation] {
+				enqueueLock(q, after)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			r.silence.Forget(client.ObjectKeyFromObject(e.Object))
+			enqueueLock(q, e.Object)
+		},
 	}
+}
+
+// silent returns Observed.Silent of a Lease that was just read or watched.
+func (r *Reconciler) silent(lease *coordinationv1.Lease) time.Duration {
+	return r.silence.See(lease, r.Clock.Now())
+}
+
+// enqueueOverdue enqueues the locks whose Lease is overdue, until ctx ends.
+func (r *Reconciler) enqueueOverdue(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	go wait.UntilWithContext(ctx, func(ctx context.Context) {
+		overdue := sets.New(r.silence.Overdue(r.Clock.Now())...)
+		if overdue.Len() == 0 {
+			return
+		}
+		for _, request := range r.locks(ctx, func(lock *v1.StatefulSetLock) bool {
+			return overdue.Has(types.NamespacedName{Namespace: lock.Namespace, Name: lock.Spec.LeaseName})
+		}) {
+			q.Add(request)
+		}
+	}, overduePeriod)
+	return nil
 }
 
 // createdOrDeleted passes the creation and the removal of a lock.
@@ -114,6 +157,12 @@ func lockOf(_ context.Context, object client.Object) []reconcile.Request {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
+}
+
+func enqueueLock(q workqueue.TypedRateLimitingInterface[reconcile.Request], object client.Object) {
+	for _, request := range lockOf(context.Background(), object) {
+		q.Add(request)
+	}
 }
 
 // neighbours returns the other locks of the namespace, which may be for the same StatefulSet.

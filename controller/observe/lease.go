@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -44,10 +45,18 @@ func (r *reading) lease(ctx context.Context, s *handoff.Snapshot) error {
 	}
 	r.leaseRead = true
 	s.Lease.Object = found[key.Name]
-	if s.Lease.Object != nil && r.Silent != nil {
-		s.Lease.Silent = r.Silent(s.Lease.Object)
+	if s.Lease.Object != nil {
+		s.Lease.Silent = r.silence(s.Lease.Object)
 	}
 	return nil
+}
+
+// silence returns Lease.Silent of a Lease.
+func (o Observer) silence(lease *coordinationv1.Lease) time.Duration {
+	if o.Silent == nil {
+		return 0
+	}
+	return o.Silent(lease)
 }
 
 func hasFencing(pod corev1.Pod) bool {

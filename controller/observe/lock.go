@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
@@ -44,8 +45,10 @@ func (o Observer) ObserveLock(ctx context.Context, lock *v1.StatefulSetLock) (te
 	lease := &coordinationv1.Lease{}
 	if found, err = o.get(ctx, lock.Namespace, lock.Spec.LeaseName, lease); err != nil {
 		return s, err
+	} else if found && lease.Labels[v1.LockLabel] != lock.Name {
+		s.Lease.Object = lease // somebody else's
 	} else if found {
-		s.Lease = lease
+		s.Lease = leases.Observed{Object: lease, Silent: o.silence(lease)}
 	}
 	if err := o.podsOfLock(ctx, &s); err != nil {
 		return s, err

@@ -281,11 +281,19 @@ func (s lockView) helps(outcome tenure.Outcome) []help {
 			{"show the logs of the writer", s.kubectl("logs %s --all-containers --tail=50", pod)},
 			{"show what the kubelet reports", s.kubectl("describe pod %s", pod)},
 		}
+	case tenure.Granted:
+		if spec.Fencing != v1.LockFencingLease {
+			return nil
+		}
+		return []help{
+			{"show the logs of the pod", s.kubectl("logs %s --all-containers --tail=50", pod)},
+			{"show the Lease", s.kubectl("get lease %s -o yaml", spec.LeaseName)},
+		}
 	case tenure.WriterStopping:
 		return []help{{"show what the kubelet reports", s.kubectl("describe pod %s", pod)}}
 	case tenure.SecondLock:
 		return []help{{"show the locks of the namespace", s.kubectl("get ssl -o custom-columns=NAME:.metadata.name,STATEFULSET:.spec.statefulSetName")}}
-	case tenure.ForeignLease:
+	case tenure.ForeignLease, tenure.TenureRevoked, tenure.LeaseHeld:
 		return []help{{"show the Lease", s.kubectl("get lease %s -o yaml", spec.LeaseName)}}
 	default: // the message of the lock has the command, or none is needed
 		return nil

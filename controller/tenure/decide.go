@@ -81,7 +81,7 @@ func (d *decision) refuse() bool {
 	switch {
 	case older != "":
 		d.found(SecondLock, d.secondLockMessage(older))
-	case d.Lease != nil && !d.ownsLease():
+	case d.Lease.Object != nil && !d.ownsLease():
 		d.found(ForeignLease, d.foreignLeaseMessage())
 	default:
 		return false
@@ -105,7 +105,7 @@ func (d *decision) olderLock() string {
 // createLease creates a missing Lease. Without the Lease nothing is decided, because it can have a later tenure than the
 // record.
 func (d *decision) createLease() bool {
-	if d.Lease != nil {
+	if d.Lease.Object != nil {
 		return false
 	}
 	d.do(CreateLease{})
@@ -118,8 +118,8 @@ func (d *decision) createLease() bool {
 // writer of that tenure is recorded even if its object does not exist, because its processes may still run.
 func (d *decision) adopt() bool {
 	epoch, name, uid := d.status.Epoch, "", types.UID("")
-	if named, writer := d.namedInLease(); named > epoch {
-		epoch, name, uid = named, writer.Name, writer.UID
+	if is := d.inLease(); is.epoch > epoch {
+		epoch, name, uid = is.epoch, is.writer.Name, is.writer.UID
 	}
 	for _, p := range d.pods {
 		if p.began > epoch {
@@ -223,6 +223,7 @@ func (d *decision) takeAttestation() {
 // withoutWriter gives the next pod a tenure.
 func (d *decision) withoutWriter() {
 	switch {
+	case d.leaseBlocks():
 	case d.next != nil:
 		if last := d.status.LastTransition; last == nil || last.To != "" {
 			d.overtakeLostRecord(d.next)
@@ -262,11 +263,15 @@ func (d *decision) cause() v1.TenureCause {
 		return v1.TenureRollout
 	case proof.Going(w.Pod), w.ended >= d.status.Epoch:
 		return v1.TenureDeletion
+	case d.leaseProof() == v1.ProofLeaseReleased:
+		return v1.TenureRelease
+	case d.leaseProof() == v1.ProofLeaseExpired, w.fenced && d.isNamed() && d.leaseExpired():
+		return v1.TenureExpiry
 	case d.next == nil || d.next == w:
 		return ""
-	case !w.member || w.Labels[v1.SingletonLabel] != "":
+	case !w.member || w.Labels[v1.SingletonLabel] != "" || w.followsOtherLease():
 		return v1.TenureLeft
-	case !w.ready() && d.left(failoverDelay(d.Lock), d.unreadySince()) <= 0:
+	case d.tooLongUnready():
 		return v1.TenureUnready
 	case w.drained != "" && d.next.drained == "":
 		return v1.TenureDrain
@@ -274,6 +279,26 @@ func (d *decision) cause() v1.TenureCause {
 		return v1.TenureRollout
 	}
 	return ""
+}
+
+// tooLongUnready returns true if the writer has been unready for spec.failoverDelaySeconds, or has not started in time.
+func (d *decision) tooLongUnready() bool {
+	if d.mayStart() {
+		return false
+	}
+	return d.neverStarted() || !d.writer.ready() && d.left(failoverDelay(d.Lock), d.unreadySince()) <= 0
+}
+
+// mayStart returns true while a fenced writer has time to start and to become Ready.
+func (d *decision) mayStart() bool {
+	t := d.status.LastTransition
+	return d.writer.fenced && t != nil && t.To != "" && t.Started != nil &&
+		d.left(startPatience+failoverDelay(d.Lock), cmp.Or(t.Ended, t.Started).Time) > 0
+}
+
+// neverStarted returns true if the fenced writer has not said that it is the writer.
+func (d *decision) neverStarted() bool {
+	return d.writer.fenced && d.inLease().writing < d.status.Epoch
 }
 
 // unreadySince returns when the writer became unready.
@@ -286,18 +311,23 @@ func (d *decision) unreadySince() time.Time {
 
 // end continues the end of the writer's tenure: first its label, then its endpoints, then the tenure itself.
 func (d *decision) end(cause v1.TenureCause) {
-	w := d.writer
-	t := d.beginTransition(cause)
-	if proven := d.proofOf(w); w.labelled || w.ended < d.status.Epoch {
+	w, t := d.writer, d.beginTransition(cause)
+	proven, by := d.proofOf(w), d.endsBy(w)
+	switch {
+	case w.labelled || w.ended < d.status.Epoch:
 		d.do(LabelReader{Pod: refOf(w), Version: versionOf(w), Ends: d.status.Epoch})
 		d.found(LabelRemoved, d.labelRemovedMessage(cause))
 		d.requeueIn(0)
-	} else if d.Serving && d.left(servingPatience, t.Started.Time) > 0 {
+	case proven != "":
+		d.succeed(proven)
+	case d.Serving && cause != v1.TenureExpiry && d.left(servingPatience, t.Started.Time) > 0:
 		d.found(AwaitingEndpoints, d.awaitingEndpointsMessage())
 		d.requeueIn(servingPoll)
-	} else if proven != "" || !d.fenced() {
-		d.succeed(proven)
-	} else {
+	case by == v1.LockFencingNone:
+		d.succeed("")
+	case by == v1.LockFencingLease:
+		d.revokeLease()
+	default:
 		d.terminate()
 	}
 }
@@ -312,9 +342,6 @@ func (d *decision) beginTransition(cause v1.TenureCause) *v1.TenureTransition {
 	return d.status.LastTransition
 }
 
-// fenced returns true if only the termination of a pod ends its tenure.
-func (d *decision) fenced() bool { return d.Lock.Spec.Fencing == v1.LockFencingTermination }
-
 // terminate deletes the writer.
 func (d *decision) terminate() {
 	w := d.writer
@@ -327,9 +354,12 @@ func (d *decision) terminate() {
 	d.found(WriterStopping, d.stoppingMessage(w))
 }
 
-// protect adds the finalizer to a pod with a tenure if the pod is fenced.
+// protect adds the finalizer to a pod with a tenure if only its termination ends the tenure, and removes it otherwise.
 func (d *decision) protect(p *pod) {
-	if d.fenced() && !p.protected() {
+	switch terminates := d.endsBy(p) == v1.LockFencingTermination; {
+	case !terminates:
+		d.unprotect(p)
+	case !p.protected():
 		d.do(Protect{Pod: refOf(p), Version: versionOf(p)})
 	}
 }
@@ -337,11 +367,11 @@ func (d *decision) protect(p *pod) {
 // writerRemoved handles a writer whose object does not exist.
 func (d *decision) writerRemoved() {
 	d.beginTransition(v1.TenureDeletion)
-	switch {
-	case d.attested(d.status.WriterPodUID): // the writer had the finalizer, so the missing object proves nothing
-		d.succeed(v1.ProofAttested)
-	case !d.fenced():
-		d.succeed("")
+	switch proven, by := d.proofOfRemoved(), d.recordedEndsBy(); {
+	case proven != "" || by == v1.LockFencingNone:
+		d.succeed(proven)
+	case by == v1.LockFencingLease:
+		d.revokeLease()
 	default:
 		d.needsPerson = true
 		d.found(WriterLost, d.lostMessage())
@@ -353,7 +383,7 @@ func (d *decision) succeed(proven v1.Proof) {
 	now := metav1.NewMicroTime(d.now)
 	t, old := d.status.LastTransition, d.writer
 	t.Proof, t.Ended = proven, &now
-	if d.next != nil {
+	if d.next != nil && !d.leaseBlocks() {
 		d.grant(d.next, t)
 	} else {
 		d.recordWriter(nil, d.status.Epoch)
@@ -394,7 +424,9 @@ func (d *decision) grant(p *pod, t *v1.TenureTransition) {
 	d.recordWriter(p, d.nextEpoch())
 	d.do(Record{})
 	d.nameInLease(p)
-	d.label(p)
+	if !p.fenced { // a fenced pod first says that it is the writer
+		d.label(p)
+	}
 	d.found(Granted, d.grantedMessage(p))
 }
 
@@ -406,19 +438,25 @@ func (d *decision) label(p *pod) {
 // keep completes the grant of the writer's tenure, and renews its Lease.
 func (d *decision) keep() {
 	w := d.writer
-	if d.protect(w); !d.fenced() {
-		d.unprotect(w)
+	named, writing, labelled := d.isNamed(), d.isWriting(), w.labelled && w.Labels[v1.LockLabel] == d.Lock.Name
+	if !named && d.leaseBlocks() {
+		return
 	}
-	named, labelled := d.isNamed(), w.labelled && w.Labels[v1.LockLabel] == d.Lock.Name
-	if !named || !labelled {
+	d.protect(w)
+	if !named || !labelled && writing {
 		d.do(Record{}) // fails if the pod is no longer recorded
 	}
 	if !named || d.renewalIsDue() {
 		d.nameInLease(w)
 	}
-	if !labelled {
+	switch {
+	case labelled:
+	case writing:
 		d.label(w)
 		d.found(Granted, d.grantedMessage(w))
+		return
+	default:
+		d.found(Granted, d.startingMessage())
 		return
 	}
 	d.followLabel()
@@ -445,7 +483,7 @@ func (d *decision) candidate(except *pod) *pod {
 	return slices.MinFunc(able, func(a, b *pod) int {
 		return cmp.Or(
 			compareBool(a.drained != "", b.drained != ""),
-			compareBool(d.onUnreadyNode(a), d.onUnreadyNode(b)),
+			compareBool(d.distrusted(a), d.distrusted(b)),
 			compareBool(a.outdated, b.outdated),
 			cmp.Compare(a.ordinal, b.ordinal))
 	})
@@ -461,10 +499,14 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// onUnreadyNode returns true if the node of the pod is unready or does not exist. The pod can still appear Ready.
-func (d *decision) onUnreadyNode(p *pod) bool {
-	node := d.Nodes[p.Spec.NodeName]
-	return node == nil || !proof.NodeReady(node)
+// distrusted returns true if the pod can be broken although it appears Ready. Its node is unready or does not exist, or the
+// pod has just failed as the writer, or it does not start as the writer.
+func (d *decision) distrusted(p *pod) bool {
+	node, last := d.Nodes[p.Spec.NodeName], d.status.LastTransition
+	failed := last != nil && last.FromUID == p.UID && last.Started != nil && d.now.Sub(last.Started.Time) < distrust &&
+		(last.Cause == v1.TenureRelease || last.Cause == v1.TenureExpiry || last.Cause == v1.TenureUnready)
+	failed = failed || p == d.writer && d.neverStarted() && !d.mayStart()
+	return failed || node == nil || !proof.NodeReady(node)
 }
 
 // cannotWrite returns why the pod cannot become the writer. Empty: it can.
@@ -474,6 +516,8 @@ func (d *decision) cannotWrite(p *pod) string {
 		return fmt.Sprintf("StatefulSet %s does not control it", d.Lock.Spec.StatefulSetName)
 	case p.Labels[v1.SingletonLabel] != "":
 		return fmt.Sprintf("it belongs to StatefulSingleton %s", p.Labels[v1.SingletonLabel])
+	case d.Lock.Spec.Fencing == v1.LockFencingLease && !p.fenced, p.followsOtherLease():
+		return p.notFenced
 	case !p.ready():
 		return "it is not Ready"
 	}

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
@@ -35,7 +36,7 @@ func MakeSnapshot(fencing v1.LockFencing, pods ...*PodWrapper) *SnapshotWrapper 
 	}
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db", UID: "set"}}
 	set.Status.UpdateRevision = revision
-	s := &SnapshotWrapper{tenure.Snapshot{Lock: lock, StatefulSet: set, Nodes: map[string]*corev1.Node{}, Lease: modelLease(&leaseState{}, lock)}}
+	s := &SnapshotWrapper{tenure.Snapshot{Lock: lock, StatefulSet: set, Nodes: map[string]*corev1.Node{}, Lease: leases.Observed{Object: modelLease(&leaseState{}, lock)}}}
 	for i, p := range pods {
 		node := fmt.Sprintf("node%d", i+1)
 		s.Nodes[node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: corev1.NodeStatus{
@@ -53,7 +54,7 @@ func MakeSnapshot(fencing v1.LockFencing, pods ...*PodWrapper) *SnapshotWrapper 
 func (s *SnapshotWrapper) Writer(name string) *SnapshotWrapper {
 	status := &s.Lock.Status
 	status.WriterPod, status.WriterPodUID, status.Epoch = name, types.UID(name), 3
-	lease := s.Lease
+	lease := s.Lease.Object
 	lease.Spec.HolderIdentity, lease.Spec.LeaseTransitions = &name, new(int32(3))
 	lease.Spec.RenewTime = new(metav1.NewMicroTime(now))
 	lease.Annotations = map[string]string{fencing.WriterAnnotation: name}
@@ -83,17 +84,35 @@ func writerPod(name string, ready bool) *PodWrapper {
 
 func ref(name string) tenure.PodRef { return tenure.PodRef{Name: name, UID: types.UID(name)} }
 
+// named is the step that names an unfenced writer in the Lease.
+func named(name string, epoch int64) tenure.Step {
+	return tenure.WriteLease{Version: "1", Holder: name, Writer: types.UID(name), Epoch: epoch, Duration: 30 * time.Second, Renew: true}
+}
+
 // granted are the steps that make a pod the writer without fencing.
 func granted(name string, epoch int64) []tenure.Step {
 	return []tenure.Step{
 		tenure.Record{},
-		tenure.WriteLease{Version: "1", Writer: ref(name), Epoch: epoch},
+		named(name, epoch),
 		tenure.LabelWriter{Pod: ref(name), Version: "1", Epoch: epoch},
 	}
 }
 
 func labelOff(name string) []tenure.Step {
 	return []tenure.Step{tenure.LabelReader{Pod: ref(name), Version: "1", Ends: 3}}
+}
+
+// decideTest is a Snapshot, and what Decide must return.
+type decideTest struct {
+	snapshot    *SnapshotWrapper
+	wantOutcome tenure.Outcome
+	wantSteps   []tenure.Step
+	// wantCause is the cause of the last transition. Empty: there is none.
+	wantCause v1.TenureCause
+	// wantPerson is true if condition Error is True.
+	wantPerson bool
+	// wantMessage is a part of the message.
+	wantMessage string
 }
 
 func TestDecide(t *testing.T) {
@@ -104,17 +123,7 @@ func TestDecide(t *testing.T) {
 	drained := func(node string) func(*tenure.Snapshot) {
 		return func(s *tenure.Snapshot) { s.Nodes[node].Spec.Unschedulable = true }
 	}
-	tests := map[string]struct {
-		snapshot    *SnapshotWrapper
-		wantOutcome tenure.Outcome
-		wantSteps   []tenure.Step
-		// wantCause is the cause of the last transition. Empty: there is none.
-		wantCause v1.TenureCause
-		// wantPerson is true if condition Error is True.
-		wantPerson bool
-		// wantMessage is a part of the message.
-		wantMessage string
-	}{
+	checkDecisions(t, map[string]decideTest{
 		"the lowest Ready ordinal is elected first": {
 			snapshot:    MakeSnapshot(none, MakePod("db-0").Ready(false), reader("db-1"), reader("db-2")),
 			wantOutcome: tenure.Granted,
@@ -132,11 +141,11 @@ func TestDecide(t *testing.T) {
 			wantOutcome: tenure.NoStatefulSet, wantMessage: "StatefulSet db does not exist",
 		},
 		"no Lease": {
-			snapshot:    MakeSnapshot(none, reader("db-0")).With(func(s *tenure.Snapshot) { s.Lease = nil }),
+			snapshot:    MakeSnapshot(none, reader("db-0")).With(func(s *tenure.Snapshot) { s.Lease.Object = nil }),
 			wantOutcome: tenure.NoLease, wantSteps: []tenure.Step{tenure.CreateLease{}},
 		},
 		"a foreign Lease is left untouched": {
-			snapshot:    MakeSnapshot(none, reader("db-0")).With(func(s *tenure.Snapshot) { s.Lease.OwnerReferences = nil }),
+			snapshot:    MakeSnapshot(none, reader("db-0")).With(func(s *tenure.Snapshot) { s.Lease.Object.OwnerReferences = nil }),
 			wantOutcome: tenure.ForeignLease, wantPerson: true, wantMessage: "delete it: kubectl delete lease -n prod db-lease",
 		},
 		"the second lock changes nothing": {
@@ -151,10 +160,10 @@ func TestDecide(t *testing.T) {
 		},
 		"the Lease is renewed after half of its duration": {
 			snapshot: MakeSnapshot(none, writerPod("db-0", true)).Writer("db-0").With(func(s *tenure.Snapshot) {
-				s.Lease.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-15 * time.Second)))
+				s.Lease.Object.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-15 * time.Second)))
 			}),
 			wantOutcome: tenure.WriterReady,
-			wantSteps:   []tenure.Step{tenure.WriteLease{Version: "1", Writer: ref("db-0"), Epoch: 3}},
+			wantSteps:   []tenure.Step{named("db-0", 3)},
 		},
 		"an unready writer without another pod stays": {
 			snapshot: MakeSnapshot(none, writerPod("db-0", false)).Writer("db-0"), wantOutcome: tenure.WriterNotReady, wantMessage: "no other pod can become the writer",
@@ -278,7 +287,12 @@ func TestDecide(t *testing.T) {
 			wantOutcome: tenure.Adopted, wantCause: v1.TenureAdopted,
 			wantSteps: []tenure.Step{tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 4}, tenure.Record{}},
 		},
-	}
+	})
+}
+
+// checkDecisions checks what Decide returns.
+func checkDecisions(t *testing.T, tests map[string]decideTest) {
+	t.Helper()
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			plan := tenure.Decide(test.snapshot.Snapshot, now)

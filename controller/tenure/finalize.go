@@ -9,8 +9,8 @@ import (
 // deletion waits for. It is empty if the deletion waits for nothing.
 //
 // The deletion waits for a writer that is terminating, and for a lost writer: the next lock of the StatefulSet would know
-// neither. A writer that runs becomes a pod without a role. The record is emptied first: without its finalizer, the pod
-// can be removed before the lock is.
+// neither. It also waits until a fenced writer is a reader, because the Lease is deleted with the lock. Another writer that runs
+// becomes a pod without a role. The record is emptied first: without its finalizer, the pod can be removed before the lock is.
 func Finalize(s Snapshot) (plan Plan, message string) {
 	d := &decision{Snapshot: s, status: s.Lock.Status.DeepCopy(), pods: classify(s)}
 	d.writer = find(d.pods, d.status.WriterPodUID)
@@ -25,8 +25,8 @@ func Finalize(s Snapshot) (plan Plan, message string) {
 			free = append(free, p)
 		}
 	}
-	if d.writer == nil && d.status.WriterPodUID != "" && d.fenced() && !d.attested(d.status.WriterPodUID) {
-		message = d.lostMessage()
+	if message == "" {
+		message = d.tenureLeft()
 	}
 	if message == "" && d.status.WriterPodUID != "" {
 		d.recordWriter(nil, d.status.Epoch)
@@ -39,4 +39,24 @@ func Finalize(s Snapshot) (plan Plan, message string) {
 	}
 	d.plan.Status = *d.status
 	return d.plan, message
+}
+
+// tenureLeft ends the tenure of a fenced writer. It returns why the deletion must wait for the end of a tenure, or nothing.
+func (d *decision) tenureLeft() string {
+	uid := d.status.WriterPodUID
+	if d.Lease.Object == nil || !d.ownsLease() {
+		return ""
+	}
+	switch {
+	case d.leaseBlocks():
+		return d.message
+	case uid == "" || d.writer != nil && d.proofOf(d.writer) != "" || d.proofOfRemoved() != "":
+		return ""
+	case d.recordedEndsBy() == v1.LockFencingLease:
+		d.revokeLease()
+		return d.message
+	case d.writer == nil && d.recordedEndsBy() == v1.LockFencingTermination:
+		return d.lostMessage()
+	}
+	return ""
 }

@@ -12,33 +12,159 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 )
 
+// A fenced pod is a writer only while the Lease names it and it renews the Lease. The Lease follows the record: a late
+// controller cannot name a pod that the record no longer names.
+//
+// Only a controller names a pod. Only the pod that is named removes its name, after its last process that was a writer has
+// ended. A controller removes the name only if the pod has not renewed the Lease for its duration, which is longer than the
+// pod may be a writer after a renewal. Both removals prove that the tenure has ended. An unfenced writer also has its name in
+// the Lease, for tools and for people. That proves nothing, and the controller renews the Lease.
+
 // ownsLease returns true if the lock controls the Lease, and has created it.
 func (d *decision) ownsLease() bool {
-	owner := metav1.GetControllerOf(d.Lease)
+	owner := metav1.GetControllerOf(d.Lease.Object)
 	return owner != nil && owner.UID == d.Lock.UID && owner.Kind == "StatefulSetLock" &&
-		strings.HasPrefix(owner.APIVersion, v1.GroupVersion.Group+"/") && d.Lease.Labels[v1.LockLabel] == d.Lock.Name
+		strings.HasPrefix(owner.APIVersion, v1.GroupVersion.Group+"/") && d.Lease.Object.Labels[v1.LockLabel] == d.Lock.Name
 }
 
-// namedInLease returns the epoch and the writer that the Lease has. The epoch is 0 before the first writer.
-func (d *decision) namedInLease() (epoch int64, writer PodRef) {
-	return int64(ptr.Deref(d.Lease.Spec.LeaseTransitions, 0)),
-		PodRef{Name: leases.HolderOf(d.Lease), UID: types.UID(d.Lease.Annotations[fencing.WriterAnnotation])}
+// inLease is what the Lease says about its holder.
+type inLease struct {
+	// epoch is 0 before the first writer.
+	epoch int64
+	// writer is the pod that the Lease names, or named last. Its name is empty if the Lease names no pod.
+	writer PodRef
+	// fenced is true if the Lease names a fenced pod.
+	fenced bool
+	// revoked is the last epoch that the holder was told to end, and writing the last with which a holder was a writer.
+	revoked, writing int64
+	// expired is the pod from which the Lease was taken.
+	expired types.UID
+}
+
+// inLease returns what the Lease says. It is empty if the Lease does not exist.
+func (d *decision) inLease() inLease {
+	lease := d.Lease.Object
+	if lease == nil {
+		return inLease{}
+	}
+	name, _, fenced := strings.Cut(d.Lease.Holder(), "_")
+	return inLease{
+		epoch:   int64(ptr.Deref(lease.Spec.LeaseTransitions, 0)),
+		writer:  PodRef{Name: name, UID: types.UID(lease.Annotations[fencing.WriterAnnotation])},
+		fenced:  fenced,
+		revoked: epochIn(lease, fencing.RevokedAnnotation), writing: epochIn(lease, fencing.WritingAnnotation),
+		expired: types.UID(lease.Annotations[fencing.ExpiredAnnotation]),
+	}
+}
+
+// holderOf returns the holder identity of the pod. A fenced pod becomes the writer when the Lease has its UID.
+func holderOf(p *pod) string {
+	if p.fenced {
+		return fencing.HolderIdentity(p.Name, string(p.UID))
+	}
+	return p.Name
 }
 
 // isNamed returns true if the Lease names the recorded writer with its epoch.
 func (d *decision) isNamed() bool {
-	epoch, writer := d.namedInLease()
-	return epoch == d.status.Epoch && writer == refOf(d.writer)
+	is := d.inLease()
+	return d.Lease.Holder() == holderOf(d.writer) && is.writer == refOf(d.writer) && is.epoch == d.status.Epoch
 }
 
-// nameInLease names the recorded writer, and renews the Lease.
+// isWriting returns true if the recorded writer is the writer. A fenced pod says so in the Lease.
+func (d *decision) isWriting() bool {
+	return !d.writer.fenced || d.isNamed() && d.inLease().writing == d.status.Epoch && !d.Lease.Overdue()
+}
+
+// nameInLease names the recorded writer. It also renews the Lease of an unfenced writer.
 func (d *decision) nameInLease(p *pod) {
-	d.do(WriteLease{Version: Version(d.Lease.ResourceVersion), Writer: refOf(p), Epoch: d.status.Epoch})
-	d.requeueIn(renewAfter(d.Lock))
+	step := WriteLease{Version: d.leaseVersion(), Holder: holderOf(p), Writer: p.UID, Epoch: d.status.Epoch, Duration: p.duration}
+	if !p.fenced {
+		step.Renew, step.Duration = true, leaseDuration(d.Lock)
+		d.requeueIn(leaseDuration(d.Lock) / 2)
+	}
+	d.do(step)
 }
 
-// renewalIsDue returns true if the last renewal is half of the duration ago. Otherwise, it decides again then.
+// renewalIsDue returns true if the controller renews the Lease, and the last renewal is half of the duration ago. Otherwise, it
+// decides again then.
 func (d *decision) renewalIsDue() bool {
-	renewed := d.Lease.Spec.RenewTime
-	return renewed == nil || d.left(renewAfter(d.Lock), renewed.Time) <= 0
+	renewed := d.Lease.Object.Spec.RenewTime
+	return !d.writer.fenced && (renewed == nil || d.left(leaseDuration(d.Lock)/2, renewed.Time) <= 0)
+}
+
+func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.ResourceVersion) }
+
+// leaseProof returns the proof of the Lease that the recorded tenure has ended. Empty: there is no proof. The name of an
+// unfenced writer is never removed.
+func (d *decision) leaseProof() v1.Proof {
+	switch is := d.inLease(); {
+	case is.writer.UID == "" || is.writer.Name != "" || is.epoch != d.status.Epoch || is.writer.UID != d.status.WriterPodUID:
+		return ""
+	case is.expired == d.status.WriterPodUID:
+		return v1.ProofLeaseExpired
+	}
+	return v1.ProofLeaseReleased
+}
+
+// leaseExpired returns true if the Lease has not been renewed for the longest duration of the Lease, the lock and the pods.
+// If a renewal is overdue, it decides again when the Lease expires.
+func (d *decision) leaseExpired() bool {
+	longest := max(leaseDuration(d.Lock), leases.DurationOf(d.Lease.Object))
+	for _, p := range d.pods {
+		longest = max(longest, p.duration)
+	}
+	left := longest - d.Lease.Silent
+	if d.Lease.Overdue() {
+		d.requeueIn(left)
+	}
+	return left <= 0
+}
+
+// revokeLease ends the tenure of a fenced writer. It also does so if the object of the writer does not exist.
+func (d *decision) revokeLease() {
+	is, uid := d.inLease(), d.status.WriterPodUID
+	empty := WriteLease{Version: d.leaseVersion(), Writer: uid, Epoch: d.status.Epoch}
+	d.found(TenureRevoked, d.revokedMessage())
+	switch names := is.fenced && is.writer.UID == uid; {
+	case d.leaseBlocks():
+	case d.leaseExpired():
+		// Also if the Lease was deleted and created again: the pod could not renew the old one.
+		empty.Expired = uid
+		d.do(empty)
+		d.found(LeaseTaken, d.leaseTakenMessage(d.status.WriterPod))
+		d.requeueIn(0)
+	case !names && 0 < is.epoch && is.epoch < d.status.Epoch:
+		// The Lease has never named the writer. A late controller that is about to name it fails after this write.
+		d.do(empty)
+		d.requeueIn(0)
+	case names && is.revoked < is.epoch:
+		d.revoke(is)
+	}
+}
+
+// revoke tells the holder of the Lease to end its tenure.
+func (d *decision) revoke(is inLease) {
+	d.do(WriteLease{Version: d.leaseVersion(), Holder: d.Lease.Holder(), Writer: is.writer.UID, Epoch: is.epoch, Revoked: is.epoch})
+}
+
+// leaseBlocks returns true if the Lease names a fenced pod that is not the recorded writer. The pod can be a writer until it
+// releases the Lease, or until the Lease expires.
+func (d *decision) leaseBlocks() bool {
+	is, last := d.inLease(), d.status.LastTransition
+	ended := last != nil && last.FromUID == is.writer.UID && last.Proof != "" // by another proof than the Lease
+	if !is.fenced || is.writer.UID == d.status.WriterPodUID || ended && is.epoch <= d.status.Epoch {
+		return false
+	}
+	switch {
+	case d.leaseExpired():
+		d.do(WriteLease{Version: d.leaseVersion(), Writer: is.writer.UID, Epoch: is.epoch, Expired: is.writer.UID})
+		d.found(LeaseTaken, d.leaseTakenMessage(is.writer.Name))
+		d.requeueIn(0)
+		return true
+	case is.revoked < is.epoch:
+		d.revoke(is)
+	}
+	d.found(LeaseHeld, d.leaseHeldMessage(is.writer.Name))
+	return true
 }

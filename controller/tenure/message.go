@@ -47,6 +47,10 @@ func (d *decision) grantedMessage(p *pod) string {
 	return fmt.Sprintf("pod %s becomes the writer with epoch %d", p.Name, d.status.Epoch)
 }
 
+func (d *decision) startingMessage() string {
+	return fmt.Sprintf("pod %s has epoch %d. It becomes the writer when its main processes have started as the writer, or the promote hook has succeeded", d.writer.Name, d.status.Epoch)
+}
+
 func (d *decision) readyMessage() string {
 	return fmt.Sprintf("pod %s is the writer with epoch %d", d.writer.Name, d.status.Epoch)
 }
@@ -88,6 +92,18 @@ func (d *decision) attestMessage(uid types.UID) string {
 	return fmt.Sprintf("make sure that the processes of the pod have ended, then run: kubectl annotate -n %s ssl %s %s=%s --overwrite", d.Lock.Namespace, d.Lock.Name, v1.AttestAnnotation, uid)
 }
 
+func (d *decision) revokedMessage() string {
+	return fmt.Sprintf("pod %s must end its tenure. Another pod becomes the writer after Lease %s was released, or after it has expired", d.status.WriterPod, d.Lock.Spec.LeaseName)
+}
+
+func (d *decision) leaseTakenMessage(name string) string {
+	return fmt.Sprintf("Lease %s has expired: pod %s did not renew it", d.Lock.Spec.LeaseName, name)
+}
+
+func (d *decision) leaseHeldMessage(name string) string {
+	return fmt.Sprintf("Lease %s names pod %s, which status does not have. Another pod becomes the writer after the Lease was released, or after it has expired", d.Lock.Spec.LeaseName, name)
+}
+
 func (d *decision) endedMessage(t *v1.TenureTransition) string {
 	return fmt.Sprintf("the tenure of pod %s has ended, and no other pod can become the writer yet", t.From)
 }
@@ -114,8 +130,17 @@ func (d *decision) notAttestableMessage() string {
 		v1.AttestAnnotation, d.writer.UID, d.writer.Name, d.Lock.Namespace)
 }
 
+func (d *decision) leaseMessage() string {
+	return fmt.Sprintf("a pod is the writer only while it renews Lease %s", d.Lock.Spec.LeaseName)
+}
+
+func (d *decision) notFencedMessage(p *pod) string {
+	return fmt.Sprintf("pod %s is the writer also without Lease %s: %s. To create the pods again, run: kubectl rollout restart -n %s statefulset %s",
+		p.Name, d.Lock.Spec.LeaseName, p.notFenced, d.Lock.Namespace, d.Lock.Spec.StatefulSetName)
+}
+
 // Messages of condition Fenced.
 const (
-	noneMessage        = "not safe: spec.fencing is None, so the old writer can still write through open connections after a failover. Use Termination if two writers do harm"
+	noneMessage        = "not safe: spec.fencing is None, so the old writer can still write through open connections after a failover. Use Termination or Lease if two writers do harm"
 	terminationMessage = "another pod becomes the writer after the pod of the writer has provably terminated"
 )

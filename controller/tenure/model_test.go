@@ -55,8 +55,16 @@ type attested struct{ pod, life uint8 }
 
 type leaseState struct {
 	exists bool
-	// holder is the number of the named pod, from 1, and life is its incarnation.
-	holder, life, epoch uint8
+	// named is true if the Lease names a pod, and fenced if that pod is fenced.
+	named, fenced bool
+	// writer is the number of the pod that the Lease names, or named last, from 1, and life is its incarnation.
+	writer, life, epoch uint8
+	// revoked and writing are epochs in annotations.
+	revoked, writing uint8
+	// expired is true if the Lease was taken from the writer.
+	expired bool
+	// silent is true if the Lease has not been renewed for its duration.
+	silent bool
 }
 
 // podState is a pod of the StatefulSet.
@@ -74,12 +82,24 @@ type podState struct {
 	over bool
 	// tenured is true if the pod has had the label of a writer.
 	tenured bool
+	gateState
+}
+
+// gateState is the state of the gate of a fenced pod, which the API server does not know.
+type gateState struct {
+	// term is the epoch for which the gate may start the writer, and writes is the epoch of the writer that runs. 0: none.
+	term, writes uint8
+	// done is the last epoch for which the gate starts no writer any more.
+	done uint8
 }
 
 func (p *podState) exists() bool { return p.life > 0 && !p.gone }
 
 // orphans are processes of a removed pod. They are tenured if the pod has had the label of a writer.
-type orphans struct{ tenured bool }
+type orphans struct {
+	tenured bool
+	gateState
+}
 
 type role uint8
 
@@ -144,8 +164,8 @@ type mutation struct {
 	// see changes the input of Decide, and plan changes the steps.
 	see  func(*view)
 	plan func([]tenure.Step) []tenure.Step
-	// With blindRecord and blindLabels, writes ignore the writes of other clients.
-	blindRecord, blindLabels bool
+	// With blindRecord, blindLabels and blindLease, writes ignore the writes of other clients.
+	blindRecord, blindLabels, blindLease bool
 }
 
 // violation is a broken guarantee. The model panics with it.
@@ -183,6 +203,9 @@ func (w *world) wrote(slot, by int) {
 	p := &w.pods[slot]
 	if p.deleting && p.noGrace && !p.finalizer {
 		w.left[slot].tenured = w.left[slot].tenured || p.tenured && !p.over
+		if !p.over {
+			w.left[slot].gateState = p.gateState
+		}
 		*p = podState{life: p.life, gone: true}
 	}
 }
@@ -220,7 +243,15 @@ const (
 	reportAction
 	recreateAction
 	attestAction
+	renewAction
+	promoteAction
+	writingAction
+	demoteAction
+	releaseAction
+	silenceAction
 	readyAction
+	failAction
+	delayAction
 	cutAction
 	notReadyAction
 	healAction
@@ -229,7 +260,9 @@ const (
 )
 
 var actionNames = [...]string{"controller", "crash of controller", "deletion of", "force deletion of", "end of the processes of", "report of the kubelet about",
-	"creation of", "attestation of the writer", "change of Ready of", "cut of node", "node controller for node", "repair of node", "loss of the status"}
+	"creation of", "attestation of the writer",
+	"renewal of the Lease by", "start of the writer in", "report of the writer in", "end of the writer in", "release of the Lease by", "expiry of the Lease of",
+	"change of Ready of", "failure of the writer in", "delayed renewals of", "cut of node", "node controller for node", "repair of node", "loss of the status"}
 
 // enabled returns true if the action can happen.
 func (m *model) enabled(w *world, kind actionKind, slot int) bool {
@@ -265,6 +298,9 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 		return false
 	}
 	p, cut := &w.pods[slot], w.nodes[nodeOf(slot)].cut
+	if renewAction <= kind && kind <= silenceAction || kind == failAction || kind == delayAction {
+		return m.fencing == v1.LockFencingLease && m.gateCan(w, kind, slot)
+	}
 	switch kind {
 	case deleteAction:
 		return p.exists() && !p.deleting && w.deletions > 0
@@ -282,12 +318,90 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 	return false
 }
 
+// holds returns true if the Lease names the pod, which exists.
+func (w *world) holds(slot int) bool {
+	p, l := &w.pods[slot], &w.lease
+	return p.exists() && l.named && l.fenced && int(l.writer) == slot+1 && l.life == p.life
+}
+
+// gateCan returns true if an action of a gate or of a sidecar can happen.
+func (m *model) gateCan(w *world, kind actionKind, slot int) bool {
+	p, l := &w.pods[slot], &w.lease
+	reaches := w.holds(slot) && !w.nodes[nodeOf(slot)].cut && !p.over // the pod reaches the API server
+	switch kind {
+	case renewAction:
+		return reaches && (l.silent || p.term < l.epoch && p.done < l.epoch)
+	case promoteAction:
+		return p.exists() && !p.over && p.writes == 0 && p.term > p.done
+	case writingAction:
+		return reaches && p.writes == l.epoch && l.writing != l.epoch
+	case demoteAction:
+		return p.writes > 0 && (p.deleting || reaches && (l.revoked >= p.writes || l.epoch != p.writes) || p.exists() && !w.nodes[nodeOf(slot)].cut && !w.holds(slot))
+	case releaseAction:
+		return reaches && p.writes == 0 && (l.revoked >= l.epoch || p.done >= l.epoch || p.deleting)
+	case silenceAction:
+		return l.exists && max(1, int(l.writer)) == slot+1 && !l.silent && !reaches
+	case failAction:
+		return p.writes > 0 && w.faults > 0
+	case delayAction:
+		return w.holds(slot) && !l.silent && w.faults > 0
+	}
+	return false
+}
+
+// gateDoes executes an action of a gate or of a sidecar.
+func (m *model) gateDoes(w *world, kind actionKind, slot int) {
+	p, l := &w.pods[slot], &w.lease
+	switch kind {
+	case renewAction:
+		if l.silent = false; p.done < l.epoch {
+			p.term = l.epoch
+		}
+		w.wroteLease(-1)
+	case promoteAction:
+		p.writes = p.term
+		m.checkWriters(w)
+	case writingAction:
+		l.writing = l.epoch
+		w.wroteLease(-1)
+	case demoteAction, failAction:
+		p.done, p.term, p.writes = max(p.done, p.writes), 0, 0
+	case releaseAction:
+		p.done, p.term, l.named, l.silent = max(p.done, l.epoch), 0, false, false
+		w.wroteLease(-1)
+	case silenceAction, delayAction:
+		// The gate has ended the writer in time. A gate of a removed pod has, too.
+		for _, g := range []*gateState{&p.gateState, &w.left[slot].gateState} {
+			g.done, g.term, g.writes = max(g.done, g.writes), 0, 0
+		}
+		l.silent = true
+	}
+}
+
+// checkWriters panics if the writers of two pods run.
+func (m *model) checkWriters(w *world) {
+	var writers []string
+	for i := range m.slots {
+		if w.pods[i].writes > 0 {
+			writers = append(writers, podName(i))
+		}
+		if w.left[i].writes > 0 {
+			writers = append(writers, "the removed "+podName(i))
+		}
+	}
+	if len(writers) > 1 {
+		panic(violation(fmt.Sprintf("%s write at the same time", strings.Join(writers, " and "))))
+	}
+}
+
 // do executes an action.
 func (m *model) do(w *world, kind actionKind, slot int) {
-	if kind == wipeAction || kind == crashAction || kind == forceAction || kind == cutAction || kind == readyAction && w.pods[slot].ready {
+	if kind == wipeAction || kind == crashAction || kind == failAction || kind == delayAction || kind == forceAction || kind == cutAction || kind == readyAction && w.pods[slot].ready {
 		w.faults--
 	}
 	switch kind {
+	case renewAction, promoteAction, writingAction, demoteAction, releaseAction, silenceAction, failAction, delayAction:
+		m.gateDoes(w, kind, slot)
 	case advanceAction:
 		m.advance(w, slot)
 	case wipeAction:
@@ -302,7 +416,7 @@ func (m *model) do(w *world, kind actionKind, slot int) {
 		w.pods[slot].noGrace = true
 		w.wrote(slot, -1)
 	case stopAction:
-		w.pods[slot].over, w.pods[slot].ready = true, false
+		w.pods[slot].over, w.pods[slot].ready, w.pods[slot].gateState = true, false, gateState{}
 	case reportAction:
 		w.pods[slot].reported, w.pods[slot].noGrace = true, true
 		w.wrote(slot, -1)
@@ -347,7 +461,7 @@ func (m *model) advance(w *world, c int) {
 			v.nodes[i].notReady = n.notReady
 		}
 		for i, p := range w.pods {
-			p.over, p.tenured = false, false
+			p.over, p.tenured, p.gateState = false, false, gateState{}
 			v.pods[i] = p
 		}
 		if m.mutation.see != nil {
@@ -417,11 +531,15 @@ func (m *model) write(w *world, c int, step tenure.Step) bool {
 		w.wroteLease(c)
 		return true
 	case tenure.WriteLease:
-		if s.staleLease {
+		if s.staleLease && !m.mutation.blindLease {
 			return false
 		}
-		holder, life := slotOf(step.Writer.Name + "_" + string(step.Writer.UID))
-		w.lease = leaseState{exists: true, holder: holder, life: life, epoch: uint8(step.Epoch)}
+		slot, life, _ := strings.Cut(string(step.Writer), "-")
+		l := leaseState{exists: true, named: step.Holder != "", fenced: strings.Contains(step.Holder, "_"), epoch: uint8(step.Epoch)}
+		l.writer, l.life = number(slot)+1, number(life)
+		l.revoked, l.expired, l.writing = uint8(step.Revoked), step.Expired != "", w.lease.writing
+		l.silent = w.lease.silent && l.named && l.epoch == w.lease.epoch
+		w.lease = l
 		w.wroteLease(c)
 		return true
 	case tenure.LabelWriter:
@@ -477,15 +595,18 @@ func (m *model) podOf(w *world, ref tenure.PodRef) *podState {
 }
 
 // slotOf returns the number of the pod with the holder identity, from 1, and its incarnation if the identity has one.
-func slotOf(identity string) (number, life uint8) {
+func slotOf(identity string) (slot, life uint8) {
 	name, uid, _ := strings.Cut(identity, "_")
 	if name == "" {
 		return 0, 0
 	}
-	slot, _ := strconv.Atoi(strings.TrimPrefix(name, "db-"))
 	_, of, _ := strings.Cut(uid, "-")
-	n, _ := strconv.Atoi(of)
-	return uint8(slot + 1), uint8(n)
+	return number(strings.TrimPrefix(name, "db-")) + 1, number(of)
+}
+
+func number(text string) uint8 {
+	n, _ := strconv.Atoi(text)
+	return uint8(n)
 }
 
 // check panics if the new writer is not the only one.
@@ -554,9 +675,11 @@ func (m *model) snapshot(v view) tenure.Snapshot {
 	if v.attested.pod > 0 {
 		lock.Annotations = map[string]string{v1.AttestAnnotation: string(uidOf(int(v.attested.pod)-1, int(v.attested.life)))}
 	}
+	start := metav1.NewMicroTime(epochStart)
 	if n := int(v.record.from); n > 0 {
-		start := metav1.NewMicroTime(epochStart)
 		lock.Status.LastTransition = &v1.TenureTransition{From: podName(n - 1), FromUID: uidOf(n-1, int(v.record.fromLife)), Cause: v1.TenureDeletion, Started: &start}
+	} else if v.record.writer > 0 {
+		lock.Status.LastTransition = &v1.TenureTransition{To: lock.Status.WriterPod, Cause: v1.TenureCreated, Started: &start}
 	}
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db", UID: "set"}}
 	s := tenure.Snapshot{Lock: lock, StatefulSet: set, Nodes: map[string]*corev1.Node{}}
@@ -570,16 +693,26 @@ func (m *model) snapshot(v view) tenure.Snapshot {
 	}
 	for i := range v.pods {
 		if p := &v.pods[i]; p.exists() {
-			s.Pods = append(s.Pods, *modelPod(i, p, set))
+			pod := modelPod(i, p, set)
+			if m.fencing == v1.LockFencingLease {
+				pod.Fenced()
+			}
+			if p.reported {
+				pod.Terminated()
+			}
+			s.Pods = append(s.Pods, *pod.Obj())
 		}
 	}
 	if v.lease.exists {
-		s.Lease = modelLease(&v.lease, lock)
+		s.Lease.Object = modelLease(&v.lease, lock)
+		if v.lease.silent {
+			s.Lease.Silent = time.Hour
+		}
 	}
 	return s
 }
 
-func modelPod(slot int, p *podState, set *appsv1.StatefulSet) *corev1.Pod {
+func modelPod(slot int, p *podState, set *appsv1.StatefulSet) *PodWrapper {
 	pod := MakePod(podName(slot)).UID(uidOf(slot, int(p.life))).ControlledBy(set).Node(fmt.Sprintf("node%d", nodeOf(slot)+1)).Ready(p.ready)
 	if p.role == writerRole {
 		pod.Role(v1.StsRoleWriter)
@@ -591,10 +724,7 @@ func modelPod(slot int, p *podState, set *appsv1.StatefulSet) *corev1.Pod {
 	if p.deleting {
 		pod.Terminating()
 	}
-	if p.reported {
-		pod.Terminated()
-	}
-	return pod.Obj()
+	return pod
 }
 
 func modelLease(l *leaseState, lock *v1.StatefulSetLock) *coordinationv1.Lease {
@@ -604,10 +734,22 @@ func modelLease(l *leaseState, lock *v1.StatefulSetLock) *coordinationv1.Lease {
 		}}},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(l.epoch)), LeaseDurationSeconds: new(int32(15))},
 	}
-	if l.holder > 0 {
-		lease.Spec.HolderIdentity = new(podName(int(l.holder) - 1))
-		lease.Spec.RenewTime = new(metav1.NewMicroTime(epochStart))
-		lease.Annotations = map[string]string{fencing.WriterAnnotation: string(uidOf(int(l.holder)-1, int(l.life)))}
+	if l.writer == 0 {
+		return lease
+	}
+	name, uid := podName(int(l.writer)-1), string(uidOf(int(l.writer)-1, int(l.life)))
+	lease.Spec.RenewTime = new(metav1.NewMicroTime(epochStart))
+	lease.Annotations = map[string]string{
+		fencing.WriterAnnotation: uid, fencing.RevokedAnnotation: strconv.Itoa(int(l.revoked)), fencing.WritingAnnotation: strconv.Itoa(int(l.writing)),
+	}
+	if l.expired {
+		lease.Annotations[fencing.ExpiredAnnotation] = uid
+	}
+	switch {
+	case l.named && l.fenced:
+		lease.Spec.HolderIdentity = new(fencing.HolderIdentity(name, uid))
+	case l.named:
+		lease.Spec.HolderIdentity = &name
 	}
 	return lease
 }

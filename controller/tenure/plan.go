@@ -18,7 +18,7 @@ const (
 	NoLease Outcome = "NoLease"
 	// NoReadyPod: there is no writer, and no pod can become the writer.
 	NoReadyPod Outcome = "NoReadyPod"
-	// Granted: a pod becomes the writer.
+	// Granted: a pod becomes the writer. If it is fenced, it has not said yet that it is the writer.
 	Granted Outcome = "Granted"
 	// WriterReady: the writer has its label and is Ready.
 	WriterReady Outcome = "WriterReady"
@@ -30,6 +30,12 @@ const (
 	AwaitingEndpoints Outcome = "AwaitingEndpoints"
 	// WriterStopping: the pod of the old writer is terminating, without a proof that it has terminated.
 	WriterStopping Outcome = "WriterStopping"
+	// TenureRevoked: the old writer was told to release the Lease.
+	TenureRevoked Outcome = "TenureRevoked"
+	// LeaseTaken: the Lease has expired, and is taken from the pod that it names.
+	LeaseTaken Outcome = "LeaseTaken"
+	// LeaseHeld: the Lease names a pod that is not recorded, and has not expired yet.
+	LeaseHeld Outcome = "LeaseHeld"
 	// TenureEnded: the tenure of the old writer has ended, and no pod can become the writer yet.
 	TenureEnded Outcome = "TenureEnded"
 	// Adopted: the pods or the Lease have a later tenure than the record, which was lost.
@@ -139,12 +145,22 @@ type (
 		Refused string
 	}
 
-	// WriteLease names the writer in the Lease, and renews the Lease. It fails if any client wrote the Lease since the
-	// Snapshot.
+	// WriteLease writes the Lease. It fails if any client wrote the Lease since the Snapshot.
 	WriteLease struct {
 		Version Version
-		Writer  PodRef
-		Epoch   int64
+		// Holder is the holder identity. Empty: no pod.
+		Holder string
+		// Writer is the UID of the pod that the Lease names, or named last.
+		Writer types.UID
+		Epoch  int64
+		// Duration is the new duration. 0: it stays.
+		Duration time.Duration
+		// Renew is true if the step renews the Lease. Only a fenced pod itself renews its Lease.
+		Renew bool
+		// Revoked is the epoch that the fenced holder must end. 0: none.
+		Revoked int64
+		// Expired is the UID of the pod from which the Lease is taken. Empty: none.
+		Expired types.UID
 	}
 )
 

@@ -10,6 +10,9 @@ import (
 
 // proofOf returns the proof that the tenure of the writer has ended. Empty: there is no proof.
 func (d *decision) proofOf(p *pod) v1.Proof {
+	if proven := d.leaseProof(); proven != "" && p.UID == d.status.WriterPodUID {
+		return proven
+	}
 	node := d.Nodes[p.Spec.NodeName]
 	switch {
 	case !proof.Going(p.Pod):
@@ -24,6 +27,15 @@ func (d *decision) proofOf(p *pod) v1.Proof {
 		return v1.ProofAttested
 	}
 	return ""
+}
+
+// proofOfRemoved returns the proof for a recorded writer whose object does not exist. An unfenced writer had the finalizer, so
+// the missing object proves nothing.
+func (d *decision) proofOfRemoved() v1.Proof {
+	if d.attested(d.status.WriterPodUID) {
+		return v1.ProofAttested
+	}
+	return d.leaseProof()
 }
 
 func (d *decision) attested(uid types.UID) bool {

@@ -21,20 +21,30 @@ const (
 	// servingPoll is how often to read the EndpointSlices, and servingPatience how long to wait for them. The controller does
 	// not wait longer, because EndpointSlices are no proof that clients have closed their connections.
 	servingPoll, servingPatience = 100 * time.Millisecond, 5 * time.Second
+	// startPatience is the time that a fenced writer has to start and to become Ready, in addition to
+	// spec.failoverDelaySeconds. Its main process may start again in the new role.
+	startPatience = time.Minute
+	// distrust is how long a pod that was a failed writer is not chosen if another pod can be. It may still appear Ready. It is longer
+	// than the default of --node-monitor-grace-period of kube-controller-manager, which is 50 s.
+	distrust = time.Minute
 )
 
-// notProven is the reason of condition Fenced if spec.fencing was None when the writer changed last. Otherwise, the reason is
-// the value of spec.fencing.
-const notProven = "NotProven"
+// Reasons of condition Fenced. Otherwise, the reason is the value of spec.fencing.
+const (
+	// notProven: spec.fencing was None when the writer changed last.
+	notProven = "NotProven"
+	// notFenced: spec.fencing is Lease, and the writer is a pod that no Lease fences.
+	notFenced = "NotFenced"
+)
 
 // failoverDelay returns how long the writer can be unready.
 func failoverDelay(lock *v1.StatefulSetLock) time.Duration {
 	return time.Duration(lock.Spec.FailoverDelaySeconds) * time.Second
 }
 
-// renewAfter returns the time between two renewals of the Lease.
-func renewAfter(lock *v1.StatefulSetLock) time.Duration {
-	return time.Duration(lock.Spec.LeaseDurationSeconds) * time.Second / 2
+// leaseDuration returns spec.leaseDurationSeconds.
+func leaseDuration(lock *v1.StatefulSetLock) time.Duration {
+	return time.Duration(lock.Spec.LeaseDurationSeconds) * time.Second
 }
 
 // BudgetName returns the name of the PodDisruptionBudget of a lock, in the same namespace.
@@ -62,15 +72,20 @@ func (d *decision) report() {
 	d.plan.Budget = d.blocksEvictions()
 }
 
-// reportFencing sets condition Fenced, which is True if only the termination of a pod ends its tenure.
+// reportFencing sets condition Fenced, which is True if the tenure of a writer provably ends before the next one begins.
 func (d *decision) reportFencing() {
+	w, fencing := find(d.pods, d.status.WriterPodUID), d.Lock.Spec.Fencing
 	switch last := d.status.LastTransition; {
-	case !d.fenced():
-		d.setCondition(v1.ConditionFenced, false, string(v1.LockFencingNone), noneMessage)
+	case fencing == v1.LockFencingNone:
+		d.setCondition(v1.ConditionFenced, false, string(fencing), noneMessage)
 	case last != nil && last.From != "" && last.To != "" && last.Proof == "":
 		d.setCondition(v1.ConditionFenced, false, notProven, fmt.Sprintf("pod %s, the writer before, lost only its label, because spec.fencing was None. It can still write", last.From))
+	case fencing == v1.LockFencingTermination:
+		d.setCondition(v1.ConditionFenced, true, string(fencing), terminationMessage)
+	case w != nil && !w.fenced:
+		d.setCondition(v1.ConditionFenced, false, notFenced, d.notFencedMessage(w))
 	default:
-		d.setCondition(v1.ConditionFenced, true, string(v1.LockFencingTermination), terminationMessage)
+		d.setCondition(v1.ConditionFenced, true, string(fencing), d.leaseMessage())
 	}
 }
 

@@ -20,13 +20,15 @@ var searches = map[string]struct {
 	// only is the fencing of the world. Empty: every fencing.
 	only v1.LockFencing
 	deep bool
+	// deepLease is deep for the fencing Lease.
+	deepLease bool
 }{
 	"two controllers":                  {pods: 2, controllers: 2, deletions: 1},
 	"two controllers with a fault":     {pods: 2, controllers: 2, deletions: 1, faults: 1, only: v1.LockFencingNone},
 	"two late controllers":             {pods: 2, controllers: 2, faults: 1},
 	"two controllers with more faults": {pods: 2, controllers: 2, deletions: 1, faults: 1, deep: true},
 	"three pods":                       {pods: 3, controllers: 1, deletions: 1, faults: 1},
-	"three pods, two controllers":      {pods: 3, controllers: 2, deletions: 1},
+	"three pods, two controllers":      {pods: 3, controllers: 2, deletions: 1, deepLease: true},
 	"three pods, more faults":          {pods: 3, controllers: 1, deletions: 2, faults: 2, deep: true},
 }
 
@@ -121,8 +123,11 @@ func (s *search) settle(w world) string {
 		before := w
 		for kind := stopAction; kind <= readyAction; kind++ {
 			for slot := range maxSlots {
-				if s.enabled(&w, kind, slot) {
-					s.do(&w, kind, slot)
+				if !s.enabled(&w, kind, slot) {
+					continue
+				}
+				if broken := s.try(&w, kind, slot); broken != "" {
+					return broken
 				}
 			}
 		}
@@ -150,8 +155,8 @@ func TestSearch(t *testing.T) {
 		if tc.deep && !*deep {
 			continue
 		}
-		for _, fencing := range []v1.LockFencing{v1.LockFencingNone, v1.LockFencingTermination} {
-			if tc.only != "" && tc.only != fencing {
+		for _, fencing := range []v1.LockFencing{v1.LockFencingNone, v1.LockFencingTermination, v1.LockFencingLease} {
+			if tc.only != "" && tc.only != fencing || tc.deepLease && fencing == v1.LockFencingLease && !*deep {
 				continue
 			}
 			t.Run(string(fencing)+", "+name, func(t *testing.T) {
@@ -230,6 +235,38 @@ var mutations = map[string]struct {
 	},
 	"LabelWriter comes before Record": {
 		mutation: mutation{plan: labelFirst}, fencing: v1.LockFencingNone, pods: 2, controllers: 2, deletions: 1, faults: 1, want: "gets the label while",
+	},
+	"WriteLease ignores the writes of other clients": {
+		mutation: mutation{blindLease: true}, fencing: v1.LockFencingLease, pods: 2, controllers: 2, deletions: 1, want: "write at the same time",
+	},
+	"a revoked tenure counts as released": {
+		mutation: mutation{see: func(v *view) { v.lease.named = v.lease.named && v.lease.revoked < v.lease.epoch }},
+		fencing:  v1.LockFencingLease, pods: 2, controllers: 1, deletions: 1, want: "write at the same time",
+	},
+	"a revoked Lease counts as expired": {
+		mutation: mutation{see: func(v *view) { v.lease.silent = v.lease.silent || v.lease.revoked >= v.lease.epoch && v.lease.named }},
+		fencing:  v1.LockFencingLease, pods: 2, controllers: 1, deletions: 1, want: "write at the same time",
+	},
+	"the Lease of a removed writer counts as expired": {
+		mutation: mutation{see: func(v *view) {
+			if n := v.lease.writer; n > 0 && v.lease.named && (v.pods[n-1].gone || v.pods[n-1].life != v.lease.life) {
+				v.lease.silent = true
+			}
+		}}, fencing: v1.LockFencingLease, pods: 2, controllers: 1, deletions: 1, faults: 1, want: "write at the same time",
+	},
+	"a fenced pod that is not recorded does not block": {
+		mutation: mutation{see: func(v *view) {
+			if v.lease.writer != v.record.writer || v.lease.life != v.record.life {
+				v.lease.fenced = false
+			}
+		}}, fencing: v1.LockFencingLease, pods: 2, controllers: 2, faults: 2, want: "write at the same time",
+	},
+	"a writer that the Lease has not named yet counts as released": {
+		mutation: mutation{see: func(v *view) {
+			if r := v.record; r.writer > 0 && v.lease.epoch < r.epoch {
+				v.lease = leaseState{exists: true, writer: r.writer, life: r.life, epoch: r.epoch}
+			}
+		}}, fencing: v1.LockFencingLease, pods: 2, controllers: 2, deletions: 1, want: "write at the same time",
 	},
 }
 

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/drain"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
@@ -33,8 +34,8 @@ type Snapshot struct {
 	Pods []corev1.Pod
 	// Nodes are the nodes of the pods, by name.
 	Nodes map[string]*corev1.Node
-	// Lease is the Lease with the name in the spec. It is nil if it does not exist.
-	Lease *coordinationv1.Lease
+	// Lease is the Lease with the name in the spec.
+	Lease leases.Observed
 	// Serving is true if an EndpointSlice of a Service for writers lists the recorded writer as serving.
 	Serving bool
 	// Budgets are the PodDisruptionBudgets of the namespace.
@@ -51,6 +52,13 @@ type pod struct {
 	labelled bool
 	// began is the epoch of the pod's last label as the writer. ended is the last epoch that ended or was about to end.
 	began, ended int64
+	// fenced is true if the pod is a writer only while it holds the Lease of the lock. notFenced says why it is not.
+	fenced    bool
+	notFenced string
+	// prepared is true if the main processes of the pod follow some Lease.
+	prepared bool
+	// duration is how long a fenced pod can be the writer after a renewal.
+	duration time.Duration
 	// drained says why the node is being drained. Empty: it is not.
 	drained string
 	// outdated is true if a rollout will replace the pod.
@@ -69,6 +77,7 @@ func classify(s Snapshot) []*pod {
 		}
 		p.member = s.StatefulSet != nil && metav1.IsControlledBy(is, s.StatefulSet)
 		p.outdated = p.member && outdated(s.StatefulSet, p)
+		p.fence(s.Lock)
 		all[i] = p
 	}
 	slices.SortFunc(all, func(a, b *pod) int { return cmp.Or(cmp.Compare(a.ordinal, b.ordinal), cmp.Compare(a.Name, b.Name)) })
@@ -94,8 +103,8 @@ func ordinalOf(p *corev1.Pod) int {
 }
 
 // epochIn returns the epoch in an annotation, or 0. A Lease has no room for larger epochs than that of an int32.
-func epochIn(p *corev1.Pod, annotation string) int64 {
-	n, err := strconv.ParseInt(p.Annotations[annotation], 10, 32)
+func epochIn(object metav1.Object, annotation string) int64 {
+	n, err := strconv.ParseInt(object.GetAnnotations()[annotation], 10, 32)
 	if err != nil {
 		return 0
 	}
@@ -117,6 +126,9 @@ func outdated(set *appsv1.StatefulSet, p *pod) bool {
 func (p *pod) ready() bool {
 	return !proof.Going(p.Pod) && proof.IsTrue(p.Pod, corev1.PodReady)
 }
+
+// followsOtherLease returns true if the main processes of the pod never become writers for this lock.
+func (p *pod) followsOtherLease() bool { return p.prepared && !p.fenced }
 
 func (p *pod) protected() bool { return slices.Contains(p.Finalizers, v1.HandoffFinalizer) }
 

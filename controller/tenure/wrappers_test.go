@@ -1,6 +1,7 @@
 package tenure_test
 
 import (
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -9,6 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // PodWrapper builds a pod.
@@ -54,6 +58,29 @@ func (p *PodWrapper) Ready(ready bool) *PodWrapper {
 // Role sets the label of the role.
 func (p *PodWrapper) Role(role string) *PodWrapper { p.Labels[v1.StsRoleLabel] = role; return p }
 
+// Fenced prepares the pod for fencing by Lease db-lease, which its sidecar renews within 15 s.
+func (p *PodWrapper) Fenced() *PodWrapper {
+	p.Annotations[v1.FencingAnnotation] = string(v1.FencingLease)
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		c.Command = append(slices.Clone(signal.Wrapper), "db")
+		c.Env = []corev1.EnvVar{{Name: fencing.ContainerEnv, Value: c.Name}, {Name: fencing.HooksEnv, Value: "{}"}}
+	}
+	p.Spec.Volumes = []corev1.Volume{{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
+	}}}
+	p.Spec.InitContainers = []corev1.Container{{
+		Name:         v1.SidecarName,
+		VolumeMounts: []corev1.VolumeMount{{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}},
+		Env: []corev1.EnvVar{
+			{Name: fencing.LeaseEnv, Value: "prod/db-lease"}, {Name: fencing.DurationEnv, Value: "15"}, {Name: fencing.HeldEnv, Value: "db"},
+			{Name: fencing.LockEnv, Value: "db-lock"}, {Name: fencing.PodNameEnv, Value: p.Name},
+		},
+	}}
+	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: v1.SidecarName, ContainerID: "containerd://0", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	return p
+}
+
 // Tenure sets the epochs of the last tenure that began, and of the last that ended. 0: none.
 func (p *PodWrapper) Tenure(began, ended int64) *PodWrapper {
 	for annotation, epoch := range map[string]int64{v1.TenureAnnotation: began, v1.TenureEndedAnnotation: ended} {
@@ -85,10 +112,14 @@ func (p *PodWrapper) Terminating() *PodWrapper {
 // Terminated makes the kubelet report that all processes have ended.
 func (p *PodWrapper) Terminated() *PodWrapper {
 	p.Status.Phase = corev1.PodFailed
-	p.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "containerd://1"}}
+	terminated := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "containerd://1"}}
+	p.Status.ContainerStatuses[0].State = terminated
+	for i := range p.Status.InitContainerStatuses {
+		p.Status.InitContainerStatuses[i].State = terminated
+	}
 	p.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: "kubelet", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status",
-		FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:phase":{},"f:containerStatuses":{}}}`),
+		FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:phase":{},"f:containerStatuses":{},"f:initContainerStatuses":{}}}`),
 	}}
 	return p
 }
