@@ -80,11 +80,11 @@ func wantNamed(t *testing.T, s *world.Singleton, epoch int32) {
 
 // wantGap returns and logs the time from the last entry of all earlier processes to the start of the last process.
 // The gate kills the old process a sixth of the duration before the Lease can expire.
-func wantGap(t *testing.T, s *world.Singleton, duration time.Duration) time.Duration {
+func wantGap(t *testing.T, a application, duration time.Duration) time.Duration {
 	t.Helper()
-	entries, err := s.Journal()
+	entries, err := a.Journal()
 	must(t, err)
-	starts, err := s.Starts()
+	starts, err := a.Starts()
 	must(t, err)
 	last, before := starts[len(starts)-1], int64(0)
 	for _, e := range entries {

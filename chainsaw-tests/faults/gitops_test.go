@@ -111,7 +111,7 @@ func emptyNamespace(t *testing.T) *world.Singleton {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "faults-"}}
 	must(t, w.Create(t.Context(), namespace))
-	s := &world.Singleton{World: w, Namespace: namespace.Name}
+	s := &world.Singleton{Application: world.Application{World: w, Namespace: namespace.Name}}
 	t.Cleanup(func() { must(t, s.Remove(context.Background())) })
 	return s
 }

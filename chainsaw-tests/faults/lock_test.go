@@ -34,20 +34,41 @@ import (
 // ends the watch, and returns all writers in their order.
 func lock(t *testing.T, spec v1.StatefulSetLockSpec) (l *world.Lock, writers func() []world.Tenure) {
 	t.Helper()
-	l, err := w.NewLock(t.Context(), "locks", spec)
+	return lockWith(t, world.LockOptions{Spec: spec})
+}
+
+// lockWith is lock with other pods. At the end of each test, also of a failed one, the journal must not show an overlap.
+func lockWith(t *testing.T, o world.LockOptions) (l *world.Lock, writers func() []world.Tenure) {
+	t.Helper()
+	l, err := w.NewLock(t.Context(), "locks", o)
 	if l != nil {
 		t.Cleanup(func() {
+			ctx := context.Background()
+			if o.Roles {
+				if _, err := l.Check(ctx); err != nil {
+					t.Error(err)
+				}
+			}
 			if t.Failed() {
 				evidence(t)
 				return // kept for debugging
 			}
-			must(t, l.Remove(context.Background()))
+			must(t, l.Remove(ctx))
 		})
 	}
 	must(t, err)
-	watched, err := l.WatchWriters(context.Background())
-	must(t, err)
-	stop := func() []world.Tenure {
+	return l, watchWriters(t, l)
+}
+
+// watchWriters checks until the end of the test, or until stop, that a watch never shows two writers.
+func watchWriters(t *testing.T, l *world.Lock) (stop func() []world.Tenure) {
+	t.Helper()
+	var watched *world.Writers
+	must(t, world.Await(t.Context(), "a watch of the pods", func(context.Context) (err error) {
+		watched, err = l.WatchWriters(context.Background())
+		return err
+	}))
+	stop = func() []world.Tenure {
 		tenures, err := watched.Stop()
 		if err != nil {
 			t.Error(err)
@@ -55,7 +76,15 @@ func lock(t *testing.T, spec v1.StatefulSetLockSpec) (l *world.Lock, writers fun
 		return tenures
 	}
 	t.Cleanup(func() { stop() })
-	return l, stop
+	return stop
+}
+
+// fencedBy are the options of a lock.
+func fencedBy(fencing v1.LockFencing) world.LockOptions {
+	return world.LockOptions{
+		Spec:  v1.StatefulSetLockSpec{LeaseDurationSeconds: 15, Fencing: fencing},
+		Roles: fencing == v1.LockFencingLease,
+	}
 }
 
 // writer waits for another writer than the last one.
@@ -77,7 +106,17 @@ func wantWriters(t *testing.T, tenures []world.Tenure, pods ...*corev1.Pod) {
 		want = append(want, pod.Name)
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("writers %v, want %v", got, want)
+		t.Fatalf("writers %v, want %v", got, want)
+	}
+}
+
+// wantMoved checks whether the last writer but one was deleted before the last one followed. That ends a tenure only with
+// Termination.
+func wantMoved(t *testing.T, tenures []world.Tenure, fencing v1.LockFencing) {
+	t.Helper()
+	old := tenures[len(tenures)-2]
+	if want := fencing == v1.LockFencingTermination; old.Terminating != want {
+		t.Errorf("pod %s was terminating when the next writer had its label: %t, want %t", old.Pod, old.Terminating, want)
 	}
 }
 
@@ -93,12 +132,18 @@ func TestLockUnready(t *testing.T) {
 	second := writer(t, l, first)
 	must(t, syscall.Kill(pid, syscall.SIGCONT))
 	must(t, l.AwaitReplicas(t.Context()))
-	is := &corev1.Pod{}
-	must(t, l.Get(t.Context(), client.ObjectKeyFromObject(first), is))
-	if is.UID != first.UID || is.Labels[v1.StsRoleLabel] != v1.StsRoleReader {
-		t.Errorf("pod %s has labels %v", is.Name, is.Labels)
-	}
+	wantReader(t, first)
 	wantWriters(t, writers(), first, second)
+}
+
+// wantReader checks that the pod is a reader, and was not replaced.
+func wantReader(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	is := &corev1.Pod{}
+	must(t, w.Get(t.Context(), client.ObjectKeyFromObject(pod), is))
+	if is.UID != pod.UID || is.Labels[v1.StsRoleLabel] != v1.StsRoleReader {
+		t.Errorf("pod %s has labels %v, and uid %s instead of %s", is.Name, is.Labels, is.UID, pod.UID)
+	}
 }
 
 // With Termination, an open connection to the old writer ends before another pod is the writer.
@@ -195,15 +240,17 @@ func TestLockNodeCutOff(t *testing.T) {
 // A rollout moves the writer once, to an updated pod, and the writer stays afterwards.
 func TestLockRollout(t *testing.T) {
 	t.Parallel()
-	for _, fencing := range []v1.LockFencing{v1.LockFencingNone, v1.LockFencingTermination} {
+	for _, fencing := range []v1.LockFencing{v1.LockFencingNone, v1.LockFencingTermination, v1.LockFencingLease} {
 		t.Run(string(fencing), func(t *testing.T) {
 			t.Parallel()
-			l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15, Fencing: fencing})
+			l, writers := lockWith(t, fencedBy(fencing))
 			first := writer(t, l, nil)
 			must(t, l.RollOut(t.Context()))
 			must(t, l.AwaitReplicas(t.Context()))
 			second := writer(t, l, first)
-			wantWriters(t, writers(), first, second)
+			tenures := writers()
+			wantWriters(t, tenures, first, second)
+			wantMoved(t, tenures, fencing)
 			if second.Name == first.Name {
 				t.Errorf("pod %s is the writer again", second.Name)
 			}
@@ -213,18 +260,24 @@ func TestLockRollout(t *testing.T) {
 
 // A drain of the node of a writer that is not the lowest pod moves the writer first, and ends.
 func TestLockDrain(t *testing.T) {
-	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15, Fencing: v1.LockFencingTermination})
-	first := writer(t, l, nil)
-	deletePod(t, first, nil)
-	second := writer(t, l, first)
-	must(t, l.AwaitReplicas(t.Context()))
-	t.Cleanup(func() { must(t, w.Cordon(context.Background(), second.Spec.NodeName, false)) })
-	must(t, l.Drain(t.Context(), second.Spec.NodeName))
-	third := writer(t, l, second)
-	if third.Spec.NodeName == second.Spec.NodeName {
-		t.Errorf("the writer is on node %s still", third.Spec.NodeName)
+	for _, fencing := range []v1.LockFencing{v1.LockFencingTermination, v1.LockFencingLease} {
+		t.Run(string(fencing), func(t *testing.T) {
+			l, writers := lockWith(t, fencedBy(fencing))
+			first := writer(t, l, nil)
+			deletePod(t, first, nil)
+			second := writer(t, l, first)
+			must(t, l.AwaitReplicas(t.Context()))
+			t.Cleanup(func() { must(t, w.Cordon(context.Background(), second.Spec.NodeName, false)) })
+			must(t, l.Drain(t.Context(), second.Spec.NodeName))
+			third := writer(t, l, second)
+			if third.Spec.NodeName == second.Spec.NodeName {
+				t.Errorf("the writer is on node %s still", third.Spec.NodeName)
+			}
+			tenures := writers()
+			wantWriters(t, tenures, first, second, third)
+			wantMoved(t, tenures, fencing)
+		})
 	}
-	wantWriters(t, writers(), first, second, third)
 }
 
 // The deletion of the lock removes labels and finalizers, Lease and policy. The pods keep running.

@@ -50,6 +50,15 @@ func runOnCluster(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
+// application is an application with a journal.
+type application interface {
+	Key() types.NamespacedName
+	Journal() ([]world.Entry, error)
+	Starts() ([]world.Entry, error)
+	Ended() (bool, error)
+	Check(ctx context.Context) (world.Summary, error)
+}
+
 // singleton creates a singleton with a Ready holder. At the end of each test, also of a failed one, the journal must
 // not show an overlap.
 func singleton(t *testing.T, o world.Options) *world.Singleton {
@@ -129,14 +138,14 @@ var force = new(int64(0))
 const nobodyElse = 12 * time.Second
 
 // wantNobodyElse checks for the duration that no pod but the old holder starts.
-func wantNobodyElse(t *testing.T, during time.Duration, old *corev1.Pod, singletons ...*world.Singleton) {
+func wantNobodyElse[A application](t *testing.T, during time.Duration, old *corev1.Pod, applications ...A) {
 	t.Helper()
 	for deadline := time.Now().Add(during); ; time.Sleep(200 * time.Millisecond) {
-		for _, s := range singletons {
-			starts, err := s.Starts()
+		for _, a := range applications {
+			starts, err := a.Starts()
 			must(t, err)
 			if last := starts[len(starts)-1]; old == nil && last.Epoch != 1 || old != nil && last.Pod != old.Name {
-				t.Fatalf("%s: pod %s started with epoch %d, though nothing proves that the holder is dead", s.Namespace, last.Pod, last.Epoch)
+				t.Fatalf("%s: pod %s started with epoch %d, though nothing proves that the holder is dead", a.Key().Namespace, last.Pod, last.Epoch)
 			}
 		}
 		if time.Now().After(deadline) {
@@ -159,22 +168,22 @@ func wantHandedOver(t *testing.T, s *world.Singleton, epoch int64, cause v1.Caus
 }
 
 // wantStarts checks the number of processes in the journal, and that no two ran at once.
-func wantStarts(t *testing.T, s *world.Singleton, want int) {
+func wantStarts(t *testing.T, a application, want int) {
 	t.Helper()
-	starts, err := s.Starts()
+	starts, err := a.Starts()
 	must(t, err)
 	if len(starts) != want {
-		t.Errorf("%s: %d processes started, want %d: %+v", s.Namespace, len(starts), want, starts)
+		t.Errorf("%s: %d processes started, want %d: %+v", a.Key().Namespace, len(starts), want, starts)
 	}
-	_, err = s.Check(t.Context())
+	_, err = a.Check(t.Context())
 	must(t, err)
 }
 
 // awaitStarts waits until so many processes have started.
-func awaitStarts(t *testing.T, s *world.Singleton, want int) {
+func awaitStarts(t *testing.T, a application, want int) {
 	t.Helper()
 	must(t, world.Await(t.Context(), fmt.Sprintf("process %d of the application", want), func(context.Context) error {
-		starts, err := s.Starts()
+		starts, err := a.Starts()
 		if err == nil && len(starts) < want {
 			err = fmt.Errorf("%d have started", len(starts))
 		}

@@ -171,10 +171,10 @@ func TestNodeObjectDeleted(t *testing.T) {
 }
 
 // awaitEnd waits until the application has recorded its end.
-func awaitEnd(t *testing.T, s *world.Singleton) {
+func awaitEnd(t *testing.T, a application) {
 	t.Helper()
 	must(t, world.Await(t.Context(), "the end of the application", func(context.Context) error {
-		ended, err := s.Ended()
+		ended, err := a.Ended()
 		if err == nil && !ended {
 			err = errors.New("it runs")
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,26 +46,29 @@ type journal struct {
 	run   int64
 	epoch int64
 	boot  string
+	// reader is true if the process records nothing.
+	reader bool
 }
 
 func openJournal(dir string, started time.Time) (*journal, error) {
 	if dir == "" {
 		dir = "/data"
 	}
-	file, err := os.OpenFile(filepath.Join(dir, journalFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
-	if err != nil {
-		return nil, fmt.Errorf("open the journal: %w", err)
-	}
-	j := &journal{dir: dir, file: file, pod: os.Getenv("POD_NAME"), run: started.UnixNano()}
+	j := &journal{dir: dir, pod: os.Getenv("POD_NAME"), run: started.UnixNano()}
+	var err error
 	if j.pod == "" {
 		if j.pod, err = os.Hostname(); err != nil {
 			return nil, fmt.Errorf("find a name for the journal: %w", err)
 		}
 	}
-	if text := os.Getenv("STATEFULSINGLETON_EPOCH"); text != "" {
-		if j.epoch, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return nil, fmt.Errorf("STATEFULSINGLETON_EPOCH is %q: want a number", text)
-		}
+	if j.reader, err = isReader(); err != nil || j.reader {
+		return j, err
+	}
+	if j.file, err = os.OpenFile(filepath.Join(dir, journalFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
+		return nil, fmt.Errorf("open the journal: %w", err)
+	}
+	if j.epoch, err = epochFromEnvironment(); err != nil {
+		return nil, err
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -74,9 +78,41 @@ func openJournal(dir string, started time.Time) (*journal, error) {
 	return j, nil
 }
 
+// isReader returns true if the pod is a reader of a StatefulSetLock.
+func isReader() (bool, error) {
+	const variable = "STATEFULSETLOCK_ROLE"
+	switch role := cmp.Or(os.Getenv(variable), os.Getenv("DEFAULT_ROLE"), "writer"); role {
+	case "writer":
+		return false, nil
+	case "reader":
+		return true, nil
+	default:
+		return false, fmt.Errorf("%s or DEFAULT_ROLE is %q: want writer or reader", variable, role)
+	}
+}
+
+// epochFromEnvironment returns 0 if the pod belongs to no StatefulSetLock and no StatefulSingleton.
+func epochFromEnvironment() (int64, error) {
+	for _, variable := range []string{"STATEFULSETLOCK_EPOCH", "STATEFULSINGLETON_EPOCH"} {
+		text := os.Getenv(variable)
+		if text == "" {
+			continue
+		}
+		epoch, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s is %q: want a number", variable, text)
+		}
+		return epoch, nil
+	}
+	return 0, nil
+}
+
 // begin takes the lock and records the start. If another process has the lock, it records an overlap and continues,
 // because its purpose is to report overlaps.
 func (j *journal) begin() error {
+	if j.reader {
+		return nil
+	}
 	monotonic, err := sinceBoot()
 	if err != nil {
 		return err
@@ -137,6 +173,9 @@ func (j *journal) beat(ctx context.Context, every time.Duration) {
 }
 
 func (j *journal) write(event string) error {
+	if j.reader {
+		return nil
+	}
 	monotonic, err := sinceBoot()
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -55,5 +56,48 @@ func TestBeginWritesAnOverlapDown(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"old start", "new overlap", "new start"}, got); diff != "" {
 		t.Errorf("journal (-want +got):\n%s", diff)
+	}
+}
+
+// In a pod of a StatefulSetLock, only the writer records, with the epoch of its tenure.
+func TestRoles(t *testing.T) {
+	for name, tt := range map[string]struct {
+		environment map[string]string
+		want        []entry
+	}{
+		"no lock": {
+			environment: map[string]string{"STATEFULSINGLETON_EPOCH": "3"},
+			want:        []entry{{Event: "start", Epoch: 3}, {Event: "stop", Epoch: 3}},
+		},
+		"the writer": {
+			environment: map[string]string{"DEFAULT_ROLE": "reader", "STATEFULSETLOCK_ROLE": "writer", "STATEFULSETLOCK_EPOCH": "7"},
+			want:        []entry{{Event: "start", Epoch: 7}, {Event: "stop", Epoch: 7}},
+		},
+		"a reader":            {environment: map[string]string{"STATEFULSETLOCK_ROLE": "reader", "STATEFULSETLOCK_EPOCH": "0"}},
+		"a reader by default": {environment: map[string]string{"DEFAULT_ROLE": "reader"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for variable, value := range tt.environment {
+				t.Setenv(variable, value)
+			}
+			j, err := openJournal(dir, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(j.begin(), j.write("stop")); err != nil {
+				t.Fatal(err)
+			}
+			var got []entry
+			for _, e := range journalOf(t, dir) {
+				got = append(got, entry{Event: e.Event, Epoch: e.Epoch})
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("journal (-want +got):\n%s", diff)
+			}
+			if _, err := os.Stat(filepath.Join(dir, lockFile)); os.IsNotExist(err) != (tt.want == nil) {
+				t.Errorf("the lock: %v", err)
+			}
+		})
 	}
 }

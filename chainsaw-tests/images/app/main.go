@@ -1,6 +1,8 @@
 // Command app is an application that must never run twice. It takes an exclusive lock on a file in its data directory.
 // Its journal in the same directory records when it started, when it stopped, and whether another process had the lock.
 // The kernel releases the lock only when the process has ended, so the journal shows every overlap.
+//
+// In a pod of a StatefulSetLock, only the writer must never run twice. A reader takes no lock, and records nothing.
 package main
 
 import (
@@ -31,7 +33,8 @@ func main() {
   STOP_SECONDS    how long it takes to stop after SIGTERM (default 0)
   CRASH_SECONDS   when it crashes by itself (default: never)
   MEMORY_SECONDS  when it starts to allocate all available memory (default: never)
-  ALIVE_SECONDS   how often it records that it is alive (default: never)`,
+  ALIVE_SECONDS   how often it records that it is alive (default: never)
+  DEFAULT_ROLE    writer or reader, if STATEFULSETLOCK_ROLE is empty (default writer). A reader records nothing`,
 		Example: `  DATA=/tmp/data app
   app check /tmp/data --min-handoffs 3`,
 		Args:          cobra.NoArgs,
@@ -98,7 +101,7 @@ func serve(ctx context.Context) error {
 	beating, endBeat := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBeat()
 	var beats sync.WaitGroup
-	if beat > 0 {
+	if beat > 0 && !j.reader {
 		beats.Go(func() { j.beat(beating, beat) })
 	}
 	server := &http.Server{Addr: address, Handler: j.handler(started.Add(startFor)), ReadHeaderTimeout: 5 * time.Second}
@@ -140,7 +143,7 @@ func seconds(name string, d *time.Duration) error {
 	return nil
 }
 
-// handler answers /ready after the start, and other paths with the name and the epoch.
+// handler answers /ready after the start, and other paths with the name and the epoch. A reader has no epoch.
 func (j *journal) handler(ready time.Time) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
@@ -149,6 +152,10 @@ func (j *journal) handler(ready time.Time) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
+		if j.reader {
+			_, _ = fmt.Fprintf(w, "%s reader\n", j.pod)
+			return
+		}
 		_, _ = fmt.Fprintf(w, "%s epoch %d\n", j.pod, j.epoch)
 	})
 	return mux

@@ -1,0 +1,245 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// leased are the options of a lock with fencing by a Lease of the shortest duration.
+func leased() world.LockOptions {
+	o := fencedBy(v1.LockFencingLease)
+	o.Spec.LeaseDurationSeconds = fencing.MinSeconds
+	return o
+}
+
+// leasedLock creates a lock, and waits until the application of its first writer has recorded its start.
+func leasedLock(t *testing.T, o world.LockOptions) (l *world.Lock, first *corev1.Pod, writers func() []world.Tenure) {
+	t.Helper()
+	l, writers = lockWith(t, o)
+	first = writer(t, l, nil)
+	awaitStarts(t, l, 1)
+	return l, first, writers
+}
+
+// The node of the writer is cut off, and the processes on it run on. The gate stops the application, and another pod becomes
+// the writer without a person, soon after the Lease has expired. After the network is restored, the old pod is a reader.
+func TestLockLeaseNodeCutOff(t *testing.T) {
+	alone(t)
+	node, _ := victim(t)
+	o := leased()
+	o.Node = node
+	l, first, writers := leasedLock(t, o)
+	if first.Spec.NodeName != node {
+		t.Fatalf("pod %s is on %s, want %s", first.Name, first.Spec.NodeName, node)
+	}
+	must(t, w.LeadElsewhere(t.Context(), node)) // a new leader observes a Lease from the beginning
+	cluster(t, "node", "partition", node)
+	cut := time.Now()
+	second := writer(t, l, first)
+	awaitStarts(t, l, 2)
+	wantGap(t, l, leaseDuration)
+	if second.Spec.NodeName == node {
+		t.Errorf("pod %s runs on %s, which is cut off", second.Name, node)
+	}
+	cluster(t, "node", "heal", node)
+	must(t, l.AwaitReplicas(t.Context()))
+	wantNobodyElse(t, nobodyElse, second, l)
+	wantStarts(t, l, 2)
+	wantReader(t, first)
+	tenures := writers()
+	wantWriters(t, tenures, first, second)
+	wantSoonAfter(t, l, cut, tenures[1])
+}
+
+// wantSoonAfter checks that the writer started and had its label soon after the Lease had expired. The last renewal came
+// before since.
+func wantSoonAfter(t *testing.T, l *world.Lock, since time.Time, second world.Tenure) {
+	t.Helper()
+	starts, err := l.Starts()
+	must(t, err)
+	started, labelled := starts[1].Time.Sub(since), second.Seen.Sub(since)
+	t.Logf("pod %s started as the writer after %s, and had its label after %s", second.Pod, started, labelled)
+	if most := leaseDuration + 2*time.Second; max(started, labelled) > most {
+		t.Errorf("pod %s was not the writer within %s", second.Pod, most)
+	}
+}
+
+// The sidecar of the writer is suspended, and cannot renew the Lease. The gate stops the application by itself, and another
+// pod becomes the writer. The sidecar then continues with its old view.
+func TestLockLeaseSidecarStopped(t *testing.T) {
+	t.Parallel()
+	l, first, writers := leasedLock(t, leased())
+	sidecar, err := world.Process(first, "/ko-app/gate", "sidecar")
+	must(t, err)
+	goOn := func() error { return syscall.Kill(sidecar, syscall.SIGCONT) }
+	t.Cleanup(func() { _ = goOn() }) // the pod may be gone
+	must(t, syscall.Kill(sidecar, syscall.SIGSTOP))
+	second := writer(t, l, first)
+	awaitStarts(t, l, 2)
+	wantGap(t, l, leaseDuration)
+	must(t, goOn())
+	wantNobodyElse(t, nobodyElse, second, l)
+	wantStarts(t, l, 2)
+	wantReader(t, first)
+	wantWriters(t, writers(), first, second)
+}
+
+// The API server is away for longer than the duration of the Lease. The writer stops before the Lease can expire. When the
+// API server is back, a pod becomes the writer without a person.
+func TestLockLeaseAPIServerAway(t *testing.T) {
+	alone(t)
+	l, first, writers := leasedLock(t, leased())
+	wantWriters(t, writers(), first) // the watch could break
+	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kube-apiserver") })
+	away := time.Now()
+	cluster(t, "process", "stop", "kube-apiserver")
+	awaitEnd(t, l)
+	entries, err := l.Journal()
+	must(t, err)
+	if ended := entries[len(entries)-1].Time.Sub(away); ended > leaseDuration {
+		t.Errorf("the writer ended %s after the API server, want %s at most", ended, leaseDuration)
+	}
+	wantNobodyElse(t, 2*leaseDuration, first, l)
+	wantStarts(t, l, 1)
+	cluster(t, "process", "continue", "kube-apiserver")
+	watchWriters(t, l)
+	awaitStarts(t, l, 2)
+	writer(t, l, nil)
+}
+
+// The main process of the writer is killed, five times. Another pod is the writer within a second. The old pod stays, and
+// its main process starts again as a reader. The test is not parallel, because it measures time.
+func TestLockLeaseKilled(t *testing.T) {
+	l, old, writers := leasedLock(t, leased())
+	const kills = 5
+	var killed []time.Time
+	for range kills {
+		pid, err := world.Process(old, "/app")
+		must(t, err)
+		killed = append(killed, time.Now())
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+		next := writer(t, l, old)
+		awaitRestart(t, old)
+		wantReader(t, old)
+		old = next
+	}
+	tenures := writers()
+	if len(tenures) != kills+1 {
+		t.Fatalf("%d tenures, want %d: %v", len(tenures), kills+1, tenures)
+	}
+	var gaps []time.Duration
+	for i, at := range killed {
+		gaps = append(gaps, tenures[i+1].Seen.Sub(at))
+	}
+	slices.Sort(gaps)
+	t.Logf("from the kill to the label of the next writer: %v", gaps)
+	if median := gaps[len(gaps)/2]; median > time.Second {
+		t.Errorf("median %s, want a second at most", median)
+	}
+}
+
+// awaitRestart waits until the container of the pod was restarted, and is Ready. pod is the pod before that.
+func awaitRestart(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	must(t, world.Await(t.Context(), "a restart in pod "+pod.Name, func(ctx context.Context) error {
+		is := &corev1.Pod{}
+		if err := w.Get(ctx, client.ObjectKeyFromObject(pod), is); err != nil {
+			return err
+		}
+		restarts, ready := is.Status.ContainerStatuses[0].RestartCount, world.IsTrue(is, corev1.PodReady)
+		if restarts == pod.Status.ContainerStatuses[0].RestartCount || !ready {
+			return fmt.Errorf("%d restarts, Ready %t", restarts, ready)
+		}
+		return nil
+	}))
+}
+
+// The cgroup freezer stops the gate and its application. The sidecar runs on and renews the Lease, so no other pod becomes
+// the writer, although the writer is unready.
+func TestLockLeaseGateFrozen(t *testing.T) {
+	t.Parallel()
+	l, first, _ := leasedLock(t, leased())
+	thaw := freezerOf(t, first).freeze(t)
+	wantNobodyElse(t, 3*leaseDuration, first, l)
+	wantStarts(t, l, 1)
+	thaw()
+	must(t, l.AwaitReplicas(t.Context()))
+	writer(t, l, nil)
+}
+
+// Fencing changes on a running lock, and applies to the pods of the next rollout. Condition Fenced follows. Only pods that the
+// Lease fences record in the journal.
+func TestLockLeaseChanged(t *testing.T) {
+	t.Parallel()
+	o := leased()
+	o.Spec.Fencing = v1.LockFencingNone
+	l, _ := lockWith(t, o)
+	first := writer(t, l, nil)
+	awaitLockFenced(t, l, metav1.ConditionFalse, string(v1.LockFencingNone))
+
+	changeLockFencing(t, l, v1.LockFencingLease)
+	awaitLockFenced(t, l, metav1.ConditionFalse, "NotFenced")
+	must(t, l.RollOut(t.Context()))
+	must(t, l.AwaitReplicas(t.Context()))
+	second := writer(t, l, first)
+	awaitStarts(t, l, 1)
+	awaitLockFenced(t, l, metav1.ConditionTrue, string(v1.LockFencingLease))
+	wantLeaseOf(t, l, second)
+
+	changeLockFencing(t, l, v1.LockFencingTermination)
+	must(t, l.RollOut(t.Context()))
+	must(t, l.AwaitReplicas(t.Context()))
+	third := writer(t, l, second)
+	awaitEnd(t, l)
+	awaitLockFenced(t, l, metav1.ConditionTrue, string(v1.LockFencingTermination))
+	if leases.IsWrapped(&third.Spec.Containers[0]) {
+		t.Errorf("the new pod %s is wrapped", third.Name)
+	}
+}
+
+// awaitLockFenced waits for the status and the reason of condition Fenced.
+func awaitLockFenced(t *testing.T, l *world.Lock, status metav1.ConditionStatus, reason string) {
+	t.Helper()
+	must(t, l.Await(t.Context(), fmt.Sprintf("Fenced is %s with reason %s", status, reason), func(got *v1.StatefulSetLock) bool {
+		c := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionFenced)
+		return c != nil && c.Status == status && c.Reason == reason
+	}))
+}
+
+// changeLockFencing changes spec.fencing, and waits until new pods are created for it.
+func changeLockFencing(t *testing.T, l *world.Lock, to v1.LockFencing) {
+	t.Helper()
+	got, err := l.Read(t.Context())
+	must(t, err)
+	must(t, w.Patch(t.Context(), got, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"fencing":%q}}`, to))))
+	must(t, l.AwaitPolicy(t.Context()))
+}
+
+// wantLeaseOf checks that the Lease names the writer as the pod that renews the Lease.
+func wantLeaseOf(t *testing.T, l *world.Lock, pod *corev1.Pod) {
+	t.Helper()
+	lease := &coordinationv1.Lease{}
+	must(t, l.Get(t.Context(), l.Key(), lease))
+	if got, want := leases.HolderOf(lease), fencing.HolderIdentity(pod.Name, string(pod.UID)); got != want {
+		t.Errorf("Lease %s names %q, want %q", lease.Name, got, want)
+	}
+}
