@@ -1,15 +1,16 @@
 #!/bin/bash
-# Creates the volume of a claim on the local cluster, which has no provisioner. The nodes share the machine's /tmp, so
-# one directory is the volume on all nodes. Usage: volume.sh NAMESPACE CLAIM
+# Creates the volumes of claims on the local cluster, which has no provisioner. The nodes share the machine's /tmp, so
+# one directory is the volume on all nodes. Usage: volume.sh NAMESPACE CLAIM...
 set -euo pipefail
 namespace=$1
-claim=$2
+shift
 
 parent=/tmp/statefulsingleton-tests
 mkdir -p "$parent"
-directory=$(mktemp -d "$parent/volume-XXXXXXXX")
-chmod 755 "$directory"
-kubectl create -f - <<YAML
+for claim; do
+  directory=$(mktemp -d "$parent/volume-XXXXXXXX")
+  chmod 755 "$directory"
+  kubectl create -f - <<YAML
 apiVersion: v1
 kind: PersistentVolume
 metadata:
@@ -26,3 +27,4 @@ spec:
       - matchExpressions:
         - {key: kubernetes.io/hostname, operator: Exists}
 YAML
+done
