@@ -134,6 +134,7 @@ func TestTooManyPods(t *testing.T) {
 	w.Expect(status.Message).NotTo(ContainSubstring("takes longer"))
 	w.Expect(signalled(w.pod("db-2"))).To(BeTrue())
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeFalse())
+	journal.wantOrder(writeStep{"the signal of db-2", podIs("db-2", signalled)}) // the watch brings many large pods first
 	w.Expect(journal.wantOneAtATime()).To(Equal(2))
 }
 
