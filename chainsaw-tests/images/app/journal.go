@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,9 +24,18 @@ const (
 	lockFile    = "lock"
 )
 
+// The roles of a process.
+const (
+	writer = "writer"
+	// reader records nothing.
+	reader = "reader"
+	// noRole takes no lock, and records only the writes of clients.
+	noRole = "none"
+)
+
 // entry is one line of the journal.
 type entry struct {
-	// Event is overlap, start, alive, stopping or stop.
+	// Event is overlap, start, alive, write, stopping or stop.
 	Event string `json:"event"`
 	Pod   string `json:"pod"`
 	// Run distinguishes the processes of a pod. It is the start time in nanoseconds.
@@ -46,8 +57,11 @@ type journal struct {
 	run   int64
 	epoch int64
 	boot  string
-	// reader is true if the process records nothing.
-	reader bool
+	role  string
+
+	mu sync.Mutex
+	// stopped is true after event stop. No entry follows.
+	stopped bool
 }
 
 func openJournal(dir string, started time.Time) (*journal, error) {
@@ -61,7 +75,7 @@ func openJournal(dir string, started time.Time) (*journal, error) {
 			return nil, fmt.Errorf("find a name for the journal: %w", err)
 		}
 	}
-	if j.reader, err = isReader(); err != nil || j.reader {
+	if j.role, err = roleFromEnvironment(); err != nil || j.role == reader {
 		return j, err
 	}
 	if j.file, err = os.OpenFile(filepath.Join(dir, journalFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
@@ -78,17 +92,14 @@ func openJournal(dir string, started time.Time) (*journal, error) {
 	return j, nil
 }
 
-// isReader returns true if the pod is a reader of a StatefulSetLock.
-func isReader() (bool, error) {
+// roleFromEnvironment returns the role in a StatefulSetLock. Without a StatefulSetLock, the process is a writer.
+func roleFromEnvironment() (string, error) {
 	const variable = "STATEFULSETLOCK_ROLE"
-	switch role := cmp.Or(os.Getenv(variable), os.Getenv("DEFAULT_ROLE"), "writer"); role {
-	case "writer":
-		return false, nil
-	case "reader":
-		return true, nil
-	default:
-		return false, fmt.Errorf("%s or DEFAULT_ROLE is %q: want writer or reader", variable, role)
+	role := cmp.Or(os.Getenv(variable), os.Getenv("DEFAULT_ROLE"), writer)
+	if !slices.Contains([]string{writer, reader, noRole}, role) {
+		return "", fmt.Errorf("%s or DEFAULT_ROLE is %q: want %s, %s or %s", variable, role, writer, reader, noRole)
 	}
+	return role, nil
 }
 
 // epochFromEnvironment returns 0 if the pod belongs to no StatefulSetLock and no StatefulSingleton.
@@ -110,7 +121,7 @@ func epochFromEnvironment() (int64, error) {
 // begin takes the lock and records the start. If another process has the lock, it records an overlap and continues,
 // because its purpose is to report overlaps.
 func (j *journal) begin() error {
-	if j.reader {
+	if j.role != writer {
 		return nil
 	}
 	monotonic, err := sinceBoot()
@@ -172,10 +183,30 @@ func (j *journal) beat(ctx context.Context, every time.Duration) {
 	}
 }
 
+// write records an event of the process, if the process is a writer.
 func (j *journal) write(event string) error {
-	if j.reader {
+	if j.role != writer {
 		return nil
 	}
+	return j.record(event)
+}
+
+// serveWrite records a write of a client. It returns an error if the process is a reader, or has stopped.
+func (j *journal) serveWrite() error {
+	if j.role == reader {
+		return fmt.Errorf("%s reader", j.pod)
+	}
+	return j.record("write")
+}
+
+// record appends an entry with the current time.
+func (j *journal) record(event string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.stopped {
+		return fmt.Errorf("%s has stopped", j.pod)
+	}
+	j.stopped = event == "stop"
 	monotonic, err := sinceBoot()
 	if err != nil {
 		return err
@@ -192,7 +223,7 @@ func (j *journal) writeAt(event string, at time.Time, monotonic int64) error {
 	if err != nil {
 		return fmt.Errorf("write %s into the journal: %w", event, err)
 	}
-	if event != "alive" {
+	if event != "alive" && event != "write" {
 		fmt.Println(string(line))
 	}
 	return nil

@@ -2,7 +2,8 @@
 // Its journal in the same directory records when it started, when it stopped, and whether another process had the lock.
 // The kernel releases the lock only when the process has ended, so the journal shows every overlap.
 //
-// In a pod of a StatefulSetLock, only the writer must never run twice. A reader takes no lock, and records nothing.
+// In a pod of a StatefulSetLock, only the writer must never run twice. A reader takes no lock, and records nothing. An
+// application that knows no role takes no lock, and records only the writes of clients.
 package main
 
 import (
@@ -34,7 +35,11 @@ func main() {
   CRASH_SECONDS   when it crashes by itself (default: never)
   MEMORY_SECONDS  when it starts to allocate all available memory (default: never)
   ALIVE_SECONDS   how often it records that it is alive (default: never)
-  DEFAULT_ROLE    writer or reader, if STATEFULSETLOCK_ROLE is empty (default writer). A reader records nothing`,
+  DEFAULT_ROLE    the role if STATEFULSETLOCK_ROLE is empty (default writer):
+                  writer: takes the lock, and records all events
+                  reader: records nothing, and rejects writes of clients
+                  none:   takes no lock, and records only writes of clients
+A client writes by a POST request, which the journal records.`,
 		Example: `  DATA=/tmp/data app
   app check /tmp/data --min-handoffs 3`,
 		Args:          cobra.NoArgs,
@@ -101,7 +106,7 @@ func serve(ctx context.Context) error {
 	beating, endBeat := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBeat()
 	var beats sync.WaitGroup
-	if beat > 0 && !j.reader {
+	if beat > 0 && j.role == writer {
 		beats.Go(func() { j.beat(beating, beat) })
 	}
 	server := &http.Server{Addr: address, Handler: j.handler(started.Add(startFor)), ReadHeaderTimeout: 5 * time.Second}
@@ -143,7 +148,8 @@ func seconds(name string, d *time.Duration) error {
 	return nil
 }
 
-// handler answers /ready after the start, and other paths with the name and the epoch. A reader has no epoch.
+// handler answers /ready after the start, and other paths with the name and the epoch. A reader has no epoch, and rejects
+// writes.
 func (j *journal) handler(ready time.Time) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
@@ -152,8 +158,15 @@ func (j *journal) handler(ready time.Time) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
-		if j.reader {
+		if j.role == reader {
 			_, _ = fmt.Fprintf(w, "%s reader\n", j.pod)
+			return
+		}
+		_, _ = fmt.Fprintf(w, "%s epoch %d\n", j.pod, j.epoch)
+	})
+	mux.HandleFunc("POST /", func(w http.ResponseWriter, _ *http.Request) {
+		if err := j.serveWrite(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintf(w, "%s epoch %d\n", j.pod, j.epoch)
