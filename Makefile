@@ -92,17 +92,21 @@ HANDOFFS ?= 200
 soak: own-cluster install bin/soak ## Run HANDOFFS (200) handoffs under random faults, by SEED, and check that no two pods ran at once
 	$(in_cluster) bin/soak -seed $(SEED) -handoffs $(HANDOFFS)
 
-# Flags of chainsaw-tests/cmd/bench, for example BENCH="-n 5 -systems wrapper,recreate".
+# Flags of chainsaw-tests/cmd/bench, for example BENCH="-n 5 -systems wrapper,recreate", and of its second part, for
+# example BENCH_LOCKS="-n 5 -systems lease".
 BENCH ?=
+BENCH_LOCKS ?=
 .PHONY: bench
-bench: own-cluster install bin/bench ## Measure the downtime of handoffs beside that of Kubernetes' own strategies; takes hours
+bench: own-cluster install bin/bench ## Measure the downtime of handoffs beside that of Kubernetes' own strategies, and of locks; takes hours
 	$(in_cluster) bin/bench -summary docs/benchmarks/gap.json $(BENCH)
+	$(in_cluster) bin/bench locks -summary docs/benchmarks/locks.json $(BENCH_LOCKS)
 	$(MAKE) bench-report
 
 .PHONY: bench-report
 bench-report: bin/bench bin/bench-scale ## Write the pages of the last make bench and make bench-scale
 	bin/bench -report -summary docs/benchmarks/gap.json -readme README.md
 	bin/bench-scale -report
+	bin/bench locks -report -summary docs/benchmarks/locks.json
 
 # Flags of chainsaw-tests/cmd/bench-scale.
 SCALE ?=

@@ -103,29 +103,39 @@ func TestFiguresAreTheMeasuredOnes(t *testing.T) {
 	}
 }
 
-// So are the figures of many singletons.
-func TestScaleIsTheMeasuredOne(t *testing.T) {
-	got, err := figures.Between(read(t, "benchmarks/scale.md"))
+// So are the figures between the markers of the other pages.
+func TestTablesAreTheMeasuredOnes(t *testing.T) {
+	for name, tables := range map[string]func(summary string) (string, error){
+		"locks": tablesOf[figures.Locks],
+		"scale": tablesOf[figures.Scale],
+	} {
+		t.Run(name, func(t *testing.T) {
+			page, summary := "benchmarks/"+name+".md", "benchmarks/"+name+".json"
+			got, err := figures.Between(read(t, page))
+			if err != nil {
+				t.Fatalf("%s: %v", page, err)
+			}
+			want, err := tables(summary)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s is not what %s gives, run make bench-report (-want +got):\n%s", page, summary, diff)
+			}
+		})
+	}
+}
+
+// tablesOf returns the tables of the results in a file.
+func tablesOf[T figures.Locks | figures.Scale, R interface {
+	*T
+	Tables() (string, error)
+}](file string) (string, error) {
+	results, err := figures.Read[T](file)
 	if err != nil {
-		t.Fatalf("benchmarks/scale.md: %v", err)
+		return "", err
 	}
-	measured, err := figures.Read[figures.Scale]("benchmarks/scale.json")
-	if errors.Is(err, fs.ErrNotExist) {
-		if got != "" {
-			t.Errorf("benchmarks/scale.md has figures, and no benchmarks/scale.json: %s", got)
-		}
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := measured.Tables()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("benchmarks/scale.md is not what benchmarks/scale.json gives, run make bench-report (-want +got):\n%s", diff)
-	}
+	return R(results).Tables()
 }
 
 // The costs that pages state are those of benchmarks/scale.json.

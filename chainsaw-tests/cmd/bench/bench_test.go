@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -218,5 +220,145 @@ func TestVerdict(t *testing.T) {
 				t.Errorf("verdict %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestParseLocks(t *testing.T) {
+	tests := map[string]struct {
+		args    []string
+		want    string // causes of each system
+		wantErr string
+	}{
+		"all": {nil, "none: switchover killed deleted; termination: switchover killed deleted; lease: switchover killed deleted node-lost", ""},
+		"some": {[]string{"-systems", "lease,none", "-causes=node-lost,killed"},
+			"none: killed; lease: killed node-lost", ""},
+		"unknown":           {[]string{"-systems", "raft"}, "", `"raft" is unknown: choose among none, termination, lease`},
+		"none":              {[]string{"-n", "0"}, "", "-n is 0"},
+		"report of nothing": {[]string{"-report"}, "", "-report needs -summary"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			o, err := parseLocks(tc.args)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			var got []string
+			for _, s := range o.systems {
+				got = append(got, s.Name+": "+strings.Join(names(o.causesOf(s)), " "))
+			}
+			if err != nil || strings.Join(got, "; ") != tc.want {
+				t.Errorf("%q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestNewChange(t *testing.T) {
+	const ms = time.Millisecond
+	entry := func(event, pod string, at time.Duration) world.Entry {
+		return world.Entry{Event: event, Pod: pod, Monotonic: int64(at)}
+	}
+	off := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	moved := []world.Tenure{{Pod: "db-0", Unlabelled: off}, {Pod: "db-1", Seen: off.Add(250 * ms)}}
+	// Before the change, db-1 was a writer too.
+	earlier := []world.Entry{entry("write", "db-1", 700*ms), entry("start", "db-0", 800*ms)}
+	tests := map[string]struct {
+		tenures []world.Tenure
+		since   []world.Entry
+		want    figures.Change
+		wantErr string
+	}{
+		"one after the other": {
+			tenures: moved,
+			since:   []world.Entry{entry("write", "db-0", 1010*ms), entry("stop", "db-0", 1020*ms), entry("start", "db-1", 1200*ms), entry("write", "db-1", 1300*ms)},
+			want:    figures.Change{WriteGapMS: 180, LabelGapMS: 250, DowntimeMS: 400},
+		},
+		"a late write of the old writer": {
+			tenures: moved,
+			since:   []world.Entry{entry("write", "db-1", 1200*ms), entry("write", "db-0", 1250*ms), entry("write", "db-1", 1300*ms)},
+			want:    figures.Change{WriteGapMS: -50, LabelGapMS: 250, DowntimeMS: 400, Overlaps: 1},
+		},
+		"a process that did not end": {
+			tenures: moved,
+			since:   []world.Entry{entry("write", "db-0", 1010*ms), entry("overlap", "db-1", 1200*ms), entry("start", "db-1", 1200*ms)},
+			want:    figures.Change{WriteGapMS: 190, LabelGapMS: 250, DowntimeMS: 400, Overlaps: 1},
+		},
+		"a third writer": {
+			tenures: moved,
+			since:   []world.Entry{entry("write", "db-2", 1100*ms), entry("write", "db-1", 1200*ms)},
+			wantErr: "pod db-2 wrote too",
+		},
+		"no write":          {tenures: moved, wantErr: "lacks writes"},
+		"two changes":       {tenures: append(moved, world.Tenure{Pod: "db-2"}), wantErr: "want the old and the next"},
+		"the same pod":      {tenures: []world.Tenure{{Pod: "db-0", Unlabelled: off}, {Pod: "db-0"}}, wantErr: "want the old and the next"},
+		"the label is kept": {tenures: []world.Tenure{{Pod: "db-0"}, {Pod: "db-1"}}, wantErr: "want the old and the next"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := newChange(measurement{begun: 1000 * ms, downtime: 400 * ms, tenures: tc.tenures}, append(earlier, tc.since...))
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("change (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestVerdictOfLocks(t *testing.T) {
+	tests := map[string]struct {
+		row    figures.LockRow
+		failed int
+		want   string
+	}{
+		"good":                    {row: figures.LockRow{System: "lease", N: 1}},
+		"two without fencing":     {row: figures.LockRow{System: "none", N: 1, Overlaps: 1}},
+		"two in spite of fencing": {row: figures.LockRow{System: "termination", Cause: "deleted", N: 1, Overlaps: 1}, want: "two writers: 1 overlaps of termination, deleted"},
+		"failed":                  {row: figures.LockRow{System: "lease"}, failed: 1, want: "1 of 1 changes failed"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := &locksRun{failed: tc.failed, done: 1, results: &figures.Locks{Rows: []figures.LockRow{tc.row}}}
+			err := r.verdict()
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("verdict %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestReportLocks(t *testing.T) {
+	directory := t.TempDir()
+	summary, page := filepath.Join(directory, "locks.json"), filepath.Join(directory, "locks.md")
+	results := &figures.Locks{Rows: []figures.LockRow{{System: "lease", Cause: "deleted", N: 1}}}
+	if err := figures.Write(summary, results); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(page, []byte("Before.\n<!-- bench -->\n<!-- /bench -->\nAfter.\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := command(t.Context(), []string{"locks", "-report", "-summary", summary}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := results.Tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("Before.\n<!-- bench -->\n"+want+"<!-- /bench -->\nAfter.\n", string(got)); diff != "" {
+		t.Errorf("page (-want +got):\n%s", diff)
 	}
 }

@@ -1,5 +1,5 @@
 // Command bench measures how long an application is down in a handoff, with StatefulSingleton and with Kubernetes' own
-// strategies, side by side in one run.
+// strategies, side by side in one run. The subcommand locks measures changes of the writer of StatefulSetLocks.
 package main
 
 import (
@@ -30,6 +30,7 @@ Examples:
   make bench BENCH="-systems wrapper,wrapper-spare,recreate -causes delete -n 5"
   bin/cluster exec -- bin/bench -systems wrapper,recreate -causes rollout -conditions cached -n 5
   make bench-report                                            the pages, without a run
+  bin/bench locks --help                                       the second part: StatefulSetLocks
 
 Flags:
 `
@@ -45,19 +46,27 @@ type options struct {
 }
 
 func main() {
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		err = bench(ctx, o)
-	}
-	if err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+func command(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "locks" {
+		o, err := parseLocks(args[1:])
+		if err != nil {
+			return err
+		}
+		return benchLocks(ctx, o)
+	}
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	return bench(ctx, o)
 }
 
 func parse(args []string) (options, error) {
@@ -80,20 +89,27 @@ func parse(args []string) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if flags.NArg() > 0 {
-		return o, fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
-	}
-	if o.rounds < 1 {
-		return o, fmt.Errorf("-n is %d: use 1 or more", o.rounds)
-	}
-	if o.report && o.summary == "" {
-		return o, errors.New("-report needs -summary, the file with the figures")
+	if err := checkFlags(flags, o.rounds, o.report, o.summary); err != nil {
+		return o, err
 	}
 	var failed [3]error
 	o.plan.systems, failed[0] = choose(allSystems, *systems)
 	o.plan.causes, failed[1] = choose(allCauses, *causes)
 	o.plan.conditions, failed[2] = choose(allConditions, *conditions)
 	return o, errors.Join(failed[:]...)
+}
+
+// checkFlags checks the flags that both parts of the benchmark have.
+func checkFlags(flags *flag.FlagSet, rounds int, report bool, summary string) error {
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
+	case rounds < 1:
+		return fmt.Errorf("-n is %d: use 1 or more", rounds)
+	case report && summary == "":
+		return errors.New("-report needs -summary, the file with the figures")
+	}
+	return nil
 }
 
 func bench(ctx context.Context, o options) error {

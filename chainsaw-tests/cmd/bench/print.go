@@ -8,16 +8,24 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 )
 
-// print prints the figures.
-func (r *run) print(out io.Writer) {
+// newTable returns a function that adds a line to a table. The table is printed by flush.
+func newTable(out io.Writer) (line func(cells ...any), flush func()) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	line := func(cells ...any) {
+	line = func(cells ...any) {
 		for _, cell := range cells {
 			_, _ = fmt.Fprintf(table, "%v\t", cell)
 		}
 		_, _ = fmt.Fprintln(table)
 	}
-	triple := func(d figures.Distribution) string { return fmt.Sprintf("%d %d %d", d.P50, d.P95, d.Max) }
+	return line, func() { _ = table.Flush() }
+}
+
+func triple(d figures.Distribution) string { return fmt.Sprintf("%d %d %d", d.P50, d.P95, d.Max) }
+
+// print prints the figures.
+func (r *run) print(out io.Writer) {
+	line, flush := newTable(out)
+	defer flush()
 	line("\nmilliseconds: p50 p95 max", "cause", "condition", "n", "failed", "gap", "downtime", "by EndpointSlices", "start to Ready", "ready", "overlaps", "to Recreate")
 	for _, row := range r.results.Rows {
 		line(row.System, row.Cause, row.Condition, row.N, len(row.Failed), triple(row.GapMS), triple(row.DowntimeMS), triple(row.EndpointsDowntimeMS), triple(row.StartReadyMS), triple(row.ReadyMS),
@@ -29,5 +37,14 @@ func (r *run) print(out io.Writer) {
 			line(row.System, row.Cause, row.Condition, stage.From+" to "+stage.To, triple(stage.Distribution))
 		}
 	}
-	_ = table.Flush()
+}
+
+// print prints the figures.
+func (r *locksRun) print(out io.Writer) {
+	line, flush := newTable(out)
+	defer flush()
+	line("\nmilliseconds: p50 p95 max", "cause", "n", "failed", "write gap", "label gap", "downtime", "overlaps")
+	for _, row := range r.results.Rows {
+		line(row.System, row.Cause, row.N, len(row.Failed), triple(row.WriteGapMS), triple(row.LabelGapMS), triple(row.DowntimeMS), row.Overlaps)
+	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 const (
@@ -20,6 +22,7 @@ const (
 
 // prober is a client of the application.
 type prober struct {
+	method string
 	// url returns the address of the next request. Empty: no request is sent.
 	url    func() string
 	client *http.Client
@@ -29,10 +32,10 @@ type prober struct {
 }
 
 // probe sends a request every 10 ms, each with a new connection, until the context ends.
-func probe(ctx context.Context, url func() string) *prober {
+func probe(ctx context.Context, method string, url func() string) *prober {
 	// The timeout of a request does not end its dial. To a lost node, a dial takes minutes and uses a file.
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: probeTimeout}).DialContext}
-	p := &prober{url: url, client: &http.Client{Timeout: probeTimeout, Transport: transport}}
+	p := &prober{method: method, url: url, client: &http.Client{Timeout: probeTimeout, Transport: transport}}
 	go func() {
 		tick := time.NewTicker(probeEvery)
 		defer tick.Stop()
@@ -53,7 +56,7 @@ func (p *prober) ask(ctx context.Context) {
 	if url == "" {
 		return
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(ctx, p.method, url, nil)
 	if err != nil {
 		panic(err) // the address of a Service or a pod is valid
 	}
@@ -80,6 +83,20 @@ func (p *prober) since(then time.Duration) int {
 		}
 	}
 	return n
+}
+
+// answered waits until each client has had several successful responses after now.
+func answered(ctx context.Context, clients ...*prober) error {
+	const enough = 10
+	then := observer.Now()
+	return world.AwaitFor(ctx, patience, "answers to all clients", func(context.Context) error {
+		for _, p := range clients {
+			if n := p.since(then); n < enough {
+				return fmt.Errorf("%d good answers from %q", n, p.url())
+			}
+		}
+		return nil
+	})
 }
 
 // downtime returns the longest time without a successful response.

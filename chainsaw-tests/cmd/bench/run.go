@@ -40,22 +40,11 @@ func measure(ctx context.Context, o options) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	w, err := world.Connect(ctx, ".")
+	nodes, described, err := connect(ctx, o.summary)
 	if err != nil {
 		return err
 	}
-	r := &run{World: w, options: o, applications: map[workload]*application{}, start: time.Now()}
-	if r.nodes, err = findNodes(ctx, w); err != nil {
-		return err
-	}
-	// New pods need Kyverno, also while the second node is lost.
-	if err := w.KyvernoElsewhere(ctx, r.nodes.names[1]); err != nil {
-		return err
-	}
-	described, err := machine.Describe(ctx, w, o.summary)
-	if err != nil {
-		return err
-	}
+	r := &run{World: nodes.World, options: o, applications: map[workload]*application{}, nodes: nodes, start: time.Now()}
 	r.results = &figures.Gap{Run: described, Systems: terms(o.plan.systems), Causes: terms(o.plan.causes), Conditions: terms(o.plan.conditions)}
 	if o.more {
 		earlier, err := figures.Read[figures.Gap](o.out)
@@ -70,7 +59,7 @@ func measure(ctx context.Context, o options) error {
 			r.earlier += len(row.Samples)
 		}
 	}
-	if r.registry, err = serveImage(ctx, scratch, w.App, slices.ContainsFunc(o.plan.conditions, func(c condition) bool { return c.pull })); err != nil {
+	if r.registry, err = serveImage(ctx, scratch, r.App, slices.ContainsFunc(o.plan.conditions, func(c condition) bool { return c.pull })); err != nil {
 		return err
 	}
 	defer r.registry.close()
@@ -82,6 +71,24 @@ func measure(ctx context.Context, o options) error {
 		err = errors.Join(err, figures.Write(o.summary, r.results.Summary()))
 	}
 	return errors.Join(err, r.verdict())
+}
+
+// connect connects to the cluster, and describes the run that starts now.
+func connect(ctx context.Context, summary string) (*nodes, figures.Run, error) {
+	w, err := world.Connect(ctx, ".")
+	if err != nil {
+		return nil, figures.Run{}, err
+	}
+	n, err := findNodes(ctx, w)
+	if err != nil {
+		return nil, figures.Run{}, err
+	}
+	// New pods need Kyverno, also while the second node is lost.
+	if err := w.KyvernoElsewhere(ctx, n.names[1]); err != nil {
+		return nil, figures.Run{}, err
+	}
+	described, err := machine.Describe(ctx, w, summary)
+	return n, described, err
 }
 
 // verdict returns an error if a handoff failed, or if two processes of a singleton ran at once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -147,8 +148,12 @@ func (t *series) once(c cause) (_ figures.Sample, err error) {
 	if err != nil {
 		return figures.Sample{}, err
 	}
-	h := &handoff{old: t.holder, service: probe(ctx, func() string { return t.url }), direct: probe(ctx, pods.address)}
-	if err := t.answered(h, observer.Now()); err != nil {
+	h := &handoff{
+		old:     t.holder,
+		service: probe(ctx, http.MethodGet, func() string { return t.url }),
+		direct:  probe(ctx, http.MethodGet, pods.address),
+	}
+	if err := answered(ctx, h.service, h.direct); err != nil {
 		return figures.Sample{}, err
 	}
 	pulled := t.run.registry.served()
@@ -161,7 +166,7 @@ func (t *series) once(c cause) (_ figures.Sample, err error) {
 		return figures.Sample{}, err
 	}
 	t.holder, t.run.nodes.home = holder, holder.Spec.NodeName
-	if err := t.answered(h, observer.Now()); err != nil {
+	if err := answered(ctx, h.service, h.direct); err != nil {
 		return figures.Sample{}, err
 	}
 	cancel()
@@ -203,25 +208,13 @@ func (t *series) overlaps() (int, error) {
 	return s.Overlaps, err
 }
 
-// answered waits for successful responses after the time.
-func (t *series) answered(h *handoff, then time.Duration) error {
-	const enough = 10
-	return world.AwaitFor(t.ctx, patience, "answers to both clients", func(context.Context) error {
-		if n := min(h.service.since(then), h.direct.since(then)); n < enough {
-			return fmt.Errorf("%d good answers from %s or the pod", n, t.url)
-		}
-		return nil
-	})
-}
-
 // drain does what kubectl drain does, for the application's pod only.
 func (t *series) drain(h *handoff) error {
 	const again = 5 * time.Second // as kubectl drain does
 	node := h.old.Spec.NodeName
-	if err := t.run.nodes.Cordon(t.ctx, node, true); err != nil {
+	if err := t.run.nodes.cordon(t.ctx, node); err != nil {
 		return err
 	}
-	t.run.nodes.cordoned = node
 	for deadline := time.Now().Add(patience); ; {
 		err := t.EvictPod(t.ctx, h.old)
 		_, gone := t.observer.LifeOf(h.old.UID)[figures.Gone]
@@ -309,7 +302,7 @@ func (t *series) loseNode(h *handoff) error {
 		return err
 	})
 	if err == nil {
-		err = t.answered(h, observer.Now())
+		err = answered(t.ctx, h.service, h.direct)
 	}
 	return errors.Join(err, t.run.Cluster(context.WithoutCancel(t.ctx), "up"), t.run.AwaitWhole(t.ctx))
 }
@@ -377,6 +370,12 @@ func (n *nodes) other(name string) string {
 		return n.names[1]
 	}
 	return n.names[0]
+}
+
+// cordon begins a drain of the node.
+func (n *nodes) cordon(ctx context.Context, name string) error {
+	n.cordoned = name
+	return n.Cordon(ctx, name, true)
 }
 
 // uncordon ends the drain, if there was one.

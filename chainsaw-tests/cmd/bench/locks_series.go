@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// lockSeries is a series of changes of one lock.
+type lockSeries struct {
+	*world.Lock
+	run *locksRun
+	// url is the address of the Service for the writer.
+	url string
+	// writer is the current writer. After a change, last is the writer before.
+	writer, last *corev1.Pod
+}
+
+// begin creates a lock, and waits for its first writer.
+func (r *locksRun) begin(ctx context.Context, s lockSystem) (*lockSeries, error) {
+	l, err := r.NewLock(ctx, "bench", s.options())
+	if l == nil {
+		return nil, err
+	}
+	t := &lockSeries{Lock: l, run: r}
+	service := &corev1.Service{}
+	if err == nil {
+		err = r.Get(ctx, l.Key(), service)
+	}
+	if err == nil {
+		t.url = "http://" + service.Spec.ClusterIP + ":8080"
+		t.writer, err = l.AwaitWriter(ctx, nil)
+	}
+	if err == nil {
+		err = t.settle(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.end(context.WithoutCancel(ctx)))
+	}
+	return t, nil
+}
+
+// end removes the lock with its pods.
+func (t *lockSeries) end(ctx context.Context) error {
+	if err := t.Remove(ctx); err != nil {
+		return err
+	}
+	return world.AwaitFor(ctx, patience, "namespace "+t.Namespace+" is removed", func(ctx context.Context) error {
+		if err := t.Get(ctx, types.NamespacedName{Name: t.Namespace}, &corev1.Namespace{}); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		return errors.New("it exists")
+	})
+}
+
+// once measures one change of the writer.
+func (t *lockSeries) once(ctx context.Context, c lockCause) (_ figures.Change, err error) {
+	defer func() { err = errors.Join(err, t.run.nodes.uncordon(context.WithoutCancel(ctx))) }()
+	if c.prepare != nil {
+		if err := c.prepare(t, ctx); err != nil {
+			return figures.Change{}, fmt.Errorf("prepare it: %w", err)
+		}
+	}
+	m, err := t.measure(ctx, c)
+	if c.end != nil {
+		err = errors.Join(err, c.end(t, context.WithoutCancel(ctx)))
+	}
+	if err == nil {
+		err = t.run.nodes.uncordon(ctx)
+	}
+	if err == nil {
+		err = t.settle(ctx)
+	}
+	if err != nil {
+		return figures.Change{}, err
+	}
+	// The journal is complete now: an old writer on a lost node runs again.
+	entries, err := t.Journal()
+	if err != nil {
+		return figures.Change{}, err
+	}
+	return newChange(m, entries)
+}
+
+// measurement is what was observed during a change.
+type measurement struct {
+	// begun is the time of the cause.
+	begun    time.Duration
+	downtime time.Duration
+	tenures  []world.Tenure
+}
+
+// measure causes the change, while a client writes through the Service and a watch records the writers. It waits until
+// the next writer has written.
+func (t *lockSeries) measure(ctx context.Context, c lockCause) (measurement, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	service := probe(ctx, http.MethodPost, func() string { return t.url })
+	if err := answered(ctx, service); err != nil {
+		return measurement{}, err
+	}
+	writers, err := t.WatchWriters(ctx)
+	if err != nil {
+		return measurement{}, err
+	}
+	m := measurement{begun: observer.Now()}
+	err = c.begin(t, ctx)
+	if err == nil {
+		t.last = t.writer
+		t.writer, err = t.AwaitWriter(ctx, t.last)
+	}
+	if err == nil {
+		err = t.written(ctx, m.begun)
+	}
+	tenures, two := writers.Stop()
+	m.tenures, m.downtime = tenures, service.downtime()
+	return m, errors.Join(err, two)
+}
+
+// written waits until the writer has served several writes of the client since the time.
+func (t *lockSeries) written(ctx context.Context, since time.Duration) error {
+	const enough = 10
+	return world.AwaitFor(ctx, patience, "writes of pod "+t.writer.Name, func(context.Context) error {
+		entries, err := t.Journal()
+		n := 0
+		for _, e := range entries {
+			if e.Event == "write" && e.Pod == t.writer.Name && time.Duration(e.Monotonic) > since {
+				n++
+			}
+		}
+		if err == nil && n < enough {
+			err = fmt.Errorf("%d writes by %s", n, t.url)
+		}
+		return err
+	})
+}
+
+// newChange computes a sample from the watch, the client and the journal. A writer with a role also records its start, its
+// stop, and that it is alive. All entries of a writer count as writes.
+func newChange(m measurement, entries []world.Entry) (figures.Change, error) {
+	if len(m.tenures) != 2 || m.tenures[0].Pod == m.tenures[1].Pod || m.tenures[0].Unlabelled.IsZero() {
+		return figures.Change{}, fmt.Errorf("the watch showed the writers %v, want the old and the next", m.tenures)
+	}
+	old, next := m.tenures[0], m.tenures[1]
+	var last, first time.Duration
+	for _, e := range entries {
+		switch at := time.Duration(e.Monotonic); {
+		case e.Pod == old.Pod:
+			last = max(last, at)
+		case at <= m.begun:
+		case e.Pod != next.Pod:
+			return figures.Change{}, fmt.Errorf("pod %s wrote too, between %s and %s", e.Pod, old.Pod, next.Pod)
+		case first == 0 || at < first:
+			first = at
+		}
+	}
+	if last == 0 || first == 0 {
+		return figures.Change{}, fmt.Errorf("the journal lacks writes of pod %s or %s", old.Pod, next.Pod)
+	}
+	change := figures.Change{
+		WriteGapMS: (first - last).Milliseconds(), LabelGapMS: next.Seen.Sub(old.Unlabelled).Milliseconds(), DowntimeMS: m.downtime.Milliseconds(),
+	}
+	for _, e := range entries {
+		at := time.Duration(e.Monotonic)
+		if e.Pod == old.Pod && at > first || e.Event == "overlap" && at > m.begun {
+			change.Overlaps++
+		}
+	}
+	return change, nil
+}
+
+// settle waits until all pods are Ready, and both nodes have a pod. Otherwise, no pod could follow a writer whose node is
+// drained or lost.
+func (t *lockSeries) settle(ctx context.Context) error {
+	return world.AwaitFor(ctx, patience, "three Ready pods on both nodes", func(ctx context.Context) error {
+		var pods corev1.PodList
+		if err := t.List(ctx, &pods, client.InNamespace(t.Namespace)); err != nil {
+			return err
+		}
+		nodes := map[string]bool{}
+		for i := range pods.Items {
+			if pod := &pods.Items[i]; pod.DeletionTimestamp != nil || !world.IsTrue(pod, corev1.PodReady) {
+				return fmt.Errorf("pod %s is terminating or not Ready", pod.Name)
+			}
+			nodes[pods.Items[i].Spec.NodeName] = true
+		}
+		switch {
+		case len(pods.Items) != 3:
+			return fmt.Errorf("%d pods", len(pods.Items))
+		case len(nodes) == 1:
+			i := slices.IndexFunc(pods.Items, func(pod corev1.Pod) bool { return pod.UID != t.writer.UID })
+			return errors.Join(errors.New("all pods are on one node"), t.DeletePod(ctx, &pods.Items[i], nil))
+		}
+		return nil
+	})
+}
+
+// replaceKilled deletes the pod of the killed process, if it still exists. After several crashes, the kubelet would delay the
+// start of its container.
+func (t *lockSeries) replaceKilled(ctx context.Context) error {
+	if t.last == nil || t.last.UID == t.writer.UID {
+		return nil // no other pod became the writer
+	}
+	err := t.DeletePod(ctx, t.last, nil)
+	if apierrors.IsConflict(err) {
+		return nil // a new pod has the name
+	}
+	return err
+}
+
+// prepareLoss makes the writer run on the second node, and the leader of the controller elsewhere. The client reaches the
+// Service through the first node.
+func (t *lockSeries) prepareLoss(ctx context.Context) (err error) {
+	nodes := t.run.nodes
+	if t.writer.Spec.NodeName != nodes.names[1] {
+		if err := nodes.cordon(ctx, nodes.names[0]); err != nil {
+			return err
+		}
+		if t.writer, err = t.AwaitWriter(ctx, t.writer); err != nil {
+			return err
+		}
+		if err := errors.Join(nodes.uncordon(ctx), t.settle(ctx)); err != nil {
+			return err
+		}
+	}
+	return t.run.LeadElsewhere(ctx, nodes.names[1])
+}
