@@ -318,6 +318,8 @@ func (d *decision) end(cause v1.TenureCause) {
 		d.do(LabelReader{Pod: refOf(w), Version: versionOf(w), Ends: d.status.Epoch})
 		d.found(LabelRemoved, d.labelRemovedMessage(cause))
 		d.requeueIn(0)
+	case d.retriesLater(cause, t):
+		d.found(StartFailed, d.startFailedMessage())
 	case proven != "":
 		d.succeed(proven)
 	case d.Serving && cause != v1.TenureExpiry && d.left(servingPatience, t.Started.Time) > 0:
@@ -330,6 +332,12 @@ func (d *decision) end(cause v1.TenureCause) {
 	default:
 		d.terminate()
 	}
+}
+
+// retriesLater returns true for some time after a writer has released the Lease without ever having its label. If a hook
+// fails in each pod, the pods must not become the writer in quick succession for ever.
+func (d *decision) retriesLater(cause v1.TenureCause, t *v1.TenureTransition) bool {
+	return cause == v1.TenureRelease && d.writer.began < d.status.Epoch && d.left(retryDelay, t.Started.Time) > 0
 }
 
 // beginTransition returns the transition from the writer, which begins now unless it has begun.

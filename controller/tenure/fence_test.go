@@ -66,6 +66,12 @@ func TestDecideFenced(t *testing.T) {
 	ending := func() *SnapshotWrapper {
 		return lock(fencedReader("db-0").Tenure(3, 3).Terminating(), fencedReader("db-1")).Ending(0)
 	}
+	// starting returns a lock whose writer has released the Lease without a label, for the duration before.
+	starting := func(before time.Duration) *SnapshotWrapper {
+		return lock(fencedReader("db-0").Tenure(2, 3), fencedReader("db-1")).Released().Ending(before).With(func(s *tenure.Snapshot) {
+			s.Lock.Status.LastTransition.Cause = v1.TenureRelease
+		})
+	}
 	grantedFenced := func(name string, epoch int64) []tenure.Step {
 		return []tenure.Step{tenure.Record{}, namedFenced(name, epoch)}
 	}
@@ -128,6 +134,14 @@ func TestDecideFenced(t *testing.T) {
 		"the writer has released the Lease": {
 			snapshot:    lock(fencedWriter(true), fencedReader("db-1")).Released(),
 			wantOutcome: tenure.LabelRemoved, wantCause: v1.TenureRelease, wantSteps: labelOff("db-0"),
+		},
+		"a pod that could not become the writer delays the next attempt": {
+			snapshot:    starting(4 * time.Second),
+			wantOutcome: tenure.StartFailed, wantCause: v1.TenureRelease, wantMessage: "The next attempt follows after 5s. To show why, run: kubectl logs -n prod db-0",
+		},
+		"the next attempt": {
+			snapshot:    starting(5 * time.Second),
+			wantOutcome: tenure.Granted, wantCause: v1.TenureRelease, wantSteps: grantedFenced("db-1", 4),
 		},
 		"the next writer does not wait for Services after a release": {
 			snapshot:    ending().Released().With(func(s *tenure.Snapshot) { s.Serving = true }),

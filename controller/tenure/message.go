@@ -92,6 +92,11 @@ func (d *decision) attestMessage(uid types.UID) string {
 	return fmt.Sprintf("make sure that the processes of the pod have ended, then run: kubectl annotate -n %s ssl %s %s=%s --overwrite", d.Lock.Namespace, d.Lock.Name, v1.AttestAnnotation, uid)
 }
 
+func (d *decision) startFailedMessage() string {
+	return fmt.Sprintf("pod %s gave up its tenure before it was the writer: its main process or its promote hook has failed. The next attempt follows after %s. To show why, run: kubectl logs -n %s %[1]s --all-containers --tail=50",
+		d.writer.Name, retryDelay, d.Lock.Namespace)
+}
+
 func (d *decision) revokedMessage() string {
 	return fmt.Sprintf("pod %s must end its tenure. Another pod becomes the writer after Lease %s was released, or after it has expired", d.status.WriterPod, d.Lock.Spec.LeaseName)
 }

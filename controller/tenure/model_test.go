@@ -630,7 +630,7 @@ func (m *model) decide(v view) uint32 {
 	if id, ok := m.decided[v]; ok {
 		return id
 	}
-	plan := tenure.Decide(m.snapshot(v), epochStart)
+	plan := tenure.Decide(m.snapshot(v), epochStart.Add(10*time.Second))
 	p := planState{steps: plan.Steps, status: recordOf(&plan.Status)}
 	if m.mutation.plan != nil {
 		p.steps = m.mutation.plan(p.steps)
@@ -648,7 +648,8 @@ func (m *model) decide(v view) uint32 {
 	return id
 }
 
-// epochStart is the time of all decisions. No rule about tenures depends on time in this model.
+// epochStart is when each change of the writer began. All decisions come ten seconds later, when the delay after a failed start
+// is over, and a writer still has time to start. No other rule about tenures depends on time in this model.
 var epochStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func recordOf(s *v1.StatefulSetLockStatus) (r record) {

@@ -30,6 +30,8 @@ const (
 	AwaitingEndpoints Outcome = "AwaitingEndpoints"
 	// WriterStopping: the pod of the old writer is terminating, without a proof that it has terminated.
 	WriterStopping Outcome = "WriterStopping"
+	// StartFailed: the pod gave up its tenure before it was the writer. Another attempt follows.
+	StartFailed Outcome = "StartFailed"
 	// TenureRevoked: the old writer was told to release the Lease.
 	TenureRevoked Outcome = "TenureRevoked"
 	// LeaseTaken: the Lease has expired, and is taken from the pod that it names.

@@ -24,6 +24,8 @@ const (
 	// startPatience is the time that a fenced writer has to start and to become Ready, in addition to
 	// spec.failoverDelaySeconds. Its main process may start again in the new role.
 	startPatience = time.Minute
+	// retryDelay is the time until a pod gets a tenure after a pod could not become the writer.
+	retryDelay = 5 * time.Second
 	// distrust is how long a pod that was a failed writer is not chosen if another pod can be. It may still appear Ready. It is longer
 	// than the default of --node-monitor-grace-period of kube-controller-manager, which is 50 s.
 	distrust = time.Minute
