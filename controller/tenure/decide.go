@@ -289,11 +289,14 @@ func (d *decision) tooLongUnready() bool {
 	return d.neverStarted() || !d.writer.ready() && d.left(failoverDelay(d.Lock), d.unreadySince()) <= 0
 }
 
-// mayStart returns true while a fenced writer has time to start and to become Ready.
+// mayStart returns true while a fenced writer has time to start and to become Ready. The time begins when the Lease names the
+// writer, which can be long after the tenure before has ended.
 func (d *decision) mayStart() bool {
-	t := d.status.LastTransition
-	return d.writer.fenced && t != nil && t.To != "" && t.Started != nil &&
-		d.left(startPatience+failoverDelay(d.Lock), cmp.Or(t.Ended, t.Started).Time) > 0
+	if !d.writer.fenced {
+		return false
+	}
+	named := d.Lease.Object.Spec.AcquireTime
+	return named == nil || !d.isNamed() || d.left(startPatience+failoverDelay(d.Lock), named.Time) > 0
 }
 
 // neverStarted returns true if the fenced writer has not said that it is the writer.
@@ -492,6 +495,7 @@ func (d *decision) candidate(except *pod) *pod {
 		return cmp.Or(
 			compareBool(a.drained != "", b.drained != ""),
 			compareBool(d.distrusted(a), d.distrusted(b)),
+			d.compareAttempts(a, b),
 			compareBool(a.outdated, b.outdated),
 			cmp.Compare(a.ordinal, b.ordinal))
 	})
@@ -507,12 +511,26 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
+// compareAttempts prefers the pod whose last attempt is longer ago, while a failure is recent. So each pod is tried.
+func (d *decision) compareAttempts(a, b *pod) int {
+	if !d.hasJustFailed() {
+		return 0
+	}
+	return cmp.Compare(max(a.began, a.ended), max(b.began, b.ended))
+}
+
+// hasJustFailed returns true if the last change began with a failure of the writer, not long ago.
+func (d *decision) hasJustFailed() bool {
+	last := d.status.LastTransition
+	return last != nil && last.Started != nil && d.now.Sub(last.Started.Time) < distrust &&
+		(last.Cause == v1.TenureRelease || last.Cause == v1.TenureExpiry || last.Cause == v1.TenureUnready)
+}
+
 // distrusted returns true if the pod can be broken although it appears Ready. Its node is unready or does not exist, or the
 // pod has just failed as the writer, or it does not start as the writer.
 func (d *decision) distrusted(p *pod) bool {
 	node, last := d.Nodes[p.Spec.NodeName], d.status.LastTransition
-	failed := last != nil && last.FromUID == p.UID && last.Started != nil && d.now.Sub(last.Started.Time) < distrust &&
-		(last.Cause == v1.TenureRelease || last.Cause == v1.TenureExpiry || last.Cause == v1.TenureUnready)
+	failed := d.hasJustFailed() && last.FromUID == p.UID
 	failed = failed || p == d.writer && d.neverStarted() && !d.mayStart()
 	return failed || node == nil || !proof.NodeReady(node)
 }

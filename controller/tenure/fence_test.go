@@ -153,6 +153,12 @@ func TestDecideFenced(t *testing.T) {
 			}),
 			wantOutcome: tenure.Granted, wantCause: v1.TenureRelease, wantSteps: grantedFenced("db-1", 4),
 		},
+		"each pod is tried before a pod is tried again": {
+			snapshot: lock(fencedReader("db-0").Tenure(0, 2), fencedReader("db-1").Tenure(0, 3), fencedReader("db-2")).With(func(s *tenure.Snapshot) {
+				s.Lock.Status.WriterPod, s.Lock.Status.WriterPodUID = "db-1", "db-1"
+			}).Holds("db-1", 3).Released().Ending(6 * time.Second).With(func(s *tenure.Snapshot) { s.Lock.Status.LastTransition.Cause = v1.TenureRelease }),
+			wantOutcome: tenure.Granted, wantCause: v1.TenureRelease, wantSteps: grantedFenced("db-2", 4),
+		},
 		"a pod that has just failed is chosen if it is the only one": {
 			snapshot: lock(fencedReader("db-0").Tenure(3, 3)).Released().Ending(0).With(func(s *tenure.Snapshot) {
 				s.Lock.Status.LastTransition.Cause = v1.TenureRelease
@@ -237,9 +243,11 @@ func TestDecideFenced(t *testing.T) {
 
 // Starting records that the writer got its tenure before the duration.
 func (s *SnapshotWrapper) Starting(before time.Duration) *SnapshotWrapper {
+	long := new(metav1.NewMicroTime(now.Add(-time.Hour))) // the tenure before ended long ago
 	s.Lock.Status.LastTransition = &v1.TenureTransition{
-		To: s.Lock.Status.WriterPod, Cause: v1.TenureCreated, Started: new(metav1.NewMicroTime(now.Add(-before))), Labelled: new(metav1.NewMicroTime(now)),
+		To: s.Lock.Status.WriterPod, Cause: v1.TenureCreated, Started: long, Ended: long, Labelled: new(metav1.NewMicroTime(now)),
 	}
+	s.Lease.Object.Spec.AcquireTime = new(metav1.NewMicroTime(now.Add(-before)))
 	return s
 }
 
