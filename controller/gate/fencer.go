@@ -266,6 +266,7 @@ func (f *fencer) connect(hello fromGate, conn net.Conn) bool {
 	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs, started: hello.Runs}
 	f.tell()
 	if f.fence.ending() {
+		f.writeRole()
 		f.wake() // the container was restarted
 	}
 	return true

@@ -214,12 +214,15 @@ func (f *fencer) update(ctx context.Context) error {
 func (f *fencer) tryUpdate(ctx context.Context) error {
 	f.mu.Lock()
 	current, release := f.current, f.fence.mayRelease()
+	// Without renewals, a gate that is gone and cannot report the end delays the next writer only until the Lease expires. A
+	// restarted sidecar has no term yet, with which it tells the gates that the tenure ends.
+	expires := f.fence.ending() && !release && f.fence.term != Term{}
 	var writing int64
 	if f.writes() {
 		writing = f.fence.Tenure
 	}
 	f.mu.Unlock()
-	if current == nil || !f.names(current) {
+	if current == nil || !f.names(current) || expires {
 		return nil
 	}
 	sent := bootTime()
@@ -233,6 +236,7 @@ func (f *fencer) tryUpdate(ctx context.Context) error {
 	if err != nil && release {
 		f.mu.Lock()
 		f.store() // this sidecar may end before the next attempt
+		f.writeRole()
 		f.mu.Unlock()
 	}
 	if conflict, ok := errors.AsType[leaseError](err); ok && conflict.code == http.StatusConflict {

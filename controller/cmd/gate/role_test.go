@@ -246,3 +246,29 @@ func TestRoleOfASingleton(t *testing.T) {
 		t.Errorf("the main process has started:\n%s", said)
 	}
 }
+
+// The sidecar does not renew the Lease of a tenure that ends if the gate of the writer is gone. Another pod becomes the writer
+// after the Lease has expired.
+func TestRoleGateIsGone(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	start(t, p.lockSidecar(t, s, 5, "app"))
+	app := start(t, p.lockContainer(t, "app", writesAsWriter("app"), "{}"))
+	s.grant(fencedIdentity, 7)
+	s.awaitWriting(t, 7)
+	must(t, app.Process.Kill())
+	_ = app.exit(t)
+	s.wantHeld(t)
+	s.revoke(7)
+	_, last := s.counts()
+	silent := time.Now()
+	eventually(t, "no renewal for three periods", func() bool {
+		if _, now := s.counts(); now != last {
+			last, silent = now, time.Now()
+		}
+		return time.Since(silent) > 3*time.Second
+	})
+	if holder := s.holder(); holder != fencedIdentity {
+		t.Errorf("the holder is %q: the pod must not release the Lease without a report", holder)
+	}
+}
