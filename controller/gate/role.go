@@ -89,6 +89,10 @@ func (i *incarnation) run(ctx context.Context, path string, argv []string, recei
 	code, err = Supervise(path, argv, env, i.orders, started, i.children.reaped, i.log)
 	cancel()
 	<-governed
+	// A hook must not run in the next incarnation.
+	if !errors.Is(err, ErrProcessesLeft) && i.children.close() {
+		err = errors.Join(err, endOthers())
+	}
 	if err != nil && !errors.Is(err, ErrProcessesLeft) {
 		err = startError(argv[0], err)
 		code = exitCodeOf(err)
@@ -153,7 +157,7 @@ func (i *incarnation) follow(ctx context.Context, term Term) {
 		}
 	case !isWriter:
 		i.next = term
-		if !i.changes && i.hook == nil {
+		if !i.changes && !i.leaves && i.hook == nil {
 			i.promote(ctx)
 		}
 	case term.Epoch != i.term.Epoch: // the pod does not hold the Lease
@@ -183,6 +187,9 @@ func (i *incarnation) promote(ctx context.Context) {
 // demote makes the writer a reader.
 func (i *incarnation) demote(ctx context.Context) {
 	i.ends = true
+	if i.leaves {
+		return // the main process has its signal, and the alarm of the term rings
+	}
 	if len(i.hooks.Demote) == 0 || i.hook != nil || i.changes {
 		i.restart(ctx, i.term.Kill)
 		return
@@ -198,19 +205,20 @@ func (i *incarnation) restart(ctx context.Context, deadline time.Duration) {
 	i.order(ctx, syscall.SIGTERM)
 }
 
-// runHook starts a hook.
+// runHook starts a hook. The start of a process can block, and must not delay the end of a writer.
 func (i *incarnation) runHook(ctx context.Context, argv []string) {
 	role := fencing.WriterRole
 	if i.ends {
 		role = fencing.ReaderRole
 	}
-	ended, err := i.children.start(argv, roleEnvironment(os.Environ(), role, i.term.Epoch))
+	env := roleEnvironment(os.Environ(), role, i.term.Epoch)
 	i.hook = make(chan error, 1)
-	if err != nil {
-		i.hook <- err
-		return
-	}
 	go func(result chan<- error) {
+		ended, err := i.children.start(argv, env)
+		if err != nil {
+			result <- err
+			return
+		}
 		select {
 		case status := <-ended:
 			if code := exitCode(status); code != 0 {
