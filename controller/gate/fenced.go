@@ -281,6 +281,8 @@ type sidecarConnection struct {
 	number int
 	// runs is true once the main process may have been started, or in a pod of a StatefulSetLock the writer.
 	runs bool
+	// started is true once the start was reported.
+	started bool
 	// over is the last epoch whose end this gate has reported.
 	over int64
 }
@@ -331,7 +333,7 @@ func (s *sidecarConnection) greet(conn net.Conn) (number int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conn, s.number = conn, s.number+1
-	return s.number, send(conn, fromGate{Container: s.container, Runs: s.runs})
+	return s.number, send(conn, fromGate{Container: s.container, Runs: s.runs, Started: s.started})
 }
 
 // starts records that the main process may have been started from now on.
@@ -372,6 +374,7 @@ func (s *sidecarConnection) reportWriterEnd(epoch int64) error {
 func (s *sidecarConnection) reportStart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.started = true
 	_ = send(s.conn, fromGate{Runs: true}) // otherwise the probe finds the start within fallbackPoll
 }
 
@@ -380,7 +383,7 @@ func (s *sidecarConnection) reportStart() {
 func (s *sidecarConnection) reportEnd() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.runs = false
+	s.runs, s.started = false, false
 	if s.conn == nil {
 		return nil // no sidecar knows this gate
 	}

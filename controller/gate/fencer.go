@@ -38,6 +38,9 @@ type fromGate struct {
 	Container string `json:"container,omitempty"`
 	// Runs: the main process was started. In the first message: before this connection.
 	Runs bool `json:"runs,omitempty"`
+	// Started is set in the first message: the start was reported before this connection. A promote hook may still run if
+	// only Runs is set.
+	Started bool `json:"started,omitempty"`
 	// Ended: every process of the container has ended.
 	Ended bool `json:"ended,omitempty"`
 }
@@ -263,7 +266,7 @@ func (f *fencer) connect(hello fromGate, conn net.Conn) bool {
 	if !f.fence.connect(hello.Container, hello.Runs) {
 		return false // the gate logs that it is not connected
 	}
-	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs, started: hello.Runs}
+	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs, started: hello.Started}
 	f.tell()
 	if f.fence.ending() {
 		f.writeRole()

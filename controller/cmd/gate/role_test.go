@@ -43,15 +43,19 @@ func (s *leaseServer) revoke(epoch int) {
 	s.write(annotations, spec)
 }
 
+// writing returns the epoch with which the holder runs the writer, by the Lease.
+func (s *leaseServer) writing() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	annotations, _ := s.last()
+	epoch, _ := annotations[fencing.WritingAnnotation].(string)
+	return epoch
+}
+
 // awaitWriting waits until the Lease says that the holder runs the writer with the epoch.
 func (s *leaseServer) awaitWriting(t *testing.T, epoch int) {
 	t.Helper()
-	eventually(t, "the Lease says that the pod writes", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		annotations, _ := s.last()
-		return annotations[fencing.WritingAnnotation] == strconv.Itoa(epoch)
-	})
+	eventually(t, "the Lease says that the pod writes", func() bool { return s.writing() == strconv.Itoa(epoch) })
 }
 
 // wantRole waits until the file with the role has the content.
@@ -271,4 +275,24 @@ func TestRoleGateIsGone(t *testing.T) {
 	if holder := s.holder(); holder != fencedIdentity {
 		t.Errorf("the holder is %q: the pod must not release the Lease without a report", holder)
 	}
+}
+
+// A sidecar that restarts during a promote hook does not take the pod for the writer.
+func TestRoleSidecarRestartsDuringTheHook(t *testing.T) {
+	t.Parallel()
+	s, p := newLeaseServer(t), newPod(t)
+	c := p.lockSidecar(t, s, 15, "app")
+	sidecar := start(t, c)
+	app := start(t, p.lockContainer(t, "app", writesAsWriter("app"), `{"promote":["sh","-c","echo promoting >&2; until [ -e /data/promoted ]; do sleep 0.01; done"]}`))
+	s.grant(fencedIdentity, 7)
+	app.says(t, "promoting")
+	must(t, sidecar.Process.Kill())
+	_ = sidecar.exit(t)
+	start(t, c)
+	s.awaitRenewals(t, 2)
+	if writing := s.writing(); writing != "" {
+		t.Errorf("the Lease says that the pod writes with epoch %s", writing)
+	}
+	p.write(t, p.root+"/data/promoted", "", 0o644)
+	s.awaitWriting(t, 7)
 }
