@@ -324,7 +324,7 @@ func (f *fencer) writeRole() {
 		return
 	}
 	role := roleFile{Role: fencing.ReaderRole}
-	if f.fence.wasReleased() && f.fence.term.Epoch > 0 && !f.fence.ending() {
+	if f.fence.wasReleased() && f.fence.term.Epoch > 0 && bootTime() < f.fence.term.Stop && !f.fence.ending() {
 		role = roleFile{Role: fencing.WriterRole, Epoch: f.fence.term.Epoch}
 	}
 	if f.role != nil && *f.role == role {

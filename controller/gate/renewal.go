@@ -36,6 +36,7 @@ func (f *fencer) follow(ctx context.Context) {
 		}
 		if err != nil {
 			retry = time.After(retryPause)
+			f.endTerm()
 		}
 		if !errors.Is(err, errConflict) {
 			problem(err)
@@ -47,6 +48,15 @@ func (f *fencer) follow(ctx context.Context) {
 		case <-retry:
 		case <-f.changed:
 		}
+	}
+}
+
+// endTerm makes the file with the role say reader if the term is over.
+func (f *fencer) endTerm() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fence.term != (Term{}) { // otherwise an earlier sidecar wrote the file
+		f.writeRole()
 	}
 }
 

@@ -148,6 +148,7 @@ func TestRoleExpiry(t *testing.T) {
 				t.Errorf("the writer ended after %s", took)
 			}
 			p.wantRests(t, "app")
+			p.wantRole(t, `{"role":"reader"}`)
 		})
 	}
 }
