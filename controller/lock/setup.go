@@ -91,8 +91,8 @@ func podMetadata() *metav1.PartialObjectMetadata {
 	return m
 }
 
-// leaseEvents returns the handler that restarts the silence of a Lease. It enqueues the lock of the Lease if the Lease was
-// deleted, and after the writes of a fenced pod, except for renewals.
+// leaseEvents returns the handler that restarts the silence of a Lease. It enqueues the lock if its Lease was deleted or
+// released, or if a fenced pod says that it is the writer.
 func (r *Reconciler) leaseEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {

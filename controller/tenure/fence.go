@@ -64,7 +64,7 @@ func (d *decision) recordedEndsBy() v1.LockFencing {
 		return d.endsBy(d.writer)
 	case named && is.fenced, !named && spec == v1.LockFencingLease:
 		return v1.LockFencingLease
-	case d.Lock.Spec.Fencing == v1.LockFencingNone:
+	case spec == v1.LockFencingNone:
 		return v1.LockFencingNone
 	}
 	return v1.LockFencingTermination
