@@ -529,10 +529,17 @@ func (d *decision) hasJustFailed() bool {
 // distrusted returns true if the pod can be broken although it appears Ready. Its node is unready or does not exist, or the
 // pod has just failed as the writer, or it does not start as the writer.
 func (d *decision) distrusted(p *pod) bool {
-	node, last := d.Nodes[p.Spec.NodeName], d.status.LastTransition
-	failed := d.hasJustFailed() && last.FromUID == p.UID
-	failed = failed || p == d.writer && d.neverStarted() && !d.mayStart()
+	node := d.Nodes[p.Spec.NodeName]
+	failed := d.hasJustFailed() && d.failedWith(p) || p == d.writer && d.neverStarted() && !d.mayStart()
 	return failed || node == nil || !proof.NodeReady(node)
+}
+
+// failedWith returns true if the last writer was the pod, or did not renew the Lease and is on the same node. That node may be
+// lost, and its pods appear Ready until the node is unready.
+func (d *decision) failedWith(p *pod) bool {
+	last := d.status.LastTransition
+	from := find(d.pods, last.FromUID)
+	return last.FromUID == p.UID || last.Cause == v1.TenureExpiry && from != nil && from.Spec.NodeName == p.Spec.NodeName
 }
 
 // cannotWrite returns why the pod cannot become the writer. Empty: it can.

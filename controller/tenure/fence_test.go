@@ -169,6 +169,14 @@ func TestDecideFenced(t *testing.T) {
 			snapshot:    lock(fencedWriter(true), fencedReader("db-1")).Silent(30 * time.Second),
 			wantOutcome: tenure.LabelRemoved, wantCause: v1.TenureExpiry, wantSteps: labelOff("db-0"),
 		},
+		"a pod on the node of a writer whose Lease has expired is not chosen": {
+			snapshot: lock(fencedReader("db-0").Tenure(3, 3), fencedReader("db-1"), fencedReader("db-2")).
+				Released().Annotated(fencing.ExpiredAnnotation, "db-0").Ending(0).With(func(s *tenure.Snapshot) {
+				s.Pods[1].Spec.NodeName = s.Pods[0].Spec.NodeName
+				s.Lock.Status.LastTransition.Cause = v1.TenureExpiry
+			}),
+			wantOutcome: tenure.Granted, wantCause: v1.TenureExpiry, wantSteps: grantedFenced("db-2", 4),
+		},
 		"the duration of the lock is longer than that of the pod": {
 			snapshot: lock(fencedWriter(true), fencedReader("db-1")).Silent(29 * time.Second), wantOutcome: tenure.WriterReady,
 		},
