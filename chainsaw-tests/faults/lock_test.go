@@ -50,7 +50,7 @@ func lockWith(t *testing.T, o world.LockOptions) (l *world.Lock, writers func() 
 				}
 			}
 			if t.Failed() {
-				evidence(t)
+				evidence(t, l.Namespace)
 				return // kept for debugging
 			}
 			must(t, l.Remove(ctx))

@@ -71,7 +71,7 @@ func singleton(t *testing.T, o world.Options) *world.Singleton {
 				t.Error(err)
 			}
 			if t.Failed() {
-				evidence(t)
+				evidence(t, s.Namespace)
 				return // kept for debugging
 			}
 			must(t, s.Remove(ctx))
@@ -81,13 +81,16 @@ func singleton(t *testing.T, o world.Options) *world.Singleton {
 	return s
 }
 
-// evidence stores logs and objects for debugging.
-func evidence(t *testing.T) {
+// evidence stores logs and objects for debugging. It also prints what the controller and the pods logged about the namespace,
+// because the files are lost with a machine of CI.
+func evidence(t *testing.T, namespace string) {
 	dir := filepath.Join("../../dist/faults", t.Name())
 	if err := w.Evidence(context.Background(), dir); err != nil {
 		t.Log(err)
 	}
 	t.Logf("the evidence is in %s", dir)
+	logged, err := w.LoggedAbout(context.Background(), namespace)
+	t.Log(logged, err)
 }
 
 // alone marks a test that breaks what other tests need. The cluster is complete before the next test begins.
