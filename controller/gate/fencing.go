@@ -141,8 +141,9 @@ func (f *fence) begin(epoch int64) bool {
 	f.Tenure = epoch
 	for _, c := range f.Containers {
 		if c.State == ended {
-			c.State, c.over = "", false
+			c.State = ""
 		}
+		c.over = false
 	}
 	return true
 }

@@ -172,3 +172,21 @@ func TestRoleReleaseSearch(t *testing.T) {
 		t.Error("no pod has released the Lease")
 	}
 }
+
+// A gate that reported an end without a writer can start the writer of the next tenure.
+func TestNextTenureAfterReportWithoutWriter(t *testing.T) {
+	f := newFence(uid, fencedNames, fenceDuration, true)
+	const epoch = 3
+	for _, name := range fencedNames {
+		f.connect(name, false)
+	}
+	f.begin(epoch)
+	f.end(fencedNames[1])
+	f.begin(epoch + 1)
+	f.renew(epoch+1, 0)
+	for _, name := range fencedNames {
+		if !f.start(name, 0) {
+			t.Errorf("container %s may not start the writer", name)
+		}
+	}
+}
