@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -53,6 +55,8 @@ func (e *execution) step(ctx context.Context, step tenure.Step) error {
 			e.lock.Status = stored.Status // a report of the error must not record the writer
 		}
 		return err
+	case tenure.Confirm:
+		return e.confirm(ctx)
 	case tenure.LabelWriter:
 		return e.patchPod(ctx, step.Pod, step.Version, object{
 			"labels":      object{v1.StsRoleLabel: v1.StsRoleWriter, v1.LockLabel: e.lock.Name},
@@ -84,6 +88,19 @@ func (e *execution) step(ctx context.Context, step tenure.Step) error {
 		return e.writeLease(ctx, step)
 	}
 	panic(fmt.Sprintf("no such step: %T", step))
+}
+
+// confirm returns a conflict if the lock was written since the Snapshot, except by this execution.
+func (e *execution) confirm(ctx context.Context) error {
+	is := &v1.StatefulSetLock{}
+	err := e.Live.Get(ctx, client.ObjectKeyFromObject(e.lock), is)
+	if err != nil {
+		return fmt.Errorf("read StatefulSetLock %s again: %w", client.ObjectKeyFromObject(e.lock), err)
+	}
+	if is.ResourceVersion != e.lock.ResourceVersion {
+		return apierrors.NewConflict(v1.GroupVersion.WithResource("statefulsetlocks").GroupResource(), e.lock.Name, errors.New("it was written since it was read"))
+	}
+	return nil
 }
 
 // object is a JSON object of a patch.

@@ -475,6 +475,34 @@ func TestStaleRecord(t *testing.T) {
 	}
 }
 
+// A controller that reads the lock before the first record, and the Lease after it, does not end the first tenure.
+func TestReadBeforeRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingLease, 2)
+	w.settle(tenure.NoLease)
+	other, late, overtaken := newReconciler(cached()), newReconciler(cached()), false
+	late.Live = interceptor.NewClient(controller, interceptor.Funcs{
+		Get: func(ctx context.Context, reads client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if _, isLease := o.(*coordinationv1.Lease); isLease && !overtaken {
+				overtaken = true
+				if _, err := other.Reconcile(ctx, w.key()); err != nil {
+					return err
+				}
+			}
+			return reads.Get(ctx, key, o, options...)
+		},
+	})
+	if result, err := late.Reconcile(t.Context(), w.key()); err != nil || result.RequeueAfter > time.Second {
+		t.Errorf("result %v, error %v, want a retry after the conflict", result, err)
+	}
+	if ended := w.pod("db-0").Annotations[v1.TenureEndedAnnotation]; ended != "" {
+		t.Errorf("the tenure of db-0 ends with epoch %s", ended)
+	}
+	if got := w.settle(tenure.Granted); got.Status.WriterPod != "db-0" || got.Status.Epoch != 1 {
+		t.Errorf("writer %s with epoch %d, want db-0 with epoch 1", got.Status.WriterPod, got.Status.Epoch)
+	}
+}
+
 // A pod that another client writes after the decision does not become the writer by that decision.
 func TestStalePod(t *testing.T) {
 	t.Parallel()

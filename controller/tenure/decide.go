@@ -182,6 +182,7 @@ func (d *decision) labelReaders() {
 // comes first, the late LabelWriter fails. If the late LabelWriter comes first, LabelReader fails, and the plan stops.
 func (d *decision) overtakeLostRecord(writer *pod) {
 	epoch := d.nextEpoch()
+	d.do(Confirm{}) // otherwise a controller that reads the lock too early ends the tenure that it missed
 	for _, p := range d.pods {
 		if p != writer {
 			d.do(LabelReader{Pod: refOf(p), Version: versionOf(p), Ends: epoch})

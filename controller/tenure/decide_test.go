@@ -128,7 +128,7 @@ func TestDecide(t *testing.T) {
 			snapshot:    MakeSnapshot(none, MakePod("db-0").Ready(false), reader("db-1"), reader("db-2")),
 			wantOutcome: tenure.Granted,
 			wantSteps: append([]tenure.Step{
-				tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 1}, tenure.LabelReader{Pod: ref("db-2"), Version: "1", Ends: 1},
+				tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 1}, tenure.LabelReader{Pod: ref("db-2"), Version: "1", Ends: 1},
 			}, granted("db-1", 1)...),
 			wantCause:   v1.TenureCreated,
 			wantMessage: "pod db-1 becomes the writer with epoch 1",
@@ -266,7 +266,7 @@ func TestDecide(t *testing.T) {
 		"a writer that another operator labelled is adopted": {
 			snapshot:    MakeSnapshot(none, reader("db-0"), MakePod("db-1").Ready(true).Role(v1.StsRoleWriter)),
 			wantOutcome: tenure.Adopted, wantCause: v1.TenureAdopted,
-			wantSteps: []tenure.Step{tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 2}, tenure.Record{}},
+			wantSteps: []tenure.Step{tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 2}, tenure.Record{}},
 		},
 		"a writer that left the StatefulSet loses its label": {
 			snapshot:    MakeSnapshot(none, writerPod("db-0", true), reader("db-1")).Writer("db-0").With(func(s *tenure.Snapshot) { s.Pods[0].OwnerReferences = nil }),
@@ -285,7 +285,7 @@ func TestDecide(t *testing.T) {
 		"the record is lost": {
 			snapshot:    MakeSnapshot(none, reader("db-0"), writerPod("db-1", true)).Writer("db-1").With(func(s *tenure.Snapshot) { s.Lock.Status = v1.StatefulSetLockStatus{} }),
 			wantOutcome: tenure.Adopted, wantCause: v1.TenureAdopted,
-			wantSteps: []tenure.Step{tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 4}, tenure.Record{}},
+			wantSteps: []tenure.Step{tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 4}, tenure.Record{}},
 		},
 	})
 }

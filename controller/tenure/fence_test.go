@@ -78,7 +78,7 @@ func TestDecideFenced(t *testing.T) {
 	checkDecisions(t, map[string]decideTest{
 		"a fenced pod gets a tenure, and no label yet": {
 			snapshot:    MakeSnapshot(v1.LockFencingLease, fencedReader("db-0")),
-			wantOutcome: tenure.Granted, wantSteps: grantedFenced("db-0", 1), wantCause: v1.TenureCreated,
+			wantOutcome: tenure.Granted, wantSteps: append([]tenure.Step{tenure.Confirm{}}, grantedFenced("db-0", 1)...), wantCause: v1.TenureCreated,
 		},
 		"an unfenced pod gets no tenure": {
 			snapshot:    MakeSnapshot(v1.LockFencingLease, reader("db-0")),
@@ -244,7 +244,7 @@ func TestDecideFenced(t *testing.T) {
 		"the record is lost, and the writer has released the Lease": {
 			snapshot:    lock(fencedReader("db-0"), fencedReader("db-1")).Released().With(func(s *tenure.Snapshot) { s.Lock.Status = v1.StatefulSetLockStatus{} }),
 			wantOutcome: tenure.Adopted, wantCause: v1.TenureAdopted,
-			wantSteps: []tenure.Step{tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 4}, tenure.LabelReader{Pod: ref("db-1"), Version: "1", Ends: 4}, tenure.Record{}},
+			wantSteps: []tenure.Step{tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 4}, tenure.LabelReader{Pod: ref("db-1"), Version: "1", Ends: 4}, tenure.Record{}},
 		},
 	})
 }

@@ -517,6 +517,8 @@ func (m *model) write(w *world, c int, step tenure.Step) bool {
 			w.wroteRecord(c)
 		}
 		return true
+	case tenure.Confirm:
+		return !s.staleRecord
 	case tenure.TakeAttestation:
 		if a := w.attested; a.pod > 0 && step.UID == uidOf(int(a.pod)-1, int(a.life)) {
 			w.attested = attested{}

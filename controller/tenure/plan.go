@@ -79,7 +79,7 @@ type Plan struct {
 	Requeue time.Duration
 }
 
-// Step is one write to the API server.
+// Step is one write to the API server, or Confirm.
 //
 //sumtype:decl
 type Step interface{ isStep() }
@@ -97,6 +97,9 @@ type Version string
 type (
 	// Record writes Plan.Status if, and only if, the lock is still as the Snapshot has it.
 	Record struct{}
+
+	// Confirm fails if the lock is not as the Snapshot has it. Record fails then, too, but other writes come before it.
+	Confirm struct{}
 
 	// LabelWriter labels the pod as the writer of a tenure.
 	LabelWriter struct {
@@ -167,6 +170,7 @@ type (
 )
 
 func (Record) isStep()          {}
+func (Confirm) isStep()         {}
 func (LabelWriter) isStep()     {}
 func (LabelReader) isStep()     {}
 func (Protect) isStep()         {}
