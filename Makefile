@@ -85,12 +85,21 @@ faults: own-cluster install example-images ## Test failures of nodes, kubelets, 
 gitops-fixtures: own-cluster install ## Record docs/gitops/testdata, with which Argo CD's health check is tested, on the local cluster
 	$(in_cluster) go -C chainsaw-tests test -count=1 -tags cluster -run '^TestGitOps' ./faults -record
 
-# SEED determines the faults and their order. 0 selects a random seed.
+# SEED determines the faults and their order. 0 selects a random seed. FROM is a git revision, whose release replaces this
+# release for a while, and again and again.
 SEED ?= 0
 HANDOFFS ?= 200
+FROM ?=
+other := dist/other
 .PHONY: soak
-soak: own-cluster install bin/soak ## Run HANDOFFS (200) handoffs under random faults, by SEED, and check that no two pods ran at once
-	$(in_cluster) bin/soak -seed $(SEED) -handoffs $(HANDOFFS)
+soak: own-cluster install bin/soak $(if $(FROM),other-release) ## Run HANDOFFS (200) handoffs under random faults, by SEED, and check that no two pods ran at once
+	$(in_cluster) bin/soak -seed $(SEED) -handoffs $(HANDOFFS) $(if $(FROM),-other $(other) -version $(VERSION))
+
+.PHONY: other-release
+other-release: up
+	rm -rf $(other) && mkdir -p $(other) && git archive $(FROM) | tar -x -C $(other)
+	$(MAKE) -C $(other) images VERSION=other
+	for image in manager gate; do $(cluster) load $(other)/dist/images/$$image.tar; done
 
 # Flags of chainsaw-tests/cmd/bench, for example BENCH="-n 5 -systems wrapper,recreate", and of its second part, for
 # example BENCH_LOCKS="-n 5 -systems lease".

@@ -87,10 +87,13 @@ const roundPatience = time.Minute
 // of faults. One of three rounds has two faults at the same time.
 type rounds struct {
 	random *rand.Rand
+	faults []fault
 	queue  []fault
 }
 
-func newRounds(seed uint64) *rounds { return &rounds{random: rand.New(rand.NewPCG(seed, 0))} }
+func newRounds(seed uint64, faults []fault) *rounds {
+	return &rounds{random: rand.New(rand.NewPCG(seed, 0)), faults: faults}
+}
 
 func (r *rounds) next() round {
 	n := 1
@@ -107,8 +110,8 @@ func (r *rounds) next() round {
 
 func (r *rounds) nextFault() fault {
 	if len(r.queue) == 0 {
-		for _, i := range r.random.Perm(len(faults)) {
-			r.queue = append(r.queue, faults[i])
+		for _, i := range r.random.Perm(len(r.faults)) {
+			r.queue = append(r.queue, r.faults[i])
 		}
 	}
 	first := r.queue[0]
@@ -118,7 +121,7 @@ func (r *rounds) nextFault() fault {
 
 // breakThings runs until the context ends, and ends all faults.
 func (r *run) breakThings(ctx context.Context) error {
-	rounds := newRounds(r.seed)
+	rounds := newRounds(r.seed, r.faults())
 	for {
 		next := rounds.next()
 		var injections sync.WaitGroup

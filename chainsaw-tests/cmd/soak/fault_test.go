@@ -9,7 +9,7 @@ import (
 
 // roundsOf returns the rounds of a seed as text.
 func roundsOf(seed uint64, rounds int) (all []string, kinds map[string]int) {
-	selected := newRounds(seed)
+	selected := newRounds(seed, faults)
 	kinds = map[string]int{}
 	for range rounds {
 		next := selected.next()

@@ -24,6 +24,8 @@ func main() {
 	flag.IntVar(&o.handoffs, "handoffs", 200, "minimum number of handoffs")
 	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "time limit of the run")
 	flag.StringVar(&o.out, "out", "dist/soak", "directory for the log of the faults, the controller's logs and, after a failure, the journals")
+	flag.StringVar(&o.other, "other", "", "checkout of another release, whose images have the tag "+otherTag+": a fault installs it for a while")
+	flag.StringVar(&o.version, "version", "", "tag of the images of this release")
 	flag.Parse()
 	if o.seed == 0 {
 		o.seed = uint64(rand.Uint32())
@@ -42,6 +44,8 @@ type options struct {
 	handoffs int
 	limit    time.Duration
 	out      string
+	other    string
+	version  string
 }
 
 func soak(ctx context.Context, o options) error {
