@@ -79,6 +79,24 @@ func (l lab) pid(t *testing.T, machine string) int {
 	return pid
 }
 
+// wantBridgeMAC checks that the other nodes can still send to the control plane.
+func (l lab) wantBridgeMAC(t *testing.T) {
+	t.Helper()
+	h, ns, err := in(l.pid(t, controlMachine))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ns.Close() }()
+	defer h.Close()
+	bridge, err := h.LinkByName(bridgeName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if is := bridge.Attrs().HardwareAddr; !bytes.Equal(is, bridgeMAC) {
+		t.Errorf("the bridge has the address %s, want %s", is, bridgeMAC)
+	}
+}
+
 // child returns the process id of a program of a machine.
 func (l lab) child(t *testing.T, machine, program string) int {
 	t.Helper()
@@ -275,7 +293,9 @@ func powerCut(t *testing.T, l lab) {
 	l.must(t, "node", "kill", "2")
 	wantGone(t, before)
 	l.wantNoCgroup(t, "node2")
+	l.wantBridgeMAC(t)
 	l.must(t, "node", "heal", "2")
+	l.wantBridgeMAC(t)
 	l.wantReady(t, "node1", "node2")
 	// As after a power failure, the kubelet finds dead containers and starts them again.
 	l.kubectl(t, "wait", "pod", "--selector=app=everywhere", "--field-selector=spec.nodeName=node2",

@@ -11,6 +11,10 @@ import (
 
 const bridgeName = "nodes"
 
+// bridgeMAC is the hardware address of the bridge. Without it, the bridge has the lowest address of its ports. When that port
+// comes or goes, the other nodes lose the control plane for some 20 s, until their neighbor tables expire.
+var bridgeMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 1} // locally administered
+
 // in opens the network namespace of the first process of a machine.
 func in(pid int) (handle *netlink.Handle, ns netns.NsHandle, err error) {
 	ns, err = netns.GetFromPid(pid)
@@ -33,7 +37,7 @@ func makeBridge(control int) error {
 	}
 	defer func() { _ = ns.Close() }()
 	defer h.Close()
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: bridgeMAC}}
 	if err := h.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("make the nodes' bridge: %w", err)
 	}
