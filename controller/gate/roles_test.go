@@ -9,8 +9,11 @@ import (
 type roleWorld struct {
 	// epoch is that of the Lease, which names the pod. revoked is the last revoked epoch.
 	epoch, revoked int64
-	// named is false after the release, until the Lease names the pod again.
-	named bool
+	// named is false after the release, until the Lease names the pod again. releases is true while the API server has a
+	// release that it has not accepted yet.
+	named, releases bool
+	// renewed is true after this sidecar has renewed the Lease.
+	renewed bool
 	// sidecar is the state of the sidecar, and stored is what outlives it.
 	sidecar, stored sidecarState
 	containers      [2]roleContainer
@@ -42,7 +45,9 @@ func (w *roleWorld) fence() *fence {
 	for i, name := range fencedNames {
 		*f.Containers[name] = fenced{State: w.sidecar.states[i], connected: w.sidecar.connected[i], over: w.sidecar.over[i]}
 	}
-	f.renew(w.epoch, 0)
+	if w.renewed {
+		f.renew(w.epoch, 0)
+	}
 	return f
 }
 
@@ -65,16 +70,22 @@ func (w *roleWorld) successors(then func(action string, next roleWorld)) {
 	}
 	const lastEpoch = 2
 	if w.epoch < lastEpoch { // also without a release, for example after the record was lost
-		with("the Lease names the pod", func(n *roleWorld, _ *fence) { n.epoch, n.named = n.epoch+1, true })
+		with("the Lease names the pod", func(n *roleWorld, _ *fence) { n.epoch, n.named, n.releases = n.epoch+1, true, false })
 	}
 	if w.named && w.revoked < w.epoch {
-		with("the tenure is revoked", func(n *roleWorld, _ *fence) { n.revoked = n.epoch })
+		with("the tenure is revoked", func(n *roleWorld, _ *fence) { n.revoked, n.releases = n.epoch, false })
 	}
 	if w.named {
 		with("the sidecar sees the Lease", func(n *roleWorld, f *fence) { f.begin(n.epoch); f.revoke(n.revoked) })
 	}
-	if w.named && w.sidecar.tenure == w.epoch && w.fence().mayRelease() {
-		with("the pod releases the Lease", func(n *roleWorld, _ *fence) { n.named = false })
+	if w.named && !w.releases && w.sidecar.tenure == w.epoch && w.fence().mayRelease() {
+		with("the sidecar releases the Lease", func(n *roleWorld, _ *fence) { n.releases = true })
+	}
+	if w.named && w.sidecar.tenure == w.epoch && !w.fence().mayRelease() { // a release that arrives later fails
+		with("the sidecar renews the Lease", func(n *roleWorld, _ *fence) { n.renewed, n.releases = true, false })
+	}
+	if w.releases {
+		with("the API server accepts the release", func(n *roleWorld, _ *fence) { n.named, n.releases = false, false })
 	}
 	with("the state is stored", func(n *roleWorld, _ *fence) { n.stored = n.sidecar })
 	with("the sidecar restarts", func(n *roleWorld, f *fence) {
@@ -87,7 +98,7 @@ func (w *roleWorld) successors(then func(action string, next roleWorld)) {
 		if err := restored.restore(stored); err != nil {
 			panic(err)
 		}
-		*f = *restored
+		*f, n.renewed = *restored, false
 	})
 	for i := range fencedNames {
 		w.ofContainer(i, with)
@@ -187,6 +198,35 @@ func TestNextTenureAfterReportWithoutWriter(t *testing.T) {
 	for _, name := range fencedNames {
 		if !f.start(name, 0) {
 			t.Errorf("container %s may not start the writer", name)
+		}
+	}
+}
+
+// If a container and the sidecar restart together, the pod is no writer without this container.
+func TestContainerAndSidecarRestart(t *testing.T) {
+	f := newFence(uid, fencedNames, fenceDuration, true)
+	stored := &fence{UID: uid, Tenure: 3, Containers: map[string]*fenced{}}
+	for _, name := range fencedNames {
+		stored.Containers[name] = &fenced{State: mayRun}
+	}
+	if err := f.restore(stored); err != nil {
+		t.Fatal(err)
+	}
+	f.connect(fencedNames[0], false)
+	if !f.ending() {
+		t.Error("the tenure does not end")
+	}
+}
+
+// A gate that has reported the end of a tenure starts no writer with a term that it received before.
+func TestGateStartsNoWriterAfterReport(t *testing.T) {
+	s := &sidecarConnection{number: 1}
+	if err := s.reportWriterEnd(7); err != nil {
+		t.Fatal(err)
+	}
+	for epoch, want := range map[int64]bool{6: false, 7: false, 8: true} {
+		if got := s.startsWriter(Term{Epoch: epoch, connection: 1}); got != want {
+			t.Errorf("epoch %d: %t, want %t", epoch, got, want)
 		}
 	}
 }

@@ -205,6 +205,14 @@ func TestDecideFenced(t *testing.T) {
 			snapshot:    lock(fencedReader("db-1")).Ending(0).Holds("db-9", 2).Released(),
 			wantOutcome: tenure.TenureRevoked, wantCause: v1.TenureDeletion, wantSteps: emptied(""),
 		},
+		"the release of an earlier tenure proves nothing": {
+			snapshot:    lock(fencedReader("db-1")).Ending(0).Holds("db-0", 2).Released(),
+			wantOutcome: tenure.TenureRevoked, wantCause: v1.TenureDeletion, wantSteps: emptied(""),
+		},
+		"the release by another pod proves nothing": {
+			snapshot:    lock(fencedReader("db-1")).Ending(0).Holds("db-9", 3).Released(),
+			wantOutcome: tenure.TenureRevoked, wantCause: v1.TenureDeletion,
+		},
 		"a Lease that was created again proves nothing": {
 			snapshot:    lock(fencedReader("db-1")).Ending(0).With(func(s *tenure.Snapshot) { s.Lease.Object = modelLease(&leaseState{}, s.Lock) }),
 			wantOutcome: tenure.TenureRevoked, wantCause: v1.TenureDeletion,
