@@ -104,7 +104,7 @@ func checkPullSecrets(t *testing.T, c client.Client) {
 	policy.SetLabels(nil) // the controller would look after it
 	create(t, c, policy)
 	deleteAtEnd(t, c, policy)
-	awaitAnswers(t, c, []v1.StatefulSingleton{*s}, policy.GetName())
+	awaitAnswers(t, c, []v1.StatefulSingleton{*s}, policies.ClusterPolicy.Of(s))
 	create(t, c, &corev1.ServiceAccount{
 		ObjectMeta:       metav1.ObjectMeta{Namespace: s.Namespace, Name: "puller"},
 		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "team"}},
@@ -147,19 +147,19 @@ func TestSharedOnCluster(t *testing.T) {
 		create(t, c, policy)
 		deleteAtEnd(t, c, policy)
 		if n == 0 {
-			awaitAnswers(t, c, singletons, shared.GetName())
+			awaitAnswers(t, c, singletons, policies.ClusterPolicy.OfNamespace(namespace))
 			wantOwnWebhook(t, c, shared)
 			t.Run("alone", func(t *testing.T) { checkAll(t, c, singletons, plain) })
 		}
 	}
 	for _, s := range singletons {
-		awaitAnswers(t, c, []v1.StatefulSingleton{s}, policies.Name(client.ObjectKeyFromObject(&s)))
+		awaitAnswers(t, c, []v1.StatefulSingleton{s}, policies.ClusterPolicy.Of(&s))
 	}
 	t.Run("beside each singleton's own", func(t *testing.T) { checkAll(t, c, singletons, plain) })
 }
 
 // awaitAnswers waits until the probe pods of all singletons pass through the policy.
-func awaitAnswers(t *testing.T, c client.Client, singletons []v1.StatefulSingleton, policy string) {
+func awaitAnswers(t *testing.T, c client.Client, singletons []v1.StatefulSingleton, policy policies.Ref) {
 	t.Helper()
 	for _, s := range singletons {
 		eventually(t, "inject the probe pod of "+s.Name, func(ctx context.Context) error {

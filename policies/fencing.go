@@ -85,6 +85,9 @@ func fenceablePod(names string) []string {
 	}
 }
 
+// fencingEnvs are the environment variables of the sidecar that fenceSidecar adds.
+var fencingEnvs = []string{fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.LockEnv, fencing.PodNameEnv}
+
 // removeFencing returns the rules that remove what the rule "fence" adds. They leave a volume of the user's own.
 func removeFencing() []kyvernov1.ForEachMutation {
 	containerEnv := fmt.Sprintf("element.name == '%s'", fencing.ContainerEnv)
@@ -96,8 +99,7 @@ func removeFencing() []kyvernov1.ForEachMutation {
 
 // removeFromSidecar returns the rules that remove what fenceSidecar adds.
 func removeFromSidecar() []kyvernov1.ForEachMutation {
-	sidecarEnv := fmt.Sprintf("contains(%s, element.name)",
-		listLiteral([]string{fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.LockEnv, fencing.PodNameEnv}))
+	sidecarEnv := fmt.Sprintf("contains(%s, element.name)", listLiteral(fencingEnvs))
 	// Base64, because a brace would end the variable.
 	isCredentials := fmt.Sprintf("element.name == '%s' && base64_encode(to_string(element.projected.sources || '')) == '%s'",
 		fencing.CredentialsVolume, base64.StdEncoding.EncodeToString(sorted(leases.CredentialsSources())))
@@ -143,17 +145,23 @@ func fenceSidecar(lease string, seconds int32, names string, more ...corev1.EnvV
 		add(env, corev1.EnvVar{Name: fencing.LeaseEnv, Value: lease}),
 		add(env, corev1.EnvVar{Name: fencing.DurationEnv, Value: strconv.Itoa(int(seconds))}),
 		{Op: "add", Path: env, Value: encode(corev1.EnvVar{Name: fencing.HeldEnv, Value: "{{ " + names + " }}"})},
-		add(env, corev1.EnvVar{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{
-			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
-		}}),
-		add(path+"/volumeMounts/-", corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}),
-		add("/spec/volumes/-", corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-			Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
-		}}),
+		add(env, fieldEnv(fencing.PodNameEnv, "metadata.name")),
+		add(path+"/volumeMounts/-", credentialsMount()),
+		add("/spec/volumes/-", credentialsVolume()),
 		add("/metadata/annotations/"+pointer(v1.FencingAnnotation), string(v1.FencingLease)),
 	}
 	for _, variable := range more {
 		ops = append(ops, add(env, variable))
 	}
 	return change("initContainers", ops, isSidecarElement)
+}
+
+func credentialsMount() corev1.VolumeMount {
+	return corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}
+}
+
+func credentialsVolume() corev1.Volume {
+	return corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
+	}}
 }

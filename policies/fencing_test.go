@@ -117,10 +117,10 @@ func TestNotFenced(t *testing.T) {
 			unfenced.Spec.Fencing = v1.FencingKubelet
 			pod := encode(t, readPod(t, test.pod, test.change))
 
-			k := newKyverno(t, render(t, s))
+			k := newKyverno(t, ownPolicy(s, options))
 			got := k.mutate(t, pod, firstRequest)
 
-			wantSame(t, "as without fencing", newKyverno(t, render(t, unfenced)).mutate(t, pod, firstRequest), got)
+			wantSame(t, "as without fencing", newKyverno(t, ownPolicy(unfenced, options)).mutate(t, pod, firstRequest), got)
 			wantSame(t, "after a second pass", got, k.mutate(t, got, secondRequest))
 			decodedGot := decoded[corev1.Pod](t, got)
 			if _, problem := handoff.FencedBy(&decodedGot, s); !strings.Contains(problem, test.want) {
@@ -211,7 +211,7 @@ func TestFencedAgain(t *testing.T) {
 			pod := decoded[corev1.Pod](t, readFile(t, "testdata/injected/fencing.yaml"))
 			test.change(&pod)
 
-			again := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), secondRequest))
+			again := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, options)).mutate(t, encode(t, pod), secondRequest))
 
 			if test.wantHeld != nil {
 				wantFenced(t, &again, s, test.wantHeld...)
@@ -286,7 +286,7 @@ func TestFencedContainerHasItsName(t *testing.T) {
 	}
 	s := readSingleton(t, "fencing-init-containers")
 
-	got := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), firstRequest))
+	got := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, options)).mutate(t, encode(t, pod), firstRequest))
 
 	for _, c := range allContainers(got)[1:] {
 		if diff := cmp.Diff([]corev1.EnvVar{a, b, podUID(), containerEnv(c.Name)}, c.Env); diff != "" {
@@ -304,7 +304,7 @@ func TestUnheldContainerKeepsItsVariables(t *testing.T) {
 	pod := readPod(t, "several-containers", func(p *corev1.Pod) { p.Spec.Containers[1].Env = []corev1.EnvVar{own} })
 	s := readSingleton(t, "fencing-named-containers")
 
-	got := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), firstRequest))
+	got := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, options)).mutate(t, encode(t, pod), firstRequest))
 
 	if diff := cmp.Diff([]corev1.EnvVar{own}, got.Spec.Containers[1].Env); diff != "" {
 		t.Errorf("variables of a container that is not held (-want +got):\n%s", diff)
@@ -315,7 +315,7 @@ func TestUnheldContainerKeepsItsVariables(t *testing.T) {
 // A shared policy fences the pods of one singleton, and not of the other.
 func TestFencingInNamespace(t *testing.T) {
 	db, queue := named(t, "fencing", "db"), named(t, "default", "queue")
-	shared, own := newKyverno(t, renderNamespace(t, db, queue)), newKyverno(t, render(t, &db))
+	shared, own := newKyverno(t, sharedPolicy(db, queue)), newKyverno(t, ownPolicy(&db, options))
 	pod := encode(t, readPod(t, "fencing", nil))
 
 	want := own.mutate(t, pod, firstRequest)
@@ -324,7 +324,7 @@ func TestFencingInNamespace(t *testing.T) {
 	wantSame(t, "by the namespace's, then by the singleton's", want, own.mutate(t, shared.mutate(t, pod, firstRequest), secondRequest))
 
 	other := encode(t, readPod(t, "fencing", func(p *corev1.Pod) { p.Labels["app"] = "queue" }))
-	wantSame(t, "of the other singleton", newKyverno(t, render(t, &queue)).mutate(t, other, firstRequest), shared.mutate(t, other, firstRequest))
+	wantSame(t, "of the other singleton", newKyverno(t, ownPolicy(&queue, options)).mutate(t, other, firstRequest), shared.mutate(t, other, firstRequest))
 }
 
 // The probe of a singleton with fencing must be fenced, unless no pod with its containers can be.
@@ -346,17 +346,18 @@ func TestCheckProbeOfFencing(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "injected", test.pod+".yaml")))
-			pod.Annotations["policy.statefulsingleton.com/own"] = "true"
+			ref := policies.ClusterPolicy.Of(s)
+			pod.Annotations["policy.statefulsingleton.com/"+ref.Name] = "true"
 			if test.change != nil {
 				test.change(&pod)
 			}
-			err := policies.CheckProbe(&pod, s, "own")
+			err := policies.CheckProbe(&pod, s, ref)
 			if (err != nil) != (test.want != "") || err != nil && (!strings.Contains(err.Error(), test.want) || !errors.Is(err, policies.ErrNotFenced)) {
 				t.Errorf("CheckProbe returns %v, want %q", err, test.want)
 			}
 			unfenced := s.DeepCopy()
 			unfenced.Spec.Fencing = v1.FencingKubelet
-			if err := policies.CheckProbe(&pod, unfenced, "own"); err != nil {
+			if err := policies.CheckProbe(&pod, unfenced, ref); err != nil {
 				t.Errorf("CheckProbe without fencing: %v", err)
 			}
 		})
@@ -370,9 +371,8 @@ func TestProbeIsFenced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy := render(t, s)
-	pod := decoded[corev1.Pod](t, newKyverno(t, policy).mutate(t, encode(t, probe), firstRequest))
-	if err := policies.CheckProbe(&pod, s, policy.GetName()); err != nil {
+	pod := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, options)).mutate(t, encode(t, probe), firstRequest))
+	if err := policies.CheckProbe(&pod, s, policies.ClusterPolicy.Of(s)); err != nil {
 		t.Error(err)
 	}
 	wantFenced(t, &pod, s, "probe")

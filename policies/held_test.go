@@ -125,7 +125,7 @@ func testHeld(t *testing.T, c client.Client) {
 	singletons, policy := map[string]*v1.StatefulSingleton{}, map[string]kyverno{}
 	for _, file := range heldSingletons {
 		singletons[file] = createSingleton(t, c, "held-"+file, readSingleton(t, file))
-		policy[file] = newKyverno(t, render(t, singletons[file]))
+		policy[file] = newKyverno(t, ownPolicy(singletons[file], options))
 	}
 	for _, s := range singletons {
 		waitForRefusal(t, c, bare(s.Namespace, s), notInjected)

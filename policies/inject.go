@@ -39,7 +39,7 @@ const (
 const barrierName = barrierPrefix + "{{request.uid}}"
 
 // injectionRules returns the rules for s in a policy, in the order in which Kyverno applies them.
-func injectionRules(s *v1.StatefulSingleton, o Options, policy string) []kyvernov1.Rule {
+func injectionRules(s *v1.StatefulSingleton, o Options, policy Ref) []kyvernov1.Rule {
 	match := kyvernov1.MatchResources{All: kyvernov1.ResourceFilters{{
 		ResourceDescription: kyvernov1.ResourceDescription{
 			Kinds:      []string{"Pod"},
@@ -166,9 +166,13 @@ func change(list string, ops []op, conditions ...string) kyvernov1.ForEachMutati
 
 // mountSignal mounts the signal volume in the containers of spec.<list> for which all conditions are true.
 func mountSignal(list string, conditions ...string) kyvernov1.ForEachMutation {
-	mount := corev1.VolumeMount{Name: signalVolume, MountPath: signal.Dir, ReadOnly: true}
 	noMount := fmt.Sprintf("length(element.volumeMounts[?name == '%s'] || `[]`) == `0`", signalVolume)
-	return change(list, []op{add(containerPath(list)+"/volumeMounts/-", mount)}, slices.Concat(conditions, []string{noMount})...)
+	return change(list, []op{add(containerPath(list)+"/volumeMounts/-", signalMount())}, slices.Concat(conditions, []string{noMount})...)
+}
+
+// signalMount returns the volume mount of a held container.
+func signalMount() corev1.VolumeMount {
+	return corev1.VolumeMount{Name: signalVolume, MountPath: signal.Dir, ReadOnly: true}
 }
 
 // startupProbeNeeded returns the condition that a wrapped container needs a startup probe. A liveness probe would
@@ -216,9 +220,12 @@ func removeFrom(list, isContainer, field, condition string) kyvernov1.ForEachMut
 
 // addPodUID adds the UID of the pod to the environment of a wrapped container.
 func addPodUID(list string) kyvernov1.ForEachMutation {
-	return change(list, []op{add(containerPath(list)+"/env/-", corev1.EnvVar{
-		Name: signal.PodUIDEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}},
-	})}, isWrapped, "!("+hasPodUID+")")
+	return change(list, []op{add(containerPath(list)+"/env/-", fieldEnv(signal.PodUIDEnv, "metadata.uid"))}, isWrapped, "!("+hasPodUID+")")
+}
+
+// fieldEnv returns an environment variable with the value of a field of the pod.
+func fieldEnv(name, field string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}}}
 }
 
 // barrier returns the environment variable that keeps a container from starting. Its name contains a Kyverno
@@ -257,29 +264,40 @@ func isBarrier(variable string) string {
 // addPullSecrets adds pull secrets to the pod's own. The API server adds the pull secrets of the service account
 // before, but only to a pod that names none.
 func addPullSecrets(o Options) kyvernov1.ForEachMutation {
-	// Each secret is added once: the conditions of an element do not see what an earlier element added.
-	names := slices.Compact(slices.Sorted(slices.Values(o.SidecarPullSecrets)))
 	return kyvernov1.ForEachMutation{
-		List:             listLiteral(names),
+		List:             listLiteral(o.pullSecrets()),
 		AnyAllConditions: all("!contains(request.object.spec.imagePullSecrets[].name || `[]`, element)"),
 		PatchesJSON6902:  patch(op{Op: "add", Path: "/spec/imagePullSecrets/-", Value: encode(corev1.LocalObjectReference{Name: "{{element}}"})}),
 	}
 }
 
+// pullSecrets returns the names of the pull secrets, sorted and each once. The conditions of an element do not see what
+// an earlier element added.
+func (o Options) pullSecrets() []string {
+	return slices.Compact(slices.Sorted(slices.Values(o.SidecarPullSecrets)))
+}
+
 // sidecarOps add the sidecar as the first init container, and its volumes. The gate must be in the volume before other
 // containers start.
-func sidecarOps(o Options) []op {
+func sidecarOps(o Options) (ops []op) {
+	for _, volume := range sidecarVolumes() {
+		ops = append(ops, add("/spec/volumes/-", volume))
+	}
+	return append(ops, add("/spec/initContainers/0", sidecar(o)))
+}
+
+// sidecarVolumes returns the volumes of the sidecar.
+func sidecarVolumes() []corev1.Volume {
 	field := fmt.Sprintf("metadata.annotations['%s']", signal.Annotation)
-	return []op{
-		add("/spec/volumes/-", corev1.Volume{Name: signalVolume, VolumeSource: corev1.VolumeSource{
+	return []corev1.Volume{
+		{Name: signalVolume, VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("32Mi"))},
-		}}),
-		add("/spec/volumes/-", corev1.Volume{Name: podinfoVolume, VolumeSource: corev1.VolumeSource{
+		}},
+		{Name: podinfoVolume, VolumeSource: corev1.VolumeSource{
 			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{
 				Path: podinfoFile, FieldRef: &corev1.ObjectFieldSelector{FieldPath: field},
 			}}},
-		}}),
-		add("/spec/initContainers/0", sidecar(o)),
+		}},
 	}
 }
 
@@ -306,8 +324,8 @@ func sidecar(o Options) corev1.Container {
 		Args:            []string{"sidecar"},
 		RestartPolicy:   new(corev1.ContainerRestartPolicyAlways),
 		Env: []corev1.EnvVar{
-			{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}},
-			{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
+			fieldEnv("POD_UID", "metadata.uid"),
+			fieldEnv("POD_IP", "status.podIP"),
 		},
 		Resources: o.sidecarResources(),
 		VolumeMounts: []corev1.VolumeMount{
@@ -347,10 +365,7 @@ func sidecarAsRoot() kyvernov1.ForEachMutation {
 // and a quota of limits accepts the pod. The limit is never below the sidecar's request.
 func limitSidecar(o Options) kyvernov1.ForEachMutation {
 	limits := containerPath("initContainers") + "/resources"
-	amount := resource.MustParse("100m")
-	if asked := o.sidecarResources().Requests[corev1.ResourceCPU]; asked.Cmp(amount) > 0 {
-		amount = asked
-	}
+	amount := o.sidecarCPULimit()
 	return kyvernov1.ForEachMutation{
 		List: listOf("initContainers"),
 		AnyAllConditions: all(
@@ -362,17 +377,33 @@ func limitSidecar(o Options) kyvernov1.ForEachMutation {
 	}
 }
 
+// sidecarCPULimit returns the CPU limit of limitSidecar.
+func (o Options) sidecarCPULimit() resource.Quantity {
+	limit := resource.MustParse("100m")
+	if asked := o.sidecarResources().Requests[corev1.ResourceCPU]; asked.Cmp(limit) > 0 {
+		limit = asked
+	}
+	return limit
+}
+
 // markOps set the label and the annotation that name the singleton. They do not change a pod that has both.
 func markOps(s *v1.StatefulSingleton) []op {
 	ops := []op{
 		add("/metadata/annotations/"+pointer(v1.InjectedAnnotation), s.Namespace+"/"+s.Name),
 		add("/metadata/labels/"+pointer(v1.SingletonLabel), s.Name),
 	}
-	if !ptr.Deref(s.Spec.RespectPodGracePeriod, true) {
-		// 30 is the API server's default.
-		ops = append(ops, add("/spec/terminationGracePeriodSeconds", ptr.Deref(s.Spec.TerminationGracePeriod, 30)))
+	if seconds := gracePeriod(s); seconds != nil {
+		ops = append(ops, add("/spec/terminationGracePeriodSeconds", *seconds))
 	}
 	return ops
+}
+
+// gracePeriod returns the grace period that replaces that of the pod, or nil.
+func gracePeriod(s *v1.StatefulSingleton) *int32 {
+	if ptr.Deref(s.Spec.RespectPodGracePeriod, true) {
+		return nil
+	}
+	return new(ptr.Deref(s.Spec.TerminationGracePeriod, 30)) // 30 is the API server's default
 }
 
 // op is an operation of a JSON patch.

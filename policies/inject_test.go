@@ -82,7 +82,7 @@ func TestInjection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := readSingleton(t, test.singleton)
-			k := newKyverno(t, renderWith(t, s, ptr.Deref(test.installation, options)))
+			k := newKyverno(t, ownPolicy(s, ptr.Deref(test.installation, options)))
 			original := readFile(t, filepath.Join("testdata", "pods", test.pod+".yaml"))
 
 			injected := k.mutate(t, original, firstRequest)
@@ -120,7 +120,7 @@ func TestInjection(t *testing.T) {
 func TestCopiedPodGetsItsOwnBarrier(t *testing.T) {
 	t.Parallel()
 	s := readSingleton(t, "default")
-	k := newKyverno(t, render(t, s))
+	k := newKyverno(t, ownPolicy(s, options))
 	holder := k.mutate(t, readFile(t, "testdata/pods/scratch.yaml"), firstRequest)
 
 	standby := k.mutate(t, holder, secondRequest)
@@ -173,7 +173,7 @@ func TestWrappedContainerHasOnePodUID(t *testing.T) {
 	// Only a barrier can hold a container without a command, and a barrier needs no UID.
 	barred := corev1.Container{Name: "barred", Image: "debian", Env: []corev1.EnvVar{literal}}
 	pod.Spec.Containers = append(pod.Spec.Containers, barred)
-	k := newKyverno(t, render(t, readSingleton(t, "hold-init-containers")))
+	k := newKyverno(t, ownPolicy(readSingleton(t, "hold-init-containers"), options))
 
 	got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
 
@@ -197,7 +197,7 @@ func TestWrappedContainerHasOnePodUID(t *testing.T) {
 func TestContainerAddedBetweenTwoPassesIsHeld(t *testing.T) {
 	t.Parallel()
 	s := readSingleton(t, "default")
-	k := newKyverno(t, render(t, s))
+	k := newKyverno(t, ownPolicy(s, options))
 	pod := decoded[corev1.Pod](t, k.mutate(t, readFile(t, "testdata/pods/shell.yaml"), firstRequest))
 	pod.Spec.Containers = append(pod.Spec.Containers,
 		corev1.Container{Name: "late", Image: "debian", Command: []string{"a"}},
@@ -217,7 +217,7 @@ func TestStringsAreUnchanged(t *testing.T) {
 	pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
 	pod.Spec.Containers[0].Command = want
 	pod.Spec.Containers[0].Args = want
-	k := newKyverno(t, render(t, readSingleton(t, "default")))
+	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
 
 	got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
 
@@ -255,7 +255,7 @@ func TestOtherPodsAreUnchanged(t *testing.T) {
 	for name, change := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k := newKyverno(t, render(t, readSingleton(t, "default")))
+			k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
 			pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
 			change(&pod)
 

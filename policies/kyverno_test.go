@@ -2,12 +2,14 @@ package policies_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -23,24 +25,57 @@ const (
 	secondRequest = "22222222-2222-4222-8222-222222222222"
 )
 
-// kyverno mutates pods with the engine of Kyverno, without a cluster.
+// kyverno mutates pods with the engines of Kyverno, without a cluster: with a ClusterPolicy and with a
+// NamespacedMutatingPolicy. Both must give the same pod.
 type kyverno struct {
 	program string
-	policy  string
+	// clusterPolicy is a file.
+	clusterPolicy string
+	// mutatingPolicy is JSON.
+	mutatingPolicy json.RawMessage
 }
 
-func newKyverno(t *testing.T, policy *unstructured.Unstructured) kyverno {
+// rendering renders one policy as each kind.
+type rendering func(policies.Kind) (*unstructured.Unstructured, error)
+
+// ownPolicy returns the rendering of the object's own policy.
+func ownPolicy(s policies.Subject, o policies.Options) rendering {
+	return func(kind policies.Kind) (*unstructured.Unstructured, error) {
+		o.Kind = kind
+		return policies.RenderOf(s, o)
+	}
+}
+
+// sharedPolicy returns the rendering of the policy of a namespace.
+func sharedPolicy(singletons ...v1.StatefulSingleton) rendering {
+	return func(kind policies.Kind) (*unstructured.Unstructured, error) {
+		o := options
+		o.Kind = kind
+		return policies.RenderNamespace(singletons[0].Namespace, singletons, o)
+	}
+}
+
+func (r rendering) render(t *testing.T, kind policies.Kind) *unstructured.Unstructured {
+	t.Helper()
+	policy, err := r(kind)
+	if err != nil {
+		t.Fatalf("render the %s: %v", kind, err)
+	}
+	return policy
+}
+
+func newKyverno(t *testing.T, policy rendering) kyverno {
 	t.Helper()
 	program, err := exec.LookPath("kubectl-kyverno")
 	if err != nil {
 		t.Fatalf("Kyverno's command line program must be on PATH as kubectl-kyverno (`make test` sees to that): %v", err)
 	}
-	policy = policy.DeepCopy()
+	clusterPolicy := policy.render(t, policies.ClusterPolicy)
 	// The API server evaluates matchConditions, and Kyverno's command line program crashes on them without a cluster.
-	unstructured.RemoveNestedField(policy.Object, "spec", "webhookConfiguration", "matchConditions")
+	unstructured.RemoveNestedField(clusterPolicy.Object, "spec", "webhookConfiguration", "matchConditions")
 	file := filepath.Join(t.TempDir(), "policy.yaml")
-	writeYAML(t, file, policy.Object)
-	return kyverno{program: program, policy: file}
+	writeYAML(t, file, clusterPolicy.Object)
+	return kyverno{program: program, clusterPolicy: file, mutatingPolicy: mustJSON(t, policy.render(t, policies.NamespacedMutatingPolicy).Object)}
 }
 
 var (
@@ -51,10 +86,19 @@ var (
 // mutate returns the pod as YAML after an admission request with the UID.
 func (k kyverno) mutate(t *testing.T, pod []byte, requestUID string) []byte {
 	t.Helper()
+	mutated := k.mutateByClusterPolicy(t, pod, requestUID)
+	if diff := cmp.Diff(normalized(t, mutated), normalized(t, k.mutateByMutatingPolicy(t, pod, requestUID))); diff != "" {
+		t.Errorf("the two kinds of policies give different pods (-ClusterPolicy +NamespacedMutatingPolicy):\n%s", diff)
+	}
+	return mutated
+}
+
+func (k kyverno) mutateByClusterPolicy(t *testing.T, pod []byte, requestUID string) []byte {
+	t.Helper()
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "pod.yaml"), filepath.Join(dir, "mutated.yaml")
 	writeFile(t, in, pod)
-	report, err := exec.Command(k.program, "apply", k.policy, "--resource", in, "--output", out, "--set", "request.uid="+requestUID).CombinedOutput()
+	report, err := exec.Command(k.program, "apply", k.clusterPolicy, "--resource", in, "--output", out, "--set", "request.uid="+requestUID).CombinedOutput()
 	if err != nil || !summary.Match(report) {
 		t.Fatalf("kubectl-kyverno apply: %v\n%s", err, report)
 	}
@@ -64,6 +108,32 @@ func (k kyverno) mutate(t *testing.T, pod []byte, requestUID string) []byte {
 		return pod
 	}
 	return mutated
+}
+
+func (k kyverno) mutateByMutatingPolicy(t *testing.T, pod []byte, requestUID string) []byte {
+	t.Helper()
+	podJSON, err := yaml.YAMLToJSON(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mutated, err := engine.mutate(k.mutatingPolicy, podJSON, requestUID)
+	if err != nil {
+		t.Fatalf("mutate by NamespacedMutatingPolicy: %v\n%s", err, pod)
+	}
+	return mutated
+}
+
+var (
+	// randomAddress is a random loopback address, and answerOfMutatingPolicy begins the answer to a probe.
+	randomAddress          = regexp.MustCompile(`127(\.1\d\d){3}`)
+	answerOfMutatingPolicy = []byte("mutatingpolicy.statefulsingleton.com/")
+)
+
+// normalized returns a pod that is the same for both kinds of policies.
+func normalized(t *testing.T, pod []byte) map[string]any {
+	t.Helper()
+	pod = bytes.ReplaceAll(pod, answerOfMutatingPolicy, []byte("policy.statefulsingleton.com/"))
+	return decoded[map[string]any](t, randomAddress.ReplaceAll(pod, []byte("127.100.100.100")))
 }
 
 func render(t *testing.T, s *v1.StatefulSingleton) *unstructured.Unstructured {

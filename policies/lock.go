@@ -15,12 +15,13 @@ import (
 // LockAnnotation has the StatefulSetLock of a policy, as <namespace>/<name>.
 const LockAnnotation = "apps.statefulsingleton.com/lock"
 
-// renderLock returns the ClusterPolicy that makes each new pod of the lock's StatefulSet a reader. With fencing by a Lease,
-// the policy also prepares the pod for the gate.
+// renderLock returns the policy that makes each new pod of the lock's StatefulSet a reader. With fencing by a Lease, the
+// policy also prepares the pod for the gate.
 func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, error) {
-	owned := fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == \"StatefulSet\" && o.name == %s && has(o.controller) && o.controller)",
-		celString(l.Spec.StatefulSetName))
-	policy := clusterPolicy(NameOf(l), l.Namespace, owned)
+	if o.Kind == NamespacedMutatingPolicy {
+		return mutatingLock(l, o)
+	}
+	policy := clusterPolicy(o.Kind.Of(l), l.Namespace, ownedCEL(l))
 	policy.Labels[v1.LockLabel] = l.Name
 	// While Kyverno is down, pods are created without a role. The controller makes them readers, and a guard rejects writers.
 	// With fencing by a Lease, such a pod never becomes the writer, because the controller gives the Lease only to fenced pods.
@@ -31,9 +32,7 @@ func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, e
 			Kinds:      []string{"Pod"},
 			Namespaces: []string{l.Namespace},
 			Operations: []kyvernov1.AdmissionOperation{kyvernov1.Create},
-			Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-				Key: appsv1.StatefulSetPodNameLabel, Operator: metav1.LabelSelectorOpExists,
-			}}},
+			Selector:   lockSelector(),
 		},
 	}}}
 	// Kyverno evaluates the rules of every policy that matches, also for pods of other StatefulSets.
@@ -54,12 +53,25 @@ func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, e
 	policy.Spec.Rules = append(rules, kyvernov1.Rule{
 		Name:                "answer-probe",
 		RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(isProbe, ofSet)},
-		Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(add("/metadata/annotations/"+pointer(answer(policy.Name)), "true"))},
+		Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(add("/metadata/annotations/"+pointer(answer(o.Kind.Of(l))), "true"))},
 	})
 	for i := range policy.Spec.Rules {
 		policy.Spec.Rules[i].MatchResources = *match.DeepCopy()
 	}
 	return toUnstructured(policy)
+}
+
+// ownedCEL returns the condition that the lock's StatefulSet controls the pod.
+func ownedCEL(l *v1.StatefulSetLock) string {
+	return fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == \"StatefulSet\" && o.name == %s && has(o.controller) && o.controller)",
+		celString(l.Spec.StatefulSetName))
+}
+
+// lockSelector selects the pods of all StatefulSets.
+func lockSelector() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key: appsv1.StatefulSetPodNameLabel, Operator: metav1.LabelSelectorOpExists,
+	}}}
 }
 
 // stringLiteral returns a string as a JMESPath literal.
@@ -81,10 +93,10 @@ func lockProbe(l *v1.StatefulSetLock, o Options) *corev1.Pod {
 
 // checkLockProbe returns nil if the probe pod is a reader of the lock, and fenced if the lock asks for it, and the policy
 // applied to it.
-func checkLockProbe(pod *corev1.Pod, l *v1.StatefulSetLock, policy string) error {
+func checkLockProbe(pod *corev1.Pod, l *v1.StatefulSetLock, policy Ref) error {
 	switch {
 	case !Answered(pod, policy):
-		return fmt.Errorf("pod went through no rule of ClusterPolicy %s for StatefulSetLock %s", policy, keyOf(l))
+		return fmt.Errorf("pod went through no rule of %s for StatefulSetLock %s", policy, keyOf(l))
 	case pod.Labels[v1.LockLabel] != l.Name:
 		return fmt.Errorf("label %s is %q", v1.LockLabel, pod.Labels[v1.LockLabel])
 	case pod.Labels[v1.StsRoleLabel] != v1.StsRoleReader:

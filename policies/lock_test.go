@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"gotest.tools/v3/golden"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,12 +30,8 @@ func memberOf(set string, labels map[string]string) *corev1.Pod {
 
 // The policy of a lock makes each new pod of its StatefulSet a reader, and changes nothing else.
 func TestLockPolicy(t *testing.T) {
-	policy, err := policies.RenderOf(dbLock, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden.Assert(t, string(encode(t, policy.Object)), "policies/lock.yaml")
-	k := newKyverno(t, policy)
+	wantGolden(t, ownPolicy(dbLock, options), "lock")
+	k := newKyverno(t, ownPolicy(dbLock, options))
 	orphan := memberOf("db", nil)
 	orphan.OwnerReferences = nil
 	deputy := memberOf("db", nil)
@@ -74,20 +69,17 @@ func TestLockPolicy(t *testing.T) {
 // The probe pod shows whether the policy of a lock works.
 func TestLockProbe(t *testing.T) {
 	t.Parallel()
-	policy, err := policies.RenderOf(dbLock, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	policy := policies.ClusterPolicy.Of(dbLock)
 	probe, err := policies.ProbePodOf(dbLock, options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	probe.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	if err := policies.CheckProbeOf(probe, dbLock, policy.GetName()); err == nil {
+	if err := policies.CheckProbeOf(probe, dbLock, policy); err == nil {
 		t.Error("the check passes without the policy")
 	}
-	answered := decoded[corev1.Pod](t, newKyverno(t, policy).mutate(t, encode(t, probe), firstRequest))
-	if err := policies.CheckProbeOf(&answered, dbLock, policy.GetName()); err != nil {
+	answered := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(dbLock, options)).mutate(t, encode(t, probe), firstRequest))
+	if err := policies.CheckProbeOf(&answered, dbLock, policy); err != nil {
 		t.Errorf("the check fails with the policy: %v", err)
 	}
 }

@@ -64,12 +64,15 @@ func fenceableByLock() []string {
 	)
 }
 
+// lockFencingEnvs are the environment variables that the rule "fence" adds to each regular container.
+var lockFencingEnvs = []string{signal.PodUIDEnv, fencing.ContainerEnv, fencing.HooksEnv}
+
 // removeLockFencing returns the rules that remove what the later rules add, except the sidecar and its own volumes, which do
 // nothing in a pod that is not fenced.
 func removeLockFencing() []kyvernov1.ForEachMutation {
 	path := containerPath("containers") + "/command/0"
 	unwrap := slices.Repeat([]op{{Op: "remove", Path: path}}, len(signal.Wrapper))
-	env := fmt.Sprintf("contains(%s, element.name)", listLiteral([]string{signal.PodUIDEnv, fencing.ContainerEnv, fencing.HooksEnv}))
+	env := fmt.Sprintf("contains(%s, element.name)", listLiteral(lockFencingEnvs))
 	return append([]kyvernov1.ForEachMutation{
 		removeFrom("containers", "`true`", "env", env),
 		removeFrom("containers", "`true`", "volumeMounts", fmt.Sprintf("element.name == '%s'", signalVolume)),
@@ -79,13 +82,17 @@ func removeLockFencing() []kyvernov1.ForEachMutation {
 
 // addHooks adds the lock's hooks to the environment of each regular container. See fencing.HooksEnv.
 func addHooks(l *v1.StatefulSetLock) kyvernov1.ForEachMutation {
+	return change("containers", []op{add(containerPath("containers")+"/env/-", hooksEnv(l))}, isWrapped)
+}
+
+// hooksEnv returns the environment variable with the lock's hooks.
+func hooksEnv(l *v1.StatefulSetLock) corev1.EnvVar {
 	hooks := fencing.Hooks{}
 	if l.Spec.Hooks != nil {
 		hooks = fencing.Hooks{Promote: l.Spec.Hooks.Promote, Demote: l.Spec.Hooks.Demote}
 	}
 	// The kubelet replaces $(NAME) by the value of a variable, and $$ by $.
-	value := strings.ReplaceAll(string(encode(hooks)), "$", "$$")
-	return change("containers", []op{add(containerPath("containers")+"/env/-", corev1.EnvVar{Name: fencing.HooksEnv, Value: value})}, isWrapped)
+	return corev1.EnvVar{Name: fencing.HooksEnv, Value: strings.ReplaceAll(string(encode(hooks)), "$", "$$")}
 }
 
 // lockFenceable returns true if the policy of a lock can fence the pod.

@@ -30,11 +30,7 @@ func fencedLock(hooks *v1.LockHooks) *v1.StatefulSetLock {
 
 func newLockKyverno(t *testing.T, l *v1.StatefulSetLock, o policies.Options) kyverno {
 	t.Helper()
-	policy, err := policies.RenderOf(l, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newKyverno(t, policy)
+	return newKyverno(t, ownPolicy(l, o))
 }
 
 // readMember returns a pod in testdata/pods as a pod of StatefulSet db, after a change.
@@ -90,11 +86,7 @@ func wantReader(t *testing.T, before *corev1.Pod, after []byte) {
 }
 
 func TestFencedLockPolicy(t *testing.T) {
-	policy, err := policies.RenderOf(fencedLock(&v1.LockHooks{Promote: []string{"promote"}}), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden.Assert(t, string(encode(t, policy.Object)), "policies/lock-fencing.yaml")
+	wantGolden(t, ownPolicy(fencedLock(&v1.LockHooks{Promote: []string{"promote"}}), options), "lock-fencing")
 }
 
 // The gate starts every regular container of a pod of a lock with fencing. Init containers start as before.
@@ -288,10 +280,7 @@ func TestLockFencingTurnedOff(t *testing.T) {
 func TestFencedLockProbe(t *testing.T) {
 	t.Parallel()
 	l := fencedLock(nil)
-	policy, err := policies.RenderOf(l, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	policy := policies.ClusterPolicy.Of(l)
 	probe, err := policies.ProbePodOf(l, options)
 	if err != nil {
 		t.Fatal(err)
@@ -319,11 +308,11 @@ func TestFencedLockProbe(t *testing.T) {
 			if test.change != nil {
 				test.change(pod)
 			}
-			err := policies.CheckProbeOf(pod, l, policy.GetName())
+			err := policies.CheckProbeOf(pod, l, policy)
 			if (err != nil) != (test.want != "") || err != nil && (!strings.Contains(err.Error(), test.want) || !errors.Is(err, policies.ErrNotFenced)) {
 				t.Errorf("CheckProbeOf returns %v, want %q", err, test.want)
 			}
-			if err := policies.CheckProbeOf(pod, dbLock, policy.GetName()); err != nil {
+			if err := policies.CheckProbeOf(pod, dbLock, policy); err != nil {
 				t.Errorf("CheckProbeOf without fencing: %v", err)
 			}
 		})

@@ -123,7 +123,7 @@ func TestHostileNamesHoldNoOtherContainer(t *testing.T) {
 			{Name: "db", Image: "db", Command: []string{"/db"}}, {Name: "proxy", Image: "proxy", Command: []string{"/proxy"}},
 		}},
 	}
-	got := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), firstRequest))
+	got := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, options)).mutate(t, encode(t, pod), firstRequest))
 	want := map[string][]string{"db": {"/var/run/signal/gate", "wrap", "--", "/db"}, "proxy": {"/proxy"}}
 	commands := map[string][]string{}
 	for _, c := range got.Spec.Containers {
@@ -152,7 +152,7 @@ func TestHostilePodsAreNotEvaluated(t *testing.T) {
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{hostile}},
 	}
-	got := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, pod), firstRequest))
+	got := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, options)).mutate(t, encode(t, pod), firstRequest))
 	c := *got.Spec.Containers[0].DeepCopy()
 	if diff := cmp.Diff(append([]string{"/var/run/signal/gate", "wrap", "--"}, hostileNames...), c.Command); diff != "" {
 		t.Errorf("command (-want +got):\n%s", diff)

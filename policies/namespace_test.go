@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,7 +38,7 @@ func renderNamespace(t *testing.T, singletons ...v1.StatefulSingleton) *unstruct
 func TestRenderNamespace(t *testing.T) {
 	singletons := []v1.StatefulSingleton{named(t, "default", "db"), named(t, "own-grace-period", "queue")}
 	policy := renderNamespace(t, singletons...)
-	golden.Assert(t, string(encode(t, policy.Object)), "policies/namespace.yaml")
+	wantGolden(t, sharedPolicy(singletons...), "namespace")
 
 	slices.Reverse(singletons)
 	if diff := cmp.Diff(policy.Object, renderNamespace(t, singletons...).Object); diff != "" {
@@ -85,7 +84,7 @@ func TestBothPoliciesAreEquivalent(t *testing.T) {
 	for n, file := range files {
 		singletons = append(singletons, named(t, file, fmt.Sprintf("db%d", n)))
 	}
-	shared := newKyverno(t, renderNamespace(t, singletons...))
+	shared := newKyverno(t, sharedPolicy(singletons...))
 	for n, file := range files {
 		for _, pod := range []string{"scratch", "init-containers", "weird-strings"} {
 			t.Run(file+"/"+pod, func(t *testing.T) {
@@ -94,7 +93,7 @@ func TestBothPoliciesAreEquivalent(t *testing.T) {
 				object := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", pod+".yaml")))
 				object.Labels["app"] = s.Name
 				object.Spec.Containers[0].Name = "db" // named-containers names db
-				original, own := encode(t, object), newKyverno(t, render(t, &s))
+				original, own := encode(t, object), newKyverno(t, ownPolicy(&s, options))
 
 				want := own.mutate(t, original, firstRequest)
 				wantSame(t, "by the namespace's policy", want, shared.mutate(t, original, firstRequest))
@@ -121,17 +120,17 @@ func wantSame(t *testing.T, what string, want, got []byte) {
 // A probe shows which policy injected it. The policies for the other value of Per can be deleted after this one answers.
 func TestProbeAnswers(t *testing.T) {
 	s := named(t, "default", "db")
-	own, shared := policies.Name(inShop("db")), policies.NamespaceName("shop")
+	own, shared := policies.ClusterPolicy.Of(&s), policies.ClusterPolicy.OfNamespace("shop")
 	tests := map[string]struct {
-		through    []*unstructured.Unstructured
+		through    []rendering
 		wantOwn    bool
 		wantShared bool
 	}{
-		"own":                       {[]*unstructured.Unstructured{render(t, &s)}, true, false},
-		"shared":                    {[]*unstructured.Unstructured{renderNamespace(t, s)}, false, true},
-		"both":                      {[]*unstructured.Unstructured{render(t, &s), renderNamespace(t, s)}, true, true},
-		"shared without its rules":  {[]*unstructured.Unstructured{renderNamespace(t, named(t, "default", "queue"))}, false, false},
-		"own and shared without it": {[]*unstructured.Unstructured{render(t, &s), renderNamespace(t, named(t, "default", "queue"))}, true, false},
+		"own":                       {[]rendering{ownPolicy(&s, options)}, true, false},
+		"shared":                    {[]rendering{sharedPolicy(s)}, false, true},
+		"both":                      {[]rendering{ownPolicy(&s, options), sharedPolicy(s)}, true, true},
+		"shared without its rules":  {[]rendering{sharedPolicy(named(t, "default", "queue"))}, false, false},
+		"own and shared without it": {[]rendering{ownPolicy(&s, options), sharedPolicy(named(t, "default", "queue"))}, true, false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

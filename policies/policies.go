@@ -1,12 +1,15 @@
-// Package policies renders the Kyverno ClusterPolicies that hold the pods of singletons, and checks whether a pod is
-// held.
+// Package policies renders the Kyverno policies that hold the pods of singletons, and checks whether a pod is held.
 //
 // There is one policy for each singleton, or one for each namespace with the rules of all its singletons. Both change
-// a pod in the same way. A pod to which both apply is the same as a pod to which one applies.
+// a pod in the same way, in each Kind. A pod to which several policies apply is the same as a pod to which one applies.
 //
 // No other package knows Kyverno's types: Render returns unstructured objects. Of a pod, only names of containers are
-// copied into a patch, and strings of a singleton are escaped. Kyverno therefore evaluates no text of a user as a
-// variable. A rule that applies again changes nothing, because the API server may call Kyverno twice for a pod.
+// copied into a patch of a ClusterPolicy, and strings of a singleton are escaped. Kyverno therefore evaluates no text of a
+// user as a variable or as CEL. A rule that applies again changes nothing, because the API server may call Kyverno twice
+// for a pod.
+//
+// Functions that end in CEL return the CEL of a NamespacedMutatingPolicy. Their counterparts without the suffix return the
+// rules or the JMESPath of a ClusterPolicy, and say why.
 package policies
 
 import (
@@ -23,15 +26,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
-
-// GVK is the group, version and kind of the policies.
-var GVK = schema.GroupVersionKind{Group: "kyverno.io", Version: "v1", Kind: "ClusterPolicy"}
 
 const (
 	// ManagedByLabel is a label of every policy, with the value ManagedBy. The controller watches only policies with
@@ -61,6 +60,8 @@ const (
 
 // Options are the settings of a policy that come from the installation.
 type Options struct {
+	// Kind is the kind of the policy. Empty: ClusterPolicy.
+	Kind Kind
 	// SidecarImage is the image of the status sidecar. It contains the gate.
 	SidecarImage string
 	// SidecarPullPolicy is the pull policy of SidecarImage. Empty: the default of Kubernetes.
@@ -95,55 +96,63 @@ func shorten(readable, identity string) string {
 // Validate returns an error if the selector is invalid, or an ErrSelectorTooLarge if it is too large to be rendered.
 func Validate(s *v1.StatefulSingleton) error {
 	if _, err := selectorCEL(&s.Spec.Selector); err != nil {
-		return fmt.Errorf("no ClusterPolicy injects the pods of StatefulSingleton %s/%s: %w", s.Namespace, s.Name, err)
+		return fmt.Errorf("no policy injects the pods of StatefulSingleton %s/%s: %w", s.Namespace, s.Name, err)
 	}
 	return nil
 }
 
-// Render returns the ClusterPolicy that injects the pods of s. It returns the errors of Validate.
+// Render returns the policy that injects the pods of s. It returns the errors of Validate.
 func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
 	key := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 	selected, err := selectorCEL(&s.Spec.Selector)
 	if err != nil {
-		return nil, fmt.Errorf("render the ClusterPolicy of StatefulSingleton %s: %w", key, err)
+		return nil, fmt.Errorf("render the policy of StatefulSingleton %s: %w", key, err)
 	}
-	policy := clusterPolicy(Name(key), s.Namespace, selected)
+	if o.Kind == NamespacedMutatingPolicy {
+		return mutatingSingleton(s, o)
+	}
+	policy := clusterPolicy(o.Kind.Of(s), s.Namespace, selected)
 	policy.Labels[v1.SingletonLabel] = s.Name
 	policy.Annotations[SingletonAnnotation] = key.String()
-	policy.Spec.Rules = injectionRules(s, o, policy.Name)
+	policy.Spec.Rules = injectionRules(s, o, o.Kind.Of(s))
 	return toUnstructured(policy)
 }
 
-// RenderNamespace returns the ClusterPolicy that injects the pods of the singletons, which are in the namespace. The
-// order of the singletons does not matter. It returns the errors of Validate.
+// RenderNamespace returns the policy that injects the pods of the singletons, which are in the namespace. The order of the
+// singletons does not matter. It returns the errors of Validate.
 func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
+	singletons = slices.SortedFunc(slices.Values(singletons), byName)
 	var selectors []string
-	var rules []kyvernov1.Rule
-	for _, s := range slices.SortedFunc(slices.Values(singletons), byName) {
+	for _, s := range singletons {
 		selected, err := selectorCEL(&s.Spec.Selector)
 		if err != nil {
-			return nil, fmt.Errorf("render the ClusterPolicy of namespace %s, for StatefulSingleton %s: %w", namespace, s.Name, err)
+			return nil, fmt.Errorf("render the policy of namespace %s, for StatefulSingleton %s: %w", namespace, s.Name, err)
 		}
 		selectors = append(selectors, "("+selected+")")
-		for _, rule := range injectionRules(&s, o, NamespaceName(namespace)) {
+	}
+	if o.Kind == NamespacedMutatingPolicy {
+		return mutatingNamespace(namespace, singletons, selectors, o)
+	}
+	ref := o.Kind.OfNamespace(namespace)
+	policy := clusterPolicy(ref, namespace, strings.Join(selectors, " || "))
+	policy.Annotations[NamespaceAnnotation] = namespace
+	for _, s := range singletons {
+		for _, rule := range injectionRules(&s, o, ref) {
 			rule.Name = shorten(rule.Name+"-"+s.Name, s.Name)
-			rules = append(rules, rule)
+			policy.Spec.Rules = append(policy.Spec.Rules, rule)
 		}
 	}
-	policy := clusterPolicy(NamespaceName(namespace), namespace, strings.Join(selectors, " || "))
-	policy.Annotations[NamespaceAnnotation] = namespace
-	policy.Spec.Rules = rules
 	return toUnstructured(policy)
 }
 
 func byName(a, b v1.StatefulSingleton) int { return strings.Compare(a.Name, b.Name) }
 
 // clusterPolicy returns a policy without rules for the pods of the namespace that the CEL expression selects.
-func clusterPolicy(name, namespace, selected string) *kyvernov1.ClusterPolicy {
+func clusterPolicy(ref Ref, namespace, selected string) *kyvernov1.ClusterPolicy {
 	return &kyvernov1.ClusterPolicy{
-		TypeMeta: metav1.TypeMeta{APIVersion: GVK.GroupVersion().String(), Kind: GVK.Kind},
+		TypeMeta: metav1.TypeMeta{APIVersion: ClusterPolicy.GVK().GroupVersion().String(), Kind: string(ClusterPolicy)},
 		ObjectMeta: metav1.ObjectMeta{
-			Name:   name,
+			Name:   ref.Name,
 			Labels: map[string]string{ManagedByLabel: ManagedBy},
 			// Otherwise Kyverno also changes the Deployments that own such pods.
 			Annotations: map[string]string{kyverno.AnnotationAutogenControllers: "none"},
@@ -168,9 +177,12 @@ func clusterPolicy(name, namespace, selected string) *kyvernov1.ClusterPolicy {
 // Disable changes the policy to match no pod.
 func Disable(policy *unstructured.Unstructured) error {
 	path := []string{"spec", "webhookConfiguration", "matchConditions"}
+	if policy.GetKind() == string(NamespacedMutatingPolicy) {
+		path = []string{"spec", "matchConditions"}
+	}
 	conditions, _, err := unstructured.NestedSlice(policy.Object, path...)
 	if err != nil {
-		return fmt.Errorf("disable ClusterPolicy %s: %w", policy.GetName(), err)
+		return fmt.Errorf("disable %s %s: %w", policy.GetKind(), policy.GetName(), err)
 	}
 	for _, condition := range conditions {
 		condition.(map[string]any)["expression"] = "false"
@@ -178,14 +190,14 @@ func Disable(policy *unstructured.Unstructured) error {
 	return unstructured.SetNestedSlice(policy.Object, conditions, path...)
 }
 
-func toUnstructured(policy *kyvernov1.ClusterPolicy) (*unstructured.Unstructured, error) {
+func toUnstructured(policy metav1.Object) (*unstructured.Unstructured, error) {
 	data, err := json.Marshal(policy)
 	if err != nil {
-		return nil, fmt.Errorf("encode ClusterPolicy %s: %w", policy.Name, err)
+		return nil, fmt.Errorf("encode policy %s: %w", policy.GetName(), err)
 	}
 	object := map[string]any{}
 	if err := utiljson.Unmarshal(data, &object); err != nil {
-		return nil, fmt.Errorf("decode ClusterPolicy %s: %w", policy.Name, err)
+		return nil, fmt.Errorf("decode policy %s: %w", policy.GetName(), err)
 	}
 	delete(object, "status")
 	return &unstructured.Unstructured{Object: object}, nil

@@ -2,6 +2,7 @@ package policies_test
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,9 +18,20 @@ import (
 
 func TestRender(t *testing.T) {
 	for _, name := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "match-expressions", "fencing", "fencing-named-containers"} {
-		t.Run(name, func(t *testing.T) {
-			golden.Assert(t, string(encode(t, render(t, readSingleton(t, name)).Object)), "policies/"+name+".yaml")
-		})
+		t.Run(name, func(t *testing.T) { wantGolden(t, ownPolicy(readSingleton(t, name), options), name) })
+	}
+}
+
+// mutatingGoldens are the policies in testdata/policies that are also there as NamespacedMutatingPolicy. The engine checks the
+// others.
+var mutatingGoldens = []string{"match-expressions", "fencing-named-containers", "namespace", "lock", "lock-fencing"}
+
+// wantGolden compares a policy with the files in testdata/policies.
+func wantGolden(t *testing.T, policy rendering, name string) {
+	t.Helper()
+	golden.Assert(t, string(encode(t, policy.render(t, policies.ClusterPolicy).Object)), "policies/"+name+".yaml")
+	if slices.Contains(mutatingGoldens, name) {
+		golden.Assert(t, string(encode(t, policy.render(t, policies.NamespacedMutatingPolicy).Object)), "policies/mutating-"+name+".yaml")
 	}
 }
 
@@ -127,7 +139,7 @@ func TestProbePodIsInjected(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pod := decoded[corev1.Pod](t, newKyverno(t, render(t, s)).mutate(t, encode(t, probe), firstRequest))
+			pod := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, options)).mutate(t, encode(t, probe), firstRequest))
 			if err := policies.CheckInjected(&pod, s); err != nil {
 				t.Error(err)
 			}

@@ -23,12 +23,19 @@ const (
 	probeName = "statefulsingleton-probe"
 	// probeAnnotation is "true" on a probe pod.
 	probeAnnotation = "apps.statefulsingleton.com/probe"
-	// answerPrefix begins the annotations with which policies answer a probe.
-	answerPrefix = "policy.statefulsingleton.com/"
+	// answerPrefix begins the annotations with which ClusterPolicies answer a probe, and mutatingAnswerPrefix those of
+	// NamespacedMutatingPolicies. Policies of both kinds can have the same name.
+	answerPrefix         = "policy.statefulsingleton.com/"
+	mutatingAnswerPrefix = "mutatingpolicy.statefulsingleton.com/"
 )
 
 // answer returns the annotation that the rules of a policy add to a probe pod.
-func answer(policy string) string { return answerPrefix + policy }
+func answer(policy Ref) string {
+	if policy.Kind == NamespacedMutatingPolicy {
+		return mutatingAnswerPrefix + policy.Name
+	}
+	return answerPrefix + policy.Name
+}
 
 // ProbePod returns a pod that s selects, for a server-side dry-run. The result of the dry-run shows whether pods of s
 // are injected. The pod meets Pod Security "restricted", and its image is never pulled. ProbePod returns an error if
@@ -84,9 +91,9 @@ var ErrNotFenced = errors.New("pod is not fenced")
 
 // CheckProbe returns nil if a probe pod of s is held, and fenced if s asks for it, and the policy applied to it. Another
 // policy may hold the pod and be about to be deleted.
-func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy string) error {
+func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy Ref) error {
 	if !Answered(pod, policy) {
-		return fmt.Errorf("pod went through no rule of ClusterPolicy %s for StatefulSingleton %s/%s", policy, s.Namespace, s.Name)
+		return fmt.Errorf("pod went through no rule of %s for StatefulSingleton %s/%s", policy, s.Namespace, s.Name)
 	}
 	if err := CheckInjected(pod, s); err != nil {
 		return err
@@ -101,7 +108,7 @@ func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy string) error {
 }
 
 // Answered returns true if the rules of the policy applied to a probe pod.
-func Answered(pod *corev1.Pod, policy string) bool {
+func Answered(pod *corev1.Pod, policy Ref) bool {
 	return pod.Annotations[answer(policy)] == "true"
 }
 

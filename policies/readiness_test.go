@@ -35,7 +35,7 @@ func probedPod(t *testing.T) corev1.Pod {
 // The sidecars of two pods on the network of one node do not have the same address.
 func TestReadinessOnTheHostNetwork(t *testing.T) {
 	t.Parallel()
-	k := newKyverno(t, render(t, readSingleton(t, "default")))
+	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
 	pod := probedPod(t)
 	pod.Spec.HostNetwork = true
 	hosts := map[string]bool{}
@@ -77,7 +77,7 @@ func TestReadinessInAMesh(t *testing.T) {
 	meshed := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
 		Path: "/app-health/db/readyz", Port: intstr.FromInt32(15020), Scheme: corev1.URISchemeHTTP,
 	}}}
-	k := newKyverno(t, render(t, readSingleton(t, "default")))
+	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
 
 	t.Run("before Kyverno", func(t *testing.T) {
 		t.Parallel()
@@ -109,7 +109,7 @@ func TestReadinessInAMesh(t *testing.T) {
 // A copy of a held pod without the sidecar asks the sidecar already. The sidecar must not ask itself.
 func TestReadinessOfACopyWithoutTheSidecar(t *testing.T) {
 	t.Parallel()
-	k := newKyverno(t, render(t, readSingleton(t, "default")))
+	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
 	pod := probedPod(t)
 	pod.Spec.Containers[0].ReadinessProbe = askSidecar("")
 	got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
@@ -123,7 +123,7 @@ func TestReadinessOfACopyWithoutTheSidecar(t *testing.T) {
 
 // Kyverno decodes a number as one of two types, and prints large numbers with an exponent.
 func TestReadinessTimeoutIsAnInteger(t *testing.T) {
-	k := newKyverno(t, render(t, readSingleton(t, "default")))
+	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
 	for name, tc := range map[string]struct {
 		period, timeout int32
 		want            string
@@ -150,7 +150,7 @@ func TestReadinessTimeoutIsAnInteger(t *testing.T) {
 // A variable has a maximum length, above which no container starts.
 func TestReadinessOfAContainerWithManyPorts(t *testing.T) {
 	t.Parallel()
-	k := newKyverno(t, render(t, readSingleton(t, "default")))
+	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
 	pod := probedPod(t)
 	for i := range 2000 {
 		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{ContainerPort: int32(i + 1)})

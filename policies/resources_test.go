@@ -31,7 +31,7 @@ func testLimitRange(t *testing.T, c client.Client) {
 	own.Namespace = s.Namespace
 	injected := func(t *testing.T, pod *corev1.Pod, o policies.Options) *corev1.Pod {
 		t.Helper()
-		p := decoded[corev1.Pod](t, newKyverno(t, renderWith(t, s, o)).mutate(t, encode(t, pod), firstRequest))
+		p := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, o)).mutate(t, encode(t, pod), firstRequest))
 		return &p
 	}
 	const tooLittle = "minimum cpu usage per Container is 50m, but request is 10m"

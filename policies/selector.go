@@ -73,11 +73,6 @@ func labelIn(key string, values ...string) string {
 	return fmt.Sprintf("%s && %s[%s] in [%s]", hasLabel(key), podLabelsCEL, celString(key), strings.Join(quoted, ", "))
 }
 
-// celString quotes s for CEL, which has the same escapes as Go.
-func celString(s string) string {
-	return strconv.Quote(s)
-}
-
 // selectedLabels returns a minimal set of labels that the selector matches. It returns an error if no labels match.
 func selectedLabels(selector *v1.LabelSelector) (labels.Set, error) {
 	parsed, err := selector.Parse()

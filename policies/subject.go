@@ -64,7 +64,7 @@ func ProbePodOf(s Subject, o Options) (*corev1.Pod, error) {
 }
 
 // CheckProbeOf returns nil if the policy has mutated the probe pod of the object.
-func CheckProbeOf(pod *corev1.Pod, s Subject, policy string) error {
+func CheckProbeOf(pod *corev1.Pod, s Subject, policy Ref) error {
 	switch s := s.(type) {
 	case *v1.StatefulSingleton:
 		return CheckProbe(pod, s, policy)

@@ -48,19 +48,19 @@ func versionOf(policy client.Object) version {
 // if the policy must not exist.
 type rendering func(ctx context.Context, exists bool) (content string, render func() (*unstructured.Unstructured, error), err error)
 
-// policyOf returns the name of the policy that injects the singleton's pods.
-func (r *Reconciler) policyOf(subject policies.Subject) string {
+// policyOf returns the policy that injects the singleton's pods.
+func (r *Reconciler) policyOf(subject policies.Subject) policies.Ref {
 	if r.Per == policies.PerNamespace {
-		return policies.NamespaceName(subject.GetNamespace())
+		return r.Options.Kind.OfNamespace(subject.GetNamespace())
 	}
-	return policies.NameOf(subject)
+	return r.Options.Kind.Of(subject)
 }
 
 // ensurePolicy writes the policy that injects the singleton's pods, unless the policy is as it was last written. It compares
 // versions, because Kyverno's CRD adds defaults to the spec. If trustWatch is set, ensurePolicy trusts the watch that
 // the policy is unchanged.
 func (r *Reconciler) ensurePolicy(ctx context.Context, subject policies.Subject, trustWatch bool) (written, error) {
-	name, content, of := r.policyOf(subject), contentOf(subject), r.own(subject)
+	policy, content, of := r.policyOf(subject), contentOf(subject), r.own(subject, r.Options.Kind)
 	if r.Per == policies.PerNamespace {
 		all, err := r.notTerminating(ctx, r.Client, subject.GetNamespace())
 		if err != nil {
@@ -70,28 +70,36 @@ func (r *Reconciler) ensurePolicy(ctx context.Context, subject policies.Subject,
 			return s.GetName() == subject.GetName() || policies.ValidateOf(s) != nil
 		})
 		content = contentOf(append(all, subject)...) // singleton was read live
-		of = r.shared(subject.GetNamespace())
+		of = r.shared(subject.GetNamespace(), policy)
 	}
-	if last := r.lastWritten(name); trustWatch && last.content == content {
-		if found := r.watchedPolicy(ctx, name); found != nil && versionOf(found) == last.version {
+	if last := r.lastWritten(policy); trustWatch && last.content == content {
+		if found := r.watchedPolicy(ctx, policy); found != nil && versionOf(found) == last.version {
 			return last, nil
 		}
 	}
-	return r.write(ctx, name, of)
+	return r.write(ctx, policy, of)
+}
+
+// optionsOf returns the options of a policy of the kind, which can be an old one.
+func (r *Reconciler) optionsOf(kind policies.Kind) policies.Options {
+	o := r.Options
+	o.Kind = kind
+	return o
 }
 
 // own returns the rendering of the policy of one singleton.
-func (r *Reconciler) own(subject policies.Subject) rendering {
+func (r *Reconciler) own(subject policies.Subject, kind policies.Kind) rendering {
 	return func(context.Context, bool) (string, func() (*unstructured.Unstructured, error), error) {
-		return contentOf(subject), func() (*unstructured.Unstructured, error) { return policies.RenderOf(subject, r.Options) }, nil
+		return contentOf(subject), func() (*unstructured.Unstructured, error) { return policies.RenderOf(subject, r.optionsOf(kind)) }, nil
 	}
 }
 
-// shared returns the rendering of the policy of the namespace. If each singleton has its own policy, shared does not
-// create the policy, but keeps an existing policy up to date.
-func (r *Reconciler) shared(namespace string) rendering {
+// shared returns the rendering of the policy of the namespace. If the policy is old, shared does not create it, but keeps an
+// existing policy up to date.
+func (r *Reconciler) shared(namespace string, policy policies.Ref) rendering {
+	isOld := r.Per != policies.PerNamespace || policy != r.Options.Kind.OfNamespace(namespace)
 	return func(ctx context.Context, exists bool) (string, func() (*unstructured.Unstructured, error), error) {
-		if !exists && r.Per != policies.PerNamespace {
+		if !exists && isOld {
 			return "", nil, nil
 		}
 		all, err := r.notTerminating(ctx, r.Live, namespace)
@@ -104,7 +112,7 @@ func (r *Reconciler) shared(namespace string) rendering {
 			for _, s := range all {
 				singletons = append(singletons, *s.(*v1.StatefulSingleton)) // only singletons share a policy
 			}
-			return policies.RenderNamespace(namespace, singletons, r.Options)
+			return policies.RenderNamespace(namespace, singletons, r.optionsOf(policy.Kind))
 		}, nil
 	}
 }
@@ -131,22 +139,22 @@ func contentOf(subjects ...policies.Subject) string {
 
 // write writes or deletes a policy, unless the policy is as it was last written. It does not overwrite a concurrent
 // write of another client: it reads the input again and retries.
-func (r *Reconciler) write(ctx context.Context, name string, of rendering) (now written, err error) {
-	defer r.lock(name)()
+func (r *Reconciler) write(ctx context.Context, policy policies.Ref, of rendering) (now written, err error) {
+	defer r.lock(policy)()
 	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 	err = retry.OnError(retry.DefaultRetry, overtaken, func() (err error) {
-		now, err = r.writeOnce(ctx, name, of)
+		now, err = r.writeOnce(ctx, policy, of)
 		return err
 	})
 	if err == nil {
-		r.setWritten(name, now)
-		r.stopReplacing(name)
+		r.setWritten(policy, now)
+		r.stopReplacing(policy)
 	}
 	return now, err
 }
 
-func (r *Reconciler) writeOnce(ctx context.Context, name string, of rendering) (written, error) {
-	last, found := r.lastWritten(name), policyMetadata(name)
+func (r *Reconciler) writeOnce(ctx context.Context, ref policies.Ref, of rendering) (written, error) {
+	last, found := r.lastWritten(ref), policyMetadata(ref)
 	err := r.Live.Get(ctx, client.ObjectKeyFromObject(found), found)
 	exists := err == nil
 	if client.IgnoreNotFound(err) != nil {
@@ -158,7 +166,7 @@ func (r *Reconciler) writeOnce(ctx context.Context, name string, of rendering) (
 	case err != nil || asWritten && last.content == content:
 		return last, err
 	case render == nil && exists:
-		return written{}, r.deleteAsFound(ctx, found)
+		return written{}, r.deleteAsFound(ctx, ref, found)
 	case render == nil:
 		return written{}, nil
 	}
@@ -190,35 +198,39 @@ func (r *Reconciler) uninstall(ctx context.Context, subject policies.Subject) in
 		return notInstalled(subject, NotRemoved, err.Error())
 	}
 	return installation{condition: newCondition(subject, metav1.ConditionFalse, Removed,
-		fmt.Sprintf("ClusterPolicy %s no longer injects new pods, because the %s is being deleted", r.policyOf(subject), r.Kind.Name))}
+		fmt.Sprintf("%s no longer injects new pods, because the %s is being deleted", r.policyOf(subject), r.Kind.Name))}
 }
 
-// removeFromPolicies deletes the singleton's policy, and removes the singleton from the policy of its namespace.
+// removeFromPolicies deletes the singleton's policy, and removes the singleton from the policy of its namespace. It does so
+// for both kinds, because an old policy may still exist.
 func (r *Reconciler) removeFromPolicies(ctx context.Context, subject policies.Subject) error {
 	key := client.ObjectKeyFromObject(subject)
-	if err := r.remove(ctx, policies.NameOf(subject)); err != nil {
-		return fmt.Errorf("delete the ClusterPolicy of %s %s: %w", r.Kind.Name, key, err)
-	}
-	if !r.Kind.Shared {
-		return nil
-	}
-	_, err := r.write(ctx, policies.NamespaceName(key.Namespace), r.shared(key.Namespace))
-	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		return fmt.Errorf("remove %s %s from the ClusterPolicy of its namespace: %w", r.Kind.Name, key, err)
+	for _, kind := range policies.Kinds {
+		if err := r.remove(ctx, kind.Of(subject)); err != nil {
+			return fmt.Errorf("delete the %s of %s %s: %w", kind, r.Kind.Name, key, err)
+		}
+		if !r.Kind.Shared {
+			continue
+		}
+		policy := kind.OfNamespace(key.Namespace)
+		_, err := r.write(ctx, policy, r.shared(key.Namespace, policy))
+		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+			return fmt.Errorf("remove %s %s from the %s of its namespace: %w", r.Kind.Name, key, kind, err)
+		}
 	}
 	return nil
 }
 
 // deleteAsFound deletes a policy unless another client wrote it after the read.
-func (r *Reconciler) deleteAsFound(ctx context.Context, found *metav1.PartialObjectMetadata) error {
+func (r *Reconciler) deleteAsFound(ctx context.Context, policy policies.Ref, found *metav1.PartialObjectMetadata) error {
 	err := r.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion})
 	if err == nil {
-		r.forgetPolicy(found.Name)
+		r.forgetPolicy(policy)
 	}
 	return err
 }
 
-func (r *Reconciler) remove(ctx context.Context, policy string) error {
+func (r *Reconciler) remove(ctx context.Context, policy policies.Ref) error {
 	err := r.Client.Delete(ctx, policyMetadata(policy))
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		return err
@@ -228,57 +240,57 @@ func (r *Reconciler) remove(ctx context.Context, policy string) error {
 }
 
 // forgetPolicy removes what the reconciler remembers of a deleted policy.
-func (r *Reconciler) forgetPolicy(policy string) {
+func (r *Reconciler) forgetPolicy(policy policies.Ref) {
 	r.setWritten(policy, written{})
 	r.stopReplacing(policy)
 }
 
 // watchedPolicy returns the policy from the watch. It returns nil if the watch does not have the policy or has not
 // synced.
-func (r *Reconciler) watchedPolicy(ctx context.Context, name string) *metav1.PartialObjectMetadata {
+func (r *Reconciler) watchedPolicy(ctx context.Context, policy policies.Ref) *metav1.PartialObjectMetadata {
 	r.mu.Lock()
 	watched := r.watched
 	r.mu.Unlock()
 	if watched.Reader == nil || !watched.HasSynced() {
 		return nil
 	}
-	found := policyMetadata(name)
+	found := policyMetadata(policy)
 	if err := watched.Get(ctx, client.ObjectKeyFromObject(found), found); err != nil {
 		return nil
 	}
 	return found
 }
 
-// policyMetadata returns an empty metadata object with the name of the policy.
-func policyMetadata(name string) *metav1.PartialObjectMetadata {
-	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	m.SetGroupVersionKind(policies.GVK)
+// policyMetadata returns an empty metadata object with kind, namespace and name of the policy.
+func policyMetadata(policy policies.Ref) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: policy.Namespace, Name: policy.Name}}
+	m.SetGroupVersionKind(policy.Kind.GVK())
 	return m
 }
 
 // lock prevents concurrent writes of the policy by this controller until unlock.
-func (r *Reconciler) lock(policy string) (unlock func()) {
+func (r *Reconciler) lock(policy policies.Ref) (unlock func()) {
 	r.mu.Lock()
 	if r.writing == nil {
 		r.writing = keymutex.NewHashed(256)
 	}
 	r.mu.Unlock()
-	r.writing.LockKey(policy)
-	return func() { _ = r.writing.UnlockKey(policy) } // UnlockKey of this type never fails
+	r.writing.LockKey(policy.Key())
+	return func() { _ = r.writing.UnlockKey(policy.Key()) } // UnlockKey of this type never fails
 }
 
-func (r *Reconciler) lastWritten(policy string) written {
+func (r *Reconciler) lastWritten(policy policies.Ref) written {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.written[policy]
 }
 
 // setWritten stores the last write of a policy. It removes the entry if the policy was deleted.
-func (r *Reconciler) setWritten(policy string, now written) {
+func (r *Reconciler) setWritten(policy policies.Ref, now written) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.written == nil {
-		r.written = map[string]written{}
+		r.written = map[policies.Ref]written{}
 	}
 	if r.written[policy] = now; now.content == "" {
 		delete(r.written, policy)

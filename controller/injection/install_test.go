@@ -41,7 +41,7 @@ func TestLocksShareNoPolicy(t *testing.T) {
 	utilruntime.Must(v1.AddToScheme(scheme))
 	policyNamed := func(name string) *unstructured.Unstructured {
 		policy := &unstructured.Unstructured{}
-		policy.SetGroupVersionKind(policyMetadata("").GroupVersionKind())
+		policy.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 		policy.SetName(name)
 		return policy
 	}
@@ -50,7 +50,7 @@ func TestLocksShareNoPolicy(t *testing.T) {
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(lock, shared, own).Build()
 	r := &Reconciler{Kind: Locks, Client: c, Live: c, Clock: clocktesting.NewFakeClock(time.Now())}
 	r.watched = Watched{Reader: c, HasSynced: func() bool { return true }}
-	if old := r.oldPolicy(t.Context(), lock); old != "" {
+	if old, exists := r.oldPolicy(t.Context(), lock); exists {
 		t.Errorf("the old policy is %s", old)
 	}
 	if err := r.removeFromPolicies(t.Context(), lock); err != nil {

@@ -81,7 +81,7 @@ const (
 // kyvernoHelp says what to do if a dry-run does not show the injection.
 const kyvernoHelp = "Check whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
 
-// Reconciler writes the ClusterPolicy of each StatefulSingleton, and checks with a dry-run that new pods are injected.
+// Reconciler writes the policy of each StatefulSingleton, and checks with a dry-run that new pods are injected.
 type Reconciler struct {
 	// Client writes, and reads from the cache, which may lag.
 	Client client.Client
@@ -92,8 +92,8 @@ type Reconciler struct {
 	Options policies.Options
 	// Kind is the kind of the objects whose pods are injected.
 	Kind Kind
-	// Per says whether each singleton or each namespace has its own policy. Policies for the other value of Per are old
-	// policies. They are deleted after a check of the new policies.
+	// Per says whether each singleton or each namespace has its own policy. Policies for the other value of Per, or of another
+	// kind than Options.Kind, are old policies. They are deleted after a check of the new policies.
 	Per policies.Per
 	// Watch starts a watch that reconciles the singletons whose policies change or are deleted. It returns a reader of
 	// the watched policies. It is called after the cluster serves Kyverno's kinds. SetupWithManager sets it.
@@ -105,8 +105,8 @@ type Reconciler struct {
 	watching  bool
 	watched   Watched
 	writing   keymutex.KeyMutex
-	written   map[string]written
-	replacing map[string]disabled
+	written   map[policies.Ref]written
+	replacing map[policies.Ref]disabled
 	checks    map[types.NamespacedName]check
 	retries   workqueue.TypedRateLimiter[types.NamespacedName]
 }
@@ -254,9 +254,9 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	switch {
 	case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
 		return notInstalled(subject, reasonKyvernoMissing,
-			"the cluster serves no kyverno.io/v1 ClusterPolicy: "+r.Kind.WithoutKyverno+". Install Kyverno 1.18 or 1.19")
+			fmt.Sprintf("the cluster serves no %s: %s. Install Kyverno %s", apiOf(policy.Kind), r.Kind.WithoutKyverno, versionsWith(policy.Kind)))
 	case err != nil:
-		return notInstalled(subject, reasonPolicyRefused, fmt.Sprintf("ClusterPolicy %s cannot be written, and is tried again within %s: %v", policy, maxRetryDelay, err))
+		return notInstalled(subject, reasonPolicyRefused, fmt.Sprintf("%s cannot be written, and is tried again within %s: %v", policy, maxRetryDelay, err))
 	}
 	if !known && now.recreatedAt.IsZero() && reportsInjected(subject, policy) {
 		// After a restart, the checks of all singletons are spread over the period.
@@ -266,22 +266,36 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	if last.at.Before(now.recreatedAt) {
 		last = check{content: content}
 	}
-	old := r.oldPolicy(ctx, subject)
-	if r.due(last) || last.inherited && old != "" {
+	old, hasOld := r.oldPolicy(ctx, subject)
+	if r.due(last) || last.inherited && hasOld {
 		return r.checkPolicy(ctx, subject, policy, content, now.at)
 	}
 	state := injected(subject, policy, max(time.Second, last.next.Sub(r.Clock.Now())))
-	if old != "" {
+	if hasOld {
 		state.recheck, state.failed = r.replaceOld(ctx, subject, old)
 	}
 	return state
+}
+
+// apiOf returns the API version and the kind of policies.
+func apiOf(kind policies.Kind) string {
+	gvk := kind.GVK()
+	return gvk.GroupVersion().String() + " " + gvk.Kind
+}
+
+// versionsWith returns the versions of Kyverno that work with the kind of policies.
+func versionsWith(kind policies.Kind) string {
+	if kind == policies.NamespacedMutatingPolicy {
+		return "1.19"
+	}
+	return "1.18 or 1.19"
 }
 
 // due returns true if the policy must be checked now.
 func (r *Reconciler) due(last check) bool { return !r.Clock.Now().Before(last.next) }
 
 // checkPolicy checks the policy with a dry-run, and returns the new state.
-func (r *Reconciler) checkPolicy(ctx context.Context, subject policies.Subject, policy, content string, written time.Time) installation {
+func (r *Reconciler) checkPolicy(ctx context.Context, subject policies.Subject, policy policies.Ref, content string, written time.Time) installation {
 	reason, err := r.probe(ctx, subject, policy)
 	if err != nil {
 		r.remember(subject, check{content: content})
@@ -292,23 +306,23 @@ func (r *Reconciler) checkPolicy(ctx context.Context, subject policies.Subject, 
 	}
 	recheck := checkPeriod*4/5 + rand.N(checkPeriod*2/5)
 	r.remember(subject, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
-	if r.oldPolicy(ctx, subject) != "" {
+	if _, hasOld := r.oldPolicy(ctx, subject); hasOld {
 		recheck = replaceDelay
 	}
 	return injected(subject, policy, recheck)
 }
 
-func injected(subject policies.Subject, policy string, recheck time.Duration) installation {
+func injected(subject policies.Subject, policy policies.Ref, recheck time.Duration) installation {
 	return installation{
 		condition: newCondition(subject, metav1.ConditionTrue, reasonInjected,
-			fmt.Sprintf("a dry-run shows that ClusterPolicy %s injects new pods", policy)),
+			fmt.Sprintf("a dry-run shows that %s injects new pods", policy)),
 		recheck: recheck,
 	}
 }
 
 // notYetInjected returns the state before the first check that succeeds. It keeps a failure that the status already
 // reports. Checks get rarer with the age of the policy, because each check makes the API server evaluate all webhooks.
-func notYetInjected(subject policies.Subject, policy string, age time.Duration) installation {
+func notYetInjected(subject policies.Subject, policy policies.Ref, age time.Duration) installation {
 	recheck := min(max(minInstallingDelay, age/4), maxInstallingDelay)
 	reported := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled)
 	if reported != nil && reported.ObservedGeneration == subject.GetGeneration() && (reported.Reason == reasonNotInjected || reported.Reason == reasonProbeRefused) {
@@ -317,13 +331,13 @@ func notYetInjected(subject policies.Subject, policy string, age time.Duration) 
 	return installation{condition: installing(subject, policy), recheck: recheck}
 }
 
-func installing(subject policies.Subject, policy string) metav1.Condition {
+func installing(subject policies.Subject, policy policies.Ref) metav1.Condition {
 	return newCondition(subject, metav1.ConditionFalse, ReasonInstalling,
-		fmt.Sprintf("no dry-run has shown yet that ClusterPolicy %s injects new pods", policy))
+		fmt.Sprintf("no dry-run has shown yet that %s injects new pods", policy))
 }
 
 // reportsInjected returns true if the status reports that a check of this generation succeeded.
-func reportsInjected(subject policies.Subject, policy string) bool {
+func reportsInjected(subject policies.Subject, policy policies.Ref) bool {
 	reported := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled)
 	want := injected(subject, policy, 0).condition
 	return reported != nil && reported.Status == want.Status && reported.Message == want.Message && reported.ObservedGeneration == want.ObservedGeneration
@@ -331,7 +345,7 @@ func reportsInjected(subject policies.Subject, policy string) bool {
 
 // probe creates a pod of the singleton in a dry-run and checks the injected pod. The Ready condition of a policy is not
 // enough: Kyverno sets it before all replicas serve the policy.
-func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy string) (reason string, err error) {
+func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy policies.Ref) (reason string, err error) {
 	pod, err := policies.ProbePodOf(subject, r.Options)
 	if err != nil {
 		return reasonInvalidSingleton, err
@@ -360,7 +374,7 @@ func (r *Reconciler) watch() (err error) {
 		return nil
 	}
 	if r.watched, err = r.Watch(); err != nil {
-		return fmt.Errorf("watch ClusterPolicies: %w", err)
+		return fmt.Errorf("watch the policies: %w", err)
 	}
 	r.watching = true
 	return nil

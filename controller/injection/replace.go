@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -14,28 +15,28 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// oldPolicy returns the name of the old policy, or "" if the watch does not have it. The old policy is the policy for the
-// other value of Per.
-func (r *Reconciler) oldPolicy(ctx context.Context, subject policies.Subject) string {
-	if !r.Kind.Shared {
-		return ""
+// oldPolicy returns an old policy that the watch has. An old policy is for the other value of Per, or of the other kind.
+func (r *Reconciler) oldPolicy(ctx context.Context, subject policies.Subject) (old policies.Ref, exists bool) {
+	for _, kind := range policies.Kinds {
+		candidates := []policies.Ref{kind.Of(subject)}
+		if r.Kind.Shared {
+			candidates = append(candidates, kind.OfNamespace(subject.GetNamespace()))
+		}
+		for _, candidate := range candidates {
+			if candidate != r.policyOf(subject) && r.watchedPolicy(ctx, candidate) != nil {
+				return candidate, true
+			}
+		}
 	}
-	name := policies.NamespaceName(subject.GetNamespace())
-	if r.Per == policies.PerNamespace {
-		name = policies.NameOf(subject)
-	}
-	if r.watchedPolicy(ctx, name) == nil {
-		return ""
-	}
-	return name
+	return policies.Ref{}, false
 }
 
 // replaceOld executes the next step of the removal of the old policy. It returns the requeue delay, or whether the step
 // failed.
-func (r *Reconciler) replaceOld(ctx context.Context, subject policies.Subject, old string) (recheck time.Duration, failed bool) {
+func (r *Reconciler) replaceOld(ctx context.Context, subject policies.Subject, old policies.Ref) (recheck time.Duration, failed bool) {
 	recheck, err := r.removeOld(ctx, subject, old)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Info("Failed to remove an old policy. New pods do not depend on it", "policy", old, "error", err.Error())
+		ctrl.LoggerFrom(ctx).Info("Failed to remove an old policy. New pods do not depend on it", "policy", old.String(), "error", err.Error())
 		return 0, true
 	}
 	return recheck, false
@@ -47,15 +48,15 @@ const inFlight = policies.WebhookTimeoutSeconds * time.Second
 
 // removeOld removes the old policy and returns the requeue delay. It first disables the policy, and deletes it some time
 // after a probe bypassed it. Kyverno rejects the pods of a webhook whose policy was deleted. An old policy of a namespace
-// is kept up to date until a check has shown that each singleton's own policy works.
-func (r *Reconciler) removeOld(ctx context.Context, subject policies.Subject, old string) (recheck time.Duration, err error) {
-	if r.Per != policies.PerNamespace {
+// is kept up to date until a check has shown for each singleton that the new policy works.
+func (r *Reconciler) removeOld(ctx context.Context, subject policies.Subject, old policies.Ref) (recheck time.Duration, err error) {
+	if old == old.Kind.OfNamespace(subject.GetNamespace()) {
 		all, err := r.notTerminating(ctx, r.Client, subject.GetNamespace())
 		if err != nil {
 			return 0, err
 		}
 		if slices.ContainsFunc(all, r.awaitsCheck) {
-			_, err := r.write(ctx, old, r.shared(subject.GetNamespace()))
+			_, err := r.write(ctx, old, r.shared(subject.GetNamespace(), old))
 			return replaceDelay, err
 		}
 	}
@@ -66,18 +67,19 @@ func (r *Reconciler) removeOld(ctx context.Context, subject policies.Subject, ol
 	last := r.lastDisabled(old)
 	switch {
 	case last.version != versionOf(found):
-		return replaceDelay, r.disable(ctx, subject, found)
+		return replaceDelay, r.disable(ctx, subject, old, found)
 	case last.bypassedSince.IsZero():
 		return r.checkBypassed(ctx, subject, old)
 	case r.Clock.Since(last.bypassedSince) < inFlight:
 		return inFlight - r.Clock.Since(last.bypassedSince), nil
 	}
-	return replaceDelay, r.deleteAsFound(ctx, found)
+	return replaceDelay, r.deleteAsFound(ctx, old, found)
 }
 
-// disable makes the old policy select no pods. It fails if another client wrote the policy after the read.
-func (r *Reconciler) disable(ctx context.Context, subject policies.Subject, found *metav1.PartialObjectMetadata) error {
-	policy, err := r.renderOld(ctx, subject)
+// disable makes the old policy select no pods. It fails if another client wrote the policy after the read. It deletes the
+// policy if Kyverno rejects the change: Kyverno 1.20 rejects all changes of ClusterPolicies.
+func (r *Reconciler) disable(ctx context.Context, subject policies.Subject, old policies.Ref, found *metav1.PartialObjectMetadata) error {
+	policy, err := r.renderOld(ctx, subject, old)
 	if err != nil {
 		return err
 	}
@@ -85,15 +87,19 @@ func (r *Reconciler) disable(ctx context.Context, subject policies.Subject, foun
 		return err
 	}
 	policy.SetResourceVersion(found.ResourceVersion)
-	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership); err != nil {
+	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)
+	if apierrors.IsBadRequest(err) { // the reason with which the API server returns the rejection of a webhook
+		return r.deleteAsFound(ctx, old, found)
+	}
+	if err != nil {
 		return err
 	}
-	r.setDisabled(found.Name, disabled{version: versionOf(policy)})
+	r.setDisabled(old, disabled{version: versionOf(policy)})
 	return nil
 }
 
 // checkBypassed checks with a probe whether new pods bypass the disabled policy.
-func (r *Reconciler) checkBypassed(ctx context.Context, subject policies.Subject, old string) (recheck time.Duration, err error) {
+func (r *Reconciler) checkBypassed(ctx context.Context, subject policies.Subject, old policies.Ref) (recheck time.Duration, err error) {
 	pod, err := policies.ProbePodOf(subject, r.Options)
 	if err != nil {
 		return 0, err
@@ -111,11 +117,12 @@ func (r *Reconciler) checkBypassed(ctx context.Context, subject policies.Subject
 }
 
 // renderOld renders the old policy.
-func (r *Reconciler) renderOld(ctx context.Context, subject policies.Subject) (*unstructured.Unstructured, error) {
-	if r.Per == policies.PerNamespace {
-		return policies.RenderOf(subject, r.Options)
+func (r *Reconciler) renderOld(ctx context.Context, subject policies.Subject, old policies.Ref) (*unstructured.Unstructured, error) {
+	of := r.own(subject, old.Kind)
+	if old != old.Kind.Of(subject) {
+		of = r.shared(subject.GetNamespace(), old)
 	}
-	_, render, err := r.shared(subject.GetNamespace())(ctx, true)
+	_, render, err := of(ctx, true)
 	if err != nil {
 		return nil, err
 	}
@@ -138,23 +145,23 @@ type disabled struct {
 	bypassedSince time.Time
 }
 
-func (r *Reconciler) lastDisabled(policy string) disabled {
+func (r *Reconciler) lastDisabled(policy policies.Ref) disabled {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.replacing[policy]
 }
 
-func (r *Reconciler) setDisabled(policy string, now disabled) {
+func (r *Reconciler) setDisabled(policy policies.Ref, now disabled) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.replacing == nil {
-		r.replacing = map[string]disabled{}
+		r.replacing = map[policies.Ref]disabled{}
 	}
 	r.replacing[policy] = now
 }
 
 // stopReplacing removes the policy from the policies that are being replaced.
-func (r *Reconciler) stopReplacing(policy string) {
+func (r *Reconciler) stopReplacing(policy policies.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.replacing, policy)

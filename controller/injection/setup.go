@@ -3,9 +3,11 @@ package injection
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -73,11 +75,13 @@ func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (W
 		Mapper:               mgr.GetRESTMapper(),
 		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{policies.ManagedByLabel: policies.ManagedBy}),
 		DefaultTransform:     cache.TransformStripManagedFields(),
+		// A read of a kind that is not watched must not start a watch.
+		ReaderFailOnMissingInformer: true,
 	})
 	if err != nil {
 		return Watched{}, err
 	}
-	informer, err := served.GetInformer(context.Background(), policyMetadata(""), cache.BlockUntilSynced(false))
+	synced, kinds, err := r.startInformers(served)
 	if err != nil {
 		return Watched{}, err
 	}
@@ -85,8 +89,31 @@ func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (W
 	if err := mgr.Add(served); err != nil {
 		return Watched{}, err
 	}
-	return Watched{served, informer.HasSynced}, c.Watch(source.Kind[client.Object](served, policyMetadata(""),
-		handler.EnqueueRequestsFromMapFunc(r.singletonsOfPolicy), predicate.GenerationChangedPredicate{}))
+	for _, kind := range kinds {
+		err := c.Watch(source.Kind[client.Object](served, policyMetadata(policies.Ref{Kind: kind}),
+			handler.EnqueueRequestsFromMapFunc(r.singletonsOfPolicy), predicate.GenerationChangedPredicate{}))
+		if err != nil {
+			return Watched{}, err
+		}
+	}
+	return Watched{served, synced}, nil
+}
+
+// startInformers starts an informer for each kind of policies that the API server serves, and returns these kinds. Kyverno
+// serves each kind only in some versions, so only the kind of the options is required.
+func (r *Reconciler) startInformers(served cache.Cache) (synced func() bool, kinds []policies.Kind, err error) {
+	var all []cache.Informer
+	for _, kind := range policies.Kinds {
+		informer, err := served.GetInformer(context.Background(), policyMetadata(policies.Ref{Kind: kind}), cache.BlockUntilSynced(false))
+		if meta.IsNoMatchError(err) && kind.GVK() != r.Options.Kind.GVK() {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		all, kinds = append(all, informer), append(kinds, kind)
+	}
+	return func() bool { return !slices.ContainsFunc(all, func(i cache.Informer) bool { return !i.HasSynced() }) }, kinds, nil
 }
 
 // singletonsOfPolicy returns the singletons whose pods a policy injects.

@@ -121,7 +121,7 @@ var (
 // rulesOf returns whether the policy exists and whether it injects pods for the singleton.
 func rulesOf(ctx context.Context, name string, singleton client.ObjectKey) (exists, injects bool) {
 	policy := &unstructured.Unstructured{}
-	policy.SetGroupVersionKind(policies.GVK)
+	policy.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, policy); err != nil {
 		return false, false
 	}
@@ -139,6 +139,6 @@ func answer(pod *corev1.Pod, policy string) {
 
 func policyMetadata() *metav1.PartialObjectMetadata {
 	m := &metav1.PartialObjectMetadata{}
-	m.SetGroupVersionKind(policies.GVK)
+	m.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 	return m
 }

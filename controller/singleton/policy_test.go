@@ -56,7 +56,7 @@ func (w *world) policy() *unstructured.Unstructured {
 func (w *world) policyNamed(name string) *unstructured.Unstructured {
 	w.t.Helper()
 	policy := &unstructured.Unstructured{}
-	policy.SetGroupVersionKind(policies.GVK)
+	policy.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 	err := c.Get(w.t.Context(), client.ObjectKey{Name: name}, policy)
 	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
 	if err != nil {
@@ -442,6 +442,6 @@ func listPolicies(t *testing.T) error {
 		return err
 	}
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(policies.GVK)
+	list.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 	return anew.List(t.Context(), list)
 }

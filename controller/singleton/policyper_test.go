@@ -25,7 +25,7 @@ import (
 func (w *world) rules() map[string][]string {
 	w.t.Helper()
 	var list unstructured.UnstructuredList
-	list.SetGroupVersionKind(policies.GVK)
+	list.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 	w.Expect(c.List(w.t.Context(), &list)).To(Succeed())
 	all := map[string][]string{}
 	for i := range list.Items {
@@ -239,7 +239,7 @@ func TestSwitchPolicyPerAgainstAnotherWriter(t *testing.T) {
 	conditions, _, err := unstructured.NestedSlice(protected.Object, path...)
 	w.Expect(err).NotTo(HaveOccurred())
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(policies.GVK)
+	list.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 	changes, err := c.Watch(t.Context(), list, client.MatchingFields{"metadata.name": protected.GetName()})
 	w.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(changes.Stop)

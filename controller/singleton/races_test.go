@@ -101,7 +101,7 @@ func writing(before func(write)) client.Client {
 
 // ofPolicy returns true if the write is for a policy.
 func ofPolicy(sent write) bool {
-	return sent.verb == "apply" || sent.object != nil && sent.object.GetObjectKind().GroupVersionKind() == policies.GVK
+	return sent.verb == "apply" || sent.object != nil && sent.object.GetObjectKind().GroupVersionKind() == policies.ClusterPolicy.GVK()
 }
 
 // gone waits until the singleton does not exist.

@@ -202,7 +202,7 @@ func (r inNamespace) Get(ctx context.Context, key client.ObjectKey, o client.Obj
 	if key.Namespace != "" && key.Namespace != r.namespace {
 		return apierrors.NewNotFound(schema.GroupResource{}, key.String())
 	}
-	if o.GetObjectKind().GroupVersionKind() == policies.GVK {
+	if o.GetObjectKind().GroupVersionKind() == policies.ClusterPolicy.GVK() {
 		r.policyReads.Add(1)
 	}
 	return r.Reader.Get(ctx, key, o, options...)

@@ -109,7 +109,7 @@ func (r *run) makeRoom(ctx context.Context) error {
 	// One at a time, because a deletion of all policies in one request would exceed the timeout of the API server.
 	return forAll(ctx, r.made, func(ctx context.Context, s singleton) error {
 		policy := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: policyOf(s, policies.PerSingleton)}}
-		policy.SetGroupVersionKind(policies.GVK)
+		policy.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 		return client.IgnoreNotFound(r.Delete(ctx, policy))
 	})
 }
@@ -248,7 +248,7 @@ func (r *run) awaitOneKind(ctx context.Context, step *figures.Step) error {
 	}
 	return world.AwaitFor(ctx, 10*time.Minute, "policies of one kind", func(ctx context.Context) error {
 		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(policies.GVK)
+		list.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 		if err := r.List(ctx, list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}); err != nil {
 			return err
 		}

@@ -57,7 +57,7 @@ func (r *run) measureAdmission(ctx context.Context, k *figures.Kyverno, of singl
 		return err
 	}
 	k.MiB = m.memory()
-	for _, kind := range []schema.GroupVersionKind{policies.GVK, mutatingPolicy} {
+	for _, kind := range []schema.GroupVersionKind{policies.ClusterPolicy.GVK(), mutatingPolicy} {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		if err := r.List(ctx, list); err != nil {

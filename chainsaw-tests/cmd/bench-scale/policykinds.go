@@ -151,7 +151,7 @@ func (r *run) measureKind(ctx context.Context, f policyKind, all []singleton) (f
 
 // removePolicies deletes the policies that this run created without singletons.
 func (r *run) removePolicies(ctx context.Context) error {
-	for _, kind := range []schema.GroupVersionKind{policies.GVK, mutatingPolicy} {
+	for _, kind := range []schema.GroupVersionKind{policies.ClusterPolicy.GVK(), mutatingPolicy} {
 		policy := &metav1.PartialObjectMetadata{}
 		policy.SetGroupVersionKind(kind)
 		if err := r.DeleteAllOf(ctx, policy, client.MatchingLabels(ours)); err != nil {

@@ -368,7 +368,7 @@ func list(t *testing.T, objects client.ObjectList) error {
 
 func policyList() *metav1.PartialObjectMetadataList {
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(policies.GVK)
+	list.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 	return list
 }
 
@@ -431,7 +431,7 @@ func createPolicy(t *testing.T, name, managedBy string) *unstructured.Unstructur
 		"match":    map[string]any{"any": []any{map[string]any{"resources": map[string]any{"kinds": []any{"Pod"}}}}},
 		"validate": map[string]any{"message": "no", "deny": map[string]any{}},
 	}}}}}
-	policy.SetGroupVersionKind(policies.GVK)
+	policy.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 	policy.SetName(name)
 	policy.SetLabels(map[string]string{policies.ManagedByLabel: managedBy})
 	return create(t, policy)

@@ -28,7 +28,7 @@ func uninstallCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Stop the controller and remove its finalizers",
-		Long: `Stop the controller, delete its ClusterPolicies and PodDisruptionBudgets, and remove its finalizers from
+		Long: `Stop the controller, delete its policies of Kyverno and PodDisruptionBudgets, and remove its finalizers from
 pods and StatefulSingletons. Otherwise, drains, and the deletion of these objects, would wait for the controller.
 The chart runs this command before it is uninstalled. Running pods keep running, held pods stay held until they
 are deleted, and the StatefulSingletons stay.`,
@@ -68,7 +68,7 @@ func uninstallWith(ctx context.Context, c client.Client, deployment types.Namesp
 		do   func(context.Context, client.Client) error
 	}{
 		{"stop the controller", func(ctx context.Context, c client.Client) error { return stopController(ctx, c, deployment) }},
-		{"delete the ClusterPolicies", deletePolicies},
+		{"delete the policies of Kyverno", deletePolicies},
 		{"delete the PodDisruptionBudgets", deleteBudgets},
 		{"remove the finalizers from StatefulSingletons and their pods", removeFinalizers},
 		{"remove the finalizers from StatefulSetLocks and their pods", removeLockFinalizers},
@@ -124,11 +124,20 @@ func stopController(ctx context.Context, c client.Client, name types.NamespacedN
 }
 
 func deletePolicies(ctx context.Context, c client.Client) error {
+	for _, kind := range policies.Kinds {
+		if err := deletePoliciesOf(ctx, c, kind); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func deletePoliciesOf(ctx context.Context, c client.Client, kind policies.Kind) error {
 	var list metav1.PartialObjectMetadataList
-	list.SetGroupVersionKind(policies.GVK)
+	list.SetGroupVersionKind(kind.GVK())
 	err := c.List(ctx, &list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy})
 	if meta.IsNoMatchError(err) {
-		return nil // without Kyverno, no policies exist
+		return nil // without the kind, no policies exist
 	}
 	if err != nil {
 		return err

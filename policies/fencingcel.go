@@ -1,0 +1,143 @@
+package policies
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+var (
+	// hasBarrierCEL is also true for some containers without a barrier. See hasBarrier.
+	hasBarrierCEL   = fmt.Sprintf("c.?env.orValue([]).exists(e, e.name == %s && e.?valueFrom.?configMapKeyRef.hasValue())", celString(signal.EpochEnv))
+	wrappedNamesCEL = fmt.Sprintf(`(%s.filter(c, %s) + object.spec.containers.filter(c, %s)).map(c, c.name).join(",")`, celListOf("initContainers"), isWrappedCEL, isWrappedCEL)
+	regularNamesCEL = `object.spec.containers.map(c, c.name).join(",")`
+	isMountCEL      = "e.name == " + celString(fencing.CredentialsVolume)
+	// notMountedCEL is the condition that no container mounts the credentials. See notMounted.
+	notMountedCEL = fmt.Sprintf("!(%s + object.spec.containers).exists(c, c.?volumeMounts.orValue([]).exists(e, %s))", celListOf("initContainers"), isMountCEL)
+	// notInjectedCEL is the condition that no StatefulSingleton holds the pod.
+	notInjectedCEL = fmt.Sprintf("!object.metadata.?annotations[?%s].hasValue()", celString(v1.InjectedAnnotation))
+)
+
+// fenceableCEL returns the conditions that a pod can be fenced. See fenceable.
+func fenceableCEL(s *v1.StatefulSingleton) []string {
+	regular, init := "true", notSidecarCEL
+	if names := s.Spec.Containers; len(names) > 0 {
+		regular = fmt.Sprintf("(c.name in %s || %s)", celValue(names), hasBarrierCEL)
+	}
+	if !s.Spec.HoldInitContainers {
+		init += " && " + hasBarrierCEL
+		if names := s.Spec.Containers; len(names) > 0 {
+			init = notSidecarCEL + " && " + regular
+		}
+	}
+	none := func(list, which string) string {
+		return fmt.Sprintf("!%s.exists(c, %s && %s)", celListOf(list), notWrappedCEL, which)
+	}
+	return append(fenceablePodCEL(wrappedNamesCEL), none("containers", regular), none("initContainers", init))
+}
+
+// fenceablePodCEL returns the conditions that a pod can be fenced, except for those on its containers. See fenceablePod.
+func fenceablePodCEL(names string) []string {
+	return []string{
+		"!(" + sharesProcessesCEL + ")",
+		// The API server checks names after this policy. A name with a comma would look like two names.
+		names + `.matches("^[-a-z0-9]+(,[-a-z0-9]+)*$")`,
+		fmt.Sprintf("!%s.exists(e, e.name == %s)", celListOf("volumes"), celString(fencing.CredentialsVolume)),
+		notMountedCEL,
+	}
+}
+
+// fenceCEL returns the mutations that prepare a pod for fencing by a Lease. See fencingRules.
+func fenceCEL(s *v1.StatefulSingleton, fenceable string) []string {
+	containerEnv := "e.name == " + celString(fencing.ContainerEnv)
+	mutations := append([]string{
+		celRemoveFrom("initContainers", isWrappedCEL, "env", containerEnv),
+		celRemoveFrom("containers", isWrappedCEL, "env", containerEnv),
+	}, removeFromSidecarCEL()...)
+	return append(mutations,
+		celIf(nameContainerCEL("initContainers"), fenceable),
+		celIf(nameContainerCEL("containers"), fenceable),
+		celIf(fenceSidecarCEL(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNamesCEL), fenceable))
+}
+
+// removeFromSidecarCEL returns the mutations that remove what fenceSidecarCEL adds. They leave a volume of the user's own.
+func removeFromSidecarCEL() []string {
+	credentials := fmt.Sprintf("c.name == %s && c.?projected.?sources.orValue([]) == %s", celString(fencing.CredentialsVolume), celValue(leases.CredentialsSources()))
+	return []string{
+		celRemoveFrom("initContainers", isSidecarCEL, "env", "e.name in "+celValue(fencingEnvs)),
+		celRemoveFrom("initContainers", isSidecarCEL, "volumeMounts", isMountCEL),
+		celEach("volumes", "["+celRemove(`"/spec/volumes/" + string(i)`)+"]", credentials, notMountedCEL) + ".reverse()",
+		celIf("["+celRemove(celString("/metadata/annotations/"+pointer(v1.FencingAnnotation)))+"]",
+			fmt.Sprintf("object.metadata.?annotations[?%s].hasValue()", celString(v1.FencingAnnotation)), "!("+noSidecarCEL+")"),
+	}
+}
+
+// nameContainerCEL adds its name to the environment of each wrapped container. See fencing.ContainerEnv.
+func nameContainerCEL(list string) string {
+	return celAppendEach(list, "env", celVariable(fencing.ContainerEnv, "c.name"), isWrappedCEL)
+}
+
+// fenceSidecarCEL gives the sidecar the settings and the credentials, and marks the pod. See fenceSidecar.
+func fenceSidecarCEL(lease string, seconds int32, names string, more ...corev1.EnvVar) string {
+	path := celPathOf("initContainers")
+	env := []string{
+		celVariable(fencing.LeaseEnv, celString(lease)),
+		celVariable(fencing.DurationEnv, celString(strconv.Itoa(int(seconds)))),
+		celVariable(fencing.HeldEnv, names),
+		celValue(fieldEnv(fencing.PodNameEnv, "metadata.name")),
+	}
+	for _, variable := range more {
+		env = append(env, celValue(variable))
+	}
+	return celEach("initContainers", fmt.Sprintf("%s + %s + %s + %s",
+		celAppend("c", "env", path, env...),
+		celAppend("c", "volumeMounts", path, celValue(credentialsMount())),
+		celAppend("object.spec", "volumes", `"/spec"`, celValue(credentialsVolume())),
+		celSet("annotations", v1.FencingAnnotation, string(v1.FencingLease))), isSidecarCEL)
+}
+
+// removeLockFencingCEL returns the mutations that remove what fenceByLockCEL adds. See removeLockFencing.
+func removeLockFencingCEL() (mutations []string) {
+	remove := "[" + celRemove(celPath(celPathOf("containers"), "command/0")) + "]"
+	unwrap := celEach("containers", fmt.Sprintf("%s + %s + %s", remove, remove, remove), isWrappedCEL)
+	for _, mutation := range append([]string{
+		celRemoveFrom("containers", "true", "env", "e.name in "+celValue(lockFencingEnvs)),
+		celRemoveFrom("containers", "true", "volumeMounts", "e.name == "+celString(signalVolume)),
+		unwrap,
+	}, removeFromSidecarCEL()...) {
+		mutations = append(mutations, celIf(mutation, notInjectedCEL))
+	}
+	return mutations
+}
+
+// fenceableByLockCEL returns the conditions that a pod can be fenced. See fenceableByLock.
+func fenceableByLockCEL() []string {
+	isForeign := fmt.Sprintf(`%s && !(c.?command.orValue([]) == %s && c.?args.orValue([]) == ["sidecar"])`, isSidecarCEL, celValue([]string{imageGate}))
+	return slices.Concat([]string{notInjectedCEL}, fenceablePodCEL(regularNamesCEL), []string{
+		"object.spec.containers.all(c, " + hasCommandCEL + ")",
+		"!object.spec.containers.exists(c, " + isSidecarCEL + ")",
+		fmt.Sprintf("!%s.exists(c, %s)", celListOf("initContainers"), isForeign),
+	})
+}
+
+// fenceByLockCEL returns the mutations that prepare a pod of the lock's StatefulSet for the gate. The credentials are the
+// last, because a pod that has them is not fenceable.
+func fenceByLockCEL(l *v1.StatefulSetLock, o Options) []string {
+	mutations := []string{
+		mountSignalCEL("containers"),
+		celEach("containers", "["+wrapCEL("containers")+"]", notWrappedCEL),
+		addPodUIDCEL("containers"), nameContainerCEL("containers"),
+		celAppendEach("containers", "env", celValue(hooksEnv(l)), isWrappedCEL),
+		celIf(sidecarCEL(o), noSidecarCEL), sidecarAsRootCEL(), limitSidecarCEL(o),
+	}
+	mutations = append(mutations, pullSecretsCEL(o)...)
+	return append(mutations, fenceSidecarCEL(l.Namespace+"/"+l.Spec.LeaseName, l.Spec.LeaseDurationSeconds, regularNamesCEL,
+		corev1.EnvVar{Name: fencing.LockEnv, Value: l.Name}))
+}

@@ -1,0 +1,165 @@
+package policies
+
+import (
+	"fmt"
+	"strings"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// mutatingPolicy is a NamespacedMutatingPolicy. Kyverno's own types would triple the size of the controller.
+type mutatingPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              mutatingPolicySpec `json:"spec"`
+}
+
+type mutatingPolicySpec struct {
+	FailurePolicy        admissionregistrationv1.FailurePolicyType `json:"failurePolicy"`
+	WebhookConfiguration webhookConfiguration                      `json:"webhookConfiguration"`
+	Autogen              autogen                                   `json:"autogen"`
+	MatchConstraints     admissionregistrationv1.MatchResources    `json:"matchConstraints"`
+	MatchConditions      []admissionregistrationv1.MatchCondition  `json:"matchConditions"`
+	Variables            []admissionregistrationv1.Variable        `json:"variables,omitempty"`
+	Mutations            []admissionregistrationv1.Mutation        `json:"mutations"`
+}
+
+type webhookConfiguration struct {
+	TimeoutSeconds int32 `json:"timeoutSeconds"`
+}
+
+type autogen struct {
+	PodControllers podControllers `json:"podControllers"`
+}
+
+type podControllers struct {
+	Controllers []string `json:"controllers"`
+}
+
+// newMutatingPolicy returns a policy without mutations for the pods of its namespace that the selector selects.
+func newMutatingPolicy(ref Ref, selector *metav1.LabelSelector) *mutatingPolicy {
+	return &mutatingPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: ref.Kind.GVK().GroupVersion().String(), Kind: string(ref.Kind)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, Labels: map[string]string{ManagedByLabel: ManagedBy}, Annotations: map[string]string{}},
+		Spec: mutatingPolicySpec{
+			FailurePolicy: admissionregistrationv1.Fail,
+			// With a timeout, the policy has a webhook of its own.
+			WebhookConfiguration: webhookConfiguration{TimeoutSeconds: WebhookTimeoutSeconds},
+			// Otherwise Kyverno also changes the Deployments that own such pods.
+			Autogen: autogen{PodControllers: podControllers{Controllers: []string{}}},
+			MatchConstraints: admissionregistrationv1.MatchResources{
+				ObjectSelector: selector,
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				}}},
+			},
+			MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "not-a-mirror-pod", Expression: notMirrorCEL}},
+		},
+	}
+}
+
+func (p *mutatingPolicy) ref() Ref { return NamespacedMutatingPolicy.ref(p.Namespace, p.Name) }
+
+// addCondition adds a condition on the pods that the policy mutates.
+func (p *mutatingPolicy) addCondition(name, expression string) {
+	p.Spec.MatchConditions = append(p.Spec.MatchConditions, admissionregistrationv1.MatchCondition{Name: name, Expression: expression})
+}
+
+// mutate adds a mutation for each expression.
+func (p *mutatingPolicy) mutate(expressions ...string) {
+	for _, expression := range expressions {
+		p.Spec.Mutations = append(p.Spec.Mutations, admissionregistrationv1.Mutation{
+			PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{Expression: expression},
+		})
+	}
+}
+
+// variable adds a variable, and returns the expression that reads it.
+func (p *mutatingPolicy) variable(name, expression string) string {
+	name = strings.NewReplacer("-", "_", ".", "_").Replace(name)
+	p.Spec.Variables = append(p.Spec.Variables, admissionregistrationv1.Variable{Name: name, Expression: expression})
+	return "variables." + name
+}
+
+// mutatingSingleton returns the NamespacedMutatingPolicy that injects the pods of s.
+func mutatingSingleton(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
+	policy := newMutatingPolicy(o.Kind.Of(s), s.Spec.Selector.Meta())
+	policy.Labels[v1.SingletonLabel] = s.Name
+	policy.Annotations[SingletonAnnotation] = keyOf(s).String()
+	policy.inject(s, o, "")
+	return toUnstructured(policy)
+}
+
+// mutatingNamespace returns the NamespacedMutatingPolicy that injects the pods of the singletons, which have the selectors.
+func mutatingNamespace(namespace string, singletons []v1.StatefulSingleton, selectors []string, o Options) (*unstructured.Unstructured, error) {
+	policy := newMutatingPolicy(o.Kind.OfNamespace(namespace), nil)
+	policy.Annotations[NamespaceAnnotation] = namespace
+	policy.addCondition("selector", strings.Join(selectors, " || "))
+	for i, s := range singletons {
+		policy.inject(&s, o, policy.variable("selected_by_"+shorten(s.Name, s.Name), selectors[i]))
+	}
+	return toUnstructured(policy)
+}
+
+// inject adds the mutations for the pods of s. The condition selects these pods, unless the policy is only for them.
+func (p *mutatingPolicy) inject(s *v1.StatefulSingleton, o Options, condition string) {
+	mutations := injectCEL(s, o)
+	if s.Spec.Fencing == v1.FencingLease {
+		fenceable := p.variable("fenceable_"+shorten(s.Name, s.Name), celAll(fenceableCEL(s)...))
+		mutations = append(mutations, fenceCEL(s, fenceable)...)
+	}
+	mutations = append(mutations, markCEL(s), answerCEL(p.ref()))
+	for _, mutation := range mutations {
+		if condition != "" {
+			mutation = celIf(mutation, condition)
+		}
+		p.mutate(mutation)
+	}
+}
+
+// mutatingLock returns the NamespacedMutatingPolicy that makes each new pod of the lock's StatefulSet a reader. With fencing
+// by a Lease, the policy also prepares the pod for the gate.
+func mutatingLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, error) {
+	policy := newMutatingPolicy(o.Kind.Of(l), lockSelector())
+	policy.Labels[v1.LockLabel] = l.Name
+	policy.Annotations[LockAnnotation] = keyOf(l).String()
+	policy.Spec.FailurePolicy = admissionregistrationv1.Ignore // see renderLock
+	policy.addCondition("owner", ownedCEL(l))
+	policy.mutate(
+		celSet("labels", v1.StsRoleLabel, v1.StsRoleReader),
+		celSet("labels", v1.LockLabel, l.Name),
+	)
+	if l.Spec.Fencing == v1.LockFencingLease {
+		policy.mutate(removeLockFencingCEL()...)
+		fenceable := policy.variable("fenceable", celAll(fenceableByLockCEL()...))
+		for _, mutation := range fenceByLockCEL(l, o) {
+			policy.mutate(celIf(mutation, fenceable))
+		}
+	}
+	policy.mutate(answerCEL(policy.ref()))
+	return toUnstructured(policy)
+}
+
+// markCEL sets the label and the annotation that name the singleton, and the grace period.
+func markCEL(s *v1.StatefulSingleton) string {
+	operations := celSet("annotations", v1.InjectedAnnotation, s.Namespace+"/"+s.Name) + " + " + celSet("labels", v1.SingletonLabel, s.Name)
+	if seconds := gracePeriod(s); seconds != nil {
+		operations += fmt.Sprintf(" + [%s]", celAdd(`"/spec/terminationGracePeriodSeconds"`, celValue(*seconds)))
+	}
+	return operations
+}
+
+// answerCEL answers a probe pod.
+func answerCEL(policy Ref) string {
+	return celIf(celSet("annotations", answer(policy), "true"), annotationCEL(probeAnnotation)+` == "true"`)
+}
+
+// annotationCEL returns an annotation of the pod. A missing annotation is empty.
+func annotationCEL(key string) string {
+	return fmt.Sprintf(`object.metadata.?annotations[?%s].orValue("")`, celString(key))
+}
