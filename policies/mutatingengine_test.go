@@ -29,7 +29,11 @@ func (e *mutatingEngine) mutate(policy, pod json.RawMessage, requestUID string) 
 			return nil, err
 		}
 	}
-	if err := e.in.Encode(map[string]any{"policy": policy, "pod": pod, "uid": requestUID}); err != nil {
+	request := map[string]any{"policy": policy, "uid": requestUID}
+	if pod != nil {
+		request["pod"] = pod
+	}
+	if err := e.in.Encode(request); err != nil {
 		return nil, err
 	}
 	var result struct {
