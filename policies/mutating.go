@@ -65,6 +65,15 @@ func newMutatingPolicy(ref Ref, selector *metav1.LabelSelector) *mutatingPolicy 
 
 func (p *mutatingPolicy) ref() Ref { return NamespacedMutatingPolicy.ref(p.Namespace, p.Name) }
 
+// own makes the object the owner of the policy, which is then garbage-collected with the object, even without the
+// controller. The deletion of the object does not wait for the policy.
+func (p *mutatingPolicy) own(s Subject, kind string) {
+	if s.GetUID() == "" {
+		return // the API server rejects an owner without a UID
+	}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: kind, Name: s.GetName(), UID: s.GetUID()}}
+}
+
 // addCondition adds a condition on the pods that the policy mutates.
 func (p *mutatingPolicy) addCondition(name, expression string) {
 	p.Spec.MatchConditions = append(p.Spec.MatchConditions, admissionregistrationv1.MatchCondition{Name: name, Expression: expression})
@@ -91,6 +100,7 @@ func mutatingSingleton(s *v1.StatefulSingleton, o Options) (*unstructured.Unstru
 	policy := newMutatingPolicy(o.Kind.Of(s), s.Spec.Selector.Meta())
 	policy.Labels[v1.SingletonLabel] = s.Name
 	policy.Annotations[SingletonAnnotation] = keyOf(s).String()
+	policy.own(s, "StatefulSingleton")
 	policy.inject(s, o, "")
 	return toUnstructured(policy)
 }
@@ -128,6 +138,7 @@ func mutatingLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured,
 	policy := newMutatingPolicy(o.Kind.Of(l), lockSelector())
 	policy.Labels[v1.LockLabel] = l.Name
 	policy.Annotations[LockAnnotation] = keyOf(l).String()
+	policy.own(l, "StatefulSetLock")
 	policy.Spec.FailurePolicy = admissionregistrationv1.Ignore // see renderLock
 	policy.addCondition("owner", ownedCEL(l))
 	policy.mutate(
