@@ -168,7 +168,8 @@ func values(t *testing.T) map[string]valueCase {
 			got:  func(o []client.Object) any { return []any{flag("sidecar-requests")(o), flag("sidecar-limits")(o)} },
 			want: []any{"cpu=1,memory=1Mi", ""},
 		},
-		"policyPer": {set: []string{"policyPer=namespace"}, got: flag("policy-per"), want: "namespace"},
+		"policyKind": {set: []string{"policyKind=NamespacedMutatingPolicy"}, got: flag("policy-kind"), want: "NamespacedMutatingPolicy"},
+		"policyPer":  {set: []string{"policyPer=namespace"}, got: flag("policy-per"), want: "namespace"},
 		"imagePullSecrets": {
 			set:  []string{"imagePullSecrets[0].name=mirror"},
 			got:  ofPods(func(s corev1.PodSpec) any { return s.ImagePullSecrets }),
@@ -586,6 +587,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"half a digest":           {[]string{"--set", "image.manager.digest=sha256:12"}, "at '/image/manager/digest': 'sha256:12' does not match pattern"},
 		"unknown pull policy":     {[]string{"--set", "image.gate.pullPolicy=Often"}, "at '/image/gate/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"},
 		"policy for each pod":     {[]string{"--set", "policyPer=pod"}, "at '/policyPer': value must be one of 'singleton', 'namespace'"},
+		"unknown kind of policy":  {[]string{"--set", "policyKind=MutatingPolicy"}, "at '/policyKind': value must be one of 'ClusterPolicy', 'NamespacedMutatingPolicy'"},
+		"pods without guards":     {[]string{"--set", "policyKind=NamespacedMutatingPolicy,guards.enabled=false"}, "only the guards reject them. Set guards.enabled=true"},
 		"unknown log level":       {[]string{"--set", "logLevel=loud"}, "at '/logLevel': value must be one of 'debug', 'info', 'error'"},
 		"unknown log format":      {[]string{"--set", "logFormat=xml"}, "at '/logFormat': value must be one of 'json', 'console'"},
 		"number in commonLabels":  {[]string{"--set", "commonLabels.tier=1"}, "at '/commonLabels/tier': got number, want string"},

@@ -50,6 +50,7 @@ func TestControllerGuards(t *testing.T) {
 	t.Run("pods", func(t *testing.T) { testControllerPods(t, config) })
 	t.Run("configmaps", func(t *testing.T) { testControllerConfigMaps(t, config) })
 	t.Run("policies", func(t *testing.T) { testControllerPolicies(t, config) })
+	t.Run("mutating policies", func(t *testing.T) { testControllerMutatingPolicies(t, config) })
 	t.Run("budgets", func(t *testing.T) { testControllerBudgets(t, config) })
 	t.Run("leases", func(t *testing.T) { testControllerLeases(t, config) })
 	t.Run("roles", func(t *testing.T) { testControllerRoles(t, config) })
@@ -60,15 +61,19 @@ func TestControllerGuards(t *testing.T) {
 	t.Run("events", func(t *testing.T) { testControllerEvents(t, config) })
 }
 
-// installKyvernoCRDs makes the API server serve Kyverno's ClusterPolicies.
+// installKyvernoCRDs makes the API server serve both kinds of Kyverno's policies.
 func installKyvernoCRDs(t *testing.T, config *rest.Config) {
 	t.Helper()
 	kyverno, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kyverno/kyverno").Output()
 	if err != nil {
 		t.Fatalf("find Kyverno's CRDs in the module cache: %v", err)
 	}
+	crds := filepath.Join(strings.TrimSpace(string(kyverno)), "config/crds")
 	_, err = envtest.InstallCRDs(config, envtest.CRDInstallOptions{
-		Paths:              []string{filepath.Join(strings.TrimSpace(string(kyverno)), "config/crds/kyverno/kyverno.io_clusterpolicies.yaml")},
+		Paths: []string{
+			filepath.Join(crds, "kyverno/kyverno.io_clusterpolicies.yaml"),
+			filepath.Join(crds, "policies.kyverno.io/policies.kyverno.io_namespacedmutatingpolicies.yaml"),
+		},
 		ErrorIfPathMissing: true,
 	})
 	if err != nil {

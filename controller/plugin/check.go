@@ -31,7 +31,7 @@ var kyvernoVersions = []string{"1.18", "1.19"}
 // guards are the suffixes of the names of the chart's ValidatingAdmissionPolicies.
 var guards = []string{
 	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-deletions", "controller-events",
-	"controller-leases", "controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
+	"controller-leases", "controller-mutating-policies", "controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
 	"controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "fenced", "finalizer",
 	"held", "lease", "marks", "readers", "record", "reports", "roles", "roll", "sidecar-image", "unfenced", "unreleased", "writer-attestation",
 	"writer-finalizer", "writer-lease",

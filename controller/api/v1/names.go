@@ -36,7 +36,7 @@ const (
 	// NudgeAnnotation makes the kubelet reconcile a pod that was signalled with the epoch in its value.
 	NudgeAnnotation = "apps.statefulsingleton.com/nudged"
 
-	// PolicyFinalizer keeps the object of a singleton or a StatefulSetLock until its ClusterPolicy is deleted. A namespaced object cannot
+	// PolicyFinalizer keeps the object of a singleton or a StatefulSetLock until its policy is deleted. A namespaced object cannot
 	// own a cluster-scoped object.
 	PolicyFinalizer = "apps.statefulsingleton.com/policy"
 

@@ -37,7 +37,7 @@ Usage:
   gate started [DURATION]    exit 0 if the main process has started, else 1. Wait at most DURATION, for example 20s
   gate version               print the version
 
-The ClusterPolicies of StatefulSingletons and StatefulSetLocks add these commands to pods. You do not need to run them.
+The policies of StatefulSingletons and StatefulSetLocks add these commands to pods. You do not need to run them.
 
 Exit codes of gate wrap, in addition to the exit codes of COMMAND:
   64     wrong arguments, no STATEFULSINGLETON_POD_UID, or invalid STATEFULSETLOCK_HOOKS

@@ -22,19 +22,19 @@ func TestPolicyOptions(t *testing.T) {
 	}{
 		"default": {
 			nil,
-			policies.Options{SidecarPullPolicy: corev1.PullIfNotPresent, SidecarResources: new(policies.DefaultSidecarResources())},
+			policies.Options{Kind: policies.ClusterPolicy, SidecarPullPolicy: corev1.PullIfNotPresent, SidecarResources: new(policies.DefaultSidecarResources())},
 		},
 		"everything": {
-			[]string{"--gate-image=gate:1", "--gate-image-pull-policy=Always", "--gate-image-pull-secret=mine", "--gate-image-pull-secret=yours",
+			[]string{"--policy-kind=NamespacedMutatingPolicy", "--gate-image=gate:1", "--gate-image-pull-policy=Always", "--gate-image-pull-secret=mine", "--gate-image-pull-secret=yours",
 				"--sidecar-requests=cpu=0.05,memory=3.3554432e+07", "--sidecar-limits=memory=32Mi,ephemeral-storage=1Gi"},
-			policies.Options{SidecarImage: "gate:1", SidecarPullPolicy: corev1.PullAlways, SidecarPullSecrets: []string{"mine", "yours"}, SidecarResources: &corev1.ResourceRequirements{
+			policies.Options{Kind: policies.NamespacedMutatingPolicy, SidecarImage: "gate:1", SidecarPullPolicy: corev1.PullAlways, SidecarPullSecrets: []string{"mine", "yours"}, SidecarResources: &corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: memory},
 				Limits:   corev1.ResourceList{corev1.ResourceMemory: memory, corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")},
 			}},
 		},
 		"no limit": {
 			[]string{"--sidecar-limits="},
-			policies.Options{SidecarPullPolicy: corev1.PullIfNotPresent, SidecarResources: &corev1.ResourceRequirements{
+			policies.Options{Kind: policies.ClusterPolicy, SidecarPullPolicy: corev1.PullIfNotPresent, SidecarResources: &corev1.ResourceRequirements{
 				Requests: policies.DefaultSidecarResources().Requests, Limits: corev1.ResourceList{},
 			}},
 		},

@@ -55,6 +55,7 @@ func TestFlags(t *testing.T) {
 		"negative":         {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=cpu=-1"}, `"cpu=-1" is not a quantity`},
 		"other resource":   {runCommand(), []string{"--gate-image=gate", "--sidecar-limits=memory=32Mi,cup=1"}, `"cup=1" is not a quantity`},
 		"above the limit":  {runCommand(), []string{"--gate-image=gate", "--sidecar-requests=memory=64Mi"}, "--sidecar-requests has memory=64Mi, more than the 32Mi in --sidecar-limits: the API server would reject every held pod"},
+		"policy kind":      {runCommand(), []string{"--gate-image=gate", "--policy-kind=Policy"}, `--policy-kind is "Policy": use ClusterPolicy or NamespacedMutatingPolicy`},
 		"policy per":       {runCommand(), []string{"--gate-image=gate", "--policy-per=pod"}, `--policy-per is "pod": use singleton or namespace`},
 		"a short lease":    {runCommand(), []string{"--gate-image=gate", "--leader-election-renew-deadline=15s"}, "--leader-election-lease-duration is 15s, --leader-election-renew-deadline 15s and --leader-election-retry-period 2s: the lease duration must be longer than the renew deadline, and the renew deadline longer than 1.2 retry periods"},
 		"a short deadline": {runCommand(), []string{"--gate-image=gate", "--leader-election-retry-period=9s"}, "--leader-election-renew-deadline 10s and --leader-election-retry-period 9s: "},
@@ -212,6 +213,7 @@ func TestUninstall(t *testing.T) {
 	g.Expect(c.Status().Update(t.Context(), kept)).To(Succeed())
 	g.Expect(c.Delete(t.Context(), going)).To(Succeed())
 	ours, theirs := createPolicy(t, "ours", policies.ManagedBy), createPolicy(t, "theirs", "somebody")
+	ourMutating, theirMutating := createMutatingPolicy(t, "ours", policies.ManagedBy), createMutatingPolicy(t, "theirs", "somebody")
 	blocker := createBudget(t, "blocker", map[string]string{policies.ManagedByLabel: policies.ManagedBy, v1.SingletonLabel: "kept"})
 	budget := createBudget(t, "budget", map[string]string{policies.ManagedByLabel: "Helm"})
 	copied := createBudget(t, "copied", map[string]string{policies.ManagedByLabel: "Helm", v1.SingletonLabel: "kept"})
@@ -230,10 +232,10 @@ func TestUninstall(t *testing.T) {
 	g.Expect(c.Delete(t.Context(), controller, client.GracePeriodSeconds(0))).To(Succeed())
 	g.Eventually(done).Should(Receive(BeNil()))
 
-	for _, gone := range []client.Object{ours, blocker, stuck, going} {
+	for _, gone := range []client.Object{ours, ourMutating, blocker, stuck, going} {
 		wantDeleted(g, t, gone)
 	}
-	for _, left := range []client.Object{theirs, budget, copied, charts, namesake, holder, standby, kept} {
+	for _, left := range []client.Object{theirs, theirMutating, budget, copied, charts, namesake, holder, standby, kept} {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(left), left)).To(Succeed())
 		g.Expect(left.GetDeletionTimestamp()).To(BeNil())
 	}
@@ -432,6 +434,16 @@ func createPolicy(t *testing.T, name, managedBy string) *unstructured.Unstructur
 		"validate": map[string]any{"message": "no", "deny": map[string]any{}},
 	}}}}}
 	policy.SetGroupVersionKind(policies.ClusterPolicy.GVK())
+	policy.SetName(name)
+	policy.SetLabels(map[string]string{policies.ManagedByLabel: managedBy})
+	return create(t, policy)
+}
+
+func createMutatingPolicy(t *testing.T, name, managedBy string) *unstructured.Unstructured {
+	t.Helper()
+	policy := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
+	policy.SetGroupVersionKind(policies.NamespacedMutatingPolicy.GVK())
+	policy.SetNamespace(metav1.NamespaceDefault)
 	policy.SetName(name)
 	policy.SetLabels(map[string]string{policies.ManagedByLabel: managedBy})
 	return create(t, policy)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,7 @@ type runOptions struct {
 	gatePullSecrets   []string
 	sidecarRequests   amounts
 	sidecarLimits     amounts
+	policyKind        string
 	policyPer         string
 	leaderElect       bool
 	metricsAddress    string
@@ -53,14 +55,15 @@ type runOptions struct {
 }
 
 func (o *runOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the ClusterPolicies inject into every held pod (required)")
+	flags.StringVar(&o.gateImage, "gate-image", "", "image of the gate, which the policies inject into every held pod (required)")
 	flags.StringVar(&o.gatePullPolicy, "gate-image-pull-policy", string(corev1.PullIfNotPresent), "pull policy of the gate's image: Always, IfNotPresent or Never")
-	flags.StringArrayVar(&o.gatePullSecrets, "gate-image-pull-secret", nil, "name of an image pull Secret for the gate's image. The ClusterPolicies add the Secret to every held pod, so the Secret must exist in the namespaces of the pods. Repeat the flag for each Secret")
+	flags.StringArrayVar(&o.gatePullSecrets, "gate-image-pull-secret", nil, "name of an image pull Secret for the gate's image. The policies add the Secret to every held pod, so the Secret must exist in the namespaces of the pods. Repeat the flag for each Secret")
 	sidecar := policies.DefaultSidecarResources()
 	o.sidecarRequests, o.sidecarLimits = amounts(sidecar.Requests), amounts(sidecar.Limits)
 	flags.Var(&o.sidecarRequests, "sidecar-requests", "resource requests of the status sidecar in every held pod: cpu, memory and ephemeral-storage")
 	flags.Var(&o.sidecarLimits, "sidecar-limits", "resource limits of the status sidecar. If cpu is missing, the sidecar has a CPU limit only in pods whose other containers all have a CPU limit")
-	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "singleton for one ClusterPolicy for each StatefulSingleton, or namespace for one ClusterPolicy for each namespace. Use namespace in a cluster with hundreds of StatefulSingletons")
+	flags.StringVar(&o.policyKind, "policy-kind", string(policies.ClusterPolicy), "kind of Kyverno's policies: ClusterPolicy, or NamespacedMutatingPolicy, which needs Kyverno 1.19 and the guards of the chart")
+	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "singleton for one policy for each StatefulSingleton, or namespace for one policy for each namespace. Use namespace in a cluster with hundreds of StatefulSingletons")
 	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while this replica is the leader. Several active replicas are safe, but repeat the work")
 	flags.StringVar(&o.electionNamespace, "leader-election-namespace", "", "namespace of the leader election Lease (default: the namespace of the manager)")
 	flags.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "time after the last renewal of the Lease until another replica can become the leader. Must be longer than the renew deadline")
@@ -76,6 +79,9 @@ func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 func (o *runOptions) validate() error {
 	if o.gateImage == "" {
 		return errors.New("--gate-image is missing: set the flag to the image of the gate, for example ghcr.io/statefulsingleton/gate:0.1.0")
+	}
+	if !slices.Contains(policies.Kinds, policies.Kind(o.policyKind)) {
+		return fmt.Errorf("--policy-kind is %q: use ClusterPolicy or NamespacedMutatingPolicy", o.policyKind)
 	}
 	switch policies.Per(o.policyPer) {
 	case policies.PerSingleton, policies.PerNamespace:
@@ -106,6 +112,7 @@ func (o *runOptions) validate() error {
 // policyOptions returns the options of the policies from the flags.
 func (o *runOptions) policyOptions() policies.Options {
 	return policies.Options{
+		Kind:               policies.Kind(o.policyKind),
 		SidecarImage:       o.gateImage,
 		SidecarPullPolicy:  corev1.PullPolicy(o.gatePullPolicy),
 		SidecarPullSecrets: o.gatePullSecrets,

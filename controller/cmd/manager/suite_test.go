@@ -52,7 +52,9 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("find Kyverno's CRDs in the module cache: %w", err)
 	}
-	crds.Paths = append(crds.Paths, filepath.Join(strings.TrimSpace(string(kyverno)), "config/crds/kyverno/kyverno.io_clusterpolicies.yaml"))
+	for _, file := range []string{"kyverno/kyverno.io_clusterpolicies.yaml", "policies.kyverno.io/policies.kyverno.io_namespacedmutatingpolicies.yaml"} {
+		crds.Paths = append(crds.Paths, filepath.Join(strings.TrimSpace(string(kyverno)), "config/crds", file))
+	}
 	environment := &envtest.Environment{}
 	defer func() { _ = environment.Stop() }() // also after a failed start
 	if config, err = environment.Start(); err != nil {
