@@ -86,21 +86,24 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 	webhooksMu.Lock()
 	defer webhooksMu.Unlock()
 	for i := range singletons.Items {
-		key := client.ObjectKeyFromObject(&singletons.Items[i])
+		s := &singletons.Items[i]
+		key := client.ObjectKeyFromObject(s)
 		selector, err := singletons.Items[i].Spec.Selector.Parse()
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		for per, name := range map[string]string{"singleton": policies.Name(key), "namespace": policies.NamespaceName(key.Namespace)} {
-			if served := namespace.Labels[kyvernoLabel]; served != "serves" && served != per {
-				continue
-			}
-			switch exists, injects := rulesOf(ctx, name, key); {
-			case injects:
-				answer(inject(&pod, key), name)
-			case !exists && webhooks[name]:
-				webhooks[name] = false
-				return admission.Denied("failed to fetch policy with key: " + name)
+		for _, kind := range policies.Kinds {
+			for per, policy := range map[string]policies.Ref{"singleton": kind.Of(s), "namespace": kind.OfNamespace(key.Namespace)} {
+				if served := namespace.Labels[kyvernoLabel]; served != "serves" && served != per {
+					continue
+				}
+				switch exists, injects := rulesOf(ctx, policy, key); {
+				case injects:
+					answer(inject(&pod, key), policy)
+				case !exists && webhooks[policy] && kind == policies.ClusterPolicy: // the other kind lets such pods through
+					webhooks[policy] = false
+					return admission.Denied("failed to fetch policy with key: " + policy.Name)
+				}
 			}
 		}
 	}
@@ -115,25 +118,27 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 // rejects pods until then.
 var (
 	webhooksMu sync.Mutex
-	webhooks   = map[string]bool{}
+	webhooks   = map[policies.Ref]bool{}
 )
 
 // rulesOf returns whether the policy exists and whether it injects pods for the singleton.
-func rulesOf(ctx context.Context, name string, singleton client.ObjectKey) (exists, injects bool) {
+func rulesOf(ctx context.Context, ref policies.Ref, singleton client.ObjectKey) (exists, injects bool) {
 	policy := &unstructured.Unstructured{}
-	policy.SetGroupVersionKind(policies.ClusterPolicy.GVK())
-	if err := c.Get(ctx, client.ObjectKey{Name: name}, policy); err != nil {
+	policy.SetGroupVersionKind(ref.Kind.GVK())
+	if err := c.Get(ctx, ref.NamespacedName, policy); err != nil {
 		return false, false
 	}
-	webhooks[name] = !strings.Contains(fmt.Sprint(policy.Object["spec"]), "expression:false")
-	rules, _, _ := unstructured.NestedSlice(policy.Object, "spec", "rules")
-	return true, webhooks[name] && strings.Contains(fmt.Sprint(rules), fmt.Sprintf(`"value":"%s"`, singleton))
+	spec := fmt.Sprint(policy.Object["spec"])
+	webhooks[ref] = !strings.Contains(spec, "expression:false")
+	mark := map[policies.Kind]string{policies.ClusterPolicy: `"value":"%s"`, policies.NamespacedMutatingPolicy: `value: "%s"`}
+	return true, webhooks[ref] && strings.Contains(spec, fmt.Sprintf(mark[ref.Kind], singleton))
 }
 
 // answer adds the annotation that shows that a probe passed through the policy.
-func answer(pod *corev1.Pod, policy string) {
+func answer(pod *corev1.Pod, policy policies.Ref) {
+	prefix := map[policies.Kind]string{policies.ClusterPolicy: "policy", policies.NamespacedMutatingPolicy: "mutatingpolicy"}[policy.Kind]
 	if pod.Annotations["apps.statefulsingleton.com/probe"] == "true" {
-		pod.Annotations["policy.statefulsingleton.com/"+policy] = "true"
+		pod.Annotations[prefix+".statefulsingleton.com/"+policy.Name] = "true"
 	}
 }
 

@@ -30,7 +30,7 @@ import (
 )
 
 // The tests use a real etcd and kube-apiserver, with the chart's CRD, RBAC and guards for the controller, and with
-// Kyverno's CRD. There is no kubelet and no Kyverno. The tests write the status that the kubelet reports, and
+// Kyverno's CRDs. There is no kubelet and no Kyverno. The tests write the status that the kubelet reports, and
 // kyverno_test.go stands in for Kyverno.
 var (
 	// config and c have all permissions.
@@ -63,7 +63,9 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("find Kyverno's CRDs in the module cache: %w", err)
 	}
-	kyvernoCRDs.Paths = []string{filepath.Join(strings.TrimSpace(string(kyverno)), "config/crds/kyverno/kyverno.io_clusterpolicies.yaml")}
+	for _, file := range []string{"kyverno/kyverno.io_clusterpolicies.yaml", "policies.kyverno.io/policies.kyverno.io_namespacedmutatingpolicies.yaml"} {
+		kyvernoCRDs.Paths = append(kyvernoCRDs.Paths, filepath.Join(strings.TrimSpace(string(kyverno)), "config/crds", file))
+	}
 	environment := &envtest.Environment{
 		CRDDirectoryPaths:     append([]string{"../../charts/statefulsingleton/files/crds"}, kyvernoCRDs.Paths...),
 		ErrorIfCRDPathMissing: true,
@@ -142,12 +144,14 @@ func applyRights(ctx context.Context) error {
 }
 
 // grantAccess gives the controller the rights for the access to Leases, which are not in the chart. The API server
-// accepts a Role only from a client that has all rights of the Role.
+// accepts a Role only from a client that has all rights of the Role. With the chart, the controller may create policies of
+// one kind, and some tests use both.
 func grantAccess(ctx context.Context) error {
 	const name = "leaseaccess"
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"roles", "rolebindings"}, Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		{APIGroups: []string{"policies.kyverno.io"}, Resources: []string{"namespacedmutatingpolicies"}, Verbs: []string{"create"}},
 	}}
 	if err := c.Create(ctx, role); err != nil {
 		return err

@@ -299,7 +299,9 @@ func TestRefusedPolicy(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	w.createSingleton()
-	refusing := refusingClient(func(o client.Object, _ string) bool { return o.GetObjectKind().GroupVersionKind() == policies.ClusterPolicy.GVK() })
+	refusing := refusingClient(func(o client.Object, _ string) bool {
+		return o.GetObjectKind().GroupVersionKind() == policies.ClusterPolicy.GVK()
+	})
 	result := w.reconcile(newReconciler(refusing, controllerClient, w.clock))
 	w.Expect(result.RequeueAfter).To(BeNumerically("<=", 2*time.Second))
 	w.Expect(w.installed("PolicyRefused").Message).To(And(
