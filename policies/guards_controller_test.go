@@ -38,7 +38,7 @@ func TestControllerGuards(t *testing.T) {
 	c := newClient(t, config)
 	// Install the guards first, because they must not need Kyverno's kinds.
 	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml", "templates/guards-controller.yaml",
-		"templates/guards-leases.yaml", "templates/guards-locks.yaml") {
+		"templates/guards-leases.yaml", "templates/guards-locks.yaml", "templates/guards-policies.yaml") {
 		create(t, c, object)
 	}
 	waitForGuard(t, func() error {

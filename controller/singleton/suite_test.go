@@ -115,7 +115,7 @@ func applyRights(ctx context.Context) error {
 	const release = "statefulsingleton"
 	helm := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"),
 		"template", release, "../../charts/statefulsingleton", "--namespace", release,
-		"--show-only", "templates/rbac.yaml", "--show-only", "templates/guards-controller.yaml")
+		"--show-only", "templates/rbac.yaml", "--show-only", "templates/guards-controller.yaml", "--show-only", "templates/guards-policies.yaml")
 	rendered, err := helm.Output()
 	if err != nil {
 		return fmt.Errorf("render the chart: %w", err)
