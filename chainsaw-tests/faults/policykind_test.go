@@ -1,0 +1,85 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// The kind of the policies changes, and changes back, while one singleton hands over and pods are created that the
+// singleton selects. Each of them is held or rejected, also while Kyverno restarts. The holder and the standby of another
+// singleton do not restart.
+func TestPolicyKindChanges(t *testing.T) {
+	alone(t)
+	t.Cleanup(func() { must(t, install(context.Background(), policies.ClusterPolicy)) })
+	idle, busy := singleton(t, world.Options{}), singleton(t, world.Options{})
+	must(t, idle.Scale(t.Context(), 2))
+	idleHolder, idleStandby := holder(t, idle), standby(t, idle)
+	wantHeld, create := watchPods(t, busy), keepCreating(t, busy)
+	for i, kind := range []policies.Kind{policies.NamespacedMutatingPolicy, policies.ClusterPolicy} {
+		must(t, busy.Roll(t.Context()))
+		installed := make(chan error, 1)
+		go func() { installed <- install(t.Context(), kind) }()
+		create(3 * time.Second)
+		must(t, <-installed)
+		must(t, world.Await(t.Context(), "policies of kind "+string(kind)+" only", func(ctx context.Context) error {
+			create(time.Second)
+			return policiesAre(ctx, kind)
+		}))
+		must(t, w.KillKyverno(t.Context()))
+		create(5 * time.Second)
+		must(t, w.AwaitWhole(t.Context()))
+		if held := create(time.Second); held == 0 {
+			t.Errorf("%s: no pod was held", kind)
+		}
+		must(t, busy.TryAgain(t.Context()))
+		must(t, busy.AwaitHolder(t.Context(), int64(2+i)))
+	}
+	wantHeld(t)
+	wantStarts(t, busy, 3)
+	wantStarts(t, idle, 1)
+	if is := holder(t, idle); is.UID != idleHolder.UID {
+		t.Errorf("pod %s holds, want %s", is.Name, idleHolder.Name)
+	}
+	if is := standby(t, idle); is.UID != idleStandby.UID {
+		t.Errorf("pod %s is the standby, want %s", is.Name, idleStandby.Name)
+	}
+}
+
+// install changes the chart's policyKind.
+func install(ctx context.Context, kind policies.Kind) error {
+	out, err := exec.CommandContext(ctx, "helm", "upgrade", release, "../../charts/statefulsingleton", "--namespace", world.ControllerNamespace,
+		"--reuse-values", "--set", "policyKind="+string(kind), "--wait", "--timeout", "3m").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("helm upgrade with policyKind=%s: %w: %s", kind, err, out)
+	}
+	return nil
+}
+
+// policiesAre returns an error unless the controller's policies are all of one kind, and there are some.
+func policiesAre(ctx context.Context, kind policies.Kind) error {
+	var failed error
+	for _, each := range policies.Kinds {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(each.GVK())
+		if err := w.List(ctx, list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}); err != nil {
+			return err
+		}
+		if n := len(list.Items); (n > 0) != (each == kind) {
+			failed = errors.Join(failed, fmt.Errorf("%d are of kind %s", n, each))
+		}
+	}
+	return failed
+}
