@@ -9,6 +9,9 @@ export PATH := $(CURDIR)/bin:$(PATH)
 
 # CLUSTER=current uses the cluster of the current kubeconfig instead of the local one.
 export CLUSTER
+# KUBERNETES=v1.34.4 selects the version of Kubernetes: of a new local cluster, and of the API server in make unit.
+# chainsaw-tests/tools has the versions. Run make down before you change the version.
+export KUBERNETES
 # The registry and the tag of the project's images. The local cluster gets the images
 # directly. For another cluster, push them to the registry first.
 REGISTRY ?= ghcr.io/statefulsingleton

@@ -32,11 +32,15 @@ func refuseCurrent(command string) error {
 // findCachedTools appends the cached tools to PATH if they were built. Another cluster may need only kubectl, and
 // Kubernetes is not built for it.
 func findCachedTools() error {
-	source, err := toolsSource()
+	dir, err := findSource()
 	if err != nil {
 		return nil // outside of a checkout, the caller's PATH is enough
 	}
-	t, err := locateTools(source)
+	source, err := openSource(dir)
+	if err != nil {
+		return err
+	}
+	t, err := source.locate()
 	if err != nil {
 		return err
 	}

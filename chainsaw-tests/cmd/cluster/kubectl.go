@@ -15,8 +15,8 @@ import (
 // clusterVariable marks the processes that `exec` starts with the state directory of the cluster.
 const clusterVariable = "STATEFULSINGLETON_CLUSTER"
 
-// environment returns the caller's environment with the cluster's KUBECONFIG. The cluster's tools and this program come
-// first in PATH.
+// environment returns the caller's environment with the cluster's KUBECONFIG, name and version of Kubernetes. The
+// cluster's tools and this program come first in PATH.
 func (c cluster) environment() []string {
 	path := c.tools().bin()
 	if self, err := os.Executable(); err == nil {
@@ -30,6 +30,7 @@ func (c cluster) environment() []string {
 		"KUBECONFIG="+c.kubeconfig(),
 		"PATH="+path+":"+os.Getenv("PATH"),
 		"CLUSTER_NAME="+c.name,
+		kubernetesVariable+"="+c.tools().version(kubernetesModule),
 		// kubectl caches the API resources by address, and all clusters have the same address.
 		"KUBECACHEDIR="+c.path("kubectl-cache"),
 		"NO_PROXY="+noProxy, "no_proxy="+noProxy,

@@ -43,6 +43,8 @@ All other directories are those of the host, so a hostPath volume elsewhere is t
 Environment:
   CLUSTER=current   use the cluster of the current kubeconfig instead of a local cluster
   CLUSTER_NAME      name of the cluster, like --name; several clusters can run at the same time
+  KUBERNETES        version of Kubernetes that up and tools use, for example v1.34.4. An unknown version prints the list.
+                    A cluster keeps its version until it is removed
   XDG_CACHE_HOME    directory of the binaries, in statefulsingleton/tools (default ~/.cache)
   XDG_STATE_HOME    directory of the clusters, in statefulsingleton (default ~/.local/state)`,
 		SilenceErrors: true,
@@ -108,6 +110,7 @@ func upCommand(o opener) *cobra.Command {
 		Short: "Start or repair the cluster",
 		Example: `  cluster up
   cluster --name second up        # a second cluster
+  KUBERNETES=v1.34.4 cluster up   # a cluster with this version of Kubernetes
   CLUSTER=current cluster up      # only check that the tests can use the cluster of the current kubeconfig`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -118,11 +121,14 @@ func upCommand(o opener) *cobra.Command {
 				if err := checkPackages(); err != nil {
 					return err
 				}
-				source, err := toolsSource()
+				source, err := checkoutSource()
 				if err != nil {
 					return err
 				}
-				t, err := ensureTools(ctx, source)
+				if err := c.checkKubernetes(source.kubernetes.version); err != nil {
+					return err
+				}
+				t, err := source.ensure(ctx)
 				if err != nil {
 					return err
 				}
@@ -332,11 +338,11 @@ func toolsCommand() *cobra.Command {
 		Example: "  KUBEBUILDER_ASSETS=$(cluster tools) go test ./controller/...",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			source, err := toolsSource()
+			source, err := checkoutSource()
 			if err != nil {
 				return err
 			}
-			t, err := ensureTools(cmd.Context(), source)
+			t, err := source.ensure(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -112,8 +111,8 @@ func condition(faults []string) string {
 func (c cluster) versions() string {
 	var versions []string
 	for _, m := range toolModules {
-		if version, err := os.ReadFile(filepath.Join(c.tools().dir, "versions", m.name)); err == nil {
-			versions = append(versions, m.name+" "+strings.TrimSpace(string(version)))
+		if version := c.tools().version(m.name); version != "" {
+			versions = append(versions, m.name+" "+version)
 		}
 	}
 	return strings.Join(versions, ", ")

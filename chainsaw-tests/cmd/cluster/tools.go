@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,6 +21,8 @@ import (
 // toolModule is a directory of chainsaw-tests/tools: a Go module with the version of the tools built from it.
 type toolModule struct {
 	name string
+	// dir is the directory, if its name is not that of the module.
+	dir string
 	// main is the module that determines the version. It is empty if only the directory does.
 	main string
 	// own is true if the directory has the main package. Otherwise its go.mod has tool directives.
@@ -33,7 +36,7 @@ type toolModule struct {
 }
 
 var toolModules = []toolModule{
-	{name: "kubernetes", main: "k8s.io/kubernetes", stamp: kubernetesVersion},
+	{name: kubernetesModule, main: kubernetesMain, stamp: kubernetesVersion},
 	{name: "etcd", main: "go.etcd.io/etcd/server/v3", own: true},
 	{name: "containerd", main: "github.com/containerd/containerd/v2"},
 	// Debian 12 has version 1.1, which does not support user namespaces for pods.
@@ -69,15 +72,54 @@ func (t tools) bin() string          { return filepath.Join(t.dir, "bin") }
 func (t tools) images() string       { return filepath.Join(t.dir, "images") }
 func (t tools) kyvernoChart() string { return filepath.Join(t.dir, "kyverno-chart") }
 
-// locateTools returns the cache directory for the modules in source, whether they are built or not.
-func locateTools(source string) (tools, error) {
+// version returns the version of a module's tools, or "" if they do not exist or have no version.
+func (t tools) version(module string) string {
+	version, _ := os.ReadFile(filepath.Join(t.dir, "versions", module))
+	return strings.TrimSpace(string(version))
+}
+
+// toolsSource is what the tools are built from.
+type toolsSource struct {
+	dir        string // chainsaw-tests/tools of a checkout
+	kubernetes kubernetesRelease
+}
+
+// openSource returns the source in chainsaw-tests/tools of a checkout, with the version of Kubernetes that the environment
+// selects.
+func openSource(dir string) (toolsSource, error) {
+	kubernetes, err := chooseKubernetes(dir, os.Getenv(kubernetesVariable))
+	return toolsSource{dir: dir, kubernetes: kubernetes}, err
+}
+
+// checkoutSource is openSource for the checkout that findSource finds.
+func checkoutSource() (toolsSource, error) {
+	dir, err := findSource()
+	if err != nil {
+		return toolsSource{}, err
+	}
+	return openSource(dir)
+}
+
+// modules returns toolModules with the directory of the selected version of Kubernetes.
+func (s toolsSource) modules() []toolModule {
+	modules := slices.Clone(toolModules)
+	for i, m := range modules {
+		if m.name == kubernetesModule {
+			modules[i].dir = s.kubernetes.dir
+		}
+	}
+	return modules
+}
+
+// locate returns the cache directory for the modules, whether they are built or not.
+func (s toolsSource) locate() (tools, error) {
 	root, err := cacheRoot()
 	if err != nil {
 		return tools{}, err
 	}
 	sum := sha256.New()
-	for _, m := range toolModules {
-		key, err := m.key(source)
+	for _, m := range s.modules() {
+		key, err := m.key(s.dir)
 		if err != nil {
 			return tools{}, err
 		}
@@ -86,9 +128,9 @@ func locateTools(source string) (tools, error) {
 	return tools{filepath.Join(root, "all-"+hex.EncodeToString(sum.Sum(nil))[:16])}, nil
 }
 
-// ensureTools builds everything that the cache does not have. The first time takes about ten minutes with two cores.
-func ensureTools(ctx context.Context, source string) (tools, error) {
-	t, err := locateTools(source)
+// ensure builds everything that the cache does not have. The first time takes about ten minutes with two cores.
+func (s toolsSource) ensure(ctx context.Context) (tools, error) {
+	t, err := s.locate()
 	if err != nil || exists(t.dir) {
 		return t, err
 	}
@@ -114,8 +156,8 @@ func ensureTools(ctx context.Context, source string) (tools, error) {
 	}
 	defer func() { _ = os.RemoveAll(partial) }()
 	whole := filepath.Join(partial, "out")
-	for _, m := range toolModules {
-		dir, err := m.ensure(ctx, source, root)
+	for _, m := range s.modules() {
+		dir, err := m.ensure(ctx, s.dir, root)
 		if err != nil {
 			return tools{}, err
 		}
@@ -135,14 +177,19 @@ func removePartial(root string) error {
 	return err
 }
 
+// source returns the directory of the module in chainsaw-tests/tools.
+func (m toolModule) source(toolsDir string) string {
+	return filepath.Join(toolsDir, cmp.Or(m.dir, m.name))
+}
+
 // key returns the name of the module and a hash of everything that determines its result.
-func (m toolModule) key(source string) (string, error) {
+func (m toolModule) key(toolsDir string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.GOOS, runtime.GOARCH, buildFlags)
 	if m.cgo != "" {
 		fmt.Fprintln(sum, m.cgo)
 	}
-	dir := filepath.Join(source, m.name)
+	dir := m.source(toolsDir)
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".mod", ".sum"}, filepath.Ext(p)) {
 			return err
@@ -156,14 +203,14 @@ func (m toolModule) key(source string) (string, error) {
 		return err
 	})
 	if err != nil {
-		return "", fmt.Errorf("read the tools module %s: %w", m.name, err)
+		return "", fmt.Errorf("read the tools module %s: %w", dir, err)
 	}
 	return m.name + "-" + hex.EncodeToString(sum.Sum(nil))[:16], nil
 }
 
 // ensure returns the cache directory of the module, and builds it if it does not exist.
-func (m toolModule) ensure(ctx context.Context, source, root string) (string, error) {
-	key, err := m.key(source)
+func (m toolModule) ensure(ctx context.Context, toolsDir, root string) (string, error) {
+	key, err := m.key(toolsDir)
 	if err != nil {
 		return "", err
 	}
@@ -176,8 +223,8 @@ func (m toolModule) ensure(ctx context.Context, source, root string) (string, er
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(partial) }()
-	b := &build{source: filepath.Join(source, m.name), work: partial, out: filepath.Join(partial, "out")}
-	err = step("build "+m.name, func() error { return m.build(ctx, b) })
+	b := &build{source: m.source(toolsDir), work: partial, out: filepath.Join(partial, "out")}
+	err = step("build "+filepath.Base(b.source), func() error { return m.build(ctx, b) })
 	if err != nil {
 		return "", err
 	}
@@ -347,8 +394,8 @@ func goCommand(ctx context.Context, dir string, cgo bool, args ...string) (strin
 	return out, nil
 }
 
-// toolsSource returns chainsaw-tests/tools of the checkout that has the working directory or this program.
-func toolsSource() (string, error) {
+// findSource returns chainsaw-tests/tools of the checkout that has the working directory or this program.
+func findSource() (string, error) {
 	var starts []string
 	if wd, err := os.Getwd(); err == nil {
 		starts = append(starts, wd)
@@ -359,7 +406,7 @@ func toolsSource() (string, error) {
 	for _, start := range starts {
 		for dir := start; ; dir = filepath.Dir(dir) {
 			source := filepath.Join(dir, "chainsaw-tests/tools")
-			if exists(filepath.Join(source, "kubernetes/go.mod")) {
+			if exists(filepath.Join(source, kubernetesModule, "go.mod")) {
 				return source, nil
 			}
 			if dir == filepath.Dir(dir) {

@@ -11,12 +11,12 @@ import (
 )
 
 func TestToolsSourceIsFoundFromHere(t *testing.T) {
-	source, err := toolsSource()
+	source, err := findSource()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range toolModules {
-		if !exists(filepath.Join(source, m.name, "go.mod")) {
+		if !exists(filepath.Join(m.source(source), "go.mod")) {
 			t.Errorf("%s has no go.mod", m.name)
 		}
 	}
