@@ -70,7 +70,7 @@ func WrapFenced(v Volume, container string, argv []string, hooks *fencing.Hooks,
 	}
 	code, err := runFenced(ctx, s, clock, argv, received, log)
 	if !errors.Is(err, ErrProcessesLeft) {
-		err = errors.Join(err, s.reportEnd())
+		err = errors.Join(err, s.reportEnd(0))
 	}
 	return ExitError{code, err}
 }
@@ -124,7 +124,7 @@ func runFenced(ctx context.Context, s *sidecarConnection, clock *alarm, argv []s
 		if err := setStarted(); err != nil {
 			log.Error("The startup probe cannot see that the main process has started", "error", err)
 		}
-		s.reportStart()
+		s.reportStart(0)
 	}
 	code, err = Supervise(path, argv, env, orders, started, func(int, syscall.WaitStatus) {}, log)
 	if err != nil && !errors.Is(err, ErrProcessesLeft) {
@@ -367,27 +367,27 @@ func (s *sidecarConnection) reportWriterEnd(epoch int64) error {
 	s.mu.Lock()
 	s.over = max(s.over, epoch)
 	s.mu.Unlock()
-	return s.reportEnd()
+	return s.reportEnd(epoch)
 }
 
 // reportStart makes the sidecar wake the startup probe.
-func (s *sidecarConnection) reportStart() {
+func (s *sidecarConnection) reportStart(epoch int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started = true
-	_ = send(s.conn, fromGate{Runs: true}) // otherwise the probe finds the start within fallbackPoll
+	_ = send(s.conn, fromGate{Runs: true, Epoch: epoch}) // otherwise the probe finds the start within fallbackPoll
 }
 
 // reportEnd reports that no process of the container runs, or that none is a writer, and that this gate starts none in this
 // term.
-func (s *sidecarConnection) reportEnd() error {
+func (s *sidecarConnection) reportEnd(epoch int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.runs, s.started = false, false
 	if s.conn == nil {
 		return nil // no sidecar knows this gate
 	}
-	if err := send(s.conn, fromGate{Ended: true}); err != nil {
+	if err := send(s.conn, fromGate{Ended: true, Epoch: epoch}); err != nil {
 		return fmt.Errorf("report the end of the container to the sidecar: %w. The next pod waits for the report of the kubelet", err)
 	}
 	return nil

@@ -41,8 +41,10 @@ type fromGate struct {
 	// Started is set in the first message: the start was reported before this connection. A promote hook may still run if
 	// only Runs is set.
 	Started bool `json:"started,omitempty"`
-	// Ended: every process of the container has ended.
+	// Ended: every process of the container has ended, or in a pod of a StatefulSetLock, none is the writer.
 	Ended bool `json:"ended,omitempty"`
+	// Epoch is that of the writer that has started or ended. In the first message, and in other pods, it is 0.
+	Epoch int64 `json:"epoch,omitempty"`
 }
 
 // fromSidecar is a message from the sidecar to the gate of a held container.
@@ -201,9 +203,9 @@ func (f *fencer) serve(conn net.Conn) {
 		}
 		switch {
 		case m.Ended:
-			f.end(hello.Container)
+			f.end(hello.Container, m.Epoch)
 		case m.Runs:
-			f.started(hello.Container)
+			f.started(hello.Container, m.Epoch)
 		}
 	}
 }
@@ -216,20 +218,25 @@ func (f *fencer) leave(container string) {
 	f.wake()
 }
 
-func (f *fencer) started(container string) {
+func (f *fencer) started(container string, epoch int64) {
 	f.volume.wakeWrappers() // the startup probe waits for the wake-up, too
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.fence.isLate(epoch) {
+		return
+	}
 	f.gates[container].started = true
 	if f.fence.roles {
 		f.wake() // the Lease says that the pod writes
 	}
 }
 
-func (f *fencer) end(container string) {
+func (f *fencer) end(container string, epoch int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.fence.end(container)
+	if !f.fence.end(container, epoch) {
+		return
+	}
 	f.gates[container].runs, f.gates[container].started = false, false
 	f.log.Info("The processes of the container have ended", "container", container)
 	if !f.fence.mayRelease() {

@@ -120,7 +120,7 @@ func (f *fence) connect(container string, runs bool) bool {
 	case f.roles && runs:
 		c.State = mayRun
 	case f.roles && c.State == mayRun: // the container was restarted
-		f.end(container)
+		f.end(container, f.Tenure)
 	case c.State == mayRun || runs:
 		c.State = unknown // the gate lost its connection, and this one may be the main process
 	}
@@ -166,8 +166,16 @@ func (f *fence) start(container string, now time.Duration) bool {
 	return true
 }
 
-// end records that every process of the connected container has ended.
-func (f *fence) end(container string) {
+// isLate returns true if a gate sent its report before the current tenure began. The gate may start, or have started, the
+// writer of the current tenure since.
+func (f *fence) isLate(epoch int64) bool { return f.roles && epoch < f.Tenure }
+
+// end records that every process of the connected container has ended. In a pod of a StatefulSetLock, it records that none is
+// the writer with the epoch. It returns false if the report is late.
+func (f *fence) end(container string, epoch int64) bool {
+	if f.isLate(epoch) {
+		return false
+	}
 	c := f.Containers[container]
 	c.over = true
 	if c.State == mayRun {
@@ -176,6 +184,7 @@ func (f *fence) end(container string) {
 			f.revoke(f.Tenure) // without one of its writers, the pod is no writer
 		}
 	}
+	return true
 }
 
 // ending returns true if the tenure of the pod ends.

@@ -64,7 +64,7 @@ func TestRestoreOfALock(t *testing.T) {
 		t.Errorf("tenure 9: %+v", f)
 	}
 	f.connect("app", false)
-	if f.end("app"); !f.begin(11) || f.wasReleased() {
+	if f.end("app", 9); !f.begin(11) || f.wasReleased() {
 		t.Errorf("tenure 11: %+v", f)
 	}
 }
@@ -215,7 +215,7 @@ func (w *fenceWorld) ofGate(i int, with fenceAction) {
 	}
 	if w.runs[i] && w.speakers[i] == theGate {
 		with(name+": the main process ends, and the gate reports it", func(n *fenceWorld, f *fence) {
-			f.end(name)
+			f.end(name, 0)
 			n.runs[i], n.allowed[i] = false, false
 		})
 	}
@@ -238,7 +238,7 @@ func (w *fenceWorld) ofLiar(i int, with fenceAction) {
 				n.stored[i] = f.Containers[name].State
 			}
 		})
-		with(name+": a main process reports the end", func(_ *fenceWorld, f *fence) { f.end(name) })
+		with(name+": a main process reports the end", func(_ *fenceWorld, f *fence) { f.end(name, 0) })
 		with(name+": a main process disconnects", func(n *fenceWorld, f *fence) { n.speakers[i] = nobody; f.disconnect(name) })
 	case theGate:
 	}

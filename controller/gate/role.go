@@ -71,9 +71,9 @@ type incarnation struct {
 
 // run runs the main process until it ends.
 func (i *incarnation) run(ctx context.Context, path string, argv []string, received <-chan os.Signal) (code int, err error) {
-	asWriter := i.term.Epoch > 0
-	env := roleEnvironment(os.Environ(), i.role(), i.term.Epoch)
-	i.log.Info("Starting the main process", "role", i.role(), "epoch", i.term.Epoch)
+	epoch := i.term.Epoch // govern changes the term
+	env := roleEnvironment(os.Environ(), i.role(), epoch)
+	i.log.Info("Starting the main process", "role", i.role(), "epoch", epoch)
 	skipPIDs(firstPID)
 	ctx, cancel := context.WithCancel(ctx)
 	governed := make(chan struct{})
@@ -82,8 +82,8 @@ func (i *incarnation) run(ctx context.Context, path string, argv []string, recei
 		i.govern(ctx, received)
 	}()
 	started := func() {
-		if asWriter {
-			i.sidecar.reportStart()
+		if epoch > 0 {
+			i.sidecar.reportStart(epoch)
 		}
 	}
 	code, err = Supervise(path, argv, env, i.orders, started, i.children.reaped, i.log)
@@ -246,7 +246,7 @@ func (i *incarnation) hookEnded(ctx context.Context, err error) {
 		i.report(epoch)
 	default:
 		i.log.Info("The main process is the writer", "epoch", i.term.Epoch)
-		i.sidecar.reportStart()
+		i.sidecar.reportStart(i.term.Epoch)
 	}
 }
 

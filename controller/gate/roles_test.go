@@ -35,8 +35,8 @@ type roleContainer struct {
 	told, writes bool
 	// term is the epoch of the term, or of the writer.
 	term int64
-	// over is the last epoch whose end the gate has reported.
-	over int64
+	// over is the last epoch whose end the gate has reported. sent is the epoch of a report that has not arrived yet.
+	over, sent int64
 }
 
 func (w *roleWorld) fence() *fence {
@@ -57,6 +57,14 @@ func (w *roleWorld) keep(f *fence) {
 		c := f.Containers[name]
 		w.sidecar.states[i], w.sidecar.connected[i], w.sidecar.over[i] = c.State, c.connected, c.over
 	}
+}
+
+// arrive passes the report on its way to the sidecar.
+func (c *roleContainer) arrive(f *fence, name string) {
+	if c.sent > 0 {
+		f.end(name, c.sent)
+	}
+	c.sent = 0
 }
 
 // successors calls then with the worlds that one action leads to.
@@ -93,7 +101,7 @@ func (w *roleWorld) successors(then func(action string, next roleWorld)) {
 		stored := &fence{UID: uid, Tenure: n.stored.tenure, Ending: n.stored.ending, Containers: map[string]*fenced{}}
 		for i, name := range fencedNames {
 			stored.Containers[name] = &fenced{State: n.stored.states[i]}
-			n.containers[i].connected, n.containers[i].told = false, false
+			n.containers[i].connected, n.containers[i].told, n.containers[i].sent = false, false, 0
 		}
 		if err := restored.restore(stored); err != nil {
 			panic(err)
@@ -113,7 +121,8 @@ func (w *roleWorld) ofContainer(i int, with func(action string, change func(n *r
 		return
 	}
 	with(name+": the container is killed", func(n *roleWorld, f *fence) {
-		if n.containers[i].connected {
+		if c := &n.containers[i]; c.connected {
+			c.arrive(f, name) // the sidecar reads a report before the end of the connection
 			f.disconnect(name)
 		}
 		n.containers[i] = roleContainer{}
@@ -137,11 +146,15 @@ func (w *roleWorld) ofContainer(i int, with func(action string, change func(n *r
 		with(name+": the gate starts the writer", func(n *roleWorld, _ *fence) { n.containers[i].told, n.containers[i].writes = false, true })
 	}
 	// The gate reports the end after its writer has ended, and if it is told to end a tenure in which it started none.
-	if c.writes || c.told {
-		with(name+": the gate reports the end", func(n *roleWorld, f *fence) {
+	if (c.writes || c.told) && c.sent == 0 {
+		with(name+": the gate reports the end", func(n *roleWorld, _ *fence) {
 			c := &n.containers[i]
-			c.over, c.writes, c.told = c.term, false, false
-			f.end(name)
+			c.over, c.sent, c.writes, c.told = c.term, c.term, false, false
+		})
+	}
+	if c.sent > 0 {
+		with(name+": the report arrives", func(n *roleWorld, f *fence) {
+			n.containers[i].arrive(f, name)
 		})
 	}
 }
@@ -192,7 +205,7 @@ func TestNextTenureAfterReportWithoutWriter(t *testing.T) {
 		f.connect(name, false)
 	}
 	f.begin(epoch)
-	f.end(fencedNames[1])
+	f.end(fencedNames[1], epoch)
 	f.begin(epoch + 1)
 	f.renew(epoch+1, 0)
 	for _, name := range fencedNames {
