@@ -95,12 +95,7 @@ func mendDefinition(t *testing.T) func() error {
 	mend := sync.OnceValue(func() error {
 		ctx := context.Background()
 		err := world.Await(ctx, "the upgrade of the chart", func(ctx context.Context) error {
-			out, err := exec.CommandContext(ctx, "helm", "upgrade", release, "../../charts/statefulsingleton",
-				"--namespace", world.ControllerNamespace, "--reuse-values").CombinedOutput()
-			if err != nil {
-				err = fmt.Errorf("helm upgrade: %w: %s", err, out)
-			}
-			return err
+			return upgradeChart(ctx)
 		})
 		for i := 0; i < len(singletons.Items) && err == nil; i++ {
 			err = makeAgain(ctx, &singletons.Items[i])
@@ -109,6 +104,15 @@ func mendDefinition(t *testing.T) func() error {
 	})
 	t.Cleanup(func() { must(t, mend()) })
 	return mend
+}
+
+// upgradeChart installs the chart again, with the values of the last installation and more flags of Helm.
+func upgradeChart(ctx context.Context, flags ...string) error {
+	args := append([]string{"upgrade", release, "../../charts/statefulsingleton", "--namespace", world.ControllerNamespace, "--reuse-values"}, flags...)
+	if out, err := exec.CommandContext(ctx, "helm", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("helm %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
 }
 
 // makeAgain creates the singleton again, unless it exists or its namespace is terminating.

@@ -82,7 +82,7 @@ func singleton(t *testing.T, o world.Options) *world.Singleton {
 }
 
 // evidence stores logs and objects for debugging. It also prints what the controller and the pods logged about the namespace,
-// because the files are lost with a machine of CI.
+// because CI does not keep the files.
 func evidence(t *testing.T, namespace string) {
 	dir := filepath.Join("../../dist/faults", t.Name())
 	if err := w.Evidence(context.Background(), dir); err != nil {
@@ -90,7 +90,10 @@ func evidence(t *testing.T, namespace string) {
 	}
 	t.Logf("the evidence is in %s", dir)
 	logged, err := w.LoggedAbout(context.Background(), namespace)
-	t.Log(logged, err)
+	if err != nil {
+		t.Log(err)
+	}
+	t.Log(logged)
 }
 
 // alone marks a test that breaks what other tests need. The cluster is complete before the next test begins.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -23,7 +22,7 @@ import (
 // singleton do not restart.
 func TestPolicyKindChanges(t *testing.T) {
 	alone(t)
-	t.Cleanup(func() { must(t, install(context.Background(), policies.ClusterPolicy)) })
+	t.Cleanup(func() { must(t, changePolicyKind(context.Background(), policies.ClusterPolicy)) })
 	idle, busy := singleton(t, world.Options{}), singleton(t, world.Options{})
 	must(t, idle.Scale(t.Context(), 2))
 	idleHolder, idleStandby := holder(t, idle), standby(t, idle)
@@ -31,7 +30,7 @@ func TestPolicyKindChanges(t *testing.T) {
 	for i, kind := range []policies.Kind{policies.NamespacedMutatingPolicy, policies.ClusterPolicy} {
 		must(t, busy.Roll(t.Context()))
 		installed := make(chan error, 1)
-		go func() { installed <- install(t.Context(), kind) }()
+		go func() { installed <- changePolicyKind(t.Context(), kind) }()
 		create(3 * time.Second)
 		must(t, <-installed)
 		must(t, world.Await(t.Context(), "policies of kind "+string(kind)+" only", func(ctx context.Context) error {
@@ -58,14 +57,9 @@ func TestPolicyKindChanges(t *testing.T) {
 	}
 }
 
-// install changes the chart's policyKind.
-func install(ctx context.Context, kind policies.Kind) error {
-	out, err := exec.CommandContext(ctx, "helm", "upgrade", release, "../../charts/statefulsingleton", "--namespace", world.ControllerNamespace,
-		"--reuse-values", "--set", "policyKind="+string(kind), "--wait", "--timeout", "3m").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("helm upgrade with policyKind=%s: %w: %s", kind, err, out)
-	}
-	return nil
+// changePolicyKind changes the chart's policyKind, and waits for the controller.
+func changePolicyKind(ctx context.Context, kind policies.Kind) error {
+	return upgradeChart(ctx, "--set", "policyKind="+string(kind), "--wait", "--timeout", "3m")
 }
 
 // policiesAre returns an error unless the controller's policies are all of one kind, and there are some.
