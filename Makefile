@@ -88,8 +88,8 @@ faults: own-cluster install example-images ## Test failures of nodes, kubelets, 
 gitops-fixtures: own-cluster install ## Record docs/gitops/testdata, with which Argo CD's health check is tested, on the local cluster
 	$(in_cluster) go -C chainsaw-tests test -count=1 -tags cluster -run '^TestGitOps' ./faults -record
 
-# SEED determines the faults and their order. 0 selects a random seed. FROM is a git revision, whose release replaces this
-# release for a while, and again and again.
+# SEED determines the faults and their order. 0 selects a random seed. With FROM, a git revision, one of the faults replaces
+# this release by the release of that revision for a while: FROM=v0.1.0.
 SEED ?= 0
 HANDOFFS ?= 200
 FROM ?=

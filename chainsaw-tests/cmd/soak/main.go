@@ -24,9 +24,13 @@ func main() {
 	flag.IntVar(&o.handoffs, "handoffs", 200, "minimum number of handoffs")
 	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "time limit of the run")
 	flag.StringVar(&o.out, "out", "dist/soak", "directory for the log of the faults, the controller's logs and, after a failure, the journals")
-	flag.StringVar(&o.other, "other", "", "checkout of another release, whose images have the tag "+otherTag+": a fault installs it for a while")
-	flag.StringVar(&o.version, "version", "", "tag of the images of this release")
+	flag.StringVar(&o.other, "other", "", "checkout of another release, whose images have the tag "+otherTag+". One of the faults installs it for a while. Needs -version")
+	flag.StringVar(&o.version, "version", "", "tag of the images of this checkout, with -other")
 	flag.Parse()
+	if (o.other == "") != (o.version == "") {
+		fmt.Fprintln(os.Stderr, "soak: set -other and -version together, or neither of them")
+		os.Exit(2)
+	}
 	if o.seed == 0 {
 		o.seed = uint64(rand.Uint32())
 	}
