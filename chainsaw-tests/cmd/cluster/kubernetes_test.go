@@ -54,17 +54,23 @@ func TestChooseKubernetesWithoutVersion(t *testing.T) {
 	}
 }
 
-// Each version has its own cache directory, and the other tools keep theirs.
-func TestEachKubernetesIsCachedSeparately(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+// checkoutReleases returns chainsaw-tests/tools of this checkout, and its releases of Kubernetes.
+func checkoutReleases(t *testing.T) (source string, releases []kubernetesRelease) {
+	t.Helper()
 	source, err := findSource()
 	if err != nil {
 		t.Fatal(err)
 	}
-	releases, err := kubernetesReleases(source)
-	if err != nil || len(releases) < 2 {
+	if releases, err = kubernetesReleases(source); err != nil || len(releases) < 2 {
 		t.Fatalf("releases %v, error %v", releases, err)
 	}
+	return source, releases
+}
+
+// Each version has its own cache directory, and the other tools keep theirs.
+func TestEachKubernetesIsCachedSeparately(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	source, releases := checkoutReleases(t)
 	all := map[string]string{}
 	for _, r := range releases {
 		s := toolsSource{dir: source, kubernetes: r}
@@ -86,14 +92,7 @@ func TestEachKubernetesIsCachedSeparately(t *testing.T) {
 
 // The directories of Kubernetes differ only in the version: in their names, their modules and their programs.
 func TestKubernetesModules(t *testing.T) {
-	source, err := findSource()
-	if err != nil {
-		t.Fatal(err)
-	}
-	releases, err := kubernetesReleases(source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source, releases := checkoutReleases(t)
 	for _, r := range releases {
 		t.Run(r.version, func(t *testing.T) {
 			if want := kubernetesModule + "-" + strings.TrimPrefix(semver.MajorMinor(r.version), "v"); r.dir != kubernetesModule && r.dir != want {
@@ -158,14 +157,7 @@ func TestCheckKubernetes(t *testing.T) {
 
 // CI tests the default version, and the workflow of a release tests all others.
 func TestReleasesTestEachKubernetes(t *testing.T) {
-	source, err := findSource()
-	if err != nil {
-		t.Fatal(err)
-	}
-	releases, err := kubernetesReleases(source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source, releases := checkoutReleases(t)
 	var want []string
 	for _, r := range releases {
 		if r.dir != kubernetesModule {
