@@ -588,7 +588,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown pull policy":     {[]string{"--set", "image.gate.pullPolicy=Often"}, "at '/image/gate/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"},
 		"policy for each pod":     {[]string{"--set", "policyPer=pod"}, "at '/policyPer': value must be one of 'singleton', 'namespace'"},
 		"unknown kind of policy":  {[]string{"--set", "policyKind=MutatingPolicy"}, "at '/policyKind': value must be one of 'ClusterPolicy', 'NamespacedMutatingPolicy'"},
-		"pods without guards":     {[]string{"--set", "policyKind=NamespacedMutatingPolicy,guards.enabled=false"}, "only the guards reject them. Set guards.enabled=true"},
+		"pods without guards":     {[]string{"--set", "policyKind=NamespacedMutatingPolicy,guards.enabled=false"}, "only the guards reject these pods. Set guards.enabled=true"},
 		"unknown log level":       {[]string{"--set", "logLevel=loud"}, "at '/logLevel': value must be one of 'debug', 'info', 'error'"},
 		"unknown log format":      {[]string{"--set", "logFormat=xml"}, "at '/logFormat': value must be one of 'json', 'console'"},
 		"number in commonLabels":  {[]string{"--set", "commonLabels.tier=1"}, "at '/commonLabels/tier': got number, want string"},
