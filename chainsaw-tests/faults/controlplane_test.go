@@ -125,12 +125,20 @@ func watchPods(t *testing.T, s *world.Singleton) func(*testing.T) {
 	events, err := w.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace))
 	must(t, err)
 	t.Cleanup(events.Stop)
+	// The API server ends the watch of a client that does not read.
+	read := make(chan watch.Event, 1<<16)
+	go func() {
+		defer close(read)
+		for e := range events.ResultChan() {
+			read <- e
+		}
+	}()
 	return func(t *testing.T) {
 		t.Helper()
 		seen := 0
 		for {
 			select {
-			case e, open := <-events.ResultChan():
+			case e, open := <-read:
 				pod, ok := e.Object.(*corev1.Pod)
 				if !open || !ok {
 					t.Fatalf("the watch of the pods ended: %+v", e)
