@@ -361,7 +361,7 @@ func release(c *corev1.Container) {
 		c.Env = c.Env[:last]
 	}
 	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
-		return m == corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: "/var/run/signal", ReadOnly: true}
+		return cmp.Equal(m, corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: "/var/run/signal", ReadOnly: true})
 	})
 }
 
