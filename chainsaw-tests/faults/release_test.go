@@ -30,7 +30,9 @@ var (
 // installation is a checkout, whose images have the tag.
 type installation struct{ checkout, tag string }
 
-func (i installation) install(ctx context.Context) error { return world.Install(ctx, i.checkout, i.tag) }
+func (i installation) install(ctx context.Context) error {
+	return world.Install(ctx, i.checkout, i.tag)
+}
 
 // This release replaces another one, and the other one replaces this release. No pod restarts. Each time, the installed
 // controller hands over between old pods, and then from an old pod to a new one. It does so for a singleton, a fenced
