@@ -1,6 +1,7 @@
 package injection
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -61,5 +63,32 @@ func TestLocksShareNoPolicy(t *testing.T) {
 	}
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(own), own); !apierrors.IsNotFound(err) {
 		t.Errorf("the policy of the lock: %v, want it to be deleted", err)
+	}
+}
+
+// A lock without room in the budget of its namespace gets no policy. The condition says why.
+func TestLockInFullNamespace(t *testing.T) {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(v1.AddToScheme(scheme))
+	objects := fake.NewClientBuilder().WithScheme(scheme)
+	var newest *v1.StatefulSetLock
+	for i := range 100 {
+		newest = &v1.StatefulSetLock{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: fmt.Sprintf("db-%d", i), UID: types.UID(fmt.Sprint(i)),
+			CreationTimestamp: metav1.Unix(int64(i), 0), Finalizers: []string{v1.PolicyFinalizer},
+		}}
+		objects.WithObjects(newest)
+	}
+	c := objects.Build()
+	r := &Reconciler{Kind: Locks, Client: c, Live: c, Clock: clocktesting.NewFakeClock(time.Now())}
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(newest)})
+	if err != nil || result.RequeueAfter < checkPeriod/2 {
+		t.Errorf("Reconcile: requeue after %s, error %v, want a requeue after about %s", result.RequeueAfter, err, checkPeriod)
+	}
+	got := r.Condition(newest)
+	want := "StatefulSetLock shop/db-99 gets no policy: the selectors of older objects fill the 157286 bytes that namespace shop gets of Kyverno's webhooks, which all namespaces share. " +
+		"Create this StatefulSetLock in another namespace, or delete others (kubectl get statefulsetlock -n shop --sort-by=.metadata.creationTimestamp)"
+	if got.Status != metav1.ConditionFalse || got.Reason != "NamespaceFull" || got.Message != want {
+		t.Errorf("condition %s %s: %s\nwant False NamespaceFull: %s", got.Status, got.Reason, got.Message, want)
 	}
 }
