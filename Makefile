@@ -78,13 +78,14 @@ mutations: $(cluster) $(promtool) bin/mutations ## Apply each mutation, and chec
 vulnerabilities: ## List known vulnerabilities in released programs; queries vuln.go.dev
 	go run golang.org/x/vuln/cmd/govulncheck@v1.6.0 ./controller/cmd/...
 
+# With several API servers, the tests of failures of one of them run too.
+fault_tags = cluster$(if $(filter-out 1,$(API_SERVERS)),$(comma)apiservers)
+comma := ,
+
 .PHONY: own-cluster
 own-cluster:
 	@[ "$$CLUSTER" != current ] || { echo "this breaks the cluster that it runs on: unset CLUSTER, and it runs on the local one" >&2; exit 1; }
 
-# With several API servers, the tests of failures of one of them run too.
-fault_tags = cluster$(if $(filter-out 1,$(API_SERVERS)),$(comma)apiservers)
-comma := ,
 .PHONY: faults
 faults: own-cluster install example-images ## Test failures of nodes, kubelets, API servers, Kyverno and controller on the local cluster
 	$(in_cluster) go -C chainsaw-tests test -count=1 -timeout $(if $(API_SERVERS),75m,45m) -tags $(fault_tags) ./faults
@@ -141,7 +142,7 @@ bench-scale: own-cluster install bin/bench-scale ## Measure the costs of a thous
 .PHONY: e2e
 e2e: demo plugin example-images ## Run the end-to-end tests on the local cluster: demo, cases, faults, soak, pages, README
 ifneq ($(CLUSTER),current)
-	go -C chainsaw-tests test -count=1 -tags cluster ./cmd/cluster
+	go -C chainsaw-tests test -count=1 -tags $(fault_tags) ./cmd/cluster
 endif
 	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
 	@mkdir -p dist

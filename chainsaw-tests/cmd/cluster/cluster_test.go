@@ -122,6 +122,7 @@ func (l lab) wantReady(t *testing.T, nodes ...string) {
 
 func TestLifeOfACluster(t *testing.T) {
 	interfaces := hostInterfaces(t)
+	t.Setenv(apiServersVariable, "")
 	l := newLab(t)
 	l.must(t, "up")
 	l.wantReady(t, "node1", "node2")
