@@ -66,7 +66,7 @@ search: ## Search all states of small models for two running pods; DEEP=1 search
 .PHONY: unit
 unit: deps $(promtool) search ## Run the tests beside the code, with Kyverno's engine and a real API server
 	tools=$(tools); export PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools"; \
-	go test -count=1 -skip '^TestSearch' ./...; go -C chainsaw-tests test -count=1 ./...
+	go test -count=1 -timeout 20m -skip '^TestSearch' ./...; go -C chainsaw-tests test -count=1 ./...
 
 # Flags of chainsaw-tests/cmd/mutations, for example MUTATIONS="-area handoff".
 MUTATIONS ?=
