@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"path"
 	"path/filepath"
 	"testing"
 	"time"
@@ -28,13 +29,9 @@ import (
 
 // The real Kyverno injects the important pods, and the real guards admit them, in the cluster of KUBECONFIG. Each pod is
 // compared with the same pod in a namespace without a singleton, which has the same defaults.
-func TestOnCluster(t *testing.T) {
-	config, err := clientconfig.GetConfig()
-	if err != nil {
-		t.Fatalf("find the cluster, as `cluster exec -- go test -tags cluster ./policies` does: %v", err)
-	}
-	c := newClient(t, config)
-	useInstalledGate(t, c)
+func TestOnCluster(t *testing.T) { withEachKind(t, testOnCluster) }
+
+func testOnCluster(t *testing.T, c client.Client) {
 	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml") {
 		if err := c.Create(t.Context(), object); !apierrors.IsAlreadyExists(err) {
 			if err != nil {
@@ -76,6 +73,21 @@ func TestOnCluster(t *testing.T) {
 	t.Run("pull secrets", func(t *testing.T) { checkPullSecrets(t, c) })
 }
 
+// withEachKind runs the test with policies of each kind.
+func withEachKind(t *testing.T, test func(*testing.T, client.Client)) {
+	config, err := clientconfig.GetConfig()
+	if err != nil {
+		t.Fatalf("find the cluster, as `cluster exec -- go test -tags cluster ./policies` does: %v", err)
+	}
+	c := newClient(t, config)
+	before := options
+	t.Cleanup(func() { options = before })
+	useInstalledGate(t, c)
+	for _, options.Kind = range policies.Kinds {
+		t.Run(string(options.Kind), func(t *testing.T) { test(t, c) })
+	}
+}
+
 // useInstalledGate injects the image that the guards of the cluster admit, if guards are installed.
 func useInstalledGate(t *testing.T, c client.Client) {
 	t.Helper()
@@ -83,8 +95,6 @@ func useInstalledGate(t *testing.T, c client.Client) {
 	if err := c.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
 	}
-	before := options
-	t.Cleanup(func() { options = before })
 	for _, policy := range list.Items {
 		if image := policy.Annotations["apps.statefulsingleton.com/gate-image"]; image != "" {
 			options.SidecarImage = image
@@ -104,7 +114,7 @@ func checkPullSecrets(t *testing.T, c client.Client) {
 	policy.SetLabels(nil) // the controller would look after it
 	create(t, c, policy)
 	deleteAtEnd(t, c, policy)
-	awaitAnswers(t, c, []v1.StatefulSingleton{*s}, policies.ClusterPolicy.Of(s))
+	awaitAnswers(t, c, []v1.StatefulSingleton{*s}, options.Kind.Of(s))
 	create(t, c, &corev1.ServiceAccount{
 		ObjectMeta:       metav1.ObjectMeta{Namespace: s.Namespace, Name: "puller"},
 		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "team"}},
@@ -121,12 +131,9 @@ func checkPullSecrets(t *testing.T, c client.Client) {
 
 // The real Kyverno injects the pods of several singletons with one policy. Afterwards each singleton also has its own
 // policy, as during a change of policyPer. The StatefulSingletons do not exist, so the controller changes no policy.
-func TestSharedOnCluster(t *testing.T) {
-	config, err := clientconfig.GetConfig()
-	if err != nil {
-		t.Fatalf("find the cluster, as `cluster exec -- go test -tags cluster ./policies` does: %v", err)
-	}
-	c := newClient(t, config)
+func TestSharedOnCluster(t *testing.T) { withEachKind(t, testSharedOnCluster) }
+
+func testSharedOnCluster(t *testing.T, c client.Client) {
 	plain, namespace := clusterNamespace(t, c, "policies-plain"), clusterNamespace(t, c, "policies-shared")
 	var singletons []v1.StatefulSingleton
 	for _, file := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period"} {
@@ -147,13 +154,13 @@ func TestSharedOnCluster(t *testing.T) {
 		create(t, c, policy)
 		deleteAtEnd(t, c, policy)
 		if n == 0 {
-			awaitAnswers(t, c, singletons, policies.ClusterPolicy.OfNamespace(namespace))
+			awaitAnswers(t, c, singletons, options.Kind.OfNamespace(namespace))
 			wantOwnWebhook(t, c, shared)
 			t.Run("alone", func(t *testing.T) { checkAll(t, c, singletons, plain) })
 		}
 	}
 	for _, s := range singletons {
-		awaitAnswers(t, c, []v1.StatefulSingleton{s}, policies.ClusterPolicy.Of(&s))
+		awaitAnswers(t, c, []v1.StatefulSingleton{s}, options.Kind.Of(&s))
 	}
 	t.Run("beside each singleton's own", func(t *testing.T) { checkAll(t, c, singletons, plain) })
 }
@@ -257,25 +264,22 @@ func withBarrierUID(t *testing.T, pod *corev1.Pod, from, to string) corev1.Pod {
 	return replaced
 }
 
-// installSingleton creates the singleton and its policy, and waits until a selected pod is injected.
+// installSingleton creates the policy of the singleton, and waits until a selected pod is injected. The singleton itself
+// exists only if its policy is of the kind that the installed controller writes. Otherwise, two policies would hold its pods.
 func installSingleton(t *testing.T, c client.Client, name string) *v1.StatefulSingleton {
 	t.Helper()
 	s := readSingleton(t, name)
 	s.Namespace = clusterNamespace(t, c, "policies-"+name)
 	policy := render(t, s)
+	if options.Kind != policies.ClusterPolicy {
+		policy.SetLabels(nil) // the controller would look after it
+	}
 	create(t, c, policy)
 	deleteAtEnd(t, c, policy)
-	eventually(t, "create the StatefulSingleton", func(ctx context.Context) error { return c.Create(ctx, s) })
-	eventually(t, "inject the probe pod", func(ctx context.Context) error {
-		probe, err := policies.ProbePod(s, options)
-		if err != nil {
-			return err
-		}
-		if err := c.Create(ctx, probe, client.DryRunAll); err != nil {
-			return err
-		}
-		return policies.CheckInjected(probe, s)
-	})
+	if options.Kind == policies.ClusterPolicy {
+		eventually(t, "create the StatefulSingleton", func(ctx context.Context) error { return c.Create(ctx, s) })
+	}
+	awaitAnswers(t, c, []v1.StatefulSingleton{*s}, options.Kind.Of(s))
 	wantOwnWebhook(t, c, policy)
 	return s
 }
@@ -289,19 +293,44 @@ func wantOwnWebhook(t *testing.T, c client.Client, policy *unstructured.Unstruct
 	}
 	for _, configuration := range configurations.Items {
 		for _, webhook := range configuration.Webhooks {
-			if webhook.ClientConfig.Service == nil || ptr.Deref(webhook.ClientConfig.Service.Path, "") != "/mutate/fail/finegrained/"+policy.GetName() {
+			service := webhook.ClientConfig.Service
+			if service == nil || path.Base(ptr.Deref(service.Path, "")) != policy.GetName() {
 				continue
 			}
-			if diff := cmp.Diff(matchConditions(t, policy), webhook.MatchConditions); diff != "" {
-				t.Errorf("matchConditions of webhook %s (-want +got):\n%s", webhook.Name, diff)
-			}
-			if got := ptr.Deref(webhook.FailurePolicy, ""); got != admissionregistrationv1.Fail {
-				t.Errorf("failurePolicy of webhook %s is %q, want Fail", webhook.Name, got)
+			if diff := cmp.Diff(wantWebhook(t, policy), admissionregistrationv1.MutatingWebhook{
+				FailurePolicy: webhook.FailurePolicy, MatchConditions: webhook.MatchConditions,
+				NamespaceSelector: webhook.NamespaceSelector, ObjectSelector: webhook.ObjectSelector,
+			}); diff != "" {
+				t.Errorf("webhook %s (-want +got):\n%s", webhook.Name, diff)
 			}
 			return
 		}
 	}
-	t.Errorf("ClusterPolicy %s has no webhook of its own", policy.GetName())
+	t.Errorf("%s %s has no webhook of its own", policy.GetKind(), policy.GetName())
+}
+
+// wantWebhook returns the fields of the policy's webhook that select pods, and its failure policy.
+func wantWebhook(t *testing.T, policy *unstructured.Unstructured) admissionregistrationv1.MutatingWebhook {
+	t.Helper()
+	want := admissionregistrationv1.MutatingWebhook{
+		FailurePolicy:     new(admissionregistrationv1.Fail),
+		NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
+	}
+	if policy.GetKind() == string(policies.ClusterPolicy) {
+		want.MatchConditions = matchConditions(t, policy)
+		return want
+	}
+	var spec struct {
+		MatchConditions  []admissionregistrationv1.MatchCondition
+		MatchConstraints admissionregistrationv1.MatchResources
+	}
+	decode(t, encode(t, policy.Object["spec"]), &spec)
+	want.MatchConditions = spec.MatchConditions
+	want.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: policy.GetNamespace()}}
+	if spec.MatchConstraints.ObjectSelector != nil {
+		want.ObjectSelector = spec.MatchConstraints.ObjectSelector
+	}
+	return want
 }
 
 func clusterNamespace(t *testing.T, c client.Client, name string) string {
