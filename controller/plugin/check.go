@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -12,7 +11,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,9 +22,6 @@ import (
 
 // oldestKubernetes is the oldest version that is meant to work.
 const oldestKubernetes = "1.33"
-
-// kyvernoVersions are the versions of Kyverno for which this version writes policies.
-var kyvernoVersions = []string{"1.18", "1.19"}
 
 // guards are the suffixes of the names of the chart's ValidatingAdmissionPolicies.
 var guards = []string{
@@ -72,6 +67,7 @@ func (c commands) check(ctx context.Context, in *cluster) error {
 		{"Kubernetes", checkKubernetes},
 		{"definition", checkDefinition},
 		{"Kyverno", checkKyverno},
+		{"policies", checkPolicies},
 		{"guards", checkGuards},
 		{"controller", c.checkController},
 	}
@@ -125,46 +121,6 @@ func checkDefinition(_ context.Context, in *cluster) (string, error) {
 	return fmt.Sprintf("the API server serves %s StatefulSingleton", v1.GroupVersion), err
 }
 
-// imageVersion matches the tag of an image, with or without a digest.
-var imageVersion = regexp.MustCompile(`:v?(\d+\.\d+)(\.\d+)?[^:/@]*(@|$)`)
-
-func checkKyverno(ctx context.Context, in *cluster) (string, error) {
-	_, err := in.RESTMapper().RESTMapping(schema.GroupKind{Group: "kyverno.io", Kind: "ClusterPolicy"}, "v1")
-	if meta.IsNoMatchError(err) {
-		return "", fmt.Errorf("the API server does not serve kyverno.io/v1 ClusterPolicy: install Kyverno %s", strings.Join(kyvernoVersions, " or "))
-	}
-	if err != nil {
-		return "", err
-	}
-	var deployments appsv1.DeploymentList
-	if err := in.List(ctx, &deployments, client.MatchingLabels{"app.kubernetes.io/component": "admission-controller"}); err != nil {
-		return "", err
-	}
-	for i := range deployments.Items {
-		d := &deployments.Items[i]
-		containers := d.Spec.Template.Spec.Containers
-		at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == "kyverno" })
-		if at < 0 {
-			continue
-		}
-		return kyvernoFound(in, d, containers[at].Image)
-	}
-	return "", errors.New("the Deployment of the admission controller does not exist, so Kyverno injects no pod: install Kyverno again")
-}
-
-func kyvernoFound(in *cluster, d *appsv1.Deployment, image string) (string, error) {
-	tag := imageVersion.FindStringSubmatch(image)
-	switch {
-	case d.Status.AvailableReplicas == 0:
-		return "", fmt.Errorf("Deployment %s has no available pod, so no pod of a StatefulSingleton can be created. To show why, run: %s", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
-	case tag == nil:
-		return "", fmt.Errorf("cannot read the version of Kyverno from image %s: make sure that the version is %s", image, strings.Join(kyvernoVersions, " or "))
-	case !slices.Contains(kyvernoVersions, tag[1]):
-		return "", fmt.Errorf("image %s is not supported: install Kyverno %s", image, strings.Join(kyvernoVersions, " or "))
-	}
-	return fmt.Sprintf("image %s, %d available", image, d.Status.AvailableReplicas), nil
-}
-
 func checkGuards(ctx context.Context, in *cluster) (string, error) {
 	var policies admissionregistrationv1.ValidatingAdmissionPolicyList
 	if err := in.List(ctx, &policies, chartLabels); err != nil {
@@ -197,22 +153,29 @@ func denies(bindings []admissionregistrationv1.ValidatingAdmissionPolicyBinding,
 }
 
 func (c commands) checkController(ctx context.Context, in *cluster) (string, error) {
-	var deployments appsv1.DeploymentList
-	if err := in.List(ctx, &deployments, chartLabels, client.MatchingLabels{"app.kubernetes.io/component": "controller"}); err != nil {
+	deployments, err := controllers(ctx, in)
+	if err != nil {
 		return "", err
 	}
-	if len(deployments.Items) == 0 {
+	if len(deployments) == 0 {
 		return "", errors.New("the Deployment of the controller does not exist: install the chart")
 	}
 	var found []string
-	for i := range deployments.Items {
-		d := &deployments.Items[i]
+	for i := range deployments {
+		d := &deployments[i]
 		if d.Status.AvailableReplicas == 0 {
 			return "", fmt.Errorf("Deployment %s has no available pod, so no handoff continues. To show why, run: %s", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
 		}
 		found = append(found, fmt.Sprintf("Deployment %s, version %s, %d available", fullName(d), d.Labels["app.kubernetes.io/version"], d.Status.AvailableReplicas))
 	}
 	return fmt.Sprintf("%s; this plugin has version %s", strings.Join(found, "; "), c.version), nil
+}
+
+// controllers reads the Deployments of the controller.
+func controllers(ctx context.Context, in *cluster) ([]appsv1.Deployment, error) {
+	var deployments appsv1.DeploymentList
+	err := in.List(ctx, &deployments, chartLabels, client.MatchingLabels{"app.kubernetes.io/component": "controller"})
+	return deployments.Items, err
 }
 
 // permission is a permission that commands need.

@@ -139,7 +139,7 @@ func TestOutput(t *testing.T) {
 		"inject-no-pod":             {"running", "inject -f testdata/manifests/service.yaml", answers{}},
 		"check":                     {"cluster", "check", answers{}},
 		"check-broken":              {"broken-cluster", "check", answers{kubernetes: "v1.32.4", forbidden: []string{"patch statefulsingletons", "watch pods"}}},
-		"check-bare":                {"running", "check", answers{unserved: []string{"StatefulSingleton", "ClusterPolicy"}}},
+		"check-bare":                {"running", "check", answers{unserved: []string{"StatefulSingleton", "ClusterPolicy", "NamespacedMutatingPolicy"}}},
 		"check-kyverno-down":        {"kyverno-down", "check --context=staging", answers{}},
 		"check-kyverno-gone":        {"running", "check", answers{}},
 		"check-hidden":              {"cluster", "check", answers{forbidden: []string{"list deployments", "list validatingadmissionpolicies", "get nodes"}}},

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -67,6 +68,10 @@ func newStage(t *testing.T, world string, a answers) *stage {
 	scheme, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, kind := range policyKinds {
+		scheme.AddKnownTypeWithName(kind, &metav1.PartialObjectMetadata{})
+		scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &metav1.PartialObjectMetadataList{})
 	}
 	decoder := serializer.NewCodecFactory(scheme).UniversalDeserializer()
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(a.mapper()).WithInterceptorFuncs(a.funcs())
@@ -143,7 +148,8 @@ func (a answers) mapper() meta.RESTMapper {
 	for _, kind := range []schema.GroupVersionKind{
 		v1.GroupVersion.WithKind("StatefulSingleton"),
 		v1.GroupVersion.WithKind("StatefulSetLock"),
-		{Group: "kyverno.io", Version: "v1", Kind: "ClusterPolicy"},
+		clusterPolicy,
+		mutatingPolicy,
 	} {
 		if a.serves(kind.Kind) {
 			mapper.Add(kind, meta.RESTScopeNamespace)
