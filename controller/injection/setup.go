@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -77,6 +79,7 @@ func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (W
 		DefaultTransform:     cache.TransformStripManagedFields(),
 		// A read of a kind that is not watched must not start a watch.
 		ReaderFailOnMissingInformer: true,
+		DefaultWatchErrorHandler:    ignoreUnserved,
 	})
 	if err != nil {
 		return Watched{}, err
@@ -97,6 +100,14 @@ func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (W
 		}
 	}
 	return Watched{served, synced}, nil
+}
+
+// ignoreUnserved does not log that the API server no longer serves a watched kind. Kyverno 1.21 drops the definition of
+// ClusterPolicies. The watch retries, and continues if the definition returns.
+func ignoreUnserved(ctx context.Context, reflector *toolscache.Reflector, err error) {
+	if !apierrors.IsNotFound(err) {
+		toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+	}
 }
 
 // startInformers starts an informer for each kind of policies that the API server serves, and returns these kinds. Kyverno

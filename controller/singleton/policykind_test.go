@@ -2,13 +2,21 @@ package singleton_test
 
 import (
 	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/transport"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
@@ -142,5 +150,77 @@ func TestDeletionInTheMiddleOfAChangeOfPolicyKind(t *testing.T) {
 	}).Should(BeTrue())
 	for _, kind := range policies.Kinds {
 		w.Expect(w.policyExists(kind.Of(s))).To(BeFalse())
+	}
+}
+
+// Kyverno 1.21 drops the definition of ClusterPolicies while the controller runs. The controller logs no errors about it,
+// works, and its watch continues after the definition returns. The test cannot run in parallel, because it removes the definition for
+// all tests.
+func TestOldKindIsDropped(t *testing.T) {
+	w := newLonelyWorld(t)
+	w.kyverno(serves)
+	var unserved atomic.Int32
+	w.kind, w.wrap = policies.NamespacedMutatingPolicy, countUnserved("clusterpolicies", &unserved)
+	w.startManager()
+	s := w.createSingleton()
+	w.installed("Injected")
+
+	errors := handledErrors(t)
+	definition := kyvernoCRDs
+	definition.Paths = slices.DeleteFunc(slices.Clone(kyvernoCRDs.Paths), func(path string) bool { return !strings.HasSuffix(path, "_clusterpolicies.yaml") })
+	w.Expect(definition.Paths).To(HaveLen(1))
+	install := func() {
+		_, err := envtest.InstallCRDs(config, definition)
+		w.Expect(err).NotTo(HaveOccurred())
+	}
+	t.Cleanup(install)
+	w.Expect(envtest.UninstallCRDs(config, definition)).To(Succeed())
+	w.Eventually(unserved.Load).Should(BeNumerically(">=", 2))
+	queue := w.createNamed("queue")
+	w.allInstalled("queue")
+	w.Expect(c.Delete(t.Context(), queue)).To(Succeed())
+	w.Eventually(func() error { return c.Get(t.Context(), w.key("queue"), queue) }).Should(MatchError(apierrors.IsNotFound, "not found"))
+	w.Expect(w.reason(v1.ConditionPolicyInstalled)()).To(Equal("Injected"))
+	w.Expect(errors()).To(BeEmpty())
+
+	install()
+	old, err := policies.RenderOf(s, policies.Options{Kind: policies.ClusterPolicy, SidecarImage: "gate"})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Eventually(func() error { return c.Create(t.Context(), old.DeepCopy()) }).Should(Succeed())
+	w.Eventually(w.enforced).Should(Equal([]policies.Ref{policies.NamespacedMutatingPolicy.Of(s)}))
+}
+
+// countUnserved returns a wrapper that counts the requests for a resource to which the API server answers Not Found.
+func countUnserved(resource string, count *atomic.Int32) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(request)
+			if err == nil && response.StatusCode == http.StatusNotFound && strings.HasSuffix(request.URL.Path, "/"+resource) {
+				count.Add(1)
+			}
+			return response, err
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// handledErrors returns a function that returns the errors that client-go has logged since.
+func handledErrors(t *testing.T) func() []error {
+	var mu sync.Mutex
+	var all []error
+	before := utilruntime.ErrorHandlers
+	t.Cleanup(func() { utilruntime.ErrorHandlers = before })
+	utilruntime.ErrorHandlers = append(slices.Clone(before), func(_ context.Context, err error, _ string, _ ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, err)
+	})
+	return func() []error {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
 	}
 }

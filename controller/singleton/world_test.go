@@ -22,7 +22,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/transport"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -54,6 +56,10 @@ type world struct {
 	policyWrites client.Client
 	// statusWrites counts the status writes of the manager, or is nil.
 	statusWrites *statusWrites
+	// kind is the policyKind of the managers. Empty means ClusterPolicy.
+	kind policies.Kind
+	// wrap wraps the transport of the managers, or is nil.
+	wrap transport.WrapperFunc
 	// policyReads counts the reads of policies from the API server by the managers.
 	policyReads atomic.Int32
 }
@@ -99,7 +105,11 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	w.t.Helper()
 	options := singleton.CacheOptions()
 	options.DefaultNamespaces = map[string]cache.Config{w.namespace: {}}
-	mgr, err := ctrl.NewManager(controllerConfig, ctrl.Options{
+	config := rest.CopyConfig(controllerConfig)
+	if w.wrap != nil {
+		config.Wrap(w.wrap)
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:     scheme.Scheme,
 		Logger:     logger(w.t),
 		Cache:      options,
@@ -114,6 +124,9 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	registry = prometheus.NewRegistry()
 	reconciler := newReconciler(listsOf{mgr.GetClient(), w.namespace}, live, w.clock)
 	reconciler.Injection.Per = per
+	if w.kind != "" {
+		reconciler.Injection.Options.Kind = w.kind
+	}
 	if w.policyWrites != nil {
 		reconciler.Injection.Client = w.policyWrites
 	}
