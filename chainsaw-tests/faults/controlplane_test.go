@@ -67,7 +67,7 @@ func TestKyvernoDown(t *testing.T) {
 	alone(t)
 	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), 1)) })
 	s := singleton(t, world.Options{})
-	wantHeld := watchPods(t, s)
+	wantHeld := watchPods(t, s.Namespace)
 	create := keepCreating(t, s)
 
 	must(t, s.Roll(t.Context()))
@@ -118,11 +118,11 @@ func keepCreating(t *testing.T, s *world.Singleton) func(time.Duration) (held in
 	}
 }
 
-// watchPods watches every pod of the singleton. The returned function checks that all pods were held from the
+// watchPods watches every pod of the namespace. The returned function checks that all pods were held from the
 // beginning.
-func watchPods(t *testing.T, s *world.Singleton) func(*testing.T) {
+func watchPods(t *testing.T, namespace string) func(*testing.T) {
 	t.Helper()
-	events, err := w.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace))
+	events, err := w.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(namespace))
 	must(t, err)
 	t.Cleanup(events.Stop)
 	// The API server ends the watch of a client that does not read.

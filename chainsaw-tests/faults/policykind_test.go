@@ -9,26 +9,37 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// The kind of the policies changes, and changes back, while one singleton hands over and pods are created that the
-// singleton selects. Each of them is held or rejected, also while Kyverno restarts. The holder and the standby of another
-// singleton do not restart.
+// The kind of the policies changes, and changes back, while pods are created that one singleton selects. Each of them is held
+// or rejected, also while Kyverno restarts. This singleton and a fenced one hand over meanwhile, and the writer of a lock moves.
+// The holder and the standby of another singleton do not restart.
 func TestPolicyKindChanges(t *testing.T) {
 	alone(t)
 	t.Cleanup(func() { must(t, changePolicyKind(context.Background(), policies.ClusterPolicy)) })
 	idle, busy := singleton(t, world.Options{}), singleton(t, world.Options{})
 	must(t, idle.Scale(t.Context(), 2))
 	idleHolder, idleStandby := holder(t, idle), standby(t, idle)
-	wantHeld, create := watchPods(t, busy), keepCreating(t, busy)
+	wantHeld, create := watchPods(t, busy.Namespace), keepCreating(t, busy)
+	// The next pod warms up so slowly that it takes over during the change.
+	slow := singleton(t, world.Options{LeaseDuration: 15, InitTime: 10 * time.Second})
+	wantSlowHeld := watchPods(t, slow.Namespace)
+	o := leased()
+	o.Spec.LeaseDurationSeconds = 15
+	l, last, writers := leasedLock(t, o)
+	wanted := []*corev1.Pod{last}
 	for i, kind := range []policies.Kind{policies.NamespacedMutatingPolicy, policies.ClusterPolicy} {
 		must(t, busy.Roll(t.Context()))
+		must(t, slow.Roll(t.Context()))
+		deletePod(t, last, nil)
 		installed := make(chan error, 1)
 		go func() { installed <- changePolicyKind(t.Context(), kind) }()
 		create(3 * time.Second)
@@ -37,6 +48,9 @@ func TestPolicyKindChanges(t *testing.T) {
 			create(time.Second)
 			return policiesAre(ctx, kind)
 		}))
+		last = writer(t, l, last)
+		wanted = append(wanted, last)
+		must(t, l.AwaitReplicas(t.Context()))
 		must(t, w.KillKyverno(t.Context()))
 		create(5 * time.Second)
 		must(t, w.AwaitWhole(t.Context()))
@@ -45,9 +59,16 @@ func TestPolicyKindChanges(t *testing.T) {
 		}
 		must(t, busy.TryAgain(t.Context()))
 		must(t, busy.AwaitHolder(t.Context(), int64(2+i)))
+		must(t, slow.AwaitHolder(t.Context(), int64(2+i)))
+		awaitFenced(t, slow, metav1.ConditionTrue, "LeaseRenewed")
+		awaitLockFenced(t, l, metav1.ConditionTrue, string(v1.LockFencingLease))
 	}
 	wantHeld(t)
-	wantStarts(t, busy, 3)
+	wantSlowHeld(t)
+	wantWriters(t, writers(), wanted...)
+	for _, a := range []application{busy, slow, l} {
+		wantStarts(t, a, 3)
+	}
 	wantStarts(t, idle, 1)
 	if is := holder(t, idle); is.UID != idleHolder.UID {
 		t.Errorf("pod %s holds, want %s", is.Name, idleHolder.Name)
