@@ -24,7 +24,7 @@ func main() {
 	flag.IntVar(&o.handoffs, "handoffs", 200, "minimum number of handoffs")
 	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "time limit of the run")
 	flag.StringVar(&o.out, "out", "dist/soak", "directory for the log of the faults, the controller's logs and, after a failure, the journals")
-	flag.StringVar(&o.other, "other", "", "checkout of another release, whose images have the tag "+otherTag+". One of the faults installs it for a while. Needs -version")
+	flag.StringVar(&o.other, "other", "", "checkout of another release, whose images have the tag "+world.OtherTag+". One of the faults installs it for a while. Needs -version")
 	flag.StringVar(&o.version, "version", "", "tag of the images of this checkout, with -other")
 	flag.Parse()
 	if (o.other == "") != (o.version == "") {
