@@ -98,10 +98,16 @@ other := dist/other
 soak: own-cluster install bin/soak $(if $(FROM),other-release) ## Run HANDOFFS (200) handoffs under random faults, by SEED, and check that no two pods ran at once
 	$(in_cluster) bin/soak -seed $(SEED) -handoffs $(HANDOFFS) $(if $(FROM),-other $(other) -version $(VERSION))
 
+.PHONY: upgrades
+upgrades: own-cluster install plugin other-release ## Test an upgrade from the release FROM and a downgrade to it, amid handoffs, on the local cluster
+	$(in_cluster) go -C chainsaw-tests test -count=1 -timeout 20m -tags cluster,release -run '^TestOtherRelease$$' ./faults -other $(CURDIR)/$(other) -version $(VERSION)
+	$(MAKE) soak SEED=3 HANDOFFS=40
+
 .PHONY: other-release
 other-release: up
+	@[ -n "$(FROM)" ] || { echo "set FROM to the git revision of another release, for example FROM=v0.1.0" >&2; exit 1; }
 	rm -rf $(other) && mkdir -p $(other) && git archive $(FROM) | tar -x -C $(other)
-	$(MAKE) -C $(other) images VERSION=other
+	$(MAKE) -C $(other) images plugin VERSION=other
 	for image in manager gate; do $(cluster) load $(other)/dist/images/$$image.tar; done
 
 # Flags of chainsaw-tests/cmd/bench, for example BENCH="-n 5 -systems wrapper,recreate", and of its second part, for
