@@ -69,6 +69,27 @@ func TestRestoreOfALock(t *testing.T) {
 	}
 }
 
+// A gate of an older release sends reports without an epoch. They end no tenure: the pod releases the Lease only after the
+// container has ended.
+func TestReportsOfAnOlderGate(t *testing.T) {
+	const epoch = 9
+	f := newFence(uid, []string{"app"}, fenceDuration, true)
+	f.connect("app", false)
+	f.begin(epoch)
+	f.renew(epoch, 0)
+	if !f.start("app", 0) {
+		t.Fatalf("the writer cannot start: %+v", f)
+	}
+	f.revoke(epoch)
+	if f.end("app", 0) || f.mayRelease() {
+		t.Errorf("the report without an epoch counts: %+v", f)
+	}
+	f.disconnect("app")
+	if f.connect("app", false); !f.mayRelease() {
+		t.Errorf("the restarted container keeps the Lease: %+v", f)
+	}
+}
+
 // A state that this version does not know keeps the Lease.
 func TestReleaseOfAnotherVersion(t *testing.T) {
 	f := newFence(uid, []string{"app"}, fenceDuration, false)
