@@ -58,18 +58,11 @@ func (r *Reconciler) policyOf(subject policies.Subject) policies.Ref {
 
 // ensurePolicy writes the policy that injects the singleton's pods, unless the policy is as it was last written. It compares
 // versions, because Kyverno's CRD adds defaults to the spec. If trustWatch is set, ensurePolicy trusts the watch that
-// the policy is unchanged.
-func (r *Reconciler) ensurePolicy(ctx context.Context, subject policies.Subject, trustWatch bool) (written, error) {
+// the policy is unchanged. installable are the objects of the namespace that get a policy.
+func (r *Reconciler) ensurePolicy(ctx context.Context, subject policies.Subject, installable []policies.Subject, trustWatch bool) (written, error) {
 	policy, content, of := r.policyOf(subject), contentOf(subject), r.own(subject, r.Options.Kind)
 	if r.Per == policies.PerNamespace {
-		all, err := r.notTerminating(ctx, r.Client, subject.GetNamespace())
-		if err != nil {
-			return written{}, err
-		}
-		all = slices.DeleteFunc(all, func(s policies.Subject) bool {
-			return s.GetName() == subject.GetName() || policies.ValidateOf(s) != nil
-		})
-		content = contentOf(append(all, subject)...) // singleton was read live
+		content = contentOf(installable...)
 		of = r.shared(subject.GetNamespace(), policy)
 	}
 	if last := r.lastWritten(policy); trustWatch && last.content == content {
@@ -103,7 +96,7 @@ func (r *Reconciler) shared(namespace string, policy policies.Ref) rendering {
 			return "", nil, nil
 		}
 		all, err := r.notTerminating(ctx, r.Live, namespace)
-		all = slices.DeleteFunc(all, func(s policies.Subject) bool { return policies.ValidateOf(s) != nil })
+		all = policies.WithinBudget(all, policies.PerNamespace)
 		if err != nil || len(all) == 0 {
 			return "", nil, err
 		}

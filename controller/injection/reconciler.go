@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -68,6 +69,7 @@ const (
 	reasonProbeRefused     = "ProbeRefused"
 	reasonInvalidSingleton = "InvalidSingleton"
 	reasonSelectorTooLarge = "SelectorTooLarge"
+	reasonNamespaceFull    = "NamespaceFull"
 )
 
 // Reasons of the condition of a StatefulSingleton that is being deleted. They are not written into the status.
@@ -243,11 +245,18 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 		return notInstalled(subject, reasonInvalidSingleton, err.Error())
 	}
 	policy, content := r.policyOf(subject), contentOf(subject)
+	beside, err := r.installable(ctx, subject)
+	if err != nil {
+		return notInstalled(subject, reasonPolicyRefused, err.Error())
+	}
+	if !slices.Contains(beside, subject) && !r.hasPolicy(ctx, subject) {
+		return r.namespaceFull(subject)
+	}
 	last, known := r.lastCheck(subject)
 	if last.content != content {
 		last = check{content: content}
 	}
-	now, err := r.ensurePolicy(ctx, subject, !r.due(last))
+	now, err := r.ensurePolicy(ctx, subject, beside, !r.due(last))
 	if err == nil {
 		err = r.watch()
 	}
@@ -294,6 +303,9 @@ func versionsWith(kind policies.Kind) string {
 // due returns true if the policy must be checked now.
 func (r *Reconciler) due(last check) bool { return !r.Clock.Now().Before(last.next) }
 
+// nextCheck returns the time until the next check of a singleton.
+func nextCheck() time.Duration { return checkPeriod*4/5 + rand.N(checkPeriod*2/5) }
+
 // checkPolicy checks the policy with a dry-run, and returns the new state.
 func (r *Reconciler) checkPolicy(ctx context.Context, subject policies.Subject, policy policies.Ref, content string, written time.Time) installation {
 	reason, err := r.probe(ctx, subject, policy)
@@ -304,7 +316,7 @@ func (r *Reconciler) checkPolicy(ctx context.Context, subject policies.Subject, 
 		}
 		return notInstalled(subject, reason, err.Error())
 	}
-	recheck := checkPeriod*4/5 + rand.N(checkPeriod*2/5)
+	recheck := nextCheck()
 	r.remember(subject, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
 	if _, hasOld := r.oldPolicy(ctx, subject); hasOld {
 		recheck = replaceDelay

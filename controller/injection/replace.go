@@ -57,7 +57,7 @@ func (r *Reconciler) removeOld(ctx context.Context, subject policies.Subject, ol
 		}
 		if slices.ContainsFunc(all, r.awaitsCheck) {
 			_, err := r.write(ctx, old, r.shared(subject.GetNamespace(), old))
-			return replaceDelay, err
+			return maxRetryDelay, err // the last check, or a change of the policy, continues the removal earlier
 		}
 	}
 	found := policyMetadata(old)

@@ -37,6 +37,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	c, err := ctrl.NewControllerManagedBy(mgr).
 		Named(r.Kind.Controller).
 		For(r.Kind.New(), builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, finalizerAdded()))).
+		Watches(r.Kind.New(), handler.EnqueueRequestsFromMapFunc(r.waitingBeside), builder.WithPredicates(isDeletion)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			UsePriorityQueue:        new(true),

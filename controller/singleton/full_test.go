@@ -1,0 +1,165 @@
+package singleton_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// roomFor is the number of singletons of createLarge that have room in the budget of a namespace.
+var roomFor = map[policies.Per]int{policies.PerSingleton: 17, policies.PerNamespace: 22}
+
+// createLarge creates a singleton with a selector of almost 7 KiB as CEL.
+func (w *world) createLarge(name string) *v1.StatefulSingleton {
+	w.t.Helper()
+	return w.createSingleton(func(s *v1.StatefulSingleton) {
+		s.Name, s.Spec.Selector.MatchLabels = name, map[string]string{"app": name}
+		for key := range 3 {
+			e := v1.LabelSelectorRequirement{Key: fmt.Sprintf("not-%d", key), Operator: metav1.LabelSelectorOpNotIn}
+			for value := range 32 {
+				e.Values = append(e.Values, fmt.Sprintf("%02d-", value)+strings.Repeat("x", 60))
+			}
+			s.Spec.Selector.MatchExpressions = append(s.Spec.Selector.MatchExpressions, e)
+		}
+	})
+}
+
+// fill creates as many singletons as the namespace has room for. It returns after the second of their creation, because
+// the UID decides between objects of the same second.
+func (w *world) fill(per policies.Per) (names []string) {
+	w.t.Helper()
+	var last *v1.StatefulSingleton
+	for i := range roomFor[per] {
+		last = w.createLarge(fmt.Sprintf("db-%02d", i))
+		names = append(names, last.Name)
+	}
+	w.Eventually(func() bool { return time.Now().After(last.CreationTimestamp.Add(time.Second)) }).Should(BeTrue())
+	return names
+}
+
+// injectedNames returns the singletons of the namespace whose pods a policy injects.
+func (w *world) injectedNames() (names []string) {
+	w.t.Helper()
+	for _, injects := range w.rules() {
+		names = append(names, injects...)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (w *world) deleteNamed(name string) {
+	w.t.Helper()
+	s := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+	w.Expect(c.Delete(w.t.Context(), s)).To(Succeed())
+	w.Eventually(func() bool { return apierrors.IsNotFound(c.Get(w.t.Context(), client.ObjectKeyFromObject(s), s)) }).Should(BeTrue())
+}
+
+// The oldest singletons of a namespace get the room in Kyverno's webhooks. The others have no policy and report why, until
+// an older one is deleted. A restart of the controller changes nothing, and other namespaces are not affected.
+func TestNamespaceFull(t *testing.T) {
+	for per := range roomFor {
+		t.Run(string(per), func(t *testing.T) {
+			w := newWorld(t)
+			w.kyverno(serves)
+			_, stop := w.runManager(per)
+			first := w.fill(per)
+			w.allInstalled(first...)
+			w.createLarge("late")
+			w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
+			late := &v1.StatefulSingleton{}
+			w.Expect(c.Get(t.Context(), w.key("late"), late)).To(Succeed())
+			w.Expect(late.Status.Message).To(And(
+				ContainSubstring("no policy injects the pods of StatefulSingleton "+w.namespace+"/late"),
+				ContainSubstring("Create this StatefulSingleton in another namespace, or delete others (kubectl get statefulsingleton -n "+w.namespace+" "),
+			))
+			w.Expect(strings.Contains(late.Status.Message, "set policyPer of the chart to namespace")).To(Equal(per == policies.PerSingleton), late.Status.Message)
+			w.Eventually(func() bool { return time.Now().After(late.CreationTimestamp.Add(time.Second)) }).Should(BeTrue())
+			w.createNamed("later") // small, but the older one comes first
+			w.Eventually(func() string { return w.installedReason("later") }).Should(Equal("NamespaceFull"))
+			w.Expect(w.injectedNames()).To(Equal(first))
+			w.allInstalled(first...)
+
+			other := newLonelyWorld(t)
+			other.kyverno(serves)
+			db := other.createSingleton()
+			everywhere := newReconciler(controllerClient, controllerClient, w.clock)
+			everywhere.Injection.Per = per
+			other.Eventually(func() bool {
+				other.reconcileOne(everywhere, client.ObjectKeyFromObject(db))
+				return other.isInstalled(client.ObjectKeyFromObject(db))
+			}).Should(BeTrue())
+
+			stop()
+			created := w.policyUIDs()
+			w.run(per)
+			w.createNamed("last")
+			w.Eventually(func() string { return w.installedReason("last") }).Should(Equal("NamespaceFull"))
+			w.Expect(w.injectedNames()).To(Equal(first))
+			w.Expect(w.policyUIDs()).To(Equal(created))
+
+			w.deleteNamed(first[3])
+			w.allInstalled("late")
+			w.Expect(w.injectedNames()).To(ContainElements(append(slices.Delete(first, 3, 4), "late")))
+		})
+	}
+}
+
+// policyUIDs returns the UIDs of the policies for singletons of the namespace.
+func (w *world) policyUIDs() map[string]types.UID {
+	w.t.Helper()
+	uids := map[string]types.UID{}
+	for name := range w.rules() {
+		uids[name] = w.policyNamed(name).GetUID()
+	}
+	return uids
+}
+
+// A singleton with a policy of its own keeps the policy in a full namespace, for example after an upgrade from a version
+// without a budget.
+func TestFullNamespaceKeepsPolicies(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	first := w.fill(policies.PerSingleton)
+	kept := w.createLarge("kept")
+	policy, err := policies.Render(kept, policies.Options{SidecarImage: "gate"})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(c.Create(t.Context(), policy)).To(Succeed())
+	w.createLarge("late")
+	w.startManager()
+	w.allInstalled(append(first, "kept")...)
+	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
+	w.Expect(w.policyNamed(policy.GetName()).GetUID()).To(Equal(policy.GetUID()))
+}
+
+// If a namespace has no room for a policy for each of its singletons, the shared policy stays after a change of policyPer.
+// It still injects the pods of the singletons without a policy of their own. The shared policy is deleted after all have one.
+func TestSwitchPolicyPerWithoutRoom(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	all := w.fill(policies.PerSingleton)
+	late := w.createLarge("late")
+	_, stop := w.runManager(policies.PerNamespace)
+	w.allInstalled(append(all, "late")...)
+	stop()
+
+	shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
+	w.run(policies.PerSingleton)
+	w.Eventually(func() int { return len(w.rules()) }).Should(Equal(len(all)+1), "one policy for each but the newest, and the shared policy")
+	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
+	w.Expect(w.rules()).To(And(HaveKeyWithValue(shared, append(slices.Clone(all), "late")), Not(HaveKey(own))))
+
+	w.deleteNamed(all[0])
+	w.Eventually(w.rules).Should(And(HaveKey(own), Not(HaveKey(shared))))
+	w.allInstalled(append(all[1:], "late")...)
+}

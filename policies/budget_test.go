@@ -1,0 +1,119 @@
+package policies_test
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// fleet returns singletons with the selector, each a second older than the next.
+func fleet(count int, selector v1.LabelSelector) (all []policies.Subject) {
+	for i := range count {
+		s := singletonOf(selector)
+		s.Name, s.UID, s.CreationTimestamp = fmt.Sprintf("db-%d", i), types.UID(fmt.Sprint(i)), metav1.Unix(int64(i), 0)
+		all = append(all, s)
+	}
+	return all
+}
+
+func namesOf(subjects []policies.Subject) (names []string) {
+	for _, s := range subjects {
+		names = append(names, s.GetName())
+	}
+	return names
+}
+
+// The budget of a namespace has room for as many objects as the documentation says, and the oldest objects get it.
+func TestWithinBudget(t *testing.T) {
+	ordinary, largest := v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}}, largestRendered(t)
+	locks := func(count int) (all []policies.Subject) {
+		for i, s := range fleet(count, ordinary) {
+			all = append(all, &v1.StatefulSetLock{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: s.GetName(), CreationTimestamp: metav1.Unix(int64(i), 0)},
+				Spec:       v1.StatefulSetLockSpec{StatefulSetName: "db"},
+			})
+		}
+		return all
+	}
+	tests := map[string]struct {
+		all  []policies.Subject
+		per  policies.Per
+		want int
+	}{
+		"ordinary selectors":                {fleet(100, ordinary), policies.PerSingleton, 71},
+		"ordinary selectors, shared policy": {fleet(190, ordinary), policies.PerNamespace, 190},
+		"largest selectors":                 {fleet(100, largest), policies.PerSingleton, 15},
+		"largest selectors, shared policy":  {fleet(100, largest), policies.PerNamespace, 19},
+		"invalid selectors":                 {fleet(100, largestSelector()), policies.PerSingleton, 0},
+		"locks":                             {locks(100), policies.PerSingleton, 72},
+		"no objects":                        {nil, policies.PerNamespace, 0},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var want []string
+			if test.want > 0 {
+				want = namesOf(test.all[:test.want])
+			}
+			if diff := gocmp.Diff(want, namesOf(policies.WithinBudget(test.all, test.per))); diff != "" {
+				t.Errorf("objects that get a policy (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// An invalid object takes no room, so the objects after it get a policy.
+func TestInvalidTakesNoRoom(t *testing.T) {
+	all := fleet(3, v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
+	all[1].(*v1.StatefulSingleton).Spec.Selector = largestSelector()
+	if diff := gocmp.Diff([]string{"db-0", "db-2"}, namesOf(policies.WithinBudget(all, policies.PerSingleton))); diff != "" {
+		t.Errorf("objects that get a policy (-want +got):\n%s", diff)
+	}
+}
+
+// The objects that get a policy do not depend on the order of the list. A new object and a deletion take the policy from no
+// other object.
+func TestBudgetInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		per := rapid.SampledFrom([]policies.Per{policies.PerSingleton, policies.PerNamespace}).Draw(t, "per")
+		all := fleet(rapid.IntRange(1, 120).Draw(t, "count"), v1.LabelSelector{})
+		for i, s := range all {
+			s.(*v1.StatefulSingleton).Spec.Selector = selectorOfValues(rapid.IntRange(1, 100).Draw(t, "values"))
+			s.SetCreationTimestamp(metav1.Unix(int64(i/rapid.IntRange(1, 3).Draw(t, "per second")), 0))
+		}
+		byAge := func(a, b policies.Subject) int {
+			return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetUID(), b.GetUID()))
+		}
+		before := policies.WithinBudget(all, per)
+
+		shuffled := rapid.Permutation(all).Draw(t, "order")
+		if diff := gocmp.Diff(namesOf(before), namesOf(policies.WithinBudget(shuffled, per))); diff != "" {
+			t.Errorf("the order of the list matters (-first +second):\n%s", diff)
+		}
+		newest := singletonOf(selectorOfValues(1))
+		newest.Name, newest.CreationTimestamp = "newest", metav1.Unix(int64(time.Hour), 0)
+		if after := policies.WithinBudget(append(slices.Clone(all), newest), per); !slices.Equal(before, after[:len(before)]) {
+			t.Errorf("a new object takes the room of an older one: %v, before %v", namesOf(after), namesOf(before))
+		}
+		gone := rapid.SampledFrom(all).Draw(t, "deleted")
+		is := func(s policies.Subject) bool { return s == gone }
+		after := policies.WithinBudget(slices.DeleteFunc(slices.Clone(all), is), per)
+		for _, s := range before {
+			if s != gone && !slices.Contains(after, s) {
+				t.Errorf("the deletion of %s takes the room of %s", gone.GetName(), s.GetName())
+			}
+		}
+		if !slices.IsSortedFunc(before, byAge) {
+			t.Errorf("not from the oldest to the newest: %v", namesOf(before))
+		}
+	})
+}
