@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
@@ -52,6 +53,7 @@ func exportedMetrics(t *testing.T) map[string]bool {
 	t.Helper()
 	own := prometheus.NewRegistry()
 	singleton.NewMetrics(own, nil)
+	injection.NewWebhooks(own, nil)
 	shared, ok := metrics.Registry.(prometheus.Collector)
 	if !ok {
 		t.Fatalf("controller-runtime's registry, a %T, describes no metrics", metrics.Registry)

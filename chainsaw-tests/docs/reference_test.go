@@ -41,6 +41,7 @@ func TestReferenceIsComplete(t *testing.T) {
 		"what policies are per":          {"../policies", texts(func(name, _ string) bool { return strings.HasPrefix(name, "Per") })},
 		"events that no condition tells": {"../controller/singleton", texts(func(name, _ string) bool { return strings.HasPrefix(name, "event") })},
 		"metrics":                        {"../controller/singleton", metricNames},
+		"metrics of Kyverno's webhooks":  {"../controller/injection", metricNames},
 		"exit codes of the gate":         {"../controller/gate", exitCodes},
 		"exit codes of the gate alone":   {"../controller/cmd/gate", exitCodes},
 	}

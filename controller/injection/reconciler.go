@@ -97,6 +97,8 @@ type Reconciler struct {
 	// Per says whether each singleton or each namespace has its own policy. Policies for the other value of Per, or of another
 	// kind than Options.Kind, are old policies. They are deleted after a check of the new policies.
 	Per policies.Per
+	// Webhooks says whether Kyverno's webhooks are nearly full. nil: they never are.
+	Webhooks *Webhooks
 	// Watch starts a watch that reconciles the singletons whose policies change or are deleted. It returns a reader of
 	// the watched policies. It is called after the cluster serves Kyverno's kinds. SetupWithManager sets it.
 	Watch func() (Watched, error)
@@ -173,6 +175,9 @@ type check struct {
 	at time.Time
 	// next is the time of the next check.
 	next time.Time
+	// nearlyFull is true if Kyverno's webhooks were nearly full at the time of the check. Thus the conditions of all
+	// singletons change one after another.
+	nearlyFull bool
 	// inherited is true if another controller did the check, and wrote the result into the status.
 	inherited bool
 }
@@ -269,7 +274,10 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	}
 	if !known && now.recreatedAt.IsZero() && reportsInjected(subject, policy) {
 		// After a restart, the checks of all singletons are spread over the period.
-		last = check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(checkPeriod)), inherited: true}
+		last = check{
+			content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(checkPeriod)),
+			nearlyFull: strings.HasSuffix(r.Condition(subject).Message, nearlyFullWarning), inherited: true,
+		}
 		r.remember(subject, last)
 	}
 	if last.at.Before(now.recreatedAt) {
@@ -279,7 +287,7 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	if r.due(last) || last.inherited && hasOld {
 		return r.checkPolicy(ctx, subject, policy, content, now.at)
 	}
-	state := injected(subject, policy, max(time.Second, last.next.Sub(r.Clock.Now())))
+	state := injected(subject, policy, last.nearlyFull, max(time.Second, last.next.Sub(r.Clock.Now())))
 	if hasOld {
 		state.recheck, state.failed = r.replaceOld(ctx, subject, old)
 	}
@@ -316,20 +324,20 @@ func (r *Reconciler) checkPolicy(ctx context.Context, subject policies.Subject, 
 		}
 		return notInstalled(subject, reason, err.Error())
 	}
-	recheck := nextCheck()
-	r.remember(subject, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
+	recheck, full := nextCheck(), r.Webhooks.nearlyFull()
+	r.remember(subject, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck), nearlyFull: full})
 	if _, hasOld := r.oldPolicy(ctx, subject); hasOld {
 		recheck = replaceDelay
 	}
-	return injected(subject, policy, recheck)
+	return injected(subject, policy, full, recheck)
 }
 
-func injected(subject policies.Subject, policy policies.Ref, recheck time.Duration) installation {
-	return installation{
-		condition: newCondition(subject, metav1.ConditionTrue, reasonInjected,
-			fmt.Sprintf("a dry-run shows that %s injects new pods", policy)),
-		recheck: recheck,
+func injected(subject policies.Subject, policy policies.Ref, nearlyFull bool, recheck time.Duration) installation {
+	message := fmt.Sprintf("a dry-run shows that %s injects new pods", policy)
+	if nearlyFull {
+		message += nearlyFullWarning
 	}
+	return installation{condition: newCondition(subject, metav1.ConditionTrue, reasonInjected, message), recheck: recheck}
 }
 
 // notYetInjected returns the state before the first check that succeeds. It keeps a failure that the status already
@@ -351,8 +359,9 @@ func installing(subject policies.Subject, policy policies.Ref) metav1.Condition 
 // reportsInjected returns true if the status reports that a check of this generation succeeded.
 func reportsInjected(subject policies.Subject, policy policies.Ref) bool {
 	reported := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled)
-	want := injected(subject, policy, 0).condition
-	return reported != nil && reported.Status == want.Status && reported.Message == want.Message && reported.ObservedGeneration == want.ObservedGeneration
+	want := injected(subject, policy, false, 0).condition
+	return reported != nil && reported.Status == want.Status && reported.ObservedGeneration == want.ObservedGeneration &&
+		strings.TrimSuffix(reported.Message, nearlyFullWarning) == want.Message
 }
 
 // probe creates a pod of the singleton in a dry-run and checks the injected pod. The Ready condition of a policy is not

@@ -198,6 +198,8 @@ func run(ctx context.Context, o runOptions) error {
 	singleton.RegisterVersion(metrics.Registry, version)
 	policyReconciler := o.injection(injection.Singletons, mgr.GetClient(), mgr.GetAPIReader())
 	lockPolicies := o.injection(injection.Locks, mgr.GetClient(), mgr.GetAPIReader())
+	webhooks := injection.NewWebhooks(metrics.Registry, mgr.GetAPIReader())
+	policyReconciler.Webhooks, lockPolicies.Webhooks = webhooks, webhooks
 	recorder := mgr.GetEventRecorder("statefulsingleton")
 	reconciler := &singleton.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
@@ -212,6 +214,9 @@ func run(ctx context.Context, o runOptions) error {
 		if err := r.SetupWithManager(mgr); err != nil {
 			return err
 		}
+	}
+	if err := mgr.Add(webhooks); err != nil {
+		return fmt.Errorf("set up the measurement of Kyverno's webhooks: %w", err)
 	}
 	if err := mgr.Add(kubeletUsers{client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}); err != nil {
 		return fmt.Errorf("set up the check of kubelet users: %w", err)
