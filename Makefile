@@ -12,6 +12,8 @@ export CLUSTER
 # KUBERNETES=v1.34.4 selects the version of Kubernetes: of a new local cluster, and of the API server in make unit.
 # chainsaw-tests/tools has the versions. Run make down before you change the version.
 export KUBERNETES
+# API_SERVERS=3 starts a new local cluster with three API servers behind a balancer, and two replicas of Kyverno.
+export API_SERVERS
 # The registry and the tag of the project's images. The local cluster gets the images
 # directly. For another cluster, push them to the registry first.
 REGISTRY ?= ghcr.io/statefulsingleton

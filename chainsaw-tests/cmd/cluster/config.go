@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -16,10 +17,11 @@ func encode(content object) string {
 }
 
 func kubeconfig(c cluster, user string) object {
+	server := "https://" + c.apiServerFor(user) + ":6443"
 	return object{
 		"apiVersion": "v1", "kind": "Config",
 		"clusters": []object{{"name": c.name, "cluster": object{
-			"server": "https://" + controlAddress + ":6443", "certificate-authority": c.cert("ca")}}},
+			"server": server, "certificate-authority": c.cert("ca")}}},
 		"users": []object{{"name": user, "user": object{
 			"client-certificate": c.cert(user), "client-key": c.key(user)}}},
 		"contexts":        []object{{"name": c.name, "context": object{"cluster": c.name, "user": user}}},
@@ -123,50 +125,19 @@ func auditPolicy() object {
 	}
 }
 
-// controlSpec returns the machine of the control plane, with etcd and one server of each kind.
+// controlSpec returns the machine of the control plane, with etcd, the API servers and one of each other server.
 func (c cluster) controlSpec() machineSpec {
-	api := "https://" + controlAddress + ":6443/readyz"
+	api := "https://" + c.apiServerFor("controller-manager") + ":6443/readyz"
 	config := func(user string) string { return c.path(user + ".kubeconfig") }
 	audit := filepath.Join(c.machineDir(controlMachine), "audit.yaml")
-	spec := c.spec(controlMachine, []process{
-		{Name: "etcd", Args: []string{
-			"--data-dir=/var/lib/etcd",
-			// `cluster up` creates again what a power failure loses.
-			"--unsafe-no-fsync",
-		}},
-		{Name: "kube-apiserver", After: "tcp://127.0.0.1:2379", Args: []string{
-			"--etcd-servers=http://127.0.0.1:2379",
-			"--advertise-address=" + controlAddress,
-			"--service-cluster-ip-range=" + serviceNetwork,
-			"--client-ca-file=" + c.cert("ca"),
-			"--tls-cert-file=" + c.cert("apiserver"),
-			"--tls-private-key-file=" + c.key("apiserver"),
-			"--service-account-key-file=" + c.path("pki/sa.pub"),
-			"--service-account-signing-key-file=" + c.key("sa"),
-			"--service-account-issuer=https://kubernetes.default.svc",
-			"--authorization-mode=Node,RBAC",
-			"--enable-admission-plugins=NodeRestriction",
-			"--allow-privileged=true",
-			"--requestheader-client-ca-file=" + c.cert("ca"),
-			"--requestheader-allowed-names=front-proxy-client",
-			"--requestheader-username-headers=X-Remote-User",
-			"--requestheader-group-headers=X-Remote-Group",
-			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
-			"--proxy-client-cert-file=" + c.cert("front-proxy-client"),
-			"--proxy-client-key-file=" + c.key("front-proxy-client"),
-			"--kubelet-client-certificate=" + c.cert("apiserver-kubelet-client"),
-			"--kubelet-client-key=" + c.key("apiserver-kubelet-client"),
-			"--kubelet-certificate-authority=" + c.cert("ca"),
-			"--kubelet-preferred-address-types=InternalIP",
-			// The API server calls webhooks at the addresses of their pods, because no kube-proxy runs beside it.
-			"--enable-aggregator-routing=true",
-			"--audit-policy-file=" + audit,
-			"--audit-log-path=" + c.log(controlMachine, "audit"),
-			// In MB.
-			"--audit-log-maxsize=200",
-			"--audit-log-maxbackup=1",
-		}},
-		{Name: "kube-controller-manager", After: api, Args: []string{
+	processes := []process{{Name: "etcd", Args: []string{
+		"--data-dir=/var/lib/etcd",
+		// `cluster up` creates again what a power failure loses.
+		"--unsafe-no-fsync",
+	}}}
+	processes = append(processes, c.apiServerProcesses(audit)...)
+	processes = append(processes,
+		process{Name: "kube-controller-manager", After: api, Args: []string{
 			"--kubeconfig=" + config("controller-manager"),
 			"--authentication-kubeconfig=" + config("controller-manager"),
 			"--authorization-kubeconfig=" + config("controller-manager"),
@@ -178,15 +149,68 @@ func (c cluster) controlSpec() machineSpec {
 			"--flex-volume-plugin-dir=" + volumePlugins,
 			"--leader-elect=false",
 		}},
-		{Name: "kube-scheduler", After: api, Args: []string{
+		process{Name: "kube-scheduler", After: api, Args: []string{
 			"--kubeconfig=" + config("scheduler"),
 			"--authentication-kubeconfig=" + config("scheduler"),
 			"--authorization-kubeconfig=" + config("scheduler"),
 			"--leader-elect=false",
 		}},
-	})
+	)
+	spec := c.spec(controlMachine, processes)
 	spec.Files = map[string]string{audit: encode(auditPolicy())}
+	spec.Proxies = c.proxySpec()
 	return spec
+}
+
+// apiServerProcesses returns the only API server, or several that reach etcd by a proxy each.
+func (c cluster) apiServerProcesses(audit string) (all []process) {
+	servers := c.apiServers()
+	if servers == 1 {
+		return []process{c.apiServer("kube-apiserver", "127.0.0.1:2379", controlAddress, audit, c.log(controlMachine, "audit"))}
+	}
+	for i := 1; i <= servers; i++ {
+		p := c.apiServer(apiServerName(i), etcdProxyAddress(i), apiServerAddress(i), audit, c.log(controlMachine, fmt.Sprintf("audit-%d", i)))
+		p.Program = "kube-apiserver"
+		// The balancer has the port of the other address.
+		p.Args = append(p.Args, "--bind-address="+apiServerAddress(i))
+		all = append(all, p)
+	}
+	return all
+}
+
+func (c cluster) apiServer(name, etcd, address, audit, auditLog string) process {
+	return process{Name: name, After: "tcp://127.0.0.1:2379", Args: []string{
+		"--etcd-servers=http://" + etcd,
+		"--advertise-address=" + address,
+		"--service-cluster-ip-range=" + serviceNetwork,
+		"--client-ca-file=" + c.cert("ca"),
+		"--tls-cert-file=" + c.cert("apiserver"),
+		"--tls-private-key-file=" + c.key("apiserver"),
+		"--service-account-key-file=" + c.path("pki/sa.pub"),
+		"--service-account-signing-key-file=" + c.key("sa"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true",
+		"--requestheader-client-ca-file=" + c.cert("ca"),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + c.cert("front-proxy-client"),
+		"--proxy-client-key-file=" + c.key("front-proxy-client"),
+		"--kubelet-client-certificate=" + c.cert("apiserver-kubelet-client"),
+		"--kubelet-client-key=" + c.key("apiserver-kubelet-client"),
+		"--kubelet-certificate-authority=" + c.cert("ca"),
+		"--kubelet-preferred-address-types=InternalIP",
+		// The API server calls webhooks at the addresses of their pods, because no kube-proxy runs beside it.
+		"--enable-aggregator-routing=true",
+		"--audit-policy-file=" + audit,
+		"--audit-log-path=" + auditLog,
+		// In MB.
+		"--audit-log-maxsize=200",
+		"--audit-log-maxbackup=1",
+	}}
 }
 
 func (c cluster) nodeSpec(n int) machineSpec {
@@ -220,7 +244,7 @@ func (c cluster) nodeSpec(n int) machineSpec {
 // show whether a machine runs old binaries.
 func (c cluster) spec(name string, processes []process) machineSpec {
 	for i, p := range processes {
-		binary := filepath.Join(c.tools().bin(), p.Name)
+		binary := filepath.Join(c.tools().bin(), cmp.Or(p.Program, p.Name))
 		if resolved, err := filepath.EvalSymlinks(binary); err == nil {
 			binary = resolved
 		}

@@ -47,6 +47,11 @@ func runMachine(specFile string) error {
 	if answer, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil || answer != "go\n" {
 		return errors.New("the command that started this machine ended before its network was made")
 	}
+	if spec.Proxies != nil {
+		if err := spec.Proxies.start(func(err error) { log.Fatal(err) }); err != nil {
+			return err
+		}
+	}
 	children := &reaper{waiting: map[int]chan<- syscall.WaitStatus{}, started: make(chan struct{}, 1)}
 	for _, p := range spec.Processes {
 		go keepRunning(children, p)
@@ -101,7 +106,7 @@ type reaper struct {
 }
 
 // start starts a program and returns a channel for its exit status.
-func (r *reaper) start(argv []string, output *os.File) (<-chan syscall.WaitStatus, error) {
+func (r *reaper) start(program string, argv []string, output *os.File) (<-chan syscall.WaitStatus, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -111,7 +116,7 @@ func (r *reaper) start(argv []string, output *os.File) (<-chan syscall.WaitStatu
 	// Locked, because the program may end before its process id is stored.
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(program, argv, &syscall.ProcAttr{
 		Dir: "/", Env: os.Environ(),
 		Files: []uintptr{null.Fd(), output.Fd(), output.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
@@ -158,7 +163,8 @@ func keepRunning(children *reaper, p process) {
 			importImages(children, p)
 			imported = true
 		}
-		if err := runOnce(children, append([]string{p.Binary}, p.Args...), p.Log); err != nil {
+		program, argv := p.command()
+		if err := runOnce(children, program, argv, p.Log); err != nil {
 			log.Printf("%s: %v", p.Name, err)
 		}
 		time.Sleep(restartDelay)
@@ -166,15 +172,15 @@ func keepRunning(children *reaper, p process) {
 }
 
 // runOnce returns why the program ended, or nil after exit code 0.
-func runOnce(children *reaper, argv []string, logFile string) error {
+func runOnce(children *reaper, program string, argv []string, logFile string) error {
 	output, err := openLog(logFile)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = output.Close() }()
-	done, err := children.start(argv, output)
+	done, err := children.start(program, argv, output)
 	if err != nil {
-		return fmt.Errorf("start %s: %w", argv[0], err)
+		return fmt.Errorf("start %s: %w", program, err)
 	}
 	status := <-done
 	switch {
@@ -202,7 +208,7 @@ func importImages(children *reaper, p process) {
 	for _, dir := range p.Import {
 		archives, _ := filepath.Glob(filepath.Join(dir, "*.tar"))
 		for _, archive := range archives {
-			if err := runOnce(children, append([]string{ctr}, importArgs(archive)...), p.Log); err != nil {
+			if err := runOnce(children, ctr, append([]string{ctr}, importArgs(archive)...), p.Log); err != nil {
 				log.Printf("import %s: %v", archive, err)
 			}
 		}

@@ -15,14 +15,17 @@ import (
 // clusterVariable marks the processes that `exec` starts with the state directory of the cluster.
 const clusterVariable = "STATEFULSINGLETON_CLUSTER"
 
-// environment returns the caller's environment with the cluster's KUBECONFIG, name and version of Kubernetes. The
-// cluster's tools and this program come first in PATH.
+// environment returns the caller's environment with the cluster's KUBECONFIG, name, version of Kubernetes and number of
+// API servers. The cluster's tools and this program come first in PATH.
 func (c cluster) environment() []string {
 	path := c.tools().bin()
 	if self, err := os.Executable(); err == nil {
 		path += ":" + filepath.Dir(self)
 	}
 	noProxy := controlAddress
+	for i := 1; i <= c.apiServers(); i++ {
+		noProxy += "," + apiServerAddress(i)
+	}
 	if v := os.Getenv("NO_PROXY"); v != "" {
 		noProxy += "," + v
 	}
@@ -31,6 +34,7 @@ func (c cluster) environment() []string {
 		"PATH="+path+":"+os.Getenv("PATH"),
 		"CLUSTER_NAME="+c.name,
 		kubernetesVariable+"="+c.tools().version(kubernetesModule),
+		fmt.Sprintf("%s=%d", apiServersVariable, c.apiServers()),
 		// kubectl caches the API resources by address, and all clusters have the same address.
 		"KUBECACHEDIR="+c.path("kubectl-cache"),
 		"NO_PROXY="+noProxy, "no_proxy="+noProxy,

@@ -19,7 +19,6 @@ var kyvernoValues = []string{
 	"backgroundController.enabled=false",
 	"cleanupController.enabled=false",
 	"reportsController.enabled=false",
-	"admissionController.replicas=1",
 	"crds.migration.enabled=false",
 	"webhooksCleanup.enabled=false",
 	"policyReportsCleanup.enabled=false",
@@ -43,9 +42,13 @@ func (c cluster) installKyverno(ctx context.Context) error {
 	}
 	// This restores the values of a Kyverno that was scaled down or changed by hand.
 	_, err = c.run(ctx, "helm", "upgrade", "--install", "kyverno", c.tools().kyvernoChart(), "--force-conflicts",
-		"--namespace", kyvernoNamespace, "--create-namespace", "--set", strings.Join(kyvernoValues, ","))
+		"--namespace", kyvernoNamespace, "--create-namespace", "--set", strings.Join(kyvernoValues, ","),
+		"--set", fmt.Sprintf("admissionController.replicas=%d", c.kyvernoReplicas()))
 	return err
 }
+
+// kyvernoReplicas returns the number of replicas of Kyverno: two beside several API servers, as in production.
+func (c cluster) kyvernoReplicas() int { return min(c.apiServers(), 2) }
 
 // kyvernoReady returns an error if Kyverno does not serve.
 func (c cluster) kyvernoReady(ctx context.Context) error {
@@ -56,7 +59,7 @@ func (c cluster) kyvernoReady(ctx context.Context) error {
 		return err
 	case ready == "":
 		return errors.New("Kyverno is not installed")
-	case ready != "1/1":
+	case ready != fmt.Sprintf("%[1]d/%[1]d", c.kyvernoReplicas()):
 		return errors.New("Kyverno's admission controller is not Ready")
 	}
 	return nil

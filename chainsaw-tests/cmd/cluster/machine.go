@@ -35,19 +35,28 @@ type machineSpec struct {
 	// Files maps the files that the processes read to their contents.
 	Files     map[string]string
 	Processes []process
+	// Proxies is nil unless the machine has several API servers.
+	Proxies *proxySpec `json:",omitempty"`
 }
 
 // process is a program that a machine keeps running.
 type process struct {
-	Name   string
-	Binary string
-	Args   []string
-	Log    string
+	Name string
+	// Program is the name of the program, if it is not Name.
+	Program string `json:",omitempty"`
+	Binary  string
+	Args    []string
+	Log     string
 	// After is the address that must answer before the start: tcp://ADDRESS, unix://PATH, or https://ADDRESS/PATH with
 	// status 200.
 	After string `json:",omitempty"`
 	// Import lists directories of image archives to import into containerd before the first start.
 	Import []string `json:",omitempty"`
+}
+
+// command returns the path of the program, and its arguments. The first argument has the name of the process.
+func (p process) command() (program string, argv []string) {
+	return p.Binary, append([]string{filepath.Join(filepath.Dir(p.Binary), p.Name)}, p.Args...)
 }
 
 // encode is deterministic. It cannot fail, because the specification has only maps, lists and strings.

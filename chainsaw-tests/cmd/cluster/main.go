@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -45,6 +46,8 @@ Environment:
   CLUSTER_NAME      name of the cluster, like --name; several clusters can run at the same time
   KUBERNETES        version of Kubernetes that up and tools use, for example v1.34.4. An unknown version prints the list.
                     A cluster keeps its version until it is removed
+  API_SERVERS       number of API servers that up starts over one etcd, behind a balancer (default 1). Kyverno then has two
+                    replicas. A cluster keeps its number until it is removed
   XDG_CACHE_HOME    directory of the binaries, in statefulsingleton/tools (default ~/.cache)
   XDG_STATE_HOME    directory of the clusters, in statefulsingleton (default ~/.local/state)`,
 		SilenceErrors: true,
@@ -56,7 +59,7 @@ Environment:
 	}
 	root.PersistentFlags().StringVar(&name, "name", name, "name of the cluster")
 	o := opener{name: &name}
-	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), unloadCommand(o), nodeCommand(o), processCommand(o), toolsCommand(), packagesCommand())
+	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), unloadCommand(o), nodeCommand(o), apiServerCommand(o), processCommand(o), toolsCommand(), packagesCommand())
 	return root
 }
 
@@ -111,6 +114,7 @@ func upCommand(o opener) *cobra.Command {
 		Example: `  cluster up
   cluster --name second up        # a second cluster
   KUBERNETES=v1.34.4 cluster up   # a cluster with this version of Kubernetes
+  API_SERVERS=3 cluster up        # a cluster with three API servers
   CLUSTER=current cluster up      # only check that the tests can use the cluster of the current kubeconfig`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -128,11 +132,18 @@ func upCommand(o opener) *cobra.Command {
 				if err := c.checkKubernetes(source.kubernetes.version); err != nil {
 					return err
 				}
+				servers, err := askedAPIServers()
+				if err != nil {
+					return err
+				}
+				if err := c.checkAPIServers(servers); err != nil {
+					return err
+				}
 				t, err := source.ensure(ctx)
 				if err != nil {
 					return err
 				}
-				return c.up(ctx, t)
+				return c.up(ctx, t, servers)
 			})
 		},
 	}
@@ -293,6 +304,50 @@ func nodeCommand(o opener) *cobra.Command {
 	return node
 }
 
+func apiServerCommand(o opener) *cobra.Command {
+	server := &cobra.Command{
+		Use:   "apiserver",
+		Short: "Cut one of several API servers off from etcd, delay its watches, or heal it",
+		Long: `apiserver changes the connection of one API server to etcd, in a cluster with several API servers. To kill a server, run:
+cluster process kill kube-apiserver-2`,
+	}
+	add := func(use, short, long, example string, args int, parse func(args []string) (etcdFault, error)) {
+		server.AddCommand(&cobra.Command{
+			Use: use, Short: short, Long: long, Example: example, Args: cobra.ExactArgs(args),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				fault, err := parse(args)
+				if err != nil {
+					return err
+				}
+				return o.change(cmd, func(ctx context.Context, c cluster) error {
+					i, err := c.parseAPIServer(args[0])
+					if err != nil {
+						return err
+					}
+					return c.setEtcdFault(ctx, i, fault)
+				})
+			},
+		})
+	}
+	add("cut N", "Cut an API server off from etcd",
+		`cut stops all bytes between an API server and etcd, and leaves the connections open. After some seconds the server is not
+ready, and the balancer closes its connections. Clients that connect to the server directly stay.`,
+		"  cluster apiserver cut 2", 1, func([]string) (etcdFault, error) { return etcdFault{Cut: true}, nil })
+	add("delay N DURATION", "Deliver changes in etcd late to an API server",
+		`delay makes an API server receive changes late. The server answers from an old state where it answers from its cache:
+watches, lists with resourceVersion 0, and the parameters of admission policies. Its reads and writes of etcd are not delayed.`,
+		"  cluster apiserver delay 2 5s", 2, func(args []string) (etcdFault, error) {
+			d, err := time.ParseDuration(args[1])
+			if err == nil && d < 0 {
+				err = fmt.Errorf("%s is negative", args[1])
+			}
+			return etcdFault{Delay: d}, err
+		})
+	add("heal N", "Connect an API server to etcd without delay", "", "  cluster apiserver heal 2", 1,
+		func([]string) (etcdFault, error) { return etcdFault{}, nil })
+	return server
+}
+
 func processCommand(o opener) *cobra.Command {
 	process := &cobra.Command{
 		Use:   "process",
@@ -325,6 +380,7 @@ status lists, restart a second after they end. The kubelet restarts the main pro
 		process.AddCommand(cmd)
 	}
 	add("kill", "Kill a program with SIGKILL, and wait until it has ended", `  cluster process kill kube-apiserver
+  cluster process kill kube-apiserver-2   # one of several API servers
   cluster process kill containerd --on 2`, unix.SIGKILL)
 	add("stop", "Pause a program with SIGSTOP", "  cluster process stop kubelet --on 2", unix.SIGSTOP)
 	add("continue", "Continue a paused program", "  cluster process continue kubelet --on 2", unix.SIGCONT)

@@ -30,7 +30,7 @@ func in(pid int) (handle *netlink.Handle, ns netns.NsHandle, err error) {
 
 // makeBridge creates the bridge in the control plane that connects the nodes. The control plane is also their router.
 // The cluster has no connection to other networks.
-func makeBridge(control int) error {
+func makeBridge(control, apiServers int) error {
 	h, ns, err := in(control)
 	if err != nil {
 		return err
@@ -41,11 +41,20 @@ func makeBridge(control int) error {
 	if err := h.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("make the nodes' bridge: %w", err)
 	}
-	address, err := netlink.ParseAddr(controlAddress + "/24")
-	if err != nil {
-		return err
+	addresses := []string{controlAddress}
+	for i := 1; apiServers > 1 && i <= apiServers; i++ {
+		addresses = append(addresses, apiServerAddress(i))
 	}
-	return errors.Join(h.AddrAdd(bridge, address), h.LinkSetUp(bridge))
+	for _, a := range addresses {
+		address, err := netlink.ParseAddr(a + "/24")
+		if err != nil {
+			return err
+		}
+		if err := h.AddrAdd(bridge, address); err != nil {
+			return fmt.Errorf("add %s to the nodes' bridge: %w", a, err)
+		}
+	}
+	return h.LinkSetUp(bridge)
 }
 
 // connectNode creates the link between a node and the control plane if it does not exist, and enables it.

@@ -26,10 +26,13 @@ type identity struct {
 }
 
 func controlIdentities() []identity {
+	addresses := []string{controlAddress, serviceAddress, "127.0.0.1"}
+	for i := 1; i <= maxAPIServers; i++ {
+		addresses = append(addresses, apiServerAddress(i))
+	}
 	return []identity{
 		{name: "apiserver", user: "kube-apiserver",
-			hosts:     []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost"},
-			addresses: []string{controlAddress, serviceAddress, "127.0.0.1"}},
+			hosts: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost"}, addresses: addresses},
 		{name: "apiserver-kubelet-client", user: "kube-apiserver-kubelet-client", groups: []string{"system:masters"}},
 		{name: "front-proxy-client", user: "front-proxy-client"},
 		{name: "admin", user: "kubernetes-admin", groups: []string{"system:masters"}, hasKubeconfig: true},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -42,7 +43,11 @@ func (c cluster) signalProcesses(ctx context.Context, program, machine string, s
 	return len(found), nil
 }
 
-// processesOf returns the processes of a program, by the first word of their command line.
+// numbered matches the names of the API servers.
+var numbered = regexp.MustCompile(`-\d+$`)
+
+// processesOf returns the processes of a program, by the first word of their command line. The name of the program stands for
+// all API servers, and the name of a process for that server.
 func processesOf(program string, machines map[string]int, machine string) ([]int, error) {
 	inits := map[int]bool{}
 	for name, pid := range machines {
@@ -54,7 +59,10 @@ func processesOf(program string, machines map[string]int, machine string) ([]int
 	processes, err := procfs.AllProcs()
 	for _, p := range processes {
 		args, _ := p.CmdLine() // the process may have ended
-		if len(args) == 0 || filepath.Base(args[0]) != program {
+		if len(args) == 0 {
+			continue
+		}
+		if name := filepath.Base(args[0]); name != program && numbered.ReplaceAllString(name, "") != program {
 			continue
 		}
 		for parent := stat(p.PID).PPID; parent > 1; parent = stat(parent).PPID {

@@ -59,10 +59,10 @@ func (c cluster) machineFaults(name string, pid int) []string {
 
 // apiFaults returns the reasons that the API server reports.
 func (c cluster) apiFaults(ctx context.Context, nodes []int) []string {
-	if err := c.controlReady(ctx); err != nil {
+	if err := c.serverReady(ctx, controlAddress); err != nil {
 		return []string{"the API server does not answer: " + err.Error()}
 	}
-	var faults []string
+	faults := c.apiServerFaults(ctx)
 	ready, err := c.run(ctx, "kubectl", "get", "nodes", "--output",
 		`jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`)
 	if err != nil {
@@ -89,6 +89,9 @@ func (c cluster) writeStatus(ctx context.Context, w io.Writer) error {
 	fmt.Fprintf(w, "versions    %s\n", c.versions())
 	fmt.Fprintf(w, "KUBECONFIG  %s (its address answers inside `cluster exec` only)\n", c.kubeconfig())
 	fmt.Fprintf(w, "logs        %s\n\n", c.logs())
+	if err := c.writeAPIServers(ctx, w); err != nil {
+		return err
+	}
 	if err := c.writeNodes(ctx, w); err != nil {
 		return err
 	}
@@ -116,6 +119,33 @@ func (c cluster) versions() string {
 		}
 	}
 	return strings.Join(versions, ", ")
+}
+
+// writeAPIServers prints the state of several API servers.
+func (c cluster) writeAPIServers(ctx context.Context, w io.Writer) error {
+	if c.apiServers() == 1 {
+		return nil
+	}
+	faults, err := c.etcdFaults(ctx, nil)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "API SERVER\tADDRESS\tSTATE")
+	for i := 1; i <= c.apiServers(); i++ {
+		var state []string
+		switch {
+		case err != nil:
+			state = append(state, "unknown")
+		case c.serverReady(ctx, apiServerAddress(i)) == nil:
+			state = append(state, "ready")
+		default:
+			state = append(state, "not ready")
+		}
+		if err == nil && faults[i-1].String() != "" {
+			state = append(state, faults[i-1].String())
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", apiServerName(i), apiServerAddress(i), strings.Join(state, ", "))
+	}
+	fmt.Fprintln(table)
+	return table.Flush()
 }
 
 func (c cluster) writeNodes(ctx context.Context, w io.Writer) error {

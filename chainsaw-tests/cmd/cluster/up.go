@@ -17,10 +17,10 @@ const (
 )
 
 // up starts or repairs the whole cluster from any state.
-func (c cluster) up(ctx context.Context, t tools) error {
+func (c cluster) up(ctx context.Context, t tools, apiServers int) error {
 	start := time.Now()
 	had := c.exists()
-	if err := c.useTools(t); err != nil {
+	if err := errors.Join(c.useTools(t), c.useAPIServers(apiServers)); err != nil {
 		return err
 	}
 	if had {
@@ -121,7 +121,11 @@ func (c cluster) startControl(ctx context.Context) error {
 		return err
 	}
 	if pid != 0 && !c.specChanged(controlMachine) {
-		if err := c.awaitControl(ctx); err == nil || ctx.Err() != nil {
+		err := c.healEtcd(ctx)
+		if err == nil {
+			err = c.awaitControl(ctx)
+		}
+		if err == nil || ctx.Err() != nil {
 			return err
 		}
 		progress("the control plane does not answer: starting it again")
@@ -133,7 +137,7 @@ func (c cluster) startControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := makeBridge(pid); err != nil {
+	if err := makeBridge(pid, c.apiServers()); err != nil {
 		return err
 	}
 	if err := release(); err != nil {
@@ -145,15 +149,19 @@ func (c cluster) startControl(ctx context.Context) error {
 func (c cluster) awaitControl(ctx context.Context) error {
 	err := poll(ctx, controlTimeout, 200*time.Millisecond, func() error { return c.controlReady(ctx) })
 	if err != nil {
-		return &deadControlError{fmt.Errorf("the API server does not answer: %w; see %s and %s", err,
-			c.log(controlMachine, "kube-apiserver"), c.log(controlMachine, "etcd"))}
+		return &deadControlError{fmt.Errorf("the API server does not answer: %w; see the logs of control in %s", err, c.logs())}
 	}
 	return nil
 }
 
 func (c cluster) controlReady(ctx context.Context) error {
-	_, err := c.run(ctx, "kubectl", "get", "--raw", "/readyz", "--request-timeout=5s")
-	return err
+	if err := c.serverReady(ctx, controlAddress); err != nil {
+		return err
+	}
+	if faults := c.apiServerFaults(ctx); len(faults) > 0 {
+		return errors.New(strings.Join(faults, ", "))
+	}
+	return nil
 }
 
 // startNode starts the machine of a node if it does not run with the right specification, and connects it.

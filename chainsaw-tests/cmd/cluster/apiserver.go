@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// apiServersVariable is the environment variable with the number of API servers.
+	apiServersVariable = "API_SERVERS"
+	maxAPIServers      = 5
+)
+
+func apiServerName(i int) string    { return fmt.Sprintf("kube-apiserver-%d", i) }
+func apiServerAddress(i int) string { return fmt.Sprintf("10.99.0.%d", 1+i) }
+
+// etcdProxyAddress is the address at which API server i reaches etcd.
+func etcdProxyAddress(i int) string { return fmt.Sprintf("127.0.0.1:%d", 12379+i) }
+
+// askedAPIServers returns the number of API servers that the environment selects. The default is 1.
+func askedAPIServers() (int, error) {
+	value := os.Getenv(apiServersVariable)
+	if value == "" {
+		return 1, nil
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > maxAPIServers {
+		return 0, fmt.Errorf("%s=%s: set it to a number from 1 to %d", apiServersVariable, value, maxAPIServers)
+	}
+	return n, nil
+}
+
+// apiServers returns the number of API servers of the cluster.
+func (c cluster) apiServers() int {
+	text, _ := os.ReadFile(c.path("api-servers"))
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 1
+	}
+	return n
+}
+
+// checkAPIServers returns an error if the cluster has another number of API servers. The configuration of all its machines
+// depends on the number.
+func (c cluster) checkAPIServers(asked int) error {
+	has := c.apiServers()
+	if !c.exists() || has == asked {
+		return nil
+	}
+	return fmt.Errorf("start the cluster %[1]s with %[2]d API servers: the cluster has %[3]d, and the number cannot change.\n"+
+		"To use the cluster as it is, set %[4]s=%[3]d. To create it again, first run: cluster --name %[1]s down",
+		c.name, asked, has, apiServersVariable)
+}
+
+// useAPIServers stores the number of API servers of a new cluster.
+func (c cluster) useAPIServers(n int) error {
+	if n == c.apiServers() {
+		return nil
+	}
+	return writeFile(c.path("api-servers"), strconv.Itoa(n)+"\n")
+}
+
+// apiServerFor returns the address of the API server that a client uses. Kubelets and the other programs of the control plane
+// are spread over the servers. The others use the only server, or the balancer.
+func (c cluster) apiServerFor(user string) string {
+	servers := c.apiServers()
+	n, _ := strconv.Atoi(strings.TrimPrefix(user, "node"))
+	switch {
+	case servers == 1:
+		return controlAddress
+	case n > 0:
+		return apiServerAddress(1 + (n-1)%servers)
+	case user == "controller-manager" || user == "scheduler":
+		return apiServerAddress(servers)
+	}
+	return controlAddress
+}
+
+// proxySpec describes what connects several API servers with clients and etcd: a balancer in front of them, and a proxy to
+// etcd behind each. The first process of the machine runs them.
+type proxySpec struct {
+	// Balancer is the address of the balancer.
+	Balancer string
+	// Servers has the addresses of the API servers.
+	Servers []string
+	// Proxies has the address of the proxy to etcd of each server.
+	Proxies []string
+	Etcd    string
+	// Socket is the path at which the proxies receive faults.
+	Socket string
+}
+
+func (c cluster) faultsSocket() string {
+	return filepath.Join(c.machineDir(controlMachine), "faults.sock")
+}
+
+// proxySpec returns nil for one API server.
+func (c cluster) proxySpec() *proxySpec {
+	servers := c.apiServers()
+	if servers == 1 {
+		return nil
+	}
+	p := &proxySpec{Balancer: controlAddress + ":6443", Etcd: "127.0.0.1:2379", Socket: c.faultsSocket()}
+	for i := 1; i <= servers; i++ {
+		p.Servers = append(p.Servers, apiServerAddress(i)+":6443")
+		p.Proxies = append(p.Proxies, etcdProxyAddress(i))
+	}
+	return p
+}
+
+// start starts to listen at all addresses, and then serves until the machine ends. A part that fails is reported to failed.
+func (s *proxySpec) start(failed func(error)) error {
+	var serves []func() error
+	listen := func(network, address string, serve func(net.Listener) error) error {
+		listener, err := (&net.ListenConfig{}).Listen(context.Background(), network, address)
+		if err != nil {
+			return err
+		}
+		serves = append(serves, func() error { return fmt.Errorf("serve %s: %w", address, serve(listener)) })
+		return nil
+	}
+	var proxies []*etcdProxy
+	for _, address := range s.Proxies {
+		p := newEtcdProxy()
+		proxies = append(proxies, p)
+		if err := listen("tcp", address, func(l net.Listener) error { return p.serve(l, s.Etcd) }); err != nil {
+			return err
+		}
+	}
+	b := newBalancer(s.Servers)
+	if err := listen("tcp", s.Balancer, b.serve); err != nil {
+		return err
+	}
+	if err := os.Remove(s.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err // of an earlier machine
+	}
+	if err := listen("unix", s.Socket, func(l net.Listener) error {
+		return (&http.Server{Handler: faultsHandler(proxies), ReadHeaderTimeout: time.Second}).Serve(l)
+	}); err != nil {
+		return err
+	}
+	go b.check(context.Background(), func(address string) error { return get("https://" + address + "/readyz") })
+	for _, serve := range serves {
+		go func() { failed(serve()) }()
+	}
+	return nil
+}
+
+// faultsHandler answers with the faults of all proxies. A request with a body first replaces them.
+func faultsHandler(proxies []*etcdProxy) http.Handler {
+	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		var faults []etcdFault
+		switch err := json.NewDecoder(request.Body).Decode(&faults); {
+		case errors.Is(err, io.EOF):
+		case err != nil || len(faults) != len(proxies):
+			http.Error(response, fmt.Sprintf("want the faults of %d servers: %v", len(proxies), err), http.StatusBadRequest)
+			return
+		}
+		for i := range faults {
+			proxies[i].set(faults[i])
+		}
+		now := make([]etcdFault, len(proxies))
+		for i, p := range proxies {
+			now[i], _ = p.now()
+		}
+		_ = json.NewEncoder(response).Encode(now) // the client may have gone
+	})
+}
+
+// etcdFaults returns the current fault of each API server. If faults is not nil, it replaces them first.
+func (c cluster) etcdFaults(ctx context.Context, faults []etcdFault) ([]etcdFault, error) {
+	var body []byte
+	if faults != nil {
+		var err error
+		if body, err = json.Marshal(faults); err != nil {
+			return nil, err
+		}
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", c.faultsSocket())
+	}}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://control/", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("reach the proxies of the control plane (to repair the cluster, run: cluster up): %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the proxies of the control plane answered %s", response.Status)
+	}
+	var now []etcdFault
+	return now, json.NewDecoder(response.Body).Decode(&now)
+}
+
+// setEtcdFault sets the fault of API server i, and leaves the others as they are.
+func (c cluster) setEtcdFault(ctx context.Context, i int, fault etcdFault) error {
+	faults, err := c.etcdFaults(ctx, nil)
+	if err != nil {
+		return err
+	}
+	faults[i-1] = fault
+	_, err = c.etcdFaults(ctx, faults)
+	return err
+}
+
+// healEtcd ends the faults of all API servers.
+func (c cluster) healEtcd(ctx context.Context) error {
+	if c.apiServers() == 1 {
+		return nil
+	}
+	_, err := c.etcdFaults(ctx, make([]etcdFault, c.apiServers()))
+	return err
+}
+
+// parseAPIServer parses the number of an API server on the command line, for example "2" or "kube-apiserver-2".
+func (c cluster) parseAPIServer(arg string) (int, error) {
+	servers := c.apiServers()
+	if servers == 1 {
+		return 0, fmt.Errorf("the cluster %s has one API server. For a cluster with several, run `cluster down` and `%s=3 cluster up`", c.name, apiServersVariable)
+	}
+	i, err := strconv.Atoi(strings.TrimPrefix(arg, "kube-apiserver-"))
+	if err != nil || i < 1 || i > servers {
+		return 0, fmt.Errorf("the cluster %s has no API server %q: it has 1 to %d", c.name, arg, servers)
+	}
+	return i, nil
+}
+
+// apiServerFaults returns the reasons why not all of several API servers serve.
+func (c cluster) apiServerFaults(ctx context.Context) (faults []string) {
+	if c.apiServers() == 1 {
+		return nil
+	}
+	etcd, err := c.etcdFaults(ctx, nil)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for i := 1; i <= c.apiServers(); i++ {
+		if fault := etcd[i-1].String(); fault != "" {
+			faults = append(faults, apiServerName(i)+" is "+fault)
+		} else if err := c.serverReady(ctx, apiServerAddress(i)); err != nil {
+			faults = append(faults, fmt.Sprintf("%s is not ready: %v", apiServerName(i), err))
+		}
+	}
+	return faults
+}
+
+// serverReady returns an error unless the API server at the address is ready.
+func (c cluster) serverReady(ctx context.Context, address string) error {
+	_, err := c.run(ctx, "kubectl", "--server=https://"+address+":6443", "get", "--raw", "/readyz", "--request-timeout=5s")
+	return err
+}
