@@ -66,8 +66,9 @@ type leaseClient struct {
 	mu sync.Mutex
 	// requests and watches have connections of their own: a watch must not delay a renewal.
 	requests, watches *http.Client
-	// trusted is the certificate authority of the clients.
+	// trusted is the certificate authority of the clients, as read and as parsed.
 	trusted []byte
+	roots   *x509.CertPool
 }
 
 // newLeaseClient returns a client for the Lease, with the credentials in the directory and the address of the API server
@@ -86,34 +87,61 @@ func newLeaseClient(s *fencing.Settings, credentials string) (*leaseClient, erro
 	}, nil
 }
 
-// connect creates the clients, and again after a change of the certificate authority.
-func (c *leaseClient) connect() error {
+// connect returns the client for requests or for watches. It creates both clients again after a change of the certificate
+// authority.
+func (c *leaseClient) connect(watch bool) (*http.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ca, err := os.ReadFile(c.ca)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if bytes.Equal(ca, c.trusted) {
-		return nil
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return fmt.Errorf("%s has no certificate", c.ca)
-	}
-	for _, client := range []**http.Client{&c.requests, &c.watches} {
-		if *client != nil {
-			(*client).CloseIdleConnections()
+	if !bytes.Equal(ca, c.trusted) {
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(ca) {
+			return nil, fmt.Errorf("%s has no certificate", c.ca)
 		}
+		c.trusted, c.roots = ca, roots
+		c.disconnect(false)
+		c.disconnect(true)
+	}
+	client := c.client(watch)
+	if *client == nil {
 		*client = &http.Client{Transport: &http.Transport{
-			TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+			TLSClientConfig:   &tls.Config{RootCAs: c.roots, MinVersion: tls.VersionTLS12},
 			ForceAttemptHTTP2: true,
 			IdleConnTimeout:   90 * time.Second,
 			HTTP2:             &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout},
 		}}
 	}
-	c.trusted = ca
-	return nil
+	return *client, nil
+}
+
+// client returns the field with the client. c.mu is locked.
+func (c *leaseClient) client(watch bool) **http.Client {
+	if watch {
+		return &c.watches
+	}
+	return &c.requests
+}
+
+// disconnect makes connect create the client again. c.mu is locked.
+func (c *leaseClient) disconnect(watch bool) {
+	if client := c.client(watch); *client != nil {
+		(*client).CloseIdleConnections()
+		*client = nil
+	}
+}
+
+// failed disconnects after a failed request. An API server that cannot reach etcd keeps its connections open and answers
+// pings, and a new connection may reach another API server.
+func (c *leaseClient) failed(watch bool, err error) {
+	if answer, ok := errors.AsType[leaseError](err); ok && answer.code < http.StatusInternalServerError {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.disconnect(watch)
 }
 
 func (c *leaseClient) get(ctx context.Context) (*lease, error) {
@@ -174,9 +202,18 @@ type leaseError struct {
 // Error returns the request and the answer.
 func (e leaseError) Error() string { return e.text }
 
-// send sends a request, and returns the response if it is a success.
+// send sends a request, and returns the response if it is a success. After a failure, the next request connects again.
 func (c *leaseClient) send(ctx context.Context, watch bool, method, target string, body []byte) (*http.Response, error) {
-	if err := c.connect(); err != nil {
+	response, err := c.trySend(ctx, watch, method, target, body)
+	if err != nil {
+		c.failed(watch, err)
+	}
+	return response, err
+}
+
+func (c *leaseClient) trySend(ctx context.Context, watch bool, method, target string, body []byte) (*http.Response, error) {
+	client, err := c.connect(watch)
+	if err != nil {
 		return nil, err
 	}
 	token, err := os.ReadFile(c.token)
@@ -191,10 +228,6 @@ func (c *leaseClient) send(ctx context.Context, watch bool, method, target strin
 	request.Header.Set("User-Agent", "statefulsingleton-gate")
 	if body != nil {
 		request.Header.Set("Content-Type", "application/merge-patch+json")
-	}
-	client := c.requests
-	if watch {
-		client = c.watches
 	}
 	response, err := client.Do(request)
 	if err != nil {
