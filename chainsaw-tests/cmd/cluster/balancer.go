@@ -71,7 +71,7 @@ func (b *balancer) forward(client net.Conn) {
 	}
 }
 
-// candidates returns the servers in the order in which to try them. The healthy servers take turns.
+// candidates returns the servers in the order in which to try them. Connections rotate over the healthy servers.
 func (b *balancer) candidates() []*backend {
 	b.mu.Lock()
 	defer b.mu.Unlock()
