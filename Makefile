@@ -82,9 +82,12 @@ vulnerabilities: ## List known vulnerabilities in released programs; queries vul
 own-cluster:
 	@[ "$$CLUSTER" != current ] || { echo "this breaks the cluster that it runs on: unset CLUSTER, and it runs on the local one" >&2; exit 1; }
 
+# With several API servers, the tests of failures of one of them run too.
+fault_tags = cluster$(if $(filter-out 1,$(API_SERVERS)),$(comma)apiservers)
+comma := ,
 .PHONY: faults
-faults: own-cluster install example-images ## Test failures of nodes, kubelets, API server, Kyverno and controller on the local cluster
-	$(in_cluster) go -C chainsaw-tests test -count=1 -timeout 45m -tags cluster ./faults
+faults: own-cluster install example-images ## Test failures of nodes, kubelets, API servers, Kyverno and controller on the local cluster
+	$(in_cluster) go -C chainsaw-tests test -count=1 -timeout $(if $(API_SERVERS),75m,45m) -tags $(fault_tags) ./faults
 
 .PHONY: gitops-fixtures
 gitops-fixtures: own-cluster install ## Record docs/gitops/testdata, with which Argo CD's health check is tested, on the local cluster

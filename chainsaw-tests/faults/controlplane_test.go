@@ -65,7 +65,7 @@ func reason(s *v1.StatefulSingleton) string {
 // selects. Each pod is held or rejected.
 func TestKyvernoDown(t *testing.T) {
 	alone(t)
-	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), 1)) })
+	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), w.KyvernoReplicas())) })
 	s := singleton(t, world.Options{})
 	wantHeld := watchPods(t, s.Namespace)
 	create := keepCreating(t, s)
@@ -86,7 +86,7 @@ func TestKyvernoDown(t *testing.T) {
 	if got := holder(t, s); got.Name != before.Status.ActivePod || got.DeletionTimestamp != nil {
 		t.Errorf("pod %s holds, or is stopped, while its successor can't come: want %s", got.Name, before.Status.ActivePod)
 	}
-	must(t, w.ScaleKyverno(t.Context(), 1))
+	must(t, w.ScaleKyverno(t.Context(), w.KyvernoReplicas()))
 	must(t, s.AwaitHolder(t.Context(), before.Status.Epoch+1))
 	if held := create(time.Second); held == 0 {
 		t.Error("no pod was held, though Kyverno is back")

@@ -85,7 +85,7 @@ func TestGitOpsNotReady(t *testing.T) {
 func TestGitOpsWithoutKyverno(t *testing.T) {
 	alone(t)
 	empty, s := emptyNamespace(t), singleton(t, world.Options{})
-	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), 1)) })
+	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), w.KyvernoReplicas())) })
 	must(t, w.ScaleKyverno(t.Context(), 0))
 	must(t, world.Await(t.Context(), "the end of Kyverno", w.KyvernoGone))
 
@@ -100,7 +100,7 @@ func TestGitOpsWithoutKyverno(t *testing.T) {
 
 	// Singletons that are deleted now would leave their policies behind.
 	must(t, serveClusterPolicies(t.Context(), true))
-	must(t, w.ScaleKyverno(t.Context(), 1))
+	must(t, w.ScaleKyverno(t.Context(), w.KyvernoReplicas()))
 	must(t, w.AwaitWhole(t.Context()))
 	must(t, empty.Await(t.Context(), "pods are held again", policyInstalled("Injected")))
 	must(t, s.Await(t.Context(), "pods are held again", policyInstalled("Injected")))

@@ -30,7 +30,7 @@ var faults = []fault{
 	{name: "Kyverno killed", inject: func(ctx context.Context, r *run, _ string) error { return r.KillKyverno(ctx) }},
 	{name: "Kyverno scaled to zero",
 		inject: func(ctx context.Context, r *run, _ string) error { return r.ScaleKyverno(ctx, 0) },
-		end:    func(ctx context.Context, r *run, _ string) error { return r.ScaleKyverno(ctx, 1) }},
+		end:    func(ctx context.Context, r *run, _ string) error { return r.ScaleKyverno(ctx, r.KyvernoReplicas()) }},
 	{name: "kubelet killed", inject: process("kill", "kubelet")},
 	{name: "kubelet stands still", inject: process("stop", "kubelet"), end: ignoring(process("continue", "kubelet"))},
 	{name: "containerd killed", inject: process("kill", "containerd")},
@@ -40,6 +40,33 @@ var faults = []fault{
 	{name: "node drained",
 		inject: func(ctx context.Context, r *run, node string) error { return r.drain(ctx, node) },
 		end:    func(ctx context.Context, r *run, node string) error { return r.Cordon(ctx, node, false) }},
+}
+
+// serverFaults are faults of one of several API servers. The number of the server rotates.
+var serverFaults = []fault{
+	{name: "one API server killed", inject: func(ctx context.Context, r *run, _ string) error {
+		return r.Cluster(ctx, "process", "kill", "kube-apiserver-"+r.nextServer())
+	}},
+	{name: "API server cut off from etcd",
+		inject: func(ctx context.Context, r *run, _ string) error {
+			return r.Cluster(ctx, "apiserver", "cut", r.nextServer())
+		},
+		end: healServers},
+	{name: "API server with late watches",
+		inject: func(ctx context.Context, r *run, _ string) error {
+			return r.Cluster(ctx, "apiserver", "delay", r.nextServer(), "5s")
+		},
+		end: healServers},
+}
+
+// healServers ends the faults of all API servers, because it does not know which one inject has chosen.
+func healServers(ctx context.Context, r *run, _ string) error {
+	for i := range r.Servers {
+		if err := r.Cluster(ctx, "apiserver", "heal", strconv.Itoa(i+1)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func process(do, program string) func(context.Context, *run, string) error {

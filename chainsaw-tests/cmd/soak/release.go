@@ -7,13 +7,18 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// faults returns the faults of the run. With another release, its installation is a fault that lasts until this release is
-// installed again. Meanwhile, new pods have the gate of the other release.
+// faults returns the faults of the run. With several API servers, they include faults of one server. With another release, its
+// installation is a fault that lasts until this release is installed again. Meanwhile, new pods have the gate of the other
+// release.
 func (r *run) faults() []fault {
-	if r.other == "" {
-		return faults
+	all := slices.Clone(faults)
+	if len(r.Servers) > 1 {
+		all = append(all, serverFaults...)
 	}
-	return append(slices.Clone(faults), fault{
+	if r.other == "" {
+		return all
+	}
+	return append(all, fault{
 		name:   "other release",
 		inject: func(ctx context.Context, r *run, _ string) error { return world.Install(ctx, r.other, world.OtherTag) },
 		end:    func(ctx context.Context, r *run, _ string) error { return world.Install(ctx, ".", r.version) },

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -49,6 +50,8 @@ type run struct {
 	faulted int
 	// current has the current faults.
 	current []string
+	// servers counts the faults of one API server.
+	servers int
 	// kills counts the stored logs of controllers that were killed.
 	kills int
 	// last has the last totals of the journals.
@@ -216,6 +219,14 @@ func (r *run) killController(ctx context.Context) error {
 		r.note("cluster", err.Error())
 	}
 	return r.KillController(ctx)
+}
+
+// nextServer returns the number of the API server for the next fault.
+func (r *run) nextServer() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.servers++
+	return strconv.Itoa(1 + r.servers%len(r.Servers))
 }
 
 func (r *run) stopLeader(ctx context.Context) error {
