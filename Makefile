@@ -141,7 +141,7 @@ bench-scale: own-cluster install bin/bench-scale ## Measure the costs of a thous
 .PHONY: e2e
 e2e: demo plugin example-images ## Run the end-to-end tests on the local cluster: demo, cases, faults, soak, pages, README
 ifneq ($(CLUSTER),current)
-	go -C chainsaw-tests test -count=1 -tags cluster ./cmd/cluster
+	go -C chainsaw-tests test -count=1 -tags cluster -run '^TestLifeOfACluster$$' ./cmd/cluster
 endif
 	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
 	@mkdir -p dist
