@@ -72,10 +72,10 @@ func TestNamespaceFull(t *testing.T) {
 		t.Run(string(per), func(t *testing.T) {
 			w := newWorld(t)
 			w.kyverno(serves)
-			_, stop := w.runManager(per)
 			first := w.fill(per)
-			w.allInstalled(first...)
 			w.createLarge("late")
+			_, stop := w.runManager(per)
+			w.allInstalled(first...)
 			w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
 			late := &v1.StatefulSingleton{}
 			w.Expect(c.Get(t.Context(), w.key("late"), late)).To(Succeed())

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -53,7 +54,8 @@ func (w *world) injects(policy *unstructured.Unstructured) []string {
 func (w *world) allInstalled(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
-		w.Eventually(func() bool { return w.isInstalled(w.key(name)) }).Should(BeTrue(), "injection of %s", name)
+		// On a busy machine, checks fail while the API server learns of new policies, and the next check follows after up to a minute.
+		w.Eventually(func() bool { return w.isInstalled(w.key(name)) }).WithTimeout(2*time.Minute).Should(BeTrue(), "injection of %s", name)
 	}
 }
 
