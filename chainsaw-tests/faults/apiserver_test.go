@@ -88,7 +88,8 @@ func TestServerOfTheLeaderCutOff(t *testing.T) {
 	node := "node" + strconv.Itoa(3-servers[0]) // of the other kubelet
 	s := singleton(t, world.Options{Node: node})
 	cluster(t, "apiserver", "cut", strconv.Itoa(servers[0]))
-	must(t, s.Roll(t.Context()))
+	// The balancer closes the connections to the server that is cut off.
+	must(t, world.Await(t.Context(), "a rollout", s.Roll))
 	must(t, s.AwaitHolder(t.Context(), 2))
 	healServers(t)
 	must(t, w.AwaitWhole(t.Context()))
