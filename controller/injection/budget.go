@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,9 +30,22 @@ func (r *Reconciler) installable(ctx context.Context, subject policies.Subject) 
 
 // hasPolicy returns true if the subject already has a policy of its own. Such a policy stays, even if the namespace has no
 // room for it, because new pods of the subject depend on it. Earlier versions did not limit the policies of a namespace.
-func (r *Reconciler) hasPolicy(ctx context.Context, subject policies.Subject) bool {
+func (r *Reconciler) hasPolicy(ctx context.Context, subject policies.Subject) (bool, error) {
 	own := r.policyOf(subject)
-	return own == own.Kind.Of(subject) && r.Live.Get(ctx, own.NamespacedName, policyMetadata(own)) == nil
+	if own != own.Kind.Of(subject) {
+		return false, nil
+	}
+	err := r.Live.Get(ctx, own.NamespacedName, policyMetadata(own))
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// unreadable returns the state of a subject whose room in the budget is unknown.
+func unreadable(subject policies.Subject, err error) installation {
+	return notInstalled(subject, reasonPolicyRefused, fmt.Sprintf("the controller cannot read which policies namespace %s has, and tries again within %s: %v. "+
+		"If this lasts, check the API server and the permissions of the controller", subject.GetNamespace(), maxRetryDelay, err))
 }
 
 // namespaceFull returns the state of a subject without room in the budget of its namespace. The deletion of another object

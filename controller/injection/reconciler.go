@@ -252,10 +252,14 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	policy, content := r.policyOf(subject), contentOf(subject)
 	beside, err := r.installable(ctx, subject)
 	if err != nil {
-		return notInstalled(subject, reasonPolicyRefused, err.Error())
+		return unreadable(subject, err)
 	}
-	if !slices.Contains(beside, subject) && !r.hasPolicy(ctx, subject) {
-		return r.namespaceFull(subject)
+	if !slices.Contains(beside, subject) {
+		if has, err := r.hasPolicy(ctx, subject); err != nil {
+			return unreadable(subject, err)
+		} else if !has {
+			return r.namespaceFull(subject)
+		}
 	}
 	last, known := r.lastCheck(subject)
 	if last.content != content {
