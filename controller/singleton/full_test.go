@@ -1,6 +1,8 @@
 package singleton_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
@@ -140,6 +143,26 @@ func TestFullNamespaceKeepsPolicies(t *testing.T) {
 	w.allInstalled(append(first, "kept")...)
 	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
 	w.Expect(w.policyNamed(policy.GetName()).GetUID()).To(Equal(policy.GetUID()))
+}
+
+// A failed read is not a missing policy: a singleton whose policy cannot be read reports the error, not NamespaceFull.
+func TestFullNamespaceUnreadable(t *testing.T) {
+	w := newWorld(t)
+	w.fill(policies.PerSingleton)
+	w.createLarge("late")
+	live := interceptor.NewClient(controllerClient, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if o.GetObjectKind().GroupVersionKind() == policies.ClusterPolicy.GVK() {
+				return apierrors.NewInternalError(errors.New("no etcd"))
+			}
+			return c.Get(ctx, key, o, options...)
+		},
+	})
+	w.reconcileOne(newReconciler(controllerClient, live, w.clock), w.key("late"))
+	w.Expect(w.installedReason("late")).To(Equal("PolicyRefused"))
+	late := &v1.StatefulSingleton{}
+	w.Expect(c.Get(t.Context(), w.key("late"), late)).To(Succeed())
+	w.Expect(late.Status.Message).To(And(ContainSubstring("tries again within"), ContainSubstring("no etcd")))
 }
 
 // If a namespace has no room for a policy for each of its singletons, the shared policy stays after a change of policyPer.
