@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -34,6 +34,8 @@ const (
 	writers = 32
 	// standstill is the time after which no more policies are expected to work.
 	standstill = 90 * time.Second
+	// removal is the timeout of the removal of all singletons.
+	removal = 20 * time.Minute
 )
 
 // singleton is the name of a StatefulSingleton and its Deployment.
@@ -54,18 +56,9 @@ func forAll(ctx context.Context, all []singleton, do func(context.Context, singl
 	return group.Wait()
 }
 
-// grow adds singletons up to the number of the step, sets policyPer, and waits for a holder of each singleton whose
-// policy works.
+// grow adds singletons up to the number of the step, and waits until their policies work.
 func (r *run) grow(ctx context.Context, step *figures.Step) error {
 	begin := time.Now()
-	if step.PolicyPer == policies.PerNamespace {
-		if err := setValues(ctx, step.PolicyPer, kwokUser); err != nil {
-			return err
-		}
-		if err := r.makeRoom(ctx); err != nil {
-			return err
-		}
-	}
 	var added []singleton
 	for i := len(r.made); i < step.Singletons; i++ {
 		added = append(added, r.nth(i))
@@ -75,23 +68,18 @@ func (r *run) grow(ctx context.Context, step *figures.Step) error {
 	}
 	r.made = append(r.made, added...)
 	last, err := r.awaitPolicies(ctx, step)
-	if err != nil {
-		return err
-	}
 	step.InstallSeconds = last.Sub(begin).Seconds()
-	if err := r.awaitOneKind(ctx, step); err != nil {
-		return err
-	}
-	var fresh []singleton
-	known := map[singleton]bool{}
-	for _, s := range r.served {
-		known[s] = true
-	}
-	for _, s := range r.made {
-		if r.injected(s, step.PolicyPer) && !known[s] {
-			fresh = append(fresh, s)
-		}
-	}
+	return err
+}
+
+// enforced returns the singletons whose policies work.
+func (r *run) enforced(step *figures.Step) []singleton {
+	return slices.DeleteFunc(slices.Clone(r.made), func(s singleton) bool { return !r.injected(s, step) })
+}
+
+// deploy adds a Deployment to each singleton whose policy works, and waits for the holders.
+func (r *run) deploy(ctx context.Context, step *figures.Step) error {
+	fresh := slices.DeleteFunc(r.enforced(step), func(s singleton) bool { return slices.Contains(r.served, s) })
 	if err := forAll(ctx, fresh, func(ctx context.Context, s singleton) error { return r.Create(ctx, deployment(s)) }); err != nil {
 		return err
 	}
@@ -99,34 +87,16 @@ func (r *run) grow(ctx context.Context, step *figures.Step) error {
 	return r.awaitSettled(ctx, r.served, 1)
 }
 
-// makeRoom deletes the policies of single singletons if the webhooks leave no room for shared policies, as
-// docs/scale.md describes.
-func (r *run) makeRoom(ctx context.Context) error {
-	if before := r.results.Steps[len(r.results.Steps)-2]; before.Refused == "" {
-		return nil
-	}
-	r.tell("no room for the webhooks of the namespaces: the policies of the singletons are deleted")
-	// One at a time, because a deletion of all policies in one request would exceed the timeout of the API server.
-	return forAll(ctx, r.made, func(ctx context.Context, s singleton) error {
-		policy := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: policyOf(s, policies.PerSingleton)}}
-		policy.SetGroupVersionKind(policies.ClusterPolicy.GVK())
-		return client.IgnoreNotFound(r.Delete(ctx, policy))
-	})
-}
-
 func (r *run) create(ctx context.Context, s singleton) error {
-	if err := r.createNamespace(ctx, s); err != nil {
+	if err := r.createNamespace(ctx, s.Namespace); err != nil {
 		return err
 	}
 	return r.Create(ctx, statefulSingleton(s))
 }
 
-func (r *run) createNamespace(ctx context.Context, s singleton) error {
-	err := r.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace, Labels: ours}})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
+func (r *run) createNamespace(ctx context.Context, name string) error {
+	err := r.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: ours}})
+	return client.IgnoreAlreadyExists(err)
 }
 
 func statefulSingleton(s singleton) *v1.StatefulSingleton {
@@ -165,13 +135,7 @@ func (r *run) awaitPolicies(ctx context.Context, step *figures.Step) (last time.
 		if err != nil {
 			return last, err
 		}
-		injected := 0
-		for _, s := range r.made {
-			if r.injected(s, step.PolicyPer) {
-				injected++
-			}
-		}
-		if injected != step.Injected {
+		if injected := len(r.enforced(step)); injected != step.Injected {
 			step.Injected, last = injected, time.Now()
 		}
 	}
@@ -200,9 +164,9 @@ func (r *run) installed(s singleton) *metav1.Condition {
 }
 
 // injected returns true if a check of the singleton's policy succeeded.
-func (r *run) injected(s singleton, per policies.Per) bool {
+func (r *run) injected(s singleton, step *figures.Step) bool {
 	c := r.installed(s)
-	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, policyOf(s, per))
+	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, policyOf(s, step).String())
 }
 
 // refusal returns why one of the singletons has no policy that works.
@@ -215,50 +179,30 @@ func (r *run) refusal() string {
 	return "no condition says why"
 }
 
-func policyOf(s singleton, per policies.Per) string {
-	if per == policies.PerNamespace {
-		return policies.NamespaceName(s.Namespace)
+func policyOf(s singleton, step *figures.Step) policies.Ref {
+	if step.PolicyPer == policies.PerNamespace {
+		return step.PolicyKind.OfNamespace(s.Namespace)
 	}
-	return policies.Name(s)
+	return step.PolicyKind.Of(statefulSingleton(s))
 }
 
 // kwokUser is the user name of kwok, from the kubeconfig of the local cluster.
 const kwokUser = "kubernetes-admin"
 
-// setValues sets the chart's value policyPer, and the users that may report about pods as kubelets do.
-func setValues(ctx context.Context, per policies.Per, kubelets ...string) error {
+// setValues sets the chart's values for the form of the policies, and the users that may report about pods as kubelets
+// do.
+func setValues(ctx context.Context, f form, kubelets ...string) error {
 	users, err := json.Marshal(append([]string{}, kubelets...))
 	if err != nil {
 		return err
 	}
 	out, err := exec.CommandContext(ctx, "helm", "upgrade", "statefulsingleton", "charts/statefulsingleton",
-		"--namespace", world.ControllerNamespace, "--reuse-values", "--set", "policyPer="+string(per),
+		"--namespace", world.ControllerNamespace, "--reuse-values", "--set", "policyKind="+string(f.kind), "--set", "policyPer="+string(f.per),
 		"--set-json", "guards.kubeletUsers="+string(users), "--wait", "--timeout", "3m").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("set policyPer to %s and guards.kubeletUsers to %s by helm: %w: %s", per, users, err, out)
+		return fmt.Errorf("set policies %s for each %s and guards.kubeletUsers to %s by helm: %w: %s", f.kind, f.per, users, err, out)
 	}
 	return nil
-}
-
-// awaitOneKind waits until all policies for the other value of policyPer are deleted.
-func (r *run) awaitOneKind(ctx context.Context, step *figures.Step) error {
-	wanted := map[string]bool{}
-	for _, s := range r.made {
-		wanted[policyOf(s, step.PolicyPer)] = true
-	}
-	return world.AwaitFor(ctx, 10*time.Minute, "policies of one kind", func(ctx context.Context) error {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(policies.ClusterPolicy.GVK())
-		if err := r.List(ctx, list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}); err != nil {
-			return err
-		}
-		for i := range list.Items {
-			if !wanted[list.Items[i].Name] {
-				return fmt.Errorf("there is %s among %d policies", list.Items[i].Name, len(list.Items))
-			}
-		}
-		return nil
-	})
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -14,12 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/statefulsingleton/statefulsingleton/policies"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
@@ -28,9 +25,11 @@ import (
 const (
 	kyvernoNamespace = "kyverno"
 	kyvernoWebhooks  = "kyverno-resource-mutating-webhook-cfg"
-	// kyvernoMemory is the memory limit of Kyverno in this benchmark. With the 384 MiB of its chart, a thousand
-	// MutatingPolicies sometimes ended Kyverno during the measurement.
-	kyvernoMemory = "1Gi"
+	// kyvernoMemory is the memory limit of Kyverno in this benchmark. A thousand NamespacedMutatingPolicies need more
+	// than the 384 MiB of its chart.
+	kyvernoMemory = "8Gi"
+	// elsewhere is a namespace without singletons.
+	elsewhere = "bench-scale-elsewhere"
 	// samples is the number of measured pod creations.
 	samples = 50
 )
@@ -38,46 +37,92 @@ const (
 // colour matches the escape sequences in the log of Kyverno.
 var colour = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// measureKyverno measures the cost of all policies.
+// measureKyverno measures the cost of all policies: for Kyverno, and for the creation of pods.
 func (r *run) measureKyverno(ctx context.Context, step *figures.Step) error {
-	if len(r.served) == 0 {
-		return errors.New("no policy works")
+	if err := r.measureWebhooks(ctx, step); err != nil {
+		return err
 	}
-	return r.measureAdmission(ctx, &step.Kyverno, r.served[len(r.served)-1])
+	k, namespace := &step.Kyverno, r.nth(0).Namespace
+	if step.Singletons > 0 {
+		enforced := r.enforced(step)
+		if len(enforced) == 0 {
+			return errors.New("no policy works")
+		}
+		last := enforced[len(enforced)-1]
+		namespace = last.Namespace
+		var err error
+		if k.SelectedMS, err = r.createPods(ctx, namespace, labelsOf(last)); err != nil {
+			return err
+		}
+	}
+	for name, took := range map[string]*figures.Distribution{namespace: &k.OtherMS, elsewhere: &k.ElsewhereMS} {
+		var err error
+		if *took, err = r.createPods(ctx, name, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// measureAdmission measures the creation of pods that the singleton selects, and of other pods.
-func (r *run) measureAdmission(ctx context.Context, k *figures.Kyverno, of singleton) error {
+// measureWebhooks measures the memory of Kyverno, and the size of its webhooks.
+func (r *run) measureWebhooks(ctx context.Context, step *figures.Step) error {
+	k := &step.Kyverno
 	pod, err := r.kyvernoPod(ctx)
 	if err != nil {
 		return err
 	}
+	if k.MiB, err = kyvernoMiB(ctx, pod); err != nil {
+		return err
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(step.PolicyKind.GVK())
+	if err := r.List(ctx, list); err != nil {
+		return err
+	}
+	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := r.Get(ctx, types.NamespacedName{Name: kyvernoWebhooks}, configuration); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	k.Policies, k.Webhooks, k.WebhookBytes = len(list.Items), len(configuration.Webhooks), configuration.Size()
+	k.Error, err = r.kyvernoError(ctx, pod)
+	return err
+}
+
+// kyvernoMiB returns the resident memory of Kyverno.
+func kyvernoMiB(ctx context.Context, pod *corev1.Pod) (float64, error) {
 	m, err := scrape(ctx, fmt.Sprintf(kyvernoURL, pod.Status.PodIP), "")
+	return m.memory(), err
+}
+
+// awaitNoWebhooks waits until Kyverno has removed its webhooks.
+func (r *run) awaitNoWebhooks(ctx context.Context) error {
+	return world.AwaitFor(ctx, removal, "the end of the webhooks", func(ctx context.Context) error {
+		configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
+		err := r.Get(ctx, types.NamespacedName{Name: kyvernoWebhooks}, configuration)
+		if err == nil && len(configuration.Webhooks) > 0 {
+			err = fmt.Errorf("%d are there", len(configuration.Webhooks))
+		}
+		return client.IgnoreNotFound(err)
+	})
+}
+
+// restartKyverno replaces Kyverno, and waits until the new one is Ready.
+func (r *run) restartKyverno(ctx context.Context) error {
+	pod, err := r.kyvernoPod(ctx)
 	if err != nil {
 		return err
 	}
-	k.MiB = m.memory()
-	for _, kind := range []schema.GroupVersionKind{policies.ClusterPolicy.GVK(), mutatingPolicy} {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		if err := r.List(ctx, list); err != nil {
-			return err
+	if err := r.Delete(ctx, pod); err != nil {
+		return err
+	}
+	err = world.Await(ctx, "another Kyverno", func(ctx context.Context) error {
+		now, err := r.kyvernoPod(ctx)
+		if err == nil && (now.UID == pod.UID || !world.IsTrue(now, corev1.PodReady)) {
+			err = errors.New("it is not Ready")
 		}
-		k.Policies += len(list.Items)
-	}
-	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	if err := r.Get(ctx, types.NamespacedName{Name: kyvernoWebhooks}, configuration); err != nil {
 		return err
-	}
-	k.Webhooks, k.WebhookBytes = len(configuration.Webhooks), configuration.Size()
-	if k.Error, err = r.kyvernoError(ctx, pod); err != nil {
-		return err
-	}
-	if k.SelectedMS, err = r.createPods(ctx, of.Namespace, labelsOf(of)); err != nil {
-		return err
-	}
-	k.OtherMS, err = r.createPods(ctx, of.Namespace, nil)
-	return err
+	})
+	return errors.Join(err, r.AwaitWhole(ctx))
 }
 
 // giveKyvernoMemory waits until Kyverno runs with kyvernoMemory.

@@ -14,18 +14,22 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-const usage = `bench-scale creates increasing numbers of singletons, each with a Deployment of one replica. For each number it
-measures the resources that the controller and Kyverno use, and 100 handoffs at once. With the last number, it
-also measures policies that the singletons of a namespace share.
+const usage = `bench-scale creates increasing numbers of singletons, with each kind of policies, and with a policy for each
+singleton and for each namespace. It measures what the policies cost Kyverno and the API server.
+
+With few policies and with the most singletons, each singleton also has a Deployment of one replica. There, it measures
+the resources of the controller, and 100 handoffs at once.
 
 Run it with make bench-scale on the local cluster, without any other load. When it ends, also by Ctrl-C, it removes
 everything that it created.
 
 Examples:
   make bench-scale                                                       the default run, and the tables in docs/benchmarks/scale.md
-  make bench-scale SCALE="-singletons 20 -namespaces 5 -handoffs 10 -idle 10s -out dist/scale.json"    a short run
+  make bench-scale SCALE="-singletons 1,20 -namespaces 5 -handoffs 10 -idle 10s -out dist/scale.json"    a short run
   make bench-report                                                      the tables, without a run
 
 Flags:
@@ -33,6 +37,7 @@ Flags:
 
 type options struct {
 	singletons []int
+	kinds      []policies.Kind
 	namespaces int
 	handoffs   int
 	idle       time.Duration
@@ -64,10 +69,11 @@ func main() {
 func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("bench-scale", flag.ContinueOnError)
-	singletons := flags.String("singletons", "1,100,300,500,1000", "numbers of singletons, comma-separated and increasing")
+	singletons := flags.String("singletons", "1,100,500,1000", "numbers of singletons, comma-separated and increasing")
+	kinds := flags.String("kinds", "ClusterPolicy,NamespacedMutatingPolicy", "kinds of policies, comma-separated")
 	flags.IntVar(&o.namespaces, "namespaces", 50, "number of namespaces with singletons")
 	flags.IntVar(&o.handoffs, "handoffs", 100, "number of handoffs at once, at most one for each singleton")
-	flags.DurationVar(&o.idle, "idle", 5*time.Minute, "duration of the measurement without any change; the controller reconciles each singleton once in five minutes")
+	flags.DurationVar(&o.idle, "idle", time.Minute, "duration of the measurement without any change; the controller reconciles each singleton once in five minutes")
 	flags.StringVar(&o.out, "out", "docs/benchmarks/scale.json", "file of the results")
 	flags.StringVar(&o.page, "page", "docs/benchmarks/scale.md", "with -report: page whose tables between <!-- bench --> markers are replaced")
 	flags.BoolVar(&o.report, "report", false, "write the tables from the file of the results, without a run")
@@ -87,6 +93,13 @@ func parse(args []string) (options, error) {
 			return o, fmt.Errorf("-singletons contains %q: use numbers of 1 or more", number)
 		}
 		o.singletons = append(o.singletons, n)
+	}
+	for name := range strings.SplitSeq(*kinds, ",") {
+		kind := policies.Kind(name)
+		if !slices.Contains(policies.Kinds, kind) {
+			return o, fmt.Errorf("-kinds contains %q: use %v", name, policies.Kinds)
+		}
+		o.kinds = append(o.kinds, kind)
 	}
 	if !slices.IsSorted(o.singletons) || o.namespaces < 1 || o.handoffs < 1 {
 		return o, errors.New("-singletons must increase, and -namespaces and -handoffs must be 1 or more")

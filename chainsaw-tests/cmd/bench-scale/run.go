@@ -30,7 +30,7 @@ type run struct {
 	start    time.Time
 	// token is a token for the metrics of the controllers.
 	token string
-	// made are all singletons so far, and served are the singletons whose policies work.
+	// made are all singletons of the form so far, and served are the singletons with a Deployment.
 	made, served []singleton
 }
 
@@ -57,7 +57,7 @@ func measure(ctx context.Context, o options) (err error) {
 	}
 	defer func() {
 		ctx := context.WithoutCancel(ctx)
-		err = errors.Join(err, r.clean(ctx), setValues(ctx, policies.PerSingleton))
+		err = errors.Join(err, r.clean(ctx), setValues(ctx, form{policies.ClusterPolicy, policies.PerSingleton}))
 		stop()
 		if err != nil {
 			err = fmt.Errorf("%w\nkwok's log: %s", err, filepath.Join(scratch, "kwok.log"))
@@ -65,62 +65,101 @@ func measure(ctx context.Context, o options) (err error) {
 			_ = os.RemoveAll(scratch)
 		}
 	}()
-	if err := r.clean(ctx); err != nil { // of a killed run
-		return err
-	}
-	if err := r.readMetrics(ctx); err != nil {
-		return err
-	}
-	if err := setValues(ctx, policies.PerSingleton, kwokUser); err != nil {
-		return err
-	}
-	if err := r.refuseOthers(ctx); err != nil {
-		return err
-	}
-	if err := r.giveKyvernoMemory(ctx); err != nil {
-		return err
-	}
-	if err := r.addNodes(ctx); err != nil {
-		return err
+	for _, prepare := range []func(context.Context) error{
+		r.clean, // of a killed run
+		r.readMetrics,
+		r.refuseOthers,
+		r.giveKyvernoMemory,
+		r.addNodes,
+	} {
+		if err := prepare(ctx); err != nil {
+			return err
+		}
 	}
 	if r.observer, err = observeInjected(ctx, w); err != nil {
 		return err
 	}
-	if err := r.measureKinds(ctx); err != nil {
-		return err
-	}
-	for _, n := range o.singletons {
-		if err := r.step(ctx, n, policies.PerSingleton); err != nil {
-			return fmt.Errorf("with %d singletons: %w", n, err)
+	for _, kind := range o.kinds {
+		for _, per := range []policies.Per{policies.PerSingleton, policies.PerNamespace} {
+			if err := r.measureForm(ctx, form{kind, per}); err != nil {
+				return fmt.Errorf("%s for each %s: %w", kind, per, err)
+			}
 		}
-	}
-	if err := r.step(ctx, len(r.made), policies.PerNamespace); err != nil {
-		return fmt.Errorf("with %d singletons that share policies: %w", len(r.made), err)
 	}
 	return nil
 }
 
-// step measures with the number of singletons, and writes each result at once.
-func (r *run) step(ctx context.Context, n int, per policies.Per) error {
-	r.results.Steps = append(r.results.Steps, figures.Step{Singletons: n, PolicyPer: per})
+// form is the form of all policies.
+type form struct {
+	kind policies.Kind
+	per  policies.Per
+}
+
+// measureForm measures with increasing numbers of singletons. It starts with a new Kyverno and without any policy.
+func (r *run) measureForm(ctx context.Context, f form) error {
+	r.tell("%s for each %s", f.kind, f.per)
+	if err := r.removeSingletons(ctx); err != nil {
+		return err
+	}
+	// Pods can be created in them some moments later, when they have a ServiceAccount.
+	if err := errors.Join(r.createNamespace(ctx, r.nth(0).Namespace), r.createNamespace(ctx, elsewhere)); err != nil {
+		return err
+	}
+	if err := setValues(ctx, f, kwokUser); err != nil {
+		return err
+	}
+	if err := errors.Join(r.awaitNoWebhooks(ctx), r.restartKyverno(ctx)); err != nil {
+		return err
+	}
+	for _, n := range append([]int{0}, r.singletons...) {
+		if err := r.step(ctx, f, n); err != nil {
+			return fmt.Errorf("with %d singletons: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// part is a part of a step.
+type part struct {
+	name string
+	do   func(context.Context, *figures.Step) error
+}
+
+// parts returns what is measured with the number of singletons. Without singletons, only Kyverno is measured. Handoffs
+// take long, so they are measured with the most singletons that share policies, and with few singletons by default.
+func (r *run) parts(f form, n int) (all []part) {
+	const few = 100
+	if n > 0 {
+		all = append(all, part{"singletons", r.grow})
+	}
+	all = append(all, part{"Kyverno", r.measureKyverno})
+	if n > 0 {
+		all = append(all, part{"new singletons", r.measureNew})
+	}
+	most := r.singletons[len(r.singletons)-1]
+	if f.per == policies.PerNamespace && n == most || f == (form{policies.ClusterPolicy, policies.PerSingleton}) && n > 0 && n <= few {
+		all = append(all,
+			part{"Deployments", r.deploy},
+			part{"idle", r.measureIdle},
+			part{"handoffs by rollout", func(ctx context.Context, s *figures.Step) error { return r.handOver(ctx, s, rollout) }},
+			part{"handoffs by deletion", func(ctx context.Context, s *figures.Step) error { return r.handOver(ctx, s, deletion) }},
+			part{"restart of the controller", r.measureRestart})
+	}
+	return all
+}
+
+// step measures with the number of singletons, and writes each result at once, also that of a part that fails.
+func (r *run) step(ctx context.Context, f form, n int) error {
+	r.results.Steps = append(r.results.Steps, figures.Step{PolicyKind: f.kind, PolicyPer: f.per, Singletons: n})
 	s := &r.results.Steps[len(r.results.Steps)-1]
 	memory := r.watchMemory(ctx)
-	for _, part := range []struct {
-		name string
-		do   func(context.Context, *figures.Step) error
-	}{
-		{"singletons", r.grow},
-		{"idle", r.measureIdle},
-		{"Kyverno", r.measureKyverno},
-		{"handoffs by rollout", func(ctx context.Context, s *figures.Step) error { return r.handOver(ctx, s, rollout) }},
-		{"handoffs by deletion", func(ctx context.Context, s *figures.Step) error { return r.handOver(ctx, s, deletion) }},
-		{"restart", r.measureRestart},
-	} {
-		r.tell("%d, a policy per %s: %s", n, per, part.name)
-		if err := part.do(ctx, s); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+	for _, part := range r.parts(f, n) {
+		r.tell("%d: %s", n, part.name)
+		failed := part.do(ctx, s)
+		if failed != nil {
+			failed = fmt.Errorf("%s: %w", part.name, failed)
 		}
-		if err := figures.Write(r.out, r.results); err != nil {
+		if err := errors.Join(failed, figures.Write(r.out, r.results)); err != nil {
 			return err
 		}
 	}
@@ -134,9 +173,13 @@ func (r *run) tell(format string, args ...any) {
 
 // clean removes everything that this run, or a killed run, created.
 func (r *run) clean(ctx context.Context) error {
-	if err := r.removePolicies(ctx); err != nil {
-		return err
-	}
+	return errors.Join(r.removeSingletons(ctx),
+		r.DeleteAllOf(ctx, &corev1.Node{}, client.MatchingLabels(ours)),
+		r.DeleteAllOf(ctx, &rbacv1.ClusterRoleBinding{}, client.MatchingLabels(ours)))
+}
+
+// removeSingletons removes all singletons with their namespaces.
+func (r *run) removeSingletons(ctx context.Context) error {
 	var namespaces corev1.NamespaceList
 	if err := r.List(ctx, &namespaces, client.MatchingLabels(ours)); err != nil {
 		return err
@@ -146,16 +189,14 @@ func (r *run) clean(ctx context.Context) error {
 			return err
 		}
 	}
-	err := world.AwaitFor(ctx, 10*time.Minute, "the end of the bench's namespaces", func(ctx context.Context) error {
+	r.made, r.served = nil, nil
+	return world.AwaitFor(ctx, removal, "the end of the bench's namespaces", func(ctx context.Context) error {
 		err := r.List(ctx, &namespaces, client.MatchingLabels(ours))
 		if err == nil && len(namespaces.Items) > 0 {
 			err = fmt.Errorf("%d are there", len(namespaces.Items))
 		}
 		return err
 	})
-	return errors.Join(err,
-		r.DeleteAllOf(ctx, &corev1.Node{}, client.MatchingLabels(ours)),
-		r.DeleteAllOf(ctx, &rbacv1.ClusterRoleBinding{}, client.MatchingLabels(ours)))
 }
 
 // refuseOthers returns an error if other singletons exist, because they would be measured too.
