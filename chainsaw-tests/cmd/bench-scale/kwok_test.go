@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -110,17 +109,9 @@ func newCluster(t *testing.T) *run {
 // injectedPod returns a pod that the policy has injected, bound to kwok's node.
 func injectedPod(t *testing.T) *corev1.Pod {
 	t.Helper()
-	data, err := os.ReadFile("../../../policies/testdata/injected/shell.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := &corev1.Pod{}
-	if err := yaml.UnmarshalStrict(data, pod); err != nil {
-		t.Fatal(err)
-	}
-	pod.Namespace, pod.Spec.NodeName = "default", "kwok-0"
+	pod := heldPod(t, singleton{Namespace: "default", Name: "db"})
+	pod.Spec.NodeName = "kwok-0"
 	pod.Spec.AutomountServiceAccountToken = new(false) // no controller creates service accounts here
-	pod.Annotations[v1.InjectedAnnotation] = "default/db"
 	return pod
 }
 

@@ -19,7 +19,8 @@ import (
 )
 
 const usage = `bench-scale creates increasing numbers of singletons, with each kind of policies, and with a policy for each
-singleton and for each namespace. It measures what the policies cost Kyverno and the API server.
+singleton and for each namespace. It measures what the policies cost Kyverno and the API server. It restarts Kyverno with
+NamespacedMutatingPolicies, and fails if a pod is admitted that is not held.
 
 With few policies and with the most singletons, each singleton also has a Deployment of one replica. There, it measures
 the resources of the controller, and 100 handoffs at once.

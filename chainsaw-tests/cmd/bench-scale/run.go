@@ -145,6 +145,9 @@ func (r *run) parts(f form, n int) (all []part) {
 			part{"handoffs by deletion", func(ctx context.Context, s *figures.Step) error { return r.handOver(ctx, s, deletion) }},
 			part{"restart of the controller", r.measureRestart})
 	}
+	if f.kind == policies.NamespacedMutatingPolicy && n > 0 {
+		all = append(all, part{"restart of Kyverno", r.measureKyvernoRestart})
+	}
 	return all
 }
 
