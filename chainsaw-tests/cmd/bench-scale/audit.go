@@ -22,6 +22,7 @@ type event struct {
 	Verb       string    `json:"verb"`
 	RequestURI string    `json:"requestURI"`
 	Received   time.Time `json:"requestReceivedTimestamp"`
+	Completed  time.Time `json:"stageTimestamp"`
 	User       struct {
 		Username string `json:"username"`
 	} `json:"user"`
@@ -43,7 +44,7 @@ func auditLogs() ([]string, error) {
 }
 
 // countRequests counts the controller's requests for the singletons. It includes requests without a namespace, for
-// example for nodes, unless they are for another singleton's policy.
+// example for nodes, unless they are for another singleton's policy. It adds the time of the requests of all reconciles.
 func countRequests(h *figures.Handoffs, all []singleton, begin, end time.Time) error {
 	files, err := auditLogs()
 	if err != nil {
@@ -60,6 +61,9 @@ func countRequests(h *figures.Handoffs, all []singleton, begin, end time.Time) e
 			if e.Received.Before(begin) || e.Received.After(end) || e.User.Username != world.ControllerUser || e.ObjectRef == nil || e.Verb == "watch" {
 				return
 			}
+			if inReconcile(e) {
+				h.RequestMS += float64(e.Completed.Sub(e.Received).Microseconds()) / 1000
+			}
 			o := e.ObjectRef
 			if o.Namespace != "" && !namespaces[o.Namespace] || o.Resource == "clusterpolicies" && !clusterPolicies[o.Name] {
 				return
@@ -72,6 +76,16 @@ func countRequests(h *figures.Handoffs, all []singleton, begin, end time.Time) e
 	}
 	share(h, len(all))
 	return nil
+}
+
+// inReconcile returns true if a reconcile of a singleton waits for the request. The controller of the policies, the leader
+// election, the metrics and the recorder of events also make requests.
+func inReconcile(e *event) bool {
+	switch e.ObjectRef.Resource {
+	case "clusterpolicies", "namespacedmutatingpolicies", "leases", "tokenreviews", "subjectaccessreviews", "events":
+		return false
+	}
+	return !strings.Contains(e.RequestURI, "dryRun=All")
 }
 
 func eachEvent(file string, do func(*event)) error {
@@ -95,7 +109,7 @@ func eachEvent(file string, do func(*event)) error {
 // share divides the counts by the number of handoffs, and rounds them to hundredths.
 func share(h *figures.Handoffs, among int) {
 	one := func(all float64) float64 { return math.Round(all/float64(among)*100) / 100 }
-	h.Writes, h.DryRuns, h.Reads = one(h.Writes), one(h.DryRuns), one(h.Reads)
+	h.Writes, h.DryRuns, h.Reads, h.RequestMS = one(h.Writes), one(h.DryRuns), one(h.Reads), one(h.RequestMS)
 	for name, all := range h.Requests {
 		h.Requests[name] = one(all)
 	}

@@ -62,6 +62,10 @@ func (r *run) handOver(ctx context.Context, step *figures.Step, c cause) error {
 	if err != nil {
 		return err
 	}
+	busy, err := cpuSeconds()
+	if err != nil {
+		return err
+	}
 	begin, begun := time.Now(), observer.Now()
 	group, groupContext := errgroup.WithContext(ctx) // concurrently
 	for _, s := range all {
@@ -74,11 +78,19 @@ func (r *run) handOver(ctx context.Context, step *figures.Step, c cause) error {
 		return err
 	}
 	seconds := time.Since(begin).Seconds()
+	busyAfter, err := cpuSeconds()
+	if err != nil {
+		return err
+	}
 	after, err := r.controller(ctx)
 	if err != nil {
 		return err
 	}
-	h := figures.Handoffs{Cause: c.name, N: len(all), Cores: (after.cpu() - before.cpu()) / seconds}
+	h := figures.Handoffs{
+		Cause: c.name, N: len(all), Cores: (after.cpu() - before.cpu()) / seconds, Programs: cores(busy, busyAfter, seconds),
+		ReconcileMS: (after.reconciling() - before.reconciling()) * 1000 / float64(len(all)),
+		CPUMS:       (after.cpu() - before.cpu()) * 1000 / float64(len(all)),
+	}
 	count, waited := before.queued()
 	nowCount, nowWaited := after.queued()
 	if nowCount > count {

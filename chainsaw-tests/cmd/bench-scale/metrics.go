@@ -5,18 +5,23 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
+	"path/filepath"
 	"sync"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/procfs"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
@@ -86,6 +91,40 @@ func (m metrics) queued() (count, seconds float64) {
 	const name = "workqueue_queue_duration_seconds"
 	return m.sum(name, controllerName, func(h *dto.Metric) float64 { return float64(h.GetHistogram().GetSampleCount()) }),
 		m.sum(name, controllerName, func(h *dto.Metric) float64 { return h.GetHistogram().GetSampleSum() })
+}
+
+// reconciling returns the total seconds of all reconciles, without those of the policies.
+func (m metrics) reconciling() float64 {
+	const name = "controller_runtime_reconcile_time_seconds"
+	seconds := func(h *dto.Metric) float64 { return h.GetHistogram().GetSampleSum() }
+	return m.sum(name, "", seconds) - m.sum(name, injection.Singletons.Controller, seconds)
+}
+
+// cpuSeconds returns the CPU seconds of the machine's processes, by the names of their programs.
+func cpuSeconds() (map[string]float64, error) {
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]float64{}
+	for _, p := range processes {
+		command, _ := p.CmdLine() // the process may have ended
+		if stat, err := p.Stat(); err == nil && len(command) > 0 {
+			all[filepath.Base(command[0])] += stat.CPUTime()
+		}
+	}
+	return all, nil
+}
+
+// cores returns the CPU time divided by time of the programs with a hundredth of a core or more.
+func cores(before, after map[string]float64, seconds float64) map[string]float64 {
+	all := map[string]float64{}
+	for program, cpu := range after {
+		if used := math.Round((cpu-before[program])/seconds*100) / 100; used >= 0.01 {
+			all[program] = used
+		}
+	}
+	return all
 }
 
 // controllerName is the name of the controller and its queue in the metrics.
