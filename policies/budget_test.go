@@ -9,6 +9,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
@@ -35,6 +36,12 @@ func namesOf(subjects []policies.Subject) (names []string) {
 
 // The budget of a namespace has room for as many objects as the documentation says, and the oldest objects get it.
 func TestWithinBudget(t *testing.T) {
+	fenced := func(all []policies.Subject) []policies.Subject {
+		for _, s := range all {
+			s.(*v1.StatefulSingleton).Spec.Fencing = v1.FencingLease
+		}
+		return all
+	}
 	ordinary, largest := v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}}, largestRendered(t)
 	locks := func(count int) (all []policies.Subject) {
 		for i, s := range fleet(count, ordinary) {
@@ -51,7 +58,8 @@ func TestWithinBudget(t *testing.T) {
 		want int
 	}{
 		"ordinary selectors":                {fleet(100, ordinary), policies.PerSingleton, 71},
-		"ordinary selectors, shared policy": {fleet(190, ordinary), policies.PerNamespace, 190},
+		"ordinary selectors, shared policy": {fleet(1000, ordinary), policies.PerNamespace, 466},
+		"fenced, shared policy":             {fenced(fleet(1000, ordinary)), policies.PerNamespace, 144},
 		"largest selectors":                 {fleet(100, largest), policies.PerSingleton, 15},
 		"largest selectors, shared policy":  {fleet(100, largest), policies.PerNamespace, 19},
 		"invalid selectors":                 {fleet(100, largestSelector()), policies.PerSingleton, 0},
@@ -69,6 +77,52 @@ func TestWithinBudget(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Every shared policy within the budget fits into etcd, with room for the options and for the defaults that Kyverno adds.
+func TestSharedPolicyFits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var variants []v1.StatefulSingletonSpec
+		for range rapid.IntRange(1, 40).Draw(t, "variants") {
+			spec := v1.StatefulSingletonSpec{
+				Selector:           selectorOfValues(rapid.IntRange(1, 60).Draw(t, "values")),
+				HoldInitContainers: rapid.Bool().Draw(t, "init containers"),
+				Fencing:            rapid.SampledFrom([]v1.Fencing{"", v1.FencingLease}).Draw(t, "fencing"),
+				ReadinessProbes:    rapid.SampledFrom([]v1.ReadinessProber{v1.ReadinessSidecar, v1.ReadinessKubelet}).Draw(t, "readiness"),
+			}
+			for i := range rapid.IntRange(0, 64).Draw(t, "containers") {
+				spec.Containers = append(spec.Containers, longText("container", i, 63))
+			}
+			variants = append(variants, spec)
+		}
+		all := fleet(300, v1.LabelSelector{})
+		for i, s := range all {
+			s.(*v1.StatefulSingleton).Spec = variants[i%len(variants)]
+		}
+		for _, kind := range policies.Kinds {
+			policy := fullPolicy(t, kind, all)
+			data, err := policy.MarshalJSON()
+			if most := policies.WebhooksLimit * 3 / 4; err != nil || len(data) > most {
+				t.Errorf("%s has %d bytes, want at most %d (%v)", kind, len(data), most, err)
+			}
+		}
+	})
+}
+
+// fullPolicy returns the shared policy of the singletons within the budget.
+func fullPolicy(t rapid.TB, kind policies.Kind, all []policies.Subject) *unstructured.Unstructured {
+	t.Helper()
+	var installable []v1.StatefulSingleton
+	for _, s := range policies.WithinBudget(all, policies.PerNamespace) {
+		installable = append(installable, *s.(*v1.StatefulSingleton))
+	}
+	o := options
+	o.Kind = kind
+	policy, err := policies.RenderNamespace("shop", installable, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy
 }
 
 // An invalid object takes no room, so the objects after it get a policy.

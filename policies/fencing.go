@@ -16,23 +16,17 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// fencingRules returns the rules that prepare a pod for fencing by a Lease. The first rule removes what an earlier pass
-// or the manifest of another pod has left, because each pass must decide anew. The second rule adds everything, or
-// nothing if the pod cannot be fenced.
-func fencingRules(s *v1.StatefulSingleton) []kyvernov1.Rule {
-	return []kyvernov1.Rule{
-		{
-			Name:     "remove-fencing",
-			Mutation: &kyvernov1.Mutation{ForEachMutation: removeFencing()},
-		},
-		{
-			Name:                "fence",
-			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(fenceable(s)...)},
-			Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{
-				nameContainer("initContainers"), nameContainer("containers"),
-				fenceSidecar(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNames),
-			}},
-		},
+// fenceRule returns the rule that prepares a pod for fencing by a Lease. It adds everything, or nothing if the pod cannot be
+// fenced. An earlier rule removes what an earlier pass or the manifest of another pod has left, because each pass must decide
+// anew.
+func fenceRule(s *v1.StatefulSingleton) kyvernov1.Rule {
+	return kyvernov1.Rule{
+		Name:                "fence",
+		RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(fenceable(s)...)},
+		Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{
+			nameContainer("initContainers"), nameContainer("containers"),
+			fenceSidecar(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNames),
+		}},
 	}
 }
 

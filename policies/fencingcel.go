@@ -54,17 +54,22 @@ func fenceablePodCEL(names string) []string {
 	}
 }
 
-// fenceCEL returns the mutations that prepare a pod for fencing by a Lease. See fencingRules.
-func fenceCEL(s *v1.StatefulSingleton, fenceable string) []string {
+// removeFencingCEL returns the mutations that remove what fenceCEL adds. See removeFencing.
+func removeFencingCEL() []string {
 	containerEnv := "e.name == " + celString(fencing.ContainerEnv)
-	mutations := append([]string{
+	return append([]string{
 		celRemoveFrom("initContainers", isWrappedCEL, "env", containerEnv),
 		celRemoveFrom("containers", isWrappedCEL, "env", containerEnv),
 	}, removeFromSidecarCEL()...)
-	return append(mutations,
+}
+
+// fenceCEL returns the mutations that prepare a pod for fencing by a Lease. See fenceRule.
+func fenceCEL(s *v1.StatefulSingleton, fenceable string) []string {
+	return []string{
 		celIf(nameContainerCEL("initContainers"), fenceable),
 		celIf(nameContainerCEL("containers"), fenceable),
-		celIf(fenceSidecarCEL(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNamesCEL), fenceable))
+		celIf(fenceSidecarCEL(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNamesCEL), fenceable),
+	}
 }
 
 // removeFromSidecarCEL returns the mutations that remove what fenceSidecarCEL adds. They leave a volume of the user's own.

@@ -393,12 +393,13 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 		"a foreach merges":                      {foreach(false, "patchStrategicMerge", map[string]any{"metadata": map[string]any{}}), otherForeach},
 		"an inner foreach calls":                {foreach(true, "context", apiCall), otherForeach},
 		"an inner foreach has an inner foreach": {foreach(true, "foreach", []any{map[string]any{"list": "a", "context": apiCall, "patchesJson6902": patchJSON}}), otherForeach},
-		"matches any":                           {rule(map[string]any{"any": []any{map[string]any{"resources": map[string]any{"kinds": []any{"Pod"}}}}}, "match"), otherMatch},
+		"matches any":                           {rule(map[string]any{"any": []any{map[string]any{"resources": map[string]any{"kinds": []any{"Pod"}}}}}, "match"), otherKind},
 		"matches by the old form":               {rule(map[string]any{"kinds": []any{"Pod"}}, "match", "resources"), otherMatch},
 		"matches several": {func(p *unstructured.Unstructured) {
 			match := p.Object["spec"].(map[string]any)["rules"].([]any)[1].(map[string]any)["match"].(map[string]any)
-			match["all"] = append(match["all"].([]any), map[string]any{"resources": map[string]any{"kinds": []any{"Pod"}}})
-		}, otherMatch},
+			match["any"] = append(match["all"].([]any), map[string]any{"resources": map[string]any{"kinds": []any{"Pod"}}})
+			delete(match, "all")
+		}, otherKind},
 		"matches nothing": {rule([]any{}, "match", "all"), otherMatch},
 		"matches by user": {func(p *unstructured.Unstructured) {
 			match := p.Object["spec"].(map[string]any)["rules"].([]any)[1].(map[string]any)["match"].(map[string]any)
@@ -443,6 +444,13 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 			o := options
 			o.SidecarPullSecrets = []string{"pull"}
 			wantAnswer(t, controller.Create(t.Context(), renderWith(t, readSingleton(t, file), o), client.DryRunAll), "")
+		})
+	}
+	for name, all := range map[string][]policies.Subject{
+		"ordinary": fleet(1000, v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}}), "largest": fleet(1000, largestRendered(t)),
+	} {
+		t.Run("passes: a full namespace, "+name, func(t *testing.T) {
+			wantAnswer(t, controller.Create(t.Context(), fullPolicy(t, policies.ClusterPolicy, all), client.DryRunAll), "")
 		})
 	}
 	t.Run("of another version", func(t *testing.T) {

@@ -112,6 +112,10 @@ func testControllerMutatingPolicies(t *testing.T, config *rest.Config) {
 			wantAnswer(t, controller.Create(t.Context(), policy.render(t, policies.NamespacedMutatingPolicy), client.DryRunAll), "")
 		})
 	}
+	t.Run("passes: a full namespace", func(t *testing.T) {
+		all := fleet(1000, v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}})
+		wantAnswer(t, controller.Create(t.Context(), fullPolicy(t, policies.NamespacedMutatingPolicy, all), client.DryRunAll), "")
+	})
 	theirs := ownPolicy(readSingleton(t, "default"), options).render(t, policies.NamespacedMutatingPolicy)
 	theirs.SetLabels(nil)
 	create(t, admin, theirs)

@@ -40,14 +40,33 @@ const barrierName = barrierPrefix + "{{request.uid}}"
 
 // injectionRules returns the rules for s in a policy, in the order in which Kyverno applies them.
 func injectionRules(s *v1.StatefulSingleton, o Options, policy Ref) []kyvernov1.Rule {
-	match := kyvernov1.MatchResources{All: kyvernov1.ResourceFilters{{
-		ResourceDescription: kyvernov1.ResourceDescription{
-			Kinds:      []string{"Pod"},
-			Namespaces: []string{s.Namespace},
-			Operations: []kyvernov1.AdmissionOperation{kyvernov1.Create},
-			Selector:   s.Spec.Selector.Meta(),
-		},
-	}}}
+	return forPodsOf([]v1.StatefulSingleton{*s}, slices.Concat(commonRules(s, o), ownRules(s), []kyvernov1.Rule{answerRule(policy)})...)
+}
+
+// forPodsOf returns the rules for the pods that at least one of the singletons selects.
+func forPodsOf(singletons []v1.StatefulSingleton, rules ...kyvernov1.Rule) []kyvernov1.Rule {
+	var match kyvernov1.MatchResources
+	for _, s := range singletons {
+		match.Any = append(match.Any, kyvernov1.ResourceFilter{
+			ResourceDescription: kyvernov1.ResourceDescription{
+				Kinds:      []string{"Pod"},
+				Namespaces: []string{s.Namespace},
+				Operations: []kyvernov1.AdmissionOperation{kyvernov1.Create},
+				Selector:   s.Spec.Selector.Meta(),
+			},
+		})
+	}
+	if len(match.Any) == 1 {
+		match.All, match.Any = match.Any, nil // as earlier versions, whose guard may still be installed
+	}
+	for i := range rules {
+		rules[i].MatchResources = *match.DeepCopy()
+	}
+	return rules
+}
+
+// commonRules returns the rules that are the same for all singletons with the variantOf s.
+func commonRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
 	rules := []kyvernov1.Rule{{
 		Name:     "hold-containers",
 		Mutation: &kyvernov1.Mutation{ForEachMutation: hold("containers", namedOnly(s.Spec.Containers)...)},
@@ -86,22 +105,32 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy Ref) []kyvernov1.
 		})
 	}
 	if s.Spec.Fencing == v1.FencingLease {
-		rules = append(rules, fencingRules(s)...)
-	}
-	rules = append(rules,
-		kyvernov1.Rule{
-			Name:     "mark",
-			Mutation: &kyvernov1.Mutation{PatchesJSON6902: patch(markOps(s)...)},
-		},
-		kyvernov1.Rule{
-			Name:                "answer-probe",
-			RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(isProbe)},
-			Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(add("/metadata/annotations/"+pointer(answer(policy)), "true"))},
+		rules = append(rules, kyvernov1.Rule{
+			Name:     "remove-fencing",
+			Mutation: &kyvernov1.Mutation{ForEachMutation: removeFencing()},
 		})
-	for i := range rules {
-		rules[i].MatchResources = *match.DeepCopy()
 	}
 	return rules
+}
+
+// ownRules returns the rules that differ between singletons. They follow commonRules.
+func ownRules(s *v1.StatefulSingleton) (rules []kyvernov1.Rule) {
+	if s.Spec.Fencing == v1.FencingLease {
+		rules = append(rules, fenceRule(s))
+	}
+	return append(rules, kyvernov1.Rule{
+		Name:     "mark",
+		Mutation: &kyvernov1.Mutation{PatchesJSON6902: patch(markOps(s)...)},
+	})
+}
+
+// answerRule returns the rule that answers a probe pod.
+func answerRule(policy Ref) kyvernov1.Rule {
+	return kyvernov1.Rule{
+		Name:                "answer-probe",
+		RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(isProbe)},
+		Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(add("/metadata/annotations/"+pointer(answer(policy)), "true"))},
+	}
 }
 
 // Conditions on a pod: it is a probe pod, and it has no sidecar.

@@ -30,8 +30,8 @@ var (
 	noSidecarCEL  = fmt.Sprintf("!%s.exists(c, %s)", celListOf("initContainers"), isSidecarCEL)
 )
 
-// injectCEL returns the mutations for the pods of s up to the rule "move-readiness-probes" of a ClusterPolicy.
-func injectCEL(s *v1.StatefulSingleton, o Options) []string {
+// commonCEL returns the mutations that are the same for all singletons with the variantOf s. See commonRules.
+func commonCEL(s *v1.StatefulSingleton, o Options) []string {
 	mutations := holdCEL("containers", namedCEL(s.Spec.Containers)...)
 	if s.Spec.HoldInitContainers || len(s.Spec.Containers) > 0 {
 		which := []string{notSidecarCEL}
@@ -46,7 +46,19 @@ func injectCEL(s *v1.StatefulSingleton, o Options) []string {
 	if s.Spec.ReadinessProbes != v1.ReadinessKubelet {
 		mutations = append(mutations, moveReadinessProbesCEL()...)
 	}
+	if s.Spec.Fencing == v1.FencingLease {
+		mutations = append(mutations, removeFencingCEL()...)
+	}
 	return mutations
+}
+
+// ownCEL returns the mutations that differ between singletons. They follow commonCEL. The expression is the condition that a
+// pod can be fenced.
+func ownCEL(s *v1.StatefulSingleton, fenceable string) (mutations []string) {
+	if s.Spec.Fencing == v1.FencingLease {
+		mutations = fenceCEL(s, fenceable)
+	}
+	return append(mutations, markCEL(s))
 }
 
 // namedCEL returns the condition that a container has one of the names.

@@ -101,7 +101,9 @@ func mutatingSingleton(s *v1.StatefulSingleton, o Options) (*unstructured.Unstru
 	policy.Labels[v1.SingletonLabel] = s.Name
 	policy.Annotations[SingletonAnnotation] = keyOf(s).String()
 	policy.own(s, "StatefulSingleton")
-	policy.inject(s, o, "")
+	policy.mutate(commonCEL(s, o)...)
+	policy.mutate(ownCEL(s, policy.fenceable(s, "fenceable"))...)
+	policy.mutate(answerCEL(policy.ref()))
 	return toUnstructured(policy)
 }
 
@@ -110,26 +112,40 @@ func mutatingNamespace(namespace string, singletons []v1.StatefulSingleton, sele
 	policy := newMutatingPolicy(o.Kind.OfNamespace(namespace), nil)
 	policy.Annotations[NamespaceAnnotation] = namespace
 	policy.addCondition("selector", strings.Join(selectors, " || "))
+	selected := map[string]string{}
 	for i, s := range singletons {
-		policy.inject(&s, o, policy.variable("selected_by_"+shorten(s.Name, s.Name), selectors[i]))
+		selected[s.Name] = policy.variable("selected_by_"+shorten(s.Name, s.Name), selectors[i])
 	}
+	for n, alike := range byVariant(singletons) {
+		var conditions []string
+		for _, s := range alike {
+			conditions = append(conditions, selected[s.Name])
+		}
+		isAlike := policy.variable(fmt.Sprintf("selected_by_any_of_%d", n), strings.Join(conditions, " || "))
+		policy.mutateIf(isAlike, commonCEL(&alike[0], o)...)
+		fenceable := policy.fenceable(&alike[0], fmt.Sprintf("fenceable_%d", n))
+		for _, s := range alike {
+			policy.mutateIf(selected[s.Name], ownCEL(&s, fenceable)...)
+		}
+	}
+	policy.mutate(answerCEL(policy.ref()))
 	return toUnstructured(policy)
 }
 
-// inject adds the mutations for the pods of s. The condition selects these pods, unless the policy is only for them.
-func (p *mutatingPolicy) inject(s *v1.StatefulSingleton, o Options, condition string) {
-	mutations := injectCEL(s, o)
-	if s.Spec.Fencing == v1.FencingLease {
-		fenceable := p.variable("fenceable_"+shorten(s.Name, s.Name), celAll(fenceableCEL(s)...))
-		mutations = append(mutations, fenceCEL(s, fenceable)...)
+// mutateIf adds a mutation for each expression, for pods that meet the condition.
+func (p *mutatingPolicy) mutateIf(condition string, expressions ...string) {
+	for _, expression := range expressions {
+		p.mutate(celIf(expression, condition))
 	}
-	mutations = append(mutations, markCEL(s), answerCEL(p.ref()))
-	for _, mutation := range mutations {
-		if condition != "" {
-			mutation = celIf(mutation, condition)
-		}
-		p.mutate(mutation)
+}
+
+// fenceable adds a variable with the condition that a pod of s can be fenced, if s asks for it. It returns the expression that
+// reads the variable.
+func (p *mutatingPolicy) fenceable(s *v1.StatefulSingleton, name string) string {
+	if s.Spec.Fencing != v1.FencingLease {
+		return ""
 	}
+	return p.variable(name, celAll(fenceableCEL(s)...))
 }
 
 // mutatingLock returns the NamespacedMutatingPolicy that makes each new pod of the lock's StatefulSet a reader. With fencing
@@ -147,10 +163,7 @@ func mutatingLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured,
 	)
 	if l.Spec.Fencing == v1.LockFencingLease {
 		policy.mutate(removeLockFencingCEL()...)
-		fenceable := policy.variable("fenceable", celAll(fenceableByLockCEL()...))
-		for _, mutation := range fenceByLockCEL(l, o) {
-			policy.mutate(celIf(mutation, fenceable))
-		}
+		policy.mutateIf(policy.variable("fenceable", celAll(fenceableByLockCEL()...)), fenceByLockCEL(l, o)...)
 	}
 	policy.mutate(answerCEL(policy.ref()))
 	return toUnstructured(policy)

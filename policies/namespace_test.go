@@ -79,7 +79,7 @@ func TestNamesInNamespace(t *testing.T) {
 // The policy of a namespace mutates each pod in the same way as the policy of its singleton. If both policies mutate a
 // pod, in any order, the result is the same.
 func TestBothPoliciesAreEquivalent(t *testing.T) {
-	files := []string{"default", "named-containers", "hold-init-containers", "own-grace-period"}
+	files := []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "fencing", "fencing"}
 	var singletons []v1.StatefulSingleton
 	for n, file := range files {
 		singletons = append(singletons, named(t, file, fmt.Sprintf("db%d", n)))

@@ -136,13 +136,40 @@ func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Opti
 	ref := o.Kind.OfNamespace(namespace)
 	policy := clusterPolicy(ref, namespace, strings.Join(selectors, " || "))
 	policy.Annotations[NamespaceAnnotation] = namespace
+	for i, alike := range byVariant(singletons) {
+		for _, rule := range forPodsOf(alike, commonRules(&alike[0], o)...) {
+			rule.Name = fmt.Sprintf("%s-%d", rule.Name, i)
+			policy.Spec.Rules = append(policy.Spec.Rules, rule)
+		}
+	}
 	for _, s := range singletons {
-		for _, rule := range injectionRules(&s, o, ref) {
+		for _, rule := range forPodsOf([]v1.StatefulSingleton{s}, ownRules(&s)...) {
 			rule.Name = shorten(rule.Name+"-"+s.Name, s.Name)
 			policy.Spec.Rules = append(policy.Spec.Rules, rule)
 		}
 	}
+	policy.Spec.Rules = append(policy.Spec.Rules, forPodsOf(singletons, answerRule(ref))...)
 	return toUnstructured(policy)
+}
+
+// byVariant returns the singletons in groups. A shared policy has the rules that hold pods once for each group, because they
+// have about 15 kB, and most singletons of a namespace need the same rules.
+func byVariant(singletons []v1.StatefulSingleton) (groups [][]v1.StatefulSingleton) {
+	group := map[string]int{}
+	for _, s := range singletons {
+		variant := variantOf(&s)
+		if _, known := group[variant]; !known {
+			group[variant] = len(groups)
+			groups = append(groups, nil)
+		}
+		groups[group[variant]] = append(groups[group[variant]], s)
+	}
+	return groups
+}
+
+// variantOf returns a text that is the same for singletons with the same commonRules.
+func variantOf(s *v1.StatefulSingleton) string {
+	return string(encode([]any{s.Spec.Containers, s.Spec.HoldInitContainers, s.Spec.ReadinessProbes == v1.ReadinessKubelet, s.Spec.Fencing == v1.FencingLease}))
 }
 
 func byName(a, b v1.StatefulSingleton) int { return strings.Compare(a.Name, b.Name) }

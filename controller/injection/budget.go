@@ -51,13 +51,17 @@ func unreadable(subject policies.Subject, err error) installation {
 // namespaceFull returns the state of a subject without room in the budget of its namespace. The deletion of another object
 // reconciles the subject.
 func (r *Reconciler) namespaceFull(subject policies.Subject) installation {
+	full := fmt.Sprintf("the %d bytes that namespace %s gets of Kyverno's webhooks, which all namespaces share", policies.NamespaceBudget, subject.GetNamespace())
 	share := ""
-	if r.Kind.Shared && r.Per != policies.PerNamespace {
+	switch {
+	case r.Per == policies.PerNamespace:
+		full = "their shared policy, or " + full
+	case r.Kind.Shared:
 		share = ", or set policyPer of the chart to namespace"
 	}
-	message := fmt.Sprintf("%[1]s %[2]s/%[3]s gets no policy: the selectors of older objects fill the %[4]d bytes that namespace %[2]s gets of Kyverno's webhooks, "+
-		"which all namespaces share. Create this %[1]s in another namespace, or delete others (kubectl get %[5]s -n %[2]s --sort-by=.metadata.creationTimestamp)%[6]s",
-		r.Kind.Name, subject.GetNamespace(), subject.GetName(), policies.NamespaceBudget, strings.ToLower(r.Kind.Name), share)
+	message := fmt.Sprintf("%[1]s %[2]s/%[3]s gets no policy: older objects fill %[4]s. "+
+		"Create this %[1]s in another namespace, or delete others (kubectl get %[5]s -n %[2]s --sort-by=.metadata.creationTimestamp)%[6]s",
+		r.Kind.Name, subject.GetNamespace(), subject.GetName(), full, strings.ToLower(r.Kind.Name), share)
 	return installation{condition: newCondition(subject, metav1.ConditionFalse, reasonNamespaceFull, message), recheck: nextCheck()}
 }
 

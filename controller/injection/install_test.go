@@ -86,7 +86,7 @@ func TestLockInFullNamespace(t *testing.T) {
 		t.Errorf("Reconcile: requeue after %s, error %v, want a requeue after about %s", result.RequeueAfter, err, checkPeriod)
 	}
 	got := r.Condition(newest)
-	want := "StatefulSetLock shop/db-99 gets no policy: the selectors of older objects fill the 157286 bytes that namespace shop gets of Kyverno's webhooks, which all namespaces share. " +
+	want := "StatefulSetLock shop/db-99 gets no policy: older objects fill the 157286 bytes that namespace shop gets of Kyverno's webhooks, which all namespaces share. " +
 		"Create this StatefulSetLock in another namespace, or delete others (kubectl get statefulsetlock -n shop --sort-by=.metadata.creationTimestamp)"
 	if got.Status != metav1.ConditionFalse || got.Reason != "NamespaceFull" || got.Message != want {
 		t.Errorf("condition %s %s: %s\nwant False NamespaceFull: %s", got.Status, got.Reason, got.Message, want)
