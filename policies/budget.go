@@ -15,19 +15,19 @@ const (
 	// NamespaceBudget is the size in bytes that the webhooks for the objects of one kind in one namespace may have
 	// together: a tenth of WebhooksLimit.
 	NamespaceBudget = WebhooksLimit / 10
-	// policyBudget is the size in bytes that the estimates of all singletons in a shared policy may have together. etcd stores
-	// no larger object than WebhooksLimit. The rest is for the Options, and for the defaults that Kyverno adds.
-	policyBudget = WebhooksLimit * 3 / 4
+	// policyBudget is the size in bytes that the estimates of all singletons in a shared policy may have together. The policy
+	// itself is smaller. With more, the time that Kyverno needs for each selected pod becomes noticeable.
+	policyBudget = WebhooksLimit / 3
 	// webhookBytes is an upper estimate of the size in bytes of a webhook without the selector. Most of it is the
 	// certificate of Kyverno's CA.
 	webhookBytes = 2000
 )
 
 // WithinBudget returns the objects of one kind in one namespace that get a policy, from the oldest to the newest. An object
-// has room in NamespaceBudget if its webhook and the webhooks of all older objects fit. A shared policy must also fit into
-// etcd. Thus a new object never takes the room of an older object, and a deletion takes no room from any object. For objects of
-// the same second, the UID decides, because users cannot choose it. Objects that ValidateOf
-// rejects get no policy and take no room.
+// has room in NamespaceBudget if its webhook and the webhooks of all older objects fit. A shared policy has a budget of its
+// own. Thus a new object never takes the room of an older object, and a deletion takes no room from any object. For objects
+// of the same second, the UID decides, because users cannot choose it. Objects that ValidateOf rejects get no policy and take
+// no room.
 func WithinBudget(subjects []Subject, per Per) (installable []Subject) {
 	webhooks, policy := 0, 0
 	if per == PerNamespace {
