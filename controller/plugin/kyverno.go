@@ -27,6 +27,13 @@ var (
 	withoutClusterPolicies = version.MustParseGeneric("1.20")
 )
 
+// Upper estimates of Kyverno's memory in MiB, from docs/benchmarks/scale.md: without policies, and for each
+// NamespacedMutatingPolicy.
+const (
+	kyvernoMiB        = 150
+	mutatingPolicyMiB = 4
+)
+
 // upgradePage describes the upgrade to the version of Kyverno that rejects new ClusterPolicies.
 const upgradePage = "https://github.com/statefulsingleton/statefulsingleton/blob/main/docs/upgrading-kyverno.md#upgrade-to-kyverno-120"
 
@@ -67,7 +74,7 @@ func kyvernoDeployment(ctx context.Context, in *cluster) (d *appsv1.Deployment, 
 	}
 	for i := range deployments.Items {
 		containers := deployments.Items[i].Spec.Template.Spec.Containers
-		if at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == "kyverno" }); at >= 0 {
+		if at := slices.IndexFunc(containers, isKyverno); at >= 0 {
 			return &deployments.Items[i], containers[at].Image, nil
 		}
 	}
@@ -95,7 +102,7 @@ var ownPolicies = client.MatchingLabels{"app.kubernetes.io/managed-by": "statefu
 
 // checkPolicies checks whether the policies fit the version of Kyverno, and says what to do before an upgrade.
 func checkPolicies(ctx context.Context, in *cluster) (string, error) {
-	_, image, err := kyvernoDeployment(ctx, in)
+	kyverno, image, err := kyvernoDeployment(ctx, in)
 	if err != nil {
 		return "", err
 	}
@@ -111,7 +118,7 @@ func checkPolicies(ctx context.Context, in *cluster) (string, error) {
 	if wrong := misfit(versionOf(image), written, counts); wrong != "" {
 		return "", fmt.Errorf("%s. %s. See %s", found, wrong, upgradePage)
 	}
-	return found + hint(written, counts), nil
+	return found + hint(written, counts) + memoryHint(kyverno, counts), nil
 }
 
 // describe returns the numbers of policies as text.
@@ -156,6 +163,24 @@ func hint(written schema.GroupVersionKind, counts map[schema.GroupVersionKind]in
 	}
 	return ""
 }
+
+// memoryHint says what to do if Kyverno's memory limit is too small for the policies as NamespacedMutatingPolicies. Kyverno
+// can be nil.
+func memoryHint(kyverno *appsv1.Deployment, counts map[schema.GroupVersionKind]int) string {
+	if kyverno == nil {
+		return ""
+	}
+	containers := kyverno.Spec.Template.Spec.Containers
+	limit := containers[slices.IndexFunc(containers, isKyverno)].Resources.Limits.Memory().Value() >> 20
+	all := max(counts[mutatingPolicy], counts[clusterPolicy])
+	needed := int64(kyvernoMiB + all*mutatingPolicyMiB)
+	if limit == 0 || needed <= limit {
+		return ""
+	}
+	return fmt.Sprintf(". With %d NamespacedMutatingPolicies, Kyverno needs about %d MiB, and its memory limit is %d MiB: raise the limit, or share policies with policyPer=namespace of the chart", all, needed, limit)
+}
+
+func isKyverno(c corev1.Container) bool { return c.Name == "kyverno" }
 
 // writtenKind returns the kind of policies that the controller writes, by the argument of its Deployment. It is empty if
 // the Deployment does not exist. A controller without the argument writes ClusterPolicies.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,6 +52,8 @@ func TestCheckPolicies(t *testing.T) {
 		"ClusterPolicies of an older controller": {"v1.18.2", "", 2, 0, answers{}, "ok " + both(2, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see, "ok image kyverno:v1.18.2, 1 available"},
 		"in the middle of the change":            {"v1.19.1", "NamespacedMutatingPolicy", 1, 2, answers{}, "ok " + both(1, 2) + ". Before you upgrade to Kyverno 1.20, wait until no ClusterPolicy is left: s" + see, ""},
 		"changed":                                {"v1.19.1", "NamespacedMutatingPolicy", 0, 2, answers{}, "ok " + both(0, 2), ""},
+		"changed, too large":                     {"v1.19.1", "NamespacedMutatingPolicy", 0, 60, answers{}, "ok " + both(0, 60) + ". With 60 NamespacedMutatingPolicies, Kyverno needs about 390 MiB, and its memory limit is 384 MiB: raise the limit, or share policies with policyPer=namespace of the chart", ""},
+		"too many to change":                     {"v1.19.1", "ClusterPolicy", 60, 0, answers{}, "ok " + both(60, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see + ". With 60 NamespacedMutatingPolicies, Kyverno needs about 390 MiB, and its memory limit is 384 MiB: raise the limit, or share policies with policyPer=namespace of the chart", ""},
 		"changed, 1.20":                          {"v1.20.0-rc.1", "NamespacedMutatingPolicy", 0, 2, answers{}, "ok " + both(0, 2), "ok image kyverno:v1.20.0-rc.1, 1 available. StatefulSingleton is not tested with this version: s" + see},
 		"changed, 1.21":                          {"v1.21.0", "NamespacedMutatingPolicy", 0, 2, answers{unserved: []string{"ClusterPolicy"}}, "ok 2 of kind NamespacedMutatingPolicy", "ok image kyverno:v1.21.0, 1 available. StatefulSingleton is not tested with this version: s" + see},
 		"ClusterPolicies with 1.20":              {"v1.20.0", "ClusterPolicy", 2, 0, answers{}, "FAILED " + both(2, 0) + ". The controller writes ClusterPolicies, which Kyverno 1.20 rejects: " + setKind + ". S" + see, ""},
@@ -96,7 +99,8 @@ func (s *stage) deployKyverno(t *testing.T, version string) {
 	if err := s.Get(t.Context(), client.ObjectKey{Namespace: "kyverno", Name: "kyverno-admission-controller"}, d); err != nil {
 		t.Fatal(err)
 	}
-	d.Spec.Template.Spec.Containers[0].Image = "kyverno:" + version
+	c := &d.Spec.Template.Spec.Containers[0]
+	c.Image, c.Resources.Limits = "kyverno:"+version, corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("384Mi")}
 	if err := s.Update(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
