@@ -20,9 +20,6 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// roomFor is the number of singletons of createLarge that have room in the budget of a namespace.
-var roomFor = map[policies.Per]int{policies.PerSingleton: 17, policies.PerNamespace: 22}
-
 // createLarge creates a singleton with a selector of almost 7 KiB as CEL.
 func (w *world) createLarge(name string) *v1.StatefulSingleton {
 	w.t.Helper()
@@ -40,14 +37,18 @@ func (w *world) createLarge(name string) *v1.StatefulSingleton {
 
 // fill creates as many singletons as the namespace has room for. It returns after the second of their creation, because
 // the UID decides between objects of the same second.
-func (w *world) fill(per policies.Per) (names []string) {
+func (w *world) fill(per policies.Per, create func(name string) *v1.StatefulSingleton) (names []string) {
 	w.t.Helper()
-	var last *v1.StatefulSingleton
-	for i := range roomFor[per] {
-		last = w.createLarge(fmt.Sprintf("db-%02d", i))
-		names = append(names, last.Name)
+	var all []policies.Subject
+	for full := false; !full; {
+		last := create(fmt.Sprintf("db-%02d", len(all)))
+		all, names = append(all, last), append(names, last.Name)
+		next := last.DeepCopy()
+		next.CreationTimestamp.Time = last.CreationTimestamp.Add(time.Hour)
+		full = len(policies.WithinBudget(append(slices.Clone(all), next), per)) == len(all)
 	}
-	w.Eventually(func() bool { return time.Now().After(last.CreationTimestamp.Add(time.Second)) }).Should(BeTrue())
+	newest := all[len(all)-1].GetCreationTimestamp()
+	w.Eventually(func() bool { return time.Now().After(newest.Add(time.Second)) }).Should(BeTrue())
 	return names
 }
 
@@ -71,11 +72,11 @@ func (w *world) deleteNamed(name string) {
 // The oldest singletons of a namespace get the room in Kyverno's webhooks. The others have no policy and report why, until
 // an older one is deleted. A restart of the controller changes nothing, and other namespaces are not affected.
 func TestNamespaceFull(t *testing.T) {
-	for per := range roomFor {
+	for _, per := range []policies.Per{policies.PerSingleton, policies.PerNamespace} {
 		t.Run(string(per), func(t *testing.T) {
 			w := newWorld(t)
 			w.kyverno(serves)
-			first := w.fill(per)
+			first := w.fill(per, w.createLarge)
 			w.createLarge("late")
 			_, stop := w.runManager(per)
 			w.allInstalled(first...)
@@ -133,7 +134,7 @@ func (w *world) policyUIDs() map[string]types.UID {
 func TestFullNamespaceKeepsPolicies(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
-	first := w.fill(policies.PerSingleton)
+	first := w.fill(policies.PerSingleton, w.createLarge)
 	kept := w.createLarge("kept")
 	policy, err := policies.Render(kept, policies.Options{SidecarImage: "gate"})
 	w.Expect(err).NotTo(HaveOccurred())
@@ -148,7 +149,7 @@ func TestFullNamespaceKeepsPolicies(t *testing.T) {
 // A failed read is not a missing policy: a singleton whose policy cannot be read reports the error, not NamespaceFull.
 func TestFullNamespaceUnreadable(t *testing.T) {
 	w := newWorld(t)
-	w.fill(policies.PerSingleton)
+	w.fill(policies.PerSingleton, w.createLarge)
 	w.createLarge("late")
 	live := interceptor.NewClient(controllerClient, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
@@ -165,24 +166,43 @@ func TestFullNamespaceUnreadable(t *testing.T) {
 	w.Expect(late.Status.Message).To(And(ContainSubstring("tries again within"), ContainSubstring("no etcd")))
 }
 
-// If a namespace has no room for a policy for each of its singletons, the shared policy stays after a change of policyPer.
-// It still injects the pods of the singletons without a policy of their own. The shared policy is deleted after all have one.
+// If a namespace has no room for all its singletons after a change of policyPer, the old policy of the newest singleton stays,
+// and still injects its pods. The old policy is deleted after the singleton has a new one.
 func TestSwitchPolicyPerWithoutRoom(t *testing.T) {
-	w := newWorld(t)
+	t.Run("to singleton", func(t *testing.T) {
+		w := newWorld(t)
+		all := w.fill(policies.PerSingleton, w.createNamed)
+		late := w.createNamed("late")
+		w.switchWithoutRoom(policies.PerNamespace, policies.PerSingleton, append(slices.Clone(all), "late"))
+		shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
+		w.Eventually(func() int { return len(w.rules()) }).Should(Equal(len(all)+1), "one policy for each but the newest, and the shared policy")
+		w.Expect(w.rules()).To(And(HaveKeyWithValue(shared, append(slices.Clone(all), "late")), Not(HaveKey(own))))
+
+		w.deleteNamed(all[0])
+		w.Eventually(w.rules).Should(And(HaveKey(own), Not(HaveKey(shared))))
+		w.allInstalled(append(all[1:], "late")...)
+	})
+	t.Run("to namespace", func(t *testing.T) {
+		w := newWorld(t)
+		all := w.fill(policies.PerNamespace, w.createLarge)
+		late := w.createLarge("late")
+		w.switchWithoutRoom(policies.PerSingleton, policies.PerNamespace, append(slices.Clone(all), "late"))
+		shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
+		w.Eventually(w.rules).Should(Equal(map[string][]string{shared: all, own: {"late"}}))
+
+		w.deleteNamed(all[0])
+		w.Eventually(w.rules).Should(Equal(map[string][]string{shared: append(all[1:], "late")}))
+		w.allInstalled(append(all[1:], "late")...)
+	})
+}
+
+// switchWithoutRoom changes policyPer after all singletons have a policy, and waits until the newest has no room.
+func (w *world) switchWithoutRoom(from, to policies.Per, all []string) {
+	w.t.Helper()
 	w.kyverno(serves)
-	all := w.fill(policies.PerSingleton)
-	late := w.createLarge("late")
-	_, stop := w.runManager(policies.PerNamespace)
-	w.allInstalled(append(all, "late")...)
+	_, stop := w.runManager(from)
+	w.allInstalled(all...)
 	stop()
-
-	shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
-	w.run(policies.PerSingleton)
-	w.Eventually(func() int { return len(w.rules()) }).Should(Equal(len(all)+1), "one policy for each but the newest, and the shared policy")
-	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
-	w.Expect(w.rules()).To(And(HaveKeyWithValue(shared, append(slices.Clone(all), "late")), Not(HaveKey(own))))
-
-	w.deleteNamed(all[0])
-	w.Eventually(w.rules).Should(And(HaveKey(own), Not(HaveKey(shared))))
-	w.allInstalled(append(all[1:], "late")...)
+	w.run(to)
+	w.Eventually(func() string { return w.installedReason(all[len(all)-1]) }).Should(Equal("NamespaceFull"))
 }
