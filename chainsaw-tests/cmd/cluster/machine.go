@@ -281,9 +281,10 @@ func dial(address string) error {
 	return connection.Close()
 }
 
-// get does not verify the server. It sends no secrets, and only one server can answer in the machine's own network.
+// get does not verify the server. It sends no secrets, and only one server can answer in the machine's own network. On a busy
+// machine, an API server took more than a second to answer.
 func get(url string) error {
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	response, err := client.Get(url)
 	if err != nil {
