@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,6 +48,8 @@ const (
 	late = 2 * time.Second
 	// tooLate is a delay with which no client can start to watch. A kubelet then mounts no ConfigMap, and starts no new pod.
 	tooLate = 5 * time.Second
+	// farBehind is longer than a test. The server answers from the state at the beginning of the delay.
+	farBehind = 10 * time.Minute
 	// ofControllers is the API server of the controller manager and the scheduler.
 	ofControllers = 3
 )
@@ -73,18 +76,8 @@ func TestServerWithLateWatches(t *testing.T) {
 // The API server of the leader is cut off from etcd. The other replica leads, and completes the handoff.
 func TestServerOfTheLeaderCutOff(t *testing.T) {
 	severalServers(t)
-	var servers []int
-	must(t, world.Await(t.Context(), "a leader that shares its API server with one kubelet at most", func(ctx context.Context) error {
-		leader, err := w.Leader(ctx)
-		if err != nil {
-			return err
-		}
-		if servers, err = w.ServersOf(leader); err == nil && (len(servers) > 1 || servers[0] == ofControllers) {
-			err = errors.Join(fmt.Errorf("it uses %v", servers), w.Delete(ctx, leader))
-		}
-		return err
-	}))
-	must(t, w.AwaitWhole(t.Context()))
+	// The controllers of Kubernetes and the kubelet of the test keep their servers.
+	servers := leaderOn(t, func(servers []int) bool { return len(servers) == 1 && servers[0] != ofControllers })
 	node := "node" + strconv.Itoa(3-servers[0]) // of the other kubelet
 	s := singleton(t, world.Options{Node: node})
 	cluster(t, "apiserver", "cut", strconv.Itoa(servers[0]))
@@ -94,6 +87,29 @@ func TestServerOfTheLeaderCutOff(t *testing.T) {
 	healServers(t)
 	must(t, w.AwaitWhole(t.Context()))
 	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
+}
+
+// leaderOn replaces the leader until it uses the API servers that the test needs, and returns their numbers.
+func leaderOn(t *testing.T, fits func(servers []int) bool) (servers []int) {
+	t.Helper()
+	must(t, world.Await(t.Context(), "a leader on other API servers", func(ctx context.Context) error {
+		leader, err := w.Leader(ctx)
+		if err != nil {
+			return err
+		}
+		if servers, err = w.ServersOf(leader); err == nil && !fits(servers) {
+			err = errors.Join(fmt.Errorf("it uses %v", servers), w.Delete(ctx, leader))
+		}
+		return err
+	}))
+	must(t, w.AwaitWhole(t.Context()))
+	return servers
+}
+
+// leaderElsewhere replaces the leader until it does not use the API server.
+func leaderElsewhere(t *testing.T, server int) {
+	t.Helper()
+	leaderOn(t, func(servers []int) bool { return !slices.Contains(servers, server) })
 }
 
 func serversOf(t *testing.T, pod *corev1.Pod) []int {
@@ -132,6 +148,7 @@ func restartedOnBrokenServer(t *testing.T, fault ...string) (s *world.Singleton,
 	severalServers(t)
 	connectKubelet(t, node, 1)
 	must(t, w.AwaitWhole(t.Context()))
+	leaderElsewhere(t, broken) // it would learn of the deletion late
 	// A pod with a token would wait for an API server that can issue tokens.
 	s, old := placed(t, node, world.Options{Drain: v1.DrainEvict, Pod: func(spec *corev1.PodSpec) { spec.AutomountServiceAccountToken = new(false) }})
 	t.Cleanup(func() { must(t, w.Cordon(context.Background(), node, false)) })
@@ -156,10 +173,8 @@ func restartedOnBrokenServer(t *testing.T, fault ...string) (s *world.Singleton,
 // have the pod.
 func throughCache(t *testing.T, server int, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
-	c, err := w.Through(server)
-	must(t, err)
 	var pods corev1.PodList
-	must(t, c.List(t.Context(), &pods, client.InNamespace(pod.Namespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}))
+	must(t, through(t, server).List(t.Context(), &pods, client.InNamespace(pod.Namespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}))
 	for i := range pods.Items {
 		if pods.Items[i].UID == pod.UID {
 			return &pods.Items[i]
@@ -182,13 +197,13 @@ func connectKubelet(t *testing.T, node string, server int) {
 		}
 	}
 	t.Cleanup(func() { restart(before) })
-	restart(regexp.MustCompile(`https://[^"]*:6443`).ReplaceAll(before, []byte("https://"+w.Servers[server-1]+":6443")))
+	restart(regexp.MustCompile(`https://[^"]*:6443`).ReplaceAll(before, []byte(w.ServerURL(server))))
 }
 
 // A kubelet restarts on an API server with late watches. It does not start the deleted pod again, because it waits for the newest
 // state of its pods (client feature WatchListClient, the default since Kubernetes 1.35).
 func TestKubeletRestartedOnLateServer(t *testing.T) {
-	s, next := restartedOnBrokenServer(t, "apiserver", "delay", "2", "10m")
+	s, next := restartedOnBrokenServer(t, "apiserver", "delay", "2", farBehind.String())
 	wantNobodyElse(t, time.Minute, next, s)
 	healServers(t)
 	must(t, w.AwaitWhole(t.Context()))
@@ -252,13 +267,6 @@ func TestServerDoesNotKnowTheSingletonYet(t *testing.T) {
 			t.Errorf("API server %s, in the end: held %t, error %v", name, held, err)
 		}
 	}
-}
-
-func through(t *testing.T, server int) client.WithWatch {
-	t.Helper()
-	c, err := w.Through(server)
-	must(t, err)
-	return c
 }
 
 // tryHeld creates a selected pod in a dry run, and returns whether it is held. An error means that the pod is rejected.

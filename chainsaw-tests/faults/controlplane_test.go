@@ -17,8 +17,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// The API server is killed twice: while the holder stops, and while the next pod starts. With -v, the log has the time
-// for which the starting API server rejects pods.
+// All API servers are killed twice: while the holder stops, and while the next pod starts. With -v, the log has the time
+// for which the starting API servers reject pods.
 func TestAPIServerKilled(t *testing.T) {
 	alone(t)
 	s := singleton(t, world.Options{Env: map[string]string{"STOP_SECONDS": "10", "START_SECONDS": "5"}})
@@ -32,22 +32,22 @@ func TestAPIServerKilled(t *testing.T) {
 	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
 }
 
-// awaitAdmission waits until the API server, which was just killed, admits a pod of the namespace. It logs how many
+// awaitAdmission waits until the API servers, which were just killed, admit a pod of the namespace. It logs how many
 // pods were rejected before, because the guards could not read their parameters. In kube-system, no pod may be
 // rejected.
 func awaitAdmission(t *testing.T, namespace, image string) {
 	t.Helper()
 	refused, killed := 0, time.Now()
-	must(t, world.Await(t.Context(), "a pod that is admitted", func(ctx context.Context) error {
-		if err := tryPod(ctx, metav1.NamespaceSystem, image); guardsCannotAsk(err) {
+	everywhere(t, "a pod that is admitted", func(ctx context.Context, c client.Client) error {
+		if err := tryPod(ctx, c, metav1.NamespaceSystem, image); guardsCannotAsk(err) {
 			t.Errorf("a pod of %s is refused: %v", metav1.NamespaceSystem, err)
 		}
-		err := tryPod(ctx, namespace, image)
+		err := tryPod(ctx, c, namespace, image)
 		if guardsCannotAsk(err) {
 			refused++
 		}
 		return err
-	}))
+	})
 	t.Logf("%d pods were refused, and one admitted %s after the kill", refused, time.Since(killed).Round(time.Millisecond))
 }
 

@@ -24,8 +24,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// A user deletes the definition past its guard, and every StatefulSingleton is deleted with it. The API server then
-// restarts, and cannot give the guards their parameters. Only the pods of the cluster itself are admitted. Running pods
+// A user deletes the definition past its guard, and every StatefulSingleton is deleted with it. The API servers then
+// restart, and cannot give the guards their parameters. Only the pods of the cluster itself are admitted. Running pods
 // stay. The chart restores the definition, and a new StatefulSingleton finds its holder.
 func TestDefinitionDeleted(t *testing.T) {
 	alone(t)
@@ -36,8 +36,8 @@ func TestDefinitionDeleted(t *testing.T) {
 
 	deleteDefinition(t)
 	cluster(t, "process", "kill", "kube-apiserver")
-	must(t, world.Await(t.Context(), "a pod that is refused, since the guards can't ask", func(ctx context.Context) error {
-		err := tryPod(ctx, s.Namespace, image)
+	everywhere(t, "a pod that is refused, since the guards can't ask", func(ctx context.Context, c client.Client) error {
+		err := tryPod(ctx, c, s.Namespace, image)
 		if err == nil {
 			err = errors.New("it is admitted")
 		}
@@ -45,7 +45,7 @@ func TestDefinitionDeleted(t *testing.T) {
 			return nil
 		}
 		return err
-	}))
+	})
 	wantPodRuns(t, metav1.NamespaceSystem, image)
 	wantStarts(t, s, 1)
 
@@ -139,8 +139,8 @@ func plainPod(namespace, image string) *corev1.Pod {
 }
 
 // tryPod creates such a pod in a dry-run.
-func tryPod(ctx context.Context, namespace, image string) error {
-	return w.Create(ctx, plainPod(namespace, image), client.DryRunAll)
+func tryPod(ctx context.Context, c client.Client, namespace, image string) error {
+	return c.Create(ctx, plainPod(namespace, image), client.DryRunAll)
 }
 
 // guardsCannotAsk returns true if a pod was rejected because the API server could not read the StatefulSingletons for

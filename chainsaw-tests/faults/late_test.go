@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,13 +90,12 @@ func keep(t *testing.T, pod *corev1.Pod, patch string) {
 
 // delayed is a webhook of the test that delays the first signal.
 type delayed struct {
-	// known is closed when the API server calls the webhook. arrived is closed when a signal waits in it.
-	known   chan struct{}
+	// probes counts the calls for the probe. arrived is closed when a signal waits in the webhook.
+	probes  atomic.Int32
 	arrived chan struct{}
 	goOn    chan struct{}
 	gone    chan struct{}
 
-	probed sync.Once
 	// taken is true after the first signal arrived. Later signals do not wait.
 	taken atomic.Bool
 }
@@ -121,7 +119,7 @@ func (d *delayed) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	}
 	switch {
 	case review.Request.Resource.Resource == "configmaps":
-		d.probed.Do(func() { close(d.known) })
+		d.probes.Add(1)
 	case d.taken.CompareAndSwap(false, true):
 		close(d.arrived)
 		select {
@@ -134,10 +132,10 @@ func (d *delayed) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	_ = json.NewEncoder(response).Encode(review) // the client may have disconnected
 }
 
-// delaySignal makes the API server wait with the next signal of the controller.
+// delaySignal makes the API servers wait with the next signal of the controller.
 func delaySignal(t *testing.T, s *world.Singleton) *delayed {
 	t.Helper()
-	d := &delayed{known: make(chan struct{}), arrived: make(chan struct{}), goOn: make(chan struct{}), gone: make(chan struct{})}
+	d := &delayed{arrived: make(chan struct{}), goOn: make(chan struct{}), gone: make(chan struct{})}
 	server := httptest.NewTLSServer(d)
 	t.Cleanup(server.Close)
 	webhook := &admissionregistrationv1.ValidatingWebhookConfiguration{
@@ -164,18 +162,15 @@ func delaySignal(t *testing.T, s *world.Singleton) *delayed {
 	}
 	t.Cleanup(func() { must(t, w.Delete(context.Background(), webhook)) })
 	must(t, w.Create(t.Context(), webhook))
-	must(t, world.Await(t.Context(), "a webhook that the API server knows of", func(ctx context.Context) error {
+	everywhere(t, "a webhook that the API server calls", func(ctx context.Context, c client.Client) error {
+		before := d.probes.Load()
 		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: probe}}
-		if err := client.NewDryRunClient(w).Create(ctx, probe); err != nil {
-			return err
+		err := c.Create(ctx, probe, client.DryRunAll)
+		if err == nil && d.probes.Load() == before {
+			err = errors.New("it was not asked")
 		}
-		select {
-		case <-d.known:
-			return nil
-		default:
-			return errors.New("it was not asked")
-		}
-	}))
+		return err
+	})
 	return d
 }
 

@@ -10,6 +10,7 @@ package faults_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -207,6 +208,31 @@ func awaitRenewal(t *testing.T, key types.NamespacedName, since time.Time) {
 			err = fmt.Errorf("it was renewed at %s", lease.Spec.RenewTime)
 		}
 		return err
+	}))
+}
+
+// through returns a client that uses the API server with the number, from 1.
+func through(t *testing.T, server int) client.WithWatch {
+	t.Helper()
+	c, err := w.Through(server)
+	must(t, err)
+	return c
+}
+
+// everywhere waits until the condition holds at all API servers. Each of them learns of changes by itself.
+func everywhere(t *testing.T, what string, condition func(context.Context, client.Client) error) {
+	t.Helper()
+	var servers []client.Client
+	for i := range w.Servers {
+		servers = append(servers, through(t, i+1))
+	}
+	must(t, world.Await(t.Context(), what, func(ctx context.Context) (failed error) {
+		for i, server := range servers {
+			if err := condition(ctx, server); err != nil {
+				failed = errors.Join(failed, fmt.Errorf("API server %d: %w", i+1, err))
+			}
+		}
+		return failed
 	}))
 }
 

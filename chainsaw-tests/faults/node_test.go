@@ -22,9 +22,8 @@ import (
 // victim returns a node that Kyverno does not need. The node takes no new pods until the end of the test.
 func victim(t *testing.T) (name string, cordon func()) {
 	t.Helper()
-	kyverno, err := w.KyvernoNode(t.Context())
-	must(t, err)
-	name = otherNode(kyverno)
+	name = "node2"
+	must(t, w.KyvernoElsewhere(t.Context(), name))
 	return name, func() {
 		t.Helper()
 		t.Cleanup(func() { must(t, w.Cordon(context.Background(), name, false)) })

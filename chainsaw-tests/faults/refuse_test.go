@@ -46,7 +46,7 @@ type refusal struct {
 	name string
 }
 
-// refuse makes the API server reject the step.
+// refuse makes the API servers reject the step.
 func refuse(t *testing.T, s *world.Singleton, step string) refusal {
 	t.Helper()
 	r := refusal{s, s.Namespace + "-" + strings.ToLower(step)}
@@ -91,8 +91,8 @@ func refuse(t *testing.T, s *world.Singleton, step string) refusal {
 	t.Cleanup(func() { must(t, r.remove(context.Background())) })
 	must(t, w.Create(t.Context(), policy))
 	must(t, w.Create(t.Context(), binding))
-	must(t, world.Await(t.Context(), "policy "+r.name, func(ctx context.Context) error {
-		err := client.NewDryRunClient(w).Create(ctx, r.probe())
+	everywhere(t, "policy "+r.name, func(ctx context.Context, c client.Client) error {
+		err := c.Create(ctx, r.probe(), client.DryRunAll)
 		switch {
 		case err == nil:
 			return errors.New("it refuses nothing yet")
@@ -100,7 +100,7 @@ func refuse(t *testing.T, s *world.Singleton, step string) refusal {
 			return nil
 		}
 		return err
-	}))
+	})
 	return r
 }
 
@@ -122,13 +122,23 @@ func (r refusal) await(t *testing.T) {
 	}))
 }
 
-// refused returns the number of requests that the policy has rejected, by the metrics of the API server.
-func (r refusal) refused(ctx context.Context) (int, error) {
-	out, err := exec.CommandContext(ctx, "kubectl", "get", "--raw", "/metrics").Output()
+// refused returns the number of requests that the policy has rejected, by the metrics of all API servers.
+func (r refusal) refused(ctx context.Context) (count int, err error) {
+	for i := range w.Servers {
+		n, err := r.refusedBy(ctx, w.ServerURL(i+1))
+		if err != nil {
+			return 0, err
+		}
+		count += n
+	}
+	return count, nil
+}
+
+func (r refusal) refusedBy(ctx context.Context, server string) (count int, err error) {
+	out, err := exec.CommandContext(ctx, "kubectl", "--server="+server, "get", "--raw", "/metrics").Output()
 	if err != nil {
 		return 0, err
 	}
-	count := 0
 	lines := bufio.NewScanner(strings.NewReader(string(out)))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -146,13 +156,13 @@ func (r refusal) refused(ctx context.Context) (int, error) {
 	return count, lines.Err()
 }
 
-// lift deletes the policy, and waits until it rejects nothing.
+// lift deletes the policy, and waits until no API server rejects anything because of it.
 func (r refusal) lift(t *testing.T) {
 	t.Helper()
 	must(t, r.remove(t.Context()))
-	must(t, world.Await(t.Context(), "the end of policy "+r.name, func(ctx context.Context) error {
-		return client.NewDryRunClient(w).Create(ctx, r.probe())
-	}))
+	everywhere(t, "the end of policy "+r.name, func(ctx context.Context, c client.Client) error {
+		return c.Create(ctx, r.probe(), client.DryRunAll)
+	})
 }
 
 func (r refusal) remove(ctx context.Context) error {
