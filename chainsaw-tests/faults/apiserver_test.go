@@ -281,3 +281,38 @@ func tryHeld(ctx context.Context, c client.Client, namespace string) (bool, erro
 	err := client.NewDryRunClient(c).Create(ctx, pod)
 	return pod.Annotations[v1.InjectedAnnotation] != "", err
 }
+
+// A node is cut off together with one of two replicas of Kyverno. API servers may ask the lost replica until its node is called not
+// Ready, and then reject pods. A rollout completes, and each pod is held or rejected. With -v, the log has the times.
+func TestKyvernoReplicaCutOff(t *testing.T) {
+	severalServers(t)
+	const lost = "node2"
+	must(t, world.Await(t.Context(), "one replica of Kyverno on each node", func(ctx context.Context) error {
+		pods, err := w.KyvernoOn(ctx, lost)
+		if err == nil && len(pods) != 1 {
+			err = errors.Join(fmt.Errorf("%d are on %s", len(pods), lost), w.KillKyverno(ctx), w.AwaitWhole(ctx))
+		}
+		return err
+	}))
+	must(t, w.LeadElsewhere(t.Context(), lost))
+	s := singleton(t, world.Options{Node: otherNode(lost)})
+	wantHeld, create := watchPods(t, s.Namespace), keepCreating(t, s)
+	cluster(t, "node", "partition", lost)
+	cut := time.Now()
+	must(t, s.Roll(t.Context()))
+	create(time.Minute) // the node is called not Ready after 40 s
+	must(t, s.AwaitHolder(t.Context(), 2))
+	got, err := s.Read(t.Context())
+	must(t, err)
+	must(t, world.Await(t.Context(), "pods that are held", func(context.Context) error {
+		if held := create(time.Second); held == 0 {
+			return errors.New("all are rejected")
+		}
+		return nil
+	}))
+	t.Logf("the next holder was Ready %s after the node was cut off, and pods were held after %s at the latest",
+		got.Status.LastTransition.Ready.Sub(cut).Round(time.Second), time.Since(cut).Round(time.Second))
+	cluster(t, "node", "heal", lost)
+	wantHeld(t)
+	wantStarts(t, s, 2)
+}
