@@ -92,7 +92,8 @@ func TestBothPoliciesAreEquivalent(t *testing.T) {
 				s := singletons[n]
 				object := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", pod+".yaml")))
 				object.Labels["app"] = s.Name
-				object.Spec.Containers[0].Name = "db" // named-containers names db
+				object.Spec.Containers[0].Name = "db" // named-containers names db, and no other
+				object.Spec.Containers = append(object.Spec.Containers, corev1.Container{Name: "other", Image: "other", Command: []string{"/other"}})
 				original, own := encode(t, object), newKyverno(t, ownPolicy(&s, options))
 
 				want := own.mutate(t, original, firstRequest)
