@@ -9,6 +9,21 @@ query() { kubectl exec -n "$NAMESPACE" "$1" -c postgres -- psql --username=postg
 # pods ROLE prints the pods with the role and their nodes.
 pods() { kubectl get pods -n "$NAMESPACE" -l "app=orders,sts-role=$1" -o jsonpath='{range .items[*]}{.metadata.name} {.spec.nodeName}{"\n"}{end}'; }
 
+# Prints what each server and the client know. The node of a pod can be cut off.
+explain() {
+  kubectl get ssl,pods,endpointslices -n "$NAMESPACE" -o wide
+  local pod
+  for pod in orders-0 orders-1 orders-2 writer; do
+    timeout 5 kubectl logs -n "$NAMESPACE" "$pod" --all-containers --prefix --tail=25 || true
+  done
+  for pod in orders-0 orders-1 orders-2; do
+    echo "$pod: connections by state, then those of its standbys"
+    timeout 5 kubectl exec -n "$NAMESPACE" "$pod" -c postgres -- psql --username=postgres \
+      --command="select backend_type, state, wait_event, count(*) from pg_stat_activity group by 1, 2, 3" \
+      --command="select application_name, state, sync_state, flush_lsn from pg_stat_replication" || true
+  done
+}
+
 # await WHAT SECONDS COMMAND...
 await() {
   local what=$1 until=$((SECONDS + $2))
@@ -16,7 +31,7 @@ await() {
   until "$@"; do
     if [ $SECONDS -ge $until ]; then
       echo "epoch $epoch: not in time: $what" >&2
-      kubectl get ssl,pods -n "$NAMESPACE" -o wide >&2
+      explain >&2
       exit 1
     fi
     sleep 0.5
@@ -69,9 +84,14 @@ drain() {
 }
 
 roll() {
+  local before=$epoch
   kubectl rollout restart -n "$NAMESPACE" statefulset/orders
   kubectl rollout status -n "$NAMESPACE" statefulset/orders --timeout=180s
   failed_over "a rollout"
+  if [ $((epoch - before)) -gt 2 ]; then
+    echo "epoch $epoch: the rollout changed the writer $((epoch - before)) times, want at most 2" >&2
+    exit 1
+  fi
 }
 
 writer_is_apart() { [ "$(node "$(status writerPod)")" != "$client" ]; }
