@@ -158,7 +158,8 @@ func restartedOnBrokenServer(t *testing.T, fault ...string) (s *world.Singleton,
 		t.Fatalf("API server %d does not know pod %s", broken, old.Name)
 	}
 	cluster(t, fault...)
-	deletePod(t, old, nil)
+	// The balancer closes the connections to a server that is cut off.
+	must(t, world.Await(t.Context(), "a deletion", func(ctx context.Context) error { return w.DeletePod(ctx, old, nil) }))
 	must(t, s.AwaitHolder(t.Context(), 2))
 	podGone(t, old)
 	if seen := throughCache(t, broken, old); seen == nil || seen.DeletionTimestamp != nil {
