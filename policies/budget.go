@@ -15,36 +15,38 @@ const (
 	// NamespaceBudget is the size in bytes that the webhooks for the objects of one kind in one namespace may have
 	// together: a tenth of WebhooksLimit.
 	NamespaceBudget = WebhooksLimit / 10
-	// policyBudget is the size in bytes that the estimates of all singletons in a shared policy may have together. The policy
+	// PolicyBudget is the size in bytes that the estimates of all singletons in a shared policy may have together. The policy
 	// itself is smaller. With more, the time that Kyverno needs for each selected pod becomes noticeable.
-	policyBudget = WebhooksLimit / 3
+	PolicyBudget = WebhooksLimit / 3
 	// webhookBytes is an upper estimate of the size in bytes of a webhook without the selector. Most of it is the
 	// certificate of Kyverno's CA.
 	webhookBytes = 2000
 )
 
-// WithinBudget returns the objects of one kind in one namespace that get a policy, from the oldest to the newest. An object
-// has room in NamespaceBudget if its webhook and the webhooks of all older objects fit. A shared policy has a budget of its
-// own. Thus a new object never takes the room of an older object, and a deletion takes no room from any object. For objects
-// of the same second, the UID decides, because users cannot choose it. Objects that ValidateOf rejects get no policy and take
-// no room.
-func WithinBudget(subjects []Subject, per Per) (installable []Subject) {
-	webhooks, policy := 0, 0
-	if per == PerNamespace {
-		webhooks = webhookBytes
-	}
-	variants := map[string]bool{}
+// WithinBudget returns the objects of one kind in one namespace that get a policy. An object has room in NamespaceBudget if its
+// webhook and the webhooks of all older objects fit. A shared policy has a budget of its own. Thus a new object never takes
+// the room of an older object, and a deletion takes no room from any object. For objects of the same second, the UID decides,
+// because users cannot choose it. Objects that ValidateOf rejects get no policy and take no room.
+//
+// A singleton that the shared policy already has always stays in it, because its new pods depend on the policy. Thus an upgrade
+// to longer rules can exceed both budgets. If the present spec of such a singleton has no room, WithinBudget returns a copy
+// of the singleton with the installed variant.
+func WithinBudget(subjects []Subject, per Per, installed Installed) (installable []Subject) {
+	var waiting []Subject
 	for _, s := range slices.SortedFunc(slices.Values(subjects), byAge) {
-		if ValidateOf(s) != nil {
-			continue
+		switch {
+		case ValidateOf(s) != nil:
+		case installed.earlier(s) != nil:
+			installable = append(installable, s)
+		default:
+			waiting = append(waiting, s)
 		}
-		webhooks += selectorBytes(s)
-		if singleton, ok := s.(*v1.StatefulSingleton); ok && per == PerNamespace {
-			policy += policyBytes(singleton, variants)
-		} else {
-			webhooks += webhookBytes
-		}
-		if webhooks > NamespaceBudget || policy > policyBudget {
+	}
+	installable = installed.limit(installable)
+	taken := usageOf(per, installable)
+	for _, s := range waiting {
+		taken.count(s, 1)
+		if taken.webhooks > NamespaceBudget || taken.policy > PolicyBudget {
 			break
 		}
 		installable = append(installable, s)
@@ -52,21 +54,79 @@ func WithinBudget(subjects []Subject, per Per) (installable []Subject) {
 	return installable
 }
 
-// policyBytes returns an upper estimate of the size in bytes that a valid singleton adds to a shared policy of each Kind. It
-// adds the variant of the singleton to the variants that the policy already has.
-func policyBytes(s *v1.StatefulSingleton, variants map[string]bool) int {
+// limit returns the singletons, which are installed. It replaces a singleton whose growth has no room in PolicyBudget by a copy
+// with the installed variant. The oldest singletons get the room.
+func (i Installed) limit(all []Subject) []Subject {
+	var limited []Subject
+	for _, s := range all {
+		limited = append(limited, i.earlier(s))
+	}
+	taken := usageOf(PerNamespace, limited)
+	if usageOf(PerNamespace, all).policy <= max(taken.policy, PolicyBudget) {
+		return all
+	}
+	for n, s := range all {
+		before, old := taken.policy, limited[n]
+		taken.count(old, -1)
+		taken.count(s, 1)
+		if taken.policy <= max(before, PolicyBudget) {
+			limited[n] = s
+			continue
+		}
+		taken.count(s, -1)
+		taken.count(old, 1)
+	}
+	return limited
+}
+
+// usage is an upper estimate of the sizes in bytes of the webhooks of a namespace and of its shared policy of each Kind.
+type usage struct {
+	per              Per
+	webhooks, policy int
+	// variants has the number of singletons of each Variant.
+	variants map[string]int
+}
+
+func usageOf(per Per, subjects []Subject) *usage {
+	u := &usage{per: per, variants: map[string]int{}}
+	if per == PerNamespace {
+		u.webhooks = webhookBytes
+	}
+	for _, s := range subjects {
+		u.count(s, 1)
+	}
+	return u
+}
+
+// count adds a valid object if n is 1, and removes the object if n is -1.
+func (u *usage) count(s Subject, n int) {
+	u.webhooks += n * selectorBytes(s)
+	singleton, ok := s.(*v1.StatefulSingleton)
+	if !ok || u.per != PerNamespace {
+		u.webhooks += n * webhookBytes
+		return
+	}
+	own, shared := policyBytes(singleton)
+	u.policy += n * own
+	variant := Variant(s)
+	had := u.variants[variant] > 0
+	u.variants[variant] += n
+	if had != (u.variants[variant] > 0) {
+		u.policy += n * shared
+	}
+}
+
+// policyBytes returns upper estimates of sizes in bytes in a shared policy of each Kind. A valid singleton has rules of its own,
+// and shared rules, which are the same for all singletons of its Variant.
+func policyBytes(s *v1.StatefulSingleton) (own, shared int) {
 	const rule, mark, fence, hold = 200, 500, 5000, 24_000
 	names, rules := len(listLiteral(s.Spec.Containers)), 8
-	own := mark
+	own = mark
 	if s.Spec.Fencing == v1.FencingLease {
 		own += fence + 4*names
 		rules += 2
 	}
-	if variant := variantOf(s); !variants[variant] {
-		variants[variant] = true
-		own += hold + 24*names
-	}
-	return own + rules*(rule+len(encode(s.Spec.Selector)))
+	return own + rules*(rule+len(encode(s.Spec.Selector))), hold + 24*names
 }
 
 func byAge(a, b Subject) int {

@@ -153,7 +153,8 @@ func testSharedOnCluster(t *testing.T, c client.Client) {
 		installed = append(installed, render(t, &s))
 	}
 	for n, policy := range installed {
-		policy.SetLabels(nil) // the controller would look after it
+		policy.SetLabels(nil)          // the controller would look after it
+		policy.SetOwnerReferences(nil) // the garbage collector would delete it
 		create(t, c, policy)
 		deleteAtEnd(t, c, policy)
 		if n == 0 {

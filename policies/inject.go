@@ -65,7 +65,7 @@ func forPodsOf(singletons []v1.StatefulSingleton, rules ...kyvernov1.Rule) []kyv
 	return rules
 }
 
-// commonRules returns the rules that are the same for all singletons with the variantOf s.
+// commonRules returns the rules that are the same for all singletons with the Variant of s.
 func commonRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
 	rules := []kyvernov1.Rule{{
 		Name:     "hold-containers",

@@ -30,7 +30,7 @@ var (
 	noSidecarCEL  = fmt.Sprintf("!%s.exists(c, %s)", celListOf("initContainers"), isSidecarCEL)
 )
 
-// commonCEL returns the mutations that are the same for all singletons with the variantOf s. See commonRules.
+// commonCEL returns the mutations that are the same for all singletons with the Variant of s. See commonRules.
 func commonCEL(s *v1.StatefulSingleton, o Options) []string {
 	mutations := holdCEL("containers", namedCEL(s.Spec.Containers)...)
 	if s.Spec.HoldInitContainers || len(s.Spec.Containers) > 0 {

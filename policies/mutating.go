@@ -110,13 +110,14 @@ func mutatingSingleton(s *v1.StatefulSingleton, o Options) (*unstructured.Unstru
 // mutatingNamespace returns the NamespacedMutatingPolicy that injects the pods of the singletons, which have the selectors.
 func mutatingNamespace(namespace string, singletons []v1.StatefulSingleton, selectors []string, o Options) (*unstructured.Unstructured, error) {
 	policy := newMutatingPolicy(o.Kind.OfNamespace(namespace), nil)
-	policy.Annotations[NamespaceAnnotation] = namespace
+	groups := byVariant(singletons)
+	policy.Annotations[NamespaceAnnotation], policy.Annotations[InstalledAnnotation] = namespace, installedIn(groups)
 	policy.addCondition("selector", strings.Join(selectors, " || "))
 	selected := map[string]string{}
 	for i, s := range singletons {
 		selected[s.Name] = policy.variable("selected_by_"+shorten(s.Name, s.Name), selectors[i])
 	}
-	for n, alike := range byVariant(singletons) {
+	for n, alike := range groups {
 		var conditions []string
 		for _, s := range alike {
 			conditions = append(conditions, selected[s.Name])

@@ -18,11 +18,11 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// named returns the singleton of a file with another name, and with another value of the label in its selector.
+// named returns the singleton of a file with another name and UID, and with another value of the label in its selector.
 func named(t *testing.T, file, name string) v1.StatefulSingleton {
 	t.Helper()
 	s := readSingleton(t, file)
-	s.Name, s.Spec.Selector = name, v1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+	s.Name, s.UID, s.Spec.Selector = name, types.UID(name), v1.LabelSelector{MatchLabels: map[string]string{"app": name}}
 	return *s
 }
 

@@ -42,6 +42,8 @@ const (
 	SingletonAnnotation = "apps.statefulsingleton.com/singleton"
 	// NamespaceAnnotation has the namespace whose singletons share a policy.
 	NamespaceAnnotation = "apps.statefulsingleton.com/namespace"
+	// InstalledAnnotation has the singletons from which a shared policy was rendered. See InstalledIn.
+	InstalledAnnotation = "apps.statefulsingleton.com/installed"
 )
 
 // WebhookTimeoutSeconds is how long the API server waits for Kyverno before it rejects the pod.
@@ -135,8 +137,9 @@ func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Opti
 	}
 	ref := o.Kind.OfNamespace(namespace)
 	policy := clusterPolicy(ref, namespace, strings.Join(selectors, " || "))
-	policy.Annotations[NamespaceAnnotation] = namespace
-	for i, alike := range byVariant(singletons) {
+	groups := byVariant(singletons)
+	policy.Annotations[NamespaceAnnotation], policy.Annotations[InstalledAnnotation] = namespace, installedIn(groups)
+	for i, alike := range groups {
 		for _, rule := range forPodsOf(alike, commonRules(&alike[0], o)...) {
 			rule.Name = fmt.Sprintf("%s-%d", rule.Name, i)
 			policy.Spec.Rules = append(policy.Spec.Rules, rule)
@@ -157,7 +160,7 @@ func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Opti
 func byVariant(singletons []v1.StatefulSingleton) (groups [][]v1.StatefulSingleton) {
 	group := map[string]int{}
 	for _, s := range singletons {
-		variant := variantOf(&s)
+		variant := Variant(&s)
 		if _, known := group[variant]; !known {
 			group[variant] = len(groups)
 			groups = append(groups, nil)
@@ -165,11 +168,6 @@ func byVariant(singletons []v1.StatefulSingleton) (groups [][]v1.StatefulSinglet
 		groups[group[variant]] = append(groups[group[variant]], s)
 	}
 	return groups
-}
-
-// variantOf returns a text that is the same for singletons with the same commonRules.
-func variantOf(s *v1.StatefulSingleton) string {
-	return string(encode([]any{s.Spec.Containers, s.Spec.HoldInitContainers, s.Spec.ReadinessProbes == v1.ReadinessKubelet, s.Spec.Fencing == v1.FencingLease}))
 }
 
 func byName(a, b v1.StatefulSingleton) int { return strings.Compare(a.Name, b.Name) }

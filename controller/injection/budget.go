@@ -25,21 +25,43 @@ func (r *Reconciler) installable(ctx context.Context, subject policies.Subject) 
 		return nil, err
 	}
 	all = slices.DeleteFunc(all, func(s policies.Subject) bool { return s.GetName() == subject.GetName() })
-	return policies.WithinBudget(append(all, subject), r.Per), nil
+	return r.withinBudget(ctx, append(all, subject), r.policyOf(subject))
 }
 
-// hasPolicy returns true if the subject already has a policy of its own. Such a policy stays, even if the namespace has no
-// room for it, because new pods of the subject depend on it. Earlier versions did not limit the policies of a namespace.
-func (r *Reconciler) hasPolicy(ctx context.Context, subject policies.Subject) (bool, error) {
-	own := r.policyOf(subject)
-	if own != own.Kind.Of(subject) {
-		return false, nil
+// withinBudget returns the objects of a namespace that get a policy. If not all of them have room, it reads from the API server
+// which singletons the policy that they share already has.
+func (r *Reconciler) withinBudget(ctx context.Context, all []policies.Subject, policy policies.Ref) ([]policies.Subject, error) {
+	installable := policies.WithinBudget(all, r.Per, nil)
+	if r.Per != policies.PerNamespace || len(installable) == len(all) {
+		return installable, nil
 	}
-	err := r.Live.Get(ctx, own.NamespacedName, policyMetadata(own))
+	found, err := r.livePolicy(ctx, policy)
+	if err != nil {
+		return nil, err
+	}
+	installed, err := policies.InstalledIn(found)
+	return policies.WithinBudget(all, r.Per, installed), err
+}
+
+// livePolicy reads the policy from the API server. It returns an object without a UID if the policy does not exist.
+func (r *Reconciler) livePolicy(ctx context.Context, policy policies.Ref) (*metav1.PartialObjectMetadata, error) {
+	found := policyMetadata(policy)
+	err := r.Live.Get(ctx, policy.NamespacedName, found)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		return false, nil
+		return policyMetadata(policy), nil
 	}
-	return err == nil, err
+	return found, err
+}
+
+// hasPolicy returns true if a policy already injects the pods of the subject, which is not installable. A policy of its own
+// stays, even if the namespace has no room for it, because new pods of the subject depend on it. Earlier versions did not
+// limit the policies of a namespace. In a shared policy, an earlier spec of the subject is installable.
+func (r *Reconciler) hasPolicy(ctx context.Context, subject policies.Subject, installable []policies.Subject) (bool, error) {
+	if r.Per == policies.PerNamespace {
+		return slices.ContainsFunc(installable, func(s policies.Subject) bool { return s.GetName() == subject.GetName() }), nil
+	}
+	own, err := r.livePolicy(ctx, r.policyOf(subject))
+	return err == nil && own.UID != "", err
 }
 
 // unreadable returns the state of a subject whose room in the budget is unknown.
@@ -59,9 +81,19 @@ func (r *Reconciler) namespaceFull(subject policies.Subject) installation {
 	case r.Kind.Shared:
 		share = ", or set policyPer of the chart to namespace"
 	}
-	message := fmt.Sprintf("%[1]s %[2]s/%[3]s gets no policy: older objects fill %[4]s. "+
+	message := fmt.Sprintf("%[1]s %[2]s/%[3]s gets no policy: other objects fill %[4]s. "+
 		"Create this %[1]s in another namespace, or delete others (kubectl get %[5]s -n %[2]s --sort-by=.metadata.creationTimestamp)%[6]s",
 		r.Kind.Name, subject.GetNamespace(), subject.GetName(), full, strings.ToLower(r.Kind.Name), share)
+	return installation{condition: newCondition(subject, metav1.ConditionFalse, reasonNamespaceFull, message), recheck: nextCheck()}
+}
+
+// outgrown returns the state of a subject whose present spec has no room in the shared policy. The policy has an earlier spec.
+// A change of the policy reconciles the subject.
+func (r *Reconciler) outgrown(subject policies.Subject) installation {
+	message := fmt.Sprintf("%[1]s %[2]s/%[3]s has an earlier spec in %[4]s, because the policy has no room for the present one within %[5]d bytes. "+
+		"New pods still get the earlier spec.containers, spec.holdInitContainers, spec.readinessProbes and spec.fencing. "+
+		"Revert the change of these fields, or delete others (kubectl get %[6]s -n %[2]s)",
+		r.Kind.Name, subject.GetNamespace(), subject.GetName(), r.policyOf(subject), policies.PolicyBudget, strings.ToLower(r.Kind.Name))
 	return installation{condition: newCondition(subject, metav1.ConditionFalse, reasonNamespaceFull, message), recheck: nextCheck()}
 }
 
@@ -76,11 +108,14 @@ var isDeletion = predicate.Funcs{
 // of an object.
 func (r *Reconciler) waitingBeside(ctx context.Context, deleted client.Object) (requests []reconcile.Request) {
 	all, err := r.notTerminating(ctx, r.Client, deleted.GetNamespace())
+	if err == nil {
+		all, err = r.withinBudget(ctx, all, r.Options.Kind.OfNamespace(deleted.GetNamespace()))
+	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list objects after a deletion. The periodic reconcile handles the deletion")
 		return nil
 	}
-	for _, s := range policies.WithinBudget(all, r.Per) {
+	for _, s := range all {
 		if r.Condition(s).Reason == reasonNamespaceFull {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(s)})
 		}

@@ -45,8 +45,8 @@ func versionOf(policy client.Object) version {
 }
 
 // rendering returns what identifies the input of a policy, and a function that renders the policy. The function is nil
-// if the policy must not exist.
-type rendering func(ctx context.Context, exists bool) (content string, render func() (*unstructured.Unstructured, error), err error)
+// if the policy must not exist. found is the policy in the cluster, and has no UID if the policy does not exist.
+type rendering func(ctx context.Context, found *metav1.PartialObjectMetadata) (content string, render func() (*unstructured.Unstructured, error), err error)
 
 // policyOf returns the policy that injects the singleton's pods.
 func (r *Reconciler) policyOf(subject policies.Subject) policies.Ref {
@@ -82,7 +82,7 @@ func (r *Reconciler) optionsOf(kind policies.Kind) policies.Options {
 
 // own returns the rendering of the policy of one singleton.
 func (r *Reconciler) own(subject policies.Subject, kind policies.Kind) rendering {
-	return func(context.Context, bool) (string, func() (*unstructured.Unstructured, error), error) {
+	return func(context.Context, *metav1.PartialObjectMetadata) (string, func() (*unstructured.Unstructured, error), error) {
 		return contentOf(subject), func() (*unstructured.Unstructured, error) { return policies.RenderOf(subject, r.optionsOf(kind)) }, nil
 	}
 }
@@ -91,12 +91,16 @@ func (r *Reconciler) own(subject policies.Subject, kind policies.Kind) rendering
 // existing policy up to date.
 func (r *Reconciler) shared(namespace string, policy policies.Ref) rendering {
 	isOld := r.Per != policies.PerNamespace || policy != r.Options.Kind.OfNamespace(namespace)
-	return func(ctx context.Context, exists bool) (string, func() (*unstructured.Unstructured, error), error) {
-		if !exists && isOld {
+	return func(ctx context.Context, found *metav1.PartialObjectMetadata) (string, func() (*unstructured.Unstructured, error), error) {
+		if found.UID == "" && isOld {
 			return "", nil, nil
 		}
+		installed, err := policies.InstalledIn(found)
+		if err != nil {
+			return "", nil, err
+		}
 		all, err := r.notTerminating(ctx, r.Live, namespace)
-		all = policies.WithinBudget(all, policies.PerNamespace)
+		all = policies.WithinBudget(all, policies.PerNamespace, installed)
 		if err != nil || len(all) == 0 {
 			return "", nil, err
 		}
@@ -123,7 +127,7 @@ func (r *Reconciler) notTerminating(ctx context.Context, reader client.Reader, n
 func contentOf(subjects ...policies.Subject) string {
 	var all []string
 	for _, s := range subjects {
-		all = append(all, fmt.Sprintf("%s %s %d", s.GetName(), s.GetUID(), s.GetGeneration()))
+		all = append(all, fmt.Sprintf("%s %s %d %s", s.GetName(), s.GetUID(), s.GetGeneration(), policies.Variant(s)))
 	}
 	slices.Sort(all)
 	sum := sha256.Sum256([]byte(strings.Join(all, "\n")))
@@ -153,7 +157,7 @@ func (r *Reconciler) writeOnce(ctx context.Context, ref policies.Ref, of renderi
 	if client.IgnoreNotFound(err) != nil {
 		return last, err
 	}
-	content, render, err := of(ctx, exists)
+	content, render, err := of(ctx, found)
 	asWritten := exists && last.version == versionOf(found)
 	switch {
 	case err != nil || asWritten && last.content == content:

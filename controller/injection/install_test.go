@@ -21,7 +21,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// contentOf differs for all changes that can change a policy. It does not depend on the order of the singletons.
+// contentOf differs for all changes that can change a policy, also if a shared policy gets the present spec of a singleton
+// instead of an earlier one. It does not depend on the order of the singletons.
 func TestContentOf(t *testing.T) {
 	one := func(name, uid string, generation int64) policies.Subject {
 		return &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation}}
@@ -30,7 +31,9 @@ func TestContentOf(t *testing.T) {
 	if contentOf(db, queue) != contentOf(queue, db) {
 		t.Error("the order counts")
 	}
-	all := []string{contentOf(), contentOf(db), contentOf(db, queue), contentOf(one("db", "3", 1)), contentOf(one("db", "1", 2)), contentOf(one("other", "1", 1))}
+	fenced := db.DeepCopyObject().(*v1.StatefulSingleton)
+	fenced.Spec.Fencing = v1.FencingLease
+	all := []string{contentOf(), contentOf(db), contentOf(fenced), contentOf(db, queue), contentOf(one("db", "3", 1)), contentOf(one("db", "1", 2)), contentOf(one("other", "1", 1))}
 	slices.Sort(all)
 	if len(slices.Compact(slices.Clone(all))) != len(all) {
 		t.Errorf("two are taken for the same: %v", all)
@@ -86,7 +89,7 @@ func TestLockInFullNamespace(t *testing.T) {
 		t.Errorf("Reconcile: requeue after %s, error %v, want a requeue after about %s", result.RequeueAfter, err, checkPeriod)
 	}
 	got := r.Condition(newest)
-	want := "StatefulSetLock shop/db-99 gets no policy: older objects fill the 157286 bytes that namespace shop gets of Kyverno's webhooks, which all namespaces share. " +
+	want := "StatefulSetLock shop/db-99 gets no policy: other objects fill the 157286 bytes that namespace shop gets of Kyverno's webhooks, which all namespaces share. " +
 		"Create this StatefulSetLock in another namespace, or delete others (kubectl get statefulsetlock -n shop --sort-by=.metadata.creationTimestamp)"
 	if got.Status != metav1.ConditionFalse || got.Reason != "NamespaceFull" || got.Message != want {
 		t.Errorf("condition %s %s: %s\nwant False NamespaceFull: %s", got.Status, got.Reason, got.Message, want)

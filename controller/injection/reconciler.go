@@ -254,8 +254,9 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	if err != nil {
 		return unreadable(subject, err)
 	}
-	if !slices.Contains(beside, subject) {
-		if has, err := r.hasPolicy(ctx, subject); err != nil {
+	fits := slices.Contains(beside, subject)
+	if !fits {
+		if has, err := r.hasPolicy(ctx, subject, beside); err != nil {
 			return unreadable(subject, err)
 		} else if !has {
 			return r.namespaceFull(subject)
@@ -275,6 +276,8 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 			fmt.Sprintf("the cluster serves no %s: %s. Install Kyverno %s", apiOf(policy.Kind), r.Kind.WithoutKyverno, versionsWith(policy.Kind)))
 	case err != nil:
 		return notInstalled(subject, reasonPolicyRefused, fmt.Sprintf("%s cannot be written, and is tried again within %s: %v", policy, maxRetryDelay, err))
+	case !fits && r.Per == policies.PerNamespace:
+		return r.outgrown(subject)
 	}
 	if !known && now.recreatedAt.IsZero() && reportsInjected(subject, policy) {
 		// After a restart, the checks of all singletons are spread over the period.

@@ -79,7 +79,7 @@ func (r *Reconciler) removeOld(ctx context.Context, subject policies.Subject, ol
 // disable makes the old policy select no pods. It fails if another client wrote the policy after the read. It deletes the
 // policy if Kyverno rejects the change: Kyverno 1.20 rejects all changes of ClusterPolicies.
 func (r *Reconciler) disable(ctx context.Context, subject policies.Subject, old policies.Ref, found *metav1.PartialObjectMetadata) error {
-	policy, err := r.renderOld(ctx, subject, old)
+	policy, err := r.renderOld(ctx, subject, old, found)
 	if err != nil {
 		return err
 	}
@@ -116,13 +116,13 @@ func (r *Reconciler) checkBypassed(ctx context.Context, subject policies.Subject
 	return inFlight, nil
 }
 
-// renderOld renders the old policy.
-func (r *Reconciler) renderOld(ctx context.Context, subject policies.Subject, old policies.Ref) (*unstructured.Unstructured, error) {
+// renderOld renders the old policy, which was found in the cluster.
+func (r *Reconciler) renderOld(ctx context.Context, subject policies.Subject, old policies.Ref, found *metav1.PartialObjectMetadata) (*unstructured.Unstructured, error) {
 	of := r.own(subject, old.Kind)
 	if old != old.Kind.Of(subject) {
 		of = r.shared(subject.GetNamespace(), old)
 	}
-	_, render, err := of(ctx, true)
+	_, render, err := of(ctx, found)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func (w *world) fill(per policies.Per, create func(name string) *v1.StatefulSing
 		all, names = append(all, last), append(names, last.Name)
 		next := last.DeepCopy()
 		next.CreationTimestamp.Time = last.CreationTimestamp.Add(time.Hour)
-		full = len(policies.WithinBudget(append(slices.Clone(all), next), per)) == len(all)
+		full = len(policies.WithinBudget(append(slices.Clone(all), next), per, nil)) == len(all)
 	}
 	newest := all[len(all)-1].GetCreationTimestamp()
 	w.Eventually(func() bool { return time.Now().After(newest.Add(time.Second)) }).Should(BeTrue())
@@ -144,6 +144,73 @@ func TestFullNamespaceKeepsPolicies(t *testing.T) {
 	w.allInstalled(append(first, "kept")...)
 	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
 	w.Expect(w.policyNamed(policy.GetName()).GetUID()).To(Equal(policy.GetUID()))
+}
+
+// A shared policy keeps all its singletons after an upgrade to longer rules, which exceed the budget.
+func TestFullNamespaceKeepsSharedPolicy(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	all := append(w.fill(policies.PerNamespace, w.createLarge), w.createLarge("kept").Name)
+	var list v1.StatefulSingletonList
+	w.Expect(c.List(t.Context(), &list, client.InNamespace(w.namespace))).To(Succeed())
+	policy, err := policies.RenderNamespace(w.namespace, list.Items, policies.Options{SidecarImage: "gate"})
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(c.Create(t.Context(), policy)).To(Succeed())
+	w.createLarge("late")
+	w.run(policies.PerNamespace)
+	w.allInstalled(all...)
+	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
+	w.Expect(w.injectedNames()).To(Equal(all))
+}
+
+// A singleton that outgrows a full shared policy keeps its earlier rules, and takes the rules of no other singleton. A restart
+// of the controller changes nothing. The singleton gets its new rules when there is room.
+func TestGrowthInFullNamespace(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	all := w.fill(policies.PerNamespace, w.createLarge)
+	_, stop := w.runManager(policies.PerNamespace)
+	w.allInstalled(all...)
+	w.grow(all[0])
+	w.Eventually(func() string { return w.installedReason(all[0]) }).Should(Equal("NamespaceFull"))
+	grown := &v1.StatefulSingleton{}
+	w.Expect(c.Get(t.Context(), w.key(all[0]), grown)).To(Succeed())
+	w.Expect(grown.Status.Message).To(And(
+		ContainSubstring("has an earlier spec in ClusterPolicy "+policies.NamespaceName(w.namespace)+", because the policy has no room for the present one within "),
+		ContainSubstring("Revert the change of these fields, or delete others (kubectl get statefulsingleton -n "+w.namespace+")"),
+	))
+	hasNewRules := func() bool {
+		return strings.Contains(fmt.Sprint(w.policyNamed(policies.NamespaceName(w.namespace)).Object["spec"]), grown.Spec.Containers[0])
+	}
+	w.Expect(w.injectedNames()).To(Equal(all))
+	w.Expect(hasNewRules()).To(BeFalse())
+
+	stop()
+	w.run(policies.PerNamespace)
+	w.createLarge("late")
+	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
+	w.allInstalled(all[1:]...)
+	w.Expect(w.installedReason(all[0])).To(Equal("NamespaceFull"))
+	w.Expect(w.injectedNames()).To(Equal(all))
+	w.Expect(hasNewRules()).To(BeFalse())
+
+	for _, name := range append([]string{"late"}, all[1:4]...) {
+		w.deleteNamed(name)
+	}
+	w.allInstalled(all[0])
+	w.Expect(hasNewRules()).To(BeTrue())
+}
+
+// grow makes the singleton name as many containers as the definition admits, which takes more than 100 KiB of the shared policy.
+func (w *world) grow(name string) {
+	w.t.Helper()
+	s := &v1.StatefulSingleton{}
+	w.Expect(c.Get(w.t.Context(), w.key(name), s)).To(Succeed())
+	before := s.DeepCopy()
+	for i := range 64 {
+		s.Spec.Containers = append(s.Spec.Containers, fmt.Sprintf("container-%02d-", i)+strings.Repeat("x", 50))
+	}
+	w.Expect(c.Patch(w.t.Context(), s, client.MergeFrom(before))).To(Succeed())
 }
 
 // A failed read is not a missing policy: a singleton whose policy cannot be read reports the error, not NamespaceFull.

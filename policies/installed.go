@@ -1,0 +1,86 @@
+package policies
+
+import (
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// variant has the fields of a spec on which commonRules depend.
+type variant struct {
+	Containers         []string           `json:"containers,omitempty"`
+	HoldInitContainers bool               `json:"holdInitContainers,omitempty"`
+	ReadinessProbes    v1.ReadinessProber `json:"readinessProbes,omitempty"`
+	Fencing            v1.Fencing         `json:"fencing,omitempty"`
+}
+
+func variantOf(s *v1.StatefulSingleton) variant {
+	return variant{s.Spec.Containers, s.Spec.HoldInitContainers, s.Spec.ReadinessProbes, s.Spec.Fencing}
+}
+
+// Variant returns a text that is the same for singletons with the same commonRules. It is empty for other objects.
+func Variant(s Subject) string {
+	if s, ok := s.(*v1.StatefulSingleton); ok {
+		return string(encode(variantOf(s)))
+	}
+	return ""
+}
+
+// Installed has the variants of the singletons from which a shared policy was rendered, by the UIDs of the singletons.
+type Installed map[types.UID]variant
+
+// installedGroup has the singletons of a variant. InstalledAnnotation is a list of installedGroups.
+type installedGroup struct {
+	variant
+	UIDs []types.UID `json:"uids"`
+}
+
+// InstalledIn returns the singletons from which a shared policy was rendered. It returns an error if InstalledAnnotation is
+// invalid. A policy without the annotation has no singletons.
+func InstalledIn(policy metav1.Object) (Installed, error) {
+	text := policy.GetAnnotations()[InstalledAnnotation]
+	if text == "" {
+		return nil, nil
+	}
+	var groups []installedGroup
+	if err := json.Unmarshal([]byte(text), &groups); err != nil {
+		return nil, fmt.Errorf("decode annotation %s of policy %s: %w. Delete the annotation", InstalledAnnotation, policy.GetName(), err)
+	}
+	all := Installed{}
+	for _, group := range groups {
+		for _, uid := range group.UIDs {
+			all[uid] = group.variant
+		}
+	}
+	return all, nil
+}
+
+// installedIn returns the value of InstalledAnnotation.
+func installedIn(groups [][]v1.StatefulSingleton) string {
+	var all []installedGroup
+	for _, alike := range groups {
+		group := installedGroup{variant: variantOf(&alike[0])}
+		for _, s := range alike {
+			group.UIDs = append(group.UIDs, s.UID)
+		}
+		all = append(all, group)
+	}
+	return string(encode(all))
+}
+
+// earlier returns a copy of the subject with the installed variant, or nil if the subject is not installed.
+func (i Installed) earlier(s Subject) Subject {
+	has, ok := i[s.GetUID()]
+	singleton, isSingleton := s.(*v1.StatefulSingleton)
+	if !ok || !isSingleton {
+		return nil
+	}
+	singleton = singleton.DeepCopy()
+	singleton.Spec.Containers, singleton.Spec.HoldInitContainers = has.Containers, has.HoldInitContainers
+	singleton.Spec.ReadinessProbes, singleton.Spec.Fencing = has.ReadinessProbes, has.Fencing
+	return singleton
+}
