@@ -27,11 +27,12 @@ var (
 	withoutClusterPolicies = version.MustParseGeneric("1.20")
 )
 
-// Upper estimates of Kyverno's memory in MiB, from docs/benchmarks/scale.md: without policies, and for each
-// NamespacedMutatingPolicy.
+// Upper estimates of Kyverno's memory in MiB, from docs/benchmarks/scale.md: without policies, for each
+// NamespacedMutatingPolicy of one object, and for each that 20 singletons share.
 const (
-	kyvernoMiB        = 150
-	mutatingPolicyMiB = 4
+	kyvernoMiB      = 150
+	ownPolicyMiB    = 4
+	sharedPolicyMiB = 13
 )
 
 // upgradePage describes the upgrade to the version of Kyverno that rejects new ClusterPolicies.
@@ -100,6 +101,17 @@ var (
 // ownPolicies are the labels of the policies that the controller has written.
 var ownPolicies = client.MatchingLabels{"app.kubernetes.io/managed-by": "statefulsingleton"}
 
+// sharedAnnotation is an annotation of the policies that the singletons of a namespace share.
+const sharedAnnotation = "apps.statefulsingleton.com/namespace"
+
+// policyCount is the number of policies of a kind, and how many of them are shared.
+type policyCount struct{ all, shared int }
+
+// mebibytes returns an upper estimate of the memory that Kyverno needs for the policies as NamespacedMutatingPolicies.
+func (c policyCount) mebibytes() int64 {
+	return int64(kyvernoMiB + (c.all-c.shared)*ownPolicyMiB + c.shared*sharedPolicyMiB)
+}
+
 // checkPolicies checks whether the policies fit the version of Kyverno, and says what to do before an upgrade.
 func checkPolicies(ctx context.Context, in *cluster) (string, error) {
 	kyverno, image, err := kyvernoDeployment(ctx, in)
@@ -122,11 +134,11 @@ func checkPolicies(ctx context.Context, in *cluster) (string, error) {
 }
 
 // describe returns the numbers of policies as text.
-func describe(counts map[schema.GroupVersionKind]int) string {
+func describe(counts map[schema.GroupVersionKind]policyCount) string {
 	var found []string
 	for _, kind := range policyKinds {
 		if n, served := counts[kind]; served {
-			found = append(found, fmt.Sprintf("%d of kind %s", n, kind.Kind))
+			found = append(found, fmt.Sprintf("%d of kind %s", n.all, kind.Kind))
 		}
 	}
 	if len(found) == 0 {
@@ -136,7 +148,7 @@ func describe(counts map[schema.GroupVersionKind]int) string {
 }
 
 // misfit says why the policies do not work, and what to do. It returns "" if they work. The version of Kyverno can be nil.
-func misfit(kyverno *version.Version, written schema.GroupVersionKind, counts map[schema.GroupVersionKind]int) string {
+func misfit(kyverno *version.Version, written schema.GroupVersionKind, counts map[schema.GroupVersionKind]policyCount) string {
 	_, served := counts[written]
 	legacy := kyverno != nil && !kyverno.AtLeast(withMutatingPolicies)
 	next := kyverno != nil && kyverno.AtLeast(withoutClusterPolicies)
@@ -147,18 +159,18 @@ func misfit(kyverno *version.Version, written schema.GroupVersionKind, counts ma
 		return fmt.Sprintf("The controller writes NamespacedMutatingPolicies, which need Kyverno %s: upgrade Kyverno, or set policyKind=ClusterPolicy of the chart", withMutatingPolicies)
 	case written == clusterPolicy && (next || !served):
 		return fmt.Sprintf("The controller writes ClusterPolicies, which Kyverno %s rejects: set policyKind=NamespacedMutatingPolicy of the chart", withoutClusterPolicies)
-	case next && counts[clusterPolicy] > 0:
+	case next && counts[clusterPolicy].all > 0:
 		return fmt.Sprintf("ClusterPolicies are left, which Kyverno %s no longer supports. The controller deletes them after a check of the new policies: see condition PolicyInstalled of StatefulSingletons and StatefulSetLocks", withoutClusterPolicies)
 	}
 	return ""
 }
 
 // hint says what to do before an upgrade to Kyverno 1.20.
-func hint(written schema.GroupVersionKind, counts map[schema.GroupVersionKind]int) string {
+func hint(written schema.GroupVersionKind, counts map[schema.GroupVersionKind]policyCount) string {
 	switch {
 	case written == clusterPolicy:
 		return fmt.Sprintf(". Before you upgrade to Kyverno %s, set policyKind=NamespacedMutatingPolicy of the chart: see %s", withoutClusterPolicies, upgradePage)
-	case counts[clusterPolicy] > 0:
+	case counts[clusterPolicy].all > 0:
 		return fmt.Sprintf(". Before you upgrade to Kyverno %s, wait until no ClusterPolicy is left: see %s", withoutClusterPolicies, upgradePage)
 	}
 	return ""
@@ -166,18 +178,24 @@ func hint(written schema.GroupVersionKind, counts map[schema.GroupVersionKind]in
 
 // memoryHint says what to do if Kyverno's memory limit is too small for the policies as NamespacedMutatingPolicies. Kyverno
 // can be nil.
-func memoryHint(kyverno *appsv1.Deployment, counts map[schema.GroupVersionKind]int) string {
+func memoryHint(kyverno *appsv1.Deployment, counts map[schema.GroupVersionKind]policyCount) string {
 	if kyverno == nil {
 		return ""
 	}
 	containers := kyverno.Spec.Template.Spec.Containers
 	limit := containers[slices.IndexFunc(containers, isKyverno)].Resources.Limits.Memory().Value() >> 20
-	all := max(counts[mutatingPolicy], counts[clusterPolicy])
-	needed := int64(kyvernoMiB + all*mutatingPolicyMiB)
-	if limit == 0 || needed <= limit {
+	most := counts[mutatingPolicy]
+	if now := counts[clusterPolicy]; now.mebibytes() > most.mebibytes() {
+		most = now
+	}
+	if limit == 0 || most.mebibytes() <= limit {
 		return ""
 	}
-	return fmt.Sprintf(". With %d NamespacedMutatingPolicies, Kyverno needs about %d MiB, and its memory limit is %d MiB: raise the limit, or share policies with policyPer=namespace of the chart", all, needed, limit)
+	problem := fmt.Sprintf(". With %d NamespacedMutatingPolicies, Kyverno can need %d MiB, and its memory limit is %d MiB: raise the limit", most.all, most.mebibytes(), limit)
+	if most.shared > 0 {
+		return problem
+	}
+	return problem + ", or share policies with policyPer=namespace of the chart"
 }
 
 func isKyverno(c corev1.Container) bool { return c.Name == "kyverno" }
@@ -200,8 +218,8 @@ func writtenKind(ctx context.Context, in *cluster) (schema.GroupVersionKind, err
 }
 
 // countPolicies returns the number of policies of each served kind that the controller has written.
-func countPolicies(ctx context.Context, in *cluster) (map[schema.GroupVersionKind]int, error) {
-	counts := map[schema.GroupVersionKind]int{}
+func countPolicies(ctx context.Context, in *cluster) (map[schema.GroupVersionKind]policyCount, error) {
+	counts := map[schema.GroupVersionKind]policyCount{}
 	for _, kind := range policyKinds {
 		var list metav1.PartialObjectMetadataList
 		list.SetGroupVersionKind(kind)
@@ -212,7 +230,13 @@ func countPolicies(ctx context.Context, in *cluster) (map[schema.GroupVersionKin
 		if err != nil {
 			return nil, err
 		}
-		counts[kind] = len(list.Items)
+		count := policyCount{all: len(list.Items)}
+		for i := range list.Items {
+			if list.Items[i].Annotations[sharedAnnotation] != "" {
+				count.shared++
+			}
+		}
+		counts[kind] = count
 	}
 	return counts, nil
 }
