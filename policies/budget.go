@@ -36,7 +36,7 @@ func WithinBudget(subjects []Subject, per Per, installed Installed) (installable
 	for _, s := range slices.SortedFunc(slices.Values(subjects), byAge) {
 		switch {
 		case ValidateOf(s) != nil:
-		case installed.earlier(s) != nil:
+		case installed.has(s):
 			installable = append(installable, s)
 		default:
 			waiting = append(waiting, s)
@@ -60,6 +60,9 @@ func (i Installed) limit(all []Subject) []Subject {
 	var limited []Subject
 	for _, s := range all {
 		limited = append(limited, i.earlier(s))
+	}
+	if slices.Equal(limited, all) {
+		return all
 	}
 	taken := usageOf(PerNamespace, limited)
 	if usageOf(PerNamespace, all).policy <= max(taken.policy, PolicyBudget) {

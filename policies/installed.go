@@ -72,14 +72,19 @@ func installedIn(groups [][]v1.StatefulSingleton) string {
 	return string(encode(all))
 }
 
-// earlier returns a copy of the subject with the installed variant, or nil if the subject is not installed.
+// has returns true if the subject is installed.
+func (i Installed) has(s Subject) bool {
+	_, ok := i[s.GetUID()]
+	return ok
+}
+
+// earlier returns the installed singleton with the installed variant. It returns a copy if the variant has changed.
 func (i Installed) earlier(s Subject) Subject {
-	has, ok := i[s.GetUID()]
-	singleton, isSingleton := s.(*v1.StatefulSingleton)
-	if !ok || !isSingleton {
-		return nil
+	has := i[s.GetUID()]
+	if string(encode(has)) == Variant(s) {
+		return s
 	}
-	singleton = singleton.DeepCopy()
+	singleton := s.(*v1.StatefulSingleton).DeepCopy() // only singletons share a policy
 	singleton.Spec.Containers, singleton.Spec.HoldInitContainers = has.Containers, has.HoldInitContainers
 	singleton.Spec.ReadinessProbes, singleton.Spec.Fencing = has.ReadinessProbes, has.Fencing
 	return singleton
