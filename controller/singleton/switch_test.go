@@ -259,9 +259,9 @@ func TestPolicyOfSingletonMadeAnew(t *testing.T) {
 	r := w.controllerOf(policies.PerSingleton, controllerClient)
 	w.checked(r, singletonName)
 	w.removeSingleton()
-	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.HoldInitContainers = true })
+	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.Selector.MatchLabels["app"] = "another-db" })
 	w.reconcile(r)
-	w.Expect(w.ruleNames()).To(ContainElement("hold-init-containers"))
+	w.Expect(fmt.Sprint(w.policy().Object["spec"])).To(ContainSubstring("another-db"))
 }
 
 // The condition of a removed singleton does not count for a new singleton with the same name.
