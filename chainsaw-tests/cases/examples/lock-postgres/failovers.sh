@@ -9,7 +9,7 @@ query() { kubectl exec -n "$NAMESPACE" "$1" -c postgres -- psql --username=postg
 # pods ROLE prints the pods with the role and their nodes.
 pods() { kubectl get pods -n "$NAMESPACE" -l "app=orders,sts-role=$1" -o jsonpath='{range .items[*]}{.metadata.name} {.spec.nodeName}{"\n"}{end}'; }
 
-# Prints what each server and the client know. The node of a pod can be cut off.
+# Prints the state of each server and the log of the client. Commands have a timeout, because a node can be cut off.
 explain() {
   kubectl get ssl,pods,endpointslices -n "$NAMESPACE" -o wide
   local pod
