@@ -30,7 +30,7 @@ func Variant(s Subject) string {
 	return ""
 }
 
-// Installed has the variants of the singletons from which a shared policy was rendered, by the UIDs of the singletons.
+// Installed maps the UID of each singleton in a shared policy to the variant from which its rules were rendered.
 type Installed map[types.UID]variant
 
 // installedGroup has the singletons of a variant. InstalledAnnotation is a list of installedGroups.
@@ -78,7 +78,7 @@ func (i Installed) has(s Subject) bool {
 	return ok
 }
 
-// earlier returns the installed singleton with the installed variant. It returns a copy if the variant has changed.
+// earlier returns the installed singleton if its variant is installed, and otherwise a copy with the installed variant.
 func (i Installed) earlier(s Subject) Subject {
 	has := i[s.GetUID()]
 	if string(encode(has)) == Variant(s) {

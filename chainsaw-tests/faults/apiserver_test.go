@@ -158,7 +158,7 @@ func restartedOnBrokenServer(t *testing.T, fault ...string) (s *world.Singleton,
 		t.Fatalf("API server %d does not know pod %s", broken, old.Name)
 	}
 	cluster(t, fault...)
-	// The balancer closes the connections to a server that is cut off.
+	// The balancer closes the connections to a server that is cut off, so the first attempt can fail.
 	must(t, world.Await(t.Context(), "a deletion", func(ctx context.Context) error { return w.DeletePod(ctx, old, nil) }))
 	must(t, s.AwaitHolder(t.Context(), 2))
 	podGone(t, old)

@@ -53,7 +53,7 @@ func (r *Reconciler) livePolicy(ctx context.Context, policy policies.Ref) (*meta
 	return found, err
 }
 
-// hasPolicy returns true if a policy already injects the pods of the subject, which is not installable. A policy of its own
+// hasPolicy returns true if the present spec of the subject has no room, but a policy already injects its pods. A policy of its own
 // stays, even if the namespace has no room for it, because new pods of the subject depend on it. Earlier versions did not
 // limit the policies of a namespace. In a shared policy, an earlier spec of the subject is installable.
 func (r *Reconciler) hasPolicy(ctx context.Context, subject policies.Subject, installable []policies.Subject) (bool, error) {

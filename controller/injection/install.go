@@ -45,7 +45,7 @@ func versionOf(policy client.Object) version {
 }
 
 // rendering returns what identifies the input of a policy, and a function that renders the policy. The function is nil
-// if the policy must not exist. found is the policy in the cluster, and has no UID if the policy does not exist.
+// if the policy must not exist. found is the policy in the cluster. Its UID is empty if the policy does not exist.
 type rendering func(ctx context.Context, found *metav1.PartialObjectMetadata) (content string, render func() (*unstructured.Unstructured, error), err error)
 
 // policyOf returns the policy that injects the singleton's pods.

@@ -21,8 +21,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// contentOf differs for all changes that can change a policy, also if a shared policy gets the present spec of a singleton
-// instead of an earlier one. It does not depend on the order of the singletons.
+// contentOf changes with everything that can change a policy, including the variant of a singleton. It does not depend on the order of the singletons.
 func TestContentOf(t *testing.T) {
 	one := func(name, uid string, generation int64) policies.Subject {
 		return &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation}}
