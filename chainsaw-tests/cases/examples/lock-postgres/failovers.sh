@@ -46,7 +46,7 @@ standbys_stream() { [ "$(query "$(status writerPod)" "select count(*) from pg_st
 client_is_served() {
   before=$(rows) || before=0 # the table does not exist yet
   local start=$SECONDS
-  await "the client writes" 90 more_rows
+  await "the client writes" 40 more_rows
   # Commits wait for a standby. A standby that does not follow for 10 s copies all data.
   if [ $((SECONDS - start)) -gt 10 ]; then
     echo "epoch $epoch: the client waited for $((SECONDS - start)) s" >&2
