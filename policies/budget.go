@@ -23,14 +23,13 @@ const (
 	webhookBytes = 2000
 )
 
-// WithinBudget returns the objects of one kind in one namespace that get a policy. An object has room in NamespaceBudget if its
-// webhook and the webhooks of all older objects fit. A shared policy has a budget of its own. Thus a new object never takes
-// the room of an older object, and a deletion takes no room from any object. For objects of the same second, the UID decides,
-// because users cannot choose it. Objects that ValidateOf rejects get no policy and take no room.
+// WithinBudget returns the objects of one kind in one namespace that get a policy. It first returns the installed singletons,
+// because their new pods depend on the shared policy. Thus an upgrade to longer rules can exceed both budgets. If the present
+// spec of an installed singleton has no room, WithinBudget returns a copy of the singleton with the installed variant.
 //
-// A singleton that the shared policy already has always stays in it, because its new pods depend on the policy. Thus an upgrade
-// to longer rules can exceed both budgets. If the present spec of such a singleton has no room, WithinBudget returns a copy
-// of the singleton with the installed variant.
+// Another object has room if its webhook fits into NamespaceBudget beside the webhooks of the installed singletons and of all
+// older objects. A shared policy has a budget of its own. Thus a deletion takes no room from any object. For objects of the
+// same second, the UID decides, because users cannot choose it. Objects that ValidateOf rejects get no policy and take no room.
 func WithinBudget(subjects []Subject, per Per, installed Installed) (installable []Subject) {
 	var waiting []Subject
 	for _, s := range slices.SortedFunc(slices.Values(subjects), byAge) {
@@ -54,8 +53,8 @@ func WithinBudget(subjects []Subject, per Per, installed Installed) (installable
 	return installable
 }
 
-// limit returns the singletons, which are installed. It replaces a singleton whose growth has no room in PolicyBudget by a copy
-// with the installed variant. The oldest singletons get the room.
+// limit returns the installed singletons, which are sorted by age. If the present spec of a singleton has no room in PolicyBudget,
+// the result has a copy with the installed variant. The oldest singletons get the room.
 func (i Installed) limit(all []Subject) []Subject {
 	var limited []Subject
 	for _, s := range all {

@@ -48,7 +48,7 @@ func InstalledIn(policy metav1.Object) (Installed, error) {
 	}
 	var groups []installedGroup
 	if err := json.Unmarshal([]byte(text), &groups); err != nil {
-		return nil, fmt.Errorf("decode annotation %s of policy %s: %w. Delete the annotation", InstalledAnnotation, policy.GetName(), err)
+		return nil, fmt.Errorf("decode annotation %s of policy %s: %w. Restore it from a backup. If you remove it instead, singletons can lose their rules", InstalledAnnotation, policy.GetName(), err)
 	}
 	all := Installed{}
 	for _, group := range groups {

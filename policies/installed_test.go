@@ -219,7 +219,7 @@ func TestInstalledAnnotation(t *testing.T) {
 		t.Error(err)
 	}
 	policy.SetAnnotations(map[string]string{policies.InstalledAnnotation: "?"})
-	if _, err := policies.InstalledIn(policy); err == nil || !strings.HasSuffix(err.Error(), "Delete the annotation") {
+	if _, err := policies.InstalledIn(policy); err == nil || !strings.HasSuffix(err.Error(), "singletons can lose their rules") {
 		t.Errorf("invalid annotation: %v, want an error that says what to do", err)
 	}
 	policy.SetAnnotations(nil)
