@@ -413,6 +413,7 @@ func TestCustomResourceDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	files = slices.DeleteFunc(files, func(file string) bool { return strings.HasSuffix(file, "_statefulclusters.yaml") }) // not installed yet
 	for what, args := range map[string][]string{"install": nil, "upgrade": {"--is-upgrade"}} {
 		t.Run(what, func(t *testing.T) {
 			definitions := all[*apiextensionsv1.CustomResourceDefinition](render(t, args...))

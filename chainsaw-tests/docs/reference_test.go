@@ -29,7 +29,7 @@ func TestReferenceIsComplete(t *testing.T) {
 		dir  string
 		find named
 	}{
-		"the API":                        {"../controller/api/v1", texts(func(name, _ string) bool { return ast.IsExported(name) })},
+		"the API":                        {"../controller/api/v1", texts(func(name, _ string) bool { return ast.IsExported(name) && !ofCluster.MatchString(name) })},
 		"the signal":                     {"../controller/signal", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"fencing":                        {"../controller/fencing", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"outcomes, and what proofs read": {"../controller/handoff", texts(func(string, string) bool { return true })},
@@ -59,6 +59,9 @@ func TestReferenceIsComplete(t *testing.T) {
 		})
 	}
 }
+
+// ofCluster matches the names of constants of StatefulClusters. The chart does not install StatefulClusters yet.
+var ofCluster = regexp.MustCompile(`^(Cluster|Claim|Member|Replacement)[A-Z]`)
 
 // isReason returns true for the name of a constant with the reason of a condition.
 func isReason(name, _ string) bool { return strings.HasPrefix(strings.ToLower(name), "reason") }

@@ -386,11 +386,15 @@ func TestNames(t *testing.T) {
 	for _, r := range resources.APIResources {
 		byName[r.Name] = r
 	}
-	if diff := cmp.Diff([]string{"statefulsetlocks", "statefulsetlocks/status", "statefulsingletons", "statefulsingletons/status"}, slices.Sorted(maps.Keys(byName))); diff != "" {
+	if diff := cmp.Diff([]string{
+		"statefulclusters", "statefulclusters/scale", "statefulclusters/status",
+		"statefulsetlocks", "statefulsetlocks/status", "statefulsingletons", "statefulsingletons/status",
+	}, slices.Sorted(maps.Keys(byName))); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
 	}
 	for name, want := range map[string]metav1.APIResource{
 		"statefulsingletons": {SingularName: "statefulsingleton", Kind: "StatefulSingleton", Namespaced: true, ShortNames: []string{"stfs"}},
+		"statefulclusters":   {SingularName: "statefulcluster", Kind: "StatefulCluster", Namespaced: true, ShortNames: []string{"stc"}},
 		"statefulsetlocks":   {SingularName: "statefulsetlock", Kind: "StatefulSetLock", Namespaced: true, ShortNames: []string{"ssl"}},
 	} {
 		r := byName[name]

@@ -15,7 +15,8 @@ var GroupVersion = schema.GroupVersion{Group: "apps.statefulsingleton.com", Vers
 
 // AddToScheme makes this package's types known to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &StatefulSingleton{}, &StatefulSingletonList{}, &StatefulSetLock{}, &StatefulSetLockList{})
+	scheme.AddKnownTypes(GroupVersion, &StatefulSingleton{}, &StatefulSingletonList{}, &StatefulSetLock{}, &StatefulSetLockList{},
+		&StatefulCluster{}, &StatefulClusterList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

@@ -73,6 +73,15 @@ const (
 	// again for this tenure.
 	TenureEndedAnnotation = "apps.statefulsingleton.com/tenure-ended"
 
+	// ClusterLabel has the name of the StatefulCluster of a pod or of a claim.
+	ClusterLabel = "apps.statefulsingleton.com/cluster"
+
+	// MemberFinalizer keeps the object of a member's pod until the end of the member is recorded.
+	MemberFinalizer = "apps.statefulsingleton.com/member"
+
+	// MemberGate is the scheduling gate of a pod whose UID is not recorded yet.
+	MemberGate = "apps.statefulsingleton.com/member"
+
 	// SidecarName is the name of the status sidecar's container.
 	SidecarName = "status-sidecar"
 )
