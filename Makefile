@@ -61,7 +61,7 @@ verify: ## Fail if make generate would change a file; changes nothing
 
 .PHONY: search
 search: ## Search all states of small models for two running pods; DEEP=1 searches larger models
-	go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/handoff ./controller/tenure $(if $(DEEP),-deep) | grep -v '^=== '
+	go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/handoff ./controller/membership ./controller/tenure $(if $(DEEP),-deep) | grep -v '^=== '
 
 .PHONY: unit
 unit: deps $(promtool) search ## Run the tests beside the code, with Kyverno's engine and a real API server

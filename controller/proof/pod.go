@@ -37,3 +37,15 @@ func StatusOf(statuses []corev1.ContainerStatus, name string) *corev1.ContainerS
 	}
 	return nil
 }
+
+// Containers returns the states of all init containers and regular containers.
+func Containers(pod *corev1.Pod) []*corev1.ContainerStatus {
+	var all []*corev1.ContainerStatus
+	for _, c := range pod.Spec.InitContainers {
+		all = append(all, StatusOf(pod.Status.InitContainerStatuses, c.Name))
+	}
+	for _, c := range pod.Spec.Containers {
+		all = append(all, StatusOf(pod.Status.ContainerStatuses, c.Name))
+	}
+	return all
+}

@@ -1,7 +1,6 @@
 package tenure
 
 import (
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -19,7 +18,7 @@ func (d *decision) proofOf(p *pod) v1.Proof {
 		return ""
 	case p.Spec.NodeName == "" && p.DeletionTimestamp != nil:
 		return v1.ProofNeverSignalled
-	case proof.KubeletReported(p.Pod, containersOf(p.Pod)...):
+	case proof.KubeletReported(p.Pod, proof.Containers(p.Pod)...):
 		return v1.ProofKubeletReported
 	case proof.OutOfService(node):
 		return v1.ProofNodeOutOfService
@@ -40,16 +39,4 @@ func (d *decision) proofOfRemoved() v1.Proof {
 
 func (d *decision) attested(uid types.UID) bool {
 	return uid != "" && d.Lock.Annotations[v1.AttestAnnotation] == string(uid)
-}
-
-// containersOf returns the states of all init containers and regular containers.
-func containersOf(p *corev1.Pod) []*corev1.ContainerStatus {
-	var all []*corev1.ContainerStatus
-	for _, c := range p.Spec.InitContainers {
-		all = append(all, proof.StatusOf(p.Status.InitContainerStatuses, c.Name))
-	}
-	for _, c := range p.Spec.Containers {
-		all = append(all, proof.StatusOf(p.Status.ContainerStatuses, c.Name))
-	}
-	return all
 }

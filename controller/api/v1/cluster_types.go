@@ -491,7 +491,7 @@ type StatefulClusterStatus struct {
 	// Message describes the state and, if a person is needed, says what to do.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, Available, Progressing.
+	// Conditions: Ready, Reconciling, Stalled.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -1,0 +1,463 @@
+package membership
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// decision is a Snapshot with its members classified, and the Plan under construction.
+type decision struct {
+	Snapshot
+	now time.Time
+
+	// members are the members of the new record, in the order of their names' numbers.
+	members []*member
+	// excess are pods that are lost and not replaced, because too many are lost.
+	excess []*member
+	// rolled are the members whose pods are deleted for a rollout.
+	rolled []*member
+
+	plan   Plan
+	status *v1.StatefulClusterStatus
+}
+
+// Decide returns what to do about the StatefulCluster of the Snapshot at the time now.
+func Decide(s Snapshot, now time.Time) Plan {
+	d := begin(s, now)
+	switch problem := s.templateProblem(); {
+	case problem != "":
+		d.found(InvalidTemplate, problem)
+	case d.adopt():
+	default:
+		d.revise()
+		d.settleEnded()
+		d.followPods()
+		d.replaceLost()
+		d.scale()
+		d.roll()
+		d.record()
+		d.removePods()
+		d.deleteClaims()
+		d.createPods()
+		d.trimRevisions()
+		d.takeAttestation()
+		d.growClaims()
+		d.report()
+	}
+	d.reportConditions()
+	d.plan.Status = *d.status
+	return d.plan
+}
+
+func begin(s Snapshot, now time.Time) *decision {
+	d := &decision{Snapshot: s, now: now, status: s.Cluster.Status.DeepCopy()}
+	for _, recorded := range d.status.Members {
+		d.members = append(d.members, s.classify(recorded))
+	}
+	d.plan.Requeue = settledPoll
+	return d
+}
+
+func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }
+
+// found sets the outcome, and the message that says what the outcome means here.
+func (d *decision) found(outcome Outcome, message string) {
+	d.plan.Outcome, d.status.Message = outcome, message
+}
+
+// requeueIn decides again after the delay, or earlier.
+func (d *decision) requeueIn(delay time.Duration) {
+	d.plan.Requeue = min(d.plan.Requeue, max(delay, minRequeue))
+}
+
+// adopt records the pods of a record that was lost. The counter never gave the numbers in their names.
+func (d *decision) adopt() bool {
+	adopted := 0
+	for i := range d.Pods {
+		if p := &d.Pods[i]; metav1.IsControlledBy(p, d.Cluster) && d.ordinalOf(p.Name) >= d.Cluster.Status.Next {
+			adopted++
+			d.members = append(d.members, &member{pod: p, ClusterMember: v1.ClusterMember{
+				Name: p.Name, UID: p.UID, State: v1.MemberActive, Revision: revisionOf(p), Claims: claimsOf(p),
+			}})
+		}
+	}
+	if adopted == 0 {
+		return false
+	}
+	d.count()
+	d.record()
+	d.found(PodsAdopted, d.adoptedMessage(adopted))
+	return true
+}
+
+// claimsOf returns the claims of a pod.
+func claimsOf(p *corev1.Pod) (claims []v1.MemberClaim) {
+	for _, volume := range p.Spec.Volumes {
+		if source := volume.PersistentVolumeClaim; source != nil {
+			claims = append(claims, v1.MemberClaim{Volume: volume.Name, Name: source.ClaimName})
+		}
+	}
+	return claims
+}
+
+// count moves the counter past all names that are in use. Claims of a StatefulCluster that had the same name can exist.
+func (d *decision) count() {
+	next := max(d.status.Next, int64(d.Cluster.Spec.Ordinals.Start))
+	for i := range d.Pods {
+		next = max(next, d.ordinalOf(d.Pods[i].Name)+1)
+	}
+	for _, template := range d.Cluster.Spec.VolumeClaimTemplates {
+		for i := range d.Claims {
+			next = max(next, ordinal(d.Claims[i].Name, template.Metadata.Name+"-"+d.Cluster.Name+"-")+1)
+		}
+	}
+	d.status.Next = next
+}
+
+// add adds a member with the next name. It gets the given claims, and new claims for all other volumes.
+func (d *decision) add(carried []v1.MemberClaim) {
+	d.count()
+	m := &member{ClusterMember: v1.ClusterMember{Name: d.podName(d.status.Next), State: v1.MemberPending, Revision: d.nextRevision()}}
+	d.status.Next++
+	for _, template := range d.Cluster.Spec.VolumeClaimTemplates {
+		volume := template.Metadata.Name
+		claim := v1.MemberClaim{Volume: volume, Name: volume + "-" + m.Name}
+		if i := slices.IndexFunc(carried, func(c v1.MemberClaim) bool { return c.Volume == volume }); i >= 0 {
+			claim = carried[i]
+		}
+		m.Claims = append(m.Claims, claim)
+	}
+	d.members = append(d.members, m)
+}
+
+// remove removes a member. No member has its claims any more.
+func (d *decision) remove(m *member) {
+	d.members = slices.DeleteFunc(d.members, func(other *member) bool { return other == m })
+}
+
+// release removes a member and releases its claims. Claims with policy Retain are not recorded.
+func (d *decision) release(m *member, policy v1.ClaimRetention) {
+	d.remove(m)
+	for _, c := range m.Claims {
+		if policy == v1.ClaimDelete {
+			d.status.Released = append(d.status.Released, v1.ReleasedClaim{Name: c.Name, Policy: policy})
+		}
+	}
+}
+
+// counted returns the members that count for spec.replicas.
+func (d *decision) counted() []*member {
+	return slices.DeleteFunc(slices.Clone(d.members), func(m *member) bool { return !m.counts() })
+}
+
+// settleEnded removes members that have provably terminated.
+func (d *decision) settleEnded() {
+	retention := d.Cluster.Spec.PersistentVolumeClaimRetentionPolicy
+	for _, m := range slices.Clone(d.members) {
+		switch {
+		case m.proven == "" || m.State == v1.MemberPending:
+		case m.State == v1.MemberLost:
+			d.release(m, retention.WhenReplaced)
+		case m.State == v1.MemberLeaving, len(d.counted()) > d.replicas():
+			d.release(m, retention.WhenScaled)
+		case d.Cluster.Spec.Replacement.State == v1.ReplacementFresh:
+			d.release(m, retention.WhenReplaced)
+			d.add(nil)
+		default:
+			d.remove(m)
+			d.add(m.Claims)
+		}
+	}
+}
+
+// followPods records the UIDs of new pods. Members without a pod get the revision that new pods have.
+func (d *decision) followPods() {
+	for _, m := range slices.Clone(d.members) {
+		switch {
+		case m.State != v1.MemberPending:
+		case m.pod != nil:
+			m.UID, m.State, m.Revision = m.pod.UID, v1.MemberActive, revisionOf(m.pod)
+		case d.taken(m):
+			d.remove(m)
+			d.add(slices.DeleteFunc(slices.Clone(m.Claims), d.isForeign))
+		default:
+			m.Revision = ""
+			m.Revision = d.nextRevision()
+		}
+	}
+}
+
+// replaceLost gives lost members a successor with new claims, as long as not too many are lost.
+func (d *decision) replaceLost() {
+	for _, m := range slices.Clone(d.members) {
+		lost := 0
+		for _, other := range d.members {
+			if other.State == v1.MemberLost {
+				lost++
+			}
+		}
+		switch {
+		case !m.lost || m.State != v1.MemberActive:
+		case len(d.counted()) > d.replicas():
+			m.State = v1.MemberLeaving
+		case lost < d.maxLost():
+			m.State = v1.MemberLost
+			d.add(nil)
+		default:
+			d.excess = append(d.excess, m)
+		}
+	}
+}
+
+// scale adds members, or lets members leave.
+func (d *decision) scale() {
+	counted := d.counted()
+	surplus := len(counted) - d.replicas()
+	if d.waits() || d.ordered() && surplus < 0 && slices.ContainsFunc(counted, isUnready) {
+		return
+	}
+	for range -surplus {
+		d.add(nil)
+		if d.ordered() {
+			return
+		}
+	}
+	slices.SortFunc(counted, d.compareExpendable)
+	for i := range surplus {
+		if m := counted[i]; m.State == v1.MemberPending {
+			d.release(m, d.Cluster.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled)
+		} else {
+			m.State = v1.MemberLeaving
+		}
+		if d.ordered() {
+			return
+		}
+	}
+}
+
+// waits returns true if, with policy OrderedReady, another pod is still being created or removed.
+func (d *decision) waits() bool {
+	return d.ordered() && slices.ContainsFunc(d.members, func(m *member) bool {
+		return m.State != v1.MemberLost && (m.State != v1.MemberActive || m.going)
+	})
+}
+
+// compareExpendable returns a negative number if the member a is removed before the member b.
+func (d *decision) compareExpendable(a, b *member) int {
+	return cmp.Or(
+		cmp.Compare(a.cost, b.cost),
+		trueFirst(a.lost, b.lost),
+		trueFirst(!a.ready, !b.ready),
+		trueFirst(a.drained, b.drained),
+		trueFirst(a.Revision != d.status.UpdateRevision, b.Revision != d.status.UpdateRevision),
+		cmp.Compare(d.ordinalOf(b.Name), d.ordinalOf(a.Name)))
+}
+
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// available returns true if the member was Ready for spec.minReadySeconds. Otherwise it decides again when that is the case.
+func (d *decision) available(m *member) bool {
+	if !m.ready {
+		return false
+	}
+	left := minReady(d.Cluster) - d.now.Sub(m.readySince)
+	if left > 0 {
+		d.requeueIn(left)
+	}
+	return left <= 0
+}
+
+// roll chooses pods of old revisions to delete. Unready pods do not wait for other pods.
+func (d *decision) roll() {
+	counted := d.counted()
+	left := d.replicas() - d.partition() - d.updated()
+	budget := d.maxUnavailable() - d.replicas()
+	var outdated []*member
+	for _, m := range counted {
+		if d.available(m) {
+			budget++
+		}
+		if m.Revision != d.status.UpdateRevision && m.State == v1.MemberActive && !m.going {
+			outdated = append(outdated, m)
+		}
+	}
+	if d.Cluster.Spec.UpdateStrategy.Type == v1.ClusterOnDelete || d.waits() {
+		return
+	}
+	slices.SortFunc(outdated, func(a, b *member) int { return cmp.Or(trueFirst(!a.ready, !b.ready), d.compareExpendable(a, b)) })
+	for _, m := range outdated {
+		if left <= 0 || m.ready && budget <= 0 {
+			return
+		}
+		if m.ready {
+			budget--
+		}
+		left--
+		d.rolled = append(d.rolled, m)
+		if d.ordered() {
+			return
+		}
+	}
+}
+
+func isUnready(m *member) bool { return !m.ready }
+
+// partition returns how many members keep the current revision.
+func (d *decision) partition() int {
+	if rollout := d.Cluster.Spec.UpdateStrategy.RollingUpdate; rollout != nil {
+		return min(int(rollout.Partition), d.replicas())
+	}
+	return 0
+}
+
+// maxUnavailable returns how many members can be unavailable in a rollout.
+func (d *decision) maxUnavailable() int {
+	value := intstr.FromInt32(1)
+	if rollout := d.Cluster.Spec.UpdateStrategy.RollingUpdate; rollout != nil && rollout.MaxUnavailable != nil {
+		value = *rollout.MaxUnavailable
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(&value, d.replicas(), true)
+	if err != nil {
+		return 1
+	}
+	return max(1, n)
+}
+
+// record writes the new record, if it has changed. All steps that depend on it come later.
+func (d *decision) record() {
+	slices.SortFunc(d.members, func(a, b *member) int { return cmp.Compare(d.ordinalOf(a.Name), d.ordinalOf(b.Name)) })
+	d.status.Members = nil
+	for _, m := range d.members {
+		d.status.Members = append(d.status.Members, m.ClusterMember)
+	}
+	old, is := &d.Cluster.Status, d.status
+	is.Released = slices.DeleteFunc(toDelete(is.Released), func(c v1.ReleasedClaim) bool { return d.claim(c.Name) == nil })
+	if is.Next != old.Next || !slices.EqualFunc(is.Members, old.Members, sameMember) || !equality.Semantic.DeepEqual(is.Released, toDelete(old.Released)) {
+		d.do(Record{})
+		d.requeueIn(0)
+	}
+}
+
+// sameMember compares all but the node, which is not part of the record.
+func sameMember(a, b v1.ClusterMember) bool {
+	a.Node = b.Node
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// toDelete returns the released claims with policy Delete.
+func toDelete(released []v1.ReleasedClaim) []v1.ReleasedClaim {
+	return slices.DeleteFunc(slices.Clone(released), func(c v1.ReleasedClaim) bool { return c.Policy != v1.ClaimDelete })
+}
+
+// removePods lets recorded pods run, deletes pods that must terminate, and removes pods that the record does not list.
+func (d *decision) removePods() {
+	recorded := map[types.UID]bool{}
+	for _, m := range d.members {
+		recorded[m.UID] = true
+		ending := m.State == v1.MemberLeaving || m.going || slices.Contains(d.rolled, m)
+		switch {
+		case m.pod == nil:
+		case ending && m.pod.DeletionTimestamp == nil:
+			d.do(Delete{refOf(m.pod)})
+		case !ending && isGated(m.pod):
+			d.do(Ungate{refOf(m.pod)})
+		}
+	}
+	for i := range d.Pods {
+		p := &d.Pods[i]
+		if recorded[p.UID] || !metav1.IsControlledBy(p, d.Cluster) {
+			continue
+		}
+		if p.DeletionTimestamp == nil {
+			d.do(Delete{refOf(p)})
+		}
+		if slices.Contains(p.Finalizers, v1.MemberFinalizer) {
+			d.do(Unprotect{refOf(p)})
+		}
+	}
+}
+
+func isGated(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return g.Name == v1.MemberGate })
+}
+
+func refOf(o metav1.Object) Ref { return Ref{Name: o.GetName(), UID: o.GetUID()} }
+
+// deleteClaims deletes released claims.
+func (d *decision) deleteClaims() {
+	for _, released := range d.status.Released {
+		if c := d.claim(released.Name); c != nil && c.DeletionTimestamp == nil {
+			d.do(DeleteClaim{refOf(c)})
+		}
+	}
+}
+
+// createPods creates the claims and the pods of Pending members.
+func (d *decision) createPods() {
+	for _, m := range d.members {
+		if m.State != v1.MemberPending {
+			continue
+		}
+		for _, c := range m.Claims {
+			if d.claim(c.Name) == nil {
+				d.do(CreateClaim{Name: c.Name, Volume: c.Volume})
+			}
+		}
+		d.do(CreatePod{Name: m.Name, Revision: m.Revision, Claims: m.Claims})
+	}
+}
+
+// takeAttestation removes an attestation that is used, or that is refused.
+func (d *decision) takeAttestation() {
+	uid := types.UID(d.Cluster.Annotations[v1.AttestAnnotation])
+	if uid == "" {
+		return
+	}
+	for _, recorded := range d.Cluster.Status.Members {
+		if m := d.classify(recorded); m.UID == uid {
+			if m.proven == "" {
+				d.do(TakeAttestation{uid, d.notAttestableMessage(m)})
+			} else {
+				d.do(TakeAttestation{UID: uid})
+			}
+			return
+		}
+	}
+	d.do(TakeAttestation{uid, d.notAwaitedMessage(uid)})
+}
+
+// growClaims raises the requests of bound claims to those of the templates.
+func (d *decision) growClaims() {
+	wanted := map[string]*v1.ClaimTemplate{}
+	for i := range d.Cluster.Spec.VolumeClaimTemplates {
+		wanted[d.Cluster.Spec.VolumeClaimTemplates[i].Metadata.Name] = &d.Cluster.Spec.VolumeClaimTemplates[i]
+	}
+	for _, m := range d.counted() {
+		for _, c := range m.Claims {
+			is, template := d.claim(c.Name), wanted[c.Volume]
+			if is == nil || template == nil || template.Spec.Resources.Requests.Storage == nil || is.Status.Phase != corev1.ClaimBound {
+				continue
+			}
+			if storage := *template.Spec.Resources.Requests.Storage; is.Spec.Resources.Requests.Storage().Cmp(storage) < 0 {
+				d.do(GrowClaim{refOf(is), storage})
+			}
+		}
+	}
+}

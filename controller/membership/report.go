@@ -1,0 +1,126 @@
+package membership
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+const (
+	// minRequeue is the shortest delay of the next decision.
+	minRequeue = time.Millisecond
+	// settledPoll is how often to decide again if all pods are available, and poll otherwise.
+	settledPoll, poll = 5 * time.Minute, 5 * time.Second
+	// maxReleased is the number of retained claims in the status. The size of an object is limited.
+	maxReleased = 50
+)
+
+// minReady returns how long a pod must be Ready to be available.
+func minReady(cluster *v1.StatefulCluster) time.Duration {
+	return time.Duration(cluster.Spec.MinReadySeconds) * time.Second
+}
+
+// report sets the outcome, and the status that is not part of the record.
+func (d *decision) report() {
+	counted := d.counted()
+	status := d.status
+	status.Replicas, status.ReadyReplicas, status.AvailableReplicas, status.CurrentReplicas, status.UpdatedReplicas = 0, 0, 0, 0, 0
+	for _, m := range counted {
+		if m.pod == nil {
+			continue
+		}
+		status.Replicas++
+		status.ReadyReplicas += one(m.ready)
+		status.AvailableReplicas += one(d.available(m))
+		status.UpdatedReplicas += one(m.Revision == status.UpdateRevision)
+	}
+	all := int(status.AvailableReplicas) == d.replicas() && len(counted) == d.replicas()
+	if all && int(status.UpdatedReplicas) == len(counted) {
+		status.CurrentRevision = status.UpdateRevision
+	}
+	for _, m := range counted {
+		status.CurrentReplicas += one(m.pod != nil && m.Revision == status.CurrentRevision)
+	}
+	d.reportReleased()
+	d.reportOutcome(counted, all)
+}
+
+func one(is bool) int32 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+func (d *decision) reportOutcome(counted []*member, all bool) {
+	going := slices.IndexFunc(counted, func(m *member) bool { return m.going })
+	isChanging := func(m *member) bool {
+		return m.State == v1.MemberPending || m.State == v1.MemberLeaving && !m.lost
+	}
+	rolling := d.Cluster.Spec.UpdateStrategy.Type != v1.ClusterOnDelete && d.updated() < d.replicas()-d.partition()
+	switch {
+	case len(d.excess) > 0:
+		d.found(TooManyLost, d.tooManyLostMessage())
+	case going >= 0:
+		d.found(PodsTerminating, d.terminatingMessage(counted[going]))
+	case len(counted) != d.replicas() || slices.ContainsFunc(d.members, isChanging):
+		d.found(Scaling, d.scalingMessage())
+	case rolling:
+		d.found(RollingOut, d.rollingOutMessage())
+	case !all:
+		d.found(PodsUnavailable, d.unavailableMessage())
+	default:
+		d.found(AllAvailable, d.availableMessage())
+	}
+	d.status.Message += d.lostMessage()
+	if d.plan.Outcome != AllAvailable {
+		d.requeueIn(poll)
+	}
+}
+
+// reportReleased lists claims that are retained. The claims of a removed member are no longer in the record.
+func (d *decision) reportReleased() {
+	listed := map[string]bool{}
+	for _, released := range d.status.Released {
+		listed[released.Name] = true
+	}
+	for _, m := range d.members {
+		for _, c := range m.Claims {
+			listed[c.Name] = true
+		}
+	}
+	var retained []v1.ReleasedClaim
+	for i := range d.Claims {
+		if c := &d.Claims[i]; d.isOurs(c) && !listed[c.Name] && len(retained) < maxReleased {
+			retained = append(retained, v1.ReleasedClaim{Name: c.Name, Policy: v1.ClaimRetain})
+		}
+	}
+	d.status.Released = append(d.status.Released, retained...)
+}
+
+// reportConditions sets the conditions from the outcome.
+func (d *decision) reportConditions() {
+	outcome := d.plan.Outcome
+	stalled := outcome == InvalidTemplate || outcome == TooManyLost
+	d.status.ObservedGeneration = d.Cluster.Generation
+	if selector, err := d.Cluster.Spec.Selector.Parse(); err == nil {
+		d.status.Selector = selector.String()
+	}
+	d.setCondition(v1.ConditionReady, outcome == AllAvailable)
+	d.setCondition(v1.ConditionReconciling, !stalled && outcome != AllAvailable && outcome != PodsUnavailable)
+	d.setCondition(v1.ConditionStalled, stalled)
+}
+
+func (d *decision) setCondition(conditionType string, value bool) {
+	status := metav1.ConditionFalse
+	if value {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
+		Type: conditionType, Status: status, Reason: string(d.plan.Outcome), Message: d.status.Message, ObservedGeneration: d.Cluster.Generation,
+	})
+}

@@ -1,0 +1,106 @@
+package membership
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// LabelsOf returns the labels of new pods: those of the template, and those in spec.selector.matchLabels that the template does
+// not have.
+func LabelsOf(spec *v1.StatefulClusterSpec) (map[string]string, error) {
+	var template struct {
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(spec.Template.Raw, &template); err != nil {
+		return nil, err
+	}
+	return labels.Merge(spec.Selector.MatchLabels, template.Metadata.Labels), nil
+}
+
+// RevisionName returns the name of the ControllerRevision of spec.template. Equal templates have equal names.
+func RevisionName(cluster *v1.StatefulCluster) string {
+	var template any
+	data := cluster.Spec.Template.Raw
+	if json.Unmarshal(data, &template) == nil {
+		if sorted, err := json.Marshal(template); err == nil {
+			data = sorted
+		}
+	}
+	sum := sha256.Sum256(data)
+	return cluster.Name + "-" + hex.EncodeToString(sum[:])[:10]
+}
+
+// revisionOf returns the name of the revision of a pod.
+func revisionOf(p *corev1.Pod) string { return p.Labels[appsv1.StatefulSetRevisionLabel] }
+
+// revise finds or creates the revision of spec.template, and makes it the newest.
+func (d *decision) revise() {
+	name, newest := RevisionName(d.Cluster), int64(0)
+	var is *appsv1.ControllerRevision
+	for i := range d.Revisions {
+		newest = max(newest, d.Revisions[i].Revision)
+		if d.Revisions[i].Name == name {
+			is = &d.Revisions[i]
+		}
+	}
+	switch {
+	case is == nil:
+		d.do(CreateRevision{name, newest + 1})
+	case is.Revision < newest:
+		d.do(RenumberRevision{name, newest + 1})
+	}
+	d.status.UpdateRevision = name
+	if d.status.CurrentRevision == "" {
+		d.status.CurrentRevision = name
+	}
+}
+
+// updated returns how many members have the update revision.
+func (d *decision) updated() (n int) {
+	for _, m := range d.counted() {
+		if m.Revision == d.status.UpdateRevision {
+			n++
+		}
+	}
+	return n
+}
+
+// nextRevision returns the revision of the next new pod. It is the current revision if enough members have the update revision.
+func (d *decision) nextRevision() string {
+	onDelete := d.Cluster.Spec.UpdateStrategy.Type == v1.ClusterOnDelete
+	if onDelete || d.updated() < d.replicas()-d.partition() || !d.hasRevision(d.status.CurrentRevision) {
+		return d.status.UpdateRevision
+	}
+	return d.status.CurrentRevision
+}
+
+func (d *decision) hasRevision(name string) bool {
+	return slices.ContainsFunc(d.Revisions, func(r appsv1.ControllerRevision) bool { return r.Name == name })
+}
+
+// trimRevisions deletes the oldest revisions that no member needs.
+func (d *decision) trimRevisions() {
+	live := map[string]bool{d.status.UpdateRevision: true, d.status.CurrentRevision: true}
+	for _, m := range d.members {
+		live[m.Revision] = true
+	}
+	old := slices.DeleteFunc(slices.Clone(d.Revisions), func(r appsv1.ControllerRevision) bool { return live[r.Name] })
+	slices.SortFunc(old, func(a, b appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
+	limit := 10
+	if of := d.Cluster.Spec.RevisionHistoryLimit; of != nil {
+		limit = int(*of)
+	}
+	for _, r := range old[:max(0, len(old)-limit)] {
+		d.do(DeleteRevision{r.Name, r.ResourceVersion})
+	}
+}
