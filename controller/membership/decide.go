@@ -23,7 +23,7 @@ type decision struct {
 	members []*member
 	// excess are pods that are lost and not replaced, because too many are lost.
 	excess []*member
-	// rolled are the members whose pods are deleted for a rollout.
+	// rolled are the members whose pods are deleted or updated for a rollout.
 	rolled []*member
 
 	plan   Plan
@@ -45,7 +45,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 		d.scale()
 		d.roll()
 		d.record()
-		d.removePods()
+		d.syncPods()
 		d.deleteClaims()
 		d.createPods()
 		d.trimRevisions()
@@ -179,10 +179,12 @@ func (d *decision) settleEnded() {
 	}
 }
 
-// followPods records the UIDs of new pods. Members without a pod get the revision that new pods have.
+// followPods records the UIDs of new pods, and the revisions of pods. Members without a pod get the revision that new pods have.
 func (d *decision) followPods() {
 	for _, m := range slices.Clone(d.members) {
 		switch {
+		case m.State == v1.MemberActive && m.pod != nil: // its images can have changed
+			m.Revision = cmp.Or(revisionOf(m.pod), m.Revision)
 		case m.State != v1.MemberPending:
 		case m.pod != nil:
 			m.UID, m.State, m.Revision = m.pod.UID, v1.MemberActive, revisionOf(m.pod)
@@ -284,7 +286,7 @@ func (d *decision) available(m *member) bool {
 	return left <= 0
 }
 
-// roll chooses pods of old revisions to delete. Unready pods do not wait for other pods.
+// roll chooses pods of old revisions to replace or to update in place. Unready pods do not wait for other pods.
 func (d *decision) roll() {
 	counted := d.counted()
 	left := d.replicas() - d.partition() - d.updated()
@@ -366,18 +368,25 @@ func toDelete(released []v1.ReleasedClaim) []v1.ReleasedClaim {
 	return slices.DeleteFunc(slices.Clone(released), func(c v1.ReleasedClaim) bool { return c.Policy != v1.ClaimDelete })
 }
 
-// removePods lets recorded pods run, deletes pods that must terminate, and removes pods that the record does not list.
-func (d *decision) removePods() {
+// syncPods lets recorded pods run or updates them, deletes pods that must terminate, and removes pods that the record does not list.
+func (d *decision) syncPods() {
 	recorded := map[types.UID]bool{}
 	for _, m := range d.members {
 		recorded[m.UID] = true
-		ending := m.State == v1.MemberLeaving || m.going || slices.Contains(d.rolled, m)
+		rolled := slices.Contains(d.rolled, m)
+		images := d.imagesInPlace(m)
+		ending := m.State == v1.MemberLeaving || m.going || rolled && len(images) == 0
 		switch {
 		case m.pod == nil:
 		case ending && m.pod.DeletionTimestamp == nil:
 			d.do(Delete{refOf(m.pod)})
-		case !ending && isGated(m.pod):
+		case ending:
+		case isGated(m.pod):
 			d.do(Ungate{refOf(m.pod)})
+		case rolled:
+			d.updateInPlace(m, images)
+		default:
+			d.serve(m)
 		}
 	}
 	for i := range d.Pods {
@@ -420,7 +429,7 @@ func (d *decision) createPods() {
 				d.do(CreateClaim{Name: c.Name, Volume: c.Volume})
 			}
 		}
-		d.do(CreatePod{Name: m.Name, Revision: m.Revision, Claims: m.Claims})
+		d.do(CreatePod{Name: m.Name, Revision: m.Revision, Claims: m.Claims, InPlace: d.inPlace()})
 	}
 }
 

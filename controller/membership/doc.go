@@ -35,4 +35,10 @@
 // An unready pod is not replaced: the kubelet restarts its containers. A pod is lost if it has to terminate and its node is
 // unready, or if its object was removed. The member becomes Lost and keeps its claims until the proof. Its successor gets new
 // claims. At most spec.replacement.maxLost members are Lost. More lost pods are not replaced: a person must act.
+//
+// # Updates in place
+//
+// SetServing makes the condition MemberServing False, and the pod becomes unready. After the EndpointSlices no longer list the
+// pod as serving, or after servingPatience, PatchImages changes its images. After the kubelet has reported new containers,
+// SetServing makes the condition True. The pod itself shows which of these steps comes next.
 package membership

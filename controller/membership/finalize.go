@@ -20,7 +20,7 @@ func Finalize(s Snapshot, now time.Time) (plan Plan, message string) {
 	if !d.adopt() {
 		d.endAll()
 		d.record()
-		d.removePods()
+		d.syncPods()
 		d.deleteClaims()
 		d.takeAttestation()
 	}

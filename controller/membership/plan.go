@@ -58,7 +58,7 @@ type (
 	// Record writes Plan.Status if, and only if, the StatefulCluster is still as the Snapshot has it.
 	Record struct{}
 
-	// CreateRevision creates the ControllerRevision of spec.template.
+	// CreateRevision creates the ControllerRevision of spec.template. The template is its data.
 	CreateRevision struct {
 		Name   string
 		Number int64
@@ -85,10 +85,29 @@ type (
 	// DeleteClaim deletes a claim that no member has.
 	DeleteClaim struct{ Claim Ref }
 
-	// CreatePod creates the pod of a member, with the finalizer and the scheduling gate.
+	// CreatePod creates the pod of a member, with the finalizer and the scheduling gate. InPlace is true if the pod also has
+	// the readiness gate MemberServing.
 	CreatePod struct {
 		Name, Revision string
 		Claims         []v1.MemberClaim
+		InPlace        bool
+	}
+
+	// SetServing writes the condition MemberServing. It fails if any client wrote the pod since the Snapshot.
+	SetServing struct {
+		Pod     Ref
+		Version string
+		Serving bool
+	}
+
+	// PatchImages changes the images of a pod, and its label of the revision. It fails if any client wrote the pod since the
+	// Snapshot.
+	PatchImages struct {
+		Pod      Ref
+		Version  string
+		Revision string
+		// Images are the new images, and Before are the IDs of their containers now, by container.
+		Images, Before map[string]string
 	}
 
 	// Ungate removes the scheduling gate from a pod.
@@ -116,6 +135,8 @@ func (CreateClaim) isStep()      {}
 func (GrowClaim) isStep()        {}
 func (DeleteClaim) isStep()      {}
 func (CreatePod) isStep()        {}
+func (SetServing) isStep()       {}
+func (PatchImages) isStep()      {}
 func (Ungate) isStep()           {}
 func (Delete) isStep()           {}
 func (Unprotect) isStep()        {}

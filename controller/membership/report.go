@@ -15,6 +15,9 @@ const (
 	minRequeue = time.Millisecond
 	// settledPoll is how often to decide again if all pods are available, and poll otherwise.
 	settledPoll, poll = 5 * time.Minute, 5 * time.Second
+	// servingPoll is how often to read the EndpointSlices, and servingPatience how long to wait for them. A Service with
+	// publishNotReadyAddresses lists a pod until it is removed.
+	servingPoll, servingPatience = 100 * time.Millisecond, 5 * time.Second
 	// maxReleased is the number of retained claims in the status. The size of an object is limited.
 	maxReleased = 50
 )

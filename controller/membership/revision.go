@@ -85,7 +85,12 @@ func (d *decision) nextRevision() string {
 }
 
 func (d *decision) hasRevision(name string) bool {
-	return slices.ContainsFunc(d.Revisions, func(r appsv1.ControllerRevision) bool { return r.Name == name })
+	return slices.ContainsFunc(d.Revisions, named(name))
+}
+
+// named returns a function that returns true for the ControllerRevision with the name.
+func named(name string) func(appsv1.ControllerRevision) bool {
+	return func(r appsv1.ControllerRevision) bool { return r.Name == name }
 }
 
 // trimRevisions deletes the oldest revisions that no member needs.

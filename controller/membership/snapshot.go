@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/drain"
@@ -26,7 +27,9 @@ type Snapshot struct {
 	Claims []corev1.PersistentVolumeClaim
 	// Nodes are the nodes of the pods, by name.
 	Nodes map[string]*corev1.Node
-	// Revisions are the ControllerRevisions that the StatefulCluster controls.
+	// Serving are the pods that an EndpointSlice lists as serving, by UID.
+	Serving map[types.UID]bool
+	// Revisions are the ControllerRevisions that the StatefulCluster controls. The data of each is a template.
 	Revisions []appsv1.ControllerRevision
 }
 

@@ -133,7 +133,7 @@ func TestClusterRefusals(t *testing.T) {
 		"a name with dots":       {name: "a.b", spec: minimal, want: "metadata.name becomes part of host names"},
 		"a negative number":      {spec: minimal + "replicas: -1", want: "spec.replicas is out of range"},
 		"a bad policy":           {spec: minimal + "podManagementPolicy: Ordered", want: `supported values: "Parallel", "OrderedReady"`},
-		"a bad strategy":         {spec: minimal + "updateStrategy: {type: Recreate}", want: `supported values: "RollingUpdate", "OnDelete"`},
+		"a bad strategy":         {spec: minimal + "updateStrategy: {type: Recreate}", want: `supported values: "RollingUpdate", "InPlaceIfPossible", "OnDelete"`},
 		"a strategy of two":      {spec: minimal + "updateStrategy: {type: OnDelete, rollingUpdate: {partition: 1}}", want: "spec.updateStrategy.rollingUpdate has no effect with type OnDelete"},
 		"nothing unavailable":    {spec: minimal + "updateStrategy: {rollingUpdate: {maxUnavailable: 0}}", want: "maxUnavailable must be a number or a percentage above 0"},
 		"no percent unavailable": {spec: minimal + "updateStrategy: {rollingUpdate: {maxUnavailable: 0%}}", want: "maxUnavailable must be a number or a percentage above 0"},
@@ -151,6 +151,7 @@ func TestClusterRefusals(t *testing.T) {
 		"passes: minimal":        {spec: minimal},
 		"passes: percent":        {spec: minimal + "updateStrategy: {rollingUpdate: {maxUnavailable: 25%}}"},
 		"passes: number":         {spec: minimal + "updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 2, partition: 1}}"},
+		"passes: in place":       {spec: minimal + "updateStrategy: {type: InPlaceIfPossible, rollingUpdate: {maxUnavailable: 2}}"},
 		"passes: no replicas":    {spec: minimal + "replicas: 0\nreplacement: {state: Fresh, maxLost: 0}"},
 		"passes: two claims":     {spec: claims("- {metadata: {name: a}, spec: {}}\n- {metadata: {name: b}, spec: {}}")},
 	}

@@ -82,6 +82,12 @@ const (
 	// MemberGate is the scheduling gate of a pod whose UID is not recorded yet.
 	MemberGate = "apps.statefulsingleton.com/member"
 
+	// MemberServing is the readiness gate of a pod whose images can be changed. It is False while they are being changed.
+	MemberServing = "apps.statefulsingleton.com/serving"
+
+	// MemberImagesAnnotation has the IDs of the containers of a pod before its images were changed, by container, as JSON.
+	MemberImagesAnnotation = "apps.statefulsingleton.com/images-changed"
+
 	// SidecarName is the name of the status sidecar's container.
 	SidecarName = "status-sidecar"
 )

@@ -1,0 +1,97 @@
+package membership_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+)
+
+// template returns a template with an image, and the rest of the container.
+func template(image, rest string) []byte {
+	return fmt.Appendf(nil, `{"spec":{"containers":[{"name":"coder","image":%q%s}]}}`, image, rest)
+}
+
+// inPlace makes the pod one whose images can be changed. It serves as its condition says, for one hour.
+func (p *PodWrapper) inPlace(serving corev1.ConditionStatus) *PodWrapper {
+	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1.MemberServing}}
+	p.ResourceVersion = "7"
+	if serving != "" {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: v1.MemberServing, Status: serving, LastTransitionTime: metav1.NewTime(now.Add(-time.Hour))})
+	}
+	return p
+}
+
+// changed sets the IDs of the containers before the last change of the images.
+func (p *PodWrapper) changed(before string) *PodWrapper {
+	p.Annotations[v1.MemberImagesAnnotation] = before
+	return p
+}
+
+// A pod keeps its name, and serves no request while its image changes.
+func TestDecideUpdatesInPlace(t *testing.T) {
+	// of returns a Snapshot of one pod. The old template had image a:1. The new template is given.
+	of := func(after []byte, p *PodWrapper) *SnapshotWrapper {
+		s := MakeSnapshot(1).Spec(func(s *v1.StatefulClusterSpec) {
+			s.UpdateStrategy.Type, s.Template.Raw = v1.ClusterInPlaceIfPossible, after
+		})
+		name := membership.RevisionName(s.Cluster)
+		s.Revisions = []appsv1.ControllerRevision{
+			{ObjectMeta: metav1.ObjectMeta{Name: "coder-old"}, Revision: 1, Data: runtime.RawExtension{Raw: template("a:1", "")}},
+			{ObjectMeta: metav1.ObjectMeta{Name: name}, Revision: 2, Data: runtime.RawExtension{Raw: after}},
+		}
+		s.Cluster.Status.CurrentRevision = "coder-old"
+		if p.Labels[appsv1.StatefulSetRevisionLabel] != "coder-old" {
+			p.Revision(name)
+		}
+		return s.Recorded(p)
+	}
+	serving := func(s *membership.Snapshot) { s.Serving = map[types.UID]bool{"coder-0": true} }
+	closedNow := func(s *membership.Snapshot) {
+		for i := range s.Pods[0].Status.Conditions {
+			s.Pods[0].Status.Conditions[i].LastTransitionTime = metav1.NewTime(now)
+		}
+	}
+	next := template("a:2", "")
+	update := membership.RevisionName(&v1.StatefulCluster{ObjectMeta: metav1.ObjectMeta{Name: "coder"}, Spec: v1.StatefulClusterSpec{Template: runtime.RawExtension{Raw: next}}})
+	set := func(serving bool) steps {
+		return steps{membership.SetServing{Pod: ref("coder-0"), Version: "7", Serving: serving}}
+	}
+	patched := steps{membership.PatchImages{
+		Pod: ref("coder-0"), Version: "7", Revision: update, Images: map[string]string{"coder": "a:2"}, Before: map[string]string{"coder": "containerd://1"},
+	}}
+	runAll(t, map[string]decideTest{
+		"first it leaves the Services": {snapshot: of(next, old("coder-0").inPlace(corev1.ConditionTrue)), wantOutcome: membership.RollingOut, wantSteps: set(false)},
+		"endpoints are waited for":     {snapshot: of(next, unready("coder-0").Revision("coder-old").inPlace(corev1.ConditionFalse)).With(serving).With(closedNow), wantOutcome: membership.RollingOut},
+		"not for ever":                 {snapshot: of(next, unready("coder-0").Revision("coder-old").inPlace(corev1.ConditionFalse)).With(serving), wantOutcome: membership.RollingOut, wantSteps: patched},
+		"the image changes":            {snapshot: of(next, unready("coder-0").Revision("coder-old").inPlace(corev1.ConditionFalse)).With(closedNow), wantOutcome: membership.RollingOut, wantSteps: patched},
+		"the new revision is recorded": {
+			snapshot: of(next, unready("coder-0").inPlace(corev1.ConditionFalse).changed(`{"coder":"containerd://1"}`)).With(func(s *membership.Snapshot) {
+				s.Cluster.Status.Members[0].Revision = "coder-old"
+			}), wantOutcome: membership.PodsUnavailable, wantMembers: "0 Active data-coder-0", wantSteps: steps{membership.Record{}},
+		},
+		"the old container runs":        {snapshot: of(next, unready("coder-0").inPlace(corev1.ConditionFalse).changed(`{"coder":"containerd://1"}`)), wantOutcome: membership.PodsUnavailable},
+		"the new container runs":        {snapshot: of(next, unready("coder-0").inPlace(corev1.ConditionFalse).changed(`{"coder":"containerd://0"}`)), wantOutcome: membership.PodsUnavailable, wantSteps: set(true)},
+		"a new pod serves":              {snapshot: of(next, unready("coder-0").inPlace("")), wantOutcome: membership.PodsUnavailable, wantSteps: set(true)},
+		"it serves":                     {snapshot: of(next, ready("coder-0").inPlace(corev1.ConditionTrue)), wantOutcome: membership.AllAvailable},
+		"a pod without the gate":        {snapshot: of(next, old("coder-0")), wantOutcome: membership.RollingOut, wantSteps: steps{membership.Delete{Pod: ref("coder-0")}}},
+		"another change of the pod":     {snapshot: of(template("a:2", `,"args":["-v"]`), old("coder-0").inPlace(corev1.ConditionTrue)), wantOutcome: membership.RollingOut, wantSteps: steps{membership.Delete{Pod: ref("coder-0")}}},
+		"an old revision that was lost": {snapshot: of(next, old("coder-0").inPlace(corev1.ConditionTrue)).With(func(s *membership.Snapshot) { s.Revisions = s.Revisions[1:] }), wantOutcome: membership.RollingOut, wantSteps: steps{membership.Delete{Pod: ref("coder-0")}}},
+		"another strategy": {
+			snapshot:    of(next, old("coder-0").inPlace(corev1.ConditionTrue)).Spec(func(s *v1.StatefulClusterSpec) { s.UpdateStrategy.Type = v1.ClusterRollingUpdate }),
+			wantOutcome: membership.RollingOut, wantSteps: steps{membership.Delete{Pod: ref("coder-0")}},
+		},
+		"a deleted pod is replaced": {
+			snapshot: of(next, old("coder-0").inPlace(corev1.ConditionTrue).Terminating().Node("a").Terminated()), wantOutcome: membership.Scaling, wantMembers: "1 Pending data-coder-0",
+			wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}, membership.CreatePod{Name: "coder-1", Revision: update, Claims: []v1.MemberClaim{{Volume: "data", Name: "data-coder-0"}}, InPlace: true}},
+		},
+	})
+}
