@@ -144,13 +144,11 @@ func (d *decision) remove(m *member) {
 	d.members = slices.DeleteFunc(d.members, func(other *member) bool { return other == m })
 }
 
-// release removes a member and releases its claims. Claims with policy Retain are not recorded.
+// release removes a member and releases its claims.
 func (d *decision) release(m *member, policy v1.ClaimRetention) {
 	d.remove(m)
 	for _, c := range m.Claims {
-		if policy == v1.ClaimDelete {
-			d.status.Released = append(d.status.Released, v1.ReleasedClaim{Name: c.Name, Policy: policy})
-		}
+		d.status.Released = append(d.status.Released, v1.ReleasedClaim{Name: c.Name, Policy: policy})
 	}
 }
 
@@ -363,7 +361,7 @@ func sameMember(a, b v1.ClusterMember) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// toDelete returns the released claims with policy Delete.
+// toDelete returns the released claims with policy Delete. The others are not part of the record.
 func toDelete(released []v1.ReleasedClaim) []v1.ReleasedClaim {
 	return slices.DeleteFunc(slices.Clone(released), func(c v1.ReleasedClaim) bool { return c.Policy != v1.ClaimDelete })
 }

@@ -127,6 +127,8 @@ type decideTest struct {
 	wantMembers string
 	// wantMessage is a part of the message.
 	wantMessage string
+	// wantNext is the counter. 0: it is not checked.
+	wantNext int64
 }
 
 func (test decideTest) run(t *testing.T) {
@@ -138,6 +140,9 @@ func (test decideTest) run(t *testing.T) {
 	}
 	if diff := cmp.Diff(test.wantSteps, plan.Steps); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+	if test.wantNext != 0 && plan.Status.Next != test.wantNext {
+		t.Errorf("the counter is %d, want %d", plan.Status.Next, test.wantNext)
 	}
 	if test.wantMembers == "" {
 		test.wantMembers = before
@@ -219,7 +224,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		"a lost record": {
 			snapshot:    MakeSnapshot(1).Pod(ready("coder-4").Node("a").Claim("data-coder-2")),
-			wantOutcome: membership.PodsAdopted, wantMembers: "4 Active data-coder-2", wantSteps: steps{membership.Record{}},
+			wantOutcome: membership.PodsAdopted, wantMembers: "4 Active data-coder-2", wantSteps: steps{membership.Record{}}, wantNext: 5,
 		},
 		"labels that do not match": {
 			snapshot:    MakeSnapshot(1).Spec(func(s *v1.StatefulClusterSpec) { s.Template.Raw = []byte(`{"metadata":{"labels":{"app":"other"}}}`) }),
@@ -308,6 +313,21 @@ func TestDecideReplaces(t *testing.T) {
 			snapshot: MakeSnapshot(1).Recorded(ready("coder-0")).With(attest("x")), wantOutcome: membership.AllAvailable,
 			wantSteps: steps{membership.TakeAttestation{UID: "x", Refused: "annotation apps.statefulsingleton.com/attest-terminated=x is ignored: no member has a pod with this uid"}},
 		},
+	})
+}
+
+// A member that leaves has no successor.
+func TestDecideLeaving(t *testing.T) {
+	of := func(p *PodWrapper) *SnapshotWrapper {
+		s := MakeSnapshot(1).Recorded(p, ready("coder-1"))
+		s.Cluster.Status.Members[0].State = v1.MemberLeaving
+		return s
+	}
+	runAll(t, map[string]decideTest{
+		"it runs":     {snapshot: of(ready("coder-0")), wantOutcome: membership.Scaling, wantSteps: steps{membership.Delete{Pod: ref("coder-0")}}, wantMessage: "1 pod is removed: coder-0"},
+		"it ends":     {snapshot: of(ready("coder-0").Terminating()), wantOutcome: membership.Scaling},
+		"it is lost":  {snapshot: of(ready("coder-0").Terminating()).Lose("node-coder-0"), wantOutcome: membership.AllAvailable, wantMessage: "; pod coder-0 is lost and keeps its claims: its node node-coder-0 does not report"},
+		"it has left": {snapshot: of(ready("coder-0").Terminating().Node("a").Terminated()), wantOutcome: membership.AllAvailable, wantMembers: "1 Active data-coder-1", wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}}, wantNext: 2},
 	})
 }
 
@@ -484,6 +504,10 @@ func TestDecideKeepsRevisions(t *testing.T) {
 		"all":  {snapshot: history(3), wantOutcome: membership.AllAvailable},
 		"two":  {snapshot: history(2), wantOutcome: membership.AllAvailable, wantSteps: steps{membership.DeleteRevision{Name: "coder-1", Version: "1"}}},
 		"none": {snapshot: history(0), wantOutcome: membership.AllAvailable, wantSteps: steps{membership.DeleteRevision{Name: "coder-1", Version: "1"}, membership.DeleteRevision{Name: "coder-2", Version: "1"}, membership.DeleteRevision{Name: "coder-3", Version: "1"}}},
+		"used": {
+			snapshot:    history(0).Recorded(old("coder-1").Revision("coder-2")).Spec(func(s *v1.StatefulClusterSpec) { s.Replicas, s.UpdateStrategy.Type = new(int32(2)), v1.ClusterOnDelete }),
+			wantOutcome: membership.AllAvailable, wantSteps: steps{membership.DeleteRevision{Name: "coder-1", Version: "1"}, membership.DeleteRevision{Name: "coder-3", Version: "1"}},
+		},
 		"undo": {snapshot: undone, wantOutcome: membership.AllAvailable, wantSteps: steps{membership.RenumberRevision{Name: latest, Number: 4}}},
 	})
 	same := MakeCluster(0)
@@ -548,6 +572,7 @@ func TestDecideReports(t *testing.T) {
 }
 
 func TestFinalize(t *testing.T) {
+	leaves := func(s *membership.Snapshot) { s.Cluster.Status.Members[0].State = v1.MemberLeaving }
 	tests := map[string]struct {
 		snapshot    *SnapshotWrapper
 		wantSteps   steps
@@ -557,6 +582,7 @@ func TestFinalize(t *testing.T) {
 		"a pod that runs":     {MakeSnapshot(1).Recorded(ready("coder-0")), steps{membership.Delete{Pod: ref("coder-0")}}, "the deletion waits until pod coder-0 has terminated"},
 		"a pod that ends":     {MakeSnapshot(1).Recorded(ready("coder-0").Terminating()), nil, "the deletion waits until pod coder-0 has terminated"},
 		"a lost pod":          {MakeSnapshot(1).Recorded(ready("coder-0").Terminating()).Lose("node-coder-0"), nil, "the deletion waits for pod coder-0, which is lost: its node node-coder-0 does not report. If the node is off"},
+		"a pod that leaves":   {MakeSnapshot(1).Recorded(ready("coder-0").Terminating()).With(leaves), nil, "the deletion waits until pod coder-0 has terminated"},
 		"a pod that ended":    {MakeSnapshot(1).Recorded(ready("coder-0").Terminating().Node("a").Terminated()), steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}}, "the deletion waits until pod coder-0 is removed"},
 		"a pod that is gated": {MakeSnapshot(1).Recorded(ready("coder-1")).Pod(MakePod("coder-0")).With(func(s *membership.Snapshot) { s.Cluster.Status.Members = nil }), steps{membership.Delete{Pod: ref("coder-1")}, membership.Unprotect{Pod: ref("coder-1")}, membership.Delete{Pod: ref("coder-0")}, membership.Unprotect{Pod: ref("coder-0")}}, "is removed"},
 	}

@@ -38,7 +38,7 @@ var searches = map[string]setting{
 	"scaled down":              {replicas: 2, target: 1, controllers: 1, deletions: 1, faults: 1},
 	"scaled up":                {replicas: 1, target: 2, controllers: 1, deletions: 1, faults: 1},
 	"deleted":                  {replicas: 2, target: deleted, controllers: 1, deletions: 1, faults: 1, admission: true},
-	"scaled, two controllers":  {replicas: 2, target: 1, controllers: 2, deep: true},
+	"scaled, two controllers":  {replicas: 2, target: 1, controllers: 2, faults: 1, deep: true},
 	"deleted, two controllers": {replicas: 1, target: deleted, controllers: 2, deletions: 1, faults: 1, admission: true, deep: true},
 	"a lost pod, more faults":  {replicas: 2, target: unscaled, controllers: 1, deletions: 1, faults: 3, deep: true},
 	"two pods, all at once":    {replicas: 2, target: unscaled, controllers: 2, deletions: 1, faults: 1, deep: true},

@@ -47,7 +47,7 @@ func (c *ClusterWrapper) Member(name string, state v1.MemberState, uid types.UID
 // Next sets the counter.
 func (c *ClusterWrapper) Next(n int64) *ClusterWrapper { c.Status.Next = n; return c }
 
-// Spec changes the spec.
+// With changes the spec.
 func (c *ClusterWrapper) With(change func(*v1.StatefulClusterSpec)) *ClusterWrapper {
 	change(&c.Spec)
 	return c
