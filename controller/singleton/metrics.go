@@ -78,15 +78,6 @@ func proofsOf(cause v1.Cause) []string {
 	return proofs
 }
 
-// RegisterVersion registers the metric that has the version of the controller.
-func RegisterVersion(registry prometheus.Registerer, version string) {
-	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
-		Name:        "statefulsingleton_build_info",
-		Help:        "1, with the controller's version as a label.",
-		ConstLabels: prometheus.Labels{"version": version},
-	}).Set(1)
-}
-
 // completed counts a handoff whose new holder is Ready.
 func (m *Metrics) completed(t *v1.Transition) {
 	m.handoffs.WithLabelValues(string(t.Cause), cmp.Or(string(t.Proof), noProof)).Inc()

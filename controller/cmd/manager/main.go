@@ -6,11 +6,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
-
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
 // version is set when an image is built.
@@ -30,16 +26,4 @@ func main() {
 		fmt.Fprintln(os.Stderr, "manager:", err)
 		os.Exit(1)
 	}
-}
-
-// newScheme returns a scheme with the kinds that the manager reads and writes.
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("add the kinds of Kubernetes to the scheme: %w", err)
-	}
-	if err := v1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("add StatefulSingleton to the scheme: %w", err)
-	}
-	return scheme, nil
 }

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/program"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -169,30 +167,6 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// The log is not sampled: each handoff is in the log, even if there are many in a second.
-func TestLogIsComplete(t *testing.T) {
-	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	stderr := os.Stderr
-	os.Stderr = file
-	defer func() { os.Stderr = stderr }()
-	log, err := newLogger("info", "json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const lines = 1000
-	for range lines {
-		log.Info("handoff")
-	}
-	written, err := os.ReadFile(file.Name())
-	if got := bytes.Count(written, []byte(`"msg":"handoff"`)); err != nil || got != lines {
-		t.Errorf("%d lines, want %d, error %v", got, lines, err)
-	}
-}
-
 func TestUninstall(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release+"-uninstall")
@@ -262,7 +236,7 @@ func TestUninstallDuringOtherWrites(t *testing.T) {
 	standby.Annotations = map[string]string{v1.ChosenByAnnotation: string(kept.UID)}
 	g.Expect(c.Update(t.Context(), standby)).To(Succeed())
 
-	restConfig, err := restConfig()
+	restConfig, err := program.RESTConfig()
 	g.Expect(err).NotTo(HaveOccurred())
 	own, err := client.NewWithWatch(restConfig, client.Options{Scheme: c.Scheme()})
 	g.Expect(err).NotTo(HaveOccurred())

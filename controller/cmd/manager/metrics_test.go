@@ -4,18 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -25,6 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/program"
 )
 
 // Only a user with permission to get /metrics can read the metrics, and only with HTTPS. The default certificate is
@@ -59,53 +56,15 @@ func TestMetricsAreProtected(t *testing.T) {
 	}
 }
 
-// A client that sends many wrong tokens cannot use the whole share of the controller in API Priority and Fairness.
-func TestMetricsAuthenticationIsLimited(t *testing.T) {
-	var reviews atomic.Int32
-	apiServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		reviews.Add(1)
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(&authenticationv1.TokenReview{
-			TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"},
-		})
-	}))
-	defer apiServer.Close()
-	filter, err := authorizeMetrics(&rest.Config{Host: apiServer.URL, QPS: -1}, apiServer.Client())
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler, err := filter(logr.Discard(), http.NotFoundHandler())
-	if err != nil {
-		t.Fatal(err)
-	}
-	const beyond = metricsAuthQPS // requests beyond the burst, which take a second
-	begin := time.Now()
-	for i := range metricsAuthBurst + beyond {
-		request := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
-		request.Header.Set("Authorization", fmt.Sprintf("Bearer wrong-%d", i))
-		response := httptest.NewRecorder()
-		handler.ServeHTTP(response, request)
-		if response.Code != http.StatusInternalServerError {
-			t.Fatalf("response for a wrong token: %d %s, want 500", response.Code, response.Body)
-		}
-	}
-	if got := reviews.Load(); got != metricsAuthBurst+beyond {
-		t.Errorf("%d reviews at the API server, want %d", got, metricsAuthBurst+beyond)
-	}
-	if elapsed := time.Since(begin); elapsed < 900*time.Millisecond {
-		t.Errorf("%d requests took %s, want a second at least", metricsAuthBurst+beyond, elapsed)
-	}
-}
-
 // serveMetrics serves the metrics as run does with default flags, and returns the address and the path.
 func serveMetrics(t *testing.T) string {
 	t.Helper()
-	o := runOptions{metricsAddress: freeAddress(t)}
-	options, err := o.metricsOptions()
+	o := program.Options{MetricsAddress: freeAddress(t)}
+	options, err := o.MetricsOptions()
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := restConfig()
+	config, err := program.RESTConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,13 +86,13 @@ func serveMetrics(t *testing.T) string {
 		}
 	})
 	NewWithT(t).Eventually(func() error {
-		connection, err := tls.Dial("tcp", o.metricsAddress, &tls.Config{InsecureSkipVerify: true})
+		connection, err := tls.Dial("tcp", o.MetricsAddress, &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
 			return err
 		}
 		return connection.Close()
 	}).Should(Succeed())
-	return o.metricsAddress + "/metrics"
+	return o.MetricsAddress + "/metrics"
 }
 
 // scraper reads metrics as Prometheus does.

@@ -23,6 +23,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/program"
 )
 
 // The tests run a real etcd and kube-apiserver, at first without CRDs. The commands connect with KUBECONFIG, as service
@@ -61,7 +63,7 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
 	}
 	config.WarningHandler = rest.NoWarnings{}
-	scheme, err := newScheme()
+	scheme, err := program.NewScheme()
 	if err != nil {
 		return 0, err
 	}

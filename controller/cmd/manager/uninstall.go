@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/program"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
@@ -47,11 +48,11 @@ are deleted, and the StatefulSingletons stay.`,
 }
 
 func uninstall(ctx context.Context, deployment types.NamespacedName) error {
-	config, err := restConfig()
+	config, err := program.RESTConfig()
 	if err != nil {
 		return err
 	}
-	scheme, err := newScheme()
+	scheme, err := program.NewScheme()
 	if err != nil {
 		return err
 	}

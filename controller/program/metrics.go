@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"crypto/tls"
@@ -11,11 +11,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// metricsOptions returns the options of the metrics endpoint: HTTPS, for users whom the API server authenticates and
+// MetricsOptions returns the options of the metrics endpoint: HTTPS, for users whom the API server authenticates and
 // allows to get the path /metrics.
-func (o *runOptions) metricsOptions() (metricsserver.Options, error) {
+func (o *Options) MetricsOptions() (metricsserver.Options, error) {
 	options := metricsserver.Options{
-		BindAddress:    o.metricsAddress,
+		BindAddress:    o.MetricsAddress,
 		SecureServing:  true,
 		FilterProvider: authorizeMetrics,
 		CertDir:        o.metricsCertDir,

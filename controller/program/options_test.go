@@ -1,0 +1,81 @@
+package program
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// The log is not sampled: each handoff is in the log, even if there are many in a second.
+func TestLogIsComplete(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	stderr := os.Stderr
+	os.Stderr = file
+	defer func() { os.Stderr = stderr }()
+	log, err := newLogger("info", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lines = 1000
+	for range lines {
+		log.Info("handoff")
+	}
+	written, err := os.ReadFile(file.Name())
+	if got := bytes.Count(written, []byte(`"msg":"handoff"`)); err != nil || got != lines {
+		t.Errorf("%d lines, want %d, error %v", got, lines, err)
+	}
+}
+
+// A client that sends many wrong tokens cannot use the whole share of the controller in API Priority and Fairness.
+func TestMetricsAuthenticationIsLimited(t *testing.T) {
+	var reviews atomic.Int32
+	apiServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		reviews.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(&authenticationv1.TokenReview{
+			TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"},
+		})
+	}))
+	defer apiServer.Close()
+	filter, err := authorizeMetrics(&rest.Config{Host: apiServer.URL, QPS: -1}, apiServer.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler, err := filter(logr.Discard(), http.NotFoundHandler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const beyond = metricsAuthQPS // requests beyond the burst, which take a second
+	begin := time.Now()
+	for i := range metricsAuthBurst + beyond {
+		request := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+		request.Header.Set("Authorization", fmt.Sprintf("Bearer wrong-%d", i))
+		response := httptest.NewRecorder()
+		handler.ServeHTTP(response, request)
+		if response.Code != http.StatusInternalServerError {
+			t.Fatalf("response for a wrong token: %d %s, want 500", response.Code, response.Body)
+		}
+	}
+	if got := reviews.Load(); got != metricsAuthBurst+beyond {
+		t.Errorf("%d reviews at the API server, want %d", got, metricsAuthBurst+beyond)
+	}
+	if elapsed := time.Since(begin); elapsed < 900*time.Millisecond {
+		t.Errorf("%d requests took %s, want a second at least", metricsAuthBurst+beyond, elapsed)
+	}
+}
