@@ -7,7 +7,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -29,7 +28,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
-	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
 const (
@@ -63,7 +62,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// The controller's own writes of status need no reconcile.
 		For(&v1.StatefulSetLock{}, builder.WithPredicates(specOrAnnotations)).
 		Watches(&v1.StatefulSetLock{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.locksOnNode), builder.WithPredicates(nodeChanges())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.locksOnNode), builder.WithPredicates(observe.NodeChanges())).
 		WatchesRawSource(source.Kind[client.Object](labelled, podMetadata(), handler.EnqueueRequestsFromMapFunc(lockOf))).
 		WatchesRawSource(source.Kind[client.Object](labelled, &coordinationv1.Lease{}, r.leaseEvents())).
 		WatchesRawSource(source.Func(r.enqueueOverdue)).
@@ -140,14 +139,6 @@ func createdOrDeleted() predicate.Predicate {
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
-}
-
-// nodeChanges passes changes of a node on which decisions depend. The kubelet also reports its node every few minutes.
-func nodeChanges() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-		return proof.NodeReady(before) != proof.NodeReady(after) || !equality.Semantic.DeepEqual(before.Spec, after.Spec)
-	}}
 }
 
 // lockOf returns the lock that the label of the object names.

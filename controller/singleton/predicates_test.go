@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
 // The predicates pass the events of nodes and other singletons that can change a decision.
@@ -31,10 +32,10 @@ func TestPredicates(t *testing.T) {
 		"a cordon": {cordoned, true}, "a taint": {tainted, true}, "no change": {fine, false}, "a Ready node": {answers, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := nodeChanges().Update(event.UpdateEvent{ObjectOld: fine, ObjectNew: test.after}); got != test.want {
+			if got := observe.NodeChanges().Update(event.UpdateEvent{ObjectOld: fine, ObjectNew: test.after}); got != test.want {
 				t.Errorf("the change passes: %t, want %t", got, test.want)
 			}
-			if got := nodeChanges().Update(event.UpdateEvent{ObjectOld: test.after, ObjectNew: fine}); got != test.want {
+			if got := observe.NodeChanges().Update(event.UpdateEvent{ObjectOld: test.after, ObjectNew: fine}); got != test.want {
 				t.Errorf("the opposite change passes: %t, want %t", got, test.want)
 			}
 		})

@@ -10,7 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -32,7 +31,6 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
-	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
@@ -53,7 +51,7 @@ func CacheOptions() cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1.StatefulSingleton{}:         {Transform: trimAnnotations},
-			&corev1.Node{}:                  {Transform: trimNode},
+			&corev1.Node{}:                  {Transform: observe.TrimNode},
 			&policyv1.PodDisruptionBudget{}: {Transform: trimBudget},
 		},
 	}
@@ -91,24 +89,6 @@ func trimAnnotations(o any) (any, error) {
 	return o, nil
 }
 
-// trimNode keeps the fields of a node that show a drain, and whether the node is Ready.
-func trimNode(o any) (any, error) {
-	node, ok := o.(*corev1.Node)
-	if !ok {
-		return o, nil // a tombstone of a deleted object
-	}
-	kept := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
-		Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
-	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			kept.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
-		}
-	}
-	return kept, nil
-}
-
 // trimBudget keeps the owner and the spec of a budget. A budget whose selector is too long counts as a budget that
 // covers no pod. At worst, evictions of a pod that it covers fail.
 func trimBudget(o any) (any, error) {
@@ -137,7 +117,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
 		WatchesMetadata(observe.PodMetadata(), r.podEvents()).
 		Watches(&coordinationv1.Lease{}, r.leaseEvents()).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(nodeChanges())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(observe.NodeChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Func(r.enqueueChangedInjections)).
 		WatchesRawSource(source.Func(r.enqueueOverdue)).
@@ -181,20 +161,6 @@ func (r *Reconciler) singletons(ctx context.Context, which client.ListOption) []
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 	}
 	return requests
-}
-
-// nodeChanges passes events that can begin or end a drain, or change whether a node can start pods. It drops the
-// initial list, because the first reconcile of each singleton reads the nodes.
-func nodeChanges() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-			return before.Spec.Unschedulable != after.Spec.Unschedulable || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
-				proof.NodeReady(before) != proof.NodeReady(after)
-		},
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
 }
 
 // singletonsOnNode returns the singletons with a holder or standby on the node.
