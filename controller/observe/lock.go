@@ -53,7 +53,7 @@ func (o Observer) ObserveLock(ctx context.Context, lock *v1.StatefulSetLock) (te
 	if err := o.podsOfLock(ctx, &s); err != nil {
 		return s, err
 	}
-	if err := o.nodesOfLock(ctx, &s); err != nil {
+	if s.Nodes, err = o.nodesOf(ctx, s.Pods); err != nil {
 		return s, err
 	}
 	if s.Serving, err = o.serving(ctx, &s); err != nil {
@@ -116,31 +116,30 @@ func (o Observer) podsOfLock(ctx context.Context, s *tenure.Snapshot) error {
 	return nil
 }
 
-// nodesOfLock reads the nodes of the pods from the cache, and the nodes of terminating pods from the API server, because
-// proofs depend on these nodes.
-func (o Observer) nodesOfLock(ctx context.Context, s *tenure.Snapshot) error {
-	s.Nodes = map[string]*corev1.Node{}
-	for i := range s.Pods {
-		p := &s.Pods[i]
-		name, reader := p.Spec.NodeName, o.Client
-		if proof.Going(p) {
-			reader = o.Live
-		}
-		if _, known := s.Nodes[name]; name == "" || known && !proof.Going(p) {
+// nodesOf reads the nodes of the pods from the cache, and the nodes of terminating pods from the API server, because proofs
+// depend on these nodes.
+func (o Observer) nodesOf(ctx context.Context, pods []corev1.Pod) (map[string]*corev1.Node, error) {
+	nodes, live := map[string]*corev1.Node{}, map[string]bool{}
+	for i := range pods {
+		name, reader, going := pods[i].Spec.NodeName, o.Client, proof.Going(&pods[i])
+		if _, known := nodes[name]; name == "" || live[name] || known && !going {
 			continue
+		}
+		if going {
+			reader, live[name] = o.Live, true
 		}
 		node := &corev1.Node{}
 		err := reader.Get(ctx, client.ObjectKey{Name: name}, node)
 		switch {
 		case err == nil:
-			s.Nodes[name] = node
+			nodes[name] = node
 		case apierrors.IsNotFound(err):
-			delete(s.Nodes, name)
+			delete(nodes, name)
 		default:
-			return fmt.Errorf("read Node %s: %w", name, err)
+			return nil, fmt.Errorf("read Node %s: %w", name, err)
 		}
 	}
-	return nil
+	return nodes, nil
 }
 
 // serving returns true if an EndpointSlice of a Service for writers lists the recorded writer as serving. It reads them only

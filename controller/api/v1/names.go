@@ -76,7 +76,8 @@ const (
 	// ClusterLabel has the name of the StatefulCluster of a pod or of a claim.
 	ClusterLabel = "apps.statefulsingleton.com/cluster"
 
-	// MemberFinalizer keeps the object of a member's pod until the end of the member is recorded.
+	// MemberFinalizer keeps the object of a member's pod until the end of the member is recorded. It also keeps the object of
+	// a StatefulCluster until all of its members have ended.
 	MemberFinalizer = "apps.statefulsingleton.com/member"
 
 	// MemberGate is the scheduling gate of a pod whose UID is not recorded yet.

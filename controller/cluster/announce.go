@@ -1,0 +1,104 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// Reasons of the events.
+const (
+	// eventMembersAdded: the record has new members. The note names their pods and claims.
+	eventMembersAdded = "MembersAdded"
+	// eventMembersRemoved: members have provably terminated, and the record does not list them any more.
+	eventMembersRemoved = "MembersRemoved"
+	// eventMemberLost: a lost pod gets a successor with new claims.
+	eventMemberLost = "MemberLost"
+	// eventRolloutStarted: spec.template has a new revision.
+	eventRolloutStarted = "RolloutStarted"
+	// eventRolloutCompleted: all pods have the new revision, and are available.
+	eventRolloutCompleted = "RolloutCompleted"
+	// eventAttestationRefused: why an attestation is refused.
+	eventAttestationRefused = "AttestationRefused"
+)
+
+// maxNote is the maximum length of a note. The API server rejects longer notes.
+const maxNote = 1024
+
+// announce reports a change of the status by events and log lines.
+func (r *Reconciler) announce(ctx context.Context, was *v1.StatefulClusterStatus, cluster *v1.StatefulCluster) {
+	is := &cluster.Status
+	r.announceMembers(ctx, was.Members, cluster)
+	if was.UpdateRevision != is.UpdateRevision && was.UpdateRevision != "" {
+		r.emit(ctx, cluster, corev1.EventTypeNormal, eventRolloutStarted, fmt.Sprintf("pods get revision %s", is.UpdateRevision))
+	}
+	if was.CurrentRevision != is.CurrentRevision && was.CurrentRevision != "" {
+		r.emit(ctx, cluster, corev1.EventTypeNormal, eventRolloutCompleted, fmt.Sprintf("all pods have revision %s", is.CurrentRevision))
+	}
+	before, after := meta.FindStatusCondition(was.Conditions, v1.ConditionStalled), meta.FindStatusCondition(is.Conditions, v1.ConditionStalled)
+	switch {
+	case after == nil || before != nil && before.Reason == after.Reason:
+	case after.Status == metav1.ConditionTrue:
+		r.emit(ctx, cluster, corev1.EventTypeWarning, after.Reason, after.Message)
+	default:
+		ctrl.LoggerFrom(ctx).Info(after.Message, "reason", after.Reason)
+	}
+}
+
+// announceMembers reports new, lost and removed members.
+func (r *Reconciler) announceMembers(ctx context.Context, before []v1.ClusterMember, cluster *v1.StatefulCluster) {
+	gone := map[string]v1.ClusterMember{}
+	for _, m := range before {
+		gone[m.Name] = m
+	}
+	var added, removed []string
+	for _, m := range cluster.Status.Members {
+		was, known := gone[m.Name]
+		delete(gone, m.Name)
+		switch {
+		case !known:
+			added = append(added, withClaims(m))
+		case m.State == v1.MemberLost && was.State != v1.MemberLost:
+			r.emit(ctx, cluster, corev1.EventTypeWarning, eventMemberLost,
+				fmt.Sprintf("pod %s on node %s is lost. Its successor gets new claims", withClaims(m), was.Node))
+		}
+	}
+	for _, m := range before {
+		if _, is := gone[m.Name]; is {
+			removed = append(removed, m.Name)
+		}
+	}
+	if len(added) > 0 {
+		r.emit(ctx, cluster, corev1.EventTypeNormal, eventMembersAdded, "new pods: "+strings.Join(added, ", "))
+	}
+	if len(removed) > 0 {
+		r.emit(ctx, cluster, corev1.EventTypeNormal, eventMembersRemoved, "pods that have terminated: "+strings.Join(removed, ", "))
+	}
+}
+
+// withClaims returns the name of the pod and the names of its claims.
+func withClaims(m v1.ClusterMember) string {
+	var claims []string
+	for _, c := range m.Claims {
+		claims = append(claims, c.Name)
+	}
+	if len(claims) == 0 {
+		return m.Name
+	}
+	return fmt.Sprintf("%s (%s)", m.Name, strings.Join(claims, ", "))
+}
+
+func (r *Reconciler) emit(ctx context.Context, cluster *v1.StatefulCluster, eventType, reason, note string) {
+	ctrl.LoggerFrom(ctx).Info(note, "reason", reason)
+	if len(note) > maxNote {
+		note = strings.ToValidUTF8(note[:maxNote-len("...")], "") + "..."
+	}
+	r.Recorder.Eventf(cluster, nil, eventType, reason, "Reconcile", "%s", note)
+}

@@ -1,0 +1,637 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+)
+
+// Each pod has its own claim, and what the template says. A reconcile without a change writes nothing.
+func TestCreates(t *testing.T) {
+	w := newWorld(t)
+	w.create(3)
+	got := w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "coder-1", "coder-2")
+	w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2")
+	for _, p := range w.pods() {
+		w.wantClaim(p.Name, "data-"+p.Name)
+		wantLabels := map[string]string{"app": "coder", "tier": "gold", v1.ClusterLabel: clusterName, appsv1.StatefulSetRevisionLabel: got.Status.UpdateRevision}
+		if !maps.Equal(p.Labels, wantLabels) || p.Annotations["note"] != "kept" {
+			t.Errorf("labels %v and annotations %v of pod %s", p.Labels, p.Annotations, p.Name)
+		}
+		if !slices.Equal(p.Finalizers, []string{v1.MemberFinalizer}) || len(p.Spec.SchedulingGates) > 0 || !metav1.IsControlledBy(&p, got) {
+			t.Errorf("finalizers %v, scheduling gates %v and owners %v of pod %s", p.Finalizers, p.Spec.SchedulingGates, p.OwnerReferences, p.Name)
+		}
+		if len(p.Spec.Volumes) != 2 || p.Spec.Volumes[0].EmptyDir == nil {
+			t.Errorf("volumes %+v of pod %s", p.Spec.Volumes, p.Name)
+		}
+		if m := w.member(p.Name); m.UID != p.UID || m.State != v1.MemberActive || m.Node != p.Spec.NodeName {
+			t.Errorf("member %+v", m)
+		}
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	w.exists(claim, "data-coder-0")
+	wantLabels := map[string]string{"app": "coder", "kind": "project", v1.ClusterLabel: clusterName}
+	if !maps.Equal(claim.Labels, wantLabels) || claim.Annotations["backup"] != "daily" || len(claim.OwnerReferences) > 0 || claim.Spec.Resources.Requests.Storage().String() != "1Gi" {
+		t.Errorf("claim %+v", claim)
+	}
+	if s := got.Status; s.Replicas != 3 || s.ReadyReplicas != 3 || s.AvailableReplicas != 3 || s.UpdatedReplicas != 3 || s.CurrentReplicas != 3 || s.Next != 3 {
+		t.Errorf("status %+v", s)
+	}
+	if events := w.emitted(); !strings.Contains(events, "MembersAdded new pods: coder-0 (data-coder-0), coder-1 (data-coder-1), coder-2 (data-coder-2)") {
+		t.Errorf("events:\n%s", events)
+	}
+	before := w.pods()
+	if w.settle(membership.AllAvailable).ResourceVersion != got.ResourceVersion {
+		t.Error("a reconcile without a change writes the status")
+	}
+	for i, p := range w.pods() {
+		if p.ResourceVersion != before[i].ResourceVersion {
+			t.Errorf("a reconcile without a change writes pod %s", p.Name)
+		}
+	}
+}
+
+// A pod that is not Ready yet is not deleted. With OrderedReady, the next pod waits.
+func TestSlowStart(t *testing.T) {
+	for policy, want := range map[v1.ClusterManagementPolicy][]string{v1.ClusterParallel: {"coder-0", "coder-1"}, v1.ClusterOrderedReady: {"coder-0"}} {
+		t.Run(string(policy), func(t *testing.T) {
+			w := newWorld(t)
+			w.unready["coder:1"] = true
+			w.create(2, func(spec *v1.StatefulClusterSpec) { spec.PodManagementPolicy = policy })
+			outcome := membership.PodsUnavailable
+			if policy == v1.ClusterOrderedReady {
+				outcome = membership.Scaling
+			}
+			w.settle(outcome)
+			before := w.pods()
+			for range 10 {
+				w.settle(outcome)
+			}
+			w.wantPods(want...)
+			for i, p := range w.pods() {
+				if p.UID != before[i].UID || p.DeletionTimestamp != nil {
+					t.Errorf("pod %s is replaced", p.Name)
+				}
+			}
+			delete(w.unready, "coder:1")
+			w.settle(membership.AllAvailable)
+			w.wantPods("coder-0", "coder-1")
+		})
+	}
+}
+
+// A lost pod gets a successor with a new claim, and keeps its own claim. More lost pods than maxLost wait for a person, or for their
+// nodes. A lost pod whose node returns terminates, and is never counted.
+func TestNodesLost(t *testing.T) {
+	w := newWorld(t)
+	w.create(3)
+	w.settle(membership.AllAvailable)
+	first := w.lose("coder-0")
+	got := w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "coder-1", "coder-2", "coder-3")
+	w.wantClaim("coder-3", "data-coder-3")
+	w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2", "data-coder-3")
+	if m := w.member("coder-0"); m.State != v1.MemberLost || m.Claims[0].Name != "data-coder-0" || got.Status.Replicas != 3 {
+		t.Errorf("member %+v, %d replicas", m, got.Status.Replicas)
+	}
+	if events := w.emitted(); !strings.Contains(events, "Warning MemberLost pod coder-0 (data-coder-0) on node "+first+" is lost") {
+		t.Errorf("events:\n%s", events)
+	}
+
+	second := w.lose("coder-1")
+	got = w.settle(membership.TooManyLost)
+	if !meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionStalled) || !strings.Contains(got.Status.Message, "kubectl taint node "+second+" ") {
+		t.Errorf("conditions %+v, message %q", got.Status.Conditions, got.Status.Message)
+	}
+	w.wantPods("coder-0", "coder-1", "coder-2", "coder-3")
+	if events := w.emitted(); !strings.Contains(events, "Warning TooManyLost ") {
+		t.Errorf("events:\n%s", events)
+	}
+
+	w.heal(first)
+	got = w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-2", "coder-3", "coder-4")
+	w.wantClaim("coder-4", "data-coder-4")
+	if got.Status.Replicas != 3 || !slices.Contains(got.Status.Released, v1.ReleasedClaim{Name: "data-coder-0", Policy: v1.ClaimRetain}) {
+		t.Errorf("%d replicas, released claims %v", got.Status.Replicas, got.Status.Released)
+	}
+	w.heal(second)
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-2", "coder-3", "coder-4")
+	w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2", "data-coder-3", "data-coder-4")
+}
+
+// A person states that the node of a lost pod is off. The pod has then terminated.
+func TestNodeOutOfService(t *testing.T) {
+	w := newWorld(t)
+	w.create(3)
+	w.settle(membership.AllAvailable)
+	node := w.lose("coder-0")
+	w.settle(membership.AllAvailable)
+	o := w.node(node)
+	o.Spec.Taints = append(o.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute})
+	w.must(c.Update(t.Context(), o))
+	delete(w.claims, w.pod("coder-0").UID)                                        // the node is off
+	w.must(c.Delete(t.Context(), w.pod("coder-0"), client.GracePeriodSeconds(0))) // as the pod garbage collector does
+	w.until("pod coder-0 is removed", func() bool { return w.member("coder-0") == nil && !slices.Contains(w.podNames(), "coder-0") })
+	w.wantPods("coder-1", "coder-2", "coder-3")
+}
+
+// A drain evicts a pod. Its successor has the same claim on another node, and is created after the pod has terminated.
+func TestDrain(t *testing.T) {
+	w := newWorld(t)
+	w.create(3)
+	w.settle(membership.AllAvailable)
+	node := w.node(w.pod("coder-0").Spec.NodeName)
+	node.Spec.Unschedulable = true
+	w.must(c.Update(t.Context(), node))
+	w.slow["coder-0"] = true
+	w.must(c.SubResource("eviction").Create(t.Context(), w.pod("coder-0"), &policyv1.Eviction{ObjectMeta: w.named("coder-0")}))
+	got := w.settle(membership.PodsTerminating)
+	w.wantPods("coder-0", "coder-1", "coder-2")
+	if got.Status.AvailableReplicas != 2 {
+		t.Errorf("%d available, want 2", got.Status.AvailableReplicas)
+	}
+	delete(w.slow, "coder-0")
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-2", "coder-3")
+	w.wantClaim("coder-3", "data-coder-0")
+	w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2")
+	if w.pod("coder-3").Spec.NodeName == node.Name {
+		t.Error("the pod is on the drained node")
+	}
+}
+
+// After a force deletion, the claim waits until the kubelet has reported the end of the pod.
+func TestForceDeletion(t *testing.T) {
+	w := newWorld(t)
+	w.create(3)
+	w.settle(membership.AllAvailable)
+	w.slow["coder-0"] = true
+	w.must(c.Delete(t.Context(), w.pod("coder-0"), client.GracePeriodSeconds(0)))
+	w.settle(membership.PodsTerminating)
+	w.wantPods("coder-0", "coder-1", "coder-2")
+	delete(w.slow, "coder-0")
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-2", "coder-3")
+	w.wantClaim("coder-3", "data-coder-0")
+}
+
+// A pod whose finalizer somebody removed is lost after a force deletion, because its processes can still run. A person attests its
+// termination. An attestation for a running pod is refused.
+func TestAttestation(t *testing.T) {
+	w := newWorld(t)
+	w.create(3)
+	w.settle(membership.AllAvailable)
+	lost := w.pod("coder-0")
+	lost.Finalizers = nil
+	w.must(c.Update(t.Context(), lost))
+	w.must(c.Delete(t.Context(), lost, client.GracePeriodSeconds(0)))
+	got := w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-2", "coder-3")
+	w.wantClaim("coder-3", "data-coder-3")
+	if m := w.member("coder-0"); m == nil || m.State != v1.MemberLost {
+		t.Errorf("member %+v", m)
+	}
+	if want := "kubectl annotate -n " + w.namespace + " stc coder " + v1.AttestAnnotation + "=" + string(lost.UID); !strings.Contains(got.Status.Message, want) {
+		t.Errorf("message %q, want %q", got.Status.Message, want)
+	}
+
+	w.emitted()
+	w.attest(w.pod("coder-1"))
+	w.settle(membership.AllAvailable)
+	if events := w.emitted(); !strings.Contains(events, "Warning AttestationRefused ") {
+		t.Errorf("events:\n%s", events)
+	}
+	w.wantPods("coder-1", "coder-2", "coder-3")
+
+	delete(w.claims, lost.UID) // the processes have ended
+	w.attest(lost)
+	got = w.settle(membership.AllAvailable)
+	if m := w.member("coder-0"); m != nil || got.Annotations[v1.AttestAnnotation] != "" {
+		t.Errorf("member %+v, annotations %v", m, got.Annotations)
+	}
+	w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2", "data-coder-3")
+}
+
+func (w *world) attest(pod *corev1.Pod) {
+	w.t.Helper()
+	o := w.cluster()
+	metav1.SetMetaDataAnnotation(&o.ObjectMeta, v1.AttestAnnotation, string(pod.UID))
+	w.must(c.Update(w.t.Context(), o))
+}
+
+// Each field of the retention policy applies to its own claims.
+func TestRetention(t *testing.T) {
+	tests := map[string]v1.ClaimRetentionPolicy{
+		"none":         {WhenDeleted: v1.ClaimRetain, WhenScaled: v1.ClaimRetain, WhenReplaced: v1.ClaimRetain},
+		"whenDeleted":  {WhenDeleted: v1.ClaimDelete, WhenScaled: v1.ClaimRetain, WhenReplaced: v1.ClaimRetain},
+		"whenScaled":   {WhenDeleted: v1.ClaimRetain, WhenScaled: v1.ClaimDelete, WhenReplaced: v1.ClaimRetain},
+		"whenReplaced": {WhenDeleted: v1.ClaimRetain, WhenScaled: v1.ClaimRetain, WhenReplaced: v1.ClaimDelete},
+		"all":          {WhenDeleted: v1.ClaimDelete, WhenScaled: v1.ClaimDelete, WhenReplaced: v1.ClaimDelete},
+	}
+	for name, policy := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(2, func(spec *v1.StatefulClusterSpec) {
+				spec.PersistentVolumeClaimRetentionPolicy = policy
+				spec.Replacement.MaxLost = new(int32(1))
+			})
+			w.settle(membership.AllAvailable)
+			node := w.lose("coder-0")
+			w.settle(membership.AllAvailable)
+			w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2")
+			w.heal(node)
+			w.settle(membership.AllAvailable)
+			kept := append([]string{"data-coder-1", "data-coder-2"}, keptBy(policy.WhenReplaced, "data-coder-0")...)
+			w.wantClaims(kept...)
+
+			w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(1)) })
+			w.settle(membership.AllAvailable)
+			w.wantPods("coder-1")
+			kept = append(kept[2:], append(keptBy(policy.WhenScaled, "data-coder-2"), "data-coder-1")...)
+			w.wantClaims(kept...)
+
+			w.must(c.Delete(t.Context(), w.cluster()))
+			w.until("the StatefulCluster is removed", w.isRemoved)
+			w.wantClaims(append(kept[:len(kept)-1], keptBy(policy.WhenDeleted, "data-coder-1")...)...)
+		})
+	}
+}
+
+func keptBy(policy v1.ClaimRetention, claim string) []string {
+	if policy == v1.ClaimRetain {
+		return []string{claim}
+	}
+	return nil
+}
+
+// The deletion waits until all pods have provably terminated.
+func TestDeletion(t *testing.T) {
+	w := newWorld(t)
+	w.create(2)
+	w.settle(membership.AllAvailable)
+	w.slow["coder-1"] = true
+	w.must(c.Delete(t.Context(), w.cluster()))
+	w.until("only pod coder-1 exists", func() bool { return slices.Equal(w.podNames(), []string{"coder-1"}) })
+	w.until("the message names the pod", func() bool {
+		return strings.Contains(w.cluster().Status.Message, "the deletion waits until pod coder-1 has terminated")
+	})
+	delete(w.slow, "coder-1")
+	w.until("the StatefulCluster is removed", func() bool {
+		return apierrors.IsNotFound(c.Get(t.Context(), w.request().NamespacedName, &v1.StatefulCluster{}))
+	})
+	w.wantPods()
+	w.wantClaims("data-coder-0", "data-coder-1")
+}
+
+// An autoscaler scales the StatefulCluster. The pods with the lowest pod-deletion-cost are removed.
+func TestDeletionCost(t *testing.T) {
+	w := newWorld(t)
+	w.create(3)
+	w.settle(membership.AllAvailable)
+	for name, cost := range map[string]string{"coder-0": "-5", "coder-1": "100", "coder-2": "0"} {
+		p := w.pod(name)
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, corev1.PodDeletionCost, cost)
+		w.must(c.Update(t.Context(), p))
+	}
+	scale := func(replicas int32) {
+		t.Helper()
+		var read autoscalingv1.Scale
+		w.must(c.SubResource("scale").Get(t.Context(), w.cluster(), &read))
+		if read.Status.Selector != "app=coder" {
+			t.Errorf("selector %q", read.Status.Selector)
+		}
+		read.Spec.Replicas = replicas
+		w.must(c.SubResource("scale").Update(t.Context(), w.cluster(), client.WithSubResourceBody(&read)))
+	}
+	scale(2)
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-2")
+	scale(1)
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-1")
+	scale(2)
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-3")
+	w.wantClaim("coder-3", "data-coder-3")
+}
+
+// A rollout stops at a pod of a broken revision. The fix needs no manual deletion.
+func TestBrokenRevision(t *testing.T) {
+	w := newWorld(t)
+	w.create(3)
+	w.settle(membership.AllAvailable)
+	w.unready["broken"] = true
+	w.setImage("broken")
+	got := w.settle(membership.RollingOut)
+	if got.Status.AvailableReplicas != 2 || got.Status.UpdatedReplicas != 1 {
+		t.Errorf("status %+v", got.Status)
+	}
+	w.setImage("coder:2")
+	w.settle(membership.AllAvailable)
+	for _, p := range w.pods() {
+		if p.Spec.Containers[0].Image != "coder:2" || p.DeletionTimestamp != nil {
+			t.Errorf("pod %s has image %s", p.Name, p.Spec.Containers[0].Image)
+		}
+	}
+	w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2")
+	if events := w.emitted(); !strings.Contains(events, "RolloutStarted ") || !strings.Contains(events, "RolloutCompleted ") {
+		t.Errorf("events:\n%s", events)
+	}
+}
+
+// With a partition, the other pods keep the current revision, also after a deletion.
+func TestPartition(t *testing.T) {
+	w := newWorld(t)
+	w.create(3, func(spec *v1.StatefulClusterSpec) {
+		spec.UpdateStrategy.RollingUpdate = &v1.ClusterRollout{Partition: 2}
+	})
+	w.settle(membership.AllAvailable)
+	w.setImage("coder:2")
+	w.settle(membership.AllAvailable)
+	w.must(c.Delete(t.Context(), w.pod("coder-0")))
+	got := w.settle(membership.AllAvailable)
+	want := map[string]string{"coder-1": "coder:1", "coder-3": "coder:2", "coder-4": "coder:1"}
+	images := map[string]string{}
+	for _, p := range w.pods() {
+		images[p.Name] = p.Spec.Containers[0].Image
+	}
+	if !maps.Equal(images, want) || got.Status.UpdatedReplicas != 1 || got.Status.CurrentReplicas != 2 {
+		t.Errorf("images %v, want %v; status %+v", images, want, got.Status)
+	}
+}
+
+// A template that the API server rejects is reported in the status. The fix needs no manual deletion.
+func TestRejectedTemplate(t *testing.T) {
+	tests := map[string]struct{ template, want string }{
+		"invalid":         {`{"metadata":{"labels":{"app":"coder"}},"spec":{"containers":[{"name":"Coder!","image":"a"}]}}`, "spec.containers[0].name: Invalid value"},
+		"unknown field":   {`{"metadata":{"labels":{"app":"coder"}},"spec":{"containers":[{"name":"coder","image":"a","imagePulPolicy":"Never"}]}}`, `unknown field "spec.containers[0].imagePulPolicy"`},
+		"unlike selector": {`{"metadata":{"labels":{"app":"other"}},"spec":{"containers":[{"name":"coder","image":"a"}]}}`, "do not match spec.selector"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(2, func(spec *v1.StatefulClusterSpec) { spec.Template = runtime.RawExtension{Raw: []byte(tc.template)} })
+			w.until("the status is Stalled", func() bool { return meta.IsStatusConditionTrue(w.cluster().Status.Conditions, v1.ConditionStalled) })
+			if got := w.cluster(); !strings.Contains(got.Status.Message, tc.want) || meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionReady) {
+				t.Errorf("message %q, want %q", got.Status.Message, tc.want)
+			}
+			w.wantPods()
+			w.setImage("coder:1")
+			got := w.settle(membership.AllAvailable)
+			if meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionStalled) || len(w.pods()) != 2 {
+				t.Errorf("conditions %+v, pods %v", got.Status.Conditions, w.podNames())
+			}
+		})
+	}
+}
+
+// A pod that an admission policy rejects is reported in the status, with what to do. The counts of the other pods stay correct.
+func TestAdmissionRejects(t *testing.T) {
+	w := newWorld(t)
+	w.create(1)
+	w.settle(membership.AllAvailable)
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.namespace}},
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				}}},
+			},
+			Validations: []admissionregistrationv1.Validation{{Expression: "has(object.spec.hostname)", Message: "Kyverno has not mutated this pod", Reason: new(metav1.StatusReasonForbidden)}},
+		},
+	}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: w.namespace, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}
+	w.must(c.Create(t.Context(), policy))
+	w.must(c.Create(t.Context(), binding))
+	t.Cleanup(func() { _, _ = c.Delete(context.Background(), policy), c.Delete(context.Background(), binding) })
+	rejects := func() bool {
+		err := c.Create(t.Context(), &corev1.Pod{ObjectMeta: w.named("probe"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}, client.DryRunAll)
+		return apierrors.IsForbidden(err)
+	}
+	g := gomega.NewWithT(t)
+	g.Eventually(rejects).Should(gomega.BeTrue())
+
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(2)) })
+	w.until("the status reports the rejection", func() bool {
+		return strings.Contains(w.cluster().Status.Message, "Kyverno has not mutated this pod") && w.cluster().Status.ReadyReplicas == 1
+	})
+	got := w.cluster()
+	stalled := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionStalled)
+	if stalled.Status != metav1.ConditionTrue || stalled.Reason != "WriteRefused" || !strings.HasPrefix(got.Status.Message, "can't create Pod "+w.namespace+"/coder-1: ") ||
+		!strings.Contains(got.Status.Message, "kubectl get pods -A -l app.kubernetes.io/component=admission-controller") {
+		t.Errorf("condition %+v, message %q", stalled, got.Status.Message)
+	}
+	if events := w.emitted(); !strings.Contains(events, "Warning WriteRefused can't create Pod ") {
+		t.Errorf("events:\n%s", events)
+	}
+	if _, err := w.reconciler.Reconcile(t.Context(), w.request()); !apierrors.IsForbidden(err) || w.cluster().ResourceVersion != got.ResourceVersion {
+		t.Errorf("error %v, want the same rejection without a write", err)
+	}
+	w.unready["coder:1"] = true // no record changes
+	w.until("the counts are those of the world", func() bool { return w.cluster().Status.ReadyReplicas == 0 })
+	delete(w.unready, "coder:1")
+	w.must(c.Delete(t.Context(), policy))
+	g.Eventually(rejects).Should(gomega.BeFalse())
+	w.settle(membership.AllAvailable)
+	if n := len(w.pods()); n != 2 {
+		t.Errorf("%d pods, want 2", n)
+	}
+}
+
+// A record that the API server rejects has no effect.
+func TestRecordRejected(t *testing.T) {
+	w := newWorld(t)
+	w.create(2)
+	rejected := false
+	w.reconciler = w.newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, writes client.Client, resource string, o client.Object, options ...client.SubResourceUpdateOption) error {
+			if !rejected {
+				rejected = true
+				return apierrors.NewForbidden(v1.GroupVersion.WithResource("statefulclusters").GroupResource(), o.GetName(), errors.New("not now"))
+			}
+			return writes.SubResource(resource).Update(ctx, o, options...)
+		},
+	}))
+	if _, err := w.reconciler.Reconcile(t.Context(), w.request()); !apierrors.IsForbidden(err) {
+		t.Errorf("error %v, want the rejection", err)
+	}
+	if got := w.cluster(); len(got.Status.Members) > 0 || got.Status.Next != 0 || !strings.Contains(got.Status.Message, "not now") {
+		t.Errorf("members %v, message %q", got.Status.Members, got.Status.Message)
+	}
+	w.wantPods()
+	w.wantClaims()
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "coder-1")
+}
+
+// A pod with the name of a member, or a claim, that another client created stays as it is. The member gets another name.
+func TestForeignNames(t *testing.T) {
+	w := newWorld(t)
+	pod := &corev1.Pod{ObjectMeta: w.named("coder-0"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "coder", Image: "theirs"}}, SchedulingGates: []corev1.PodSchedulingGate{{Name: "example.com/wait"}}}}
+	w.must(c.Create(t.Context(), pod))
+	w.create(2)
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "coder-1", "coder-2")
+	if got := w.pod("coder-0"); got.ResourceVersion != pod.ResourceVersion {
+		t.Errorf("the foreign pod was written: %+v", got)
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: w.named("data-coder-3"), Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+	}}
+	w.must(c.Create(t.Context(), claim))
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(3)) })
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "coder-1", "coder-2", "coder-4")
+	w.wantClaim("coder-4", "data-coder-4")
+}
+
+// Images change without a new pod: after the EndpointSlices no longer list the pod as serving. The pod serves after the kubelet has
+// reported the new container, also if the new image has the digest of the old one. Other changes replace the pods.
+func TestInPlace(t *testing.T) {
+	w := newWorld(t)
+	w.create(2, func(spec *v1.StatefulClusterSpec) { spec.UpdateStrategy.Type = v1.ClusterInPlaceIfPossible })
+	w.must(c.Create(t.Context(), &discoveryv1.EndpointSlice{ObjectMeta: w.named(clusterName), AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{}}))
+	w.settle(membership.AllAvailable)
+	before := w.pods()
+	images := func() (images []string) {
+		for _, p := range w.pods() {
+			images = append(images, p.Spec.Containers[0].Image)
+		}
+		return slices.Sorted(slices.Values(images))
+	}
+
+	w.holdImages, w.holdSlices = true, true
+	w.setImage("coder:2")
+	w.until("a pod must not serve", func() bool { return slices.ContainsFunc(w.pods(), isRefused) })
+	for range 5 { // less than the patience of the controller
+		if _, err := w.reconciler.Reconcile(t.Context(), w.request()); err != nil {
+			t.Fatal(err)
+		}
+		w.play()
+	}
+	if got := images(); !slices.Equal(got, []string{"coder:1", "coder:1"}) {
+		t.Errorf("images %v while the EndpointSlice lists the pod", got)
+	}
+	w.holdSlices = false
+	w.until("one image changes", func() bool { return slices.Equal(images(), []string{"coder:1", "coder:2"}) })
+	w.settle(membership.RollingOut)
+	if got := images(); !slices.Equal(got, []string{"coder:1", "coder:2"}) || !slices.ContainsFunc(w.pods(), isRefused) {
+		t.Errorf("images %v while the kubelet has not started the new container", got)
+	}
+	w.holdImages = false
+	got := w.settle(membership.AllAvailable)
+	for i, p := range w.pods() {
+		if p.UID != before[i].UID || p.Spec.Containers[0].Image != "coder:2" || p.Labels[appsv1.StatefulSetRevisionLabel] != got.Status.UpdateRevision || !proof.IsTrue(&p, v1.MemberServing) {
+			t.Errorf("pod %s: labels %v, image %s, conditions %+v", p.Name, p.Labels, p.Spec.Containers[0].Image, p.Status.Conditions)
+		}
+	}
+	w.wantPods("coder-0", "coder-1")
+
+	w.change(func(spec *v1.StatefulClusterSpec) {
+		spec.Template = runtime.RawExtension{Raw: []byte(strings.ReplaceAll(string(spec.Template.Raw), "gold", "silver"))}
+	})
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-2", "coder-3")
+	w.wantClaims("data-coder-0", "data-coder-1")
+}
+
+// isRefused returns true if the controller has taken the pod out of the endpoints.
+func isRefused(p corev1.Pod) bool {
+	serving := proof.Condition(&p, v1.MemberServing)
+	return serving != nil && serving.Status == corev1.ConditionFalse
+}
+
+// Claims grow when their template does. New claims have the new size.
+func TestClaimsGrow(t *testing.T) {
+	w := newWorld(t)
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "example.com/none", AllowVolumeExpansion: new(true)}
+	w.must(c.Create(t.Context(), class))
+	w.create(2, func(spec *v1.StatefulClusterSpec) { spec.VolumeClaimTemplates[0].Spec.StorageClassName = &class.Name })
+	w.settle(membership.AllAvailable)
+	w.change(func(spec *v1.StatefulClusterSpec) {
+		spec.Replicas = new(int32(3))
+		spec.VolumeClaimTemplates[0].Spec.Resources.Requests.Storage = new(resource.MustParse("2Gi"))
+	})
+	w.settle(membership.AllAvailable)
+	for _, name := range []string{"data-coder-0", "data-coder-1", "data-coder-2"} {
+		claim := &corev1.PersistentVolumeClaim{}
+		if w.exists(claim, name); claim.Spec.Resources.Requests.Storage().String() != "2Gi" {
+			t.Errorf("claim %s has %s", name, claim.Spec.Resources.Requests.Storage())
+		}
+	}
+}
+
+// Old revisions are deleted above the limit. A return to the template of an old revision makes that revision the newest.
+func TestHistory(t *testing.T) {
+	w := newWorld(t)
+	w.create(1, func(spec *v1.StatefulClusterSpec) { spec.RevisionHistoryLimit = new(int32(1)) })
+	w.settle(membership.AllAvailable)
+	third := ""
+	for _, image := range []string{"coder:2", "coder:3", "coder:4"} {
+		w.setImage(image)
+		got := w.settle(membership.AllAvailable)
+		if image == "coder:3" {
+			third = got.Status.CurrentRevision
+		}
+	}
+	w.settle(membership.AllAvailable) // the last decision ended the rollout, and the next one deletes revisions
+	newest, old := w.revisions()
+	if newest.Name != w.cluster().Status.UpdateRevision || len(old) != 1 || old[0].Name != third {
+		t.Fatalf("newest revision %s, and %d old revisions, want %s", newest.Name, len(old), third)
+	}
+	var template any
+	if err := json.Unmarshal(old[0].Data.Raw, &template); err != nil || !metav1.IsControlledBy(&old[0], w.cluster()) {
+		t.Errorf("error %v, owners %v", err, old[0].OwnerReferences)
+	}
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Template = runtime.RawExtension{Raw: old[0].Data.Raw} })
+	got := w.settle(membership.AllAvailable)
+	newest, _ = w.revisions()
+	if got.Status.CurrentRevision != third || newest.Name != third || w.pods()[0].Spec.Containers[0].Image != "coder:3" {
+		t.Errorf("current revision %s and newest revision %s, want %s", got.Status.CurrentRevision, newest.Name, third)
+	}
+}
+
+// revisions returns the newest revision, and the others.
+func (w *world) revisions() (newest appsv1.ControllerRevision, old []appsv1.ControllerRevision) {
+	w.t.Helper()
+	var list appsv1.ControllerRevisionList
+	w.must(c.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
+	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return int(b.Revision - a.Revision) })
+	return list.Items[0], list.Items[1:]
+}

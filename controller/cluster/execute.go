@@ -1,0 +1,214 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+)
+
+// execution executes one plan.
+type execution struct {
+	*Reconciler
+	membership.Snapshot
+	plan membership.Plan
+}
+
+// execute executes the steps of the plan in their order, and returns how many succeeded. It stops at the first that fails.
+func (r *Reconciler) execute(ctx context.Context, s membership.Snapshot, plan membership.Plan) (done int, err error) {
+	e := &execution{r, s, plan}
+	for i, step := range plan.Steps {
+		if err := e.step(ctx, step); err != nil {
+			return i, err
+		}
+		ctrl.LoggerFrom(ctx).V(1).Info("Executed step", "step", fmt.Sprintf("%T", step), "outcome", plan.Outcome)
+	}
+	return len(plan.Steps), nil
+}
+
+func (e *execution) step(ctx context.Context, step membership.Step) error {
+	switch step := step.(type) {
+	case membership.Record:
+		return e.recordMembers(ctx)
+	case membership.CreateRevision:
+		return e.create(ctx, e.newRevision(step))
+	case membership.RenumberRevision:
+		return e.patch(ctx, e.revision(step.Name), object{"revision": step.Number})
+	case membership.DeleteRevision:
+		return e.delete(ctx, e.revision(step.Name), client.Preconditions{ResourceVersion: &step.Version})
+	case membership.CreateClaim:
+		return e.createClaim(ctx, step)
+	case membership.GrowClaim:
+		return e.patch(ctx, e.claim(step.Claim), object{
+			"metadata": object{"uid": step.Claim.UID},
+			"spec":     object{"resources": object{"requests": object{corev1.ResourceStorage.String(): step.Storage}}},
+		})
+	case membership.DeleteClaim:
+		return e.delete(ctx, e.claim(step.Claim), client.Preconditions{UID: &step.Claim.UID})
+	case membership.CreatePod:
+		return e.createPod(ctx, step)
+	case membership.SetServing:
+		return e.setServing(ctx, step)
+	case membership.PatchImages:
+		return e.patchImages(ctx, step)
+	case membership.Ungate:
+		return e.patch(ctx, e.pod(step.Pod), object{
+			"metadata": object{"uid": step.Pod.UID},
+			"spec":     object{"schedulingGates": []object{{"$patch": "delete", "name": v1.MemberGate}}},
+		})
+	case membership.Delete:
+		return e.delete(ctx, e.pod(step.Pod), client.Preconditions{UID: &step.Pod.UID})
+	case membership.Unprotect:
+		return client.IgnoreNotFound(e.patch(ctx, e.pod(step.Pod), object{
+			"metadata": object{"uid": step.Pod.UID, "$deleteFromPrimitiveList/finalizers": []string{v1.MemberFinalizer}},
+		}))
+	case membership.TakeAttestation:
+		return e.takeAttestation(ctx, step)
+	}
+	panic(fmt.Sprintf("no such step: %T", step))
+}
+
+// recordMembers writes the status of the plan.
+func (e *execution) recordMembers(ctx context.Context) error {
+	stored := e.Cluster.DeepCopy()
+	e.Cluster.Status = *e.plan.Status.DeepCopy()
+	err := e.record(ctx, stored, e.Cluster)
+	if err != nil {
+		e.Cluster.Status = stored.Status // a report of the error must not record the members
+	}
+	return err
+}
+
+func (e *execution) createClaim(ctx context.Context, step membership.CreateClaim) error {
+	claim, err := e.newClaim(step)
+	if err != nil {
+		return err
+	}
+	return e.create(ctx, claim)
+}
+
+// kyvernoHelp says what to do if an admission policy rejects a pod, because Kyverno has not mutated the pod.
+const kyvernoHelp = "If Kyverno has not mutated the pod, check whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
+
+// createPod creates the pod of a member. Without strict validation, the API server would ignore fields of the template that it
+// does not know.
+func (e *execution) createPod(ctx context.Context, step membership.CreatePod) error {
+	pod, err := e.newPod(step)
+	if err != nil {
+		return err
+	}
+	err = e.create(ctx, pod, client.FieldValidation(metav1.FieldValidationStrict))
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w. %s", err, kyvernoHelp)
+	}
+	return err
+}
+
+// setServing writes the readiness gate of a pod.
+func (e *execution) setServing(ctx context.Context, step membership.SetServing) error {
+	condition := object{
+		"type": v1.MemberServing, "status": corev1.ConditionFalse, "reason": "ChangingImages", "message": "images of the pod are being changed",
+		"lastTransitionTime": metav1.NewTime(e.Clock.Now()),
+	}
+	if step.Serving {
+		condition["status"], condition["reason"], condition["message"] = corev1.ConditionTrue, "Serving", "the pod can serve"
+	}
+	pod := e.pod(step.Pod)
+	return e.failed("patch the status of", pod, e.Client.Status().Patch(ctx, pod, strategicPatch(object{
+		"metadata": object{"uid": step.Pod.UID, "resourceVersion": step.Version},
+		"status":   object{"conditions": []object{condition}},
+	})))
+}
+
+// patchImages changes the images of a pod, and its revision.
+func (e *execution) patchImages(ctx context.Context, step membership.PatchImages) error {
+	before, err := json.Marshal(step.Before)
+	if err != nil {
+		return err
+	}
+	var containers []object
+	for _, name := range slices.Sorted(maps.Keys(step.Images)) {
+		containers = append(containers, object{"name": name, "image": step.Images[name]})
+	}
+	return e.patch(ctx, e.pod(step.Pod), object{
+		"metadata": object{
+			"uid": step.Pod.UID, "resourceVersion": step.Version,
+			"labels":      object{appsv1.StatefulSetRevisionLabel: step.Revision},
+			"annotations": object{v1.MemberImagesAnnotation: string(before)},
+		},
+		"spec": object{"containers": containers},
+	})
+}
+
+// takeAttestation removes the attestation from the StatefulCluster, if it is still the same.
+func (e *execution) takeAttestation(ctx context.Context, step membership.TakeAttestation) error {
+	before := e.Cluster.DeepCopy()
+	delete(e.Cluster.Annotations, v1.AttestAnnotation)
+	if err := e.Client.Patch(ctx, e.Cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("remove annotation %s=%s from StatefulCluster %s: %w", v1.AttestAnnotation, step.UID, client.ObjectKeyFromObject(e.Cluster), err)
+	}
+	if step.Refused != "" {
+		e.emit(ctx, e.Cluster, corev1.EventTypeWarning, eventAttestationRefused, step.Refused)
+	}
+	return nil
+}
+
+func (e *execution) named(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: e.Cluster.Namespace, Name: name}
+}
+
+func (e *execution) pod(ref membership.Ref) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: e.named(ref.Name)}
+}
+
+func (e *execution) revision(name string) *appsv1.ControllerRevision {
+	return &appsv1.ControllerRevision{ObjectMeta: e.named(name)}
+}
+
+func (e *execution) claim(ref membership.Ref) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: e.named(ref.Name)}
+}
+
+// object is a JSON object of a patch.
+type object map[string]any
+
+func strategicPatch(o object) client.Patch {
+	data, err := json.Marshal(o)
+	if err != nil {
+		panic(fmt.Sprintf("encode patch: %v", err)) // strings, numbers, times and maps only
+	}
+	return client.RawPatch(types.StrategicMergePatchType, data)
+}
+
+func (e *execution) create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	return e.failed("create", o, e.Client.Create(ctx, o, options...))
+}
+
+func (e *execution) patch(ctx context.Context, o client.Object, body object) error {
+	return e.failed("patch", o, e.Client.Patch(ctx, o, strategicPatch(body)))
+}
+
+func (e *execution) delete(ctx context.Context, o client.Object, is client.Preconditions) error {
+	return e.failed("delete", o, client.IgnoreNotFound(e.Client.Delete(ctx, o, is)))
+}
+
+// failed returns an error that says what failed, or nil.
+func (e *execution) failed(verb string, o client.Object, err error) error {
+	if err == nil {
+		return nil
+	}
+	kind, _ := e.Client.GroupVersionKindFor(o) // the scheme has all kinds
+	return fmt.Errorf("%s %s %s: %w", verb, kind.Kind, client.ObjectKeyFromObject(o), err)
+}

@@ -1,0 +1,112 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+)
+
+// podTemplate is the part of a template that a pod gets, as from a StatefulSet. It keeps fields of the spec that this program
+// does not know.
+type podTemplate struct {
+	Metadata struct {
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
+		Finalizers  []string          `json:"finalizers"`
+	} `json:"metadata"`
+	Spec map[string]any `json:"spec"`
+}
+
+// newPod returns the pod of a member, as it is before Kyverno adds the labels of the selector, the host name, and the readiness
+// gate of updates in place.
+func (e *execution) newPod(step membership.CreatePod) (*unstructured.Unstructured, error) {
+	var template podTemplate
+	if err := utiljson.Unmarshal(e.templateOf(step.Revision), &template); err != nil {
+		return nil, fmt.Errorf("read the template of pod %s: %w", step.Name, err)
+	}
+	if template.Spec == nil {
+		template.Spec = map[string]any{} // the API server says what is missing
+	}
+	volumes, _ := template.Spec["volumes"].([]any)
+	volumes = slices.DeleteFunc(volumes, func(volume any) bool { return isClaimed(volume, step.Claims) })
+	for _, c := range step.Claims {
+		volumes = append(volumes, map[string]any{"name": c.Volume, "persistentVolumeClaim": map[string]any{"claimName": c.Name}})
+	}
+	gates, _ := template.Spec["schedulingGates"].([]any)
+	template.Spec["volumes"], template.Spec["schedulingGates"] = volumes, append(gates, map[string]any{"name": v1.MemberGate})
+
+	pod := &unstructured.Unstructured{Object: map[string]any{"spec": template.Spec}}
+	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	pod.SetNamespace(e.Cluster.Namespace)
+	pod.SetName(step.Name)
+	pod.SetLabels(labels.Merge(template.Metadata.Labels, labels.Set{
+		v1.ClusterLabel: e.Cluster.Name, appsv1.StatefulSetRevisionLabel: step.Revision,
+	}))
+	pod.SetAnnotations(template.Metadata.Annotations)
+	pod.SetFinalizers(append(template.Metadata.Finalizers, v1.MemberFinalizer))
+	pod.SetOwnerReferences(controlledBy(e.Cluster))
+	return pod, nil
+}
+
+// isClaimed returns true if the volume of a template has the name of the volume of a claim, which replaces it.
+func isClaimed(volume any, claims []v1.MemberClaim) bool {
+	of, _ := volume.(map[string]any)
+	return slices.ContainsFunc(claims, func(c v1.MemberClaim) bool { return c.Volume == of["name"] })
+}
+
+// templateOf returns the template of a revision. A revision that the Snapshot does not have is the one that the plan creates.
+func (e *execution) templateOf(revision string) []byte {
+	i := slices.IndexFunc(e.Revisions, func(r appsv1.ControllerRevision) bool { return r.Name == revision })
+	if i < 0 {
+		return e.Cluster.Spec.Template.Raw
+	}
+	return e.Revisions[i].Data.Raw
+}
+
+func (e *execution) newRevision(step membership.CreateRevision) *appsv1.ControllerRevision {
+	revision := e.revision(step.Name)
+	revision.Data, revision.Revision = runtime.RawExtension{Raw: e.Cluster.Spec.Template.Raw}, step.Number
+	revision.Labels = map[string]string{v1.ClusterLabel: e.Cluster.Name}
+	revision.OwnerReferences = controlledBy(e.Cluster)
+	return revision
+}
+
+// newClaim returns a claim with the labels that a StatefulSet gives its claims. It has no owner, because the garbage collector
+// would delete claims that are retained.
+func (e *execution) newClaim(step membership.CreateClaim) (*corev1.PersistentVolumeClaim, error) {
+	templates := e.Cluster.Spec.VolumeClaimTemplates
+	i := slices.IndexFunc(templates, func(t v1.ClaimTemplate) bool { return t.Metadata.Name == step.Volume })
+	if i < 0 {
+		return nil, fmt.Errorf("create PersistentVolumeClaim %s: spec.volumeClaimTemplates has no volume %s", step.Name, step.Volume)
+	}
+	template := &templates[i]
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: e.named(step.Name)}
+	claim.Labels = labels.Merge(labels.Merge(template.Metadata.Labels, e.Cluster.Spec.Selector.MatchLabels), labels.Set{v1.ClusterLabel: e.Cluster.Name})
+	claim.Annotations = template.Metadata.Annotations
+	spec, err := json.Marshal(template.Spec)
+	if err == nil {
+		err = json.Unmarshal(spec, &claim.Spec)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read spec.volumeClaimTemplates of volume %s: %w", step.Volume, err)
+	}
+	return claim, nil
+}
+
+// controlledBy returns the owner references of an object that is garbage-collected with the StatefulCluster.
+func controlledBy(cluster *v1.StatefulCluster) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: v1.GroupVersion.String(), Kind: "StatefulCluster", Name: cluster.Name, UID: cluster.UID, Controller: new(true),
+	}}
+}

@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+)
+
+// workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
+const workers = 8
+
+// labelledKinds are the kinds of the objects that have the label of their StatefulCluster.
+var labelledKinds = []schema.GroupVersionKind{
+	corev1.SchemeGroupVersion.WithKind("Pod"),
+	corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"),
+	appsv1.SchemeGroupVersion.WithKind("ControllerRevision"),
+}
+
+func metadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(kind)
+	return m
+}
+
+// CacheOptions restricts the cache to what the watches need: StatefulClusters, the metadata of objects with their label, and the
+// fields of nodes for drains and for lost nodes.
+func CacheOptions() cache.Options {
+	hasLabel, err := labels.NewRequirement(v1.ClusterLabel, selection.Exists, nil)
+	if err != nil {
+		panic(err) // a constant
+	}
+	options := cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: observe.TrimNode}},
+	}
+	for _, kind := range labelledKinds {
+		options.ByObject[metadataOf(kind)] = cache.ByObject{Label: labels.NewSelector().Add(*hasLabel)}
+	}
+	return options
+}
+
+// SetupWithManager registers the reconciler and its watches. No watch is for EndpointSlices: Plan.Requeue is short while a pod
+// waits for its removal from them.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	specOrAnnotations := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	controllers := ctrl.NewControllerManagedBy(mgr).
+		Named("statefulcluster").
+		// The controller's own writes of status need no reconcile.
+		For(&v1.StatefulCluster{}, builder.WithPredicates(specOrAnnotations)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.clustersOnNode), builder.WithPredicates(observe.NodeChanges())).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 10*time.Second),
+		})
+	for _, kind := range labelledKinds {
+		controllers = controllers.WatchesMetadata(metadataOf(kind), handler.EnqueueRequestsFromMapFunc(clusterOf))
+	}
+	if err := controllers.Complete(r); err != nil {
+		return fmt.Errorf("set up the controller of StatefulClusters: %w", err)
+	}
+	return nil
+}
+
+// clusterOf returns the StatefulCluster that the label of the object names.
+func clusterOf(_ context.Context, object client.Object) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[v1.ClusterLabel]}}}
+}
+
+// clustersOnNode returns the StatefulClusters with a pod on the node.
+func (r *Reconciler) clustersOnNode(ctx context.Context, node client.Object) (requests []reconcile.Request) {
+	var list v1.StatefulClusterList
+	if err := r.Client.List(ctx, &list); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulClusters after an event. The periodic reconcile handles the change")
+		return nil
+	}
+	for i := range list.Items {
+		if slices.ContainsFunc(list.Items[i].Status.Members, func(m v1.ClusterMember) bool { return m.Node == node.GetName() }) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
