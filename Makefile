@@ -208,7 +208,7 @@ release-notes: ## Print the section of the version in CHANGELOG.md
 # Beside each program, in a folder that ko adds to the program's image.
 .PHONY: release-licenses
 release-licenses: bin/licenses ## Collect the licences of the programs in the images and of their dependencies
-	for program in controller/cmd/manager controller/cmd/gate chainsaw-tests/images/app; do \
+	for program in controller/cmd/manager controller/cmd/cluster-manager controller/cmd/gate chainsaw-tests/images/app; do \
 		mkdir -p $$program/kodata && cp LICENSE $$program/kodata && \
 		bin/licenses ./$$program linux/amd64 linux/arm64 >$$program/kodata/THIRD-PARTY-LICENSES || exit 1; \
 	done
@@ -217,7 +217,7 @@ release-licenses: bin/licenses ## Collect the licences of the programs in the im
 release-images: release-licenses ## Build the images for amd64 and arm64 with their SBOMs, and push them to $(REGISTRY)
 	@mkdir -p $(release)
 	KO_DOCKER_REPO=$(REGISTRY) VERSION=$(VERSION) go run github.com/google/ko@v0.19.1 build --base-import-paths --tags $(VERSION) \
-		--sbom-dir $(release)/sbom ./controller/cmd/manager ./controller/cmd/gate | tee $(release)/images
+		--sbom-dir $(release)/sbom ./controller/cmd/manager ./controller/cmd/cluster-manager ./controller/cmd/gate | tee $(release)/images
 
 crane := go run github.com/google/go-containerregistry/cmd/crane@v0.22.1
 .PHONY: release-app

@@ -201,7 +201,7 @@ func TestReleaseImages(t *testing.T) {
 	if diff := cmp.Diff([]string{"linux/amd64", "linux/arm64"}, config.DefaultPlatforms); diff != "" {
 		t.Errorf("platforms of .ko.yaml (-want +got):\n%s", diff)
 	}
-	want := map[string]bool{"manager": true, "gate": true}
+	want := map[string]bool{"manager": true, "cluster-manager": true, "gate": true}
 	got := map[string]bool{}
 	for _, build := range config.Builds {
 		got[build.ID] = slices.Contains(build.Ldflags, "-X main.version={{.Env.VERSION}}")

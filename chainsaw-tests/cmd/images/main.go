@@ -21,6 +21,7 @@ var programs = []program{
 	// ko puts the release images' programs there, and the policies run the gate by its path.
 	{"gate", ".", "./controller/cmd/gate", "/ko-app/gate"},
 	{"manager", ".", "./controller/cmd/manager", "/ko-app/manager"},
+	{"cluster-manager", ".", "./controller/cmd/cluster-manager", "/ko-app/cluster-manager"},
 	{"app", "chainsaw-tests", "./images/app", "/app"},
 	{"writer", "chainsaw-tests", "./images/writer", "/writer"},
 }
