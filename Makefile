@@ -144,7 +144,7 @@ e2e: demo plugin example-images ## Run the end-to-end tests on the local cluster
 ifneq ($(CLUSTER),current)
 	go -C chainsaw-tests test -count=1 -tags $(fault_tags) -run '^TestLifeOf' ./cmd/cluster
 endif
-	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
+	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared|Members)?OnCluster$$' ./policies
 	@mkdir -p dist
 	$(in_cluster) chainsaw test chainsaw-tests/cases --config chainsaw-tests/.chainsaw.yaml --no-color \
 		--set image=$(REGISTRY)/app:$(VERSION) --set writer=$(REGISTRY)/writer:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw | tee dist/chainsaw.log \

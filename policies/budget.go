@@ -143,6 +143,8 @@ func selectorBytes(s Subject) int {
 		return len(selected) + len("() || ")
 	case *v1.StatefulSetLock:
 		return len(ownedCEL(s))
+	case *v1.StatefulCluster:
+		return len(memberCEL(s))
 	}
 	return 0
 }

@@ -52,6 +52,15 @@ func TestWithinBudget(t *testing.T) {
 		}
 		return all
 	}
+	clusters := func(count int) (all []policies.Subject) {
+		for i, s := range fleet(count, ordinary) {
+			all = append(all, &v1.StatefulCluster{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: s.GetName(), CreationTimestamp: metav1.Unix(int64(i), 0)},
+				Spec:       v1.StatefulClusterSpec{Selector: ordinary},
+			})
+		}
+		return all
+	}
 	tests := map[string]struct {
 		all  []policies.Subject
 		per  policies.Per
@@ -64,6 +73,7 @@ func TestWithinBudget(t *testing.T) {
 		"largest selectors, shared policy":  {fleet(100, largest), policies.PerNamespace, 8},
 		"invalid selectors":                 {fleet(100, largestSelector()), policies.PerSingleton, 0},
 		"locks":                             {locks(100), policies.PerSingleton, 72},
+		"clusters":                          {clusters(100), policies.PerSingleton, 72},
 		"no objects":                        {nil, policies.PerNamespace, 0},
 	}
 	for name, test := range tests {

@@ -169,6 +169,44 @@ func testSharedOnCluster(t *testing.T, c client.Client) {
 	t.Run("beside each singleton's own", func(t *testing.T) { checkAll(t, c, singletons, plain) })
 }
 
+// The real Kyverno makes new pods of a StatefulCluster members. The StatefulCluster does not exist, so the controller changes no
+// policy.
+func TestMembersOnCluster(t *testing.T) { withEachKind(t, testMembersOnCluster) }
+
+func testMembersOnCluster(t *testing.T, c client.Client) {
+	cluster := dbCluster()
+	cluster.Namespace = clusterNamespace(t, c, "policies-members")
+	policy := ownPolicy(cluster, options).render(t, options.Kind)
+	policy.SetLabels(nil)          // the controller would look after it
+	policy.SetOwnerReferences(nil) // the garbage collector would delete it
+	create(t, c, policy)
+	deleteAtEnd(t, c, policy)
+	eventually(t, "make the probe pod a member", func(ctx context.Context) error {
+		probe, err := policies.ProbePodOf(cluster, options)
+		if err != nil {
+			return err
+		}
+		if err := c.Create(ctx, probe, client.DryRunAll); err != nil {
+			return err
+		}
+		return policies.CheckProbeOf(probe, cluster, options.Kind.Of(cluster))
+	})
+	wantOwnWebhook(t, c, policy)
+	got := newMember(cluster, "db-7")
+	got.Labels["app"] = "theirs"
+	want := got.DeepCopy()
+	beMember(want, cluster)
+	if err := c.Create(t.Context(), got, client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	parts := func(p *corev1.Pod) []any {
+		return []any{p.Labels, p.Spec.Hostname, p.Spec.Subdomain, p.Spec.ReadinessGates, p.Spec.SchedulingGates, p.Finalizers}
+	}
+	if diff := cmp.Diff(parts(want), parts(got)); diff != "" {
+		t.Errorf("labels, host name, subdomain, gates and finalizers (-want +got):\n%s", diff)
+	}
+}
+
 // awaitAnswers waits until the probe pods of all singletons pass through the policy.
 func awaitAnswers(t *testing.T, c client.Client, singletons []v1.StatefulSingleton, policy policies.Ref) {
 	t.Helper()

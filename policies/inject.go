@@ -10,6 +10,7 @@ import (
 	kyvernov1 "github.com/kyverno/kyverno/api/kyverno/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -45,19 +46,28 @@ func injectionRules(s *v1.StatefulSingleton, o Options, policy Ref) []kyvernov1.
 
 // forPodsOf returns the rules for the pods that at least one of the singletons selects.
 func forPodsOf(singletons []v1.StatefulSingleton, rules ...kyvernov1.Rule) []kyvernov1.Rule {
-	var match kyvernov1.MatchResources
+	var pods kyvernov1.ResourceFilters
 	for _, s := range singletons {
-		match.Any = append(match.Any, kyvernov1.ResourceFilter{
-			ResourceDescription: kyvernov1.ResourceDescription{
-				Kinds:      []string{"Pod"},
-				Namespaces: []string{s.Namespace},
-				Operations: []kyvernov1.AdmissionOperation{kyvernov1.Create},
-				Selector:   s.Spec.Selector.Meta(),
-			},
-		})
+		pods = append(pods, newPods(s.Namespace, s.Spec.Selector.Meta()))
 	}
-	if len(match.Any) == 1 {
-		match.All, match.Any = match.Any, nil // as earlier versions, whose guard may still be installed
+	return forPods(pods, rules...)
+}
+
+// newPods matches the new pods of the namespace that the selector selects.
+func newPods(namespace string, selector *metav1.LabelSelector) kyvernov1.ResourceFilter {
+	return kyvernov1.ResourceFilter{ResourceDescription: kyvernov1.ResourceDescription{
+		Kinds:      []string{"Pod"},
+		Namespaces: []string{namespace},
+		Operations: []kyvernov1.AdmissionOperation{kyvernov1.Create},
+		Selector:   selector,
+	}}
+}
+
+// forPods returns the rules for the pods that at least one of the filters matches.
+func forPods(pods kyvernov1.ResourceFilters, rules ...kyvernov1.Rule) []kyvernov1.Rule {
+	match := kyvernov1.MatchResources{Any: pods}
+	if len(pods) == 1 {
+		match = kyvernov1.MatchResources{All: pods} // as earlier versions, whose guard may still be installed
 	}
 	for i := range rules {
 		rules[i].MatchResources = *match.DeepCopy()

@@ -27,16 +27,8 @@ func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, e
 	// With fencing by a Lease, such a pod never becomes the writer, because the controller gives the Lease only to fenced pods.
 	policy.Spec.WebhookConfiguration.FailurePolicy = new(kyvernov1.Ignore)
 	policy.Annotations[LockAnnotation] = keyOf(l).String()
-	match := kyvernov1.MatchResources{All: kyvernov1.ResourceFilters{{
-		ResourceDescription: kyvernov1.ResourceDescription{
-			Kinds:      []string{"Pod"},
-			Namespaces: []string{l.Namespace},
-			Operations: []kyvernov1.AdmissionOperation{kyvernov1.Create},
-			Selector:   lockSelector(),
-		},
-	}}}
 	// Kyverno evaluates the rules of every policy that matches, also for pods of other StatefulSets.
-	ofSet := fmt.Sprintf("contains(request.object.metadata.ownerReferences[?kind == 'StatefulSet' && controller].name || `[]`, %s)", stringLiteral(l.Spec.StatefulSetName))
+	ofSet := controlledJMESPath("StatefulSet", l.Spec.StatefulSetName)
 	rules := []kyvernov1.Rule{
 		{
 			Name:                "make-reader",
@@ -50,21 +42,28 @@ func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, e
 	if l.Spec.Fencing == v1.LockFencingLease {
 		rules = append(rules, lockFencingRules(l, o, ofSet)...)
 	}
-	policy.Spec.Rules = append(rules, kyvernov1.Rule{
+	rules = append(rules, kyvernov1.Rule{
 		Name:                "answer-probe",
 		RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(isProbe, ofSet)},
 		Mutation:            &kyvernov1.Mutation{PatchesJSON6902: patch(add("/metadata/annotations/"+pointer(answer(o.Kind.Of(l))), "true"))},
 	})
-	for i := range policy.Spec.Rules {
-		policy.Spec.Rules[i].MatchResources = *match.DeepCopy()
-	}
+	policy.Spec.Rules = forPods(kyvernov1.ResourceFilters{newPods(l.Namespace, lockSelector())}, rules...)
 	return toUnstructured(policy)
 }
 
 // ownedCEL returns the condition that the lock's StatefulSet controls the pod.
 func ownedCEL(l *v1.StatefulSetLock) string {
-	return fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == \"StatefulSet\" && o.name == %s && has(o.controller) && o.controller)",
-		celString(l.Spec.StatefulSetName))
+	return controlledCEL("StatefulSet", l.Spec.StatefulSetName)
+}
+
+// controlledCEL and controlledJMESPath return the condition that an object of the kind, with the name, controls the pod.
+func controlledCEL(kind, name string) string {
+	return fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == %q && o.name == %s && has(o.controller) && o.controller)",
+		kind, celString(name))
+}
+
+func controlledJMESPath(kind, name string) string {
+	return fmt.Sprintf("contains(request.object.metadata.ownerReferences[?kind == '%s' && controller].name || `[]`, %s)", kind, stringLiteral(name))
 }
 
 // lockSelector selects the pods of all StatefulSets.

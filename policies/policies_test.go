@@ -24,7 +24,7 @@ func TestRender(t *testing.T) {
 
 // mutatingGoldens are the policies in testdata/policies that are also there as NamespacedMutatingPolicy. The engine checks the
 // others.
-var mutatingGoldens = []string{"match-expressions", "fencing-named-containers", "namespace", "lock", "lock-fencing"}
+var mutatingGoldens = []string{"match-expressions", "fencing-named-containers", "namespace", "lock", "lock-fencing", "cluster"}
 
 // wantGolden compares a policy with the files in testdata/policies.
 func wantGolden(t *testing.T, policy rendering, name string) {

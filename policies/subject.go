@@ -12,7 +12,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Subject is an object whose pods a policy mutates: a StatefulSingleton or a StatefulSetLock.
+// Subject is an object whose pods a policy mutates: a StatefulSingleton, a StatefulSetLock or a StatefulCluster.
 type Subject interface {
 	metav1.Object
 	runtime.Object
@@ -27,8 +27,11 @@ func keyOf(s Subject) types.NamespacedName {
 
 // NameOf returns the name of the object's own policy.
 func NameOf(s Subject) string {
-	if _, ok := s.(*v1.StatefulSetLock); ok {
+	switch s.(type) {
+	case *v1.StatefulSetLock:
 		return shorten("ssl-"+s.GetNamespace()+"-"+s.GetName(), "lock/"+keyOf(s).String())
+	case *v1.StatefulCluster:
+		return shorten("stc-"+s.GetNamespace()+"-"+s.GetName(), "cluster/"+keyOf(s).String())
 	}
 	return Name(keyOf(s))
 }
@@ -40,14 +43,19 @@ func RenderOf(s Subject, o Options) (*unstructured.Unstructured, error) {
 		return Render(s, o)
 	case *v1.StatefulSetLock:
 		return renderLock(s, o)
+	case *v1.StatefulCluster:
+		return renderCluster(s, o)
 	}
 	panic(fmt.Sprintf("no policy mutates the pods of a %T", s))
 }
 
 // ValidateOf returns an error if no policy can be rendered for the object.
 func ValidateOf(s Subject) error {
-	if s, ok := s.(*v1.StatefulSingleton); ok {
+	switch s := s.(type) {
+	case *v1.StatefulSingleton:
 		return Validate(s)
+	case *v1.StatefulCluster:
+		return validateCluster(s)
 	}
 	return nil // the definition rejects other locks
 }
@@ -59,6 +67,8 @@ func ProbePodOf(s Subject, o Options) (*corev1.Pod, error) {
 		return ProbePod(s, o)
 	case *v1.StatefulSetLock:
 		return lockProbe(s, o), nil
+	case *v1.StatefulCluster:
+		return clusterProbe(s, o), nil
 	}
 	panic(fmt.Sprintf("no policy mutates the pods of a %T", s))
 }
@@ -70,6 +80,8 @@ func CheckProbeOf(pod *corev1.Pod, s Subject, policy Ref) error {
 		return CheckProbe(pod, s, policy)
 	case *v1.StatefulSetLock:
 		return checkLockProbe(pod, s, policy)
+	case *v1.StatefulCluster:
+		return checkClusterProbe(pod, s, policy)
 	}
 	panic(fmt.Sprintf("no policy mutates the pods of a %T", s))
 }
