@@ -496,7 +496,7 @@ type StatefulClusterStatus struct {
 	// Message describes the state and, if a person is needed, says what to do.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled.
+	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -3,15 +3,20 @@
 {{- define "gvList" -}}
 # API reference
 
-Every field of a `StatefulSingleton`, short `stfs`. `make generate` writes this page from the comments of [the types](../controller/api/v1/types.go); `kubectl explain stfs` shows the same. The column *validation* has the error that the API server returns for an invalid value.
+Every field of a `StatefulSingleton`, short `stfs`, a `StatefulSetLock`, short `ssl`, and a `StatefulCluster`, short `stc`. `make generate` writes this page from the comments of [the types](../controller/api/v1); `kubectl explain stfs` shows the same. The column *validation* has the error that the API server returns for an invalid value.
 
 Labels, annotations, conditions, events and metrics are in the [reference](reference.md).
 {{- range . }}
 {{- $types := .SortedTypes }}
-{{- /* The kind, its spec and its status; what these are made of; the values that there are. */}}
-{{- range $kind := .SortedKinds }}
+{{- $kinds := .SortedKinds }}
+{{- /* Each kind, its spec and its status; what these are made of; the values that there are. */}}
+{{- range $kind := $kinds }}
 {{- range $types }}{{ if hasPrefix $kind .Name }}{{ template "type" . }}{{ end }}{{ end }}
-{{- range $types }}{{ if and .Members (not (hasPrefix $kind .Name)) }}{{ template "type" . }}{{ end }}{{ end }}
+{{- end }}
+{{- range $type := $types }}
+{{- $ofKind := false }}
+{{- range $kinds }}{{ if hasPrefix . $type.Name }}{{ $ofKind = true }}{{ end }}{{ end }}
+{{- if and $type.Members (not $ofKind) }}{{ template "type" $type }}{{ end }}
 {{- end }}
 {{- range $types }}{{ if .EnumValues }}{{ template "type" . }}{{ end }}{{ end }}
 {{- end }}
