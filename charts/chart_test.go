@@ -49,8 +49,8 @@ func TestPodsMeetRestricted(t *testing.T) {
 		t.Fatal(err)
 	}
 	restricted := psaapi.LevelVersion{Level: psaapi.LevelRestricted, Version: psaapi.LatestVersion()}
-	templates := podTemplates(render(t))
-	if want := []string{"Deployment " + name, "Job " + name + "-uninstall"}; !slices.Equal(slices.Sorted(maps.Keys(templates)), want) {
+	templates := podTemplates(render(t, withClusters...))
+	if want := []string{"Deployment " + name, "Deployment " + clusters, "Job " + name + "-uninstall"}; !slices.Equal(slices.Sorted(maps.Keys(templates)), want) {
 		t.Fatalf("pods of %v, want of %v", slices.Sorted(maps.Keys(templates)), want)
 	}
 	for owner, template := range templates {
@@ -70,7 +70,7 @@ func TestPodsMeetRestricted(t *testing.T) {
 
 // TestNoUserIDs: OpenShift's restricted-v2 assigns a range of IDs to each namespace, and rejects pods with other IDs.
 func TestNoUserIDs(t *testing.T) {
-	out, err := helm(t, "template", release, chart)
+	out, err := helm(t, append([]string{"template", release, chart}, withClusters...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestNoUserIDs(t *testing.T) {
 
 // TestNodes: the pods of the chart are scheduled only to nodes with the operating system of their image.
 func TestNodes(t *testing.T) {
-	for owner, template := range podTemplates(render(t)) {
+	for owner, template := range podTemplates(render(t, withClusters...)) {
 		if diff := cmp.Diff(map[string]string{"kubernetes.io/os": "linux"}, template.Spec.NodeSelector); diff != "" {
 			t.Errorf("labels of the nodes of %s's pods (-want +got):\n%s", owner, diff)
 		}
@@ -92,7 +92,7 @@ func TestNodes(t *testing.T) {
 
 // TestTokens: the chart sets which pods get the token of a ServiceAccount, and does not rely on a default.
 func TestTokens(t *testing.T) {
-	objects := render(t)
+	objects := render(t, withClusters...)
 	for _, account := range all[*corev1.ServiceAccount](objects) {
 		if mounts := account.AutomountServiceAccountToken; mounts == nil || *mounts {
 			t.Errorf("ServiceAccount %s mounts its token into each pod that names it", account.Name)
@@ -131,13 +131,32 @@ func TestProbes(t *testing.T) {
 
 // TestRights lists all permissions. A new permission is therefore a decision.
 func TestRights(t *testing.T) {
-	got := rights(render(t))
+	got := rights(render(t, withClusters...))
 	want := map[string]map[string]string{
+		clusters: {
+			"everywhere statefulclusters.apps.statefulsingleton.com":        "get list patch watch",
+			"everywhere statefulclusters/status.apps.statefulsingleton.com": "update",
+			"everywhere pods":                                      "create delete get list patch watch",
+			"everywhere pods/status":                               "patch",
+			"everywhere persistentvolumeclaims":                    "create delete get list patch watch",
+			"everywhere controllerrevisions.apps":                  "create delete list patch watch",
+			"everywhere nodes":                                     "get list watch",
+			"everywhere endpointslices.discovery.k8s.io":           "list",
+			"everywhere events.events.k8s.io":                      "create patch",
+			"everywhere tokenreviews.authentication.k8s.io":        "create",
+			"everywhere subjectaccessreviews.authorization.k8s.io": "create",
+
+			"the-namespace leases.coordination.k8s.io":                            "create",
+			"the-namespace leases.coordination.k8s.io/statefulsingleton-clusters": "get update",
+			"the-namespace events":                                                "create patch",
+		},
 		name: {
 			"everywhere statefulsingletons.apps.statefulsingleton.com":        "get list patch watch",
 			"everywhere statefulsingletons/status.apps.statefulsingleton.com": "update",
 			"everywhere statefulsetlocks.apps.statefulsingleton.com":          "get list patch watch",
 			"everywhere statefulsetlocks/status.apps.statefulsingleton.com":   "update",
+			"everywhere statefulclusters.apps.statefulsingleton.com":          "get list patch watch",
+			"everywhere statefulclusters/status.apps.statefulsingleton.com":   "patch",
 			"everywhere pods":                                           "create delete get list patch watch",
 			"everywhere services":                                       "list",
 			"everywhere endpointslices.discovery.k8s.io":                "list",
@@ -169,11 +188,13 @@ func TestRights(t *testing.T) {
 		name + "-uninstall": {
 			"everywhere statefulsingletons.apps.statefulsingleton.com": "list patch",
 			"everywhere statefulsetlocks.apps.statefulsingleton.com":   "list patch",
+			"everywhere statefulclusters.apps.statefulsingleton.com":   "list patch",
 			"everywhere pods":                                           "list patch",
 			"everywhere clusterpolicies.kyverno.io":                     "delete list",
 			"everywhere namespacedmutatingpolicies.policies.kyverno.io": "delete list",
 			"everywhere poddisruptionbudgets.policy":                    "delete list",
 			"the-namespace deployments.apps/" + name:                    "get patch",
+			"the-namespace deployments.apps/" + clusters:                "get patch",
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -188,7 +209,12 @@ func TestRightsOfPeople(t *testing.T) {
 		"view statefulsetlocks.apps.statefulsingleton.com":   "get list watch",
 		"edit statefulsetlocks.apps.statefulsingleton.com":   "create delete deletecollection patch update",
 		"view leases.coordination.k8s.io":                    "get list watch",
-		"edit statefulsingletons.apps.statefulsingleton.com": "create delete deletecollection patch update",
+		"view statefulclusters.apps.statefulsingleton.com":   "get list watch",
+		"edit statefulclusters.apps.statefulsingleton.com":   "create delete deletecollection patch update",
+
+		"view statefulclusters/scale.apps.statefulsingleton.com": "get",
+		"edit statefulclusters/scale.apps.statefulsingleton.com": "patch update",
+		"edit statefulsingletons.apps.statefulsingleton.com":     "create delete deletecollection patch update",
 	}
 	if diff := cmp.Diff(want, aggregated(render(t))); diff != "" {
 		t.Errorf("permissions of users (-want +got):\n%s", diff)
@@ -217,7 +243,7 @@ func TestMetricsReader(t *testing.T) {
 
 // TestGuards: each guard has a binding, without which it has no effect, and rejects requests if it fails.
 func TestGuards(t *testing.T) {
-	objects := render(t)
+	objects := render(t, withClusters...)
 	bindings := map[string]*admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
 	for _, binding := range all[*admissionregistrationv1.ValidatingAdmissionPolicyBinding](objects) {
 		bindings[binding.Spec.PolicyName] = binding
@@ -278,6 +304,51 @@ func TestSelectors(t *testing.T) {
 				t.Errorf("%s selects the hook's pods, which have labels %s", s, hook)
 			}
 		})
+	}
+}
+
+// TestClusterManager: the chart installs the manager of StatefulClusters only if the value is set. No selector of the manager
+// selects other pods, and no selector of the controller selects pods of the manager.
+func TestClusterManager(t *testing.T) {
+	for _, o := range render(t) {
+		if strings.HasPrefix(o.GetName(), clusters) {
+			t.Errorf("by default, there is %T %s", o, o.GetName())
+		}
+	}
+	objects := render(t, append(withClusters, "--set", "serviceMonitor.enabled=true", "--set", "networkPolicy.enabled=true")...)
+	templates := podTemplates(objects)
+	selectors := map[string][]map[string]string{}
+	for _, d := range all[*appsv1.Deployment](objects) {
+		selectors[d.Name] = append(selectors[d.Name], d.Spec.Selector.MatchLabels, d.Spec.Template.Spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels)
+	}
+	for _, b := range all[*policyv1.PodDisruptionBudget](objects) {
+		selectors[b.Name] = append(selectors[b.Name], b.Spec.Selector.MatchLabels)
+	}
+	for _, s := range all[*corev1.Service](objects) {
+		of := strings.TrimSuffix(s.Name, "-metrics")
+		selectors[of] = append(selectors[of], s.Spec.Selector)
+		if s.Labels["app.kubernetes.io/component"] != "metrics" {
+			t.Errorf("the ServiceMonitor does not select Service %s", s.Name)
+		}
+	}
+	for _, of := range []string{name, clusters} {
+		if len(selectors[of]) != 4 {
+			t.Errorf("%d selectors of %s, want those of a Deployment, its spread, a PodDisruptionBudget and a Service", len(selectors[of]), of)
+		}
+		for _, selector := range selectors[of] {
+			for owner, template := range templates {
+				if got := labels.SelectorFromSet(selector).Matches(labels.Set(template.Labels)); got != (owner == "Deployment "+of) {
+					t.Errorf("%v of %s selects the pods of %s: %t", selector, of, owner, got)
+				}
+			}
+		}
+	}
+	network := only[*networkingv1.NetworkPolicy](t, objects).Spec.PodSelector.MatchLabels
+	if !labels.SelectorFromSet(network).Matches(labels.Set(templates["Deployment "+clusters].Labels)) {
+		t.Errorf("the NetworkPolicy does not select the pods of the manager: %v", network)
+	}
+	if account := templates["Deployment "+clusters].Spec.ServiceAccountName; account != clusters {
+		t.Errorf("the manager runs as ServiceAccount %s, want %s", account, clusters)
 	}
 }
 
@@ -413,10 +484,12 @@ func TestCustomResourceDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = slices.DeleteFunc(files, func(file string) bool { return strings.HasSuffix(file, "_statefulclusters.yaml") }) // not installed yet
+	if definitions := all[*apiextensionsv1.CustomResourceDefinition](render(t)); len(definitions) != len(files)-1 {
+		t.Errorf("%d definitions without StatefulClusters, want %d", len(definitions), len(files)-1)
+	}
 	for what, args := range map[string][]string{"install": nil, "upgrade": {"--is-upgrade"}} {
 		t.Run(what, func(t *testing.T) {
-			definitions := all[*apiextensionsv1.CustomResourceDefinition](render(t, args...))
+			definitions := all[*apiextensionsv1.CustomResourceDefinition](render(t, append(args, withClusters...)...))
 			if len(definitions) != len(files) {
 				t.Fatalf("%d definitions, want %d", len(definitions), len(files))
 			}
@@ -446,13 +519,14 @@ func TestArtifactHub(t *testing.T) {
 		Annotations map[string]string `json:"annotations"`
 	}
 	readYAML(t, filepath.Join(chart, "Chart.yaml"), &definition)
-	objects := render(t)
+	objects := render(t, withClusters...)
 	crd := func(kind, description string) map[string]any {
 		definitions := all[*apiextensionsv1.CustomResourceDefinition](objects)
 		crd := definitions[slices.IndexFunc(definitions, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == kind })]
 		return map[string]any{"kind": kind, "version": crd.Spec.Versions[0].Name, "name": crd.Name, "displayName": kind, "description": description}
 	}
-	manager := only[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0]
+	templates := podTemplates(objects)
+	manager, clusterManager := templates["Deployment "+name].Spec.Containers[0], templates["Deployment "+clusters].Spec.Containers[0]
 	gate := slices.IndexFunc(manager.Args, func(arg string) bool { return strings.HasPrefix(arg, "--gate-image=") })
 	var example any
 	readYAML(t, "../examples/quickstart/quickstart.yaml", &example)
@@ -461,10 +535,12 @@ func TestArtifactHub(t *testing.T) {
 		"images": []any{
 			map[string]any{"name": "manager", "image": manager.Image, "platforms": platforms},
 			map[string]any{"name": "gate", "image": strings.TrimPrefix(manager.Args[gate], "--gate-image="), "platforms": platforms},
+			map[string]any{"name": "cluster-manager", "image": clusterManager.Image, "platforms": platforms},
 		},
 		"crds": []any{
 			crd("StatefulSingleton", "Makes the pods that its selector matches a singleton. Two of them never run at the same time."),
 			crd("StatefulSetLock", "Makes one pod of a StatefulSet the writer."),
+			crd("StatefulCluster", "Runs pods with stable storage and names that are never used twice."),
 		},
 		"crdsExamples": []any{example},
 	}

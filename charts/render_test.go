@@ -34,7 +34,11 @@ const (
 	release   = "demo"
 	namespace = "the-namespace"
 	name      = "demo-statefulsingleton"
+	clusters  = name + "-clusters"
 )
+
+// withClusters are flags of helm that install StatefulClusters too.
+var withClusters = []string{"--set", "statefulClusters.enabled=true"}
 
 // helm runs helm and returns its output. The error has the messages of helm.
 func helm(t *testing.T, args ...string) (string, error) {

@@ -59,6 +59,14 @@ func values(t *testing.T) map[string]valueCase {
 	both := func(value any) any {
 		return map[string]any{"Deployment " + name: value, "Job " + name + "-uninstall": value}
 	}
+	// clusterManager returns the container of the manager of StatefulClusters, or an empty container.
+	clusterManager := func(o []client.Object) corev1.Container {
+		if template, ok := podTemplates(o)["Deployment "+clusters]; ok {
+			return template.Spec.Containers[0]
+		}
+		return corev1.Container{}
+	}
+	clusterManagerImage := func(o []client.Object) any { return clusterManager(o).Image }
 	managerImages := ofPods(func(s corev1.PodSpec) any { return s.Containers[0].Image })
 	dns := []networkingv1.NetworkPolicyPort{
 		{Port: new(intstr.FromInt32(53)), Protocol: new(corev1.ProtocolUDP)},
@@ -162,6 +170,31 @@ func values(t *testing.T) map[string]valueCase {
 			set:  []string{"image.gate.pullSecrets[0].name=mirror"},
 			got:  flag("gate-image-pull-secret"),
 			want: "mirror",
+		},
+		"image.clusterManager.repository": {
+			set:  []string{"statefulClusters.enabled=true", "image.clusterManager.repository=mirror.example/c"},
+			got:  clusterManagerImage,
+			want: "mirror.example/c:0.1.0",
+		},
+		"image.clusterManager.tag": {
+			set:  []string{"statefulClusters.enabled=true", "image.clusterManager.tag=v9"},
+			got:  clusterManagerImage,
+			want: "ghcr.io/statefulsingleton/cluster-manager:v9",
+		},
+		"image.clusterManager.digest": {
+			set:  []string{"statefulClusters.enabled=true", "image.clusterManager.digest=" + digest},
+			got:  clusterManagerImage,
+			want: "ghcr.io/statefulsingleton/cluster-manager@" + digest,
+		},
+		"image.clusterManager.pullPolicy": {
+			set:  []string{"statefulClusters.enabled=true", "image.clusterManager.pullPolicy=Always"},
+			got:  func(o []client.Object) any { return clusterManager(o).ImagePullPolicy },
+			want: corev1.PullAlways,
+		},
+		"statefulClusters.enabled": {
+			set:  []string{"statefulClusters.enabled=true"},
+			got:  func(o []client.Object) any { return slices.Sorted(maps.Keys(podTemplates(o))) },
+			want: []string{"Deployment " + name, "Deployment " + clusters, "Job " + name + "-uninstall"},
 		},
 		"sidecar.resources": {
 			set:  []string{"sidecar.resources.requests.cpu=1", "sidecar.resources.requests.memory=1Mi", "sidecar.resources.limits.memory=null"},
@@ -608,6 +641,11 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"unknown sidecar amount":  {[]string{"--set", "sidecar.resources.requests.cup=1"}, "at '/sidecar/resources/requests': additional properties 'cup' not allowed"},
 		"secret without name":     {[]string{"--set", "imagePullSecrets[0].secret=x"}, "at '/imagePullSecrets/0': missing property 'name'"},
 		"guards without a CRD":    {[]string{"--set", "crds.install=false"}, "the guards would have every pod outside guards.exemptNamespaces refused"},
+		"clusters without a CRD": {
+			[]string{"--set", "crds.install=false,statefulClusters.enabled=true", "--api-versions", "apps.statefulsingleton.com/v1/StatefulSingleton,apps.statefulsingleton.com/v1/StatefulSetLock"},
+			"the cluster serves no apps.statefulsingleton.com/v1 StatefulCluster",
+		},
+		"text for clusters":       {[]string{"--set-string", "statefulClusters.enabled=yes"}, "at '/statefulClusters/enabled': got string, want boolean"},
 		"Kubernetes is too old":   {[]string{"--kube-version", "1.32.9"}, "chart requires kubeVersion: >=1.33.0-0"},
 		"name too long to append": {[]string{"--set", "fullnameOverride=" + strings.Repeat("n", 53)}, "at '/fullnameOverride': maxLength: got 53, want 52"},
 	}

@@ -33,9 +33,19 @@
 
 {{/* selectorLabels select the controller's pods, and not the pod of the hook. */}}
 {{- define "statefulsingleton.selectorLabels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/component: controller
+{{- include "statefulsingleton.selectorLabelsOf" (dict "root" . "component" "controller") -}}
+{{- end -}}
+
+{{/* selectorLabelsOf select the pods of a component. */}}
+{{- define "statefulsingleton.selectorLabelsOf" -}}
+app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* clusterManagerName is the name of the manager of StatefulClusters: its Deployment, its ServiceAccount and its permissions. */}}
+{{- define "statefulsingleton.clusterManagerName" -}}
+{{- include "statefulsingleton.fullname" . }}-clusters
 {{- end -}}
 
 {{/* image is the reference of an image: (dict "image" .Values.image.x "default" <tag>). */}}
