@@ -267,10 +267,10 @@ func TestGuards(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	want := []string{"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-deletions", "controller-events",
+	want := []string{"attestation", "barrier", "bindings", "cluster-manager", "cluster-manager-spec", "controller-budgets", "controller-configmaps", "controller-deletions", "controller-events",
 		"controller-leases", "controller-mutating-policies", "controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
 		"controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "fenced", "finalizer",
-		"held", "lease", "marks", "readers", "record", "reports", "roles", "roll", "sidecar-image", "unfenced", "unreleased",
+		"held", "lease", "marks", "members", "members-attestation", "members-finalizer", "members-marks", "members-record", "members-recorded", "readers", "record", "reports", "roles", "roll", "sidecar-image", "unfenced", "unreleased",
 		"writer-attestation", "writer-finalizer", "writer-lease"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("guards (-want +got):\n%s", diff)

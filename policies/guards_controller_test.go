@@ -51,6 +51,7 @@ func TestControllerGuards(t *testing.T) {
 	t.Run("configmaps", func(t *testing.T) { testControllerConfigMaps(t, config) })
 	t.Run("policies", func(t *testing.T) { testControllerPolicies(t, config) })
 	t.Run("mutating policies", func(t *testing.T) { testControllerMutatingPolicies(t, config) })
+	t.Run("policies of clusters", func(t *testing.T) { testClusterPolicies(t, config) })
 	t.Run("budgets", func(t *testing.T) { testControllerBudgets(t, config) })
 	t.Run("leases", func(t *testing.T) { testControllerLeases(t, config) })
 	t.Run("roles", func(t *testing.T) { testControllerRoles(t, config) })
@@ -290,7 +291,7 @@ func testControllerConfigMaps(t *testing.T, config *rest.Config) {
 
 func testControllerPolicies(t *testing.T, config *rest.Config) {
 	const (
-		otherName      = "writes and deletes only ClusterPolicies that are named stfs-… or ssl-… and have label app.kubernetes.io/managed-by=statefulsingleton"
+		otherName      = "writes and deletes only ClusterPolicies that are named stfs-…, ssl-… or stc-… and have label app.kubernetes.io/managed-by=statefulsingleton"
 		takesOver      = "does not change a ClusterPolicy without label"
 		otherMetadata  = "the controller changes only its own labels and annotations of a ClusterPolicy"
 		autogen        = "has annotation pod-policies.kyverno.io/autogen-controllers=none"

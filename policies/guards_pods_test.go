@@ -604,6 +604,32 @@ func TestGuardValues(t *testing.T) {
 		}
 	})
 
+	t.Run("StatefulClusters without their manager", func(t *testing.T) {
+		for _, object := range helmTemplateFlags(t, []string{"--set", withClusters}, "templates/crd.yaml") {
+			if object.GetName() == "statefulclusters."+v1.GroupVersion.Group {
+				ownedByHelm(object)
+				create(t, c, object)
+			}
+		}
+		cluster := dbCluster()
+		cluster.Namespace, cluster.UID = "values", ""
+		cluster.Spec.Template.Raw = []byte(`{"spec":{"containers":[{"name":"db","image":"debian"}]}}`)
+		var last error
+		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+			last = c.Create(ctx, cluster)
+			return last == nil, nil
+		})
+		if err != nil {
+			t.Fatal(last)
+		}
+		wantAnswer(t, render(), "statefulClusters.enabled is false, and namespace values has StatefulCluster db: nothing would reconcile or delete it")
+		install(t, "--set", withClusters)
+		if err := c.Delete(t.Context(), cluster); err != nil {
+			t.Fatal(err)
+		}
+		install(t)
+	})
+
 	withImage := func(tag string) *corev1.Pod {
 		pod := injectedPod(t, "shell", s)
 		pod.Spec.InitContainers[0].Image = "localhost:5000/gate:" + tag
