@@ -441,7 +441,7 @@ func TestHookJob(t *testing.T) {
 	objects := render(t)
 	job := only[*batchv1.Job](t, objects)
 	container := job.Spec.Template.Spec.Containers[0]
-	want := []string{"uninstall", "--deployment=" + only[*appsv1.Deployment](t, objects).Name, "--namespace=" + namespace, "--timeout=2m"}
+	want := []string{"uninstall", "--deployment=" + only[*appsv1.Deployment](t, objects).Name, "--deployment=" + clusters, "--namespace=" + namespace, "--timeout=2m"}
 	if diff := cmp.Diff(want, container.Args); diff != "" {
 		t.Errorf("arguments (-want +got):\n%s", diff)
 	}

@@ -1,8 +1,8 @@
-// Package injection installs the Kyverno policies that inject the pods of StatefulSingletons, and make the pods of
-// StatefulSetLocks readers. It checks with dry-runs that they work, and deletes them together with these objects. It has a controller and a queue of its own,
-// therefore slow dry-runs do not delay handoffs. It writes no status: Condition returns condition PolicyInstalled to the
-// controller of package singleton, which is the only writer of the status. Thus an installation cannot cause a conflict
-// in a write of the record.
+// Package injection installs the Kyverno policies that inject the pods of StatefulSingletons, make the pods of
+// StatefulSetLocks readers, and make the pods of StatefulClusters members. It checks with dry-runs that they work, and
+// deletes them together with these objects. It has a controller and a queue of its own, therefore slow dry-runs do not delay
+// handoffs. It writes no status: Condition returns condition PolicyInstalled to the controller that reports it. Thus an
+// installation of a StatefulSingleton or a StatefulSetLock cannot cause a conflict in a write of the record.
 package injection
 
 import (
@@ -72,9 +72,10 @@ const (
 	reasonNamespaceFull    = "NamespaceFull"
 )
 
-// Reasons of the condition of a StatefulSingleton that is being deleted. They are not written into the status.
+// Reasons of the condition of an object that is being deleted. They are not written into the status, except for NotRemoved of
+// a StatefulCluster.
 const (
-	// Removed: the policy no longer injects pods of the StatefulSingleton.
+	// Removed: the policy no longer injects pods of the object.
 	Removed = "Removed"
 	// NotRemoved: the policy could not be changed or deleted. The message says why.
 	NotRemoved = "NotRemoved"
@@ -152,6 +153,21 @@ var Locks = Kind{
 	New: func() policies.Subject { return &v1.StatefulSetLock{} },
 	List: func(ctx context.Context, reader client.Reader, namespace string) (all []policies.Subject, err error) {
 		var list v1.StatefulSetLockList
+		err = reader.List(ctx, &list, client.InNamespace(namespace))
+		for i := range list.Items {
+			all = append(all, &list.Items[i])
+		}
+		return all, err
+	},
+}
+
+// Clusters are the StatefulClusters. Each has a policy of its own.
+var Clusters = Kind{
+	Name: "StatefulCluster", Controller: "cluster-injection", Annotation: policies.ClusterAnnotation,
+	NotInjected: "new pods do not become members", WithoutKyverno: "pods cannot become members, and the guards reject them",
+	New: func() policies.Subject { return &v1.StatefulCluster{} },
+	List: func(ctx context.Context, reader client.Reader, namespace string) (all []policies.Subject, err error) {
+		var list v1.StatefulClusterList
 		err = reader.List(ctx, &list, client.InNamespace(namespace))
 		for i := range list.Items {
 			all = append(all, &list.Items[i])

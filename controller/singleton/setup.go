@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -51,6 +52,7 @@ func CacheOptions() cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1.StatefulSingleton{}:         {Transform: trimAnnotations},
+			&v1.StatefulCluster{}:           {Transform: trimCluster},
 			&corev1.Node{}:                  {Transform: observe.TrimNode},
 			&policyv1.PodDisruptionBudget{}: {Transform: trimBudget},
 		},
@@ -87,6 +89,15 @@ func trimAnnotations(o any) (any, error) {
 		}
 	}
 	return o, nil
+}
+
+// trimCluster removes the fields of a StatefulCluster that no policy needs.
+func trimCluster(o any) (any, error) {
+	if cluster, ok := o.(*v1.StatefulCluster); ok {
+		cluster.Spec.Template, cluster.Spec.VolumeClaimTemplates = runtime.RawExtension{}, nil
+		cluster.Status.Members, cluster.Status.Released = nil, nil
+	}
+	return trimAnnotations(o)
 }
 
 // trimBudget keeps the owner and the spec of a budget. A budget whose selector is too long counts as a budget that

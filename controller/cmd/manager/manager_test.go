@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -106,7 +106,7 @@ func TestRun(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() {
 		stopped <- execute(ctx, runCommand(), "--gate-image=gate", "--leader-election-namespace="+release, "--leader-election-lease-duration=21s",
-			"--health-probe-bind-address="+health, "--metrics-bind-address="+metrics, "--metrics-cert-dir="+certificates)
+			"--stateful-clusters", "--health-probe-bind-address="+health, "--metrics-bind-address="+metrics, "--metrics-cert-dir="+certificates)
 	}()
 	for _, path := range []string{"/healthz", "/readyz"} {
 		g.Eventually(func() error { return get(health+path, "ok") }).Should(Succeed())
@@ -117,22 +117,26 @@ func TestRun(t *testing.T) {
 	}).Should(Succeed(), "the leader's Lease")
 	g.Expect(lease.Spec.LeaseDurationSeconds).To(HaveValue(BeEquivalentTo(21)))
 
-	s := createSingleton(t, "run")
-	g.Eventually(func() string {
-		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(s), s)).To(Succeed())
-		if installed := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionPolicyInstalled); installed != nil {
-			return installed.Reason
-		}
-		return ""
-	}).Should(Equal("KyvernoMissing"))
+	s, cluster := createSingleton(t, "run"), createCluster(t, "run")
+	for _, subject := range []policies.Subject{s, cluster} {
+		g.Eventually(func() string {
+			g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(subject), subject)).To(Succeed())
+			if installed := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled); installed != nil {
+				return installed.Reason
+			}
+			return ""
+		}).Should(Equal("KyvernoMissing"), "%T", subject)
+	}
 	url, prometheus := "https://"+metrics+"/metrics", scraper{authority: authority, token: createReader(t, "prometheus")}
 	g.Eventually(func() (string, error) { return prometheus.scrape(url) }).Should(ContainSubstring(`statefulsingleton_singletons{phase="Idle"} 1`))
 	g.Expect(prometheus.scrape(url)).To(ContainSubstring(`statefulsingleton_build_info{version="unknown"} 1`))
 	anonymous := scraper{authority: authority}
 	_, err := anonymous.scrape(url)
 	g.Expect(err).To(MatchError(ContainSubstring("401 Unauthorized")))
-	g.Expect(c.Delete(t.Context(), s)).To(Succeed())
-	wantDeleted(g, t, s)
+	for _, subject := range []client.Object{s, cluster} {
+		g.Expect(c.Delete(t.Context(), subject)).To(Succeed())
+		wantDeleted(g, t, subject)
+	}
 
 	stop()
 	g.Eventually(stopped).Should(Receive(BeNil()))
@@ -179,6 +183,10 @@ func TestUninstall(t *testing.T) {
 	stuck := createPod(t, "stuck", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer)
 	g.Expect(c.Delete(t.Context(), stuck)).To(Succeed())
 	kept, going := createSingleton(t, "kept"), createSingleton(t, "going")
+	keptCluster := createCluster(t, "kept", v1.PolicyFinalizer, v1.MemberFinalizer)
+	goingCluster := createCluster(t, "going", v1.PolicyFinalizer, v1.MemberFinalizer)
+	g.Expect(c.Delete(t.Context(), goingCluster)).To(Succeed())
+	member := createPod(t, "kept-0", map[string]string{v1.ClusterLabel: "kept"}, v1.MemberFinalizer, "example.com/theirs")
 	for _, pod := range []*corev1.Pod{holder, standby} {
 		pod.Annotations = map[string]string{v1.ChosenByAnnotation: string(kept.UID)}
 		g.Expect(c.Update(t.Context(), pod)).To(Succeed())
@@ -206,10 +214,10 @@ func TestUninstall(t *testing.T) {
 	g.Expect(c.Delete(t.Context(), controller, client.GracePeriodSeconds(0))).To(Succeed())
 	g.Eventually(done).Should(Receive(BeNil()))
 
-	for _, gone := range []client.Object{ours, ourMutating, blocker, stuck, going} {
+	for _, gone := range []client.Object{ours, ourMutating, blocker, stuck, going, goingCluster} {
 		wantDeleted(g, t, gone)
 	}
-	for _, left := range []client.Object{theirs, theirMutating, budget, copied, charts, namesake, holder, standby, kept} {
+	for _, left := range []client.Object{theirs, theirMutating, budget, copied, charts, namesake, holder, standby, kept, keptCluster, member} {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(left), left)).To(Succeed())
 		g.Expect(left.GetDeletionTimestamp()).To(BeNil())
 	}
@@ -218,6 +226,8 @@ func TestUninstall(t *testing.T) {
 	g.Expect(standby.Finalizers).To(BeEmpty())
 	g.Expect(standby.Annotations).To(BeEmpty(), "the barrier of the standby must stay closed")
 	g.Expect(kept.Finalizers).To(BeEmpty())
+	g.Expect(keptCluster.Finalizers).To(BeEmpty())
+	g.Expect(member.Finalizers).To(Equal([]string{"example.com/theirs"}))
 	g.Expect(writtenAt(g, kept)).To(BeNumerically("<", writtenAt(g, standby)), "the API server must reject a late record of the standby")
 
 	// The command can run again after a success.
@@ -258,7 +268,7 @@ func TestUninstallDuringOtherWrites(t *testing.T) {
 			return own.Patch(ctx, o, patch, options...)
 		},
 	})
-	g.Expect(uninstallWith(t.Context(), raced, types.NamespacedName{Namespace: release, Name: release})).To(Succeed())
+	g.Expect(uninstallWith(t.Context(), raced, release, []string{release})).To(Succeed())
 
 	g.Expect(overtaken).To(Equal(map[string]bool{"kept": true, "going": true, "standby": true, "lost": true}))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(kept), kept)).To(Succeed())
@@ -282,7 +292,7 @@ func TestUninstallTimesOut(t *testing.T) {
 	kept := createSingleton(t, "kept")
 
 	err := execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name, "--timeout=1s")
-	g.Expect(err).To(MatchError(MatchRegexp("^stop the controller: pod hanging-1 of Deployment statefulsingleton/statefulsingleton has not terminated: .*" +
+	g.Expect(err).To(MatchError(MatchRegexp("^stop the controllers: pod hanging-1 of Deployment statefulsingleton/statefulsingleton has not terminated: .*" +
 		"If its node is off, run: kubectl delete -n statefulsingleton pod hanging-1 --force. Then run this command again$")))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(kept), kept)).To(Succeed())
 	g.Expect(kept.Finalizers).To(ContainElement(v1.PolicyFinalizer))
@@ -313,7 +323,7 @@ func TestUninstallNothing(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release+"-uninstall")
 	g.Expect(envtest.UninstallCRDs(config, crds)).To(Succeed())
-	for _, objects := range []client.ObjectList{policyList(), &v1.StatefulSingletonList{}} {
+	for _, objects := range []client.ObjectList{policyList(), &v1.StatefulSingletonList{}, &v1.StatefulClusterList{}} {
 		g.Eventually(func() error { return list(t, objects) }).Should(MatchError(meta.IsNoMatchError, "no match"))
 	}
 	g.Expect(execute(t.Context(), uninstallCommand(), "--namespace="+release)).To(Succeed())
@@ -373,6 +383,17 @@ func createSingleton(t *testing.T, name string) *v1.StatefulSingleton {
 	return create(t, &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: release, Name: name, Finalizers: []string{v1.PolicyFinalizer}},
 		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+	})
+}
+
+func createCluster(t *testing.T, name string, finalizers ...string) *v1.StatefulCluster {
+	t.Helper()
+	return create(t, &v1.StatefulCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: release, Name: name, Finalizers: finalizers},
+		Spec: v1.StatefulClusterSpec{
+			Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			Template: runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"db","image":"db"}]}}`)},
+		},
 	})
 }
 

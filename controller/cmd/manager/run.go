@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/clusterpolicy"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
@@ -28,13 +29,14 @@ import (
 
 type runOptions struct {
 	program.Options
-	gateImage       string
-	gatePullPolicy  string
-	gatePullSecrets []string
-	sidecarRequests amounts
-	sidecarLimits   amounts
-	policyKind      string
-	policyPer       string
+	gateImage        string
+	gatePullPolicy   string
+	gatePullSecrets  []string
+	sidecarRequests  amounts
+	sidecarLimits    amounts
+	policyKind       string
+	policyPer        string
+	statefulClusters bool
 }
 
 func (o *runOptions) addFlags(flags *pflag.FlagSet) {
@@ -47,6 +49,7 @@ func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 	flags.Var(&o.sidecarLimits, "sidecar-limits", "resource limits of the status sidecar. If cpu is missing, the sidecar has a CPU limit only in pods whose other containers all have a CPU limit")
 	flags.StringVar(&o.policyKind, "policy-kind", string(policies.ClusterPolicy), "kind of Kyverno's policies: ClusterPolicy, or NamespacedMutatingPolicy, which needs Kyverno 1.19 and the guards of the chart")
 	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "singleton for one policy for each StatefulSingleton, or namespace for one policy for each namespace. Use namespace in a cluster with hundreds of StatefulSingletons")
+	flags.BoolVar(&o.statefulClusters, "stateful-clusters", false, "install the policies of StatefulClusters. The cluster must serve their CustomResourceDefinition")
 	o.AddFlags(flags)
 }
 
@@ -158,7 +161,14 @@ func run(ctx context.Context, o runOptions) error {
 	gates := &readinessgate.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}}
 	access := &leaseaccess.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder}
 	locks := &lock.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: recorder, Injection: lockPolicies}
-	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{policyReconciler, lockPolicies, reconciler, gates, access, locks} {
+	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{policyReconciler, lockPolicies, reconciler, gates, access, locks}
+	if o.statefulClusters {
+		clusterPolicies := o.injection(injection.Clusters, mgr.GetClient(), mgr.GetAPIReader())
+		clusterPolicies.Webhooks = webhooks
+		reconcilers = append(reconcilers, clusterPolicies,
+			&clusterpolicy.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Injection: clusterPolicies})
+	}
+	for _, r := range reconcilers {
 		if err := r.SetupWithManager(mgr); err != nil {
 			return err
 		}

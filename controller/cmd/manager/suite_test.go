@@ -99,7 +99,7 @@ func as(t *testing.T, serviceAccount string) {
 // applyPermissions creates the service accounts of the chart and their permissions, but not the Job.
 func applyPermissions(ctx context.Context) error {
 	helm := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"),
-		"template", release, "../../../charts/statefulsingleton", "--namespace", release,
+		"template", release, "../../../charts/statefulsingleton", "--namespace", release, "--set", "statefulClusters.enabled=true",
 		"--show-only", "templates/rbac.yaml", "--show-only", "templates/clusterroles.yaml", "--show-only", "templates/uninstall.yaml")
 	rendered, err := helm.Output()
 	if err != nil {

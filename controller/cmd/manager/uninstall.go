@@ -24,30 +24,31 @@ import (
 )
 
 func uninstallCommand() *cobra.Command {
-	var deployment, namespace string
+	var deployments []string
+	var namespace string
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Stop the controller and remove its finalizers",
-		Long: `Stop the controller, delete its policies of Kyverno and PodDisruptionBudgets, and remove its finalizers from
-pods and StatefulSingletons. Otherwise, drains, and the deletion of these objects, would wait for the controller.
+		Short: "Stop the controllers and remove their finalizers",
+		Long: `Stop the controllers, delete their policies of Kyverno and PodDisruptionBudgets, and remove their finalizers from
+pods and StatefulSingletons. Otherwise, drains, and the deletion of these objects, would wait for a controller.
 The chart runs this command before it is uninstalled. Running pods keep running, held pods stay held until they
-are deleted, and the StatefulSingletons stay.`,
+are deleted, and the StatefulSingletons stay. The same applies to StatefulSetLocks and StatefulClusters.`,
 		Example: `  manager uninstall --namespace=statefulsingleton --deployment=statefulsingleton`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return uninstall(ctx, types.NamespacedName{Namespace: namespace, Name: deployment})
+			return uninstall(ctx, namespace, deployments)
 		},
 	}
-	cmd.Flags().StringVar(&deployment, "deployment", "statefulsingleton", "name of the controller's Deployment")
-	cmd.Flags().StringVar(&namespace, "namespace", "statefulsingleton", "namespace of the controller's Deployment")
+	cmd.Flags().StringArrayVar(&deployments, "deployment", []string{"statefulsingleton"}, "name of a controller's Deployment. Repeat the flag for each Deployment. A Deployment that does not exist is ignored")
+	cmd.Flags().StringVar(&namespace, "namespace", "statefulsingleton", "namespace of the controllers' Deployments")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "time limit of the command")
 	return cmd
 }
 
-func uninstall(ctx context.Context, deployment types.NamespacedName) error {
+func uninstall(ctx context.Context, namespace string, deployments []string) error {
 	config, err := program.RESTConfig()
 	if err != nil {
 		return err
@@ -60,19 +61,22 @@ func uninstall(ctx context.Context, deployment types.NamespacedName) error {
 	if err != nil {
 		return fmt.Errorf("connect to the cluster: %w", err)
 	}
-	return uninstallWith(ctx, c, deployment)
+	return uninstallWith(ctx, c, namespace, deployments)
 }
 
-func uninstallWith(ctx context.Context, c client.Client, deployment types.NamespacedName) error {
+func uninstallWith(ctx context.Context, c client.Client, namespace string, deployments []string) error {
 	for _, step := range []struct {
 		name string
 		do   func(context.Context, client.Client) error
 	}{
-		{"stop the controller", func(ctx context.Context, c client.Client) error { return stopController(ctx, c, deployment) }},
+		{"stop the controllers", func(ctx context.Context, c client.Client) error {
+			return stopControllers(ctx, c, namespace, deployments)
+		}},
 		{"delete the policies of Kyverno", deletePolicies},
 		{"delete the PodDisruptionBudgets", deleteBudgets},
 		{"remove the finalizers from StatefulSingletons and their pods", removeFinalizers},
 		{"remove the finalizers from StatefulSetLocks and their pods", removeLockFinalizers},
+		{"remove the finalizers from StatefulClusters and their pods", removeClusterFinalizers},
 	} {
 		start := time.Now()
 		if err := retryConflicts(ctx, c, step.do); err != nil {
@@ -95,6 +99,15 @@ func retryConflicts(ctx context.Context, c client.Client, do func(context.Contex
 		return last
 	}
 	return err
+}
+
+func stopControllers(ctx context.Context, c client.Client, namespace string, deployments []string) error {
+	for _, name := range deployments {
+		if err := stopController(ctx, c, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stopController scales the controller to zero and waits until its pods are removed. A running controller would add
@@ -203,19 +216,40 @@ func removeLockFinalizers(ctx context.Context, c client.Client) error {
 	if err := c.List(ctx, &locks); err != nil && !meta.IsNoMatchError(err) { // without the CRD, no StatefulSetLocks exist
 		return err
 	}
-	var pods corev1.PodList
-	if err := c.List(ctx, &pods, client.HasLabels{v1.LockLabel}); err != nil {
-		return err
-	}
 	for i := range locks.Items {
 		if err := singleton.RemoveFinalizer(ctx, c, &locks.Items[i], v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
+	return removePodFinalizers(ctx, c, v1.LockLabel, v1.HandoffFinalizer)
+}
+
+// removePodFinalizers removes the finalizer from all pods with the label.
+func removePodFinalizers(ctx context.Context, c client.Client, label, finalizer string) error {
+	var pods corev1.PodList
+	if err := c.List(ctx, &pods, client.HasLabels{label}); err != nil {
+		return err
+	}
 	for i := range pods.Items {
-		if err := singleton.RemoveFinalizer(ctx, c, &pods.Items[i], v1.HandoffFinalizer); client.IgnoreNotFound(err) != nil {
+		if err := singleton.RemoveFinalizer(ctx, c, &pods.Items[i], finalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// removeClusterFinalizers removes the finalizers from StatefulClusters and then from their pods.
+func removeClusterFinalizers(ctx context.Context, c client.Client) error {
+	var clusters v1.StatefulClusterList
+	if err := c.List(ctx, &clusters); err != nil && !meta.IsNoMatchError(err) { // without the CRD, no StatefulClusters exist
+		return err
+	}
+	for i := range clusters.Items {
+		for _, finalizer := range []string{v1.PolicyFinalizer, v1.MemberFinalizer} {
+			if err := singleton.RemoveFinalizer(ctx, c, &clusters.Items[i], finalizer); client.IgnoreNotFound(err) != nil {
+				return err
+			}
+		}
+	}
+	return removePodFinalizers(ctx, c, v1.ClusterLabel, v1.MemberFinalizer)
 }
