@@ -36,6 +36,8 @@ func TestReferenceIsComplete(t *testing.T) {
 		"outcomes of locks":              {"../controller/tenure", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"outcomes of clusters":           {"../controller/membership", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"events of locks":                {"../controller/lock", texts(func(name, _ string) bool { return strings.HasPrefix(name, "event") })},
+		"events of clusters":             {"../controller/cluster", texts(func(name, _ string) bool { return strings.HasPrefix(name, "event") })},
+		"reasons of clusters":            {"../controller/cluster", texts(isReason)},
 		"reasons of PolicyInstalled":     {"../controller/injection", texts(isReason)},
 		"reasons of other conditions":    {"../controller/singleton", texts(isReason)},
 		"what policies write":            {"../policies", texts(func(_, value string) bool { return strings.Contains(value, "statefulsingleton") })},
