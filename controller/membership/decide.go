@@ -427,7 +427,7 @@ func (d *decision) createPods() {
 				d.do(CreateClaim{Name: c.Name, Volume: c.Volume})
 			}
 		}
-		d.do(CreatePod{Name: m.Name, Revision: m.Revision, Claims: m.Claims, InPlace: d.inPlace()})
+		d.do(CreatePod{Name: m.Name, Revision: m.Revision, Claims: m.Claims})
 	}
 }
 

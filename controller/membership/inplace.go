@@ -11,15 +11,10 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
-// inPlace returns true if the images of pods are changed where that is possible.
-func (d *decision) inPlace() bool {
-	return d.Cluster.Spec.UpdateStrategy.Type == v1.ClusterInPlaceIfPossible
-}
-
 // imagesInPlace returns the new images that the pod gets in place, by container. It is empty if the pod must be replaced.
 func (d *decision) imagesInPlace(m *member) map[string]string {
 	i := slices.IndexFunc(d.Revisions, named(m.Revision))
-	if !d.inPlace() || d.Cluster.DeletionTimestamp != nil || m.pod == nil || !hasServingGate(m.pod) || i < 0 {
+	if d.Cluster.Spec.UpdateStrategy.Type != v1.ClusterInPlaceIfPossible || d.Cluster.DeletionTimestamp != nil || m.pod == nil || !hasServingGate(m.pod) || i < 0 {
 		return nil
 	}
 	return changedImages(d.Revisions[i].Data.Raw, d.Cluster.Spec.Template.Raw)

@@ -91,7 +91,7 @@ func TestDecideUpdatesInPlace(t *testing.T) {
 		},
 		"a deleted pod is replaced": {
 			snapshot: of(next, old("coder-0").inPlace(corev1.ConditionTrue).Terminating().Node("a").Terminated()), wantOutcome: membership.Scaling, wantMembers: "1 Pending data-coder-0",
-			wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}, membership.CreatePod{Name: "coder-1", Revision: update, Claims: []v1.MemberClaim{{Volume: "data", Name: "data-coder-0"}}, InPlace: true}},
+			wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}, membership.CreatePod{Name: "coder-1", Revision: update, Claims: []v1.MemberClaim{{Volume: "data", Name: "data-coder-0"}}}},
 		},
 	})
 }

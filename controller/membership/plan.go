@@ -85,12 +85,10 @@ type (
 	// DeleteClaim deletes a claim that no member has.
 	DeleteClaim struct{ Claim Ref }
 
-	// CreatePod creates the pod of a member, with the finalizer and the scheduling gate. InPlace is true if the pod also has
-	// the readiness gate MemberServing.
+	// CreatePod creates the pod of a member, with the finalizer and the scheduling gate.
 	CreatePod struct {
 		Name, Revision string
 		Claims         []v1.MemberClaim
-		InPlace        bool
 	}
 
 	// SetServing writes the condition MemberServing. It fails if any client wrote the pod since the Snapshot.
