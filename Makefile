@@ -274,7 +274,9 @@ endif
 		--namespace statefulsingleton --create-namespace --wait --timeout 3m \
 		--set image.manager.repository=$(REGISTRY)/manager --set image.manager.tag=$(VERSION) \
 		--set image.gate.repository=$(REGISTRY)/gate --set image.gate.tag=$(VERSION) \
-		--set-string podAnnotations.built=$$(sha256sum dist/images/manager.tar | cut -c1-16)
+		--set image.clusterManager.repository=$(REGISTRY)/cluster-manager --set image.clusterManager.tag=$(VERSION) \
+		--set statefulClusters.enabled=true \
+		--set-string podAnnotations.built=$$(cat dist/images/manager.tar dist/images/cluster-manager.tar | sha256sum | cut -c1-16)
 
 .PHONY: example-images
 example-images: up bin/example-images ## Build the public images that the examples use from Debian packages, and load them into the local cluster
