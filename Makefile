@@ -114,7 +114,7 @@ other-release: up
 	@[ -n "$(FROM)" ] || { echo "set FROM to the git revision of another release, for example FROM=v0.1.0" >&2; exit 1; }
 	rm -rf $(other) && mkdir -p $(other) && git archive $(FROM) | tar -x -C $(other)
 	$(MAKE) -C $(other) images plugin VERSION=other
-	for image in manager gate; do $(cluster) load $(other)/dist/images/$$image.tar; done
+	for image in manager cluster-manager gate; do $(cluster) load $(other)/dist/images/$$image.tar; done
 
 # Flags of chainsaw-tests/cmd/bench, for example BENCH="-n 5 -systems wrapper,recreate", and of its second part, for
 # example BENCH_LOCKS="-n 5 -systems lease".
@@ -274,8 +274,8 @@ endif
 		--namespace statefulsingleton --create-namespace --wait --timeout 3m \
 		--set image.manager.repository=$(REGISTRY)/manager --set image.manager.tag=$(VERSION) \
 		--set image.gate.repository=$(REGISTRY)/gate --set image.gate.tag=$(VERSION) \
-		--set image.clusterManager.repository=$(REGISTRY)/cluster-manager --set image.clusterManager.tag=$(VERSION) \
 		--set statefulClusters.enabled=true \
+		--set image.clusterManager.repository=$(REGISTRY)/cluster-manager --set image.clusterManager.tag=$(VERSION) \
 		--set-string podAnnotations.built=$$(cat dist/images/manager.tar dist/images/cluster-manager.tar | sha256sum | cut -c1-16)
 
 .PHONY: example-images
