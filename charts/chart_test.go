@@ -147,7 +147,7 @@ func TestRights(t *testing.T) {
 			"everywhere subjectaccessreviews.authorization.k8s.io": "create",
 
 			"the-namespace leases.coordination.k8s.io":                            "create",
-			"the-namespace leases.coordination.k8s.io/statefulsingleton-clusters": "get update",
+			"the-namespace leases.coordination.k8s.io/statefulclusters": "get update",
 			"the-namespace events":                                                "create patch",
 		},
 		name: {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/membership"
@@ -74,6 +75,25 @@ func TestCreates(t *testing.T) {
 			t.Errorf("a reconcile without a change writes pod %s", p.Name)
 		}
 	}
+}
+
+// The first pods wait for the policy. That is no error, and no person must act.
+func TestAwaitsPolicy(t *testing.T) {
+	w := newWorld(t)
+	w.create(2)
+	w.setPolicy(metav1.ConditionFalse)
+	got := w.settle(membership.PolicyNotInstalled)
+	w.wantPods()
+	w.wantClaims()
+	if want := "the first pods wait until condition PolicyInstalled is True: as the test says"; got.Status.Message != want {
+		t.Errorf("message %q, want %q", got.Status.Message, want)
+	}
+	if meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionStalled) || !meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionReconciling) {
+		t.Errorf("conditions %+v", got.Status.Conditions)
+	}
+	w.setPolicy(metav1.ConditionTrue)
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "coder-1")
 }
 
 // A pod that is not Ready yet is not deleted. With OrderedReady, the next pod waits.
@@ -210,7 +230,7 @@ func TestAttestation(t *testing.T) {
 	w.settle(membership.AllAvailable)
 	lost := w.pod("coder-0")
 	lost.Finalizers = nil
-	w.must(c.Update(t.Context(), lost))
+	w.must(uninstaller.Update(t.Context(), lost))
 	w.must(c.Delete(t.Context(), lost, client.GracePeriodSeconds(0)))
 	got := w.settle(membership.AllAvailable)
 	w.wantPods("coder-1", "coder-2", "coder-3")
@@ -308,6 +328,55 @@ func TestDeletion(t *testing.T) {
 	})
 	w.wantPods()
 	w.wantClaims("data-coder-0", "data-coder-1")
+}
+
+// With kubectl delete --cascade=orphan, the pods run on with their claims, and their later deletion waits for nothing. A new
+// StatefulCluster with the name leaves them alone.
+func TestOrphans(t *testing.T) {
+	w := newWorld(t)
+	policy := v1.ClaimRetentionPolicy{WhenDeleted: v1.ClaimDelete, WhenScaled: v1.ClaimDelete, WhenReplaced: v1.ClaimDelete}
+	w.create(2, func(spec *v1.StatefulClusterSpec) { spec.PersistentVolumeClaimRetentionPolicy = policy })
+	w.settle(membership.AllAvailable)
+	w.must(c.Delete(t.Context(), w.cluster(), client.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	w.until("only the garbage collector keeps the StatefulCluster", func() bool {
+		return slices.Equal(w.cluster().Finalizers, []string{metav1.FinalizerOrphanDependents})
+	})
+	w.collectOrphans()
+	if !w.isRemoved() {
+		t.Error("the StatefulCluster remains")
+	}
+	w.wantPods("coder-0", "coder-1")
+	w.wantClaims("data-coder-0", "data-coder-1")
+	for _, p := range w.pods() {
+		if len(p.Finalizers) > 0 || p.DeletionTimestamp != nil || !proof.IsTrue(&p, corev1.PodReady) {
+			t.Errorf("finalizers %v, deletion %v and conditions %+v of pod %s", p.Finalizers, p.DeletionTimestamp, p.Status.Conditions, p.Name)
+		}
+	}
+
+	w.create(1)
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "coder-1", "coder-2")
+	w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2")
+	w.must(c.Delete(t.Context(), w.pod("coder-0")))
+	w.until("the orphan is removed", func() bool { return !slices.Contains(w.podNames(), "coder-0") })
+	w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2")
+}
+
+// collectOrphans removes the StatefulCluster from the owners of its objects, as the garbage collector does.
+func (w *world) collectOrphans() {
+	w.t.Helper()
+	for _, p := range w.pods() {
+		p.OwnerReferences = nil
+		w.must(c.Update(w.t.Context(), &p))
+	}
+	newest, old := w.revisions()
+	for _, r := range append(old, newest) {
+		r.OwnerReferences = nil
+		w.must(c.Update(w.t.Context(), &r))
+	}
+	o := w.cluster()
+	controllerutil.RemoveFinalizer(o, metav1.FinalizerOrphanDependents)
+	w.must(c.Update(w.t.Context(), o))
 }
 
 // An autoscaler scales the StatefulCluster. The pods with the lowest pod-deletion-cost are removed.
@@ -427,7 +496,7 @@ func TestAdmissionRejects(t *testing.T) {
 					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
 				}}},
 			},
-			Validations: []admissionregistrationv1.Validation{{Expression: "has(object.spec.hostname)", Message: "Kyverno has not mutated this pod", Reason: new(metav1.StatusReasonForbidden)}},
+			Validations: []admissionregistrationv1.Validation{{Expression: "has(object.spec.subdomain)", Message: "Kyverno has not mutated this pod", Reason: new(metav1.StatusReasonForbidden)}},
 		},
 	}
 	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
@@ -610,7 +679,6 @@ func TestHistory(t *testing.T) {
 			third = got.Status.CurrentRevision
 		}
 	}
-	w.settle(membership.AllAvailable) // the last decision ended the rollout, and the next one deletes revisions
 	newest, old := w.revisions()
 	if newest.Name != w.cluster().Status.UpdateRevision || len(old) != 1 || old[0].Name != third {
 		t.Fatalf("newest revision %s, and %d old revisions, want %s", newest.Name, len(old), third)
@@ -624,6 +692,22 @@ func TestHistory(t *testing.T) {
 	newest, _ = w.revisions()
 	if got.Status.CurrentRevision != third || newest.Name != third || w.pods()[0].Spec.Containers[0].Image != "coder:3" {
 		t.Errorf("current revision %s and newest revision %s, want %s", got.Status.CurrentRevision, newest.Name, third)
+	}
+}
+
+// A revision without its label is used, and is not created again and again.
+func TestRevisionWithoutLabel(t *testing.T) {
+	w := newWorld(t)
+	w.create(1)
+	w.settle(membership.AllAvailable)
+	revision, _ := w.revisions()
+	revision.Labels = nil
+	w.must(c.Update(t.Context(), &revision))
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(2)) })
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "coder-1")
+	if newest, old := w.revisions(); newest.UID != revision.UID || len(old) > 0 {
+		t.Errorf("revision %s and %d others", newest.Name, len(old))
 	}
 }
 

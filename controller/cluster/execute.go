@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -71,9 +72,9 @@ func (e *execution) step(ctx context.Context, step membership.Step) error {
 	case membership.Delete:
 		return e.delete(ctx, e.pod(step.Pod), client.Preconditions{UID: &step.Pod.UID})
 	case membership.Unprotect:
-		return client.IgnoreNotFound(e.patch(ctx, e.pod(step.Pod), object{
-			"metadata": object{"uid": step.Pod.UID, "$deleteFromPrimitiveList/finalizers": []string{v1.MemberFinalizer}},
-		}))
+		pod := e.pod(step.Pod)
+		pod.UID = step.Pod.UID
+		return e.unprotect(ctx, pod)
 	case membership.TakeAttestation:
 		return e.takeAttestation(ctx, step)
 	}
@@ -111,7 +112,11 @@ func (e *execution) createPod(ctx context.Context, step membership.CreatePod) er
 	}
 	err = e.create(ctx, pod, client.FieldValidation(metav1.FieldValidationStrict))
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w. %s", err, kyvernoHelp)
+		separator := ". "
+		if strings.HasSuffix(err.Error(), ".") {
+			separator = " "
+		}
+		return fmt.Errorf("%w%s%s", err, separator, kyvernoHelp)
 	}
 	return err
 }

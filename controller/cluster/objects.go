@@ -65,10 +65,10 @@ func isClaimed(volume any, claims []v1.MemberClaim) bool {
 	return slices.ContainsFunc(claims, func(c v1.MemberClaim) bool { return c.Volume == of["name"] })
 }
 
-// templateOf returns the template of a revision. A revision that the Snapshot does not have is the one that the plan creates.
+// templateOf returns the template of a revision.
 func (e *execution) templateOf(revision string) []byte {
 	i := slices.IndexFunc(e.Revisions, func(r appsv1.ControllerRevision) bool { return r.Name == revision })
-	if i < 0 {
+	if i < 0 || revision == e.plan.Status.UpdateRevision {
 		return e.Cluster.Spec.Template.Raw
 	}
 	return e.Revisions[i].Data.Raw

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -112,6 +114,7 @@ func wantOnlyMembers(w *world, got *v1.StatefulCluster) {
 // A pod that is created after another controller has removed its member never runs, and is removed.
 func TestLateCreation(t *testing.T) {
 	w := newWorld(t)
+	w.must(c.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+lateGuard+`":""}}}`))))
 	w.create(1)
 	overtaken := false
 	late := w.newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
@@ -136,6 +139,41 @@ func TestLateCreation(t *testing.T) {
 	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(1)) })
 	w.settle(membership.AllAvailable)
 	w.wantPods("coder-1")
+}
+
+// A pod that is created after the end of the StatefulCluster does not keep the finalizer. A pod of a new StatefulCluster does.
+func TestCreationAfterDeletion(t *testing.T) {
+	w := newWorld(t)
+	w.create(1)
+	w.settle(membership.AllAvailable)
+	late := w.pod("coder-0")
+	w.must(c.Delete(t.Context(), w.cluster()))
+	w.until("the StatefulCluster is removed", w.isRemoved)
+	late.ObjectMeta = metav1.ObjectMeta{
+		Namespace: w.namespace, Name: "coder-9", Labels: late.Labels, Finalizers: late.Finalizers, OwnerReferences: late.OwnerReferences,
+	}
+	late.Spec.NodeName, late.Spec.Hostname, late.Spec.SchedulingGates = "", late.Name, []corev1.PodSchedulingGate{{Name: v1.MemberGate}}
+	w.must(controller.Create(t.Context(), late))
+	w.must(c.Delete(t.Context(), late)) // as the garbage collector does
+	recreated := false
+	w.reconciler.Live = interceptor.NewClient(controller, interceptor.Funcs{
+		List: func(ctx context.Context, reads client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if err := reads.List(ctx, list, options...); err != nil || recreated {
+				return err
+			}
+			recreated = true
+			w.create(1)
+			return nil
+		},
+	})
+	if _, err := w.reconciler.Reconcile(t.Context(), w.request()); err != nil || !recreated || !slices.Contains(w.podNames(), "coder-9") {
+		t.Errorf("error %v, pods %v: a StatefulCluster exists, and its pods keep their finalizers", err, w.podNames())
+	}
+	w.must(c.Delete(t.Context(), w.cluster()))
+	if _, err := w.reconciler.Reconcile(t.Context(), w.request()); err != nil {
+		t.Fatal(err)
+	}
+	w.wantPods()
 }
 
 // Two controllers that both believe that they are the leader, with pods that are deleted, and replicas that change. The world checks

@@ -10,10 +10,12 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -61,13 +63,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	cluster := &v1.StatefulCluster{}
-	if err := r.Live.Get(ctx, request.NamespacedName, cluster); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	cluster, err := r.get(ctx, request.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
-	deleting := !cluster.DeletionTimestamp.IsZero()
-	if deleting && !controllerutil.ContainsFinalizer(cluster, v1.MemberFinalizer) {
-		return ctrl.Result{}, nil
+	if cluster == nil {
+		return ctrl.Result{}, r.releasePods(ctx, request.NamespacedName)
 	}
 	snapshot, err := observe.Observer{Client: r.Client, Live: r.Live}.ObserveCluster(ctx, cluster)
 	if err != nil {
@@ -94,10 +95,59 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		cluster.Status.Conditions = stored.DeepCopy().Status.Conditions // a repeated error must not change their times
 		reportFailure(cluster, err)
 	}
-	if err := errors.Join(err, r.writeStatus(ctx, stored, cluster)); err != nil {
+	failed := r.writeStatus(ctx, stored, cluster)
+	if apierrors.IsConflict(failed) {
+		return ctrl.Result{}, failed // a write can be rejected because the Snapshot is outdated
+	}
+	if err := errors.Join(err, failed); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: plan.Requeue}, nil
+}
+
+// get reads a StatefulCluster. It returns nil if the StatefulCluster does not exist, or if its deletion waits for nothing here.
+func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*v1.StatefulCluster, error) {
+	cluster := &v1.StatefulCluster{}
+	if err := r.Live.Get(ctx, key, cluster); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if cluster.DeletionTimestamp != nil && !controllerutil.ContainsFinalizer(cluster, v1.MemberFinalizer) {
+		return nil, nil
+	}
+	return cluster, nil
+}
+
+// releasePods removes the finalizer from pods whose StatefulCluster does not exist. A late write can create a pod after the end of
+// the StatefulCluster. The StatefulCluster is read again after the pods, because the pods of a new StatefulCluster keep their
+// finalizer.
+func (r *Reconciler) releasePods(ctx context.Context, key types.NamespacedName) error {
+	var pods corev1.PodList
+	if err := r.Live.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1.ClusterLabel: key.Name}); err != nil {
+		return fmt.Errorf("list the pods of StatefulCluster %s, which does not exist: %w", key, err)
+	}
+	if cluster, err := r.get(ctx, key); cluster != nil || err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		if !controllerutil.ContainsFinalizer(&pods.Items[i], v1.MemberFinalizer) {
+			continue
+		}
+		if err := r.unprotect(ctx, &pods.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unprotect removes the finalizer from a pod, unless another pod has its name.
+func (r *Reconciler) unprotect(ctx context.Context, pod *corev1.Pod) error {
+	err := r.Client.Patch(ctx, pod, strategicPatch(object{
+		"metadata": object{"uid": pod.UID, "$deleteFromPrimitiveList/finalizers": []string{v1.MemberFinalizer}},
+	}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove the finalizer of pod %s: %w", client.ObjectKeyFromObject(pod), err)
+	}
+	return nil
 }
 
 // decide returns the plan. waits is false if the StatefulCluster is being deleted, and the deletion waits for nothing.

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -63,11 +65,11 @@ func CacheOptions() cache.Options {
 // SetupWithManager registers the reconciler and its watches. No watch is for EndpointSlices: Plan.Requeue is short while a pod
 // waits for its removal from them.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	specOrAnnotations := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	changes := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, policyChanges())
 	controllers := ctrl.NewControllerManagedBy(mgr).
 		Named("statefulcluster").
 		// The controller's own writes of status need no reconcile.
-		For(&v1.StatefulCluster{}, builder.WithPredicates(specOrAnnotations)).
+		For(&v1.StatefulCluster{}, builder.WithPredicates(changes)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.clustersOnNode), builder.WithPredicates(observe.NodeChanges())).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
@@ -80,6 +82,17 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		return fmt.Errorf("set up the controller of StatefulClusters: %w", err)
 	}
 	return nil
+}
+
+// policyChanges passes changes of condition PolicyInstalled, for which the first pods wait.
+func policyChanges() predicate.Predicate {
+	status := func(o client.Object) metav1.ConditionStatus {
+		if c := meta.FindStatusCondition(o.(*v1.StatefulCluster).Status.Conditions, v1.ConditionPolicyInstalled); c != nil {
+			return c.Status
+		}
+		return metav1.ConditionUnknown
+	}
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return status(e.ObjectOld) != status(e.ObjectNew) }}
 }
 
 // clusterOf returns the StatefulCluster that the label of the object names.

@@ -1,17 +1,31 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,16 +35,24 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// The tests use a real etcd and kube-apiserver, with the chart's CRDs. There is no scheduler, no kubelet and no Kyverno: the tests do
-// what these do.
+// The tests use a real etcd and kube-apiserver, with the chart's CRDs, and with the chart's RBAC and guards for StatefulClusters. There
+// is no scheduler, no kubelet and no Kyverno: the tests do what these do.
 var (
 	// controllerConfig has the permissions of the controller.
 	controllerConfig *rest.Config
-	// c has all permissions, controller those of the controller, and kubelet writes as the kubelet does.
-	c, controller, kubelet client.WithWatch
+	// c has all permissions, and controller those of the controller. kubelet writes as the kubelet does. policyController writes
+	// condition PolicyInstalled, and uninstaller can remove finalizers.
+	c, controller, kubelet, policyController, uninstaller client.WithWatch
+	// used are the permissions that the controller has used, as group/resource/verb.
+	used = usedPermissions{names: sets.New[string]()}
 )
 
-const user = "system:serviceaccount:statefulsingleton:statefulsingleton-clusters"
+const (
+	release = "statefulsingleton"
+	user    = "system:serviceaccount:" + release + ":" + release
+	// lateGuard is a label of namespaces without guard "members-recorded". This guard can admit late pods, and rejects most.
+	lateGuard = "late-guard"
+)
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
@@ -57,43 +79,111 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 	if err := v1.AddToScheme(scheme.Scheme); err != nil {
 		return 0, err
 	}
-	controllerConfig = rest.CopyConfig(config)
-	controllerConfig.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	as := func(name string, groups ...string) *rest.Config {
+		impersonated := rest.CopyConfig(config)
+		impersonated.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: append(groups, "system:authenticated")}
+		return impersonated
+	}
+	controllerConfig = as(user + "-clusters")
+	controllerConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return recorder{next} })
 	kubeletConfig := rest.CopyConfig(config)
 	kubeletConfig.UserAgent = "kubelet" // becomes the field manager, on which proofs depend
-	for to, of := range map[*client.WithWatch]*rest.Config{&c: config, &controller: controllerConfig, &kubelet: kubeletConfig} {
+	for to, of := range map[*client.WithWatch]*rest.Config{
+		&c: config, &controller: controllerConfig, &kubelet: kubeletConfig, &policyController: as(user, "system:masters"), &uninstaller: as(user+"-uninstall", "system:masters"),
+	} {
 		if *to, err = client.NewWithWatch(of, client.Options{Scheme: scheme.Scheme}); err != nil {
 			return 0, err
 		}
 	}
-	if err := grantRights(context.Background()); err != nil {
-		return 0, fmt.Errorf("give the controller its rights: %w", err)
+	granted, err := applyChart(context.Background())
+	if err != nil {
+		return 0, fmt.Errorf("apply the permissions and the guards of the chart: %w", err)
 	}
 	gomega.SetDefaultEventuallyTimeout(30 * time.Second)
 	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
-	return m.Run(), nil
+	if code = m.Run(); code == 0 && flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == "" {
+		return 0, used.check(granted)
+	}
+	return code, nil
 }
 
-// grantRights gives the controller the rights that it needs, and no others.
-func grantRights(ctx context.Context) error {
-	const name = "clusters"
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{v1.GroupVersion.Group}, Resources: []string{"statefulclusters"}, Verbs: []string{"get", "list", "watch", "patch"}},
-		{APIGroups: []string{v1.GroupVersion.Group}, Resources: []string{"statefulclusters/status"}, Verbs: []string{"update"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}},
-		{APIGroups: []string{""}, Resources: []string{"pods/status"}, Verbs: []string{"patch"}},
-		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"list", "watch", "create", "patch", "delete"}},
-		{APIGroups: []string{"apps"}, Resources: []string{"controllerrevisions"}, Verbs: []string{"list", "watch", "create", "patch", "delete"}},
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list"}},
-		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-	}}
-	if err := c.Create(ctx, role); err != nil {
-		return err
+// applyChart creates the permissions of the controller and the guards of StatefulClusters. It returns the permissions.
+func applyChart(ctx context.Context) (granted []rbacv1.PolicyRule, err error) {
+	rendered, err := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"), "template", release, "../../charts/statefulsingleton",
+		"--namespace", release, "--set", "statefulClusters.enabled=true", "--show-only", "templates/clusters.yaml", "--show-only", "templates/guards-clusters.yaml").Output()
+	if err != nil {
+		return nil, fmt.Errorf("render the chart: %w", err)
 	}
-	return c.Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	})
+	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: release}}); err != nil {
+		return nil, err
+	}
+	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(rendered), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := documents.Decode(object); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		if object.GetKind() == "ValidatingAdmissionPolicyBinding" && strings.HasSuffix(object.GetName(), "-members-recorded") {
+			expressions := []any{map[string]any{"key": lateGuard, "operator": "DoesNotExist"}}
+			if err := unstructured.SetNestedSlice(object.Object, expressions, "spec", "matchResources", "namespaceSelector", "matchExpressions"); err != nil {
+				return nil, err
+			}
+		}
+		if err := c.Create(ctx, object); err != nil {
+			return nil, err
+		}
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: release + "-clusters"}}
+	err = c.Get(ctx, client.ObjectKeyFromObject(role), role)
+	return role.Rules, err
+}
+
+// usedPermissions are the permissions of requests that the API server accepted.
+type usedPermissions struct {
+	mu    sync.Mutex
+	names sets.Set[string]
+}
+
+// recorder is a transport that records the permissions of its requests.
+type recorder struct{ next http.RoundTripper }
+
+func (r recorder) RoundTrip(sent *http.Request) (*http.Response, error) {
+	response, err := r.next.RoundTrip(sent)
+	if err != nil || response.StatusCode >= http.StatusBadRequest {
+		return response, err
+	}
+	info := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	if is, err := info.NewRequestInfo(sent); err == nil && is.IsResourceRequest {
+		used.mu.Lock()
+		defer used.mu.Unlock()
+		used.names.Insert(permission(is.APIGroup, strings.TrimSuffix(is.Resource+"/"+is.Subresource, "/"), is.Verb))
+	}
+	return response, nil
+}
+
+func permission(group, resource, verb string) string {
+	return fmt.Sprintf("%s %s.%s", verb, resource, group)
+}
+
+// check returns an error if the controller did not use a permission. RBAC rejects requests without a permission. The metrics endpoint
+// uses the permissions for reviews, and does not run here.
+func (u *usedPermissions) check(granted []rbacv1.PolicyRule) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	unused := sets.New[string]()
+	for _, rule := range granted {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				if name := permission(rule.APIGroups[0], resource, verb); !u.names.Has(name) && !strings.Contains(resource, "reviews") {
+					unused.Insert(name)
+				}
+			}
+		}
+	}
+	if unused.Len() > 0 {
+		return fmt.Errorf("the controller did not use these permissions in the tests: %v", slices.Sorted(slices.Values(unused.UnsortedList())))
+	}
+	return nil
 }

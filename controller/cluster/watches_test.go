@@ -26,7 +26,7 @@ func TestWatches(t *testing.T) {
 	w := newWorld(t)
 	g := NewWithT(t)
 	w.startManager(g)
-	w.create(3)
+	w.create(3, func(spec *v1.StatefulClusterSpec) { spec.RevisionHistoryLimit = new(int32(0)) })
 	eventually := func(what string, condition func() bool) {
 		t.Helper()
 		g.Eventually(func() bool {
@@ -98,7 +98,9 @@ func (w *world) startManager(g *WithT) {
 		Scheme: scheme.Scheme, Cache: options, Metrics: server.Options{BindAddress: "0"}, Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(w.newReconciler(mgr.GetClient()).SetupWithManager(mgr)).To(Succeed())
+	reconciler := w.newReconciler(&mutatingClient{mgr.GetClient()})
+	reconciler.Recorder = mgr.GetEventRecorder("statefulsingleton-clusters")
+	g.Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error)
 	go func() { stopped <- mgr.Start(ctx) }()
@@ -106,4 +108,11 @@ func (w *world) startManager(g *WithT) {
 		stop()
 		g.Expect(<-stopped).To(Succeed())
 	})
+}
+
+// mutatingClient creates pods as with Kyverno.
+type mutatingClient struct{ client.Client }
+
+func (m *mutatingClient) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	return createMutated(ctx, m.Client, o, options...)
 }

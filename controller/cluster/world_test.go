@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -82,7 +83,20 @@ func cached() client.WithWatch {
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			return c.Get(ctx, key, o, options...)
 		},
+		Create: func(ctx context.Context, writes client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			return createMutated(ctx, writes, o, options...)
+		},
 	})
+}
+
+// createMutated creates an object. It gives a pod its host name, as Kyverno does.
+func createMutated(ctx context.Context, writes client.Writer, o client.Object, options ...client.CreateOption) error {
+	if pod, ok := o.(*unstructured.Unstructured); ok && pod.GetKind() == "Pod" {
+		if err := unstructured.SetNestedField(pod.Object, pod.GetName(), "spec", "hostname"); err != nil {
+			return err
+		}
+	}
+	return writes.Create(ctx, o, options...)
 }
 
 func (w *world) newReconciler(writes client.Client) *cluster.Reconciler {
@@ -100,8 +114,8 @@ func (w *world) named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: w.namespace, Name: name}
 }
 
-// templateOf returns a template with the image, as Kyverno's policy completes it: with the labels of the selector, and the readiness
-// gate of updates in place.
+// templateOf returns a template with the image, and with what Kyverno's policy would add: the labels of the selector, and the
+// readiness gate of updates in place.
 func templateOf(image string) runtime.RawExtension {
 	return runtime.RawExtension{Raw: []byte(`{
 		"metadata": {"labels": {"app": "coder", "tier": "gold"}, "annotations": {"note": "kept"}},
@@ -129,6 +143,21 @@ func (w *world) create(replicas int32, changes ...func(*v1.StatefulClusterSpec))
 		change(&o.Spec)
 	}
 	w.must(c.Create(w.t.Context(), o))
+	w.setPolicy(metav1.ConditionTrue)
+}
+
+// setPolicy reports whether the policy is installed, as the controller of the policies does.
+func (w *world) setPolicy(status metav1.ConditionStatus) {
+	w.t.Helper()
+	for {
+		o := w.cluster()
+		patch := client.MergeFromWithOptions(o.DeepCopy(), client.MergeFromWithOptimisticLock{})
+		meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: v1.ConditionPolicyInstalled, Status: status, Reason: "Test", Message: "as the test says"})
+		if err := policyController.Status().Patch(w.t.Context(), o, patch); !apierrors.IsConflict(err) {
+			w.must(err)
+			return
+		}
+	}
 }
 
 // change changes the spec.

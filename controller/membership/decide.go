@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -48,10 +49,10 @@ func Decide(s Snapshot, now time.Time) Plan {
 		d.syncPods()
 		d.deleteClaims()
 		d.createPods()
-		d.trimRevisions()
 		d.takeAttestation()
 		d.growClaims()
 		d.report()
+		d.trimRevisions()
 	}
 	d.reportConditions()
 	d.plan.Status = *d.status
@@ -86,7 +87,7 @@ func (d *decision) adopt() bool {
 		if p := &d.Pods[i]; metav1.IsControlledBy(p, d.Cluster) && d.ordinalOf(p.Name) >= d.Cluster.Status.Next {
 			adopted++
 			d.members = append(d.members, &member{pod: p, ClusterMember: v1.ClusterMember{
-				Name: p.Name, UID: p.UID, State: v1.MemberActive, Revision: revisionOf(p), Claims: claimsOf(p),
+				Name: p.Name, UID: p.UID, State: v1.MemberActive, Revision: revisionOf(p), Claims: d.claimsOf(p),
 			}})
 		}
 	}
@@ -99,14 +100,18 @@ func (d *decision) adopt() bool {
 	return true
 }
 
-// claimsOf returns the claims of a pod.
-func claimsOf(p *corev1.Pod) (claims []v1.MemberClaim) {
+// claimsOf returns the claims of a pod that were created for it. The template can have volumes with other claims.
+func (d *decision) claimsOf(p *corev1.Pod) (claims []v1.MemberClaim) {
 	for _, volume := range p.Spec.Volumes {
-		if source := volume.PersistentVolumeClaim; source != nil {
+		if source := volume.PersistentVolumeClaim; source != nil && d.hasClaimTemplate(volume.Name) {
 			claims = append(claims, v1.MemberClaim{Volume: volume.Name, Name: source.ClaimName})
 		}
 	}
-	return claims
+	return slices.DeleteFunc(claims, d.isForeign)
+}
+
+func (d *decision) hasClaimTemplate(volume string) bool {
+	return slices.ContainsFunc(d.Cluster.Spec.VolumeClaimTemplates, func(t v1.ClaimTemplate) bool { return t.Metadata.Name == volume })
 }
 
 // count moves the counter past all names that are in use. Claims of a StatefulCluster that had the same name can exist.
@@ -348,7 +353,10 @@ func (d *decision) record() {
 		d.status.Members = append(d.status.Members, m.ClusterMember)
 	}
 	old, is := &d.Cluster.Status, d.status
-	is.Released = slices.DeleteFunc(toDelete(is.Released), func(c v1.ReleasedClaim) bool { return d.claim(c.Name) == nil })
+	is.Released = slices.DeleteFunc(toDelete(is.Released), func(c v1.ReleasedClaim) bool {
+		claim := d.claim(c.Name)
+		return claim == nil || !d.isOurs(claim) // a person can keep a claim by removing its label
+	})
 	if is.Next != old.Next || !slices.EqualFunc(is.Members, old.Members, sameMember) || !equality.Semantic.DeepEqual(is.Released, toDelete(old.Released)) {
 		d.do(Record{})
 		d.requeueIn(0)
@@ -388,16 +396,22 @@ func (d *decision) syncPods() {
 		}
 	}
 	for i := range d.Pods {
-		p := &d.Pods[i]
-		if recorded[p.UID] || !metav1.IsControlledBy(p, d.Cluster) {
-			continue
+		if p := &d.Pods[i]; !recorded[p.UID] {
+			d.letGo(p)
 		}
-		if p.DeletionTimestamp == nil {
-			d.do(Delete{refOf(p)})
-		}
-		if slices.Contains(p.Finalizers, v1.MemberFinalizer) {
-			d.do(Unprotect{refOf(p)})
-		}
+	}
+}
+
+// letGo removes a pod that the record does not list. A pod that the StatefulCluster does not control is orphaned, or belongs to a
+// StatefulCluster that had the same name. It loses the finalizer, and is deleted only if it cannot run.
+func (d *decision) letGo(p *corev1.Pod) {
+	controlled := metav1.IsControlledBy(p, d.Cluster)
+	protected := slices.Contains(p.Finalizers, v1.MemberFinalizer) && (controlled || p.Labels[v1.ClusterLabel] == d.Cluster.Name)
+	if p.DeletionTimestamp == nil && (controlled && !d.orphansAll() || protected && isGated(p)) {
+		d.do(Delete{refOf(p)})
+	}
+	if protected {
+		d.do(Unprotect{refOf(p)})
 	}
 }
 
@@ -416,8 +430,20 @@ func (d *decision) deleteClaims() {
 	}
 }
 
+// awaitsPolicy returns true if the first pods wait for the policy, without which the guards reject them. Later pods do not wait: the
+// condition can be outdated.
+func (d *decision) awaitsPolicy() bool {
+	isPending := func(m *member) bool { return m.State == v1.MemberPending }
+	hasPod := func(m *member) bool { return m.UID != "" }
+	return slices.ContainsFunc(d.members, isPending) && !slices.ContainsFunc(d.members, hasPod) &&
+		!meta.IsStatusConditionTrue(d.status.Conditions, v1.ConditionPolicyInstalled)
+}
+
 // createPods creates the claims and the pods of Pending members.
 func (d *decision) createPods() {
+	if d.awaitsPolicy() {
+		return
+	}
 	for _, m := range d.members {
 		if m.State != v1.MemberPending {
 			continue

@@ -205,7 +205,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		"another client has the name": {
 			snapshot: MakeSnapshot(1).Pod(MakePod("coder-0")).With(func(s *membership.Snapshot) {
-				s.Pods[0].OwnerReferences = nil
+				s.Pods[0].OwnerReferences, s.Pods[0].Labels, s.Pods[0].Finalizers = nil, nil, nil
 				s.Cluster.Status.Next = 1
 				s.Cluster.Status.Members = []v1.ClusterMember{{Name: "coder-0", State: v1.MemberPending, Revision: latest, Claims: []v1.MemberClaim{{Volume: "data", Name: "data-coder-9"}}}}
 				s.Claims = []corev1.PersistentVolumeClaim{makeClaim("data-coder-9")}
@@ -226,9 +226,51 @@ func TestDecideCreates(t *testing.T) {
 			snapshot:    MakeSnapshot(1).Pod(ready("coder-4").Node("a").Claim("data-coder-2")),
 			wantOutcome: membership.PodsAdopted, wantMembers: "4 Active data-coder-2", wantSteps: steps{membership.Record{}}, wantNext: 5,
 		},
+		"a lost record, a claim of the template": {
+			snapshot:    MakeSnapshot(1).Pod(ready("coder-4").Node("a").Claim("data-coder-2").Volume("shared", "shared")),
+			wantOutcome: membership.PodsAdopted, wantMembers: "4 Active data-coder-2", wantSteps: steps{membership.Record{}},
+		},
+		"a lost record, another client's claim": {
+			snapshot: MakeSnapshot(1).Pod(ready("coder-4").Node("a").Claim("data-coder-2")).With(func(s *membership.Snapshot) {
+				s.Claims = []corev1.PersistentVolumeClaim{makeClaim("data-coder-2")}
+				s.Claims[0].Labels = nil
+			}),
+			wantOutcome: membership.PodsAdopted, wantMembers: "4 Active", wantSteps: steps{membership.Record{}},
+		},
+		"a pod of a StatefulCluster that had the same name": {
+			snapshot: MakeSnapshot(1).Recorded(ready("coder-1")).Pod(ready("coder-0").Node("a")).With(func(s *membership.Snapshot) {
+				s.Pods[1].OwnerReferences[0].UID = "earlier"
+			}),
+			wantOutcome: membership.AllAvailable, wantSteps: steps{membership.Unprotect{Pod: ref("coder-0")}},
+		},
 		"labels that do not match": {
 			snapshot:    MakeSnapshot(1).Spec(func(s *v1.StatefulClusterSpec) { s.Template.Raw = []byte(`{"metadata":{"labels":{"app":"other"}}}`) }),
 			wantOutcome: membership.InvalidTemplate, wantMessage: "do not match spec.selector (app=coder). Change spec.template.metadata.labels",
+		},
+	})
+}
+
+// The first pods wait for condition PolicyInstalled. Later pods do not, because the condition can be outdated.
+func TestDecideAwaitsPolicy(t *testing.T) {
+	with := func(s *SnapshotWrapper, conditions ...metav1.Condition) *SnapshotWrapper {
+		s.Cluster.Status.Conditions = conditions
+		return s
+	}
+	missing := metav1.Condition{Type: v1.ConditionPolicyInstalled, Status: metav1.ConditionFalse, Message: "install Kyverno"}
+	pending := "0 Pending data-coder-0"
+	runAll(t, map[string]decideTest{
+		"not reported": {
+			snapshot: with(MakeSnapshot(1)), wantOutcome: membership.PolicyNotInstalled, wantMembers: pending, wantSteps: steps{membership.Record{}},
+			wantMessage: "the first pods wait until condition PolicyInstalled is True: the StatefulSingleton controller has not reported it yet",
+		},
+		"not installed": {
+			snapshot: with(MakeSnapshot(1), missing), wantOutcome: membership.PolicyNotInstalled, wantMembers: pending, wantSteps: steps{membership.Record{}},
+			wantMessage: "PolicyInstalled is True: install Kyverno",
+		},
+		"no pod is missing": {snapshot: with(MakeSnapshot(0), missing), wantOutcome: membership.AllAvailable},
+		"another pod exists": {
+			snapshot: with(MakeSnapshot(2).Recorded(ready("coder-0")), missing), wantOutcome: membership.Scaling, wantMembers: "0 Active data-coder-0, 1 Pending data-coder-1",
+			wantSteps: steps{membership.Record{}, membership.CreateClaim{Name: "data-coder-1", Volume: "data"}, created("coder-1", "data-coder-1")},
 		},
 	})
 }
@@ -329,6 +371,19 @@ func TestDecideLeaving(t *testing.T) {
 		"it is lost":  {snapshot: of(ready("coder-0").Terminating()).Lose("node-coder-0"), wantOutcome: membership.AllAvailable, wantMessage: "; pod coder-0 is lost and keeps its claims: its node node-coder-0 does not report"},
 		"it has left": {snapshot: of(ready("coder-0").Terminating().Node("a").Terminated()), wantOutcome: membership.AllAvailable, wantMembers: "1 Active data-coder-1", wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}}, wantNext: 2},
 	})
+}
+
+// A released claim without the label belongs to a person.
+func TestDecideKeepsForeignClaims(t *testing.T) {
+	s := MakeSnapshot(1).Recorded(ready("coder-1")).With(func(s *membership.Snapshot) {
+		s.Cluster.Status.Released = []v1.ReleasedClaim{{Name: "data-coder-0", Policy: v1.ClaimDelete}}
+		s.Claims = append(s.Claims, makeClaim("data-coder-0"))
+		s.Claims[1].Labels = nil
+	})
+	decideTest{snapshot: s, wantOutcome: membership.AllAvailable, wantSteps: steps{membership.Record{}}}.run(t)
+	if released := membership.Decide(s.Snapshot, now).Status.Released; len(released) > 0 {
+		t.Errorf("released claims %v", released)
+	}
 }
 
 // The returned pod of a lost member ends, and is never counted.
@@ -508,6 +563,13 @@ func TestDecideKeepsRevisions(t *testing.T) {
 			snapshot:    history(0).Recorded(old("coder-1").Revision("coder-2")).Spec(func(s *v1.StatefulClusterSpec) { s.Replicas, s.UpdateStrategy.Type = new(int32(2)), v1.ClusterOnDelete }),
 			wantOutcome: membership.AllAvailable, wantSteps: steps{membership.DeleteRevision{Name: "coder-1", Version: "1"}, membership.DeleteRevision{Name: "coder-3", Version: "1"}},
 		},
+		"the last rollout is complete": {
+			snapshot: history(0).With(func(s *membership.Snapshot) {
+				s.Cluster.Status.CurrentRevision = "coder-3"
+				s.Revisions = slices.DeleteFunc(s.Revisions, func(r appsv1.ControllerRevision) bool { return r.Revision < 3 })
+			}),
+			wantOutcome: membership.AllAvailable, wantSteps: steps{membership.DeleteRevision{Name: "coder-3", Version: "1"}},
+		},
 		"undo": {snapshot: undone, wantOutcome: membership.AllAvailable, wantSteps: steps{membership.RenumberRevision{Name: latest, Number: 4}}},
 	})
 	same := MakeCluster(0)
@@ -568,6 +630,55 @@ func TestDecideReports(t *testing.T) {
 	}
 	if plan := membership.Decide(MakeSnapshot(1).Spec(func(s *v1.StatefulClusterSpec) { s.MinReadySeconds = 3602 }).Recorded(ready("coder-0")).Snapshot, now); plan.Requeue != 2*time.Second || plan.Status.AvailableReplicas != 0 {
 		t.Errorf("the next decision is after %s with %d available pods, want 2s and 0", plan.Requeue, plan.Status.AvailableReplicas)
+	}
+}
+
+// With kubectl delete --cascade=orphan, pods and claims stay, also after the garbage collector has removed the owner of the pods.
+func TestFinalizeOrphans(t *testing.T) {
+	orphan := func(s *membership.Snapshot) {
+		s.Cluster.DeletionTimestamp, s.Cluster.Finalizers = new(metav1.NewTime(now)), []string{metav1.FinalizerOrphanDependents}
+		s.Cluster.Spec.PersistentVolumeClaimRetentionPolicy = v1.ClaimRetentionPolicy{WhenDeleted: v1.ClaimDelete, WhenScaled: v1.ClaimDelete, WhenReplaced: v1.ClaimDelete}
+	}
+	orphaned := func(s *membership.Snapshot) {
+		orphan(s)
+		s.Cluster.Finalizers, s.Pods[0].OwnerReferences = nil, nil
+	}
+	in := func(state v1.MemberState) func(*membership.Snapshot) {
+		return func(s *membership.Snapshot) { s.Cluster.Status.Members[0].State = state }
+	}
+	gone := func(s *membership.Snapshot) { s.Pods = nil }
+	pending := func(s *membership.Snapshot) {
+		s.Cluster.Status.Members = append(s.Cluster.Status.Members, v1.ClusterMember{Name: "coder-1", State: v1.MemberPending, Claims: []v1.MemberClaim{{Volume: "data", Name: "data-coder-1"}}})
+		s.Claims = append(s.Claims, makeClaim("data-coder-1"))
+	}
+	recorded := func(p *PodWrapper) *SnapshotWrapper { return MakeSnapshot(1).Recorded(p) }
+	released := steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}}
+	const waits = "the deletion waits until pod coder-0 can run without the StatefulCluster"
+	for name, test := range map[string]struct {
+		snapshot    *SnapshotWrapper
+		wantSteps   steps
+		wantMessage string
+	}{
+		"a pod that runs":               {snapshot: recorded(ready("coder-0")).With(orphan), wantSteps: released},
+		"an orphaned pod":               {snapshot: recorded(ready("coder-0")).With(orphaned), wantSteps: released},
+		"a pod that ends":               {snapshot: recorded(ready("coder-0").Terminating()).With(orphan), wantSteps: released},
+		"a pod that leaves":             {snapshot: recorded(ready("coder-0").Terminating()).With(orphan).With(in(v1.MemberLeaving)), wantSteps: released},
+		"a lost pod":                    {snapshot: recorded(ready("coder-0").Terminating()).Lose("node-coder-0").With(orphan).With(in(v1.MemberLost)), wantSteps: released},
+		"a removed pod":                 {snapshot: recorded(ready("coder-0")).With(orphan).With(gone), wantSteps: steps{membership.Record{}}},
+		"a pod that cannot run yet":     {recorded(MakePod("coder-0")).With(orphan), steps{membership.Ungate{Pod: ref("coder-0")}}, waits},
+		"a pod that does not serve yet": {recorded(unready("coder-0").inPlace("False").changed(`{"coder":"containerd://1"}`)).With(orphan), steps{membership.SetServing{Pod: ref("coder-0"), Version: "7", Serving: true}}, waits},
+		"an unrecorded pod":             {snapshot: MakeSnapshot(1).Pod(MakePod("coder-0")).With(func(s *membership.Snapshot) { s.Cluster.Status.Next = 1 }).With(orphan), wantSteps: steps{membership.Delete{Pod: ref("coder-0")}, membership.Unprotect{Pod: ref("coder-0")}}},
+		"a pod without a UID":           {snapshot: recorded(ready("coder-0")).With(orphaned).With(pending), wantSteps: released},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan, message := membership.Finalize(test.snapshot.Snapshot, now)
+			if message != test.wantMessage || len(plan.Status.Released) > 0 {
+				t.Errorf("the message is %q, want %q. Released claims are %v", message, test.wantMessage, plan.Status.Released)
+			}
+			if diff := cmp.Diff(test.wantSteps, plan.Steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

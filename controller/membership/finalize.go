@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // Finalize returns the writes for a StatefulCluster that is being deleted. The message says what the deletion waits for. It is
@@ -15,6 +16,9 @@ import (
 //
 // All pods are deleted. The deletion waits for a proof for each pod, also for lost pods, because only the record says which
 // claims a lost pod can still use. Then it waits until the claims are deleted that are not retained.
+//
+// With kubectl delete --cascade=orphan, all pods and claims stay. The deletion waits only until each pod can run and serve without
+// the StatefulCluster.
 func Finalize(s Snapshot, now time.Time) (plan Plan, message string) {
 	d := begin(s, now)
 	if !d.adopt() {
@@ -33,8 +37,13 @@ func Finalize(s Snapshot, now time.Time) (plan Plan, message string) {
 // endAll deletes the pods of all members. It removes members that have provably terminated, and members without a recorded pod.
 func (d *decision) endAll() {
 	retention := d.Cluster.Spec.PersistentVolumeClaimRetentionPolicy
+	orphans := slices.ContainsFunc(d.members, d.isOrphan)
 	for _, m := range slices.Clone(d.members) {
 		switch {
+		case d.isOrphan(m), orphans && m.State == v1.MemberPending:
+			if isIndependent(m) {
+				d.remove(m)
+			}
 		case m.State == v1.MemberPending:
 			d.release(m, retention.WhenDeleted)
 		case m.proven == "" && m.State == v1.MemberActive:
@@ -50,17 +59,36 @@ func (d *decision) endAll() {
 	}
 }
 
+// orphansAll returns true until the garbage collector has removed the StatefulCluster from the owners of all its objects.
+func (d *decision) orphansAll() bool {
+	return slices.Contains(d.Cluster.Finalizers, metav1.FinalizerOrphanDependents)
+}
+
+// isOrphan returns true if the pod and the claims of the member outlive the StatefulCluster.
+func (d *decision) isOrphan(m *member) bool {
+	return d.orphansAll() || m.pod != nil && !metav1.IsControlledBy(m.pod, d.Cluster)
+}
+
+// isIndependent returns true if the pod of the member needs no further write to run and to serve.
+func isIndependent(m *member) bool {
+	return m.pod == nil || m.going || m.State != v1.MemberActive ||
+		!isGated(m.pod) && (!hasServingGate(m.pod) || proof.IsTrue(m.pod, v1.MemberServing))
+}
+
 // waitsFor returns what the deletion waits for, or nothing.
 func (d *decision) waitsFor() string {
 	if len(d.members) > 0 {
 		m := d.members[0]
+		if d.isOrphan(m) {
+			return fmt.Sprintf("the deletion waits until pod %s can run without the StatefulCluster", m.Name)
+		}
 		if m.lost {
 			return fmt.Sprintf("the deletion waits for pod %s, which is lost: %s", m.Name, d.proveMessage(m))
 		}
 		return fmt.Sprintf("the deletion waits until pod %s has terminated", m.Name)
 	}
 	for i := range d.Pods {
-		if metav1.IsControlledBy(&d.Pods[i], d.Cluster) {
+		if metav1.IsControlledBy(&d.Pods[i], d.Cluster) && !d.orphansAll() {
 			return fmt.Sprintf("the deletion waits until pod %s is removed", d.Pods[i].Name)
 		}
 	}

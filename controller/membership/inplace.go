@@ -80,9 +80,9 @@ func (d *decision) updateInPlace(m *member, images map[string]string) {
 	d.do(PatchImages{Pod: refOf(m.pod), Version: m.pod.ResourceVersion, Revision: d.status.UpdateRevision, Images: images, Before: before})
 }
 
-// serve lets a pod serve after the kubelet has reported all containers with new images.
+// serve lets a pod serve after the kubelet has reported all containers with new images. An orphan cannot wait for that.
 func (d *decision) serve(m *member) {
-	if hasServingGate(m.pod) && !proof.IsTrue(m.pod, v1.MemberServing) && hasNewContainers(m.pod) {
+	if hasServingGate(m.pod) && !proof.IsTrue(m.pod, v1.MemberServing) && (hasNewContainers(m.pod) || d.Cluster.DeletionTimestamp != nil) {
 		d.do(SetServing{Pod: refOf(m.pod), Version: m.pod.ResourceVersion, Serving: true})
 	}
 }

@@ -61,7 +61,7 @@ func TestDecideUpdatesInPlace(t *testing.T) {
 		}
 	}
 	next := template("a:2", "")
-	update := membership.RevisionName(&v1.StatefulCluster{ObjectMeta: metav1.ObjectMeta{Name: "coder"}, Spec: v1.StatefulClusterSpec{Template: runtime.RawExtension{Raw: next}}})
+	update := membership.RevisionName(&MakeCluster(1).With(func(s *v1.StatefulClusterSpec) { s.Template.Raw = next }).StatefulCluster)
 	set := func(serving bool) steps {
 		return steps{membership.SetServing{Pod: ref("coder-0"), Version: "7", Serving: serving}}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -67,6 +68,14 @@ func (d *decision) attestMessage(uid types.UID) string {
 
 func (d *decision) terminatingMessage(m *member) string {
 	return fmt.Sprintf("pod %s is terminating. It is replaced after the kubelet has reported the termination", m.Name)
+}
+
+func (d *decision) policyMessage() string {
+	why := "the StatefulSingleton controller has not reported it yet. Check whether it runs: kubectl get pods -A -l app.kubernetes.io/name=statefulsingleton"
+	if policy := meta.FindStatusCondition(d.status.Conditions, v1.ConditionPolicyInstalled); policy != nil {
+		why = policy.Message
+	}
+	return "the first pods wait until condition PolicyInstalled is True: " + why
 }
 
 func (d *decision) scalingMessage() string {

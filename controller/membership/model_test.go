@@ -250,7 +250,7 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 	}
 	switch kind {
 	case advanceAction:
-		return slot < m.controllers && !w.gone
+		return slot < m.controllers
 	case crashAction:
 		return slot < m.controllers && w.controllers[slot].stage != idleStage
 	case delayAction:
@@ -431,6 +431,10 @@ func (m *model) check(w *world, slot int) {
 // advance executes the next read, decision or write of a controller.
 func (m *model) advance(w *world, c int) {
 	s := &w.controllers[c]
+	if w.gone && s.stage == idleStage {
+		m.release(w)
+		return
+	}
 	switch s.stage {
 	case idleStage:
 		*s = controllerState{stage: readStage, read: w.record, attested: w.attested, replicas: w.replicas, deleting: w.deleting}
@@ -461,6 +465,17 @@ func (m *model) advance(w *world, c int) {
 	}
 }
 
+// release does what the controller and the garbage collector do with pods whose StatefulCluster does not exist.
+func (m *model) release(w *world) {
+	for i := range w.pods {
+		if w.pods[i].exists {
+			w.pods[i].finalizer = false
+			w.deletePod(i)
+			w.wrote(i)
+		}
+	}
+}
+
 // finish resets a controller that has no steps left. The last write of a deletion removes the StatefulCluster.
 func (m *model) finish(w *world, c int) {
 	s := &w.controllers[c]
@@ -478,7 +493,7 @@ func (m *model) write(w *world, c int, step membership.Step) bool {
 	switch step := step.(type) {
 	case membership.Record:
 		s := &w.controllers[c]
-		if s.stale && !m.mutation.blindRecord {
+		if w.gone || s.stale && !m.mutation.blindRecord {
 			return false
 		}
 		w.record = m.plans[s.plan].status
@@ -490,7 +505,7 @@ func (m *model) write(w *world, c int, step membership.Step) bool {
 	case membership.CreatePod:
 		slot := number(step.Name)
 		p := &w.pods[slot]
-		if p.exists || m.admission && (w.gone || w.record.members[slot].state != 'P') {
+		if p.exists {
 			return false
 		}
 		*p = podState{life: p.life + 1, claim: uint8(number(step.Claims[0].Name)) + 1, exists: true, gated: !m.mutation.withoutGates, finalizer: true}

@@ -21,6 +21,8 @@ const (
 	TooManyLost Outcome = "TooManyLost"
 	// PodsTerminating: pods are terminating, without a proof that they have terminated.
 	PodsTerminating Outcome = "PodsTerminating"
+	// PolicyNotInstalled: there is no pod yet, and condition PolicyInstalled is not True.
+	PolicyNotInstalled Outcome = "PolicyNotInstalled"
 	// Scaling: pods are being created or removed.
 	Scaling Outcome = "Scaling"
 	// RollingOut: pods get a new revision.

@@ -70,6 +70,8 @@ func (d *decision) reportOutcome(counted []*member, all bool) {
 		d.found(TooManyLost, d.tooManyLostMessage())
 	case going >= 0:
 		d.found(PodsTerminating, d.terminatingMessage(counted[going]))
+	case d.awaitsPolicy():
+		d.found(PolicyNotInstalled, d.policyMessage())
 	case len(counted) != d.replicas() || slices.ContainsFunc(d.members, isChanging):
 		d.found(Scaling, d.scalingMessage())
 	case rolling:

@@ -27,7 +27,8 @@ func LabelsOf(spec *v1.StatefulClusterSpec) (map[string]string, error) {
 	return labels.Merge(spec.Selector.MatchLabels, template.Metadata.Labels), nil
 }
 
-// RevisionName returns the name of the ControllerRevision of spec.template. Equal templates have equal names.
+// RevisionName returns the name of the ControllerRevision of spec.template. Equal templates of a StatefulCluster have equal names.
+// The UID is in the name, because revisions of another StatefulCluster with the same name can remain.
 func RevisionName(cluster *v1.StatefulCluster) string {
 	var template any
 	data := cluster.Spec.Template.Raw
@@ -36,7 +37,7 @@ func RevisionName(cluster *v1.StatefulCluster) string {
 			data = sorted
 		}
 	}
-	sum := sha256.Sum256(data)
+	sum := sha256.Sum256(append([]byte(cluster.UID), data...))
 	return cluster.Name + "-" + hex.EncodeToString(sum[:])[:10]
 }
 

@@ -21,10 +21,7 @@ type setting struct {
 	state                                            v1.ReplacementState
 	// empty is true if no pod exists yet. Otherwise all pods are Ready, on alternating nodes.
 	empty bool
-	// admission is true if a policy rejects new pods that the record does not list as Pending. The guarantee does not depend on
-	// this policy. It rejects pods that are created late, after the StatefulCluster was removed. Nothing would delete such a pod.
-	admission bool
-	deep      bool
+	deep  bool
 }
 
 // searches are the worlds that TestSearch visits completely.
@@ -37,9 +34,9 @@ var searches = map[string]setting{
 	"a lost pod":               {replicas: 2, target: unscaled, controllers: 1, faults: 2},
 	"scaled down":              {replicas: 2, target: 1, controllers: 1, deletions: 1, faults: 1},
 	"scaled up":                {replicas: 1, target: 2, controllers: 1, deletions: 1, faults: 1},
-	"deleted":                  {replicas: 2, target: deleted, controllers: 1, deletions: 1, faults: 1, admission: true},
+	"deleted":                  {replicas: 2, target: deleted, controllers: 1, deletions: 1, faults: 1},
 	"scaled, two controllers":  {replicas: 2, target: 1, controllers: 2, faults: 1, deep: true},
-	"deleted, two controllers": {replicas: 1, target: deleted, controllers: 2, deletions: 1, faults: 1, admission: true, deep: true},
+	"deleted, two controllers": {replicas: 1, target: deleted, controllers: 2, deletions: 1, faults: 1, deep: true},
 	"a lost pod, more faults":  {replicas: 2, target: unscaled, controllers: 1, deletions: 1, faults: 3, deep: true},
 	"two pods, all at once":    {replicas: 2, target: unscaled, controllers: 2, deletions: 1, faults: 1, deep: true},
 }
@@ -144,9 +141,6 @@ func (s *search) settle(w world) string {
 			}
 		}
 		for range 12 {
-			if w.gone {
-				break
-			}
 			if broken := s.try(&w, advanceAction, 0); broken != "" {
 				return broken
 			}

@@ -23,6 +23,7 @@ type ClusterWrapper struct{ v1.StatefulCluster }
 // MakeCluster returns StatefulCluster coder with a volume data of 1Gi, and without a record.
 func MakeCluster(replicas int32) *ClusterWrapper {
 	return &ClusterWrapper{v1.StatefulCluster{
+		Status:     v1.StatefulClusterStatus{Conditions: []metav1.Condition{{Type: v1.ConditionPolicyInstalled, Status: metav1.ConditionTrue}}},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "coder", UID: "cluster", Annotations: map[string]string{}},
 		Spec: v1.StatefulClusterSpec{
 			Replicas: &replicas, Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "coder"}},
@@ -94,8 +95,11 @@ func (p *PodWrapper) Ready() *PodWrapper {
 }
 
 // Claim adds the volume data with the claim.
-func (p *PodWrapper) Claim(name string) *PodWrapper {
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+func (p *PodWrapper) Claim(name string) *PodWrapper { return p.Volume("data", name) }
+
+// Volume adds a volume with a claim.
+func (p *PodWrapper) Volume(name, claim string) *PodWrapper {
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})
 	return p
 }
 

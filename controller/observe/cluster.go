@@ -36,12 +36,27 @@ func (o Observer) ObserveCluster(ctx context.Context, cluster *v1.StatefulCluste
 		return s, fmt.Errorf("list PersistentVolumeClaims in namespace %s: %w", cluster.Namespace, err)
 	}
 	s.Claims = claims.Items
-	var revisions appsv1.ControllerRevisionList
-	if err := o.Live.List(ctx, &revisions, client.InNamespace(cluster.Namespace), client.MatchingLabels{v1.ClusterLabel: cluster.Name}); err != nil {
-		return s, fmt.Errorf("list ControllerRevisions in namespace %s: %w", cluster.Namespace, err)
+	s.Revisions, err = o.revisionsOf(ctx, cluster)
+	return s, err
+}
+
+// revisionsOf reads the ControllerRevisions that the StatefulCluster controls, and the ControllerRevision of its template. Another
+// client can have removed the label or the owner of the latter, and its name cannot be used again.
+func (o Observer) revisionsOf(ctx context.Context, cluster *v1.StatefulCluster) ([]appsv1.ControllerRevision, error) {
+	var list appsv1.ControllerRevisionList
+	if err := o.Live.List(ctx, &list, client.InNamespace(cluster.Namespace), client.MatchingLabels{v1.ClusterLabel: cluster.Name}); err != nil {
+		return nil, fmt.Errorf("list ControllerRevisions in namespace %s: %w", cluster.Namespace, err)
 	}
-	s.Revisions = slices.DeleteFunc(revisions.Items, func(r appsv1.ControllerRevision) bool { return !metav1.IsControlledBy(&r, cluster) })
-	return s, nil
+	revisions := slices.DeleteFunc(list.Items, func(r appsv1.ControllerRevision) bool { return !metav1.IsControlledBy(&r, cluster) })
+	name := membership.RevisionName(cluster)
+	if slices.ContainsFunc(revisions, func(r appsv1.ControllerRevision) bool { return r.Name == name }) {
+		return revisions, nil
+	}
+	latest := appsv1.ControllerRevision{}
+	if found, err := o.get(ctx, cluster.Namespace, name, &latest); !found {
+		return revisions, err
+	}
+	return append(revisions, latest), nil
 }
 
 // podsOfCluster reads the pods with the label of the StatefulCluster, and the other pods with the names of members. Another client
