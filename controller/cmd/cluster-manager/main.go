@@ -65,7 +65,7 @@ func run(ctx context.Context, o *program.Options) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := o.NewManager("statefulsingleton-clusters", config, cluster.CacheOptions())
+	mgr, err := o.NewManager("statefulclusters", config, cluster.CacheOptions())
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,7 +19,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -28,13 +32,17 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/program"
 )
 
-// The tests run a real etcd and kube-apiserver with the CRDs of the chart.
+// The tests run a real etcd and kube-apiserver with the CRDs and the guards of the chart. The command connects as its service account,
+// with the permissions of the chart. Kyverno does not run.
 var (
 	config *rest.Config
 	c      client.Client
 )
 
-const namespace = "clusters"
+const (
+	namespace = "clusters"
+	release   = "statefulsingleton"
+)
 
 func TestMain(m *testing.M) {
 	code, err := runWithAPIServer(m)
@@ -61,20 +69,56 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 	if c, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return 0, fmt.Errorf("connect to kube-apiserver: %w", err)
 	}
-	if err := c.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
-		return 0, err
+	for _, name := range []string{namespace, release} {
+		if err := c.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			return 0, err
+		}
+	}
+	if err := applyChart(context.Background()); err != nil {
+		return 0, fmt.Errorf("apply the permissions and the guards of the chart: %w", err)
 	}
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	return m.Run(), nil
 }
 
-// connect makes the command connect to the API server.
+// applyChart creates the permissions of the command, and the guards.
+func applyChart(ctx context.Context) error {
+	args := []string{"template", release, "../../../charts/statefulsingleton", "--namespace", release, "--set", "statefulClusters.enabled=true", "--show-only", "templates/clusters.yaml"}
+	guards, err := filepath.Glob("../../../charts/statefulsingleton/templates/guards*.yaml")
+	if err != nil {
+		return err
+	}
+	for _, guard := range guards {
+		args = append(args, "--show-only", "templates/"+filepath.Base(guard))
+	}
+	rendered, err := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"), args...).Output()
+	if err != nil {
+		return fmt.Errorf("render the chart: %w", err)
+	}
+	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(rendered), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := documents.Decode(object); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := c.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+}
+
+// connect makes the command connect to the API server as its service account.
 func connect(t *testing.T) {
 	t.Helper()
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	kubeconfig.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	kubeconfig.AuthInfos["test"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: config.CertData, ClientKeyData: config.KeyData,
+		Impersonate: "system:serviceaccount:" + release + ":" + release + "-clusters", ImpersonateGroups: []string{"system:authenticated"},
+	}
 	kubeconfig.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
 	kubeconfig.CurrentContext = "test"
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -110,7 +154,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// The manager becomes the leader, creates the pod of a StatefulCluster, serves its endpoints, and stops when its context ends.
+// The manager becomes the leader, records the pod of a StatefulCluster, serves its endpoints, and stops when its context ends. Without
+// Kyverno, no policy is installed, and the manager creates no pod.
 func TestRun(t *testing.T) {
 	g := NewWithT(t)
 	connect(t)
@@ -119,23 +164,31 @@ func TestRun(t *testing.T) {
 	defer stop()
 	stopped := make(chan error, 1)
 	go func() {
-		stopped <- execute(ctx, "--leader-election-namespace="+namespace, "--health-probe-bind-address="+health, "--metrics-bind-address=0")
+		stopped <- execute(ctx, "--leader-election-namespace="+release, "--health-probe-bind-address="+health, "--metrics-bind-address=0")
 	}()
 	for _, path := range []string{"/healthz", "/readyz"} {
 		g.Eventually(func() (int, error) { return get("http://" + health + path) }).Should(Equal(http.StatusOK))
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "statefulsingleton-clusters"}}
-	g.Expect(c.Create(t.Context(), &v1.StatefulCluster{
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: release, Name: "statefulclusters"}}
+	db := &v1.StatefulCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db"},
 		Spec: v1.StatefulClusterSpec{
 			Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 			Template: runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"app":"db"}},"spec":{"containers":[{"name":"db","image":"db"}]}}`)},
 		},
-	})).To(Succeed())
-	g.Eventually(func() error {
-		return c.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "db-0"}, &corev1.Pod{})
-	}).Should(Succeed())
+	}
+	g.Expect(c.Create(t.Context(), db)).To(Succeed())
+	g.Eventually(func() (string, error) {
+		err := c.Get(t.Context(), client.ObjectKeyFromObject(db), db)
+		return db.Status.Message, err
+	}).Should(HavePrefix("the first pods wait until condition PolicyInstalled is True"))
+	g.Expect(db.Status.Members).To(HaveExactElements(HaveField("Name", "db-0")))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(lease), lease)).To(Succeed())
+	renewed := lease.Spec.RenewTime.Time
+	g.Eventually(func() (time.Time, error) {
+		err := c.Get(t.Context(), client.ObjectKeyFromObject(lease), lease)
+		return lease.Spec.RenewTime.Time, err
+	}).Should(BeTemporally(">", renewed), "the manager renews the Lease")
 
 	stop()
 	g.Eventually(stopped).Should(Receive(BeNil()))
