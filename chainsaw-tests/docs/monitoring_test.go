@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/cluster"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
@@ -54,6 +55,7 @@ func exportedMetrics(t *testing.T) map[string]bool {
 	own := prometheus.NewRegistry()
 	singleton.NewMetrics(own, nil)
 	injection.NewWebhooks(own, nil)
+	cluster.NewMetrics(own, nil)
 	shared, ok := metrics.Registry.(prometheus.Collector)
 	if !ok {
 		t.Fatalf("controller-runtime's registry, a %T, describes no metrics", metrics.Registry)
@@ -141,6 +143,7 @@ func TestMetricsIn(t *testing.T) {
 }
 
 var (
+	alertTitle  = regexp.MustCompile(`^Stateful(Singleton|Cluster)\w+$`)
 	alertName   = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)
 	alertReason = regexp.MustCompile(`reason(?:=~?|!=)"([\w|]+)"`)
 )
@@ -153,7 +156,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 		alerts = append(alerts, alert[1])
 	}
 	for _, title := range heading.FindAllStringSubmatch(read(t, "troubleshooting.md"), -1) {
-		if strings.HasPrefix(title[1], "StatefulSingleton") {
+		if alertTitle.MatchString(title[1]) {
 			sections = append(sections, title[1])
 		}
 	}

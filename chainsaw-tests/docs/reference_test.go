@@ -44,6 +44,7 @@ func TestReferenceIsComplete(t *testing.T) {
 		"what policies are per":          {"../policies", texts(func(name, _ string) bool { return strings.HasPrefix(name, "Per") })},
 		"events that no condition tells": {"../controller/singleton", texts(func(name, _ string) bool { return strings.HasPrefix(name, "event") })},
 		"metrics":                        {"../controller/singleton", metricNames},
+		"metrics of clusters":            {"../controller/cluster", metricNames},
 		"metrics of Kyverno's webhooks":  {"../controller/injection", metricNames},
 		"exit codes of the gate":         {"../controller/gate", exitCodes},
 		"exit codes of the gate alone":   {"../controller/cmd/gate", exitCodes},
@@ -89,7 +90,8 @@ func TestNamesOnPagesExist(t *testing.T) {
 
 // Readers search the page for the text of a message, so the texts on the page are those of the code.
 func TestMessagesAreTheCodes(t *testing.T) {
-	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../controller/injection"), literals(t, "../policies"))
+	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../controller/injection"),
+		literals(t, "../controller/membership"), literals(t, "../controller/cluster"), literals(t, "../policies"))
 	for _, guards := range []string{"guards.yaml", "guards-writes.yaml", "guards-controller.yaml", "guards-leases.yaml", "guards-policies.yaml", "guards-status.yaml"} {
 		said = append(said, read(t, "../charts/statefulsingleton/templates/"+guards))
 	}

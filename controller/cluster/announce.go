@@ -35,6 +35,7 @@ const maxNote = 1024
 // announce reports a change of the status by events and log lines.
 func (r *Reconciler) announce(ctx context.Context, was *v1.StatefulClusterStatus, cluster *v1.StatefulCluster) {
 	is := &cluster.Status
+	r.Metrics.replaced(was, is)
 	r.announceMembers(ctx, was.Members, cluster)
 	if was.UpdateRevision != is.UpdateRevision && was.UpdateRevision != "" {
 		r.emit(ctx, cluster, corev1.EventTypeNormal, eventRolloutStarted, fmt.Sprintf("pods get revision %s", is.UpdateRevision))
@@ -58,7 +59,7 @@ func (r *Reconciler) announceMembers(ctx context.Context, before []v1.ClusterMem
 	for _, m := range before {
 		gone[m.Name] = m
 	}
-	var added, removed []string
+	var added, lost, removed []string
 	for _, m := range cluster.Status.Members {
 		was, known := gone[m.Name]
 		delete(gone, m.Name)
@@ -66,14 +67,17 @@ func (r *Reconciler) announceMembers(ctx context.Context, before []v1.ClusterMem
 		case !known:
 			added = append(added, withClaims(m))
 		case m.State == v1.MemberLost && was.State != v1.MemberLost:
-			r.emit(ctx, cluster, corev1.EventTypeWarning, eventMemberLost,
-				fmt.Sprintf("pod %s on node %s is lost. Its successor gets new claims", withClaims(m), was.Node))
+			lost = append(lost, fmt.Sprintf("%s on node %s", withClaims(m), was.Node))
 		}
 	}
 	for _, m := range before {
 		if _, is := gone[m.Name]; is {
 			removed = append(removed, m.Name)
 		}
+	}
+	// One event for each reason, because the recorder drops the notes of further events with the reason and the object.
+	if len(lost) > 0 {
+		r.emit(ctx, cluster, corev1.EventTypeWarning, eventMemberLost, "lost pods, whose successors get new claims: "+strings.Join(lost, ", "))
 	}
 	if len(added) > 0 {
 		r.emit(ctx, cluster, corev1.EventTypeNormal, eventMembersAdded, "new pods: "+strings.Join(added, ", "))

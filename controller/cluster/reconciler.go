@@ -45,6 +45,8 @@ type Reconciler struct {
 	Live client.Reader
 	// Recorder emits the events.
 	Recorder events.EventRecorder
+	// Metrics counts the replacements.
+	Metrics *Metrics
 	// Clock returns the time.
 	Clock clock.PassiveClock
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -100,7 +101,9 @@ func createMutated(ctx context.Context, writes client.Writer, o client.Object, o
 }
 
 func (w *world) newReconciler(writes client.Client) *cluster.Reconciler {
-	return &cluster.Reconciler{Client: writes, Live: controller, Clock: clock.RealClock{}, Recorder: w.recorder}
+	return &cluster.Reconciler{
+		Client: writes, Live: controller, Clock: clock.RealClock{}, Recorder: w.recorder, Metrics: cluster.NewMetrics(prometheus.NewRegistry(), nil),
+	}
 }
 
 func (w *world) must(err error) {
@@ -381,7 +384,8 @@ func (w *world) run(p *corev1.Pod) bool {
 	isReady := !w.unready[image]
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: "coder", Image: image, ImageID: "sha256:same", ContainerID: "containerd://" + string(p.UID) + "-" + image, Ready: isReady,
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Unix(1, 0)}},
+		Resources: &p.Spec.Containers[0].Resources,
+		State:     corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Unix(1, 0)}},
 	}}
 	for _, gate := range p.Spec.ReadinessGates {
 		isReady = isReady && proof.IsTrue(p, gate.ConditionType)
@@ -476,6 +480,7 @@ func (w *world) setReady(node string, status corev1.ConditionStatus) {
 	w.t.Helper()
 	o := w.node(node)
 	o.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	o.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi")}
 	w.must(c.Status().Update(w.t.Context(), o))
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster"
 	"github.com/statefulsingleton/statefulsingleton/controller/program"
@@ -72,6 +73,7 @@ func run(ctx context.Context, o *program.Options) error {
 	program.RegisterVersion(version)
 	reconciler := &cluster.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("statefulsingleton-clusters"),
+		Metrics: cluster.NewMetrics(metrics.Registry, mgr.GetClient()),
 	}
 	if err := reconciler.SetupWithManager(mgr); err != nil {
 		return err
