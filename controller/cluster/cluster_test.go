@@ -139,7 +139,7 @@ func TestNodesLost(t *testing.T) {
 	if m := w.member("coder-0"); m.State != v1.MemberLost || m.Claims[0].Name != "data-coder-0" || got.Status.Replicas != 3 {
 		t.Errorf("member %+v, %d replicas", m, got.Status.Replicas)
 	}
-	if events := w.emitted(); !strings.Contains(events, "Warning MemberLost pod coder-0 (data-coder-0) on node "+first+" is lost") {
+	if events := w.emitted(); !strings.Contains(events, "Warning MemberLost lost pods, whose successors get new claims: coder-0 (data-coder-0) on node "+first) {
 		t.Errorf("events:\n%s", events)
 	}
 
@@ -637,6 +637,40 @@ func TestInPlace(t *testing.T) {
 	})
 	w.settle(membership.AllAvailable)
 	w.wantPods("coder-2", "coder-3")
+	w.wantClaims("data-coder-0", "data-coder-1")
+}
+
+// Resources change without a new pod, and without a restart. If the API server rejects the resources, the pod is replaced.
+func TestResize(t *testing.T) {
+	w := newWorld(t)
+	sized := func(resources string) runtime.RawExtension {
+		return runtime.RawExtension{Raw: []byte(strings.Replace(string(templateOf("coder:1").Raw), `"name": "coder",`, `"name": "coder", "resources": `+resources+`,`, 1))}
+	}
+	w.create(2, func(spec *v1.StatefulClusterSpec) {
+		spec.UpdateStrategy.Type, spec.Template = v1.ClusterInPlaceIfPossible, sized(`{"requests": {"cpu": "100m"}}`)
+	})
+	w.settle(membership.AllAvailable)
+	before := w.pods()
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Template = sized(`{"requests": {"cpu": "200m"}}`) })
+	got := w.settle(membership.AllAvailable)
+	for i, p := range w.pods() {
+		if p.UID != before[i].UID || p.Spec.Containers[0].Resources.Requests.Cpu().String() != "200m" || p.Labels[appsv1.StatefulSetRevisionLabel] != got.Status.UpdateRevision {
+			t.Errorf("pod %s: labels %v, resources %+v", p.Name, p.Labels, p.Spec.Containers[0].Resources)
+		}
+		if was, is := proof.Condition(&before[i], corev1.PodReady), proof.Condition(&p, corev1.PodReady); !is.LastTransitionTime.Equal(&was.LastTransitionTime) {
+			t.Errorf("pod %s was not Ready at %s", p.Name, is.LastTransitionTime)
+		}
+	}
+	w.change(func(spec *v1.StatefulClusterSpec) {
+		spec.Template = sized(`{"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"cpu": "200m", "memory": "1Gi"}}`) // another QoS class
+	})
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-2", "coder-3")
+	w.change(func(spec *v1.StatefulClusterSpec) {
+		spec.Template = sized(`{"requests": {"cpu": "100", "memory": "1Gi"}, "limits": {"cpu": "100", "memory": "1Gi"}}`) // more than a node has
+	})
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-4", "coder-5")
 	w.wantClaims("data-coder-0", "data-coder-1")
 }
 

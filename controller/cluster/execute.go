@@ -62,6 +62,8 @@ func (e *execution) step(ctx context.Context, step membership.Step) error {
 		return e.createPod(ctx, step)
 	case membership.SetServing:
 		return e.setServing(ctx, step)
+	case membership.Resize:
+		return e.resize(ctx, step)
 	case membership.PatchImages:
 		return e.patchImages(ctx, step)
 	case membership.Ungate:
@@ -124,7 +126,7 @@ func (e *execution) createPod(ctx context.Context, step membership.CreatePod) er
 // setServing writes the readiness gate of a pod.
 func (e *execution) setServing(ctx context.Context, step membership.SetServing) error {
 	condition := object{
-		"type": v1.MemberServing, "status": corev1.ConditionFalse, "reason": "ChangingImages", "message": "images of the pod are being changed",
+		"type": v1.MemberServing, "status": corev1.ConditionFalse, "reason": "Updating", "message": "containers of the pod are being updated",
 		"lastTransitionTime": metav1.NewTime(e.Clock.Now()),
 	}
 	if step.Serving {
@@ -137,13 +139,32 @@ func (e *execution) setServing(ctx context.Context, step membership.SetServing) 
 	})))
 }
 
+// resize changes the resources of a pod. It deletes the pod if the API server rejects the resources. The new resources can need
+// another QoS class (Invalid), or a larger node (Forbidden).
+func (e *execution) resize(ctx context.Context, step membership.Resize) error {
+	var containers []object
+	for _, name := range slices.Sorted(maps.Keys(step.Resources)) {
+		containers = append(containers, object{"name": name, "resources": step.Resources[name]})
+	}
+	pod := e.pod(step.Pod)
+	err := e.Client.SubResource("resize").Patch(ctx, pod, strategicPatch(object{
+		"metadata": object{"uid": step.Pod.UID, "resourceVersion": step.Version},
+		"spec":     object{"containers": containers},
+	}))
+	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+		ctrl.LoggerFrom(ctx).Info("Replacing a pod, because its resources cannot change", "pod", pod.Name, "why", err.Error())
+		return e.delete(ctx, pod, client.Preconditions{UID: &step.Pod.UID})
+	}
+	return e.failed("resize", pod, err)
+}
+
 // patchImages changes the images of a pod, and its revision.
 func (e *execution) patchImages(ctx context.Context, step membership.PatchImages) error {
 	before, err := json.Marshal(step.Before)
 	if err != nil {
 		return err
 	}
-	var containers []object
+	containers := []object{}
 	for _, name := range slices.Sorted(maps.Keys(step.Images)) {
 		containers = append(containers, object{"name": name, "image": step.Images[name]})
 	}

@@ -168,7 +168,7 @@ func permission(group, resource, verb string) string {
 }
 
 // check returns an error if the controller did not use a permission. RBAC rejects requests without a permission. The metrics endpoint
-// uses the permissions for reviews, and does not run here.
+// uses the permissions for reviews, and does not run here. A cache lists objects only if the API server cannot send them by a watch.
 func (u *usedPermissions) check(granted []rbacv1.PolicyRule) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -176,7 +176,11 @@ func (u *usedPermissions) check(granted []rbacv1.PolicyRule) error {
 	for _, rule := range granted {
 		for _, resource := range rule.Resources {
 			for _, verb := range rule.Verbs {
-				if name := permission(rule.APIGroups[0], resource, verb); !u.names.Has(name) && !strings.Contains(resource, "reviews") {
+				asked := verb
+				if verb == "list" && slices.Contains(rule.Verbs, "watch") {
+					asked = "watch"
+				}
+				if name := permission(rule.APIGroups[0], resource, asked); !u.names.Has(name) && !strings.Contains(resource, "reviews") {
 					unused.Insert(name)
 				}
 			}

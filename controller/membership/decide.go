@@ -380,8 +380,8 @@ func (d *decision) syncPods() {
 	for _, m := range d.members {
 		recorded[m.UID] = true
 		rolled := slices.Contains(d.rolled, m)
-		images := d.imagesInPlace(m)
-		ending := m.State == v1.MemberLeaving || m.going || rolled && len(images) == 0
+		inPlace := d.changesInPlace(m)
+		ending := m.State == v1.MemberLeaving || m.going || rolled && inPlace.none()
 		switch {
 		case m.pod == nil:
 		case ending && m.pod.DeletionTimestamp == nil:
@@ -390,7 +390,7 @@ func (d *decision) syncPods() {
 		case isGated(m.pod):
 			d.do(Ungate{refOf(m.pod)})
 		case rolled:
-			d.updateInPlace(m, images)
+			d.updateInPlace(m, inPlace)
 		default:
 			d.serve(m)
 		}

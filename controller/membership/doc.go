@@ -41,4 +41,8 @@
 // SetServing makes the condition MemberServing False, and the pod becomes unready. After the EndpointSlices no longer list the
 // pod as serving, or after servingPatience, PatchImages changes its images. After the kubelet has reported new containers,
 // SetServing makes the condition True. The pod itself shows which of these steps comes next.
+//
+// Resize changes the resources of containers before that. The pod keeps serving if no container restarts. PatchImages follows after
+// the kubelet has reported the new resources, and then only adds the label of the revision. If the node does not have the
+// resources, the pod is replaced.
 package membership

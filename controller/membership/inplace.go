@@ -11,73 +11,199 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
-// imagesInPlace returns the new images that the pod gets in place, by container. It is empty if the pod must be replaced.
-func (d *decision) imagesInPlace(m *member) map[string]string {
+// changes are the fields of regular containers that can change without a new pod: the new images and resources, by container.
+type changes struct {
+	images    map[string]string
+	resources map[string]corev1.ResourceRequirements
+}
+
+func newChanges() changes {
+	return changes{map[string]string{}, map[string]corev1.ResourceRequirements{}}
+}
+
+func (c changes) none() bool { return len(c.images) == 0 && len(c.resources) == 0 }
+
+// changesInPlace returns what changes in the pod without a new pod. It is empty if the pod must be replaced.
+func (d *decision) changesInPlace(m *member) changes {
 	i := slices.IndexFunc(d.Revisions, named(m.Revision))
 	if d.Cluster.Spec.UpdateStrategy.Type != v1.ClusterInPlaceIfPossible || d.Cluster.DeletionTimestamp != nil || m.pod == nil || !hasServingGate(m.pod) || i < 0 {
-		return nil
+		return changes{}
 	}
-	return changedImages(d.Revisions[i].Data.Raw, d.Cluster.Spec.Template.Raw)
+	c := changesOf(d.Revisions[i].Data.Raw, d.Cluster.Spec.Template.Raw)
+	if len(c.resources) > 0 && proof.IsTrue(m.pod, corev1.PodResizePending) && c.isResized(m.pod) {
+		return changes{} // the node does not have the resources
+	}
+	return c
 }
 
 func hasServingGate(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == v1.MemberServing })
 }
 
-// changedImages returns the images of regular containers that the new template changes, by container. It is empty if the
-// templates also differ in something else.
-func changedImages(before, after []byte) map[string]string {
-	old, oldImages := splitImages(before)
-	is, images := splitImages(after)
+// changesOf returns the changes between two templates. They are empty if the templates also differ in something else, or if a
+// container loses a resource.
+func changesOf(before, after []byte) changes {
+	old, was := splitTemplate(before)
+	is, all := splitTemplate(after)
 	if old == nil || !equality.Semantic.DeepEqual(old, is) {
-		return nil
+		return changes{}
 	}
-	changed := map[string]string{}
-	for container, image := range images {
-		if oldImages[container] != image {
-			changed[container] = image
+	changed := newChanges()
+	for container, image := range all.images {
+		if was.images[container] != image {
+			changed.images[container] = image
 		}
+		resources := all.resources[container]
+		if equality.Semantic.DeepEqual(was.resources[container], resources) {
+			continue
+		}
+		if !hasAll(resources, was.resources[container]) {
+			return changes{}
+		}
+		changed.resources[container] = resources
 	}
 	return changed
 }
 
-// splitImages returns a template without the images of its regular containers, and the images by container.
-func splitImages(data []byte) (template map[string]any, images map[string]string) {
-	images = map[string]string{}
-	if json.Unmarshal(data, &template) != nil {
-		return nil, nil
+// hasAll returns true if the requests and limits have amounts for all resources of others.
+func hasAll(r, others corev1.ResourceRequirements) bool {
+	has := func(list, others corev1.ResourceList) bool {
+		for name := range others {
+			if _, ok := list[name]; !ok {
+				return false
+			}
+		}
+		return true
+	}
+	return has(r.Requests, others.Requests) && has(r.Limits, others.Limits)
+}
+
+// splitTemplate returns a template without the images and resources of its regular containers, and these fields.
+func splitTemplate(data []byte) (template map[string]any, split changes) {
+	split = newChanges()
+	var typed struct {
+		Spec struct {
+			Containers []struct {
+				Name, Image string
+				Resources   corev1.ResourceRequirements
+			}
+		}
+	}
+	if json.Unmarshal(data, &template) != nil || json.Unmarshal(data, &typed) != nil {
+		return nil, split
+	}
+	for _, c := range typed.Spec.Containers {
+		split.images[c.Name], split.resources[c.Name] = c.Image, withRequests(c.Resources)
 	}
 	spec, _ := template["spec"].(map[string]any)
 	containers, _ := spec["containers"].([]any)
 	for _, c := range containers {
 		if container, ok := c.(map[string]any); ok {
-			name, _ := container["name"].(string)
-			images[name], _ = container["image"].(string)
 			delete(container, "image")
+			delete(container, "resources")
 		}
 	}
-	return template, images
+	return template, split
 }
 
-// updateInPlace continues the update of a pod up to the change of its images.
-func (d *decision) updateInPlace(m *member, images map[string]string) {
-	serving := proof.Condition(m.pod, v1.MemberServing)
-	if serving == nil || serving.Status != corev1.ConditionFalse {
-		d.do(SetServing{Pod: refOf(m.pod), Version: m.pod.ResourceVersion})
+// withRequests adds a request for each limit, as the API server does.
+func withRequests(r corev1.ResourceRequirements) corev1.ResourceRequirements {
+	for name, limit := range r.Limits {
+		if _, ok := r.Requests[name]; ok {
+			continue
+		}
+		if r.Requests == nil {
+			r.Requests = corev1.ResourceList{}
+		}
+		r.Requests[name] = limit
+	}
+	return r
+}
+
+// isResized returns true if the spec of the pod has the resources.
+func (c changes) isResized(p *corev1.Pod) bool {
+	return c.haveResources(func(container string) *corev1.ResourceRequirements {
+		i := slices.IndexFunc(p.Spec.Containers, func(is corev1.Container) bool { return is.Name == container })
+		if i < 0 {
+			return nil
+		}
+		return &p.Spec.Containers[i].Resources
+	})
+}
+
+// runsResized returns true if the kubelet reports that the containers run with the resources.
+func (c changes) runsResized(p *corev1.Pod) bool {
+	return c.haveResources(func(container string) *corev1.ResourceRequirements {
+		if s := proof.StatusOf(p.Status.ContainerStatuses, container); s != nil {
+			return s.Resources
+		}
+		return nil
+	})
+}
+
+func (c changes) haveResources(of func(container string) *corev1.ResourceRequirements) bool {
+	for container, want := range c.resources {
+		is := of(container)
+		if is == nil || !hasAmounts(is.Requests, want.Requests) || !hasAmounts(is.Limits, want.Limits) {
+			return false
+		}
+	}
+	return true
+}
+
+func hasAmounts(is, want corev1.ResourceList) bool {
+	for name, amount := range want {
+		if got, ok := is[name]; !ok || got.Cmp(amount) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// restarts returns true if a container stops for the changes.
+func (c changes) restarts(p *corev1.Pod) bool {
+	return len(c.images) > 0 || slices.ContainsFunc(p.Spec.Containers, func(is corev1.Container) bool {
+		_, changed := c.resources[is.Name]
+		return changed && slices.ContainsFunc(is.ResizePolicy, func(r corev1.ContainerResizePolicy) bool { return r.RestartPolicy == corev1.RestartContainer })
+	})
+}
+
+// updateInPlace continues the update of a pod up to the change of its images. The pod gets the label of the revision last.
+func (d *decision) updateInPlace(m *member, c changes) {
+	if c.restarts(m.pod) && !d.closed(m) {
+		return
+	}
+	if !c.isResized(m.pod) {
+		d.do(Resize{Pod: refOf(m.pod), Version: m.pod.ResourceVersion, Resources: c.resources})
 		d.requeueIn(servingPoll)
 		return
 	}
-	if left := servingPatience - d.now.Sub(serving.LastTransitionTime.Time); d.Serving[m.UID] && left > 0 {
+	if !c.runsResized(m.pod) {
 		d.requeueIn(servingPoll)
 		return
 	}
 	before := map[string]string{}
-	for container := range images {
+	for container := range c.images {
 		if s := proof.StatusOf(m.pod.Status.ContainerStatuses, container); s != nil {
 			before[container] = s.ContainerID
 		}
 	}
-	d.do(PatchImages{Pod: refOf(m.pod), Version: m.pod.ResourceVersion, Revision: d.status.UpdateRevision, Images: images, Before: before})
+	d.do(PatchImages{Pod: refOf(m.pod), Version: m.pod.ResourceVersion, Revision: d.status.UpdateRevision, Images: c.images, Before: before})
+}
+
+// closed returns true if no Service sends requests to the pod. Otherwise it continues to remove the pod from the EndpointSlices.
+func (d *decision) closed(m *member) bool {
+	serving := proof.Condition(m.pod, v1.MemberServing)
+	if serving == nil || serving.Status != corev1.ConditionFalse {
+		d.do(SetServing{Pod: refOf(m.pod), Version: m.pod.ResourceVersion})
+		d.requeueIn(servingPoll)
+		return false
+	}
+	if left := servingPatience - d.now.Sub(serving.LastTransitionTime.Time); d.Serving[m.UID] && left > 0 {
+		d.requeueIn(servingPoll)
+		return false
+	}
+	return true
 }
 
 // serve lets a pod serve after the kubelet has reported all containers with new images. An orphan cannot wait for that.

@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,6 +35,71 @@ func (p *PodWrapper) inPlace(serving corev1.ConditionStatus) *PodWrapper {
 func (p *PodWrapper) changed(before string) *PodWrapper {
 	p.Annotations[v1.MemberImagesAnnotation] = before
 	return p
+}
+
+// sized sets the CPU request of the container, in the spec and in the report of the kubelet.
+func (p *PodWrapper) sized(spec, reported string) *PodWrapper {
+	p.Spec.Containers[0].Resources = resourcesOf(spec)
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "coder", ContainerID: "containerd://1", Resources: new(resourcesOf(reported))}}
+	return p
+}
+
+func resourcesOf(cpu string) corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
+}
+
+// A pod gets new resources, and serves requests meanwhile, unless its container restarts.
+func TestDecideResizes(t *testing.T) {
+	const sizeOne, sizeTwo = `,"resources":{"requests":{"cpu":"1"}}`, `,"resources":{"requests":{"cpu":"2"}}`
+	// of returns a Snapshot of one pod with an old revision. The old and the new template are given.
+	of := func(before, after []byte, p *PodWrapper) *SnapshotWrapper {
+		s := MakeSnapshot(1).Spec(func(s *v1.StatefulClusterSpec) {
+			s.UpdateStrategy.Type, s.Template.Raw = v1.ClusterInPlaceIfPossible, after
+		})
+		s.Revisions = []appsv1.ControllerRevision{
+			{ObjectMeta: metav1.ObjectMeta{Name: "coder-old"}, Revision: 1, Data: runtime.RawExtension{Raw: before}},
+			{ObjectMeta: metav1.ObjectMeta{Name: membership.RevisionName(s.Cluster)}, Revision: 2, Data: runtime.RawExtension{Raw: after}},
+		}
+		s.Cluster.Status.CurrentRevision = "coder-old"
+		return s.Recorded(p.inPlace(corev1.ConditionTrue))
+	}
+	grows := func(p *PodWrapper) *SnapshotWrapper { return of(template("a:1", sizeOne), template("a:1", sizeTwo), p) }
+	pod := func(spec, reported string) *PodWrapper { return old("coder-0").Node("a").sized(spec, reported) }
+	restarted := pod("1", "1")
+	restarted.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+	refused := pod("2", "1")
+	refused.Status.Conditions = append(refused.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue})
+	silent := pod("2", "1")
+	silent.Status.ContainerStatuses = nil
+	two := template("a:1", sizeTwo)
+	update := membership.RevisionName(&MakeCluster(1).With(func(s *v1.StatefulClusterSpec) { s.Template.Raw = two }).StatefulCluster)
+	resize := func(to corev1.ResourceRequirements) steps {
+		return steps{membership.Resize{Pod: ref("coder-0"), Version: "7", Resources: map[string]corev1.ResourceRequirements{"coder": to}}}
+	}
+	deleted, leaves := steps{membership.Delete{Pod: ref("coder-0")}}, steps{membership.SetServing{Pod: ref("coder-0"), Version: "7"}}
+	limited := func(cpu string) []byte { return template("a:1", `,"resources":{"limits":{"cpu":"`+cpu+`"}}`) }
+	limits := resourcesOf("2")
+	limits.Limits = limits.Requests
+	tests := map[string]struct {
+		snapshot  *SnapshotWrapper
+		wantSteps steps
+	}{
+		"first the spec":             {grows(pod("1", "1")), resize(resourcesOf("2"))},
+		"the kubelet is waited for":  {grows(pod("2", "1")), nil},
+		"the kubelet says nothing":   {grows(silent), nil},
+		"last the revision":          {grows(pod("2", "2")), steps{membership.PatchImages{Pod: ref("coder-0"), Version: "7", Revision: update, Images: map[string]string{}, Before: map[string]string{}}}},
+		"the node is too small":      {grows(refused), deleted},
+		"a container that restarts":  {grows(restarted), leaves},
+		"a new image, too":           {of(template("a:1", sizeOne), template("a:2", sizeTwo), pod("1", "1")), leaves},
+		"a resource is removed":      {of(template("a:1", sizeOne), template("a:1", ""), pod("1", "1")), deleted},
+		"a limit is also a request":  {of(limited("1"), limited("2"), pod("1", "1")), resize(limits)},
+		"a resource that is no text": {of(template("a:1", sizeOne), template("a:1", `,"resources":{"requests":{"cpu":[]}}`), pod("1", "1")), deleted},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			decideTest{snapshot: test.snapshot, wantOutcome: membership.RollingOut, wantSteps: test.wantSteps}.run(t)
+		})
+	}
 }
 
 // A pod keeps its name, and serves no request while its image changes.

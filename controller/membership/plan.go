@@ -3,6 +3,7 @@ package membership
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -100,6 +101,14 @@ type (
 		Serving bool
 	}
 
+	// Resize changes the resources of containers. It fails if any client wrote the pod since the Snapshot. It deletes the pod if
+	// the API server rejects the resources, because some changes need a new pod.
+	Resize struct {
+		Pod       Ref
+		Version   string
+		Resources map[string]corev1.ResourceRequirements
+	}
+
 	// PatchImages changes the images of a pod, and its label of the revision. It fails if any client wrote the pod since the
 	// Snapshot.
 	PatchImages struct {
@@ -136,6 +145,7 @@ func (GrowClaim) isStep()        {}
 func (DeleteClaim) isStep()      {}
 func (CreatePod) isStep()        {}
 func (SetServing) isStep()       {}
+func (Resize) isStep()           {}
 func (PatchImages) isStep()      {}
 func (Ungate) isStep()           {}
 func (Delete) isStep()           {}

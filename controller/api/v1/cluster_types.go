@@ -279,9 +279,9 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.rollingUpdate) || !has(self.type) || self.type != 'OnDelete'",message="spec.updateStrategy.rollingUpdate has no effect with type OnDelete: remove one of the two"
 type ClusterUpdateStrategy struct {
-	// Type is RollingUpdate (default), InPlaceIfPossible or OnDelete. With InPlaceIfPossible, a pod
-	// gets new images without a new pod, if the template has no other change. Pods that were created
-	// with another type are replaced.
+	// Type is RollingUpdate (default), InPlaceIfPossible or OnDelete. With InPlaceIfPossible, the images
+	// and resources of containers change without a new pod, if the template has no other change and the
+	// node has the resources. Pods that were created with another type are replaced.
 	//
 	// +optional
 	// +default="RollingUpdate"
@@ -301,8 +301,8 @@ type ClusterUpdateType string
 const (
 	// ClusterRollingUpdate: the controller replaces pods. Unready pods are replaced first.
 	ClusterRollingUpdate ClusterUpdateType = "RollingUpdate"
-	// ClusterInPlaceIfPossible: the controller changes the images of pods, and replaces pods if the
-	// template has other changes.
+	// ClusterInPlaceIfPossible: the controller changes the images and resources of pods, and replaces
+	// pods if the template has other changes.
 	ClusterInPlaceIfPossible ClusterUpdateType = "InPlaceIfPossible"
 	// ClusterOnDelete: only new pods have the new template.
 	ClusterOnDelete ClusterUpdateType = "OnDelete"
