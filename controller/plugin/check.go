@@ -32,6 +32,11 @@ var guards = []string{
 	"writer-finalizer", "writer-lease",
 }
 
+// clusterGuards are the suffixes of the guards that the chart installs with statefulClusters.enabled.
+var clusterGuards = []string{
+	"cluster-manager", "cluster-manager-spec", "members", "members-attestation", "members-finalizer", "members-marks", "members-record", "members-recorded",
+}
+
 // chartLabels are the labels of the chart's objects.
 var chartLabels = client.MatchingLabels{"app.kubernetes.io/name": "statefulsingleton"}
 
@@ -130,8 +135,16 @@ func checkGuards(ctx context.Context, in *cluster) (string, error) {
 	if err := in.List(ctx, &bindings, chartLabels); err != nil {
 		return "", err
 	}
+	managers, err := deploymentsOf(ctx, in, "cluster-manager")
+	if err != nil {
+		return "", err
+	}
+	wanted := guards
+	if len(managers) > 0 {
+		wanted = slices.Concat(guards, clusterGuards)
+	}
 	var missing []string
-	for _, guard := range guards {
+	for _, guard := range wanted {
 		i := slices.IndexFunc(policies.Items, func(p admissionregistrationv1.ValidatingAdmissionPolicy) bool {
 			return strings.HasSuffix(p.Name, "-"+guard)
 		})
@@ -142,7 +155,7 @@ func checkGuards(ctx context.Context, in *cluster) (string, error) {
 	if len(missing) > 0 {
 		return "", fmt.Errorf("not installed, or not bound: %s. Upgrade the chart with guards.enabled=true: without the guards, nothing rejects a pod that Kyverno does not inject", strings.Join(missing, ", "))
 	}
-	return fmt.Sprintf("all %d guards are bound", len(guards)), nil
+	return fmt.Sprintf("all %d guards are bound", len(wanted)), nil
 }
 
 // denies returns true if the policy has a binding that denies requests.
@@ -160,21 +173,34 @@ func (c commands) checkController(ctx context.Context, in *cluster) (string, err
 	if len(deployments) == 0 {
 		return "", errors.New("the Deployment of the controller does not exist: install the chart")
 	}
+	managers, err := deploymentsOf(ctx, in, "cluster-manager")
+	if err != nil {
+		return "", err
+	}
+	deployments = append(deployments, managers...)
 	var found []string
 	for i := range deployments {
 		d := &deployments[i]
 		if d.Status.AvailableReplicas == 0 {
-			return "", fmt.Errorf("Deployment %s has no available pod, so no handoff continues. To show why, run: %s", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
+			return "", fmt.Errorf("Deployment %s has no available pod, so %s. To show why, run: %s", fullName(d), stops[d.Labels["app.kubernetes.io/component"]], in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
 		}
 		found = append(found, fmt.Sprintf("Deployment %s, version %s, %d available", fullName(d), d.Labels["app.kubernetes.io/version"], d.Status.AvailableReplicas))
 	}
 	return fmt.Sprintf("%s; this plugin has version %s", strings.Join(found, "; "), c.version), nil
 }
 
+// stops says what stops without a component of the chart.
+var stops = map[string]string{"controller": "no handoff continues", "cluster-manager": "no pod of a StatefulCluster is created or replaced"}
+
 // controllers reads the Deployments of the controller.
 func controllers(ctx context.Context, in *cluster) ([]appsv1.Deployment, error) {
+	return deploymentsOf(ctx, in, "controller")
+}
+
+// deploymentsOf reads the Deployments of a component of the chart.
+func deploymentsOf(ctx context.Context, in *cluster, component string) ([]appsv1.Deployment, error) {
 	var deployments appsv1.DeploymentList
-	err := in.List(ctx, &deployments, chartLabels, client.MatchingLabels{"app.kubernetes.io/component": "controller"})
+	err := in.List(ctx, &deployments, chartLabels, client.MatchingLabels{"app.kubernetes.io/component": component})
 	return deployments.Items, err
 }
 
@@ -205,6 +231,10 @@ var permissions = []commandPermissions{
 	}},
 	{"plan", []permission{{"", "nodes", []string{"get"}}}},
 	{"inject", []permission{{"", "pods", []string{"create"}}}},
+	{"rollout", []permission{
+		{v1.GroupVersion.Group, "statefulclusters", []string{"get", "list", "watch", "patch"}},
+		{"apps", "controllerrevisions", []string{"list"}},
+	}},
 	{"handover, attest", []permission{{v1.GroupVersion.Group, "statefulsingletons", []string{"patch"}}}},
 }
 

@@ -46,6 +46,22 @@ func (c commands) completeNameOrLock(cmd *cobra.Command, args []string, typed st
 	})
 }
 
+// completeCluster completes the names of the StatefulClusters after stc/.
+func (c commands) completeCluster(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
+		clusters, err := in.clusters(ctx)
+		for i := range clusters {
+			if name := "stc/" + clusters[i].Name; strings.HasPrefix(name, typed) {
+				offers = append(offers, cobra.CompletionWithDesc(name, clusters[i].Status.UpdateRevision))
+			}
+		}
+		return offers, err
+	})
+}
+
 // completeNameAndUID is completeName, and then completes the UID of the recorded holder.
 func (c commands) completeNameAndUID(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) != 1 {

@@ -21,10 +21,11 @@ type watched struct {
 	labels client.HasLabels
 }
 
-// Objects whose changes change the status of singletons, and of locks.
+// Objects whose changes change the status of singletons, of locks, and of StatefulClusters.
 var (
 	singletonChanges = []watched{{&v1.StatefulSingletonList{}, nil}, {&corev1.PodList{}, client.HasLabels{v1.SingletonLabel}}}
 	lockChanges      = []watched{{&v1.StatefulSetLockList{}, nil}, {&corev1.PodList{}, client.HasLabels{v1.LockLabel}}}
+	clusterChanges   = []watched{{&v1.StatefulClusterList{}, nil}}
 )
 
 // follow calls show, and calls it again after each change of a watched object in the namespace, until ctx ends.

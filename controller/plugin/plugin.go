@@ -66,7 +66,7 @@ handoff, and attest that a pod has terminated.`,
 	completeFlag(root, "namespace", c.completeNamespace)
 	completeFlag(root, "context", c.completeContext)
 	root.AddCommand(c.statusCommand(), c.explainCommand(), c.planCommand(), c.injectCommand(),
-		c.handoverCommand(), c.attestCommand(), c.checkCommand())
+		c.handoverCommand(), c.attestCommand(), c.rolloutCommand(), c.checkCommand())
 	return root
 }
 

@@ -18,6 +18,7 @@ import (
 	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -137,6 +138,23 @@ func TestOutput(t *testing.T) {
 		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: incomplete}},
 		"inject-rejected":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: reject}},
 		"inject-no-pod":             {"running", "inject -f testdata/manifests/service.yaml", answers{}},
+		"rollout-status":            {"clusters", "rollout status stc/db", answers{}},
+		"rollout-status-waits":      {"clusters", "rollout status stc/cache --watch=false", answers{}},
+		"rollout-status-unseen":     {"clusters", "rollout status stc/new --watch=false", answers{}},
+		"rollout-status-stalled":    {"clusters", "rollout status statefulcluster/lost --context=staging", answers{}},
+		"rollout-status-on-delete":  {"clusters", "rollout status stc/manual", answers{}},
+		"rollout-status-timeout":    {"clusters", "rollout status stc/cache --timeout=1ms", answers{}},
+		"rollout-history":           {"clusters", "rollout history stc/db", answers{}},
+		"rollout-history-of-one":    {"clusters", "rollout history stc/db --revision=1", answers{}},
+		"rollout-history-unknown":   {"clusters", "rollout history stc/db --revision=7 --context=staging", answers{}},
+		"rollout-undo":              {"clusters", "rollout undo stc/db --context=staging", answers{}},
+		"rollout-undo-same":         {"clusters", "rollout undo stc/db --to-revision=3", answers{}},
+		"rollout-undo-first":        {"clusters", "rollout undo stc/cache", answers{}},
+		"rollout-unknown":           {"clusters", "rollout undo stc/web", answers{}},
+		"rollout-unknown-of-none":   {"running", "rollout history stc/web", answers{}},
+		"rollout-other-kind":        {"clusters", "rollout status deployment/web", answers{}},
+		"rollout-not-installed":     {"running", "rollout status stc/web", answers{unserved: []string{"StatefulCluster"}}},
+		"check-clusters":            {"clusters", "check", answers{}},
 		"check":                     {"cluster", "check", answers{}},
 		"check-broken":              {"broken-cluster", "check", answers{kubernetes: "v1.32.4", forbidden: []string{"patch statefulsingletons", "watch pods"}}},
 		"check-bare":                {"running", "check", answers{unserved: []string{"StatefulSingleton", "ClusterPolicy", "NamespacedMutatingPolicy"}}},
@@ -216,6 +234,25 @@ func TestAttestNamesThePod(t *testing.T) {
 	}
 }
 
+// undo writes the template of the revision, and no other field.
+func TestUndo(t *testing.T) {
+	for line, want := range map[string]string{"rollout undo stc/db": "db:2", "rollout undo stc/db --to-revision=1": "db:1"} {
+		t.Run(line, func(t *testing.T) {
+			s := newStage(t, "clusters", answers{})
+			if err := s.run(t.Context(), line); err != nil {
+				t.Fatal(err)
+			}
+			got := &v1.StatefulCluster{}
+			if err := s.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "db"}, got); err != nil {
+				t.Fatal(err)
+			}
+			if image := imagesOf(got.Spec.Template.Raw); image != want || *got.Spec.Replicas != 3 || strings.Contains(string(got.Spec.Template.Raw), "tier") {
+				t.Errorf("template %s and %d replicas, want image %s", got.Spec.Template.Raw, *got.Spec.Replicas, want)
+			}
+		})
+	}
+}
+
 // With -w, status prints a change of the output, and prints nothing for other changes.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -269,6 +306,8 @@ func TestComplete(t *testing.T) {
 		"names":          {"several", "status ", "cache\ndb\tFailed\n:4\n"},
 		"one name":       {"several", "explain d", "db\tFailed\n:4\n"},
 		"locks":          {"locks", "status lock/q", "lock/queue\tqueue-0\n:4\n"},
+		"clusters":       {"clusters", "rollout status ", "stc/cache\tcache-2\nstc/db\tdb-3\nstc/lost\nstc/manual\nstc/new\n:4\n"},
+		"one cluster":    {"clusters", "rollout undo stc/d", "stc/db\tdb-3\n:4\n"},
 		"no second name": {"several", "plan db ", ":4\n"},
 		"uid":            {"several", "attest db ", "aaaaaaaa-0000-4000-8000-000000000001\tpod db-5c9f-h2qpb\n:4\n"},
 		"no names there": {"several", "status -n shop ", ":4\n"},
@@ -353,7 +392,7 @@ func TestCheckMatchesTheChart(t *testing.T) {
 		}
 	}
 	slices.Sort(named)
-	if diff := cmp.Diff(named, guards); diff != "" {
+	if diff := cmp.Diff(named, slices.Sorted(slices.Values(slices.Concat(guards, clusterGuards)))); diff != "" {
 		t.Errorf("guards (-chart +check):\n%s", diff)
 	}
 	if text := read(t, "../../charts/statefulsingleton/Chart.yaml"); !strings.Contains(text, `kubeVersion: ">=`+oldestKubernetes+`.0-0"`) {

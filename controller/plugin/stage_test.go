@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -148,6 +149,8 @@ func (a answers) mapper() meta.RESTMapper {
 	for _, kind := range []schema.GroupVersionKind{
 		v1.GroupVersion.WithKind("StatefulSingleton"),
 		v1.GroupVersion.WithKind("StatefulSetLock"),
+		v1.GroupVersion.WithKind("StatefulCluster"),
+		appsv1.SchemeGroupVersion.WithKind("ControllerRevision"),
 		clusterPolicy,
 		mutatingPolicy,
 	} {

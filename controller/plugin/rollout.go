@@ -1,0 +1,292 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// rolloutCommand does for StatefulClusters what kubectl rollout does only for kinds of Kubernetes.
+func (c commands) rolloutCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rollout",
+		Short: "Follow, list and undo the rollouts of a StatefulCluster",
+		Long: `rollout does for a StatefulCluster what kubectl rollout does for a StatefulSet. kubectl rollout works only with kinds
+of Kubernetes itself.`,
+		Example: `  # Wait until all pods have the new template
+  kubectl stfs rollout status stc/db
+
+  # List the revisions of the template, and return to the last one
+  kubectl stfs rollout history stc/db
+  kubectl stfs rollout undo stc/db`,
+	}
+	cmd.AddCommand(c.rolloutStatusCommand(), c.rolloutHistoryCommand(), c.rolloutUndoCommand())
+	return cmd
+}
+
+func (c commands) rolloutStatusCommand() *cobra.Command {
+	watch, timeout := true, time.Duration(0)
+	cmd := &cobra.Command{
+		Use:   "status stc/NAME",
+		Short: "Wait until a rollout is complete",
+		Long: `status prints each change of a rollout, until all pods have the new template and are available. The exit code is 1 if a
+person must act, or if the rollout takes longer than --timeout.`,
+		Example: `  kubectl stfs rollout status stc/db --timeout=5m`,
+		Args:    takes(1, 1), ValidArgsFunction: c.completeCluster,
+		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
+			return c.rolloutStatus(ctx, in, args[0], watch, timeout)
+		}),
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "wait until the rollout is complete")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "time after which the command fails. 0: it waits without a limit")
+	return cmd
+}
+
+// errComplete ends the watch of a rollout.
+var errComplete = errors.New("the rollout is complete")
+
+func (c commands) rolloutStatus(ctx context.Context, in *cluster, arg string, watch bool, timeout time.Duration) error {
+	if timeout > 0 {
+		limited, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		ctx = limited
+	}
+	last := ""
+	show := func() error {
+		o, err := in.findCluster(ctx, arg)
+		if err != nil {
+			return err
+		}
+		text, complete, err := rolloutState(o)
+		if err != nil {
+			return errors.New(in.amended(err.Error()))
+		}
+		if text != last {
+			if err := c.print("%s\n", text); err != nil {
+				return err
+			}
+		}
+		last = text
+		if complete || !watch {
+			return errComplete
+		}
+		return nil
+	}
+	err := in.follow(ctx, in.namespace, clusterChanges, show)
+	switch {
+	case errors.Is(err, errComplete):
+		return nil
+	case err == nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("the rollout is not complete after %s: %s. To show the pods, run: %s", timeout, last, in.kubectl("get pods -n %s -l %s=%s", in.namespace, v1.ClusterLabel, nameOf(arg)))
+	}
+	return err
+}
+
+// rolloutState returns what a rollout waits for, and whether it is complete. The error says what a person must do.
+func rolloutState(o *v1.StatefulCluster) (text string, complete bool, err error) {
+	switch stalled := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionStalled); {
+	case o.Spec.UpdateStrategy.Type == v1.ClusterOnDelete:
+		return "", false, fmt.Errorf("StatefulCluster %s has update strategy OnDelete, so no rollout replaces its pods. Delete the pods that must get the new template", fullName(o))
+	case o.Status.ObservedGeneration < o.Generation:
+		return fmt.Sprintf("StatefulCluster %s: waits until the controller has seen the change", fullName(o)), false, nil
+	case stalled != nil && stalled.Status == metav1.ConditionTrue:
+		return "", false, fmt.Errorf("the rollout of StatefulCluster %s waits for a person: %s", fullName(o), o.Status.Message)
+	}
+	text = fmt.Sprintf("StatefulCluster %s: %s", fullName(o), o.Status.Message)
+	return text, meta.IsStatusConditionTrue(o.Status.Conditions, v1.ConditionReady), nil
+}
+
+func (c commands) rolloutHistoryCommand() *cobra.Command {
+	number := int64(0)
+	cmd := &cobra.Command{
+		Use:   "history stc/NAME",
+		Short: "List the revisions of the template",
+		Long: `history lists the revisions of the template that still exist, the number of pods with each revision, and the images.
+With --revision, it prints the template of one revision.`,
+		Example: `  kubectl stfs rollout history stc/db
+  kubectl stfs rollout history stc/db --revision=2`,
+		Args: takes(1, 1), ValidArgsFunction: c.completeCluster,
+		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
+			return c.rolloutHistory(ctx, in, args[0], number)
+		}),
+	}
+	cmd.Flags().Int64Var(&number, "revision", 0, "print the template of this revision")
+	return cmd
+}
+
+func (c commands) rolloutHistory(ctx context.Context, in *cluster, arg string, number int64) error {
+	o, revisions, err := in.history(ctx, arg)
+	if err != nil {
+		return err
+	}
+	if number != 0 {
+		revision, err := in.revision(o, revisions, number)
+		if err != nil {
+			return err
+		}
+		text, err := yaml.JSONToYAML(revision.Data.Raw)
+		if err != nil {
+			return fmt.Errorf("read revision %s: %w", revision.Name, err)
+		}
+		return c.print("%s", text)
+	}
+	return c.print("%s", columns(func(row func(cells ...string)) {
+		row("REVISION", "NAME", "PODS", "IMAGES")
+		for i := range revisions {
+			pods := 0
+			for _, m := range o.Status.Members {
+				if m.Revision == revisions[i].Name && m.UID != "" {
+					pods++
+				}
+			}
+			row(strconv.FormatInt(revisions[i].Revision, 10), revisions[i].Name, strconv.Itoa(pods), imagesOf(revisions[i].Data.Raw))
+		}
+	}))
+}
+
+// imagesOf returns the images of a template.
+func imagesOf(data []byte) string {
+	var template corev1.PodTemplateSpec
+	if json.Unmarshal(data, &template) != nil {
+		return "-"
+	}
+	var images []string
+	for i := range template.Spec.Containers {
+		images = append(images, template.Spec.Containers[i].Image)
+	}
+	return strings.Join(images, ", ")
+}
+
+func (c commands) rolloutUndoCommand() *cobra.Command {
+	number := int64(0)
+	cmd := &cobra.Command{
+		Use:   "undo stc/NAME",
+		Short: "Return to an earlier revision of the template",
+		Long: `undo writes the template of an earlier revision into spec.template. The controller then rolls the pods out as after any
+other change. By default, it is the revision before the newest one.`,
+		Example: `  kubectl stfs rollout undo stc/db
+  kubectl stfs rollout undo stc/db --to-revision=2`,
+		Args: takes(1, 1), ValidArgsFunction: c.completeCluster,
+		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
+			return c.rolloutUndo(ctx, in, args[0], number)
+		}),
+	}
+	cmd.Flags().Int64Var(&number, "to-revision", 0, "revision to return to. 0: the revision before the newest one")
+	return cmd
+}
+
+func (c commands) rolloutUndo(ctx context.Context, in *cluster, arg string, number int64) error {
+	o, revisions, err := in.history(ctx, arg)
+	if err != nil {
+		return err
+	}
+	if number == 0 {
+		if len(revisions) < 2 {
+			return fmt.Errorf("StatefulCluster %s has no earlier revision. spec.revisionHistoryLimit is the number of old revisions that are kept", fullName(o))
+		}
+		number = revisions[len(revisions)-2].Revision
+	}
+	revision, err := in.revision(o, revisions, number)
+	if err != nil {
+		return err
+	}
+	if sameTemplate(o.Spec.Template.Raw, revision.Data.Raw) {
+		return c.print("StatefulCluster %s has the template of revision %d already\n", fullName(o), number)
+	}
+	before := o.DeepCopy()
+	o.Spec.Template.Raw = revision.Data.Raw
+	if err := in.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("change the template of StatefulCluster %s: %w", fullName(o), err)
+	}
+	return c.print("StatefulCluster %s has the template of revision %d. To follow the rollout, run: %s\n", fullName(o), number, in.kubectl("stfs rollout status stc/%s -n %s", o.Name, o.Namespace))
+}
+
+func sameTemplate(a, b []byte) bool {
+	var one, other any
+	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && equality.Semantic.DeepEqual(one, other)
+}
+
+// clusterPrefixes are the kinds before the name of a StatefulCluster.
+var clusterPrefixes = []string{"stc", "statefulcluster", "statefulclusters"}
+
+// nameOf returns the name in an argument such as stc/db.
+func nameOf(arg string) string {
+	_, name, _ := strings.Cut(arg, "/")
+	return name
+}
+
+// findCluster reads the StatefulCluster of an argument such as stc/db.
+func (c *cluster) findCluster(ctx context.Context, arg string) (*v1.StatefulCluster, error) {
+	kind, name, _ := strings.Cut(arg, "/")
+	if !slices.Contains(clusterPrefixes, kind) || name == "" {
+		return nil, fmt.Errorf("%q names no StatefulCluster: use stc/NAME. For other kinds, use kubectl rollout", arg)
+	}
+	o := &v1.StatefulCluster{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, o)
+	switch {
+	case meta.IsNoMatchError(err):
+		return nil, errors.New("the API server does not serve StatefulClusters. Install the chart with statefulClusters.enabled=true")
+	case !apierrors.IsNotFound(err):
+		return o, err
+	}
+	existing, err := c.clusters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(existing) == 0 {
+		return nil, fmt.Errorf("StatefulCluster %s does not exist: namespace %s has no StatefulClusters. Set another namespace with -n. To list all namespaces, run: %s", name, c.namespace, c.kubectl("get stc -A"))
+	}
+	var names []string
+	for i := range existing {
+		names = append(names, existing[i].Name)
+	}
+	return nil, c.missing("StatefulCluster", name, names)
+}
+
+// clusters reads the StatefulClusters of the namespace.
+func (c *cluster) clusters(ctx context.Context) ([]v1.StatefulCluster, error) {
+	var list v1.StatefulClusterList
+	err := c.List(ctx, &list, client.InNamespace(c.namespace))
+	return list.Items, err
+}
+
+// history reads a StatefulCluster and its revisions, with the newest last.
+func (c *cluster) history(ctx context.Context, arg string) (*v1.StatefulCluster, []appsv1.ControllerRevision, error) {
+	o, err := c.findCluster(ctx, arg)
+	if err != nil {
+		return nil, nil, err
+	}
+	var list appsv1.ControllerRevisionList
+	if err := c.List(ctx, &list, client.InNamespace(o.Namespace), client.MatchingLabels{v1.ClusterLabel: o.Name}); err != nil {
+		return nil, nil, err
+	}
+	revisions := slices.DeleteFunc(list.Items, func(r appsv1.ControllerRevision) bool { return !metav1.IsControlledBy(&r, o) })
+	slices.SortFunc(revisions, func(a, b appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
+	return o, revisions, nil
+}
+
+// revision returns the revision with the number.
+func (c *cluster) revision(o *v1.StatefulCluster, revisions []appsv1.ControllerRevision, number int64) (*appsv1.ControllerRevision, error) {
+	i := slices.IndexFunc(revisions, func(r appsv1.ControllerRevision) bool { return r.Revision == number })
+	if i < 0 {
+		return nil, fmt.Errorf("StatefulCluster %s has no revision %d. To list the revisions, run: %s", fullName(o), number, c.kubectl("stfs rollout history stc/%s -n %s", o.Name, o.Namespace))
+	}
+	return &revisions[i], nil
+}
