@@ -577,6 +577,10 @@ func TestDecideKeepsRevisions(t *testing.T) {
 	if got := membership.RevisionName(&same.StatefulCluster); got != latest {
 		t.Errorf("equal templates have the revisions %s and %s", got, latest)
 	}
+	same.UID = "another"
+	if got := membership.RevisionName(&same.StatefulCluster); got == latest {
+		t.Errorf("another StatefulCluster has revision %s too", got)
+	}
 }
 
 func TestDecideGrowsClaims(t *testing.T) {
