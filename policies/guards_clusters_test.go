@@ -341,9 +341,11 @@ func testClusterManager(t *testing.T, config *rest.Config, cluster *v1.StatefulC
 	})
 	t.Run("another pod", func(t *testing.T) {
 		pod := podOf(cluster.Namespace, map[string]string{"app": "web"})
+		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
 		wantAnswer(t, manager.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), notTheirs)
 		create(t, admin, pod)
 		wantAnswer(t, patch{clusterManagerUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/cluster":"db"}}}`}.apply(t, config, pod), notTheirs)
+		wantAnswer(t, patch{clusterManagerUser, "resize", strategic, `{"spec":{"containers":[{"name":"db","resources":{"requests":{"cpu":"2"}}}]}}`}.apply(t, config, pod), notTheirs)
 		wantAnswer(t, manager.Delete(t.Context(), pod, client.DryRunAll), notTheirs)
 	})
 	t.Run("a pod without an owner", func(t *testing.T) {

@@ -542,6 +542,27 @@ func TestAdmissionRejects(t *testing.T) {
 	}
 }
 
+// While the namespace is being deleted, new pods are rejected. That is no error.
+func TestNamespaceIsDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.create(1)
+	w.settle(membership.AllAvailable)
+	w.must(c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})) // no controller empties the namespace
+	w.must(c.Delete(t.Context(), w.pod("coder-0")))
+	for range 5 {
+		if _, err := w.reconciler.Reconcile(t.Context(), w.request()); err != nil {
+			t.Error(err)
+		}
+		w.play()
+	}
+	w.wantPods()
+	if events := w.emitted(); meta.IsStatusConditionTrue(w.cluster().Status.Conditions, v1.ConditionStalled) || strings.Contains(events, "WriteRefused") {
+		t.Errorf("conditions %+v, events:\n%s", w.cluster().Status.Conditions, events)
+	}
+	w.must(c.Delete(t.Context(), w.cluster()))
+	w.until("the StatefulCluster is removed", w.isRemoved)
+}
+
 // A record that the API server rejects has no effect.
 func TestRecordRejected(t *testing.T) {
 	w := newWorld(t)

@@ -86,6 +86,9 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if isTemporary(err) || ctx.Err() != nil {
 		return ctrl.Result{}, err
 	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return ctrl.Result{RequeueAfter: deletionPoll}, nil // the StatefulCluster is deleted next
+	}
 	if err == nil && !waits {
 		return ctrl.Result{}, client.IgnoreNotFound(r.patchFinalizer(ctx, cluster, controllerutil.RemoveFinalizer))
 	}
