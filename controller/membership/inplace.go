@@ -122,42 +122,31 @@ func withRequests(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 
 // isResized returns true if the spec of the pod has the resources.
 func (c changes) isResized(p *corev1.Pod) bool {
-	return c.haveResources(func(container string) *corev1.ResourceRequirements {
-		i := slices.IndexFunc(p.Spec.Containers, func(is corev1.Container) bool { return is.Name == container })
-		if i < 0 {
-			return nil
-		}
-		return &p.Spec.Containers[i].Resources
-	})
+	return !slices.ContainsFunc(p.Spec.Containers, func(is corev1.Container) bool { return !hasAmounts(&is.Resources, c.resources[is.Name]) })
 }
 
-// runsResized returns true if the kubelet reports that the containers run with the resources.
+// runsResized returns true if the kubelet reports that the running containers have the resources. Other containers get them when
+// they start.
 func (c changes) runsResized(p *corev1.Pod) bool {
-	return c.haveResources(func(container string) *corev1.ResourceRequirements {
-		if s := proof.StatusOf(p.Status.ContainerStatuses, container); s != nil {
-			return s.Resources
-		}
-		return nil
+	return !slices.ContainsFunc(p.Status.ContainerStatuses, func(is corev1.ContainerStatus) bool {
+		return is.State.Running != nil && !hasAmounts(is.Resources, c.resources[is.Name])
 	})
 }
 
-func (c changes) haveResources(of func(container string) *corev1.ResourceRequirements) bool {
-	for container, want := range c.resources {
-		is := of(container)
-		if is == nil || !hasAmounts(is.Requests, want.Requests) || !hasAmounts(is.Limits, want.Limits) {
-			return false
+// hasAmounts returns true if the resources have the amounts.
+func hasAmounts(is *corev1.ResourceRequirements, want corev1.ResourceRequirements) bool {
+	has := func(list, want corev1.ResourceList) bool {
+		for name, amount := range want {
+			if got, ok := list[name]; !ok || got.Cmp(amount) != 0 {
+				return false
+			}
 		}
+		return true
 	}
-	return true
-}
-
-func hasAmounts(is, want corev1.ResourceList) bool {
-	for name, amount := range want {
-		if got, ok := is[name]; !ok || got.Cmp(amount) != 0 {
-			return false
-		}
+	if is == nil {
+		is = &corev1.ResourceRequirements{}
 	}
-	return true
+	return has(is.Requests, want.Requests) && has(is.Limits, want.Limits)
 }
 
 // restarts returns true if a container stops for the changes.

@@ -40,7 +40,7 @@ func (p *PodWrapper) changed(before string) *PodWrapper {
 // sized sets the CPU request of the container, in the spec and in the report of the kubelet.
 func (p *PodWrapper) sized(spec, reported string) *PodWrapper {
 	p.Spec.Containers[0].Resources = resourcesOf(spec)
-	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "coder", ContainerID: "containerd://1", Resources: new(resourcesOf(reported))}}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "coder", ContainerID: "containerd://1", Resources: new(resourcesOf(reported)), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	return p
 }
 
@@ -69,13 +69,15 @@ func TestDecideResizes(t *testing.T) {
 	restarted.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
 	refused := pod("2", "1")
 	refused.Status.Conditions = append(refused.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue})
-	silent := pod("2", "1")
-	silent.Status.ContainerStatuses = nil
+	silent, crashed := pod("2", "1"), pod("2", "1")
+	silent.Status.ContainerStatuses[0].Resources = nil
+	crashed.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 	two := template("a:1", sizeTwo)
 	update := membership.RevisionName(&MakeCluster(1).With(func(s *v1.StatefulClusterSpec) { s.Template.Raw = two }).StatefulCluster)
 	resize := func(to corev1.ResourceRequirements) steps {
 		return steps{membership.Resize{Pod: ref("coder-0"), Version: "7", Resources: map[string]corev1.ResourceRequirements{"coder": to}}}
 	}
+	revised := steps{membership.PatchImages{Pod: ref("coder-0"), Version: "7", Revision: update, Images: map[string]string{}, Before: map[string]string{}}}
 	deleted, leaves := steps{membership.Delete{Pod: ref("coder-0")}}, steps{membership.SetServing{Pod: ref("coder-0"), Version: "7"}}
 	limited := func(cpu string) []byte { return template("a:1", `,"resources":{"limits":{"cpu":"`+cpu+`"}}`) }
 	limits := resourcesOf("2")
@@ -87,7 +89,8 @@ func TestDecideResizes(t *testing.T) {
 		"first the spec":             {grows(pod("1", "1")), resize(resourcesOf("2"))},
 		"the kubelet is waited for":  {grows(pod("2", "1")), nil},
 		"the kubelet says nothing":   {grows(silent), nil},
-		"last the revision":          {grows(pod("2", "2")), steps{membership.PatchImages{Pod: ref("coder-0"), Version: "7", Revision: update, Images: map[string]string{}, Before: map[string]string{}}}},
+		"a container that crashes":   {grows(crashed), revised},
+		"last the revision":          {grows(pod("2", "2")), revised},
 		"the node is too small":      {grows(refused), deleted},
 		"a container that restarts":  {grows(restarted), leaves},
 		"a new image, too":           {of(template("a:1", sizeOne), template("a:2", sizeTwo), pod("1", "1")), leaves},
