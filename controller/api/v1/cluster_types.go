@@ -460,16 +460,16 @@ type StatefulClusterStatus struct {
 	Replicas int32 `json:"replicas"`
 	// ReadyReplicas is the number of these pods that are Ready.
 	// +optional
-	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
+	ReadyReplicas int32 `json:"readyReplicas"`
 	// AvailableReplicas is the number of these pods that were Ready for spec.minReadySeconds.
 	// +optional
-	AvailableReplicas int32 `json:"availableReplicas,omitempty"`
+	AvailableReplicas int32 `json:"availableReplicas"`
 	// CurrentReplicas is the number of these pods with the current revision.
 	// +optional
 	CurrentReplicas int32 `json:"currentReplicas,omitempty"`
 	// UpdatedReplicas is the number of these pods with the update revision.
 	// +optional
-	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`
+	UpdatedReplicas int32 `json:"updatedReplicas"`
 	// CurrentRevision is the revision that all pods had after the last complete rollout.
 	// +optional
 	CurrentRevision string `json:"currentRevision,omitempty"`
