@@ -52,9 +52,11 @@ type world struct {
 	// holdImages and holdSlices stop the kubelets from restarting containers with new images, and the updates of EndpointSlices.
 	holdImages, holdSlices bool
 
-	// uids are the UIDs of all pods, by name. claims are the claims of running processes, by the UID of the pod.
-	uids   map[string]types.UID
-	claims map[types.UID][]string
+	// uids are the UIDs of all pods, by name. claims are the claims of running processes, by the UID of the pod. mounted are the
+	// claims of all pods that ran.
+	uids    map[string]types.UID
+	claims  map[types.UID][]string
+	mounted map[string]bool
 }
 
 func newWorld(t *testing.T) *world {
@@ -64,7 +66,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, recorder: events.NewFakeRecorder(10000),
 		cut: map[string]bool{}, slow: map[string]bool{}, unready: map[string]bool{},
-		uids: map[string]types.UID{}, claims: map[types.UID][]string{},
+		uids: map[string]types.UID{}, claims: map[types.UID][]string{}, mounted: map[string]bool{},
 	}
 	w.must(c.Create(t.Context(), namespace))
 	w.namespace = namespace.Name
@@ -369,6 +371,9 @@ func (w *world) schedule(p *corev1.Pod) bool {
 		}
 	}
 	w.claims[p.UID] = claimsOf(p)
+	for _, claim := range claimsOf(p) {
+		w.mounted[claim] = true
+	}
 	return true
 }
 

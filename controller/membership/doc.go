@@ -30,6 +30,8 @@
 //
 // A member that is removed because spec.replicas was lowered becomes Leaving before its pod is deleted.
 //
+// A claim that is created late, after its member was removed, is not deleted. It is empty, and status.released lists it.
+//
 // # Lost pods
 //
 // An unready pod is not replaced: the kubelet restarts its containers. A pod is lost if it has to terminate and its node is
