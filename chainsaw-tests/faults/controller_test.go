@@ -195,7 +195,7 @@ func stopController(t *testing.T) (deployment *appsv1.Deployment, restart func()
 	scale(0)
 	must(t, world.Await(t.Context(), "the end of the controller", func(ctx context.Context) error {
 		var pods corev1.PodList
-		if err := w.List(ctx, &pods, client.InNamespace(world.ControllerNamespace)); err != nil || len(pods.Items) > 0 {
+		if err := w.List(ctx, &pods, client.InNamespace(world.ControllerNamespace), world.ControllerPods); err != nil || len(pods.Items) > 0 {
 			return errors.Join(err, fmt.Errorf("%d pods are there", len(pods.Items)))
 		}
 		return nil

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 # Lists the objects that still have a finalizer of the project. Just after the start of the API server, the namespace
 # controller can miss objects. Their namespace no longer exists, and they cannot be changed.
 stuck() {
-  kubectl get pods,statefulsingletons,statefulsetlocks -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.kind}/{.metadata.name} {.metadata.finalizers}{"\n"}{end}' |
+  kubectl get pods,statefulsingletons,statefulsetlocks,statefulclusters -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.kind}/{.metadata.name} {.metadata.finalizers}{"\n"}{end}' |
     while read -r namespace object; do
       case $object in *apps.statefulsingleton.com/*) ;; *) continue ;; esac
       if kubectl get namespace "$namespace" >/dev/null 2>&1; then echo "$namespace $object"; fi

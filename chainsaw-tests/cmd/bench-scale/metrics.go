@@ -222,8 +222,7 @@ func (r *run) measureRestart(ctx context.Context, step *figures.Step) error {
 	if err != nil {
 		return err
 	}
-	selector := client.MatchingLabels{"app.kubernetes.io/name": "statefulsingleton"}
-	if err := r.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(world.ControllerNamespace), selector); err != nil {
+	if err := r.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(world.ControllerNamespace), world.ControllerPods); err != nil {
 		return err
 	}
 	err = world.AwaitFor(ctx, 10*time.Minute, "the first reconcile of the last singleton", func(ctx context.Context) error {
