@@ -24,7 +24,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// writes has a CEL expression for each step of a handoff, which selects the write of the controller for that step.
+// writes has a CEL expression for each step, which selects the write of the controller or of the manager of StatefulClusters
+// for that step.
 var writes = map[string]string{
 	"Protect": `variables.pod && !('` + signal.Annotation + `' in variables.annotations) &&
 		'` + v1.HandoffFinalizer + `' in variables.finalizers && !('` + v1.HandoffFinalizer + `' in variables.oldFinalizers)`,
@@ -34,6 +35,7 @@ var writes = map[string]string{
 	"OpenBarrier": `request.resource.resource == 'configmaps'`,
 	"Unprotect":   `variables.pod && '` + v1.HandoffFinalizer + `' in variables.oldFinalizers && !('` + v1.HandoffFinalizer + `' in variables.finalizers)`,
 	"Retire":      `request.resource.resource == 'replicasets' && request.subResource == 'scale'`,
+	"CreatePod":   `request.resource.resource == 'pods' && request.operation == 'CREATE'`,
 }
 
 // probe is a ConfigMap that the policy rejects for all users. The rejection shows that the API server enforces the
@@ -41,15 +43,12 @@ var writes = map[string]string{
 const probe = "is-the-policy-there"
 
 // refusal is a policy that rejects one kind of write of the controller in one namespace.
-type refusal struct {
-	*world.Singleton
-	name string
-}
+type refusal struct{ namespace, name string }
 
 // refuse makes the API servers reject the step.
-func refuse(t *testing.T, s *world.Singleton, step string) refusal {
+func refuse(t *testing.T, a application, step string) refusal {
 	t.Helper()
-	r := refusal{s, s.Namespace + "-" + strings.ToLower(step)}
+	r := refusal{a.Key().Namespace, a.Key().Namespace + "-" + strings.ToLower(step)}
 	rule := func(group, version string, resources ...string) admissionregistrationv1.NamedRuleWithOperations {
 		return admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
 			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
@@ -66,8 +65,8 @@ func refuse(t *testing.T, s *world.Singleton, step string) refusal {
 				rule(v1.GroupVersion.Group, v1.GroupVersion.Version, "statefulsingletons/status"),
 			}},
 			MatchConditions: []admissionregistrationv1.MatchCondition{
-				{Name: "here", Expression: fmt.Sprintf("request.namespace == '%s'", s.Namespace)},
-				{Name: "controller-or-probe", Expression: fmt.Sprintf("request.userInfo.username == '%s' || request.name == '%s'", world.ControllerUser, probe)},
+				{Name: "here", Expression: fmt.Sprintf("request.namespace == '%s'", r.namespace)},
+				{Name: "controller-or-probe", Expression: fmt.Sprintf("request.userInfo.username in ['%s', '%s'] || request.name == '%s'", world.ControllerUser, world.ClusterManagerUser, probe)},
 			},
 			Variables: []admissionregistrationv1.Variable{
 				{Name: "pod", Expression: "request.resource.resource == 'pods' && request.operation == 'UPDATE'"},
@@ -78,7 +77,7 @@ func refuse(t *testing.T, s *world.Singleton, step string) refusal {
 			},
 			Validations: []admissionregistrationv1.Validation{{
 				Expression: fmt.Sprintf("request.name != '%s' && !(%s)", probe, writes[step]),
-				Message:    "the test refuses the controller's " + step,
+				Message:    "the test refuses the step " + step,
 			}},
 		},
 	}
@@ -105,7 +104,7 @@ func refuse(t *testing.T, s *world.Singleton, step string) refusal {
 }
 
 func (r refusal) probe() *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: probe}}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: probe}}
 }
 
 // await waits until the policy has rejected a request besides the probe.

@@ -1,0 +1,234 @@
+//go:build cluster
+
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// statefulCluster creates a StatefulCluster. During the whole test, no two pods may have the same name. At the end of each test, also
+// of a failed one, the journals must not show two processes on one volume.
+func statefulCluster(t *testing.T, o world.ClusterOptions) (*world.Cluster, *world.Names) {
+	t.Helper()
+	c, err := w.NewCluster(t.Context(), "clusters", o)
+	if c != nil {
+		t.Cleanup(func() {
+			ctx := context.Background()
+			if _, err := c.Check(ctx); err != nil {
+				t.Error(err)
+			}
+			if t.Failed() {
+				evidence(t, c.Namespace)
+				return // kept for debugging
+			}
+			must(t, c.Remove(ctx))
+		})
+	}
+	must(t, err)
+	names, err := c.WatchNames(t.Context())
+	must(t, err)
+	t.Cleanup(func() {
+		if _, err := names.Count(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c, names
+}
+
+// tolerationSeconds is how long the pods stay bound to a lost node.
+const tolerationSeconds = 5
+
+// membersOn creates StatefulClusters with three pods each. The numbers say how many of the last pods are on the node.
+func membersOn(t *testing.T, node string, last ...int32) (clusters []*world.Cluster) {
+	t.Helper()
+	cordon := func(node string, closed bool) { must(t, w.Cordon(context.Background(), node, closed)) }
+	t.Cleanup(func() { cordon(node, false); cordon(otherNode(node), false) })
+	cordon(node, true)
+	for _, n := range last {
+		c, _ := statefulCluster(t, world.ClusterOptions{Spec: v1.StatefulClusterSpec{Replicas: new(3 - n)}, Volumes: 6, Pod: world.TolerateLostNodes(tolerationSeconds)})
+		clusters = append(clusters, c)
+	}
+	cordon(node, false)
+	cordon(otherNode(node), true)
+	for _, c := range clusters {
+		must(t, c.Scale(t.Context(), 3))
+	}
+	for _, c := range clusters {
+		must(t, c.AwaitAvailable(t.Context()))
+	}
+	cordon(otherNode(node), false)
+	return clusters
+}
+
+// The node of members is lost, and their processes continue to run. A lost pod is replaced soon, and its claim is kept. Of two lost
+// pods, only one is replaced: the message says what a person can do. After the node has returned, the old pods end, and are never
+// counted.
+func TestMembersOfLostNode(t *testing.T) {
+	alone(t)
+	node, _ := victim(t)
+	clusters := membersOn(t, node, 1, 2)
+	one, two := clusters[0], clusters[1]
+	lost := time.Now()
+	cluster(t, "node", "partition", node)
+
+	must(t, world.AwaitFor(t.Context(), (tolerationSeconds+60)*time.Second, "a successor of pod db-2", func(ctx context.Context) error {
+		got, err := one.Read(ctx)
+		if err == nil && world.Member(got, "db-3") == nil {
+			err = errors.New(got.Status.Message)
+		}
+		return err
+	}))
+	t.Logf("the successor was recorded %s after the loss of the node", time.Since(lost).Round(time.Second))
+	must(t, one.AwaitAvailable(t.Context()))
+	t.Logf("all pods were available %s after the loss of the node", time.Since(lost).Round(time.Second))
+	wantClaims(t, one, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
+	wantMember(t, one, "db-2", v1.MemberLost, "data-db-2")
+	wantMember(t, one, "db-3", v1.MemberActive, "data-db-3")
+
+	must(t, two.Await(t.Context(), "condition Stalled", func(got *v1.StatefulCluster) bool {
+		stalled := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionStalled)
+		return stalled != nil && stalled.Reason == "TooManyLost" &&
+			strings.Contains(got.Status.Message, "kubectl taint node "+node+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+	}))
+	must(t, two.Await(t.Context(), "one successor", func(got *v1.StatefulCluster) bool { return got.Status.AvailableReplicas == 2 }))
+	wantClaims(t, two, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
+
+	neverMore := wantAtMost(t, one, 3)
+	cluster(t, "node", "heal", node)
+	must(t, one.AwaitAvailable(t.Context(), "db-2"))
+	must(t, two.AwaitAvailable(t.Context(), "db-1", "db-2"))
+	neverMore()
+	wantPods(t, one, "db-0", "db-1", "db-3")
+	wantPods(t, two, "db-0", "db-3", "db-4")
+	wantClaims(t, one, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
+	claims, err := two.Claims(t.Context())
+	must(t, err)
+	if !slices.Contains(claims, "data-db-1") || !slices.Contains(claims, "data-db-2") {
+		t.Errorf("claims %v, want those of the lost pods too", claims)
+	}
+}
+
+// wantAtMost checks until the returned function is called that the status never counts more pods.
+func wantAtMost(t *testing.T, c *world.Cluster, replicas int32) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+			if got, err := c.Read(ctx); err == nil && max(got.Status.Replicas, got.Status.ReadyReplicas) > replicas {
+				t.Errorf("status %+v counts more than %d pods", got.Status, replicas)
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+func wantMember(t *testing.T, c *world.Cluster, name string, state v1.MemberState, claim string) {
+	t.Helper()
+	got, err := c.Read(t.Context())
+	must(t, err)
+	if m := world.Member(got, name); m == nil || m.State != state || len(m.Claims) != 1 || m.Claims[0].Name != claim {
+		t.Errorf("member %+v, want %s with state %s and claim %s", m, name, state, claim)
+	}
+}
+
+func wantPods(t *testing.T, c *world.Cluster, want ...string) {
+	t.Helper()
+	pods, err := c.Pods(t.Context())
+	must(t, err)
+	if got := slices.Sorted(maps.Keys(pods)); !slices.Equal(got, want) {
+		t.Errorf("%s: pods %v, want %v", c.Namespace, got, want)
+	}
+}
+
+func wantClaims(t *testing.T, c *world.Cluster, want ...string) {
+	t.Helper()
+	got, err := c.Claims(t.Context())
+	must(t, err)
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: claims %v, want %v", c.Namespace, got, want)
+	}
+}
+
+// The kubelet of a member is suspended, and the process continues to run. A force deletion is no proof: the claim waits. After the
+// kubelet has reported the termination, the successor gets the claim.
+func TestMemberForceDeleted(t *testing.T) {
+	alone(t)
+	node, _ := victim(t)
+	c := membersOn(t, node, 1)[0]
+	pods, err := c.Pods(t.Context())
+	must(t, err)
+	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kubelet", "--on", node) })
+	cluster(t, "process", "stop", "kubelet", "--on", node)
+	deletePod(t, pods["db-2"], force)
+	for deadline := time.Now().Add(nobodyElse); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		wantPods(t, c, "db-0", "db-1", "db-2")
+		wantMember(t, c, "db-2", v1.MemberActive, "data-db-2")
+	}
+	cluster(t, "process", "continue", "kubelet", "--on", node)
+	must(t, c.AwaitAvailable(t.Context(), "db-2"))
+	wantMember(t, c, "db-3", v1.MemberActive, "data-db-2")
+	wantClaims(t, c, "data-db-0", "data-db-1", "data-db-2")
+}
+
+// All pods are deleted again and again, 200 times in total. In some rounds, the manager is killed after it has recorded the
+// successors, and before it creates their pods. Nothing else that runs at the same time needs the manager.
+func TestMembersDeleted(t *testing.T) {
+	t.Parallel()
+	const replicas, rounds = 20, 10
+	c, names := statefulCluster(t, world.ClusterOptions{Spec: v1.StatefulClusterSpec{Replicas: new(int32(replicas))}, Volumes: replicas})
+	claims, err := c.Claims(t.Context())
+	must(t, err)
+	for round := range rounds {
+		pods, err := c.Pods(t.Context())
+		must(t, err)
+		deletion := func() {
+			for _, pod := range pods {
+				deletePod(t, pod, new(int64(1)))
+			}
+		}
+		if round%3 == 0 {
+			killBeforeCreate(t, c, deletion)
+		} else {
+			deletion()
+		}
+		must(t, c.AwaitAvailable(t.Context(), slices.Collect(maps.Keys(pods))...))
+	}
+	wantClaims(t, c, claims...)
+	pods, err := c.Pods(t.Context())
+	must(t, err)
+	if used, _ := names.Count(); len(pods) != replicas || used != replicas*(rounds+1) {
+		t.Errorf("%d pods and %d names, want %d and %d", len(pods), used, replicas, replicas*(rounds+1))
+	}
+	got, err := c.Read(t.Context())
+	must(t, err)
+	if want := int64(replicas * (rounds + 1)); got.Status.Next != want || len(got.Status.Released) > 0 {
+		t.Errorf("the next name has number %d, want %d; released claims %v", got.Status.Next, want, got.Status.Released)
+	}
+}
+
+// killBeforeCreate kills the manager while the pods of recorded successors cannot be created.
+func killBeforeCreate(t *testing.T, c *world.Cluster, deletion func()) {
+	t.Helper()
+	r := refuse(t, c, "CreatePod")
+	deletion()
+	must(t, c.Await(t.Context(), "recorded successors without pods", func(got *v1.StatefulCluster) bool {
+		return !slices.ContainsFunc(got.Status.Members, func(m v1.ClusterMember) bool { return m.State != v1.MemberPending })
+	}))
+	r.await(t)
+	must(t, w.KillClusterManager(t.Context()))
+	r.lift(t)
+}
