@@ -157,7 +157,7 @@ endif
 	$(in_cluster) chainsaw-tests/scripts/readme.sh
 
 .PHONY: pages
-pages: install plugin ## Run the commands of the pages in docs
+pages: install plugin example-images ## Run the commands of the pages in docs
 	$(in_cluster) chainsaw-tests/scripts/pages.sh $$(find docs -name '*.md' | sort)
 
 ##@ Build

@@ -103,6 +103,15 @@ var recipes = []recipe{
 		},
 	},
 	{
+		name:     "valkey",
+		packages: []string{"valkey-server", "valkey-tools"},
+		image: image.Spec{
+			Ref: "docker.io/valkey/valkey:8",
+			Cmd: []string{"valkey-server"},
+			Env: []string{"PATH=" + systemPath},
+		},
+	},
+	{
 		name:     "java",
 		packages: []string{"openjdk-21-jre-headless"},
 		without:  []string{"ca-certificates", "ca-certificates-java", "java-common", "openssl", "openssl-provider-legacy"},
