@@ -104,6 +104,10 @@ other := dist/other
 soak: own-cluster install bin/soak $(if $(FROM),other-release) ## Run HANDOFFS (200) handoffs under random faults, by SEED, and check that no two pods ran at once
 	$(in_cluster) bin/soak -seed $(SEED) -handoffs $(HANDOFFS) $(if $(FROM),-other $(other) -version $(VERSION))
 
+.PHONY: soak-clusters
+soak-clusters: own-cluster install bin/soak ## Replace pods of StatefulClusters HANDOFFS (200) times under random faults, and check names and volumes
+	$(in_cluster) bin/soak -clusters -seed $(SEED) -handoffs $(HANDOFFS)
+
 .PHONY: upgrades
 upgrades: own-cluster install plugin other-release ## Test an upgrade from the release FROM and a downgrade to it, amid handoffs, on the local cluster
 	$(in_cluster) go -C chainsaw-tests test -count=1 -timeout 20m -tags cluster,release -run '^TestOtherRelease$$' ./faults -other $(CURDIR)/$(other) -version $(VERSION)

@@ -42,6 +42,19 @@ var faults = []fault{
 		end:    func(ctx context.Context, r *run, node string) error { return r.Cordon(ctx, node, false) }},
 }
 
+// clusterFaults are faults for StatefulClusters: of their manager, and of nodes for so long that pods are lost.
+var clusterFaults = []fault{
+	{name: "manager of StatefulClusters killed", inject: func(ctx context.Context, r *run, _ string) error { return r.KillClusterManager(ctx) }},
+	{name: "manager of StatefulClusters stands still",
+		inject: process("stop", "cluster-manager"), end: ignoring(process("continue", "cluster-manager"))},
+	{name: "node cut off until it is not Ready",
+		inject: func(ctx context.Context, r *run, node string) error { return r.loseNode(ctx, "partition", node) },
+		end:    func(ctx context.Context, r *run, node string) error { return r.Cluster(ctx, "node", "heal", node) }},
+	{name: "node killed until it is not Ready",
+		inject: func(ctx context.Context, r *run, node string) error { return r.loseNode(ctx, "kill", node) },
+		end:    func(ctx context.Context, r *run, node string) error { return r.Cluster(ctx, "node", "heal", node) }},
+}
+
 // serverFaults are faults of one of several API servers. The number of the server rotates.
 var serverFaults = []fault{
 	{name: "one API server killed", inject: func(ctx context.Context, r *run, _ string) error {

@@ -1,6 +1,7 @@
-// Command soak requests handoffs of singletons while parts of the cluster fail at random. It checks that two processes
-// never ran at once, and that each singleton has a holder after the faults. It runs by `make soak`, on a cluster that
-// it may break. The seed determines the faults and handoffs, but not their exact times.
+// Command soak requests handoffs of singletons, or replacements of the pods of StatefulClusters, while parts of the cluster fail at
+// random. It checks that two processes never ran at once on the same data, that no name was used twice, and that each workload is
+// complete after the faults. It runs by `make soak`, on a cluster that it may break. The seed determines the faults and handoffs,
+// but not their exact times.
 package main
 
 import (
@@ -21,7 +22,8 @@ import (
 func main() {
 	o := options{}
 	flag.Uint64Var(&o.seed, "seed", 0, "seed of the faults and handoffs; 0 means a random seed")
-	flag.IntVar(&o.handoffs, "handoffs", 200, "minimum number of handoffs")
+	flag.IntVar(&o.handoffs, "handoffs", 200, "minimum number of handoffs: of a singleton, or of a volume of a StatefulCluster to the next pod")
+	flag.BoolVar(&o.clusters, "clusters", false, "run StatefulClusters instead of singletons, with faults of their own")
 	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "time limit of the run")
 	flag.StringVar(&o.out, "out", "dist/soak", "directory for the log of the faults, the controller's logs and, after a failure, the journals")
 	flag.StringVar(&o.other, "other", "", "checkout of another release, whose images have the tag "+world.OtherTag+". One of the faults installs it for a while. Needs -version")
@@ -38,7 +40,7 @@ func main() {
 	defer stop()
 	fmt.Printf("soak: seed %d, %d handoffs\n", o.seed, o.handoffs)
 	if err := soak(ctx, o); err != nil {
-		fmt.Fprintf(os.Stderr, "soak: %v\nsoak: to repeat the run: make soak SEED=%d HANDOFFS=%d\n", err, o.seed, o.handoffs)
+		fmt.Fprintf(os.Stderr, "soak: %v\nsoak: to repeat the run: make %s SEED=%d HANDOFFS=%d\n", err, o.target(), o.seed, o.handoffs)
 		os.Exit(1)
 	}
 }
@@ -46,10 +48,19 @@ func main() {
 type options struct {
 	seed     uint64
 	handoffs int
+	clusters bool
 	limit    time.Duration
 	out      string
 	other    string
 	version  string
+}
+
+// target returns the target of the Makefile.
+func (o options) target() string {
+	if o.clusters {
+		return "soak-clusters"
+	}
+	return "soak"
 }
 
 func soak(ctx context.Context, o options) error {
@@ -74,7 +85,7 @@ func soak(ctx context.Context, o options) error {
 	return r.remove(after)
 }
 
-// all runs the soak test: create singletons, inject faults, end all faults, check the journals.
+// all runs the soak test: create workloads, inject faults, end all faults, check the journals.
 func (r *run) all(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err

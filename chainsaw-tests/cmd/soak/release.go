@@ -12,6 +12,9 @@ import (
 // release.
 func (r *run) faults() []fault {
 	all := slices.Clone(faults)
+	if r.clusters {
+		all = append(all, clusterFaults...)
+	}
 	if len(r.Servers) > 1 {
 		all = append(all, serverFaults...)
 	}

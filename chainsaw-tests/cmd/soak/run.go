@@ -16,23 +16,11 @@ import (
 	"text/tabwriter"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
-
-// kinds are the options of the singletons.
-var kinds = []world.Options{
-	{},
-	{Barrier: true},
-	{StatefulSet: true},
-	{StatefulSet: true, Barrier: true},
-	{Env: map[string]string{"STOP_SECONDS": "3"}},
-	{Barrier: true, Env: map[string]string{"STOP_SECONDS": "0", "START_SECONDS": "2"}},
-	// Some faults last longer than the shorter duration.
-	{LeaseDuration: 5, Env: map[string]string{"STOP_SECONDS": "0.1"}},
-	{StatefulSet: true, LeaseDuration: 15},
-}
 
 // run is a run of the soak test.
 type run struct {
@@ -56,8 +44,8 @@ type run struct {
 	kills int
 	// last has the last totals of the journals.
 	last totals
-	// unheld has the singletons without a holder at the end.
-	unheld int
+	// unsettled counts the workloads that are not complete at the end.
+	unsettled int
 }
 
 type totals struct {
@@ -73,32 +61,43 @@ func newRun(w *world.World, o options) (*run, error) {
 	return &run{World: w, options: o, start: time.Now(), file: file, done: map[string]int{}}, err
 }
 
-// begin creates the singletons.
+// begin creates the workloads.
 func (r *run) begin(ctx context.Context) error {
-	r.actors = make([]*actor, len(kinds))
-	failed := make([]error, len(kinds))
+	var create []func(*rand.Rand) (subject, error)
+	if r.clusters {
+		for _, spec := range clusterSpecs {
+			create = append(create, func(random *rand.Rand) (subject, error) { return r.newMembers(ctx, spec, random) })
+		}
+	} else {
+		for _, kind := range kinds {
+			create = append(create, func(*rand.Rand) (subject, error) { return r.newSingleton(ctx, kind) })
+		}
+	}
+	r.actors = make([]*actor, len(create))
+	failed := make([]error, len(create))
 	var made sync.WaitGroup
-	for i, kind := range kinds {
+	for i, create := range create {
 		made.Go(func() {
-			var s *world.Singleton
-			s, failed[i] = r.NewSingleton(ctx, "soak", kind)
-			r.actors[i] = &actor{r, s, kind, rand.New(rand.NewPCG(r.seed, uint64(1+i)))}
+			random := rand.New(rand.NewPCG(r.seed, uint64(1+i)))
+			var s subject
+			s, failed[i] = create(random)
+			r.actors[i] = &actor{r, s, random}
 		})
 	}
 	made.Wait()
 	return errors.Join(failed...)
 }
 
-// count records an action on a singleton or on the cluster.
-func (r *run) count(singleton, what string) {
+// count records an action on a workload or, if it has no namespace, on the whole cluster.
+func (r *run) count(subject, what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.done[what]++
-	if singleton == "" {
+	if subject == "" {
 		r.faulted++
-		singleton = "cluster"
+		subject = "cluster"
 	}
-	r.note(singleton, what)
+	r.note(subject, what)
 }
 
 // missed records that a fault was not possible, for example because another fault had ended its target.
@@ -163,7 +162,7 @@ func (r *run) total() totals {
 	return r.last
 }
 
-// endFaults ends all faults, and waits for a holder of every singleton.
+// endFaults ends all faults, and waits until every workload is complete.
 func (r *run) endFaults(ctx context.Context) error {
 	fmt.Println("soak: the faults stop")
 	if err := errors.Join(r.Cluster(ctx, "up"), r.AwaitWhole(ctx)); err != nil {
@@ -174,14 +173,11 @@ func (r *run) endFaults(ctx context.Context) error {
 		failed = append(failed, fmt.Errorf("no fault was injected, see %s", r.file.Name()))
 	}
 	for _, a := range r.actors {
-		err := world.Await(ctx, a.Namespace+": one replica", func(ctx context.Context) error {
-			return errors.Join(a.Scale(ctx, 1), a.TryAgain(ctx))
-		})
-		if err = errors.Join(err, a.AwaitHolder(ctx, 1)); err != nil {
-			r.unheld++
+		if err := a.settle(ctx); err != nil {
+			r.unsettled++
 			failed = append(failed, err)
 		}
-		_, err = a.Check(ctx)
+		_, err := a.Check(ctx)
 		failed = append(failed, err)
 	}
 	r.judge(ctx)
@@ -199,13 +195,13 @@ func (r *run) table(out io.Writer) {
 	}
 	row("seed", r.seed)
 	row("time", time.Since(r.start).Round(time.Second))
-	row("singletons", len(r.actors))
+	row("workloads", len(r.actors))
 	row("faults", r.faulted)
 	row("handoffs", r.last.handoffs)
 	row("worst recorded gap", r.last.worst)
 	row("overlaps", r.last.overlaps)
-	row("stale tokens", r.last.stale)
-	row("singletons without a holder", r.unheld)
+	row("stale tokens, and names used twice", r.last.stale)
+	row("incomplete workloads", r.unsettled)
 	_ = table.Flush()
 }
 
@@ -237,18 +233,28 @@ func (r *run) stopLeader(ctx context.Context) error {
 	return r.Cluster(ctx, "process", "stop", "manager", "--on", leader.Spec.NodeName)
 }
 
-// drain cordons the node and evicts every holder on it. A rejected eviction waits for the successor, which the cordon
-// causes.
+// loseNode breaks the node, and waits until Kubernetes has noticed.
+func (r *run) loseNode(ctx context.Context, do, node string) error {
+	if err := r.Cluster(ctx, "node", do, node); err != nil {
+		return err
+	}
+	return world.Await(ctx, node+" is not Ready", func(ctx context.Context) error {
+		n := &corev1.Node{}
+		err := r.Get(ctx, types.NamespacedName{Name: node}, n)
+		if err == nil && world.NodeReady(n) {
+			err = errors.New("it is Ready")
+		}
+		return err
+	})
+}
+
+// drain cordons the node, and requests evictions.
 func (r *run) drain(ctx context.Context, node string) error {
 	if err := r.Cordon(ctx, node, true); err != nil {
 		return err
 	}
 	for _, a := range r.actors {
-		pod, err := a.Holder(ctx)
-		if err != nil || pod.Spec.NodeName != node {
-			continue // there is no holder
-		}
-		if err := a.Evict(ctx); err != nil && !apierrors.IsTooManyRequests(err) {
+		if err := a.evict(ctx, node); err != nil {
 			return err
 		}
 	}
@@ -259,8 +265,8 @@ func (r *run) drain(ctx context.Context, node string) error {
 func (r *run) evidence(ctx context.Context) error {
 	failed := []error{r.Evidence(ctx, r.out)}
 	for _, a := range r.actors {
-		if a != nil && a.Singleton != nil {
-			failed = append(failed, os.CopyFS(filepath.Join(r.out, "journals", a.Namespace), os.DirFS(a.Dir)))
+		if a != nil && a.subject != nil {
+			failed = append(failed, os.CopyFS(filepath.Join(r.out, "journals", a.Key().Namespace), os.DirFS(a.journals())))
 		}
 	}
 	return errors.Join(failed...)

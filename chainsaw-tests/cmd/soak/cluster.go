@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
+)
+
+// members is a subject: a StatefulCluster.
+type members struct {
+	*world.Cluster
+	names    *world.Names
+	replicas int32
+	random   *rand.Rand
+}
+
+// clusterSpecs are the specs of the StatefulClusters.
+var clusterSpecs = []v1.StatefulClusterSpec{
+	{Replicas: new(int32(3))},
+	{Replicas: new(int32(3)), PodManagementPolicy: v1.ClusterOrderedReady},
+	{Replicas: new(int32(4)), PersistentVolumeClaimRetentionPolicy: v1.ClaimRetentionPolicy{WhenScaled: v1.ClaimDelete, WhenReplaced: v1.ClaimDelete}},
+}
+
+// volumes is the number of volumes of each StatefulCluster: each lost pod and each additional pod needs one more.
+const volumes = 100
+
+func (r *run) newMembers(ctx context.Context, spec v1.StatefulClusterSpec, random *rand.Rand) (subject, error) {
+	c, err := r.NewCluster(ctx, "soak", world.ClusterOptions{Spec: spec, Volumes: volumes, Pod: world.TolerateLostNodes(2)})
+	if c == nil {
+		return nil, err
+	}
+	names, failed := c.WatchNames(ctx)
+	return members{c, names, *spec.Replicas, random}, errors.Join(err, failed)
+}
+
+func (m members) journals() string { return m.Dir }
+
+func (m members) causes() []cause {
+	one := func(do func(context.Context, *corev1.Pod) error) func(context.Context) (func(context.Context) error, error) {
+		return func(ctx context.Context) (func(context.Context) error, error) {
+			pod, err := m.anyPod(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context) error { return m.AwaitAvailable(ctx, pod.Name) }, do(ctx, pod)
+		}
+	}
+	return []cause{
+		{"delete", one(func(ctx context.Context, pod *corev1.Pod) error { return m.DeletePod(ctx, pod, nil) })},
+		{"force delete", one(func(ctx context.Context, pod *corev1.Pod) error { return m.DeletePod(ctx, pod, new(int64(0))) })},
+		{"evict", one(m.EvictPod)},
+		{"rollout", func(ctx context.Context) (func(context.Context) error, error) {
+			pods, err := m.Pods(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context) error { return m.AwaitAvailable(ctx, slices.Collect(maps.Keys(pods))...) }, m.Roll(ctx)
+		}},
+		{"scale up and down", func(ctx context.Context) (func(context.Context) error, error) {
+			if err := errors.Join(m.Scale(ctx, m.replicas+1), m.AwaitAvailable(ctx)); err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context) error { return m.AwaitAvailable(ctx) }, m.Scale(ctx, m.replicas)
+		}},
+	}
+}
+
+// anyPod returns a pod that is not terminating.
+func (m members) anyPod(ctx context.Context) (*corev1.Pod, error) {
+	pods, err := m.Pods(ctx)
+	maps.DeleteFunc(pods, func(_ string, p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	if len(pods) == 0 {
+		return nil, errors.Join(err, fmt.Errorf("%s has no running pod", m.Namespace))
+	}
+	names := slices.Sorted(maps.Keys(pods))
+	return pods[names[m.random.IntN(len(names))]], err
+}
+
+// Check also returns an error if a name was used twice, which counts as stale.
+func (m members) Check(ctx context.Context) (world.Summary, error) {
+	summary, err := m.Cluster.Check(ctx)
+	_, twice := m.names.Count()
+	if twice != nil {
+		summary.Stale++
+	}
+	return summary, errors.Join(err, twice)
+}
+
+// evict requests the eviction of all pods on the node.
+func (m members) evict(ctx context.Context, node string) error {
+	pods, err := m.Pods(ctx)
+	for _, pod := range pods {
+		if pod.Spec.NodeName != node {
+			continue
+		}
+		if failed := m.EvictPod(ctx, pod); !apierrors.IsTooManyRequests(failed) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
+// settle waits until all pods are available, and none is lost.
+func (m members) settle(ctx context.Context) error {
+	if err := m.Scale(ctx, m.replicas); err != nil {
+		return err
+	}
+	return m.Await(ctx, "all pods are available, and none is lost", func(got *v1.StatefulCluster) bool {
+		return len(got.Status.Members) == int(m.replicas) && got.Status.AvailableReplicas == m.replicas
+	})
+}
