@@ -120,14 +120,16 @@ other-release: up
 	$(MAKE) -C $(other) images plugin VERSION=other
 	for image in manager cluster-manager gate; do $(cluster) load $(other)/dist/images/$$image.tar; done
 
-# Flags of chainsaw-tests/cmd/bench, for example BENCH="-n 5 -systems wrapper,recreate", and of its second part, for
+# Flags of chainsaw-tests/cmd/bench, for example BENCH="-n 5 -systems wrapper,recreate", and of its other parts, for
 # example BENCH_LOCKS="-n 5 -systems lease".
 BENCH ?=
 BENCH_LOCKS ?=
+BENCH_CLUSTERS ?=
 .PHONY: bench
-bench: own-cluster install bin/bench ## Measure the downtime of handoffs beside that of Kubernetes' own strategies, and of locks; takes hours
+bench: own-cluster install bin/bench ## Measure handoffs beside Kubernetes' own strategies, locks, and StatefulClusters beside StatefulSets; takes hours
 	$(in_cluster) bin/bench -summary docs/benchmarks/gap.json $(BENCH)
 	$(in_cluster) bin/bench locks -summary docs/benchmarks/locks.json $(BENCH_LOCKS)
+	$(in_cluster) bin/bench clusters -summary docs/benchmarks/clusters.json $(BENCH_CLUSTERS)
 	$(MAKE) bench-report
 
 .PHONY: bench-report
@@ -135,6 +137,7 @@ bench-report: bin/bench bin/bench-scale ## Write the pages of the last make benc
 	bin/bench -report -summary docs/benchmarks/gap.json -readme README.md
 	bin/bench-scale -report
 	bin/bench locks -report -summary docs/benchmarks/locks.json
+	bin/bench clusters -report -summary docs/benchmarks/clusters.json
 
 # Flags of chainsaw-tests/cmd/bench-scale.
 SCALE ?=

@@ -106,8 +106,9 @@ func TestFiguresAreTheMeasuredOnes(t *testing.T) {
 // So are the figures between the markers of the other pages.
 func TestTablesAreTheMeasuredOnes(t *testing.T) {
 	for name, tables := range map[string]func(summary string) (string, error){
-		"locks": tablesOf[figures.Locks],
-		"scale": tablesOf[figures.Scale],
+		"locks":    tablesOf[figures.Locks],
+		"clusters": tablesOf[figures.Clusters],
+		"scale":    tablesOf[figures.Scale],
 	} {
 		t.Run(name, func(t *testing.T) {
 			page, summary := "benchmarks/"+name+".md", "benchmarks/"+name+".json"
@@ -127,7 +128,7 @@ func TestTablesAreTheMeasuredOnes(t *testing.T) {
 }
 
 // tablesOf returns the tables of the results in a file.
-func tablesOf[T figures.Locks | figures.Scale, R interface {
+func tablesOf[T figures.Locks | figures.Clusters | figures.Scale, R interface {
 	*T
 	Tables() (string, error)
 }](file string) (string, error) {

@@ -29,14 +29,6 @@ func (c commands) completeName(cmd *cobra.Command, args []string, typed string) 
 	})
 }
 
-// completeObject is completeNameOrLock, and also completes the names of the StatefulClusters after stc/.
-func (c commands) completeObject(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if strings.HasPrefix(typed, "stc/") {
-		return c.completeCluster(cmd, args, typed)
-	}
-	return c.completeNameOrLock(cmd, args, typed)
-}
-
 // completeNameOrLock is completeName, and also completes the names of the StatefulSetLocks after lock/.
 func (c commands) completeNameOrLock(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	typed, isLock := strings.CutPrefix(typed, "lock/")
@@ -60,7 +52,7 @@ func (c commands) completeCluster(cmd *cobra.Command, args []string, typed strin
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
-		clusters, err := in.clusters(ctx, in.namespace)
+		clusters, err := in.clusters(ctx)
 		for i := range clusters {
 			if name := "stc/" + clusters[i].Name; strings.HasPrefix(name, typed) {
 				offers = append(offers, cobra.CompletionWithDesc(name, clusters[i].Status.UpdateRevision))

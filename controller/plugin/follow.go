@@ -19,15 +19,13 @@ const debounce = 100 * time.Millisecond
 type watched struct {
 	list   client.ObjectList
 	labels client.HasLabels
-	// optional: a chart of an earlier version does not have the kind, or its values disable the kind.
-	optional bool
 }
 
 // Objects whose changes change the status of singletons, of locks, and of StatefulClusters.
 var (
-	singletonChanges = []watched{{list: &v1.StatefulSingletonList{}}, {list: &corev1.PodList{}, labels: client.HasLabels{v1.SingletonLabel}}}
-	lockChanges      = []watched{{list: &v1.StatefulSetLockList{}, optional: true}, {list: &corev1.PodList{}, labels: client.HasLabels{v1.LockLabel}}}
-	clusterChanges   = []watched{{list: &v1.StatefulClusterList{}, optional: true}}
+	singletonChanges = []watched{{&v1.StatefulSingletonList{}, nil}, {&corev1.PodList{}, client.HasLabels{v1.SingletonLabel}}}
+	lockChanges      = []watched{{&v1.StatefulSetLockList{}, nil}, {&corev1.PodList{}, client.HasLabels{v1.LockLabel}}}
+	clusterChanges   = []watched{{&v1.StatefulClusterList{}, nil}}
 )
 
 // follow calls show, and calls it again after each change of a watched object in the namespace, until ctx ends.
@@ -51,8 +49,8 @@ func (c *cluster) followOnce(ctx context.Context, namespace string, all []watche
 	events := make(chan watch.Event)
 	for _, w := range all {
 		changes, err := c.Watch(ctx, w.list, client.InNamespace(namespace), w.labels)
-		if meta.IsNoMatchError(err) && w.optional {
-			continue
+		if _, isLock := w.list.(*v1.StatefulSetLockList); isLock && meta.IsNoMatchError(err) {
+			continue // a chart of an earlier version has no locks
 		}
 		if err != nil {
 			return err

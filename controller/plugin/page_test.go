@@ -9,7 +9,7 @@ import (
 // The page documents each field of -o json, because scripts depend on the fields.
 func TestFieldsAreDocumented(t *testing.T) {
 	page := read(t, "../../docs/kubectl-stfs.md")
-	for _, kind := range []reflect.Type{reflect.TypeFor[StatusList](), reflect.TypeFor[Status](), reflect.TypeFor[Pod](), reflect.TypeFor[LockStatus](), reflect.TypeFor[LockPod](), reflect.TypeFor[ClusterStatus]()} {
+	for _, kind := range []reflect.Type{reflect.TypeFor[StatusList](), reflect.TypeFor[Status](), reflect.TypeFor[Pod](), reflect.TypeFor[LockStatus](), reflect.TypeFor[LockPod]()} {
 		for field := range kind.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if !strings.Contains(page, "`"+name+"`") {

@@ -152,7 +152,7 @@ func (c commands) rolloutHistory(ctx context.Context, in *cluster, arg string, n
 		for i := range revisions {
 			pods := 0
 			for _, m := range o.Status.Members {
-				if m.Revision == revisions[i].Name && m.State == v1.MemberActive {
+				if m.Revision == revisions[i].Name && m.UID != "" {
 					pods++
 				}
 			}
@@ -234,8 +234,8 @@ func nameOf(arg string) string {
 
 // findCluster reads the StatefulCluster of an argument such as stc/db.
 func (c *cluster) findCluster(ctx context.Context, arg string) (*v1.StatefulCluster, error) {
-	name := nameOf(arg)
-	if !isCluster(arg) || name == "" {
+	kind, name, _ := strings.Cut(arg, "/")
+	if !slices.Contains(clusterPrefixes, kind) || name == "" {
 		return nil, fmt.Errorf("%q names no StatefulCluster: use stc/NAME. For other kinds, use kubectl rollout", arg)
 	}
 	o := &v1.StatefulCluster{}
@@ -246,15 +246,25 @@ func (c *cluster) findCluster(ctx context.Context, arg string) (*v1.StatefulClus
 	case !apierrors.IsNotFound(err):
 		return o, err
 	}
-	existing, err := c.clusters(ctx, c.namespace)
+	existing, err := c.clusters(ctx)
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(existing))
+	if len(existing) == 0 {
+		return nil, fmt.Errorf("StatefulCluster %s does not exist: namespace %s has no StatefulClusters. Set another namespace with -n. To list all namespaces, run: %s", name, c.namespace, c.kubectl("get stc -A"))
+	}
+	var names []string
 	for i := range existing {
-		names[i] = existing[i].Name
+		names = append(names, existing[i].Name)
 	}
 	return nil, c.missing("StatefulCluster", name, names)
+}
+
+// clusters reads the StatefulClusters of the namespace.
+func (c *cluster) clusters(ctx context.Context) ([]v1.StatefulCluster, error) {
+	var list v1.StatefulClusterList
+	err := c.List(ctx, &list, client.InNamespace(c.namespace))
+	return list.Items, err
 }
 
 // history reads a StatefulCluster and its revisions, with the newest last.

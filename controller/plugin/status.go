@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -50,8 +49,6 @@ type StatusList struct {
 	Items []Status `json:"items"`
 	// Locks are the StatefulSetLocks.
 	Locks []LockStatus `json:"locks,omitempty"`
-	// Clusters are the StatefulClusters.
-	Clusters []ClusterStatus `json:"clusters,omitempty"`
 }
 
 // Pod is a pod of a singleton.
@@ -75,24 +72,22 @@ type Pod struct {
 
 // statusRequest has the arguments of the command.
 type statusRequest struct {
-	// name is the name of a singleton, lock that of a StatefulSetLock, and cluster that of a StatefulCluster after stc/. All are
-	// empty for all objects of the namespace.
-	name    string
-	lock    string
-	cluster string
-	all     bool
-	watch   bool
-	output  string
+	// name is the name of a singleton, and lock that of a StatefulSetLock. Both are empty for all objects of the namespace.
+	name   string
+	lock   string
+	all    bool
+	watch  bool
+	output string
 }
 
 func (c commands) statusCommand() *cobra.Command {
 	var r statusRequest
 	cmd := &cobra.Command{
-		Use:   "status [NAME | lock/NAME | stc/NAME]",
+		Use:   "status [NAME | lock/NAME]",
 		Short: "Show the holder or the writer, the other pods and the last handoff",
 		Long: `status shows the holder of a StatefulSingleton, its standbys and what they wait for, the conditions, and a timeline
-of the last handoff. With lock/NAME it shows the writer of a StatefulSetLock. With stc/NAME it shows the members of
-a StatefulCluster. Without NAME it shows one line for each of these objects of the namespace.
+of the last handoff. With lock/NAME it shows the writer of a StatefulSetLock. Without NAME it shows one line for each
+StatefulSingleton and each StatefulSetLock of the namespace.
 
 -o json and -o yaml print the same data for scripts. Fields can be added, but are never renamed or removed.`,
 		Example: `  # Show all details of a StatefulSingleton
@@ -101,10 +96,7 @@ a StatefulCluster. Without NAME it shows one line for each of these objects of t
   # Show all details of a StatefulSetLock
   kubectl stfs status lock/postgres
 
-  # Show the members of a StatefulCluster and their claims
-  kubectl stfs status stc/coder
-
-  # List the objects of all namespaces
+  # List the StatefulSingletons and StatefulSetLocks of all namespaces
   kubectl stfs status -A
 
   # Follow a rollout
@@ -113,16 +105,12 @@ a StatefulCluster. Without NAME it shows one line for each of these objects of t
   # Print the names of the warm standbys
   kubectl stfs status db -o json | jq -r '.pods[] | select(.role == "Standby" and .waitsFor == null) | .name'`,
 		Args:              takes(0, 1),
-		ValidArgsFunction: c.completeObject,
+		ValidArgsFunction: c.completeNameOrLock,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
 			if len(args) > 0 {
-				name, isLock := lockName(args[0])
-				switch {
-				case isLock:
+				if name, ok := lockName(args[0]); ok {
 					r.lock = name
-				case isCluster(args[0]):
-					r.cluster = args[0]
-				default:
+				} else {
 					r.name = args[0]
 				}
 			}
@@ -138,7 +126,7 @@ a StatefulCluster. Without NAME it shows one line for each of these objects of t
 
 func (c commands) status(ctx context.Context, in *cluster, r statusRequest) error {
 	switch {
-	case r.all && r.name+r.lock+r.cluster != "":
+	case r.all && r.name+r.lock != "":
 		return errors.New("-A shows the objects of all namespaces, so it cannot be used with a name. Leave out the name, or replace -A with -n and a namespace")
 	case r.output != "text" && r.output != "json" && r.output != "yaml":
 		return fmt.Errorf("--output is %q: use text, json or yaml", r.output)
@@ -177,13 +165,11 @@ func (r statusRequest) changes() []watched {
 		return singletonChanges
 	case r.lock != "":
 		return lockChanges
-	case r.cluster != "":
-		return clusterChanges
 	}
-	return slices.Concat(singletonChanges, lockChanges, clusterChanges)
+	return slices.Concat(singletonChanges, lockChanges)
 }
 
-// statuses reads the requested object, or all of the namespace.
+// statuses reads the requested singleton or lock, or all of the namespace.
 func (c commands) statuses(ctx context.Context, in *cluster, namespace string, r statusRequest) (all StatusList, err error) {
 	var singletons []v1.StatefulSingleton
 	var locks []v1.StatefulSetLock
@@ -200,25 +186,12 @@ func (c commands) statuses(ctx context.Context, in *cluster, namespace string, r
 			return all, err
 		}
 		locks = []v1.StatefulSetLock{*lock}
-	case r.cluster != "":
-		o, err := in.findCluster(ctx, r.cluster)
-		if err != nil {
-			return all, err
-		}
-		all.Clusters = []ClusterStatus{clusterStatus(o)}
 	default:
 		if singletons, err = in.list(ctx, namespace); err != nil {
 			return all, err
 		}
 		if locks, err = in.locks(ctx, namespace); err != nil {
 			return all, err
-		}
-		clusters, err := in.clusters(ctx, namespace)
-		if err != nil {
-			return all, err
-		}
-		for i := range clusters {
-			all.Clusters = append(all.Clusters, clusterStatus(&clusters[i]))
 		}
 	}
 	const atOnce = 8
@@ -291,8 +264,6 @@ func (r statusRequest) format(all StatusList, namespace string) (string, error) 
 		object = all.Items[0]
 	case r.lock != "":
 		object = all.Locks[0]
-	case r.cluster != "":
-		object = all.Clusters[0]
 	}
 	switch {
 	case r.output == "json":
@@ -305,20 +276,12 @@ func (r statusRequest) format(all StatusList, namespace string) (string, error) 
 		return all.Items[0].text(), nil
 	case r.lock != "":
 		return all.Locks[0].text(), nil
-	case r.cluster != "":
-		return all.Clusters[0].text(), nil
+	case len(all.Locks) == 0:
+		return table(all.Items, namespace), nil
+	case len(all.Items) == 0:
+		return lockTable(all.Locks, namespace), nil
 	}
-	var tables []string
-	if len(all.Items) > 0 || len(all.Locks)+len(all.Clusters) == 0 {
-		tables = append(tables, table(all.Items, namespace))
-	}
-	if len(all.Locks) > 0 {
-		tables = append(tables, lockTable(all.Locks, namespace))
-	}
-	if len(all.Clusters) > 0 {
-		tables = append(tables, clusterTable(all.Clusters, namespace))
-	}
-	return strings.Join(tables, "\n"), nil
+	return table(all.Items, namespace) + "\n" + lockTable(all.Locks, namespace), nil
 }
 
 // separator is printed before each update.

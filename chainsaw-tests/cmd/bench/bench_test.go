@@ -256,6 +256,38 @@ func TestParseLocks(t *testing.T) {
 	}
 }
 
+func TestParseClusters(t *testing.T) {
+	tests := map[string]struct {
+		args    []string
+		want    string // causes of each system
+		wantErr string
+	}{
+		"all":               {nil, "statefulcluster: deleted node-lost scaled; statefulset: deleted scaled", ""},
+		"some":              {[]string{"-systems", "statefulset", "-causes=node-lost,scaled"}, "statefulset: scaled", ""},
+		"unknown":           {[]string{"-causes", "upgrade"}, "", `"upgrade" is unknown: choose among deleted, node-lost, scaled`},
+		"none":              {[]string{"-n", "0"}, "", "-n is 0"},
+		"report of nothing": {[]string{"-report"}, "", "-report needs -summary"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			o, err := parseClusters(tc.args)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			var got []string
+			for _, s := range o.systems {
+				got = append(got, s.Name+": "+strings.Join(names(o.causesOf(s)), " "))
+			}
+			if err != nil || strings.Join(got, "; ") != tc.want {
+				t.Errorf("%q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
 func TestNewChange(t *testing.T) {
 	const ms = time.Millisecond
 	entry := func(event, pod string, at time.Duration) world.Entry {

@@ -126,18 +126,21 @@ func (o locksOptions) changes() (n int) {
 
 func benchLocks(ctx context.Context, o locksOptions) error {
 	if o.report {
-		return reportLocks(o.summary)
+		return reportTables[figures.Locks](o.summary)
 	}
 	return measureLocks(ctx, o)
 }
 
-// reportLocks writes the figures into the page beside the summary.
-func reportLocks(summary string) error {
-	results, err := figures.Read[figures.Locks](summary)
+// reportTables writes the figures into the page beside the summary.
+func reportTables[T figures.Locks | figures.Clusters, R interface {
+	*T
+	Tables() (string, error)
+}](summary string) error {
+	results, err := figures.Read[T](summary)
 	if err != nil {
 		return err
 	}
-	tables, err := results.Tables()
+	tables, err := R(results).Tables()
 	if err != nil {
 		return err
 	}

@@ -57,8 +57,13 @@ func (t *lockSeries) end(ctx context.Context) error {
 	if err := t.Remove(ctx); err != nil {
 		return err
 	}
-	return world.AwaitFor(ctx, patience, "namespace "+t.Namespace+" is removed", func(ctx context.Context) error {
-		if err := t.Get(ctx, types.NamespacedName{Name: t.Namespace}, &corev1.Namespace{}); err != nil {
+	return awaitRemoved(ctx, t.World, t.Namespace)
+}
+
+// awaitRemoved waits until the namespace is removed.
+func awaitRemoved(ctx context.Context, w *world.World, namespace string) error {
+	return world.AwaitFor(ctx, patience, "namespace "+namespace+" is removed", func(ctx context.Context) error {
+		if err := w.Get(ctx, types.NamespacedName{Name: namespace}, &corev1.Namespace{}); err != nil {
 			return client.IgnoreNotFound(err)
 		}
 		return errors.New("it exists")

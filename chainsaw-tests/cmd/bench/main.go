@@ -1,5 +1,6 @@
 // Command bench measures how long an application is down in a handoff, with StatefulSingleton and with Kubernetes' own
-// strategies, side by side in one run. The subcommand locks measures changes of the writer of StatefulSetLocks.
+// strategies, side by side in one run. The subcommand locks measures changes of the writer of StatefulSetLocks, and clusters
+// measures changes of the pods of StatefulClusters.
 package main
 
 import (
@@ -31,6 +32,7 @@ Examples:
   bin/cluster exec -- bin/bench -systems wrapper,recreate -causes rollout -conditions cached -n 5
   make bench-report                                            the pages, without a run
   bin/bench locks --help                                       the second part: StatefulSetLocks
+  bin/bench clusters --help                                    the third part: StatefulClusters
 
 Flags:
 `
@@ -55,12 +57,19 @@ func main() {
 }
 
 func command(ctx context.Context, args []string) error {
-	if len(args) > 0 && args[0] == "locks" {
+	switch {
+	case len(args) > 0 && args[0] == "locks":
 		o, err := parseLocks(args[1:])
 		if err != nil {
 			return err
 		}
 		return benchLocks(ctx, o)
+	case len(args) > 0 && args[0] == "clusters":
+		o, err := parseClusters(args[1:])
+		if err != nil {
+			return err
+		}
+		return benchClusters(ctx, o)
 	}
 	o, err := parse(args)
 	if err != nil {
