@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
@@ -28,6 +29,7 @@ type members struct {
 var clusterSpecs = []v1.StatefulClusterSpec{
 	{Replicas: new(int32(3))},
 	{Replicas: new(int32(3)), PodManagementPolicy: v1.ClusterOrderedReady},
+	{Replicas: new(int32(5)), UpdateStrategy: v1.ClusterUpdateStrategy{RollingUpdate: &v1.ClusterRollout{MaxUnavailable: new(intstr.FromInt32(2))}}},
 	{Replicas: new(int32(4)), PersistentVolumeClaimRetentionPolicy: v1.ClaimRetentionPolicy{WhenScaled: v1.ClaimDelete, WhenReplaced: v1.ClaimDelete}},
 }
 
