@@ -117,7 +117,23 @@ func (m members) settle(ctx context.Context) error {
 	if err := m.Scale(ctx, m.replicas); err != nil {
 		return err
 	}
-	return m.Await(ctx, "all pods are available, and none is lost", func(got *v1.StatefulCluster) bool {
-		return len(got.Status.Members) == int(m.replicas) && got.Status.AvailableReplicas == m.replicas
+	return world.Await(ctx, m.Namespace+": all pods are available, and none is lost", func(ctx context.Context) error {
+		got, err := m.Read(ctx)
+		if err != nil || len(got.Status.Members) == int(m.replicas) && got.Status.AvailableReplicas == m.replicas {
+			return err
+		}
+		return errors.Join(fmt.Errorf("members %v: %s", world.MembersOf(got), got.Status.Message), m.attestFailed(ctx))
 	})
+}
+
+// attestFailed attests the termination of pods, as a person does. After a node was killed, its kubelet can report that it could not
+// locate the containers of a pod. That is no proof, although no process of the pod runs.
+func (m members) attestFailed(ctx context.Context) error {
+	pods, err := m.Pods(ctx)
+	for _, pod := range pods {
+		if pod.DeletionTimestamp != nil && pod.Status.Phase == corev1.PodFailed {
+			err = errors.Join(err, m.Attest(ctx, pod.UID))
+		}
+	}
+	return err
 }
