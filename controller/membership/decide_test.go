@@ -316,6 +316,11 @@ func TestDecideReplaces(t *testing.T) {
 			wantSteps:   steps{membership.Record{}, membership.CreateClaim{Name: "data-coder-3", Volume: "data"}, created("coder-3", "data-coder-3")},
 			wantMessage: "If the node is off, run: kubectl taint node node-coder-0 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
 		},
+		"a returned kubelet that could not locate a container": {
+			snapshot:    MakeSnapshot(1).Recorded(ready("coder-0").Terminating().Node("a").Terminated().Unlocated()),
+			wantOutcome: membership.PodsTerminating,
+			wantMessage: "Look for its processes on node a. Make sure that the processes of the pod have ended, then run: kubectl annotate -n prod stc coder apps.statefulsingleton.com/attest-terminated=coder-0 --overwrite",
+		},
 		"two of three are lost": {
 			snapshot:    MakeSnapshot(3).Recorded(ready("coder-0").Terminating(), ready("coder-1").Terminating(), ready("coder-2")).Lose("node-coder-0", "node-coder-1"),
 			wantOutcome: membership.TooManyLost, wantMembers: "0 Lost data-coder-0, 1 Active data-coder-1, 2 Active data-coder-2, 3 Pending data-coder-3",

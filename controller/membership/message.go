@@ -48,13 +48,16 @@ func (d *decision) lostMessage() string {
 	return ""
 }
 
-// proveMessage says how a person proves the termination of a lost pod.
+// proveMessage says what the proof of a termination waits for, and how a person can prove it.
 func (d *decision) proveMessage(m *member) string {
 	switch node := d.Nodes[m.Node]; {
 	case m.pod == nil:
 		return "its object was removed. " + d.attestMessage(m.UID)
 	case node == nil:
 		return fmt.Sprintf("its node %s does not exist. %s", m.Node, d.attestMessage(m.UID))
+	case proof.NodeReady(node) && proof.Terminal(m.pod):
+		return fmt.Sprintf("phase %s is no proof, because its kubelet could not locate a container, or did not write the phase. Look for its processes on node %s. %s",
+			m.pod.Status.Phase, m.Node, d.attestMessage(m.UID))
 	case proof.NodeReady(node):
 		return "its kubelet has not reported the termination yet"
 	}
@@ -67,7 +70,7 @@ func (d *decision) attestMessage(uid types.UID) string {
 }
 
 func (d *decision) terminatingMessage(m *member) string {
-	return fmt.Sprintf("pod %s is terminating. It is replaced after the kubelet has reported the termination", m.Name)
+	return fmt.Sprintf("pod %s is terminating. It is replaced after its termination is proven: %s", m.Name, d.proveMessage(m))
 }
 
 func (d *decision) policyMessage() string {

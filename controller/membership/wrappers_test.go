@@ -132,6 +132,13 @@ func (p *PodWrapper) Terminated() *PodWrapper {
 	return p
 }
 
+// Unlocated changes the report of the kubelet: it could not locate the container.
+func (p *PodWrapper) Unlocated() *PodWrapper {
+	p.Status.ContainerStatuses[0].ContainerID = "containerd://1"
+	p.Status.ContainerStatuses[0].State.Terminated.Reason = "ContainerStatusUnknown"
+	return p
+}
+
 // makeClaim returns a bound claim of StatefulCluster coder.
 func makeClaim(name string) corev1.PersistentVolumeClaim {
 	return corev1.PersistentVolumeClaim{
