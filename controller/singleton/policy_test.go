@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -399,7 +400,7 @@ func TestSelectorTooLarge(t *testing.T) {
 // removes the CRD for all tests.
 func TestKyvernoMissing(t *testing.T) {
 	w := newLonelyWorld(t)
-	w.Expect(envtest.UninstallCRDs(config, kyvernoCRDs)).To(Succeed())
+	w.uninstallCRDs(kyvernoCRDs)
 	w.Eventually(func() bool { return meta.IsNoMatchError(listPolicies(t)) }).Should(BeTrue())
 	install := func() {
 		_, err := envtest.InstallCRDs(config, kyvernoCRDs)
@@ -433,6 +434,26 @@ func TestKyvernoMissing(t *testing.T) {
 	installed = true
 	w.installed("Injected")
 	w.edit(w.ruleNames())
+}
+
+// uninstallCRDs waits until the definitions are deleted, because envtest updates a definition that is being deleted
+// instead of creating it again. It lists the objects first: kube-apiserver can fail to delete a definition for minutes
+// ("storage is (re)initializing") if the deletion is the first reader of the objects.
+func (w *world) uninstallCRDs(options envtest.CRDInstallOptions) {
+	w.t.Helper()
+	w.Expect(envtest.ReadCRDFiles(&options)).To(Succeed())
+	options.Paths = nil
+	for _, definition := range options.CRDs {
+		objects := &metav1.PartialObjectMetadataList{}
+		objects.SetGroupVersionKind(schema.GroupVersionKind{Group: definition.Spec.Group, Version: definition.Spec.Versions[0].Name, Kind: definition.Spec.Names.ListKind})
+		w.Eventually(func() error { return c.List(w.t.Context(), objects) }).Should(Succeed())
+	}
+	w.Expect(envtest.UninstallCRDs(config, options)).To(Succeed())
+	for _, definition := range options.CRDs {
+		w.Eventually(func() error {
+			return c.Get(w.t.Context(), client.ObjectKeyFromObject(definition), definition)
+		}).Should(MatchError(apierrors.IsNotFound, "not found"), func() string { return fmt.Sprintf("%s: %+v", definition.Name, definition.Status.Conditions) })
+	}
 }
 
 // listPolicies lists policies with a new client, which discovers the served kinds again.

@@ -174,7 +174,7 @@ func TestOldKindIsDropped(t *testing.T) {
 		w.Expect(err).NotTo(HaveOccurred())
 	}
 	t.Cleanup(install)
-	w.Expect(envtest.UninstallCRDs(config, definition)).To(Succeed())
+	w.uninstallCRDs(definition)
 	w.Eventually(unserved.Load).Should(BeNumerically(">=", 2))
 	queue := w.createNamed("queue")
 	w.allInstalled("queue")

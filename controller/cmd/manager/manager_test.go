@@ -96,7 +96,7 @@ func TestRun(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release)
 	installCRDs(t)
-	g.Expect(envtest.UninstallCRDs(config, envtest.CRDInstallOptions{Paths: crds.Paths[1:]})).To(Succeed())
+	uninstallCRDs(g, t, envtest.CRDInstallOptions{Paths: crds.Paths[1:]})
 	g.Eventually(func() error { return list(t, policyList()) }).Should(MatchError(meta.IsNoMatchError, "no match"))
 
 	health, metrics := freeAddress(t), freeAddress(t)
@@ -322,7 +322,7 @@ func TestUninstallRetriesConflicts(t *testing.T) {
 func TestUninstallNothing(t *testing.T) {
 	g := NewWithT(t)
 	as(t, release+"-uninstall")
-	g.Expect(envtest.UninstallCRDs(config, crds)).To(Succeed())
+	uninstallCRDs(g, t, crds)
 	for _, objects := range []client.ObjectList{policyList(), &v1.StatefulSingletonList{}, &v1.StatefulClusterList{}} {
 		g.Eventually(func() error { return list(t, objects) }).Should(MatchError(meta.IsNoMatchError, "no match"))
 	}
@@ -340,6 +340,26 @@ func installCRDs(t *testing.T) {
 	t.Helper()
 	if _, err := envtest.InstallCRDs(config, crds); err != nil {
 		t.Fatalf("install the CRDs: %v", err)
+	}
+}
+
+// uninstallCRDs waits until the definitions are deleted, because envtest updates a definition that is being deleted
+// instead of creating it again. It lists the objects first: kube-apiserver can fail to delete a definition for minutes
+// ("storage is (re)initializing") if the deletion is the first reader of the objects.
+func uninstallCRDs(g *WithT, t *testing.T, options envtest.CRDInstallOptions) {
+	t.Helper()
+	g.Expect(envtest.ReadCRDFiles(&options)).To(Succeed())
+	options.Paths = nil
+	for _, definition := range options.CRDs {
+		objects := &metav1.PartialObjectMetadataList{}
+		objects.SetGroupVersionKind(schema.GroupVersionKind{Group: definition.Spec.Group, Version: definition.Spec.Versions[0].Name, Kind: definition.Spec.Names.ListKind})
+		g.Eventually(func() error { return c.List(t.Context(), objects) }).Should(Succeed())
+	}
+	g.Expect(envtest.UninstallCRDs(config, options)).To(Succeed())
+	for _, definition := range options.CRDs {
+		g.Eventually(func() error {
+			return c.Get(t.Context(), client.ObjectKeyFromObject(definition), definition)
+		}).Should(MatchError(apierrors.IsNotFound, "not found"), func() string { return fmt.Sprintf("%s: %+v", definition.Name, definition.Status.Conditions) })
 	}
 }
 

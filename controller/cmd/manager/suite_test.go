@@ -15,6 +15,7 @@ import (
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -65,6 +66,9 @@ func runWithAPIServer(m *testing.M) (code int, err error) {
 	config.WarningHandler = rest.NoWarnings{}
 	scheme, err := program.NewScheme()
 	if err != nil {
+		return 0, err
+	}
+	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
 		return 0, err
 	}
 	if c, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
