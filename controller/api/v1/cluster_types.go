@@ -74,14 +74,14 @@ type StatefulClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(t, oldSelf.all(o, o.metadata.name != t.metadata.name || !has(o.spec.resources.requests.storage) || (has(t.spec.resources.requests.storage) && quantity(t.spec.resources.requests.storage).compareTo(quantity(o.spec.resources.requests.storage)) >= 0)))",message="spec.volumeClaimTemplates: spec.resources.requests.storage cannot be lowered, because volumes do not shrink: set the old value or a larger one"
 	VolumeClaimTemplates []ClaimTemplate `json:"volumeClaimTemplates,omitempty"`
 
-	// ServiceName is the name of the headless Service that gives the pods their host names. It cannot
-	// be changed.
+	// ServiceName is the name of the headless Service that gives the pods their DNS names. It cannot be
+	// changed.
 	//
 	// +optional
 	// +default=""
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self == '' || !format.dns1035Label().validate(self).hasValue()",message="spec.serviceName must be the name of a Service: lowercase letters, digits and '-'"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.serviceName is immutable, because running pods would keep their host names: create another StatefulCluster instead"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.serviceName is immutable, because running pods would keep their DNS names: create another StatefulCluster instead"
 	ServiceName string `json:"serviceName,omitempty"`
 
 	// PodManagementPolicy says whether pods are created and deleted at the same time (Parallel, the
