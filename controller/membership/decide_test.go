@@ -325,7 +325,7 @@ func TestDecideReplaces(t *testing.T) {
 			snapshot:    MakeSnapshot(3).Recorded(ready("coder-0").Terminating(), ready("coder-1").Terminating(), ready("coder-2")).Lose("node-coder-0", "node-coder-1"),
 			wantOutcome: membership.TooManyLost, wantMembers: "0 Lost data-coder-0, 1 Active data-coder-1, 2 Active data-coder-2, 3 Pending data-coder-3",
 			wantSteps:   steps{membership.Record{}, membership.CreateClaim{Name: "data-coder-3", Volume: "data"}, created("coder-3", "data-coder-3")},
-			wantMessage: "1 more pods are lost than spec.replacement.maxLost (1) allows to replace. Pod coder-1 is replaced after its termination is proven",
+			wantMessage: "1 lost pod gets no successor, because spec.replacement.maxLost is 1. Pod coder-1 is replaced after its termination is proven",
 		},
 		"the only pod is lost": {
 			snapshot:    MakeSnapshot(1).Recorded(ready("coder-0").Terminating()).Lose("node-coder-0"),
@@ -371,7 +371,7 @@ func TestDecideLeaving(t *testing.T) {
 		return s
 	}
 	runAll(t, map[string]decideTest{
-		"it runs":     {snapshot: of(ready("coder-0")), wantOutcome: membership.Scaling, wantSteps: steps{membership.Delete{Pod: ref("coder-0")}}, wantMessage: "1 pod is removed: coder-0"},
+		"it runs":     {snapshot: of(ready("coder-0")), wantOutcome: membership.Scaling, wantSteps: steps{membership.Delete{Pod: ref("coder-0")}}, wantMessage: "1 pod is being removed: coder-0"},
 		"it ends":     {snapshot: of(ready("coder-0").Terminating()), wantOutcome: membership.Scaling},
 		"it is lost":  {snapshot: of(ready("coder-0").Terminating()).Lose("node-coder-0"), wantOutcome: membership.AllAvailable, wantMessage: "; pod coder-0 is lost and keeps its claims: its node node-coder-0 does not report"},
 		"it has left": {snapshot: of(ready("coder-0").Terminating().Node("a").Terminated()), wantOutcome: membership.AllAvailable, wantMembers: "1 Active data-coder-1", wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}}, wantNext: 2},

@@ -12,7 +12,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
-// templateProblem returns why no pod can be created from the template. Empty: nothing is known to forbid that.
+// templateProblem returns why no pod can be created from the template. Empty: no reason is known.
 func (s Snapshot) templateProblem() string {
 	selector, err := s.Cluster.Spec.Selector.Parse()
 	if err != nil {
@@ -20,7 +20,7 @@ func (s Snapshot) templateProblem() string {
 	}
 	of, err := LabelsOf(&s.Cluster.Spec)
 	if err != nil {
-		return fmt.Sprintf("can't read spec.template: %v. Set metadata.labels to a map of texts", err)
+		return fmt.Sprintf("can't read spec.template: %v. Set metadata.labels to a map of strings", err)
 	}
 	if !selector.Matches(labels.Set(of)) {
 		return fmt.Sprintf("pods with the labels of spec.template (%s) do not match spec.selector (%s). Change spec.template.metadata.labels", labels.Set(of), selector)
@@ -29,13 +29,13 @@ func (s Snapshot) templateProblem() string {
 }
 
 func (d *decision) adoptedMessage(n int) string {
-	return fmt.Sprintf("the status did not have %d pods that the StatefulCluster controls, and has them now", n)
+	return fmt.Sprintf("%s added to status.members: the StatefulCluster controls pods that the record did not list", plural(n, "pod was", "pods were"))
 }
 
 func (d *decision) tooManyLostMessage() string {
 	m := d.excess[0]
-	return fmt.Sprintf("%d more pods are lost than spec.replacement.maxLost (%d) allows to replace. Pod %s is replaced after its termination is proven: %s",
-		len(d.excess), d.maxLost(), m.Name, d.proveMessage(m))
+	return fmt.Sprintf("%s no successor, because spec.replacement.maxLost is %d. Pod %s is replaced after its termination is proven: %s",
+		plural(len(d.excess), "lost pod gets", "lost pods get"), d.maxLost(), m.Name, d.proveMessage(m))
 }
 
 // lostMessage says what to do about the members that are lost and do not count.
@@ -90,7 +90,7 @@ func (d *decision) scalingMessage() string {
 		}
 	}
 	if len(names) > 0 {
-		return fmt.Sprintf("%s removed: %s", plural(len(names), "pod is", "pods are"), strings.Join(names[:min(len(names), 5)], ", "))
+		return fmt.Sprintf("%s being removed: %s", plural(len(names), "pod is", "pods are"), strings.Join(names[:min(len(names), 5)], ", "))
 	}
 	return fmt.Sprintf("%d of %d pods exist", d.status.Replicas, max(len(counted), d.replicas()))
 }
