@@ -23,7 +23,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// rolloutCommand does for StatefulClusters what kubectl rollout does only for kinds of Kubernetes.
+// rolloutCommand returns the counterpart of kubectl rollout for StatefulClusters.
 func (c commands) rolloutCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
@@ -55,7 +55,7 @@ person must act, or if the rollout takes longer than --timeout.`,
 		}),
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "wait until the rollout is complete")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "time after which the command fails. 0: it waits without a limit")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "time after which the command fails. 0: no limit")
 	return cmd
 }
 
@@ -208,7 +208,7 @@ func (c commands) rolloutUndo(ctx context.Context, in *cluster, arg string, numb
 		return err
 	}
 	if sameTemplate(o.Spec.Template.Raw, revision.Data.Raw) {
-		return c.print("StatefulCluster %s has the template of revision %d already\n", fullName(o), number)
+		return c.print("StatefulCluster %s already has the template of revision %d\n", fullName(o), number)
 	}
 	before := o.DeepCopy()
 	o.Spec.Template.Raw = revision.Data.Raw
@@ -236,7 +236,7 @@ func nameOf(arg string) string {
 func (c *cluster) findCluster(ctx context.Context, arg string) (*v1.StatefulCluster, error) {
 	kind, name, _ := strings.Cut(arg, "/")
 	if !slices.Contains(clusterPrefixes, kind) || name == "" {
-		return nil, fmt.Errorf("%q names no StatefulCluster: use stc/NAME. For other kinds, use kubectl rollout", arg)
+		return nil, fmt.Errorf("%q is not the name of a StatefulCluster: use stc/NAME. For other kinds, use kubectl rollout", arg)
 	}
 	o := &v1.StatefulCluster{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, o)
