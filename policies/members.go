@@ -78,10 +78,10 @@ func mutatingCluster(c *v1.StatefulCluster, o Options) (*unstructured.Unstructur
 	return toUnstructured(policy)
 }
 
-// hostName is a regular expression that the name of a pod matches which can be a host name.
+// hostName matches a name of a pod that can be a host name. A name with a dot cannot.
 const hostName = "^[-a-z0-9]+$"
 
-// updatesInPlace returns true if new pods get the readiness gate with which their images can be changed.
+// updatesInPlace returns true if new pods get the readiness gate of updates in place.
 func updatesInPlace(c *v1.StatefulCluster) bool {
 	return c.Spec.UpdateStrategy.Type == v1.ClusterInPlaceIfPossible
 }
@@ -102,7 +102,7 @@ func memberJMESPath(c *v1.StatefulCluster) string {
 	return controlledJMESPath("StatefulCluster", c.Name)
 }
 
-// validateCluster returns an error if the labels of the selector are not those of a pod.
+// validateCluster returns an error if spec.selector is invalid.
 func validateCluster(c *v1.StatefulCluster) error {
 	if _, err := c.Spec.Selector.Parse(); err != nil {
 		return fmt.Errorf("no policy mutates the pods of StatefulCluster %s: spec.selector: %w", keyOf(c), err)

@@ -48,8 +48,8 @@ func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
 	return m
 }
 
-// replaced counts the members that get a successor by one write of the record. A removed member without a successor is scaled down, or
-// was counted when it was lost.
+// replaced counts the members that get a successor by one write of the record. A removed member that gets no successor now was
+// scaled down, or was counted when it was lost.
 func (m *Metrics) replaced(before, after *v1.StatefulClusterStatus) {
 	was := map[string]v1.ClusterMember{}
 	for _, member := range before.Members {

@@ -59,7 +59,7 @@ func (e *execution) newPod(step membership.CreatePod) (*unstructured.Unstructure
 	return pod, nil
 }
 
-// isClaimed returns true if the volume of a template has the name of the volume of a claim, which replaces it.
+// isClaimed returns true if a claim replaces the volume of a template, because both have the same name.
 func isClaimed(volume any, claims []v1.MemberClaim) bool {
 	of, _ := volume.(map[string]any)
 	return slices.ContainsFunc(claims, func(c v1.MemberClaim) bool { return c.Volume == of["name"] })

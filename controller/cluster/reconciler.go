@@ -110,7 +110,8 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{RequeueAfter: plan.Requeue}, nil
 }
 
-// get reads a StatefulCluster. It returns nil if the StatefulCluster does not exist, or if its deletion waits for nothing here.
+// get reads a StatefulCluster. It returns nil if the StatefulCluster does not exist, or is being deleted without the finalizer
+// of this package.
 func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*v1.StatefulCluster, error) {
 	cluster := &v1.StatefulCluster{}
 	if err := r.Live.Get(ctx, key, cluster); err != nil {
@@ -170,7 +171,7 @@ func isTemporary(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
 
-// reportFailure sets the status after the API server has rejected a write.
+// reportFailure sets the message and the conditions after the API server has rejected a write.
 func reportFailure(cluster *v1.StatefulCluster, err error) {
 	cluster.Status.Message = "can't " + strings.Join(strings.Fields(err.Error()), " ")
 	for conditionType, status := range map[string]metav1.ConditionStatus{

@@ -1,9 +1,9 @@
 // Package clusterpolicy reports whether the policy of a StatefulCluster is installed, and keeps the StatefulCluster until
-// its policy is deleted. Package injection installs the policy. Another program creates the pods of the StatefulCluster and
-// writes the rest of its status.
+// its policy is deleted. Package injection installs the policy. The manager of StatefulClusters creates the pods and writes the
+// rest of the status.
 //
-// Each write of the status by that program is a compare-and-swap. This package applies only condition PolicyInstalled, on
-// the server. So no program overwrites what the other wrote. At worst, a compare-and-swap has to be repeated.
+// The manager writes the status by compare-and-swap. This package writes only condition PolicyInstalled, by server-side apply.
+// So neither overwrites what the other wrote. After a conflict, the manager decides again.
 package clusterpolicy
 
 import (

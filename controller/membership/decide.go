@@ -345,7 +345,7 @@ func (d *decision) maxUnavailable() int {
 	return max(1, n)
 }
 
-// record writes the new record, if it has changed. All steps that depend on it come later.
+// record adds the step Record if the record has changed. All steps that depend on the record come later.
 func (d *decision) record() {
 	slices.SortFunc(d.members, func(a, b *member) int { return cmp.Compare(d.ordinalOf(a.Name), d.ordinalOf(b.Name)) })
 	d.status.Members = nil

@@ -34,8 +34,8 @@
 //
 // # Lost pods
 //
-// An unready pod is not replaced: the kubelet restarts its containers. A pod is lost if it has to terminate and its node is
-// unready, or if its object was removed. The member becomes Lost and keeps its claims until the proof. Its successor gets new
+// An unready pod is not replaced: the kubelet restarts its containers. A pod is lost if it is terminating or has ended
+// without a proof while its node is unready, or if its object was removed. The member becomes Lost and keeps its claims until the proof. Its successor gets new
 // claims. At most spec.replacement.maxLost members are Lost. More lost pods are not replaced: a person must act.
 //
 // # Updates in place

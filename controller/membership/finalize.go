@@ -15,7 +15,7 @@ import (
 // empty if the deletion waits for nothing.
 //
 // All pods are deleted. The deletion waits for a proof for each pod, also for lost pods, because only the record says which
-// claims a lost pod can still use. Then it waits until the claims are deleted that are not retained.
+// claims a lost pod can still use. Then it waits until the claims that are not retained are deleted.
 //
 // With kubectl delete --cascade=orphan, all pods and claims stay. The deletion waits only until each pod can run and serve without
 // the StatefulCluster.

@@ -18,7 +18,7 @@ const (
 	InvalidTemplate Outcome = "InvalidTemplate"
 	// PodsAdopted: pods were found that the record does not list, because the record was lost.
 	PodsAdopted Outcome = "PodsAdopted"
-	// TooManyLost: more pods are lost than spec.replacement.maxLost allows to replace.
+	// TooManyLost: lost pods get no successor, because spec.replacement.maxLost lost pods have one already.
 	TooManyLost Outcome = "TooManyLost"
 	// PodsTerminating: pods are terminating, without a proof that they have terminated.
 	PodsTerminating Outcome = "PodsTerminating"

@@ -17,7 +17,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
-// Snapshot is the input of a decision. All but the nodes are live reads, and so are the nodes of terminating pods.
+// Snapshot is the input of a decision. All objects are live reads, except for nodes without terminating pods.
 type Snapshot struct {
 	// Cluster was read before the other objects. If its record changes after that read, the compare-and-swap fails.
 	Cluster *v1.StatefulCluster
@@ -33,7 +33,7 @@ type Snapshot struct {
 	Revisions []appsv1.ControllerRevision
 }
 
-// member is a member of the record.
+// member is a member of the record, with what the Snapshot says about its pod.
 type member struct {
 	v1.ClusterMember
 	// pod is the pod with the recorded UID. The pod of a Pending member is a pod of the StatefulCluster with its name. It is nil

@@ -106,7 +106,7 @@ func NewScheme() (*runtime.Scheme, error) {
 		return nil, fmt.Errorf("add the kinds of Kubernetes to the scheme: %w", err)
 	}
 	if err := v1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("add StatefulSingleton to the scheme: %w", err)
+		return nil, fmt.Errorf("add the kinds of StatefulSingleton to the scheme: %w", err)
 	}
 	return scheme, nil
 }
@@ -165,7 +165,7 @@ func newLogger(level, format string) (logr.Logger, error) {
 func RegisterVersion(version string) {
 	promauto.With(metrics.Registry).NewGauge(prometheus.GaugeOpts{
 		Name:        "statefulsingleton_build_info",
-		Help:        "1, with the controller's version as a label.",
+		Help:        "1, with the version of the program as a label.",
 		ConstLabels: prometheus.Labels{"version": version},
 	}).Set(1)
 }
