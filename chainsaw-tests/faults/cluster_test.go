@@ -4,7 +4,7 @@ package faults_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -83,16 +83,7 @@ func TestMembersOfLostNode(t *testing.T) {
 	lost := time.Now()
 	cluster(t, "node", "partition", node)
 
-	must(t, world.AwaitFor(t.Context(), (tolerationSeconds+60)*time.Second, "a successor of pod db-2", func(ctx context.Context) error {
-		got, err := one.Read(ctx)
-		if err == nil && world.Member(got, "db-3") == nil {
-			err = errors.New(got.Status.Message)
-		}
-		return err
-	}))
-	t.Logf("the successor was recorded %s after the loss of the node", time.Since(lost).Round(time.Second))
-	must(t, one.AwaitAvailable(t.Context()))
-	t.Logf("all pods were available %s after the loss of the node", time.Since(lost).Round(time.Second))
+	awaitSuccessor(t, one, lost)
 	wantClaims(t, one, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
 	wantMember(t, one, "db-2", v1.MemberLost, "data-db-2")
 	wantMember(t, one, "db-3", v1.MemberActive, "data-db-3")
@@ -118,6 +109,22 @@ func TestMembersOfLostNode(t *testing.T) {
 	if !slices.Contains(claims, "data-db-1") || !slices.Contains(claims, "data-db-2") {
 		t.Errorf("claims %v, want those of the lost pods too", claims)
 	}
+}
+
+// awaitSuccessor waits for pod db-3, the successor of lost pod db-2, which must be created in time. Then it waits until all pods are
+// available.
+func awaitSuccessor(t *testing.T, c *world.Cluster, lost time.Time) {
+	t.Helper()
+	must(t, world.AwaitFor(t.Context(), time.Until(lost.Add((tolerationSeconds+60)*time.Second)), "pod db-3", func(ctx context.Context) error {
+		pods, err := c.Pods(ctx)
+		if err == nil && pods["db-3"] == nil {
+			err = fmt.Errorf("pods %v", slices.Sorted(maps.Keys(pods)))
+		}
+		return err
+	}))
+	t.Logf("the successor was created %s after the loss of the node", time.Since(lost).Round(time.Second))
+	must(t, c.AwaitAvailable(t.Context()))
+	t.Logf("all pods were available %s after the loss of the node", time.Since(lost).Round(time.Second))
 }
 
 // wantAtMost checks until the returned function is called that the status never counts more pods.

@@ -195,11 +195,12 @@ func taint(t *testing.T, node, taint string) {
 	must(t, kubectl(taint))
 }
 
-// A node fails as in a power failure and returns, and its holders continue. It fails again permanently, and another pod
-// starts only after an attestation.
+// A node fails as in a power failure and returns, and its holders and the member of a StatefulCluster continue. It fails again
+// permanently. Another pod of a singleton starts only after an attestation. The member is replaced soon, and its claim is kept.
 func TestNodeKilled(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
+	c := membersOn(t, node, 1)[0]
 	attested, a := on(t, node, world.Options{})
 	outOfService, b := on(t, node, world.Options{Barrier: true})
 	both := []*world.Singleton{attested, outOfService}
@@ -214,7 +215,10 @@ func TestNodeKilled(t *testing.T) {
 			t.Errorf("pod %s holds, want %s still: its node is back", got.Name, pod.Name)
 		}
 	}
+	must(t, c.AwaitAvailable(t.Context()))
+	wantPods(t, c, "db-0", "db-1", "db-2")
 
+	lost := time.Now()
 	cluster(t, "node", "kill", node)
 	deletePod(t, a, force)
 	deletePod(t, b, nil)
@@ -228,6 +232,8 @@ func TestNodeKilled(t *testing.T) {
 		}
 		return err
 	}))
+	awaitSuccessor(t, c, lost)
+	wantClaims(t, c, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
 	wantNobodyElse(t, nobodyElse, nil, both...)
 
 	must(t, attested.Attest(t.Context(), a.UID))
@@ -239,6 +245,9 @@ func TestNodeKilled(t *testing.T) {
 	wantProof(t, outOfService, v1.ProofNodeOutOfService)
 	podGone(t, a)
 	podGone(t, b)
+	must(t, c.AwaitAvailable(t.Context(), "db-2"))
+	wantPods(t, c, "db-0", "db-1", "db-3")
+	wantClaims(t, c, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
 }
 
 func wantProof(t *testing.T, s *world.Singleton, want v1.Proof) {
