@@ -258,3 +258,8 @@ func TestClusterScale(t *testing.T) {
 		t.Errorf("replicas are %d (%v), want 4", *cluster.Spec.Replicas, err)
 	}
 }
+
+// An operator sees the numbers of a StatefulSet, and with -o wide the rollout and what to do.
+func TestClusterColumns(t *testing.T) {
+	wantColumns(t, "statefulclusters", map[int][]string{0: {"Desired", "Current", "Available", "Ready", "Age"}, 1: {"Updated", "Revision", "Message"}})
+}

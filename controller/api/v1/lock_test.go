@@ -87,6 +87,12 @@ func TestLockIsImmutable(t *testing.T) {
 
 // An operator sees the writer and its epoch.
 func TestLockColumns(t *testing.T) {
+	wantColumns(t, "statefulsetlocks", map[int][]string{0: {"Writer", "Epoch", "Fencing", "Ready", "Age"}, 1: {"Lease", "Last Failover", "Message"}})
+}
+
+// wantColumns compares the columns of kubectl get, by priority.
+func wantColumns(t *testing.T, resource string, want map[int][]string) {
+	t.Helper()
 	var definition struct {
 		Spec struct {
 			Versions []struct {
@@ -100,7 +106,7 @@ func TestLockColumns(t *testing.T) {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion("apiextensions.k8s.io/v1")
 	o.SetKind("CustomResourceDefinition")
-	if err := c.Get(t.Context(), client.ObjectKey{Name: "statefulsetlocks." + v1.GroupVersion.Group}, o); err != nil {
+	if err := c.Get(t.Context(), client.ObjectKey{Name: resource + "." + v1.GroupVersion.Group}, o); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := yaml.Marshal(o.Object)
@@ -114,7 +120,6 @@ func TestLockColumns(t *testing.T) {
 	for _, column := range definition.Spec.Versions[0].AdditionalPrinterColumns {
 		got[column.Priority] = append(got[column.Priority], column.Name)
 	}
-	want := map[int][]string{0: {"Writer", "Epoch", "Fencing", "Ready", "Age"}, 1: {"Lease", "Last Failover", "Message"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("columns (-want +got):\n%s", diff)
 	}
