@@ -8,56 +8,42 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/membership"
 )
 
-// The status of a StatefulCluster with one pod, as kstatus computes it.
-func TestStatusOfClusters(t *testing.T) {
+// The health of a StatefulCluster with one pod, as Argo CD with the script and kstatus compute it.
+func TestHealthOfClusters(t *testing.T) {
 	unreachable := corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
 	for name, test := range map[string]struct {
-		change func(*membership.Snapshot)
-		want   string
+		change          func(*membership.Snapshot)
+		argoCD, kstatus string
 	}{
-		"available": {func(*membership.Snapshot) {}, "Current"},
-		"not Ready": {func(s *membership.Snapshot) { s.Pods[0].Status.Conditions = nil }, "InProgress"},
-		"scaled":    {func(s *membership.Snapshot) { s.Cluster.Spec.Replicas = new(int32(2)) }, "InProgress"},
+		"available": {func(*membership.Snapshot) {}, "Healthy", "Current"},
+		"not Ready": {func(s *membership.Snapshot) { s.Pods[0].Status.Conditions = nil }, "Progressing", "InProgress"},
+		"scaled":    {func(s *membership.Snapshot) { s.Cluster.Spec.Replicas = new(int32(2)) }, "Progressing", "InProgress"},
 		"rolled": {func(s *membership.Snapshot) {
 			s.Cluster.Spec.Template.Raw = []byte(`{"spec":{"containers":[{"name":"next"}]}}`)
-		}, "InProgress"},
-		"terminating": {func(s *membership.Snapshot) { s.Pods[0].DeletionTimestamp = new(metav1.Now()) }, "InProgress"},
+		}, "Progressing", "InProgress"},
+		"terminating": {func(s *membership.Snapshot) { s.Pods[0].DeletionTimestamp = new(metav1.Now()) }, "Progressing", "InProgress"},
 		"too many lost": {func(s *membership.Snapshot) {
 			s.Pods[0].DeletionTimestamp = new(metav1.Now())
 			s.Nodes["node"] = &unreachable
-		}, "Failed"},
+		}, "Degraded", "Failed"},
 		"invalid template": {func(s *membership.Snapshot) {
 			s.Cluster.Spec.Template.Raw = []byte(`{"metadata":{"labels":{"app":"other"}}}`)
-		}, "Failed"},
+		}, "Degraded", "Failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := clusterSnapshot()
 			test.change(&s)
 			s.Cluster.Status = membership.Decide(s, time.Now()).Status
-			if got := kstatusOf(t, clusterYAML(t, s.Cluster)); got != test.want {
-				t.Errorf("kstatus finds it %s, want %s", got, test.want)
-			}
+			wantHealth(t, s.Cluster, test.argoCD, test.kstatus)
 			s.Cluster.Generation++ // a change of the spec that the manager has not seen
-			if got := kstatusOf(t, clusterYAML(t, s.Cluster)); got != "InProgress" {
-				t.Errorf("kstatus finds a change of it %s, want InProgress", got)
-			}
+			wantHealth(t, s.Cluster, "Progressing", "InProgress")
 		})
 	}
-}
-
-func clusterYAML(t *testing.T, cluster *v1.StatefulCluster) []byte {
-	t.Helper()
-	data, err := yaml.Marshal(cluster)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }
 
 // clusterSnapshot returns a Snapshot with an available pod.

@@ -8,7 +8,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
@@ -32,20 +31,7 @@ func TestHealthOfLocks(t *testing.T) {
 			s := lockSnapshot()
 			test.change(&s)
 			s.Lock.Status = tenure.Decide(s, time.Now()).Status
-			data, err := yaml.Marshal(s.Lock)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var object map[string]any
-			if err := yaml.Unmarshal(data, &object); err != nil {
-				t.Fatal(err)
-			}
-			if got := healthOf(t, read(t, "gitops/argocd-health.lua"), object); got.Status != test.argoCD {
-				t.Errorf("health in Argo CD %+v, want %s", got, test.argoCD)
-			}
-			if got := kstatusOf(t, data); got != test.kstatus {
-				t.Errorf("kstatus finds it %s, want %s", got, test.kstatus)
-			}
+			wantHealth(t, s.Lock, test.argoCD, test.kstatus)
 		})
 	}
 }

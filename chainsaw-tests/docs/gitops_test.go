@@ -71,6 +71,25 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// wantHealth checks the health that Argo CD computes for the object with the script of the page, and kstatus without one.
+func wantHealth(t *testing.T, o any, argoCD, kstatus string) {
+	t.Helper()
+	data, err := yaml.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object map[string]any
+	if err := yaml.Unmarshal(data, &object); err != nil {
+		t.Fatal(err)
+	}
+	if got := healthOf(t, read(t, "gitops/argocd-health.lua"), object); got.Status != argoCD {
+		t.Errorf("health in Argo CD %+v, want %s", got, argoCD)
+	}
+	if got := kstatusOf(t, data); got != kstatus {
+		t.Errorf("kstatus finds it %s, want %s", got, kstatus)
+	}
+}
+
 // healthOf runs a health script as Argo CD does. The script gets the object as obj, few of Lua's libraries, and returns
 // a table (argo-cd: util/lua).
 func healthOf(t *testing.T, script string, object map[string]any) health {

@@ -1,4 +1,4 @@
--- Argo CD's health of a StatefulSingleton. docs/gitops.md explains how to configure it.
+-- Argo CD's health of a StatefulSingleton, StatefulSetLock or StatefulCluster. docs/gitops.md explains how to configure it.
 local status = obj.status or {}
 if status.observedGeneration ~= obj.metadata.generation then
   return { status = "Progressing", message = "the controller has not looked at this spec yet" }
@@ -39,6 +39,11 @@ if is("Ready", "True") then
     return health("Suspended", "Ready")
   end
   return health("Healthy", "Ready")
+end
+
+-- A StatefulCluster whose pods start. Argo CD says the same of a StatefulSet.
+if is("Ready", "False") and conditions.Ready.reason == "PodsUnavailable" then
+  return health("Progressing", "Ready")
 end
 
 -- The holder was Ready before, and is not Ready now.
