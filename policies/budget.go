@@ -35,7 +35,7 @@ func WithinBudget(subjects []Subject, per Per, installed Installed) (installable
 	for _, s := range slices.SortedFunc(slices.Values(subjects), byAge) {
 		switch {
 		case ValidateOf(s) != nil:
-		case installed.has(s):
+		case installed.Has(s):
 			installable = append(installable, s)
 		default:
 			waiting = append(waiting, s)

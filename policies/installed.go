@@ -72,18 +72,23 @@ func installedIn(groups [][]v1.StatefulSingleton) string {
 	return string(encode(all))
 }
 
-// has returns true if the subject is installed.
-func (i Installed) has(s Subject) bool {
+// Has returns true if the subject is installed.
+func (i Installed) Has(s Subject) bool {
 	_, ok := i[s.GetUID()]
 	return ok
 }
 
+// HasEarlier returns true if the subject is installed with another variant than that of its present spec.
+func (i Installed) HasEarlier(s Subject) bool {
+	return i.Has(s) && string(encode(i[s.GetUID()])) != Variant(s)
+}
+
 // earlier returns the installed singleton if its variant is installed, and otherwise a copy with the installed variant.
 func (i Installed) earlier(s Subject) Subject {
-	has := i[s.GetUID()]
-	if string(encode(has)) == Variant(s) {
+	if !i.HasEarlier(s) {
 		return s
 	}
+	has := i[s.GetUID()]
 	singleton := s.(*v1.StatefulSingleton).DeepCopy() // only singletons share a policy
 	singleton.Spec.Containers, singleton.Spec.HoldInitContainers = has.Containers, has.HoldInitContainers
 	singleton.Spec.ReadinessProbes, singleton.Spec.Fencing = has.ReadinessProbes, has.Fencing

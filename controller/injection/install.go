@@ -26,7 +26,9 @@ import (
 type written struct {
 	// content identifies the input from which the policy was rendered.
 	content string
-	version version
+	// installed are the singletons in the policy. It is nil if the policy is not shared.
+	installed policies.Installed
+	version   version
 	// at is the time of the write.
 	at time.Time
 	// recreatedAt is the time of the last write that created the policy, or that restored the policy after a change by
@@ -171,7 +173,11 @@ func (r *Reconciler) writeOnce(ctx context.Context, ref policies.Ref, of renderi
 	if err != nil {
 		return last, err
 	}
-	now := written{content: content, at: r.Clock.Now(), recreatedAt: last.recreatedAt}
+	installed, err := policies.InstalledIn(policy)
+	if err != nil {
+		return last, err
+	}
+	now := written{content: content, installed: installed, at: r.Clock.Now(), recreatedAt: last.recreatedAt}
 	if exists {
 		policy.SetResourceVersion(found.ResourceVersion)
 		err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(policy), fieldOwner, client.ForceOwnership)

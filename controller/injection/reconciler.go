@@ -270,8 +270,7 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	if err != nil {
 		return unreadable(subject, err)
 	}
-	fits := slices.Contains(beside, subject)
-	if !fits {
+	if !slices.Contains(beside, subject) {
 		if has, err := r.hasPolicy(ctx, subject, beside); err != nil {
 			return unreadable(subject, err)
 		} else if !has {
@@ -292,7 +291,10 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 			fmt.Sprintf("the cluster serves no %s: %s. Install Kyverno %s", apiOf(policy.Kind), r.Kind.WithoutKyverno, versionsWith(policy.Kind)))
 	case err != nil:
 		return notInstalled(subject, reasonPolicyRefused, fmt.Sprintf("%s cannot be written, and is tried again within %s: %v", policy, maxRetryDelay, err))
-	case !fits && r.Per == policies.PerNamespace:
+	// The cache may lag and show more room than there is. The written policy decides.
+	case r.Per == policies.PerNamespace && !now.installed.Has(subject):
+		return r.namespaceFull(subject)
+	case now.installed.HasEarlier(subject):
 		return r.outgrown(subject)
 	}
 	if !known && now.recreatedAt.IsZero() && reportsInjected(subject, policy) {

@@ -201,6 +201,31 @@ func TestGrowthInFullNamespace(t *testing.T) {
 	w.Expect(hasNewRules()).To(BeTrue())
 }
 
+// The controller has not seen the other singletons of a full namespace yet, so its cache shows room for everything. A singleton
+// without room and a singleton that outgrows the policy still report what the policy has.
+func TestLateCacheOfFullNamespace(t *testing.T) {
+	w := newWorld(t)
+	w.kyverno(serves)
+	all := w.fill(policies.PerNamespace, w.createLarge)
+	w.createLarge("late")
+	r := w.controllerOf(policies.PerNamespace, interceptor.NewClient(controllerClient, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, ok := list.(*v1.StatefulSingletonList); ok {
+				return nil
+			}
+			return c.List(ctx, list, options...)
+		},
+	}))
+	w.checked(r, all[0])
+	w.reconcileOne(r, w.key("late"))
+	w.Expect(w.installedReason("late")).To(Equal("NamespaceFull"))
+
+	w.grow(all[0])
+	w.reconcileOne(r, w.key(all[0]))
+	w.Expect(w.installedReason(all[0])).To(Equal("NamespaceFull"))
+	w.Expect(w.injectedNames()).To(Equal(all))
+}
+
 // grow makes the singleton name as many containers as the definition admits, which takes more than 100 KiB of the shared policy.
 func (w *world) grow(name string) {
 	w.t.Helper()
