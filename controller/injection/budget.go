@@ -39,8 +39,23 @@ func (r *Reconciler) withinBudget(ctx context.Context, all []policies.Subject, p
 	if err != nil {
 		return nil, err
 	}
-	installed, err := policies.InstalledIn(found)
+	installed, err := r.installedIn(ctx, all[0].GetNamespace(), found)
 	return policies.WithinBudget(all, r.Per, installed), err
+}
+
+// installedIn returns the singletons of the shared policy that was found. If the policy does not exist, installedIn returns the
+// singletons of the shared policy of the other kind. Thus a change of policyKind keeps their rules.
+func (r *Reconciler) installedIn(ctx context.Context, namespace string, found *metav1.PartialObjectMetadata) (policies.Installed, error) {
+	for _, kind := range policies.Kinds {
+		if found.UID != "" {
+			break
+		}
+		var err error
+		if found, err = r.livePolicy(ctx, kind.OfNamespace(namespace)); err != nil {
+			return nil, err
+		}
+	}
+	return policies.InstalledIn(found)
 }
 
 // livePolicy reads the policy from the API server. It returns an object without a UID if the policy does not exist.

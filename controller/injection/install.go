@@ -97,7 +97,7 @@ func (r *Reconciler) shared(namespace string, policy policies.Ref) rendering {
 		if found.UID == "" && isOld {
 			return "", nil, nil
 		}
-		installed, err := policies.InstalledIn(found)
+		installed, err := r.installedIn(ctx, namespace, found)
 		if err != nil {
 			return "", nil, err
 		}

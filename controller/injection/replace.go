@@ -129,13 +129,14 @@ func (r *Reconciler) renderOld(ctx context.Context, subject policies.Subject, ol
 	return render() // not nil, because at least this singleton is listed
 }
 
-// awaitsCheck returns true if no check of this controller has shown yet that the singleton's pods are injected.
+// awaitsCheck returns true if no check of this controller has shown yet that the singleton's pods are injected. A singleton with an
+// earlier spec in the new shared policy gets no check. The check of another singleton shows that Kyverno serves the policy.
 func (r *Reconciler) awaitsCheck(subject policies.Subject) bool {
 	last, _ := r.lastCheck(subject)
 	if !last.at.IsZero() && !last.inherited {
 		return false
 	}
-	return policies.ValidateOf(subject) == nil
+	return policies.ValidateOf(subject) == nil && !r.lastWritten(r.policyOf(subject)).installed.HasEarlier(subject)
 }
 
 // disabled is a policy that selects no pods.

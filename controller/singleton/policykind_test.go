@@ -109,6 +109,58 @@ func TestChangeOfPolicyKind(t *testing.T) {
 	}
 }
 
+// A change of policyKind takes no rules from the singletons of a shared policy, also if one of them outgrew the policy. That singleton
+// keeps its earlier rules. A policy injects the pods of each singleton at all times, and the old policy is deleted in the end.
+func TestGrowthAndChangeOfPolicyKind(t *testing.T) {
+	for _, from := range policies.Kinds {
+		t.Run("from "+string(from), func(t *testing.T) {
+			to := policies.Kinds[(slices.Index(policies.Kinds, from)+1)%len(policies.Kinds)]
+			w := newWorld(t)
+			w.kyverno(serves)
+			all := w.fill(policies.PerNamespace, w.createLarge)
+			before := w.controllerOfKind(from, policies.PerNamespace, controllerClient)
+			w.checked(before, all[0])
+			w.grow(all[0])
+			w.reconcileOne(before, w.key(all[0]))
+			w.Expect(w.installedReason(all[0])).To(Equal("NamespaceFull"))
+
+			r := w.controllerOfKind(to, policies.PerNamespace, controllerClient)
+			w.reconcileOne(r, w.key(all[0]))
+			for _, name := range all[1:] {
+				w.checked(r, name)
+				w.Expect(append(w.injectedBy(from), w.injectedBy(to)...)).To(ContainElements(all))
+			}
+			w.Eventually(func() bool {
+				w.reconcileOne(r, w.key(all[1]))
+				w.clock.advance(inFlight)
+				w.Expect(append(w.injectedBy(from), w.injectedBy(to)...)).To(ContainElements(all))
+				return w.policyExists(from.OfNamespace(w.namespace))
+			}).Should(BeFalse())
+			w.Expect(w.injectedBy(to)).To(Equal(all))
+			w.allInstalled(all[1:]...)
+			w.Expect(w.installedReason(all[0])).To(Equal("NamespaceFull"))
+			grown := &v1.StatefulSingleton{}
+			w.Expect(c.Get(t.Context(), w.key(all[0]), grown)).To(Succeed())
+			w.Expect(grown.Status.Message).To(ContainSubstring("has an earlier spec in " + to.OfNamespace(w.namespace).String()))
+		})
+	}
+}
+
+// injectedBy returns the singletons whose pods the shared policy of the kind injects.
+func (w *world) injectedBy(kind policies.Kind) (names []string) {
+	w.t.Helper()
+	webhooksMu.Lock()
+	defer webhooksMu.Unlock()
+	var list v1.StatefulSingletonList
+	w.Expect(c.List(w.t.Context(), &list, client.InNamespace(w.namespace))).To(Succeed())
+	for i := range list.Items {
+		if _, injects := rulesOf(w.t.Context(), kind.OfNamespace(w.namespace), client.ObjectKeyFromObject(&list.Items[i])); injects {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names
+}
+
 // Kyverno 1.20 rejects changes of ClusterPolicies, and accepts their deletion.
 func TestOldPolicyCannotBeChanged(t *testing.T) {
 	w := newWorld(t)
