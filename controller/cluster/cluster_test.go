@@ -486,35 +486,9 @@ func TestAdmissionRejects(t *testing.T) {
 	w := newWorld(t)
 	w.create(1)
 	w.settle(membership.AllAvailable)
-	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionregistrationv1.MatchResources{
-				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.namespace}},
-				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-				}}},
-			},
-			Validations: []admissionregistrationv1.Validation{{Expression: "has(object.spec.subdomain)", Message: "Kyverno has not mutated this pod", Reason: new(metav1.StatusReasonForbidden)}},
-		},
-	}
-	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: w.namespace, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-		},
-	}
-	w.must(c.Create(t.Context(), policy))
-	w.must(c.Create(t.Context(), binding))
-	t.Cleanup(func() { _, _ = c.Delete(context.Background(), policy), c.Delete(context.Background(), binding) })
-	rejects := func() bool {
-		err := c.Create(t.Context(), &corev1.Pod{ObjectMeta: w.named("probe"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}, client.DryRunAll)
-		return apierrors.IsForbidden(err)
-	}
-	g := gomega.NewWithT(t)
-	g.Eventually(rejects).Should(gomega.BeTrue())
-
+	accept := w.reject("pods", "!has(object.spec.subdomain)", "Kyverno has not mutated this pod", &corev1.Pod{
+		ObjectMeta: w.named("probe"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}},
+	})
 	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(2)) })
 	w.until("the status reports the rejection", func() bool {
 		return strings.Contains(w.cluster().Status.Message, "Kyverno has not mutated this pod") && w.cluster().Status.ReadyReplicas == 1
@@ -534,11 +508,85 @@ func TestAdmissionRejects(t *testing.T) {
 	w.unready["coder:1"] = true // no record changes
 	w.until("the counts are those of the world", func() bool { return w.cluster().Status.ReadyReplicas == 0 })
 	delete(w.unready, "coder:1")
-	w.must(c.Delete(t.Context(), policy))
-	g.Eventually(rejects).Should(gomega.BeFalse())
+	accept()
 	w.settle(membership.AllAvailable)
 	if n := len(w.pods()); n != 2 {
 		t.Errorf("%d pods, want 2", n)
+	}
+}
+
+// reject lets an admission policy reject new objects of the kind for which the expression is true, and waits until it rejects the
+// probe. accept ends that.
+func (w *world) reject(kind, expression, message string, probe client.Object) (accept func()) {
+	w.t.Helper()
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.namespace}},
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{kind}},
+				}}},
+			},
+			Validations: []admissionregistrationv1.Validation{{Expression: "!(" + expression + ")", Message: message, Reason: new(metav1.StatusReasonForbidden)}},
+		},
+	}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: w.namespace, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}
+	w.must(c.Create(w.t.Context(), policy))
+	w.must(c.Create(w.t.Context(), binding))
+	w.t.Cleanup(func() { _, _ = c.Delete(context.Background(), policy), c.Delete(context.Background(), binding) })
+	rejects := func() bool {
+		return apierrors.IsForbidden(c.Create(w.t.Context(), probe.DeepCopyObject().(client.Object), client.DryRunAll))
+	}
+	g := gomega.NewWithT(w.t)
+	g.Eventually(rejects).Should(gomega.BeTrue())
+	return func() {
+		w.t.Helper()
+		w.must(c.Delete(w.t.Context(), policy))
+		g.Eventually(rejects).Should(gomega.BeFalse())
+	}
+}
+
+// A claim or a pod that the API server rejects does not stop the replacement of other pods, and the steps after it. The rejected
+// successor of a lost pod is created later.
+func TestRejectedMember(t *testing.T) {
+	for kind, probe := range map[string]client.Object{
+		"persistentvolumeclaims": &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "data-coder-3"}, Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			},
+		},
+		"pods": &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "coder-3"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(3)
+			w.settle(membership.AllAvailable)
+			probe.SetNamespace(w.namespace)
+			accept := w.reject(kind, "object.metadata.name == '"+probe.GetName()+"'", "over the quota", probe)
+			w.lose("coder-0")
+			w.until("the status reports the rejection", func() bool { return strings.Contains(w.cluster().Status.Message, "over the quota") })
+			w.must(c.Delete(t.Context(), w.pod("coder-1")))
+			w.attest(w.pod("coder-2"))
+			w.until("pod coder-1 is replaced, and the attestation is refused", func() bool {
+				return slices.Equal(w.podNames(), []string{"coder-0", "coder-2", "coder-4"}) && w.cluster().Annotations[v1.AttestAnnotation] == ""
+			})
+			w.wantClaim("coder-4", "data-coder-1")
+			w.until("the counts are those of the world", func() bool { return w.cluster().Status.ReadyReplicas == 2 })
+			if got := w.cluster().Status; strings.Count(got.Message, "can't create") != 1 || !strings.Contains(got.Message, "over the quota") {
+				t.Errorf("message %q", got.Message)
+			}
+			accept()
+			w.settle(membership.AllAvailable)
+			w.wantPods("coder-0", "coder-2", "coder-3", "coder-4")
+		})
 	}
 }
 

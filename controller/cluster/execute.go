@@ -3,8 +3,10 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -27,16 +29,50 @@ type execution struct {
 	plan membership.Plan
 }
 
-// execute executes the steps of the plan in their order, and returns how many succeeded. It stops at the first that fails.
+// maxReported is the number of rejected writes that one error reports.
+const maxReported = 3
+
+// execute executes the steps of the plan in their order, and returns the number of the step that it could not pass. A rejected write
+// of one object does not stop the writes of others: for example, a quota or a webhook can reject one pod.
 func (r *Reconciler) execute(ctx context.Context, s membership.Snapshot, plan membership.Plan) (done int, err error) {
 	e := &execution{r, s, plan}
+	var rejections error
+	rejected, missing := 0, map[string]bool{} // missing are claims
 	for i, step := range plan.Steps {
-		if err := e.step(ctx, step); err != nil {
+		if pod, ok := step.(membership.CreatePod); ok && slices.ContainsFunc(pod.Claims, func(c v1.MemberClaim) bool { return missing[c.Name] }) {
+			continue
+		}
+		err := e.step(ctx, step)
+		if err == nil {
+			ctrl.LoggerFrom(ctx).V(1).Info("Executed step", "step", fmt.Sprintf("%T", step), "outcome", plan.Outcome)
+			continue
+		}
+		if !isRejection(err) || isNeeded(step) {
 			return i, err
 		}
-		ctrl.LoggerFrom(ctx).V(1).Info("Executed step", "step", fmt.Sprintf("%T", step), "outcome", plan.Outcome)
+		if claim, ok := step.(membership.CreateClaim); ok {
+			missing[claim.Name] = true
+		}
+		if rejected++; rejected == 1 {
+			rejections = err
+		} else if rejected <= maxReported {
+			rejections = fmt.Errorf("%w; can't %w", rejections, err)
+		}
 	}
-	return len(plan.Steps), nil
+	return len(plan.Steps), rejections
+}
+
+// isNeeded returns true if all later steps of the plan need the step.
+func isNeeded(step membership.Step) bool {
+	_, isRecord := step.(membership.Record)
+	_, isRevision := step.(membership.CreateRevision)
+	return isRecord || isRevision
+}
+
+// isRejection returns true if the API server rejected this write, and can accept other writes of the plan.
+func isRejection(err error) bool {
+	var of apierrors.APIStatus
+	return errors.As(err, &of) && of.Status().Code <= http.StatusInternalServerError && !isTemporary(err) && !apierrors.IsTooManyRequests(err)
 }
 
 func (e *execution) step(ctx context.Context, step membership.Step) error {

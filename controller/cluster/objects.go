@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -33,7 +34,7 @@ type podTemplate struct {
 func (e *execution) newPod(step membership.CreatePod) (*unstructured.Unstructured, error) {
 	var template podTemplate
 	if err := utiljson.Unmarshal(e.templateOf(step.Revision), &template); err != nil {
-		return nil, fmt.Errorf("read the template of pod %s: %w", step.Name, err)
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("read the template of pod %s: %v", step.Name, err))
 	}
 	if template.Spec == nil {
 		template.Spec = map[string]any{} // the API server says what is missing

@@ -37,7 +37,8 @@ const (
 // Plan is what to do now.
 type Plan struct {
 	Outcome Outcome
-	// Steps are the writes in their order. The executor stops at the first that fails.
+	// Steps are the writes in their order. The executor stops at the first that fails, unless the API server rejects a write after
+	// Record. Then it skips only the pod that needs a rejected claim.
 	Steps []Step
 	// Status is the new status. Record writes it among the steps. Without a Record, the executor writes it after the last
 	// step.
