@@ -207,6 +207,46 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// A user deletes a claim and its pod. The successor gets a new claim with the name after the old claim is removed. It also does if the
+// claim is deleted at the last moment.
+func TestClaimDeleted(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{}
+	for name, early := range map[string]bool{"before the pod": true, "while the successor is created": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(2)
+			w.settle(membership.AllAvailable)
+			delete := func() {
+				w.must(c.Delete(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: w.named("data-coder-0")}))
+			}
+			w.holdClaims = true
+			if early {
+				delete()
+			}
+			w.must(c.Delete(t.Context(), w.pod("coder-0")))
+			if early {
+				got := w.settle(membership.Scaling)
+				w.wantPods("coder-1")
+				if !strings.Contains(got.Status.Message, "a pod waits until claim data-coder-0 is deleted") {
+					t.Errorf("message %q", got.Status.Message)
+				}
+			} else {
+				w.until("the successor exists", func() bool {
+					return slices.Contains(w.podNames(), "coder-2") && len(w.pod("coder-2").Spec.NodeName) == 0
+				})
+				delete()
+			}
+			w.holdClaims = false
+			w.settle(membership.AllAvailable)
+			w.wantPods("coder-1", "coder-2")
+			w.wantClaim("coder-2", "data-coder-0")
+			if !w.exists(claim, "data-coder-0") {
+				t.Error("the claim does not exist")
+			}
+		})
+	}
+}
+
 // After a force deletion, the claim waits until the kubelet has reported the end of the pod.
 func TestForceDeletion(t *testing.T) {
 	w := newWorld(t)

@@ -50,7 +50,8 @@ type world struct {
 	// slow are pods whose processes do not end. unready are images whose containers are never Ready.
 	slow, unready map[string]bool
 	// holdImages and holdSlices stop the kubelets from restarting containers with new images, and the updates of EndpointSlices.
-	holdImages, holdSlices bool
+	// holdClaims stops the removal of deleted claims.
+	holdImages, holdSlices, holdClaims bool
 
 	// uids are the UIDs of all pods, by name. claims are the claims of running processes, by the UID of the pod. mounted are the
 	// claims of all pods that ran.
@@ -346,7 +347,8 @@ func (w *world) done(err error) bool {
 // schedule binds a pod without scheduling gates to a node. The processes of the pod start.
 func (w *world) schedule(p *corev1.Pod) bool {
 	w.t.Helper()
-	if len(p.Spec.SchedulingGates) > 0 || p.DeletionTimestamp != nil {
+	isMissing := func(claim string) bool { return !w.exists(&corev1.PersistentVolumeClaim{}, claim) }
+	if len(p.Spec.SchedulingGates) > 0 || p.DeletionTimestamp != nil || slices.ContainsFunc(claimsOf(p), isMissing) {
 		return false
 	}
 	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, Target: corev1.ObjectReference{Kind: "Node"}}
@@ -434,13 +436,17 @@ func (w *world) terminate(p *corev1.Pod) bool {
 	return w.done(c.Delete(w.t.Context(), p, client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID}))
 }
 
-// serveClaims binds claims, and removes deleted claims.
+// serveClaims binds claims, and removes deleted claims that no scheduled pod has.
 func (w *world) serveClaims() (acted bool) {
 	w.t.Helper()
 	var claims corev1.PersistentVolumeClaimList
 	w.must(c.List(w.t.Context(), &claims, client.InNamespace(w.namespace)))
+	pods := w.pods()
 	for i := range claims.Items {
-		switch claim := &claims.Items[i]; {
+		claim := &claims.Items[i]
+		hasClaim := func(p corev1.Pod) bool { return p.Spec.NodeName != "" && slices.Contains(claimsOf(&p), claim.Name) }
+		switch {
+		case claim.DeletionTimestamp != nil && (w.holdClaims || slices.ContainsFunc(pods, hasClaim)):
 		case claim.DeletionTimestamp != nil:
 			claim.Finalizers = nil
 			acted = w.done(c.Update(w.t.Context(), claim))

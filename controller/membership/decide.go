@@ -26,6 +26,8 @@ type decision struct {
 	excess []*member
 	// rolled are the members whose pods are deleted or updated for a rollout.
 	rolled []*member
+	// deleted is a claim that is being deleted, and for which a pod waits.
+	deleted string
 
 	plan   Plan
 	status *v1.StatefulClusterStatus
@@ -439,21 +441,28 @@ func (d *decision) awaitsPolicy() bool {
 		!meta.IsStatusConditionTrue(d.status.Conditions, v1.ConditionPolicyInstalled)
 }
 
-// createPods creates the claims and the pods of Pending members.
+// createPods creates the claims and the pods of Pending members. A pod waits while one of its claims is being deleted, because it
+// could not run. Until a pod is scheduled, nothing keeps its claims: a deleted claim is created again.
 func (d *decision) createPods() {
 	if d.awaitsPolicy() {
 		return
 	}
 	for _, m := range d.members {
-		if m.State != v1.MemberPending {
+		if m.State != v1.MemberPending && (m.State != v1.MemberActive || m.going || m.Node != "") {
 			continue
 		}
+		usable := true
 		for _, c := range m.Claims {
-			if d.claim(c.Name) == nil {
+			switch is := d.claim(c.Name); {
+			case is == nil:
 				d.do(CreateClaim{Name: c.Name, Volume: c.Volume})
+			case is.DeletionTimestamp != nil:
+				usable, d.deleted = false, c.Name
 			}
 		}
-		d.do(CreatePod{Name: m.Name, Revision: m.Revision, Claims: m.Claims})
+		if m.State == v1.MemberPending && usable {
+			d.do(CreatePod{Name: m.Name, Revision: m.Revision, Claims: m.Claims})
+		}
 	}
 }
 

@@ -250,6 +250,28 @@ func TestDecideCreates(t *testing.T) {
 	})
 }
 
+// A pod is not created while one of its claims is being deleted. Until a pod is scheduled, its claim can disappear.
+func TestDecideDeletedClaim(t *testing.T) {
+	delete := func(s *membership.Snapshot) { s.Claims[0].DeletionTimestamp = new(metav1.NewTime(now)) }
+	gone := func(s *membership.Snapshot) { s.Claims = nil }
+	unscheduled := func(s *membership.Snapshot) {
+		s.Pods[0].Spec.NodeName, s.Pods[0].Status = "", corev1.PodStatus{Phase: corev1.PodPending}
+	}
+	renewed := steps{membership.CreateClaim{Name: "data-coder-0", Volume: "data"}}
+	runAll(t, map[string]decideTest{
+		"of a successor": {
+			snapshot:    MakeSnapshot(1).Recorded(ready("coder-0").Terminating().Node("a").Terminated()).With(delete),
+			wantOutcome: membership.Scaling, wantMembers: "1 Pending data-coder-0", wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}},
+			wantMessage: "a pod waits until claim data-coder-0 is deleted. Then the pod gets a new claim with this name. To show what keeps the claim, run: kubectl describe pvc -n prod data-coder-0",
+		},
+		"of a pod that runs":        {snapshot: MakeSnapshot(1).Recorded(ready("coder-0")).With(delete), wantOutcome: membership.AllAvailable},
+		"of an unscheduled pod":     {snapshot: MakeSnapshot(1).Recorded(unready("coder-0")).With(unscheduled).With(delete), wantOutcome: membership.PodsUnavailable},
+		"removed, unscheduled pod":  {snapshot: MakeSnapshot(1).Recorded(unready("coder-0")).With(unscheduled).With(gone), wantOutcome: membership.PodsUnavailable, wantSteps: renewed},
+		"removed, pod that runs":    {snapshot: MakeSnapshot(1).Recorded(ready("coder-0")).With(gone), wantOutcome: membership.AllAvailable},
+		"removed, pod that is lost": {snapshot: MakeSnapshot(1).Recorded(ready("coder-0").Terminating()).Lose("node-coder-0").With(gone), wantOutcome: membership.TooManyLost},
+	})
+}
+
 // The first pods wait for condition PolicyInstalled. Later pods do not, because the condition can be outdated.
 func TestDecideAwaitsPolicy(t *testing.T) {
 	with := func(s *SnapshotWrapper, conditions ...metav1.Condition) *SnapshotWrapper {

@@ -82,6 +82,10 @@ func (d *decision) policyMessage() string {
 }
 
 func (d *decision) scalingMessage() string {
+	if d.deleted != "" {
+		return fmt.Sprintf("a pod waits until claim %s is deleted. Then the pod gets a new claim with this name. To show what keeps the claim, run: kubectl describe pvc -n %s %[1]s",
+			d.deleted, d.Cluster.Namespace)
+	}
 	counted := d.counted()
 	var names []string
 	for _, m := range d.members {

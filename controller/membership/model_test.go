@@ -32,10 +32,11 @@ type world struct {
 	pods     [maxNames]podState
 	// left are processes of pods whose objects were removed.
 	left [maxNames]process
-	// ran are the names of pods that a scheduler has bound, as a bit mask. claims are the claims that exist.
-	ran, claims uint8
-	nodes       [maxNodes]nodeState
-	controllers [maxControllers]controllerState
+	// ran are the names of pods that a scheduler has bound, as a bit mask. claims are the claims that exist, and ending those that
+	// are being deleted.
+	ran, claims, ending uint8
+	nodes               [maxNodes]nodeState
+	controllers         [maxControllers]controllerState
 	// delayed is a write that the network delays: a plan and the number of its step. 0: none.
 	delayed     uint32
 	delayedStep uint8
@@ -113,6 +114,7 @@ type view struct {
 	attested attested
 	pods     [maxNames]podState
 	claims   uint8
+	ending   uint8
 	nodes    [maxNodes]nodeState
 	replicas uint8
 	deleting bool
@@ -227,12 +229,17 @@ const (
 	healAction
 	scaleAction
 	deleteClusterAction
+	removeClaimAction
+	// The actions from here on are faults that only some settings have.
+	endClaimAction
+	rejectAction
 	actionKinds
 )
 
 var actionNames = [...]string{"controller", "crash of controller", "delay of the next write of controller", "delivery of the delayed write", "scheduling of pod", "start of pod",
 	"end of the processes of pod", "end of the processes of the removed pod", "report of the kubelet about pod", "attestation of pod", "out-of-service taint for node", "eviction of pod", "garbage collection of pod", "deletion of pod", "force deletion of pod", "removal of the finalizer of pod",
-	"cut of node", "power loss of node", "node controller for node", "repair of node", "change of replicas", "deletion of the StatefulCluster"}
+	"cut of node", "power loss of node", "node controller for node", "repair of node", "change of replicas", "deletion of the StatefulCluster",
+	"removal of claim", "deletion of claim", "rejection of the next write of controller"}
 
 // costsFault returns true if the action is a fault.
 func costsFault(kind actionKind) bool {
@@ -240,12 +247,12 @@ func costsFault(kind actionKind) bool {
 	case crashAction, delayAction, forceAction, stripAction, cutAction, offAction:
 		return true
 	}
-	return false
+	return kind >= endClaimAction
 }
 
 // enabled returns true if the action can happen.
 func (m *model) enabled(w *world, kind actionKind, slot int) bool {
-	if costsFault(kind) && w.faults == 0 {
+	if costsFault(kind) && w.faults == 0 || kind >= endClaimAction && !slices.Contains(m.also, kind) {
 		return false
 	}
 	switch kind {
@@ -258,8 +265,9 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 			return false
 		}
 		s := &w.controllers[slot]
-		_, isRecord := m.plans[s.plan].steps[s.done].(membership.Record)
-		return !isRecord // another controller that acts late has the same effect
+		return !m.isRecord(s) // another controller that acts late has the same effect
+	case rejectAction:
+		return slot < m.controllers && w.controllers[slot].stage == planStage && !m.isRecord(&w.controllers[slot])
 	case deliverAction:
 		return slot == 0 && w.delayed != 0
 	case scaleAction:
@@ -289,8 +297,12 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 	p := &w.pods[slot]
 	cut := w.nodes[p.node].cut
 	switch kind {
+	case endClaimAction:
+		return w.claims&^w.ending&(1<<slot) != 0
+	case removeClaimAction: // a claim stays while the object of a scheduled pod has it
+		return w.ending&(1<<slot) != 0 && !slices.ContainsFunc(w.pods[:], func(p podState) bool { return p.exists && p.bound && int(p.claim) == slot+1 })
 	case bindAction:
-		return p.exists && !p.gated && !p.bound && !p.deleting && w.claims&(1<<(p.claim-1)) != 0 && (!w.nodes[0].notReady || !w.nodes[1].notReady)
+		return p.exists && !p.gated && !p.bound && !p.deleting && w.claims&^w.ending&(1<<(p.claim-1)) != 0 && (!w.nodes[0].notReady || !w.nodes[1].notReady)
 	case readyAction:
 		return p.exists && p.bound && !p.deleting && !p.over && !p.ready && !cut
 	case stopAction:
@@ -316,6 +328,12 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 	return false
 }
 
+// isRecord returns true if the next write of the controller is Record.
+func (m *model) isRecord(s *controllerState) bool {
+	_, is := m.plans[s.plan].steps[s.done].(membership.Record)
+	return is
+}
+
 // do executes an action.
 func (m *model) do(w *world, kind actionKind, slot int) {
 	if costsFault(kind) {
@@ -339,6 +357,13 @@ func (m *model) do(w *world, kind actionKind, slot int) {
 	case deleteClusterAction:
 		w.deleting, w.deletes = true, false
 		w.wroteRecord(-1)
+	case endClaimAction:
+		w.ending |= 1 << slot
+	case removeClaimAction:
+		w.claims, w.ending = w.claims&^(1<<slot), w.ending&^(1<<slot)
+	case rejectAction: // of one write: the controller continues with the next one
+		w.controllers[slot].done++
+		m.finish(w, slot)
 	case cutAction:
 		w.nodes[slot].cut = true
 	case offAction:
@@ -439,7 +464,7 @@ func (m *model) advance(w *world, c int) {
 	case idleStage:
 		*s = controllerState{stage: readStage, read: w.record, attested: w.attested, replicas: w.replicas, deleting: w.deleting}
 	case readStage:
-		v := view{record: s.read, attested: s.attested, claims: w.claims, replicas: s.replicas, deleting: s.deleting}
+		v := view{record: s.read, attested: s.attested, claims: w.claims, ending: w.ending, replicas: s.replicas, deleting: s.deleting}
 		for i, n := range w.nodes {
 			v.nodes[i] = nodeState{notReady: n.notReady, outOfService: n.outOfService}
 		}
@@ -499,7 +524,11 @@ func (m *model) write(w *world, c int, step membership.Step) bool {
 		w.record = m.plans[s.plan].status
 		w.wroteRecord(c)
 	case membership.CreateClaim:
-		w.claims |= 1 << number(step.Name)
+		claim := uint8(1) << number(step.Name)
+		if w.claims&claim != 0 {
+			return false
+		}
+		w.claims |= claim
 	case membership.DeleteClaim:
 		m.deleteClaim(w, number(step.Claim.Name))
 	case membership.CreatePod:
@@ -533,7 +562,7 @@ func (m *model) deleteClaim(w *world, claim int) {
 			panic(violation(fmt.Sprintf("the claim of %s is deleted while the pod runs", podName(i))))
 		}
 	}
-	w.claims &^= 1 << claim
+	w.claims, w.ending = w.claims&^(1<<claim), w.ending&^(1<<claim)
 }
 
 // onPod changes a pod, unless it has another UID.
@@ -630,7 +659,11 @@ func (m *model) snapshot(v view) membership.Snapshot {
 	s.Revisions = []appsv1.ControllerRevision{{ObjectMeta: metav1.ObjectMeta{Name: membership.RevisionName(s.Cluster)}, Revision: 1}}
 	for i := range maxNames {
 		if v.claims&(1<<i) != 0 {
-			s.Claims = append(s.Claims, makeClaim(claimName(uint8(i)+1)))
+			claim := makeClaim(claimName(uint8(i) + 1))
+			if v.ending&(1<<i) != 0 {
+				claim.DeletionTimestamp = new(metav1.NewTime(now))
+			}
+			s.Claims = append(s.Claims, claim)
 		}
 		if v.record.released&(1<<i) != 0 {
 			cluster.Status.Released = append(cluster.Status.Released, v1.ReleasedClaim{Name: claimName(uint8(i) + 1), Policy: v1.ClaimDelete})

@@ -36,6 +36,7 @@ func drawView(t *rapid.T) (v view, state v1.ReplacementState) {
 		}
 	}
 	v.claims = uint8(rapid.IntRange(0, 1<<maxNames-1).Draw(t, "existing claims"))
+	v.ending = v.claims & uint8(rapid.IntRange(0, 1<<maxNames-1).Draw(t, "claims that are being deleted"))
 	for i := range v.pods {
 		p := podState{life: 1, claim: claims[i], exists: draw("exists"), bound: draw("bound"), deleting: draw("deleting"), finalizer: draw("finalizer")}
 		p.gated = !p.bound && draw("gated")

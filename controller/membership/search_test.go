@@ -21,7 +21,9 @@ type setting struct {
 	state                                            v1.ReplacementState
 	// empty is true if no pod exists yet. Otherwise all pods are Ready, on alternating nodes.
 	empty bool
-	deep  bool
+	// also are more faults that can happen.
+	also []actionKind
+	deep bool
 }
 
 // searches are the worlds that TestSearch visits completely.
@@ -35,6 +37,9 @@ var searches = map[string]setting{
 	"scaled down":              {replicas: 2, target: 1, controllers: 1, deletions: 1, faults: 1},
 	"scaled up":                {replicas: 1, target: 2, controllers: 1, deletions: 1, faults: 1},
 	"deleted":                  {replicas: 2, target: deleted, controllers: 1, deletions: 1, faults: 1},
+	"a deleted claim":          {replicas: 1, target: unscaled, controllers: 1, deletions: 2, faults: 2, also: []actionKind{endClaimAction}},
+	"the first claim, deleted": {replicas: 2, empty: true, target: unscaled, controllers: 1, faults: 1, also: []actionKind{endClaimAction, rejectAction}},
+	"rejected writes":          {replicas: 2, target: 1, controllers: 1, deletions: 1, faults: 1, also: []actionKind{rejectAction}},
 	"scaled, two controllers":  {replicas: 2, target: 1, controllers: 2, faults: 1, deep: true},
 	"deleted, two controllers": {replicas: 1, target: deleted, controllers: 2, deletions: 1, faults: 1, deep: true},
 	"a lost pod, more faults":  {replicas: 2, target: unscaled, controllers: 1, deletions: 1, faults: 3, deep: true},
