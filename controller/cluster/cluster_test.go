@@ -306,6 +306,29 @@ func (w *world) attest(pod *corev1.Pod) {
 	w.must(c.Update(w.t.Context(), o))
 }
 
+// After the chart was uninstalled and installed, the pods get the finalizer back. A later deletion then keeps the object until the proof.
+func TestUninstalled(t *testing.T) {
+	w := newWorld(t)
+	w.create(2)
+	w.settle(membership.AllAvailable)
+	for _, p := range w.pods() {
+		p.Finalizers = []string{"example.com/other"}
+		w.must(uninstaller.Update(t.Context(), &p))
+	}
+	w.settle(membership.AllAvailable)
+	for _, p := range w.pods() {
+		if !slices.Equal(slices.Sorted(slices.Values(p.Finalizers)), []string{v1.MemberFinalizer, "example.com/other"}) {
+			t.Errorf("finalizers %v of pod %s", p.Finalizers, p.Name)
+		}
+		controllerutil.RemoveFinalizer(&p, "example.com/other")
+		w.must(c.Update(t.Context(), &p))
+	}
+	w.must(c.Delete(t.Context(), w.pod("coder-0")))
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-2")
+	w.wantClaim("coder-2", "data-coder-0")
+}
+
 // Each field of the retention policy applies to its own claims.
 func TestRetention(t *testing.T) {
 	tests := map[string]v1.ClaimRetentionPolicy{

@@ -102,6 +102,8 @@ func (e *execution) step(ctx context.Context, step membership.Step) error {
 		return e.resize(ctx, step)
 	case membership.PatchImages:
 		return e.patchImages(ctx, step)
+	case membership.Protect:
+		return e.patch(ctx, e.pod(step.Pod), object{"metadata": object{"uid": step.Pod.UID, "finalizers": []string{v1.MemberFinalizer}}})
 	case membership.Ungate:
 		return e.patch(ctx, e.pod(step.Pod), object{
 			"metadata": object{"uid": step.Pod.UID},

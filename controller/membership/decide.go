@@ -376,13 +376,17 @@ func toDelete(released []v1.ReleasedClaim) []v1.ReleasedClaim {
 	return slices.DeleteFunc(slices.Clone(released), func(c v1.ReleasedClaim) bool { return c.Policy != v1.ClaimDelete })
 }
 
-// syncPods lets recorded pods run or updates them, deletes pods that must terminate, and removes pods that the record does not list.
+// syncPods lets recorded pods run or updates them, deletes pods that must terminate, and removes pods that the record does not list. The
+// uninstallation of the chart removes the finalizers of pods that run.
 func (d *decision) syncPods() {
 	recorded := map[types.UID]bool{}
 	for _, m := range d.members {
 		recorded[m.UID] = true
 		rolled := slices.Contains(d.rolled, m)
 		inPlace := d.changesInPlace(m)
+		if m.pod != nil && !m.going && !isProtected(m.pod) {
+			d.do(Protect{refOf(m.pod)})
+		}
 		ending := m.State == v1.MemberLeaving || m.going || rolled && inPlace.none()
 		switch {
 		case m.pod == nil:
@@ -408,7 +412,7 @@ func (d *decision) syncPods() {
 // StatefulCluster that had the same name. It loses the finalizer, and is deleted only if it cannot run.
 func (d *decision) letGo(p *corev1.Pod) {
 	controlled := metav1.IsControlledBy(p, d.Cluster)
-	protected := slices.Contains(p.Finalizers, v1.MemberFinalizer) && (controlled || p.Labels[v1.ClusterLabel] == d.Cluster.Name)
+	protected := isProtected(p) && (controlled || p.Labels[v1.ClusterLabel] == d.Cluster.Name)
 	if p.DeletionTimestamp == nil && (controlled && !d.orphansAll() || protected && isGated(p)) {
 		d.do(Delete{refOf(p)})
 	}
@@ -416,6 +420,8 @@ func (d *decision) letGo(p *corev1.Pod) {
 		d.do(Unprotect{refOf(p)})
 	}
 }
+
+func isProtected(p *corev1.Pod) bool { return slices.Contains(p.Finalizers, v1.MemberFinalizer) }
 
 func isGated(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return g.Name == v1.MemberGate })

@@ -250,6 +250,18 @@ func TestDecideCreates(t *testing.T) {
 	})
 }
 
+// A recorded pod gets the finalizer back, also before it is deleted. The API server rejects it for a terminating pod.
+func TestDecideProtects(t *testing.T) {
+	bare := func(p *PodWrapper) *PodWrapper { p.Finalizers = nil; return p }
+	protects := membership.Protect{Pod: ref("coder-0")}
+	leaves := func(s *membership.Snapshot) { s.Cluster.Status.Members[0].State = v1.MemberLeaving }
+	runAll(t, map[string]decideTest{
+		"a pod that runs":   {snapshot: MakeSnapshot(1).Recorded(bare(ready("coder-0"))), wantOutcome: membership.AllAvailable, wantSteps: steps{protects}},
+		"a pod that leaves": {snapshot: MakeSnapshot(0).Recorded(bare(ready("coder-0"))).With(leaves), wantOutcome: membership.Scaling, wantSteps: steps{protects, membership.Delete{Pod: ref("coder-0")}}},
+		"a pod that ends":   {snapshot: MakeSnapshot(1).Recorded(bare(ready("coder-0").Terminating())), wantOutcome: membership.PodsTerminating},
+	})
+}
+
 // A pod is not created while one of its claims is being deleted. Until a pod is scheduled, its claim can disappear.
 func TestDecideDeletedClaim(t *testing.T) {
 	delete := func(s *membership.Snapshot) { s.Claims[0].DeletionTimestamp = new(metav1.NewTime(now)) }

@@ -20,7 +20,8 @@
 //  1. Record adds a member with state Pending. Its name comes from the counter. It has new claims, or the claims of a member
 //     that the same Record removes.
 //  2. CreateClaim and CreatePod create what the record lists. The pod has a finalizer: its object stays until the end of the
-//     member is recorded. The pod also has a scheduling gate: the API server binds the pod to no node.
+//     member is recorded. The pod also has a scheduling gate: the API server binds the pod to no node. Protect adds the finalizer
+//     again after the chart was uninstalled and installed.
 //  3. Record adds the UID of the pod. The member is Active.
 //  4. Ungate removes the scheduling gate. A pod whose UID is not recorded never runs: it is deleted. That includes a pod whose
 //     creation was delayed until its member was removed.

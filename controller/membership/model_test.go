@@ -233,13 +233,14 @@ const (
 	// The actions from here on are faults that only some settings have.
 	endClaimAction
 	rejectAction
+	uninstallAction
 	actionKinds
 )
 
 var actionNames = [...]string{"controller", "crash of controller", "delay of the next write of controller", "delivery of the delayed write", "scheduling of pod", "start of pod",
 	"end of the processes of pod", "end of the processes of the removed pod", "report of the kubelet about pod", "attestation of pod", "out-of-service taint for node", "eviction of pod", "garbage collection of pod", "deletion of pod", "force deletion of pod", "removal of the finalizer of pod",
 	"cut of node", "power loss of node", "node controller for node", "repair of node", "change of replicas", "deletion of the StatefulCluster",
-	"removal of claim", "deletion of claim", "rejection of the next write of controller"}
+	"removal of claim", "deletion of claim", "rejection of the next write of controller", "uninstallation for pod"}
 
 // costsFault returns true if the action is a fault.
 func costsFault(kind actionKind) bool {
@@ -324,6 +325,8 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 		return p.exists && p.deleting && !p.noGrace
 	case stripAction:
 		return p.exists && p.deleting && p.finalizer
+	case uninstallAction:
+		return p.exists && p.bound && p.finalizer
 	}
 	return false
 }
@@ -426,7 +429,7 @@ func (m *model) doPod(w *world, kind actionKind, slot int) {
 		w.deletePod(slot)
 	case forceAction, collectAction:
 		p.noGrace = true
-	case stripAction:
+	case stripAction, uninstallAction:
 		p.finalizer = false
 	}
 	w.wrote(slot)
@@ -538,6 +541,13 @@ func (m *model) write(w *world, c int, step membership.Step) bool {
 			return false
 		}
 		*p = podState{life: p.life + 1, claim: uint8(number(step.Claims[0].Name)) + 1, exists: true, gated: !m.mutation.withoutGates, finalizer: true}
+	case membership.Protect:
+		added := false
+		is := m.onPod(w, step.Pod, func(_ int, p *podState) {
+			added = p.finalizer || !p.deleting // the API server rejects finalizers for a terminating pod
+			p.finalizer = added
+		})
+		return is && added
 	case membership.Ungate:
 		return m.onPod(w, step.Pod, func(_ int, p *podState) { p.gated = false })
 	case membership.Delete:

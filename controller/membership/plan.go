@@ -120,6 +120,9 @@ type (
 		Images, Before map[string]string
 	}
 
+	// Protect adds the finalizer to a pod that lacks it.
+	Protect struct{ Pod Ref }
+
 	// Ungate removes the scheduling gate from a pod.
 	Ungate struct{ Pod Ref }
 
@@ -148,6 +151,7 @@ func (CreatePod) isStep()        {}
 func (SetServing) isStep()       {}
 func (Resize) isStep()           {}
 func (PatchImages) isStep()      {}
+func (Protect) isStep()          {}
 func (Ungate) isStep()           {}
 func (Delete) isStep()           {}
 func (Unprotect) isStep()        {}

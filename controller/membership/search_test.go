@@ -40,6 +40,7 @@ var searches = map[string]setting{
 	"a deleted claim":          {replicas: 1, target: unscaled, controllers: 1, deletions: 2, faults: 2, also: []actionKind{endClaimAction}},
 	"the first claim, deleted": {replicas: 2, empty: true, target: unscaled, controllers: 1, faults: 1, also: []actionKind{endClaimAction, rejectAction}},
 	"rejected writes":          {replicas: 2, target: 1, controllers: 1, deletions: 1, faults: 1, also: []actionKind{rejectAction}},
+	"uninstalled, installed":   {replicas: 1, target: unscaled, controllers: 1, deletions: 1, faults: 2, also: []actionKind{uninstallAction}},
 	"scaled, two controllers":  {replicas: 2, target: 1, controllers: 2, faults: 1, deep: true},
 	"deleted, two controllers": {replicas: 1, target: deleted, controllers: 2, deletions: 1, faults: 1, deep: true},
 	"a lost pod, more faults":  {replicas: 2, target: unscaled, controllers: 1, deletions: 1, faults: 3, deep: true},
@@ -172,7 +173,7 @@ func (s *search) wrong(w *world) string {
 	for i := range w.pods {
 		p, r := &w.pods[i], w.record.members[i]
 		switch {
-		case p.exists && r.state == 'A' && r.life == p.life && p.ready:
+		case p.exists && r.state == 'A' && r.life == p.life && p.ready && p.finalizer:
 			ready++
 		case p.exists || r.state != 0:
 			return fmt.Sprintf("pod %s %s: %+v", podName(i), remains, *w)
