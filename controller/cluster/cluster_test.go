@@ -329,6 +329,38 @@ func TestUninstalled(t *testing.T) {
 	w.wantClaim("coder-2", "data-coder-0")
 }
 
+// The status is lost while the object of a terminated pod still exists. Its successor keeps the claim.
+func TestStatusLost(t *testing.T) {
+	w := newWorld(t)
+	w.create(2, func(spec *v1.StatefulClusterSpec) {
+		spec.PersistentVolumeClaimRetentionPolicy.WhenScaled = v1.ClaimDelete
+	})
+	w.settle(membership.AllAvailable)
+	p := w.pod("coder-0")
+	p.Finalizers = append(p.Finalizers, "example.com/other")
+	w.must(c.Update(t.Context(), p))
+	w.must(c.Delete(t.Context(), p))
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "coder-1", "coder-2")
+	w.wantClaim("coder-2", "data-coder-0")
+
+	o := w.cluster()
+	o.Status.Members, o.Status.Next = nil, 0
+	w.must(controller.Status().Update(t.Context(), o)) // as the manager, because the guard rejects other users
+	w.settle(membership.AllAvailable)
+	if m := w.member("coder-2"); w.member("coder-0") != nil || m == nil || m.UID != w.pod("coder-2").UID || m.Claims[0].Name != "data-coder-0" {
+		t.Errorf("members %+v", w.cluster().Status.Members)
+	}
+	p = w.pod("coder-0")
+	p.Finalizers = nil
+	w.must(c.Update(t.Context(), p))
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-2")
+	if !w.exists(&corev1.PersistentVolumeClaim{}, "data-coder-0") {
+		t.Error("the claim of coder-2 is deleted")
+	}
+}
+
 // Each field of the retention policy applies to its own claims.
 func TestRetention(t *testing.T) {
 	tests := map[string]v1.ClaimRetentionPolicy{

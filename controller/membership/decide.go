@@ -96,10 +96,30 @@ func (d *decision) adopt() bool {
 	if adopted == 0 {
 		return false
 	}
+	d.separateClaims()
 	d.count()
 	d.record()
 	d.found(PodsAdopted, d.adoptedMessage(adopted))
 	return true
+}
+
+// separateClaims leaves each claim to the newest of its members. The pods of the others have terminated, or cannot run yet: such a
+// pod is not recorded, so it never runs.
+func (d *decision) separateClaims() {
+	d.sortMembers()
+	held, old := map[string]bool{}, d.members
+	d.members = nil
+	for _, m := range slices.Backward(old) {
+		claims := slices.DeleteFunc(slices.Clone(m.Claims), func(c v1.MemberClaim) bool { return held[c.Name] })
+		if len(claims) < len(m.Claims) && m.pod != nil && isGated(m.pod) {
+			continue
+		}
+		m.Claims = claims
+		for _, c := range claims {
+			held[c.Name] = true
+		}
+		d.members = append(d.members, m)
+	}
 }
 
 // claimsOf returns the claims of a pod that were created for it. The template can have volumes with other claims.
@@ -349,7 +369,7 @@ func (d *decision) maxUnavailable() int {
 
 // record adds the step Record if the record has changed. All steps that depend on the record come later.
 func (d *decision) record() {
-	slices.SortFunc(d.members, func(a, b *member) int { return cmp.Compare(d.ordinalOf(a.Name), d.ordinalOf(b.Name)) })
+	d.sortMembers()
 	d.status.Members = nil
 	for _, m := range d.members {
 		d.status.Members = append(d.status.Members, m.ClusterMember)
@@ -363,6 +383,10 @@ func (d *decision) record() {
 		d.do(Record{})
 		d.requeueIn(0)
 	}
+}
+
+func (d *decision) sortMembers() {
+	slices.SortFunc(d.members, func(a, b *member) int { return cmp.Compare(d.ordinalOf(a.Name), d.ordinalOf(b.Name)) })
 }
 
 // sameMember compares all but the node, which is not part of the record.

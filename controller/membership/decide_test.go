@@ -284,6 +284,29 @@ func TestDecideDeletedClaim(t *testing.T) {
 	})
 }
 
+// After a lost record, a pod that has terminated and its successor can have one claim, and so can a pod that was created late. Only the
+// newest of them keeps the claim.
+func TestDecideSeparatesClaims(t *testing.T) {
+	of := func(p *PodWrapper) *SnapshotWrapper {
+		return MakeSnapshot(1).Pod(p.Claim("data-coder-0")).Pod(ready("coder-3").Node("a").Claim("data-coder-0")).
+			With(func(s *membership.Snapshot) { s.Claims = append(s.Claims, makeClaim("data-coder-0")) }).
+			Spec(func(s *v1.StatefulClusterSpec) { s.PersistentVolumeClaimRetentionPolicy.WhenScaled = v1.ClaimDelete })
+	}
+	ended, late := of(ready("coder-0").Node("b").Terminating().Terminated()), of(MakePod("coder-0"))
+	recorded := steps{membership.Record{}}
+	runAll(t, map[string]decideTest{
+		"has terminated":    {snapshot: ended, wantOutcome: membership.PodsAdopted, wantMembers: "0 Active, 3 Active data-coder-0", wantSteps: recorded, wantNext: 4},
+		"was never started": {snapshot: late, wantOutcome: membership.PodsAdopted, wantMembers: "3 Active data-coder-0", wantSteps: recorded, wantNext: 4},
+	})
+	for _, s := range []*SnapshotWrapper{ended, late} {
+		s.Cluster.Status = membership.Decide(s.Snapshot, now).Status
+		plan := membership.Decide(s.Snapshot, now)
+		if got := describe(plan.Status); got != "3 Active data-coder-0" || len(plan.Status.Released) > 0 || !slices.Contains(plan.Steps, membership.Step(membership.Unprotect{Pod: ref("coder-0")})) {
+			t.Errorf("the members are %s, released claims %v, steps %v", got, plan.Status.Released, plan.Steps)
+		}
+	}
+}
+
 // The first pods wait for condition PolicyInstalled. Later pods do not, because the condition can be outdated.
 func TestDecideAwaitsPolicy(t *testing.T) {
 	with := func(s *SnapshotWrapper, conditions ...metav1.Condition) *SnapshotWrapper {

@@ -47,6 +47,8 @@ type world struct {
 	scales bool
 	// deleting is true if the StatefulCluster is being deleted. gone is true if it was removed.
 	deleting, gone, deletes bool
+	// lost is true if the status was lost. The names of removed pods can then be used again.
+	lost bool
 }
 
 // record is the stored record, or the record that a controller read. A member has the number of its name as its index.
@@ -57,7 +59,7 @@ type record struct {
 	released uint8
 }
 
-// memberState is a member. Its claim is the number in the name of the claim, from 1.
+// memberState is a member. Its claim is the number in the name of the claim, from 1. 0: none.
 type memberState struct {
 	state       byte
 	life, claim uint8
@@ -73,6 +75,8 @@ type process struct{ claim, node uint8 }
 type podState struct {
 	life, claim, node                                         uint8
 	exists, gated, bound, deleting, noGrace, finalizer, ready bool
+	// kept is true if another finalizer keeps the object.
+	kept bool
 	// reported is true if the kubelet reported the end of all processes. over is true if they have ended.
 	reported, over bool
 }
@@ -188,7 +192,7 @@ func slotOf(ref membership.Ref) (slot int, life uint8) {
 
 // wrote removes the object of the pod if nothing keeps it.
 func (w *world) wrote(i int) {
-	if p := &w.pods[i]; p.deleting && p.noGrace && !p.finalizer {
+	if p := &w.pods[i]; p.deleting && p.noGrace && !p.finalizer && !p.kept {
 		if p.bound && !p.over {
 			w.left[i] = process{p.claim, p.node}
 		}
@@ -230,17 +234,20 @@ const (
 	scaleAction
 	deleteClusterAction
 	removeClaimAction
+	unkeepAction
 	// The actions from here on are faults that only some settings have.
 	endClaimAction
 	rejectAction
 	uninstallAction
+	keepAction
+	loseStatusAction
 	actionKinds
 )
 
 var actionNames = [...]string{"controller", "crash of controller", "delay of the next write of controller", "delivery of the delayed write", "scheduling of pod", "start of pod",
 	"end of the processes of pod", "end of the processes of the removed pod", "report of the kubelet about pod", "attestation of pod", "out-of-service taint for node", "eviction of pod", "garbage collection of pod", "deletion of pod", "force deletion of pod", "removal of the finalizer of pod",
 	"cut of node", "power loss of node", "node controller for node", "repair of node", "change of replicas", "deletion of the StatefulCluster",
-	"removal of claim", "deletion of claim", "rejection of the next write of controller", "uninstallation for pod"}
+	"removal of claim", "removal of another finalizer of pod", "deletion of claim", "rejection of the next write of controller", "uninstallation for pod", "another finalizer for pod", "loss of the status"}
 
 // costsFault returns true if the action is a fault.
 func costsFault(kind actionKind) bool {
@@ -273,6 +280,8 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 		return slot == 0 && w.delayed != 0
 	case scaleAction:
 		return slot == 0 && w.scales
+	case loseStatusAction:
+		return slot == 0 && w.record.next > 0
 	case deleteClusterAction:
 		return slot == 0 && w.deletes
 	case taintAction, cutAction, offAction, notReadyAction, healAction:
@@ -327,6 +336,10 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 		return p.exists && p.deleting && p.finalizer
 	case uninstallAction:
 		return p.exists && p.bound && p.finalizer
+	case keepAction:
+		return p.exists && !p.deleting && !p.kept
+	case unkeepAction:
+		return p.kept
 	}
 	return false
 }
@@ -359,6 +372,9 @@ func (m *model) do(w *world, kind actionKind, slot int) {
 		w.wroteRecord(-1)
 	case deleteClusterAction:
 		w.deleting, w.deletes = true, false
+		w.wroteRecord(-1)
+	case loseStatusAction:
+		w.record, w.lost = record{}, true
 		w.wroteRecord(-1)
 	case endClaimAction:
 		w.ending |= 1 << slot
@@ -431,6 +447,8 @@ func (m *model) doPod(w *world, kind actionKind, slot int) {
 		p.noGrace = true
 	case stripAction, uninstallAction:
 		p.finalizer = false
+	case keepAction, unkeepAction:
+		p.kept = kind == keepAction
 	}
 	w.wrote(slot)
 }
@@ -444,7 +462,7 @@ func (w *world) deletePod(slot int) {
 
 // check panics if another pod runs with the claim of the pod that was just scheduled, or if a pod with its name has run.
 func (m *model) check(w *world, slot int) {
-	if w.ran&(1<<slot) != 0 {
+	if w.ran&(1<<slot) != 0 && !w.lost {
 		panic(violation(fmt.Sprintf("two pods run with the name %s", podName(slot))))
 	}
 	w.ran |= 1 << slot
@@ -628,7 +646,10 @@ func recordOf(s *v1.StatefulClusterStatus) (r record) {
 	}
 	r.next = uint8(s.Next)
 	for _, m := range s.Members {
-		state := memberState{state: m.State[0], claim: uint8(number(m.Claims[0].Name)) + 1}
+		state := memberState{state: m.State[0]}
+		for _, c := range m.Claims {
+			state.claim = uint8(number(c.Name)) + 1
+		}
 		if m.State == v1.MemberLost {
 			state.state = 'X'
 		}
@@ -645,7 +666,12 @@ func recordOf(s *v1.StatefulClusterStatus) (r record) {
 	return r
 }
 
-func claimName(claim uint8) string { return fmt.Sprintf("data-coder-%d", claim-1) }
+func claimName(claim uint8) string {
+	if claim == 0 {
+		return ""
+	}
+	return fmt.Sprintf("data-coder-%d", claim-1)
+}
 
 // snapshot returns the Snapshot of a view.
 func (m *model) snapshot(v view) membership.Snapshot {

@@ -41,9 +41,11 @@ var searches = map[string]setting{
 	"the first claim, deleted": {replicas: 2, empty: true, target: unscaled, controllers: 1, faults: 1, also: []actionKind{endClaimAction, rejectAction}},
 	"rejected writes":          {replicas: 2, target: 1, controllers: 1, deletions: 1, faults: 1, also: []actionKind{rejectAction}},
 	"uninstalled, installed":   {replicas: 1, target: unscaled, controllers: 1, deletions: 1, faults: 2, also: []actionKind{uninstallAction}},
+	"a lost status":            {replicas: 1, target: unscaled, controllers: 1, deletions: 2, faults: 2, also: []actionKind{keepAction, loseStatusAction}},
 	"scaled, two controllers":  {replicas: 2, target: 1, controllers: 2, faults: 1, deep: true},
 	"deleted, two controllers": {replicas: 1, target: deleted, controllers: 2, deletions: 1, faults: 1, deep: true},
 	"a lost pod, more faults":  {replicas: 2, target: unscaled, controllers: 1, deletions: 1, faults: 3, deep: true},
+	"a lost status, two pods":  {replicas: 2, target: unscaled, controllers: 1, deletions: 1, faults: 2, also: []actionKind{keepAction, loseStatusAction}, deep: true},
 	"two pods, all at once":    {replicas: 2, target: unscaled, controllers: 2, deletions: 1, faults: 1, deep: true},
 }
 
