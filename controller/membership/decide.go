@@ -274,8 +274,13 @@ func (d *decision) scale() {
 // waits returns true if, with policy OrderedReady, another pod is still being created or removed.
 func (d *decision) waits() bool {
 	return d.ordered() && slices.ContainsFunc(d.members, func(m *member) bool {
-		return m.State != v1.MemberLost && (m.State != v1.MemberActive || m.going)
+		return isChanging(m) || m.State == v1.MemberActive && m.going
 	})
+}
+
+// isChanging returns true if the pod of the member is being created or removed. A lost pod can stay for a long time.
+func isChanging(m *member) bool {
+	return m.State == v1.MemberPending || m.State == v1.MemberLeaving && !m.lost
 }
 
 // compareExpendable returns a negative number if the member a is removed before the member b.

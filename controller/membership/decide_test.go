@@ -428,9 +428,15 @@ func TestDecideLeaving(t *testing.T) {
 		return s
 	}
 	runAll(t, map[string]decideTest{
-		"it runs":     {snapshot: of(ready("coder-0")), wantOutcome: membership.Scaling, wantSteps: steps{membership.Delete{Pod: ref("coder-0")}}, wantMessage: "1 pod is being removed: coder-0"},
-		"it ends":     {snapshot: of(ready("coder-0").Terminating()), wantOutcome: membership.Scaling},
-		"it is lost":  {snapshot: of(ready("coder-0").Terminating()).Lose("node-coder-0"), wantOutcome: membership.AllAvailable, wantMessage: "; pod coder-0 is lost and keeps its claims: its node node-coder-0 does not report"},
+		"it runs":    {snapshot: of(ready("coder-0")), wantOutcome: membership.Scaling, wantSteps: steps{membership.Delete{Pod: ref("coder-0")}}, wantMessage: "1 pod is being removed: coder-0"},
+		"it ends":    {snapshot: of(ready("coder-0").Terminating()), wantOutcome: membership.Scaling},
+		"it is lost": {snapshot: of(ready("coder-0").Terminating()).Lose("node-coder-0"), wantOutcome: membership.AllAvailable, wantMessage: "; pod coder-0 is lost and keeps its claims: its node node-coder-0 does not report"},
+		"it is lost, and the next pod is created": {
+			snapshot: of(ready("coder-0").Terminating()).Lose("node-coder-0").Spec(func(s *v1.StatefulClusterSpec) {
+				s.Replicas, s.PodManagementPolicy = new(int32(2)), v1.ClusterOrderedReady
+			}), wantOutcome: membership.Scaling, wantMembers: "0 Leaving data-coder-0, 1 Active data-coder-1, 2 Pending data-coder-2",
+			wantSteps: steps{membership.Record{}, membership.CreateClaim{Name: "data-coder-2", Volume: "data"}, created("coder-2", "data-coder-2")},
+		},
 		"it has left": {snapshot: of(ready("coder-0").Terminating().Node("a").Terminated()), wantOutcome: membership.AllAvailable, wantMembers: "1 Active data-coder-1", wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}}, wantNext: 2},
 	})
 }

@@ -61,9 +61,6 @@ func one(is bool) int32 {
 
 func (d *decision) reportOutcome(counted []*member, all bool) {
 	going := slices.IndexFunc(counted, func(m *member) bool { return m.going })
-	isChanging := func(m *member) bool {
-		return m.State == v1.MemberPending || m.State == v1.MemberLeaving && !m.lost
-	}
 	rolling := d.Cluster.Spec.UpdateStrategy.Type != v1.ClusterOnDelete && d.updated() < d.replicas()-d.partition()
 	switch {
 	case len(d.excess) > 0:
