@@ -2,6 +2,7 @@ package membership
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -136,7 +137,8 @@ func (d *decision) hasClaimTemplate(volume string) bool {
 	return slices.ContainsFunc(d.Cluster.Spec.VolumeClaimTemplates, func(t v1.ClaimTemplate) bool { return t.Metadata.Name == volume })
 }
 
-// count moves the counter past all names that are in use. Claims of a StatefulCluster that had the same name can exist.
+// count moves the counter past all names that are in use. Claims of a StatefulCluster that had the same name can exist. A very large
+// number in the name of a claim is not from the counter. The names of pods after it would be too long.
 func (d *decision) count() {
 	next := max(d.status.Next, int64(d.Cluster.Spec.Ordinals.Start))
 	for i := range d.Pods {
@@ -144,7 +146,9 @@ func (d *decision) count() {
 	}
 	for _, template := range d.Cluster.Spec.VolumeClaimTemplates {
 		for i := range d.Claims {
-			next = max(next, ordinal(d.Claims[i].Name, template.Metadata.Name+"-"+d.Cluster.Name+"-")+1)
+			if n := ordinal(d.Claims[i].Name, template.Metadata.Name+"-"+d.Cluster.Name+"-"); n <= math.MaxUint32 {
+				next = max(next, n+1)
+			}
 		}
 	}
 	d.status.Next = next

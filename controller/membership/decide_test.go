@@ -2,6 +2,7 @@ package membership_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -260,6 +261,42 @@ func TestDecideProtects(t *testing.T) {
 		"a pod that leaves": {snapshot: MakeSnapshot(0).Recorded(bare(ready("coder-0"))).With(leaves), wantOutcome: membership.Scaling, wantSteps: steps{protects, membership.Delete{Pod: ref("coder-0")}}},
 		"a pod that ends":   {snapshot: MakeSnapshot(1).Recorded(bare(ready("coder-0").Terminating())), wantOutcome: membership.PodsTerminating},
 	})
+}
+
+// The counter passes the numbers of claims up to 10 digits. Larger numbers do not count.
+func TestDecideLargeNumbers(t *testing.T) {
+	claims := func(names ...string) *SnapshotWrapper {
+		s := MakeSnapshot(1)
+		for _, name := range names {
+			s.Claims = append(s.Claims, makeClaim("data-coder-"+name))
+		}
+		return s
+	}
+	next := func(name string) decideTest {
+		return decideTest{
+			wantOutcome: membership.Scaling, wantMembers: name + " Pending data-coder-" + name,
+			wantSteps: steps{membership.Record{}, membership.CreateClaim{Name: "data-coder-" + name, Volume: "data"}, created("coder-"+name, "data-coder-"+name)},
+		}
+	}
+	for name, test := range map[string]struct {
+		snapshot *SnapshotWrapper
+		decideTest
+	}{
+		"31 bits":        {claims("2147483646"), next("2147483647")},
+		"32 bits":        {claims("2147483647", "2147483648", "4294967295"), next("4294967296")},
+		"too long":       {claims("4294967296", "9999999999", "9223372036854775807", "9223372036854775808"), next("0")},
+		"start":          {claims().Spec(func(s *v1.StatefulClusterSpec) { s.Ordinals.Start = math.MaxInt32 }), next("2147483647")},
+		"the pods after": {claims().Spec(func(s *v1.StatefulClusterSpec) { s.Ordinals.Start = math.MaxInt32 }).With(func(s *membership.Snapshot) { s.Cluster.Status.Next = 1 << 31 }), next("2147483648")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.decideTest.snapshot = test.snapshot
+			test.run(t)
+		})
+	}
+	of := MakeSnapshot(2).Recorded(ready("coder-4294967296"), ready("coder-4294967295").Terminating().Node("a").Terminated())
+	if got := describe(membership.Decide(of.Snapshot, now).Status); got != "4294967296 Active data-coder-4294967296, 4294967297 Pending data-coder-4294967295" {
+		t.Errorf("the members are %s", got)
+	}
 }
 
 // A pod is not created while one of its claims is being deleted. Until a pod is scheduled, its claim can disappear.

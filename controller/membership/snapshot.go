@@ -141,7 +141,7 @@ func (s Snapshot) podName(ordinal int64) string { return fmt.Sprintf("%s-%d", s.
 // ordinal returns the number after the prefix, or -1 if the name does not consist of both.
 func ordinal(name, prefix string) int64 {
 	number, found := strings.CutPrefix(name, prefix)
-	n, err := strconv.ParseInt(number, 10, 32)
+	n, err := strconv.ParseInt(number, 10, 64)
 	if !found || err != nil || n < 0 {
 		return -1
 	}

@@ -139,6 +139,7 @@ func TestClusterRefusals(t *testing.T) {
 		"no percent unavailable": {spec: minimal + "updateStrategy: {rollingUpdate: {maxUnavailable: 0%}}", want: "maxUnavailable must be a number or a percentage above 0"},
 		"a negative partition":   {spec: minimal + "updateStrategy: {rollingUpdate: {partition: -1}}", want: "partition is negative"},
 		"a negative start":       {spec: minimal + "ordinals: {start: -1}", want: "spec.ordinals.start is negative"},
+		"a large start":          {spec: minimal + "ordinals: {start: 2147483648}", want: "must be of type integer with format int32 in spec.ordinals.start"},
 		"a negative limit":       {spec: minimal + "revisionHistoryLimit: -1", want: "spec.revisionHistoryLimit is negative"},
 		"a negative time":        {spec: minimal + "minReadySeconds: -1", want: "spec.minReadySeconds is negative"},
 		"a bad retention":        {spec: minimal + "persistentVolumeClaimRetentionPolicy: {whenReplaced: Keep}", want: `supported values: "Retain", "Delete"`},
@@ -153,6 +154,7 @@ func TestClusterRefusals(t *testing.T) {
 		"passes: number":         {spec: minimal + "updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 2, partition: 1}}"},
 		"passes: in place":       {spec: minimal + "updateStrategy: {type: InPlaceIfPossible, rollingUpdate: {maxUnavailable: 2}}"},
 		"passes: no replicas":    {spec: minimal + "replicas: 0\nreplacement: {state: Fresh, maxLost: 0}"},
+		"passes: a large start":  {spec: minimal + "ordinals: {start: 2147483647}"},
 		"passes: two claims":     {spec: claims("- {metadata: {name: a}, spec: {}}\n- {metadata: {name: b}, spec: {}}")},
 	}
 	for name, test := range tests {
