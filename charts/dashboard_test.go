@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
 
@@ -70,10 +72,19 @@ func (p panel) overlaps(other panel) bool {
 	return a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H
 }
 
+// dashboards returns the ConfigMaps with dashboards.
+func dashboards(objects []client.Object) []*corev1.ConfigMap {
+	return slices.DeleteFunc(all[*corev1.ConfigMap](objects), func(c *corev1.ConfigMap) bool { return c.Name == "statefulsingleton-api-server" })
+}
+
 // TestDashboard: the ConfigMap has the dashboard of the file, and the label by which Grafana's sidecar selects it.
 func TestDashboard(t *testing.T) {
 	want, _ := readDashboard(t)
-	got := only[*corev1.ConfigMap](t, render(t, "--set", "dashboard.enabled=true"))
+	found := dashboards(render(t, "--set", "dashboard.enabled=true"))
+	if len(found) != 1 {
+		t.Fatalf("%d dashboards, want one", len(found))
+	}
+	got := found[0]
 	if diff := cmp.Diff(map[string]string{"statefulsingleton.json": want}, got.Data); diff != "" {
 		t.Errorf("data of the ConfigMap (-want +got):\n%s", diff)
 	}

@@ -110,7 +110,7 @@ func values(t *testing.T) map[string]valueCase {
 	}
 	// dashboard returns the ConfigMap of the dashboard, or an empty ConfigMap.
 	dashboard := func(o []client.Object) *corev1.ConfigMap {
-		if found := all[*corev1.ConfigMap](o); len(found) > 0 {
+		if found := dashboards(o); len(found) > 0 {
 			return found[0]
 		}
 		return &corev1.ConfigMap{}
@@ -356,7 +356,7 @@ func values(t *testing.T) map[string]valueCase {
 		},
 		"dashboard.enabled": {
 			set:  []string{"dashboard.enabled=true"},
-			got:  func(o []client.Object) any { return len(all[*corev1.ConfigMap](o)) },
+			got:  func(o []client.Object) any { return len(dashboards(o)) },
 			want: 1,
 		},
 		"dashboard.labels": {

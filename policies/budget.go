@@ -18,17 +18,20 @@ const (
 	// PolicyBudget is the size in bytes that the estimates of all singletons in a shared policy may have together. The policy
 	// itself is smaller. With more, the time that Kyverno needs for each selected pod becomes noticeable.
 	PolicyBudget = WebhooksLimit / 3
-	// webhookBytes is an upper estimate of the size in bytes of a webhook without the selector. Most of it is the
-	// certificate of Kyverno's CA.
-	webhookBytes = 2000
+	// expressionBudget is the size in bytes that the selectors in a shared policy may have together, because they are one
+	// expression: the API server compiles no longer one than 100,000 code points, and Kyverno adds some conditions.
+	expressionBudget = 99_000
+	// webhookBytes is an upper estimate of the size in bytes of a webhook without the selector, also with the longest names.
+	// Most of it is the certificate of Kyverno's CA.
+	webhookBytes = 2100
 )
 
 // WithinBudget returns the objects of one kind in one namespace that get a policy. It first returns the installed singletons,
-// because their new pods depend on the shared policy. Thus an upgrade to longer rules can exceed both budgets. If the present
+// because their new pods depend on the shared policy. Thus rules that become longer can exceed the budgets. If the present
 // spec of an installed singleton has no room, WithinBudget returns a copy of the singleton with the installed variant.
 //
 // Another object has room if its webhook fits into NamespaceBudget beside the webhooks of the installed singletons and of all
-// older objects. A shared policy has a budget of its own. Thus a deletion takes no room from any object. For objects of the
+// older objects. A shared policy has budgets of its own. Thus a deletion takes no room from any object. For objects of the
 // same second, the UID decides, because users cannot choose it. Objects that ValidateOf rejects get no policy and take no room.
 func WithinBudget(subjects []Subject, per Per, installed Installed) (installable []Subject) {
 	var waiting []Subject
@@ -45,7 +48,7 @@ func WithinBudget(subjects []Subject, per Per, installed Installed) (installable
 	taken := usageOf(per, installable)
 	for _, s := range waiting {
 		taken.count(s, 1)
-		if taken.webhooks > NamespaceBudget || taken.policy > PolicyBudget {
+		if taken.webhooks > NamespaceBudget || taken.policy > PolicyBudget || taken.expression > expressionBudget {
 			break
 		}
 		installable = append(installable, s)
@@ -81,10 +84,11 @@ func (i Installed) limit(all []Subject) []Subject {
 	return limited
 }
 
-// usage is an upper estimate of the sizes in bytes of the webhooks of a namespace and of its shared policy of each Kind.
+// usage is an upper estimate of the sizes in bytes of the webhooks of a namespace, of its shared policy of each Kind, and of the
+// expression with the selectors in that policy.
 type usage struct {
-	per              Per
-	webhooks, policy int
+	per                          Per
+	webhooks, policy, expression int
 	// variants has the number of singletons of each Variant.
 	variants map[string]int
 }
@@ -108,6 +112,7 @@ func (u *usage) count(s Subject, n int) {
 		u.webhooks += n * webhookBytes
 		return
 	}
+	u.expression += n * selectorBytes(s)
 	own, shared := policyBytes(singleton)
 	u.policy += n * own
 	variant := Variant(s)
@@ -143,8 +148,6 @@ func selectorBytes(s Subject) int {
 		return len(selected) + len("() || ")
 	case *v1.StatefulSetLock:
 		return len(ownedCEL(s))
-	case *v1.StatefulCluster:
-		return len(memberCEL(s))
 	}
 	return 0
 }

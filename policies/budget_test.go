@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -52,28 +53,18 @@ func TestWithinBudget(t *testing.T) {
 		}
 		return all
 	}
-	clusters := func(count int) (all []policies.Subject) {
-		for i, s := range fleet(count, ordinary) {
-			all = append(all, &v1.StatefulCluster{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: s.GetName(), CreationTimestamp: metav1.Unix(int64(i), 0)},
-				Spec:       v1.StatefulClusterSpec{Selector: ordinary},
-			})
-		}
-		return all
-	}
 	tests := map[string]struct {
 		all  []policies.Subject
 		per  policies.Per
 		want int
 	}{
-		"ordinary selectors":                {fleet(100, ordinary), policies.PerSingleton, 71},
+		"ordinary selectors":                {fleet(100, ordinary), policies.PerSingleton, 68},
 		"ordinary selectors, shared policy": {fleet(1000, ordinary), policies.PerNamespace, 201},
 		"fenced, shared policy":             {fenced(fleet(1000, ordinary)), policies.PerNamespace, 62},
 		"largest selectors":                 {fleet(100, largest), policies.PerSingleton, 15},
 		"largest selectors, shared policy":  {fleet(100, largest), policies.PerNamespace, 8},
 		"invalid selectors":                 {fleet(100, largestSelector()), policies.PerSingleton, 0},
-		"locks":                             {locks(100), policies.PerSingleton, 72},
-		"clusters":                          {clusters(100), policies.PerSingleton, 72},
+		"locks":                             {locks(100), policies.PerSingleton, 68},
 		"no objects":                        {nil, policies.PerNamespace, 0},
 	}
 	for name, test := range tests {
@@ -89,13 +80,19 @@ func TestWithinBudget(t *testing.T) {
 	}
 }
 
-// Every shared policy within the budget has at most a third of the size that etcd stores.
+// Every shared policy within the budget has at most a third of the size that etcd stores, and no expression that is too long for
+// the API server.
 func TestSharedPolicyFits(t *testing.T) {
+	shortLabels := v1.LabelSelector{MatchLabels: map[string]string{}}
+	for i := range 16 {
+		shortLabels.MatchLabels[strconv.Itoa(i)] = ""
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		var variants []v1.StatefulSingletonSpec
 		for range rapid.IntRange(1, 40).Draw(t, "variants") {
+			values := rapid.IntRange(1, 60).Draw(t, "values")
 			spec := v1.StatefulSingletonSpec{
-				Selector:           selectorOfValues(rapid.IntRange(1, 60).Draw(t, "values")),
+				Selector:           rapid.SampledFrom([]v1.LabelSelector{selectorOfValues(values), shortLabels}).Draw(t, "selector"),
 				HoldInitContainers: rapid.Bool().Draw(t, "init containers"),
 				Fencing:            rapid.SampledFrom([]v1.Fencing{"", v1.FencingLease}).Draw(t, "fencing"),
 				ReadinessProbes:    rapid.SampledFrom([]v1.ReadinessProber{v1.ReadinessSidecar, v1.ReadinessKubelet}).Draw(t, "readiness"),
@@ -109,14 +106,39 @@ func TestSharedPolicyFits(t *testing.T) {
 		for i, s := range all {
 			s.(*v1.StatefulSingleton).Spec = variants[i%len(variants)]
 		}
-		for _, kind := range policies.Kinds {
-			policy := fullPolicy(t, kind, all)
-			data, err := policy.MarshalJSON()
-			if most := policies.WebhooksLimit / 3; err != nil || len(data) > most {
-				t.Errorf("%s has %d bytes, want at most %d (%v)", kind, len(data), most, err)
-			}
+		kind := rapid.SampledFrom(policies.Kinds).Draw(t, "kind")
+		policy := fullPolicy(t, kind, all)
+		data, err := policy.MarshalJSON()
+		if most := policies.WebhooksLimit / 3; err != nil || len(data) > most {
+			t.Errorf("%s has %d bytes, want at most %d (%v)", kind, len(data), most, err)
+		}
+		if selected := selectorCondition(t, policy); len(selected) > longestExpression {
+			t.Errorf("%s has an expression of %d bytes, want at most %d", kind, len(selected), longestExpression)
 		}
 	})
+}
+
+// longestExpression is the size in code points of the longest CEL expression that the API server compiles.
+const longestExpression = 100_000
+
+// selectorCondition returns the condition of the policy with the selectors, as it is in Kyverno's webhooks.
+func selectorCondition(t rapid.TB, policy *unstructured.Unstructured) string {
+	t.Helper()
+	path := []string{"spec", "webhookConfiguration", "matchConditions"}
+	if policy.GetKind() == string(policies.NamespacedMutatingPolicy) {
+		path = []string{"spec", "matchConditions"}
+	}
+	conditions, _, err := unstructured.NestedSlice(policy.Object, path...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, condition := range conditions {
+		if condition.(map[string]any)["name"] == "selector" {
+			return condition.(map[string]any)["expression"].(string)
+		}
+	}
+	t.Fatal("no condition has the selectors")
+	return ""
 }
 
 // fullPolicy returns the shared policy of the singletons within the budget.

@@ -67,11 +67,9 @@ func policiesWith(t testing.TB, text string) map[string]json.RawMessage {
 	s.Spec.Containers, s.Spec.HoldInitContainers, s.Spec.Fencing = []string{text, "db"}, true, v1.FencingLease
 	l := fencedLock(&v1.LockHooks{Promote: []string{text, "a"}, Demote: []string{text}})
 	l.Spec.StatefulSetName, l.Spec.LeaseName = text, text
-	cluster := dbCluster()
-	cluster.Spec.ServiceName = text
 	o := policies.Options{Kind: policies.NamespacedMutatingPolicy, SidecarImage: text, SidecarPullSecrets: []string{text}}
 	rendered := map[string]json.RawMessage{}
-	for name, subject := range map[string]policies.Subject{"a singleton": s, "a lock": l, "a cluster": cluster} {
+	for name, subject := range map[string]policies.Subject{"a singleton": s, "a lock": l} {
 		policy, err := policies.RenderOf(subject, o)
 		if err != nil {
 			t.Fatal(err)

@@ -35,6 +35,7 @@ import (
 func TestOnCluster(t *testing.T) { withEachKind(t, testOnCluster) }
 
 func testOnCluster(t *testing.T, c client.Client) {
+	createAPIServer(t, c)
 	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml") {
 		if err := c.Create(t.Context(), object); !apierrors.IsAlreadyExists(err) {
 			if err != nil {
@@ -50,7 +51,7 @@ func testOnCluster(t *testing.T, c client.Client) {
 		"named-containers":      {"several-containers"},
 		"named-init-containers": {"init-containers"},
 		"hold-init-containers":  {"init-containers", "restricted"},
-		"own-grace-period":      {"existing-fields"},
+		"grace-period":          {"existing-fields", "hooks"},
 		"match-expressions":     {"match-expressions"},
 	}
 	for singleton, pods := range tests {
@@ -139,7 +140,7 @@ func TestSharedOnCluster(t *testing.T) { withEachKind(t, testSharedOnCluster) }
 func testSharedOnCluster(t *testing.T, c client.Client) {
 	plain, namespace := clusterNamespace(t, c, "policies-plain"), clusterNamespace(t, c, "policies-shared")
 	var singletons []v1.StatefulSingleton
-	for _, file := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period"} {
+	for _, file := range []string{"default", "named-containers", "hold-init-containers"} {
 		s := named(t, file, file)
 		s.Namespace = namespace
 		singletons = append(singletons, s)
@@ -167,49 +168,6 @@ func testSharedOnCluster(t *testing.T, c client.Client) {
 		awaitAnswers(t, c, []v1.StatefulSingleton{s}, options.Kind.Of(&s))
 	}
 	t.Run("beside each singleton's own", func(t *testing.T) { checkAll(t, c, singletons, plain) })
-}
-
-// The real Kyverno makes new pods of a StatefulCluster members. The StatefulCluster does not exist, so the controller changes no
-// policy.
-func TestMembersOnCluster(t *testing.T) { withEachKind(t, testMembersOnCluster) }
-
-func testMembersOnCluster(t *testing.T, c client.Client) {
-	cluster := dbCluster()
-	cluster.Namespace = clusterNamespace(t, c, "policies-members")
-	policy := ownPolicy(cluster, options).render(t, options.Kind)
-	policy.SetLabels(nil)          // the controller would look after it
-	policy.SetOwnerReferences(nil) // the garbage collector would delete it
-	create(t, c, policy)
-	deleteAtEnd(t, c, policy)
-	config, err := clientconfig.GetConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	controller := clientAs(t, config, "system:serviceaccount:statefulsingleton:statefulsingleton") // of make install: the guards admit its dry-runs
-	eventually(t, "make the probe pod a member", func(ctx context.Context) error {
-		probe, err := policies.ProbePodOf(cluster, options)
-		if err != nil {
-			return err
-		}
-		if err := controller.Create(ctx, probe, client.DryRunAll); err != nil {
-			return err
-		}
-		return policies.CheckProbeOf(probe, cluster, options.Kind.Of(cluster))
-	})
-	wantOwnWebhook(t, c, policy)
-	got := newMember(cluster, "db-7")
-	got.Labels["app"] = "theirs"
-	want := got.DeepCopy()
-	beMember(want, cluster)
-	if err := controller.Create(t.Context(), got, client.DryRunAll); err != nil {
-		t.Fatal(err)
-	}
-	parts := func(p *corev1.Pod) []any {
-		return []any{p.Labels, p.Spec.Hostname, p.Spec.Subdomain, p.Spec.ReadinessGates, p.Spec.SchedulingGates, p.Finalizers}
-	}
-	if diff := cmp.Diff(parts(want), parts(got)); diff != "" {
-		t.Errorf("labels, host name, subdomain, gates and finalizers (-want +got):\n%s", diff)
-	}
 }
 
 // awaitAnswers waits until the probe pods of all singletons pass through the policy.

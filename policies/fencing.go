@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -19,13 +18,13 @@ import (
 // fenceRule returns the rule that prepares a pod for fencing by a Lease. It adds everything, or nothing if the pod cannot be
 // fenced. An earlier rule removes what an earlier pass or the manifest of another pod has left, because each pass must decide
 // anew.
-func fenceRule(s *v1.StatefulSingleton) kyvernov1.Rule {
+func fenceRule(s *v1.StatefulSingleton, o Options) kyvernov1.Rule {
 	return kyvernov1.Rule{
 		Name:                "fence",
 		RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(fenceable(s)...)},
 		Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{
-			nameContainer("initContainers"), nameContainer("containers"),
-			fenceSidecar(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNames),
+			step(nameContainers("initContainers"), nameContainers("containers")),
+			fenceSidecar(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNames, apiServerEnvs(o)...),
 		}},
 	}
 }
@@ -40,7 +39,6 @@ var (
 	wrappedNames = fmt.Sprintf("join(',', [request.object.spec.initContainers[?%s].name, request.object.spec.containers[?%s].name][])", hasWrapper, hasWrapper)
 	mountedNames = "[request.object.spec.initContainers[].volumeMounts[].name, request.object.spec.containers[].volumeMounts[].name][]"
 
-	isSidecarElement = fmt.Sprintf("element.name == '%s'", v1.SidecarName)
 	// notMounted is the condition that no container mounts the credentials. The sidecar does not either, after
 	// removeFencing.
 	notMounted = fmt.Sprintf("!contains(%s || `[]`, '%s')", mountedNames, fencing.CredentialsVolume)
@@ -80,37 +78,41 @@ func fenceablePod(names string) []string {
 }
 
 // fencingEnvs are the environment variables of the sidecar that fenceSidecar adds.
-var fencingEnvs = []string{fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.LockEnv, fencing.PodNameEnv}
-
-// removeFencing returns the rules that remove what the rule "fence" adds. They leave a volume of the user's own.
-func removeFencing() []kyvernov1.ForEachMutation {
-	containerEnv := fmt.Sprintf("element.name == '%s'", fencing.ContainerEnv)
-	return append([]kyvernov1.ForEachMutation{
-		removeFrom("initContainers", isWrapped, "env", containerEnv),
-		removeFrom("containers", isWrapped, "env", containerEnv),
-	}, removeFromSidecar()...)
+var fencingEnvs = []string{
+	fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.LockEnv, fencing.PodNameEnv, fencing.URLEnv, fencing.AuthoritiesEnv,
 }
 
-// removeFromSidecar returns the rules that remove what fenceSidecar adds.
-func removeFromSidecar() []kyvernov1.ForEachMutation {
-	sidecarEnv := fmt.Sprintf("contains(%s, element.name)", listLiteral(fencingEnvs))
-	// Base64, because a brace would end the variable.
-	isCredentials := fmt.Sprintf("element.name == '%s' && base64_encode(to_string(element.projected.sources || '')) == '%s'",
-		fencing.CredentialsVolume, base64.StdEncoding.EncodeToString(sorted(leases.CredentialsSources())))
+// apiServerEnvs returns the environment variables that tell the sidecar where the API server is, and how to recognize it.
+func apiServerEnvs(o Options) []corev1.EnvVar {
+	return []corev1.EnvVar{
+		{Name: fencing.URLEnv, Value: o.APIServer.URL},
+		{Name: fencing.AuthoritiesEnv, Value: strings.Join(o.APIServer.Authorities, ",")},
+	}
+}
+
+// removeFencing returns the steps that remove what the rule "fence" adds. They leave a volume of the user's own.
+func removeFencing() []kyvernov1.ForEachMutation {
+	containerEnv := fmt.Sprintf("e.name == '%s'", fencing.ContainerEnv)
+	return removeFromSidecar(
+		removeFrom("initContainers", isWrapped, "env", containerEnv),
+		removeFrom("containers", isWrapped, "env", containerEnv))
+}
+
+// removeFromSidecar returns the steps that remove what fenceSidecar adds. The first also applies the operations of more lists.
+func removeFromSidecar(more ...string) []kyvernov1.ForEachMutation {
+	sidecarEnv := fmt.Sprintf("contains(%s, e.name)", listLiteral(fencingEnvs))
+	unmark := fmt.Sprintf("request.object.metadata.annotations.%q != `null` && [{op: 'remove', path: '/metadata/annotations/%s'}] || `[]`",
+		v1.FencingAnnotation, pointer(v1.FencingAnnotation))
+	isCredentials := fmt.Sprintf("c.name == '%s' && to_string(c.projected.sources || '') == %s",
+		fencing.CredentialsVolume, stringLiteral(string(sorted(leases.CredentialsSources()))))
+	removeVolumes := step(fmt.Sprintf("reverse(%s.join('', ['/spec/volumes/', to_string(i)]))[].{op: 'remove', path: @}", indexed("volumes", isCredentials)))
+	removeVolumes.AnyAllConditions = all(notMounted)
 	return []kyvernov1.ForEachMutation{
-		removeFrom("initContainers", isSidecarElement, "env", sidecarEnv),
-		removeFrom("initContainers", isSidecarElement, "volumeMounts", fmt.Sprintf("element.name == '%s'", fencing.CredentialsVolume)),
-		{
-			List:             listOf("volumes"),
-			Order:            new(kyvernov1.Descending),
-			AnyAllConditions: all(isCredentials, notMounted),
-			PatchesJSON6902:  patch(op{Op: "remove", Path: containerPath("volumes")}),
-		},
-		{
-			List:             listOf("initContainers"),
-			AnyAllConditions: all(isSidecarElement),
-			PatchesJSON6902:  patch(op{Op: "remove", Path: "/metadata/annotations/" + pointer(v1.FencingAnnotation)}),
-		},
+		step(append(more,
+			removeFrom("initContainers", isStatusSidecar, "env", sidecarEnv),
+			removeFrom("initContainers", isStatusSidecar, "volumeMounts", fmt.Sprintf("e.name == '%s'", fencing.CredentialsVolume)),
+			fmt.Sprintf("length(%s) > `0` && %s || `[]`", indexed("initContainers", isStatusSidecar), unmark))...),
+		removeVolumes,
 	}
 }
 
@@ -123,31 +125,29 @@ func sorted(value any) []byte {
 	return encode(object)
 }
 
-// nameContainer adds its name to the environment of each wrapped container. See fencing.ContainerEnv.
-func nameContainer(list string) kyvernov1.ForEachMutation {
-	return change(list, []op{{Op: "add", Path: containerPath(list) + "/env/-", Value: encode(corev1.EnvVar{
-		Name: fencing.ContainerEnv, Value: "{{element.name}}",
-	})}}, isWrapped)
+// nameContainers returns the operations that add its name to the environment of each wrapped container. See
+// fencing.ContainerEnv.
+func nameContainers(list string) string {
+	return operations(indexed(list, isWrapped), addExpression(list, "env/-", fmt.Sprintf("{name: '%s', value: c.name}", fencing.ContainerEnv)))
 }
 
 // fenceSidecar gives the sidecar the settings and the credentials, and marks the pod. The lease is <namespace>/<name>, and
 // the names of the held containers are a JMESPath expression.
 func fenceSidecar(lease string, seconds int32, names string, more ...corev1.EnvVar) kyvernov1.ForEachMutation {
-	path := containerPath("initContainers")
-	env := path + "/env/-"
+	env := sidecarPath + "/env/-"
 	ops := []op{
 		add(env, corev1.EnvVar{Name: fencing.LeaseEnv, Value: lease}),
 		add(env, corev1.EnvVar{Name: fencing.DurationEnv, Value: strconv.Itoa(int(seconds))}),
 		{Op: "add", Path: env, Value: encode(corev1.EnvVar{Name: fencing.HeldEnv, Value: "{{ " + names + " }}"})},
 		add(env, fieldEnv(fencing.PodNameEnv, "metadata.name")),
-		add(path+"/volumeMounts/-", credentialsMount()),
+		add(sidecarPath+"/volumeMounts/-", credentialsMount()),
 		add("/spec/volumes/-", credentialsVolume()),
 		add("/metadata/annotations/"+pointer(v1.FencingAnnotation), string(v1.FencingLease)),
 	}
 	for _, variable := range more {
 		ops = append(ops, add(env, variable))
 	}
-	return change("initContainers", ops, isSidecarElement)
+	return changeSidecar(ops)
 }
 
 func credentialsMount() corev1.VolumeMount {

@@ -64,11 +64,11 @@ func removeFencingCEL() []string {
 }
 
 // fenceCEL returns the mutations that prepare a pod for fencing by a Lease. See fenceRule.
-func fenceCEL(s *v1.StatefulSingleton, fenceable string) []string {
+func fenceCEL(s *v1.StatefulSingleton, o Options, fenceable string) []string {
 	return []string{
 		celIf(nameContainerCEL("initContainers"), fenceable),
 		celIf(nameContainerCEL("containers"), fenceable),
-		celIf(fenceSidecarCEL(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNamesCEL), fenceable),
+		celIf(fenceSidecarCEL(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNamesCEL, apiServerEnvs(o)...), fenceable),
 	}
 }
 
@@ -143,6 +143,5 @@ func fenceByLockCEL(l *v1.StatefulSetLock, o Options) []string {
 		celIf(sidecarCEL(o), noSidecarCEL), sidecarAsRootCEL(), limitSidecarCEL(o),
 	}
 	mutations = append(mutations, pullSecretsCEL(o)...)
-	return append(mutations, fenceSidecarCEL(l.Namespace+"/"+l.Spec.LeaseName, l.Spec.LeaseDurationSeconds, regularNamesCEL,
-		corev1.EnvVar{Name: fencing.LockEnv, Value: l.Name}))
+	return append(mutations, fenceSidecarCEL(l.Namespace+"/"+l.Spec.LeaseName, l.Spec.LeaseDurationSeconds, regularNamesCEL, lockEnvs(l, o)...))
 }

@@ -13,24 +13,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 const (
 	clusterManagerUser = controllerUser + "-clusters"
 	withClusters       = "statefulClusters.enabled=true"
 
-	onlyManager = "only the manager of StatefulClusters creates a pod that a StatefulCluster controls"
-	notMember   = "Kyverno has not made this pod a member of StatefulCluster clusters/db"
-	notPending  = "does not list pod"
+	onlyManager = "only the manager of StatefulClusters creates a pod with label apps.statefulsingleton.com/cluster"
+	notMember   = "a new pod of a StatefulCluster has"
+	notPending  = "lists pod db-0 as Active and not as Pending"
+	removed     = "does not list pod db-2 in status.members"
+	noNumber    = "with a number of at most 10 digits"
 )
 
-// TestClusterGuards sends requests about StatefulClusters to an API server with all guards. Kyverno does not run.
+// TestClusterGuards sends requests about StatefulClusters to an API server with all guards.
 func TestClusterGuards(t *testing.T) {
 	environment := startAPIServer(t)
 	config := environment.Config
 	config.WarningHandler = rest.NoWarnings{}
 	c := newClient(t, config)
+	createAPIServer(t, c)
 	for _, object := range helmTemplateFlags(t, []string{"--set", withClusters}, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml",
 		"templates/guards-controller.yaml", "templates/guards-status.yaml", "templates/guards-clusters.yaml") {
 		create(t, c, object)
@@ -39,13 +41,14 @@ func TestClusterGuards(t *testing.T) {
 	cluster := createCluster(t, config, "db")
 	manager := clientAs(t, config, clusterManagerUser)
 	// The API server enforces the guards in their order, and a guard with parameters after it has read them.
-	waitForRefusal(t, manager, storableMember(cluster, "db-0"), notPending)
+	waitForRefusal(t, manager, newMember(cluster, "db-0"), notPending)
 	waitForGuard(t, func() error {
 		return (patch{clusterManagerUser, "", merge, `{"spec":{"replicas":2}}`}).write(t, client.NewDryRunClient(manager), cluster)
 	})
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
 	t.Run("created", func(t *testing.T) { testCreatedMembers(t, config, cluster) })
 	t.Run("marks", func(t *testing.T) { testMemberMarks(t, config, cluster) })
+	t.Run("claims", func(t *testing.T) { testClaimLabels(t, config) })
 	t.Run("finalizer", func(t *testing.T) { testMemberFinalizer(t, config, cluster) })
 	t.Run("record", func(t *testing.T) { testMemberRecord(t, config) })
 	t.Run("attestation", func(t *testing.T) { testMemberAttestation(t, config) })
@@ -61,9 +64,21 @@ func TestClusterGuards(t *testing.T) {
 	})
 }
 
+// dbCluster returns StatefulCluster db, without a template.
+func dbCluster() *v1.StatefulCluster {
+	return &v1.StatefulCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "cluster"},
+		Spec: v1.StatefulClusterSpec{
+			Selector:    v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			ServiceName: "db",
+		},
+	}
+}
+
 const memberUID = "11111111-2222-3333-4444-555555555555"
 
-// createCluster creates a StatefulCluster whose record has an Active member 0, a Pending member 1, and no member 2.
+// createCluster creates a StatefulCluster whose record has an Active member 0, a Pending member 1, no member 2, and a Pending member
+// whose number is too large.
 func createCluster(t *testing.T, config *rest.Config, name string) *v1.StatefulCluster {
 	t.Helper()
 	cluster := dbCluster()
@@ -76,6 +91,7 @@ func createCluster(t *testing.T, config *rest.Config, name string) *v1.StatefulC
 	cluster.Status = v1.StatefulClusterStatus{Next: 3, Members: []v1.ClusterMember{
 		{Name: cluster.Name + "-0", UID: memberUID, State: v1.MemberActive, Revision: "1"},
 		{Name: cluster.Name + "-1", State: v1.MemberPending, Revision: "1"},
+		{Name: cluster.Name + "-12345678901", State: v1.MemberPending, Revision: "1"},
 	}}
 	if err := clientAs(t, config, clusterManagerUser).Status().Update(t.Context(), cluster); err != nil {
 		t.Fatal(err)
@@ -83,55 +99,78 @@ func createCluster(t *testing.T, config *rest.Config, name string) *v1.StatefulC
 	return cluster
 }
 
-// storableMember returns a pod as the manager creates it and Kyverno mutates it.
-func storableMember(cluster *v1.StatefulCluster, name string) *corev1.Pod {
-	pod := newMember(cluster, name)
+// newMember returns a pod as the manager of StatefulClusters creates it.
+func newMember(cluster *v1.StatefulCluster, name string) *corev1.Pod {
+	pod := podOf(cluster.Namespace, map[string]string{"app": "db", v1.ClusterLabel: cluster.Name})
+	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	pod.Name, pod.GenerateName = name, ""
+	pod.Finalizers = []string{v1.MemberFinalizer}
+	pod.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: v1.GroupVersion.String(), Kind: "StatefulCluster", Name: cluster.Name, UID: cluster.UID, Controller: new(true),
+	}}
+	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: v1.MemberGate}}
 	pod.Spec.Containers[0].Command = []string{"db"}
-	beMember(pod, cluster)
 	return pod
 }
 
 func testCreatedMembers(t *testing.T, config *rest.Config, cluster *v1.StatefulCluster) {
+	unmarked := func(p *corev1.Pod) { p.OwnerReferences, p.Labels, p.Finalizers = nil, nil, nil }
+	onlyLabel := func(value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			unmarked(p)
+			p.Labels = map[string]string{v1.ClusterLabel: value}
+		}
+	}
+	foreignOwner := func(p *corev1.Pod) {
+		owners := p.OwnerReferences
+		unmarked(p)
+		p.OwnerReferences = owners
+		p.OwnerReferences[0].APIVersion, p.OwnerReferences[0].Kind = "v1", "ConfigMap"
+	}
 	tests := map[string]struct {
 		user        string
 		name        string
 		change      func(*corev1.Pod)
 		wantRefused string
 	}{
-		"passes: Pending":                      {name: "db-1"},
-		"passes: the record can be newer":      {name: "db-3"},
-		"Active":                               {name: "db-0", wantRefused: notPending},
-		"removed":                              {name: "db-2", wantRefused: notPending},
-		"another name":                         {name: "mysql-1", wantRefused: notPending},
-		"no number":                            {name: "db-x", wantRefused: notPending},
-		"a person":                             {user: personUser, name: "db-1", wantRefused: onlyManager},
-		"a namesake":                           {user: "system:serviceaccount:default:demo-statefulsingleton-clusters", name: "db-1", wantRefused: onlyManager},
-		"the uninstaller":                      {user: uninstallUser, name: "db-1", wantRefused: onlyManager},
-		"no finalizer":                         {name: "db-1", change: func(p *corev1.Pod) { p.Finalizers = nil }, wantRefused: "a new pod of a StatefulCluster has finalizer"},
-		"no scheduling gate":                   {name: "db-1", change: func(p *corev1.Pod) { p.Spec.SchedulingGates = nil }, wantRefused: "and the scheduling gate of that name"},
-		"another scheduling gate":              {name: "db-1", change: func(p *corev1.Pod) { p.Spec.SchedulingGates[0].Name = "example.com/theirs" }, wantRefused: "and the scheduling gate of that name"},
-		"no label of the StatefulCluster":      {name: "db-1", change: func(p *corev1.Pod) { delete(p.Labels, v1.ClusterLabel) }, wantRefused: notMember},
-		"the label of another StatefulCluster": {name: "db-1", change: func(p *corev1.Pod) { p.Labels[v1.ClusterLabel] = "other" }, wantRefused: notMember},
-		"no host name":                         {name: "db-1", change: func(p *corev1.Pod) { p.Spec.Hostname = "" }, wantRefused: notMember},
-		"no label of the selector":             {name: "db-1", change: func(p *corev1.Pod) { delete(p.Labels, "empty") }, wantRefused: notMember},
-		"another label of the selector":        {name: "db-1", change: func(p *corev1.Pod) { p.Labels["app"] = "web" }, wantRefused: notMember},
-		"not selected by an expression":        {name: "db-1", change: func(p *corev1.Pod) { p.Labels["debug"] = "" }, wantRefused: notMember},
-		"another subdomain":                    {name: "db-1", change: func(p *corev1.Pod) { p.Spec.Subdomain = "" }, wantRefused: notMember},
-		"no readiness gate":                    {name: "db-1", change: func(p *corev1.Pod) { p.Spec.ReadinessGates = nil }, wantRefused: notMember},
-		"passes: the probe of the controller": {user: controllerUser, name: "db-0", change: func(p *corev1.Pod) {
-			p.Finalizers, p.Spec.SchedulingGates, p.Spec.Hostname = nil, nil, ""
+		"passes: Pending":                        {name: "db-1"},
+		"passes: the record can be newer":        {name: "db-3"},
+		"Active":                                 {name: "db-0", wantRefused: notPending},
+		"removed":                                {name: "db-2", wantRefused: removed},
+		"another name":                           {name: "mysql-1", wantRefused: noNumber},
+		"no number":                              {name: "db-x", wantRefused: noNumber},
+		"Pending, but the number is too large":   {name: "db-12345678901", wantRefused: noNumber},
+		"a person":                               {user: personUser, name: "db-1", wantRefused: onlyManager},
+		"a namesake":                             {user: "system:serviceaccount:default:demo-statefulsingleton-clusters", name: "db-1", wantRefused: onlyManager},
+		"the uninstaller":                        {user: uninstallUser, name: "db-1", wantRefused: onlyManager},
+		"no finalizer":                           {name: "db-1", change: func(p *corev1.Pod) { p.Finalizers = nil }, wantRefused: notMember},
+		"no scheduling gate":                     {name: "db-1", change: func(p *corev1.Pod) { p.Spec.SchedulingGates = nil }, wantRefused: "and the scheduling gate of that name"},
+		"another scheduling gate":                {name: "db-1", change: func(p *corev1.Pod) { p.Spec.SchedulingGates[0].Name = "example.com/theirs" }, wantRefused: "and the scheduling gate of that name"},
+		"no label of the StatefulCluster":        {name: "db-1", change: func(p *corev1.Pod) { delete(p.Labels, v1.ClusterLabel) }, wantRefused: notMember},
+		"the label of another StatefulCluster":   {name: "db-1", change: func(p *corev1.Pod) { p.Labels[v1.ClusterLabel] = "other" }, wantRefused: notMember},
+		"the controller":                         {user: controllerUser, name: "db-1", wantRefused: onlyManager},
+		"passes: no mark":                        {user: personUser, name: "db-1", change: unmarked},
+		"passes: no mark, owner of another kind": {user: personUser, name: "db-1", change: foreignOwner},
+		"a person, only the label":               {user: personUser, name: "db-1", change: onlyLabel("db"), wantRefused: onlyManager},
+		"a person, a label without a value":      {user: personUser, name: "db-1", change: onlyLabel(""), wantRefused: onlyManager},
+		"a person, a number that is too long":    {user: personUser, name: "db-99999999999", change: onlyLabel("db"), wantRefused: onlyManager},
+		"a person, only the finalizer": {user: personUser, name: "db-1", wantRefused: onlyManager, change: func(p *corev1.Pod) {
+			unmarked(p)
+			p.Finalizers = []string{v1.MemberFinalizer}
 		}},
-		"passes: no owner, no label":     {user: personUser, name: "db-1", change: func(p *corev1.Pod) { p.OwnerReferences, p.Labels = nil, nil }},
-		"passes: no owner":               {user: personUser, name: "db-1", change: func(p *corev1.Pod) { p.OwnerReferences = nil }},
-		"passes: not the controller":     {user: personUser, name: "db-1", change: func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }},
-		"passes: owner of another group": {user: personUser, name: "db-1", change: func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "example.com/v1" }},
+		"a person, the UID of the StatefulCluster in an owner of another kind": {user: personUser, name: "db-1", wantRefused: onlyManager, change: func(p *corev1.Pod) {
+			foreignOwner(p)
+			p.Labels = map[string]string{v1.ClusterLabel: "db"}
+		}},
+		"a person, not the controller":     {user: personUser, name: "db-1", change: func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, wantRefused: onlyManager},
+		"a person, owner of another group": {user: personUser, name: "db-1", change: func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "example.com/v1" }, wantRefused: onlyManager},
 		"passes: the API server does not know the StatefulCluster": {name: "new-0", change: func(p *corev1.Pod) {
 			p.OwnerReferences[0].Name, p.Labels[v1.ClusterLabel] = "new", "new"
 		}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			pod := storableMember(cluster, test.name)
+			pod := newMember(cluster, test.name)
 			if test.change != nil {
 				test.change(pod)
 			}
@@ -151,7 +190,7 @@ var members = 1000
 func createMember(t *testing.T, config *rest.Config, cluster *v1.StatefulCluster) *corev1.Pod {
 	t.Helper()
 	members++
-	pod := storableMember(cluster, fmt.Sprintf("%s-%d", cluster.Name, members))
+	pod := newMember(cluster, fmt.Sprintf("%s-%d", cluster.Name, members))
 	create(t, clientAs(t, config, clusterManagerUser), pod)
 	return pod
 }
@@ -159,6 +198,7 @@ func createMember(t *testing.T, config *rest.Config, cluster *v1.StatefulCluster
 func testMemberMarks(t *testing.T, config *rest.Config, cluster *v1.StatefulCluster) {
 	const (
 		member, plain = "member", "plain"
+		forged        = "forged" // has an owner with the UID of the StatefulCluster, but of another API group
 
 		gateRefused = "only the manager of StatefulClusters removes scheduling gate apps.statefulsingleton.com/member"
 		markRefused = "only the manager of StatefulClusters makes a StatefulCluster the owner of a pod"
@@ -188,6 +228,7 @@ func testMemberMarks(t *testing.T, config *rest.Config, cluster *v1.StatefulClus
 		"a person lets the pod serve":           {member, patch{personUser, "status", strategic, serve}, markRefused},
 		"the kubelet lets the pod serve":        {member, patch{kubeletUser, "status", strategic, serve}, markRefused},
 		"a person makes a pod a member":         {plain, patch{personUser, "", merge, own}, markRefused},
+		"a person corrects the owner's group":   {forged, patch{personUser, "", merge, own}, markRefused},
 		"a person adds the finalizer":           {plain, patch{personUser, "", merge, protect}, markRefused},
 		"a person reports a phase":              {member, patch{personUser, "status", strategic, phaseFailed}, onlyKubeletEnds},
 		"the manager reports a phase":           {member, patch{clusterManagerUser, "status", strategic, phaseFailed}, onlyKubeletEnds},
@@ -202,13 +243,52 @@ func testMemberMarks(t *testing.T, config *rest.Config, cluster *v1.StatefulClus
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			pod := podOf("clusters", map[string]string{"app": "web"})
-			if test.pod == member {
+			switch test.pod {
+			case member:
 				pod = createMember(t, config, cluster)
-			} else {
+			case forged:
+				pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "StatefulCluster", Name: cluster.Name, UID: cluster.UID, Controller: new(true)}}
+				create(t, newClient(t, config), pod)
+			default:
 				create(t, newClient(t, config), pod)
 			}
 			wantAnswer(t, test.patch.apply(t, config, pod), test.wantRefused)
 			wantChanged(t, config, pod, test.wantRefused == "")
+		})
+	}
+}
+
+// testClaimLabels: with the label of another StatefulCluster, a claim would be given to a second pod, or be deleted while its pod
+// runs.
+func testClaimLabels(t *testing.T, config *rest.Config) {
+	const refused = "label apps.statefulsingleton.com/cluster of a claim that exists cannot be set"
+	label := func(value string) string {
+		return fmt.Sprintf(`{"metadata":{"labels":{"apps.statefulsingleton.com/cluster":%s}}}`, value)
+	}
+	tests := map[string]struct {
+		user, before, patch string
+		wantRefused         string
+	}{
+		"a person gives it to another cluster": {personUser, "db", label(`"web"`), refused},
+		"a person gives a plain claim":         {personUser, "", label(`"web"`), refused},
+		"an administrator gives it":            {"admin", "db", label(`"web"`), refused},
+		"passes: a person keeps it":            {personUser, "db", label("null"), ""},
+		"passes: a person adds another label":  {personUser, "db", `{"metadata":{"labels":{"team":"data"}}}`, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			claim := &corev1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", GenerateName: "data-", Labels: map[string]string{}},
+				Spec: corev1.PersistentVolumeClaimSpec{
+					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+				},
+			}
+			if test.before != "" {
+				claim.Labels[v1.ClusterLabel] = test.before
+			}
+			create(t, newClient(t, config), claim)
+			wantAnswer(t, clientAs(t, config, test.user).Patch(t.Context(), claim, client.RawPatch(merge, []byte(test.patch))), test.wantRefused)
 		})
 	}
 }
@@ -243,14 +323,11 @@ func testMemberFinalizer(t *testing.T, config *rest.Config, cluster *v1.Stateful
 	}
 }
 
-// testMemberRecord: two controllers write the status, and each writes only its own part.
+// testMemberRecord: only the manager writes the status.
 func testMemberRecord(t *testing.T, config *rest.Config) {
 	const (
 		notTheirs = "only the manager of StatefulClusters can change the status of a StatefulCluster"
-		onlyOne   = "the StatefulSingleton controller changes only condition PolicyInstalled"
-		notThis   = "the manager of StatefulClusters does not change condition PolicyInstalled"
-
-		count = `{"status":{"next":9}}`
+		count     = `{"status":{"next":9}}`
 	)
 	condition := func(conditionType string) string {
 		return `{"status":{"conditions":[{"type":"` + conditionType + `","status":"True","reason":"Mine","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
@@ -262,13 +339,10 @@ func testMemberRecord(t *testing.T, config *rest.Config) {
 		"a person counts":                          {personUser, count, notTheirs},
 		"a person sets a condition":                {personUser, condition(v1.ConditionReady), notTheirs},
 		"the uninstaller counts":                   {uninstallUser, count, notTheirs},
-		"the controller counts":                    {controllerUser, count, onlyOne},
-		"the controller forgets":                   {controllerUser, `{"status":{"members":null}}`, onlyOne},
-		"the controller is Ready":                  {controllerUser, condition(v1.ConditionReady), onlyOne},
-		"the manager installs":                     {clusterManagerUser, condition(v1.ConditionPolicyInstalled), notThis},
+		"the controller counts":                    {controllerUser, count, notTheirs},
+		"the controller is Ready":                  {controllerUser, condition(v1.ConditionReady), notTheirs},
 		"passes: the manager counts":               {user: clusterManagerUser, body: count},
 		"passes: the manager is Ready":             {user: clusterManagerUser, body: condition(v1.ConditionReady)},
-		"passes: the controller installs":          {user: controllerUser, body: condition(v1.ConditionPolicyInstalled)},
 		"passes: the manager counts from the list": {user: clusterManagerUser, body: `{"status":{"members":[],"next":3}}`},
 	}
 	for name, test := range tests {
@@ -358,18 +432,6 @@ func testClusterManager(t *testing.T, config *rest.Config, cluster *v1.StatefulC
 	t.Run("spec", func(t *testing.T) {
 		fresh := createCluster(t, config, "")
 		wantAnswer(t, patch{clusterManagerUser, "", merge, `{"spec":{"replicas":2}}`}.apply(t, config, fresh), spec)
-		wantAnswer(t, patch{controllerUser, "", merge, `{"spec":{"replicas":2}}`}.apply(t, config, fresh), "never changes the spec of a StatefulSingleton, a StatefulSetLock or a StatefulCluster")
 		wantAnswer(t, patch{clusterManagerUser, "", merge, `{"metadata":{"finalizers":["` + v1.MemberFinalizer + `"]}}`}.apply(t, config, fresh), "")
-		wantAnswer(t, patch{controllerUser, "", merge, `{"metadata":{"finalizers":["` + v1.MemberFinalizer + `","` + v1.PolicyFinalizer + `"]}}`}.apply(t, config, fresh), "")
 	})
-}
-
-// The controller writes the policies of StatefulClusters under the guards for its own user.
-func testClusterPolicies(t *testing.T, config *rest.Config) {
-	for _, kind := range policies.Kinds {
-		t.Run(string(kind), func(t *testing.T) {
-			policy := ownPolicy(dbCluster(), options).render(t, kind)
-			wantAnswer(t, clientAs(t, config, controllerUser).Create(t.Context(), policy, client.DryRunAll), "")
-		})
-	}
 }

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,6 +19,12 @@ import (
 
 // credentialsVolume has the token with which the sidecar of a fenced pod renews the Lease.
 const credentialsVolume = "statefulsingleton-credentials"
+
+// twoGuards is in the messages of guards "fenced" and "api-server". If both reject a pod, either can answer.
+const twoGuards = "this pod claims to be fenced by a Lease, but "
+
+// sidecarSettings are the variables of the sidecar of a fenced pod.
+var sidecarSettings = []string{fencing.PodNameEnv, fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.URLEnv, fencing.AuthoritiesEnv}
 
 // fence changes an injected pod as a policy does if spec.fencing is Lease.
 func fence(p *corev1.Pod) {
@@ -34,6 +42,8 @@ func fence(p *corev1.Pod) {
 		corev1.EnvVar{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
 		corev1.EnvVar{Name: fencing.LeaseEnv, Value: p.Namespace + "/" + fencing.LeaseName(p.Labels[v1.SingletonLabel])},
 		corev1.EnvVar{Name: fencing.DurationEnv, Value: "15"},
+		corev1.EnvVar{Name: fencing.URLEnv, Value: options.APIServer.URL},
+		corev1.EnvVar{Name: fencing.AuthoritiesEnv, Value: strings.Join(options.APIServer.Authorities, ",")},
 		corev1.EnvVar{Name: fencing.HeldEnv, Value: strings.Join(names, ",")})
 	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true})
 	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: credentialsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
@@ -93,6 +103,101 @@ func testFenced(t *testing.T, c client.Client) {
 	t.Run("credentials", func(t *testing.T) { testFencedCredentials(t, c) })
 	t.Run("selected", func(t *testing.T) { testFencedSelected(t, c) })
 	t.Run("lock", func(t *testing.T) { testFencedByLock(t, c) })
+	t.Run("api-server", func(t *testing.T) { testAPIServer(t, c) })
+}
+
+// publishAPIServer writes what the controller knows of the API server.
+func publishAPIServer(t *testing.T, c client.Client, url string, authorities ...string) {
+	t.Helper()
+	patch := mustJSON(t, map[string]any{"data": map[string]string{"url": url, "ca-sha256": strings.Join(authorities, ",")}})
+	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: releaseNamespace, Name: "statefulsingleton-api-server"}}
+	if err := c.Patch(t.Context(), configMap, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// createAPIServer creates the objects of the chart with which guard "api-server" knows the API server.
+func createAPIServer(t *testing.T, c client.Client) {
+	t.Helper()
+	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: releaseNamespace}}}
+	for _, object := range helmTemplate(t, "templates/apiserver.yaml") {
+		ownedByHelm(object)
+		objects = append(objects, object)
+	}
+	for _, object := range objects {
+		if err := c.Create(t.Context(), object); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
+	publishAPIServer(t, c, options.APIServer.URL, options.APIServer.Authorities...)
+}
+
+// testAPIServer: the sidecar of a fenced pod uses the API server of the controller, and trusts only its authorities.
+func testAPIServer(t *testing.T, c client.Client) {
+	createNamespace(t, c, "api-server")
+	const (
+		server    = "variable FENCING_API_SERVER of init container status-sidecar is not 'https://10.96.0.1:443'"
+		authority = "variable FENCING_CA_SHA256 of init container status-sidecar does not consist of one or more of these"
+	)
+	url, old, renewed, foreign := options.APIServer.URL, options.APIServer.Authorities[0], options.APIServer.Authorities[1], fencing.Fingerprint([]byte("foreign"))
+	ofSingleton := func() *corev1.Pod {
+		pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "api-server", Name: "db"}})
+		fence(pod)
+		return pod
+	}
+	pods := map[string]func() *corev1.Pod{
+		"singleton": ofSingleton,
+		"lock":      func() *corev1.Pod { return readerPod(t, "testdata/readers/startup-probe.yaml") },
+	}
+	for name, test := range map[string]struct {
+		// known are the authorities of the controller.
+		known       []string
+		change      func(*corev1.Pod)
+		wantRefused string
+	}{
+		"passes: all authorities":     {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, old+","+renewed)), ""},
+		"passes: before a rotation":   {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, old)), ""},
+		"passes: after a rotation":    {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, renewed)), ""},
+		"the policy is newer":         {[]string{old}, inSidecar(setEnv(fencing.AuthoritiesEnv, old+","+renewed)), authority},
+		"the old authority is gone":   {[]string{renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, old)), authority},
+		"a foreign authority":         {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, foreign)), authority},
+		"a foreign authority as well": {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, old+","+foreign)), authority},
+		"an empty authority":          {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, "")), authority},
+		"nothing is known":            {[]string{""}, inSidecar(setEnv(fencing.AuthoritiesEnv, "")), authority},
+		"another variable":            {[]string{old, renewed}, inSidecar(addEnv(fencing.AuthoritiesEnv, foreign)), twoGuards},
+		"another server":              {[]string{old, renewed}, inSidecar(setEnv(fencing.URLEnv, "https://10.96.0.2:443")), server},
+		"another port":                {[]string{old, renewed}, inSidecar(setEnv(fencing.URLEnv, "https://10.96.0.1:8443")), server},
+		"a server without TLS":        {[]string{old, renewed}, inSidecar(setEnv(fencing.URLEnv, "http://10.96.0.1:443")), server},
+		"passes: another Service":     {[]string{old, renewed}, inSidecar(addEnv("KUBERNETES_SERVICE_HOST", "10.0.0.1")), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			publishAPIServer(t, c, url, test.known...)
+			// The API server learns of the ConfigMap with a delay.
+			for _, authority := range test.known {
+				if authority != "" {
+					pod := ofSingleton()
+					inSidecar(setEnv(fencing.AuthoritiesEnv, authority))(pod)
+					waitForAdmission(t, c, pod)
+				}
+			}
+			for _, unknown := range []string{old, renewed} {
+				if !slices.Contains(test.known, unknown) {
+					pod := ofSingleton()
+					inSidecar(setEnv(fencing.AuthoritiesEnv, unknown))(pod)
+					waitForRefusal(t, c, pod, authority)
+				}
+			}
+			for of, pod := range pods {
+				t.Run(of, func(t *testing.T) {
+					p := pod()
+					test.change(p)
+					wantAnswer(t, c.Create(t.Context(), p, client.DryRunAll), test.wantRefused)
+				})
+			}
+		})
+	}
+	publishAPIServer(t, c, url, old, renewed)
+	waitForAdmission(t, c, ofSingleton())
 }
 
 type fencedCase struct {
@@ -120,7 +225,6 @@ func testFencedSettings(t *testing.T, c client.Client) {
 	const (
 		notFenced   = "this pod claims to be fenced by a Lease, but Kyverno has not injected it"
 		environment = "POD_NAME, STATEFULSETLOCK or a variable of init container status-sidecar that begins with FENCING_ is not as Kyverno adds it"
-		server      = "has a variable that begins with KUBERNETES_SERVICE_"
 		misnamed    = "container db does not have variable STATEFULSINGLETON_CONTAINER exactly once, with its own name"
 		settings    = "container db has variable FENCING_LEASE, FENCING_DURATION_SECONDS or FENCING_CONTAINERS"
 		roles       = "variable STATEFULSETLOCK_HOOKS of container db is not as Kyverno adds it"
@@ -137,7 +241,7 @@ func testFencedSettings(t *testing.T, c client.Client) {
 		}},
 		"passes: not fenced": {change: func(p *corev1.Pod) {
 			delete(p.Annotations, v1.FencingAnnotation)
-			for _, name := range []string{fencing.PodNameEnv, fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv} {
+			for _, name := range sidecarSettings {
 				inSidecar(withoutEnv(name))(p)
 			}
 		}},
@@ -168,8 +272,8 @@ func testFencedSettings(t *testing.T, c client.Client) {
 		"two roles":                  {func(p *corev1.Pod) { inApp(addEnv(fencing.HooksEnv, "{}"))(p); inApp(addEnv(fencing.HooksEnv, ""))(p) }, roles},
 		"literal name":               {inSidecar(setEnv(fencing.PodNameEnv, "db-9")), environment},
 		"no name":                    {inSidecar(withoutEnv(fencing.PodNameEnv)), environment},
-		"another server":             {inSidecar(addEnv("KUBERNETES_SERVICE_HOST", "10.0.0.1")), server},
-		"another port":               {inSidecar(addEnv("KUBERNETES_SERVICE_PORT", "1")), server},
+		"no API server":              {inSidecar(withoutEnv(fencing.URLEnv)), twoGuards},
+		"no authority":               {inSidecar(withoutEnv(fencing.AuthoritiesEnv)), twoGuards},
 		"container without a name":   {inApp(withoutEnv(fencing.ContainerEnv)), misnamed},
 		"container of another name":  {inApp(setEnv(fencing.ContainerEnv, "web")), misnamed},
 		"container with two names":   {inApp(addEnv(fencing.ContainerEnv, "web")), misnamed},
@@ -237,7 +341,7 @@ func testFencedCredentials(t *testing.T, c client.Client) {
 		}, "container beside mounts volume statefulsingleton-credentials"},
 		"passes: the application's volume": {func(p *corev1.Pod) {
 			delete(p.Annotations, v1.FencingAnnotation)
-			for _, name := range []string{fencing.PodNameEnv, fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv} {
+			for _, name := range sidecarSettings {
 				inSidecar(withoutEnv(name))(p)
 			}
 			inApp(func(c *corev1.Container) {
@@ -284,6 +388,7 @@ func testFencedByLock(t *testing.T, c client.Client) {
 		notFenced   = "this pod claims to be fenced by a Lease, but Kyverno has not injected it"
 		environment = "POD_NAME, STATEFULSETLOCK or a variable of init container status-sidecar that begins with FENCING_ is not as Kyverno adds it"
 		gate        = "init container status-sidecar does not run the gate, or a container starts without the gate"
+		pod         = "POD_UID, POD_IP and POD_NAME once each"
 		roles       = "variable STATEFULSETLOCK_HOOKS of container db is not as Kyverno adds it"
 		misnamed    = "container db does not have variable STATEFULSINGLETON_CONTAINER exactly once, with its own name"
 	)
@@ -309,6 +414,9 @@ func testFencedByLock(t *testing.T, c client.Client) {
 		"another command":                {inSidecar(func(c *corev1.Container) { c.Args = []string{"version"} }), gate},
 		"an init container":              {inSidecar(func(c *corev1.Container) { c.RestartPolicy, c.Lifecycle = nil, nil }), gate},
 		"variables of a ConfigMap":       {inSidecar(func(c *corev1.Container) { c.EnvFrom = fromConfigMap() }), gate},
+		"UID of another pod":             {inSidecar(setEnv("POD_UID", "mine")), pod},
+		"another address":                {inSidecar(setEnv("POD_IP", "127.0.0.1")), pod},
+		"a variable of the runtime":      {inSidecar(addEnv("GODEBUG", "a")), pod},
 		"a container without the gate":   {addContainer("web", "web"), gate},
 		"processes shared":               {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, gate},
 		"processes of the node":          {func(p *corev1.Pod) { p.Spec.HostPID = true }, gate},

@@ -62,7 +62,7 @@ func TestLeaseGuards(t *testing.T) {
 	config := environment.Config
 	config.WarningHandler = rest.NoWarnings{}
 	c := newClient(t, config)
-	createNamespace(t, c, releaseNamespace)
+	createAPIServer(t, c)
 	createNamespace(t, c, "leases")
 	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/rbac.yaml", "templates/guards.yaml", "templates/guards-writes.yaml",
 		"templates/guards-controller.yaml", "templates/guards-leases.yaml") {
@@ -77,6 +77,7 @@ func TestLeaseGuards(t *testing.T) {
 	t.Run("deletions", func(t *testing.T) { testLeaseDeletions(t, config) })
 	t.Run("of a node", func(t *testing.T) { testLeaseOfNode(t, config) })
 	t.Run("token", func(t *testing.T) { testLeaseToken(t, config) })
+	t.Run("requests for tokens", func(t *testing.T) { testTokenRequests(t, config) })
 	t.Run("collected", func(t *testing.T) { testLeaseCollected(t, config, environment.KubeConfig) })
 }
 
@@ -349,6 +350,57 @@ func testLeaseToken(t *testing.T, config *rest.Config) {
 			if err := c.List(t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(namespace)); !apierrors.IsForbidden(err) {
 				t.Errorf("list all Leases: %v, want Forbidden", err)
 			}
+		})
+	}
+}
+
+// testTokenRequests: a token with the claims of a pod can release the Lease of the pod.
+func testTokenRequests(t *testing.T, config *rest.Config) {
+	const namespace = "token-requests"
+	admin := newClient(t, config)
+	createNamespace(t, admin, namespace)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db"}}
+	create(t, admin, account)
+	pod := bare(namespace, nil)
+	pod.Spec.ServiceAccountName = account.Name
+	create(t, admin, pod)
+	const driver = "system:serviceaccount:kube-system:secrets-driver"
+	for user, role := range map[string]string{kubeletUser: "system:node", driver: "system:aggregate-to-edit"} {
+		create(t, admin, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "token-requests-"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		})
+	}
+	create(t, admin, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "token-requests"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:aggregate-to-edit"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: personUser}},
+	})
+	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+	tests := map[string]struct {
+		user        string
+		bound       *authenticationv1.BoundObjectReference
+		wantRefused string
+	}{
+		"passes: a kubelet":                      {kubeletUser, bound, ""},
+		"passes: a driver, in all namespaces":    {driver, bound, ""},
+		"passes: a person, of no pod":            {personUser, nil, ""},
+		"a person with the ClusterRole edit":     {personUser, bound, "only a kubelet, or a user who can request tokens in all namespaces"},
+		"a person, by the name of the pod alone": {personUser, &authenticationv1.BoundObjectReference{Kind: "Pod", Name: pod.Name}, "only a kubelet"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			limited := rest.CopyConfig(config)
+			limited.Impersonate = rest.ImpersonationConfig{UserName: test.user, Groups: []string{"system:authenticated"}}
+			c := newClient(t, limited)
+			request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: test.bound}}
+			// The API server reads the ClusterRoleBinding with a delay.
+			waitUntil(t, "RBAC allows the request", func(context.Context) bool {
+				unbound := &authenticationv1.TokenRequest{}
+				return c.SubResource("token").Create(t.Context(), account.DeepCopy(), unbound) == nil
+			})
+			wantAnswer(t, c.SubResource("token").Create(t.Context(), account.DeepCopy(), request), test.wantRefused)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // TestLockGuards sends requests about StatefulSetLocks to an API server with all guards. Kyverno does not run.
@@ -21,6 +22,7 @@ func TestLockGuards(t *testing.T) {
 	config := environment.Config
 	config.WarningHandler = rest.NoWarnings{}
 	c := newClient(t, config)
+	createAPIServer(t, c)
 	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml", "templates/guards-controller.yaml",
 		"templates/guards-leases.yaml", "templates/guards-locks.yaml") {
 		create(t, c, object)
@@ -115,14 +117,21 @@ func testUnfenced(t *testing.T, config *rest.Config) {
 		pod         *corev1.Pod
 		wantRefused string
 	}{
-		"not prepared":                           {pod("fenced-locks", "db", nil), want},
-		"passes: another StatefulSet":            {pod: pod("fenced-locks", "web", nil)},
-		"passes: no controller":                  {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.OwnerReferences = nil })},
-		"passes: without a command":              {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.Spec.Containers[0].Command = nil })},
-		"passes: shared processes":               {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) })},
-		"passes: of a refused lock":              {pod: pod("fenced-locks", "refused", nil)},
-		"passes: of a lock with another fencing": {pod: pod("locks", "db", nil)},
-		"passes: a namespace without locks":      {pod: pod("no-locks", "db", nil)},
+		"not prepared": {pod("fenced-locks", "db", nil), want},
+		"too large for Kyverno": {pod("fenced-locks", "db", func(p *corev1.Pod) {
+			p.Spec.InitContainers = podWith(policies.MaxContainers, 0).Spec.Containers
+			for i := range p.Spec.InitContainers {
+				p.Spec.InitContainers[i].ReadinessProbe = nil
+			}
+		}), fmt.Sprintf("Kyverno does not get pods of this size: the pod has %d containers", policies.MaxContainers+1)},
+		"passes: another StatefulSet":                {pod: pod("fenced-locks", "web", nil)},
+		"passes: a StatefulSet of another API group": {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "apps.example.com/v1" })},
+		"passes: no controller":                      {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.OwnerReferences = nil })},
+		"passes: without a command":                  {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.Spec.Containers[0].Command = nil })},
+		"passes: shared processes":                   {pod: pod("fenced-locks", "db", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) })},
+		"passes: of a refused lock":                  {pod: pod("fenced-locks", "refused", nil)},
+		"passes: of a lock with another fencing":     {pod: pod("locks", "db", nil)},
+		"passes: a namespace without locks":          {pod: pod("no-locks", "db", nil)},
 	} {
 		t.Run(name, func(t *testing.T) { wantAnswer(t, c.Create(t.Context(), test.pod, client.DryRunAll), test.wantRefused) })
 	}
@@ -398,6 +407,21 @@ func testWriterAttestation(t *testing.T, config *rest.Config, l *v1.StatefulSetL
 	}
 	wantAnswer(t, attest("1").apply(t, config, l.DeepCopy()), refused+fmt.Sprintf(", which is pod db-0 with uid %s", uid))
 	wantAnswer(t, attest(string(uid)).apply(t, config, l.DeepCopy()), "")
+	const finalizers = `{"metadata":{"finalizers":%s}}`
+	protect, release := fmt.Sprintf(finalizers, `["apps.statefulsingleton.com/policy"]`), fmt.Sprintf(finalizers, "null")
+	mustPatch(t, clientAs(t, config, controllerUser), l.DeepCopy(), protect)
+	wantAnswer(t, patch{personUser, "", merge, release}.apply(t, config, l.DeepCopy()), "only the controller can remove its finalizer from statefulsetlocks locks/db-lock")
+	wantAnswer(t, patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data"}}}`}.apply(t, config, l.DeepCopy()), "")
+	wantAnswer(t, patch{uninstallUser, "", merge, release}.apply(t, config, l.DeepCopy()), "")
+	mustPatch(t, clientAs(t, config, controllerUser), l.DeepCopy(), protect)
+	if err := clientAs(t, config, controllerUser).Get(t.Context(), client.ObjectKeyFromObject(l), recorded); err != nil {
+		t.Fatal(err)
+	}
+	recorded.Status.WriterPod, recorded.Status.WriterPodUID = "", ""
+	if err := clientAs(t, config, controllerUser).Status().Update(t.Context(), recorded); err != nil {
+		t.Fatal(err)
+	}
+	wantAnswer(t, patch{personUser, "", merge, release}.apply(t, config, l.DeepCopy()), "")
 	wantAnswer(t, patch{personUser, "status", merge, `{"status":{"writerPod":"me"}}`}.apply(t, config, l.DeepCopy()),
 		"only the StatefulSingleton controller can change the status of a StatefulSingleton or a StatefulSetLock")
 }

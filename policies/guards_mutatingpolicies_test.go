@@ -16,7 +16,7 @@ func testControllerMutatingPolicies(t *testing.T, config *rest.Config) {
 	const (
 		otherName      = "writes and deletes only NamespacedMutatingPolicies that are named stfs-…, ssl-… or stc-… and have label app.kubernetes.io/managed-by=statefulsingleton"
 		otherMetadata  = "the controller changes only its own labels and annotations of a NamespacedMutatingPolicy"
-		otherOwner     = "is a StatefulSingleton, a StatefulSetLock or a StatefulCluster, whose deletion does not wait"
+		otherOwner     = "is a StatefulSingleton or a StatefulSetLock, whose deletion does not wait"
 		otherNamespace = "is in no exempt namespace"
 		otherSpec      = "mutates pods that are created, and nothing else"
 		hasAutogen     = "has no autogen"

@@ -32,8 +32,8 @@ var goldenSingletons = map[string]string{
 	"restricted-init-held":        "hold-init-containers",
 	"init-containers-named":       "named-init-containers",
 	"match-expressions":           "match-expressions",
-	"own-grace-period":            "own-grace-period",
-	"default-grace-period":        "own-grace-period",
+	"longer-grace-period":         "grace-period",
+	"shorter-grace-period":        "grace-period",
 }
 
 // testInjected: the guards admit each pod that Kyverno injected, with any other fields. A pod that sets the
@@ -509,6 +509,7 @@ func ownedByHelm(object client.Object) {
 func TestGuardValues(t *testing.T) {
 	environment := startAPIServer(t)
 	c := newClient(t, environment.Config)
+	createAPIServer(t, c)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	writeFile(t, kubeconfig, environment.KubeConfig)
 	render := func(args ...string) error {

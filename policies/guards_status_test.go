@@ -35,6 +35,7 @@ func TestReportGuards(t *testing.T) {
 	environment := startAPIServer(t)
 	config := environment.Config
 	c := newClient(t, config)
+	createAPIServer(t, c)
 	for _, object := range helmTemplateFlags(t, []string{"--set-json", `guards.kubeletUsers=["` + otherKubelet + `"]`},
 		"templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml", "templates/guards-controller.yaml", "templates/guards-status.yaml") {
 		create(t, c, object)

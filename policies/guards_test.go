@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,7 @@ func TestOnAPIServer(t *testing.T) {
 		create(t, c, object)
 	}
 	known := createSingleton(t, c, "known", readSingleton(t, "default"))
+	createAPIServer(t, c)
 	for _, object := range helmTemplate(t, "templates/guards.yaml", "templates/guards-writes.yaml") {
 		create(t, c, object)
 	}
@@ -70,6 +72,7 @@ func TestOnAPIServer(t *testing.T) {
 	t.Run("ephemeral-containers", func(t *testing.T) { testEphemeralContainers(t, config) })
 	t.Run("selector", func(t *testing.T) { testSelectors(t, c) })
 	t.Run("large selector", func(t *testing.T) { testLargeSelector(t, c) })
+	t.Run("selected by many", func(t *testing.T) { testSelectedByMany(t, c) })
 	t.Run("copied", func(t *testing.T) { testCopied(t, config) })
 	t.Run("unreleased", func(t *testing.T) { testUnreleased(t, c) })
 	t.Run("marks", func(t *testing.T) { testMarks(t, config) })
@@ -118,7 +121,7 @@ func testSelectors(t *testing.T, c client.Client) {
 			createSingleton(t, c, guarded, s.DeepCopy())
 			createNamespace(t, c, picked)
 			s.Namespace = picked
-			refuseWhatMatches(t, c, s)
+			refuseWhatMatches(t, c, picked, render(t, s))
 			waitForRefusal(t, c, podOf(guarded, probe.Labels), notInjected)
 			waitForRefusal(t, c, podOf(picked, probe.Labels), "failed expression: false")
 			for _, set := range podLabels {
@@ -133,11 +136,56 @@ func testSelectors(t *testing.T, c client.Client) {
 	}
 }
 
-// refuseWhatMatches makes the API server evaluate the matchConditions of the policy of s. It creates a guard that rejects
+// testSelectedByMany: no pod that more than policies.MaxSelecting singletons select is sent to Kyverno for a shared policy. The guard
+// rejects the pod.
+func testSelectedByMany(t *testing.T, c client.Client) {
+	const guarded, picked, label = "guard-many", "policy-many", "selected-by"
+	createNamespace(t, c, picked)
+	var singletons []v1.StatefulSingleton
+	for i := range policies.MaxSelecting + 1 {
+		var values []string
+		for many := i + 1; many <= policies.MaxSelecting+1; many++ {
+			values = append(values, strconv.Itoa(many))
+		}
+		s := singletonOf(selectorOf(expression(label, metav1.LabelSelectorOpIn, values...)))
+		s.Name = fmt.Sprint("db-", i)
+		singletons = append(singletons, *s)
+		if i == 0 {
+			createSingleton(t, c, guarded, s.DeepCopy())
+			continue
+		}
+		s.Namespace = guarded
+		create(t, c, s)
+	}
+	for i := range singletons {
+		singletons[i].Namespace = picked
+	}
+	selectedBy := func(namespace string, many int) *corev1.Pod {
+		return podOf(namespace, map[string]string{label: strconv.Itoa(many)})
+	}
+	refuseWhatMatches(t, c, picked, sharedPolicy(singletons...).render(t, policies.ClusterPolicy))
+	waitForRefusal(t, c, selectedBy(guarded, 1), notInjected)
+	waitForRefusal(t, c, selectedBy(picked, 1), "failed expression: false")
+	for many := range policies.MaxSelecting + 2 {
+		wantSent, wantRefused := "", ""
+		if many > 0 {
+			wantSent, wantRefused = "failed expression: false", notInjected
+		}
+		if many > policies.MaxSelecting {
+			wantSent = ""
+		}
+		t.Run(strconv.Itoa(many), func(t *testing.T) {
+			wantAnswer(t, c.Create(t.Context(), selectedBy(picked, many), client.DryRunAll), wantSent)
+			wantAnswer(t, c.Create(t.Context(), selectedBy(guarded, many), client.DryRunAll), wantRefused)
+		})
+	}
+}
+
+// refuseWhatMatches makes the API server evaluate the matchConditions of a ClusterPolicy. It creates a guard that rejects
 // matching pods.
-func refuseWhatMatches(t *testing.T, c client.Client, s *v1.StatefulSingleton) {
+func refuseWhatMatches(t *testing.T, c client.Client, namespace string, policy *unstructured.Unstructured) {
 	t.Helper()
-	name := "refuse-" + s.Namespace
+	name := "refuse-" + namespace
 	create(t, c, &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
@@ -147,7 +195,7 @@ func refuseWhatMatches(t *testing.T, c client.Client, s *v1.StatefulSingleton) {
 					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
 				},
 			}}},
-			MatchConditions: matchConditions(t, render(t, s)),
+			MatchConditions: matchConditions(t, policy),
 			Validations:     []admissionregistrationv1.Validation{{Expression: "false"}},
 		},
 	})

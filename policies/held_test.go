@@ -2,6 +2,7 @@ package policies_test
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"testing"
@@ -154,7 +155,19 @@ func testHeld(t *testing.T, c client.Client) {
 			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
 		})
 	}
-	// Kyverno's command line program needs more than a minute for this pod.
+	t.Run("too large for the policy", func(t *testing.T) {
+		s := singletons["default"]
+		for variables, want := range map[int]string{
+			policies.MaxVariables: notInjected,
+			policies.MaxVariables + 1: fmt.Sprintf("the pod has 1 containers with %d environment variables and mounts, and the limits are %d and %d",
+				policies.MaxVariables+1, policies.MaxContainers, policies.MaxVariables),
+		} {
+			pod := bare(s.Namespace, s)
+			pod.Spec.Containers[0].Env = podWith(1, variables).Spec.Containers[0].Env
+			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), want)
+		}
+	})
+	// The guard also admits a larger pod that is held.
 	t.Run("as large as a pod can be", func(t *testing.T) {
 		pod := injectedPod(t, "scratch", singletons["default"])
 		enlarge(pod)

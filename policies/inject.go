@@ -36,12 +36,12 @@ const (
 	startedPatience = 20 * time.Second
 )
 
-// barrierName is a Kyverno variable with the name of the ConfigMap for the admission request.
-const barrierName = barrierPrefix + "{{request.uid}}"
+// requestUID stands for the UID of the admission request in the operations of a step. It has the length of a UID.
+const requestUID = "UID-OF-THE-ADMISSION-REQUEST-00000000"
 
 // injectionRules returns the rules for s in a policy, in the order in which Kyverno applies them.
 func injectionRules(s *v1.StatefulSingleton, o Options, policy Ref) []kyvernov1.Rule {
-	return forPodsOf([]v1.StatefulSingleton{*s}, slices.Concat(commonRules(s, o), ownRules(s), []kyvernov1.Rule{answerRule(policy)})...)
+	return forPodsOf([]v1.StatefulSingleton{*s}, slices.Concat(commonRules(s, o), ownRules(s, o), []kyvernov1.Rule{answerRule(policy)})...)
 }
 
 // forPodsOf returns the rules for the pods that at least one of the singletons selects.
@@ -66,9 +66,6 @@ func newPods(namespace string, selector *metav1.LabelSelector) kyvernov1.Resourc
 // forPods returns the rules for the pods that at least one of the filters matches.
 func forPods(pods kyvernov1.ResourceFilters, rules ...kyvernov1.Rule) []kyvernov1.Rule {
 	match := kyvernov1.MatchResources{Any: pods}
-	if len(pods) == 1 {
-		match = kyvernov1.MatchResources{All: pods} // as earlier versions, whose guard may still be installed
-	}
 	for i := range rules {
 		rules[i].MatchResources = *match.DeepCopy()
 	}
@@ -82,7 +79,7 @@ func commonRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
 		Mutation: &kyvernov1.Mutation{ForEachMutation: hold("containers", namedOnly(s.Spec.Containers)...)},
 	}}
 	if s.Spec.HoldInitContainers || len(s.Spec.Containers) > 0 {
-		which := []string{fmt.Sprintf("element.name != '%s'", v1.SidecarName)}
+		which := []string{"!(" + isStatusSidecar + ")"}
 		if !s.Spec.HoldInitContainers {
 			which = append(which, namedOnly(s.Spec.Containers)...)
 		}
@@ -124,14 +121,11 @@ func commonRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
 }
 
 // ownRules returns the rules that differ between singletons. They follow commonRules.
-func ownRules(s *v1.StatefulSingleton) (rules []kyvernov1.Rule) {
+func ownRules(s *v1.StatefulSingleton, o Options) (rules []kyvernov1.Rule) {
 	if s.Spec.Fencing == v1.FencingLease {
-		rules = append(rules, fenceRule(s))
+		rules = append(rules, fenceRule(s, o))
 	}
-	return append(rules, kyvernov1.Rule{
-		Name:     "mark",
-		Mutation: &kyvernov1.Mutation{PatchesJSON6902: patch(markOps(s)...)},
-	})
+	return append(rules, markRule(s))
 }
 
 // answerRule returns the rule that answers a probe pod.
@@ -147,17 +141,17 @@ func answerRule(policy Ref) kyvernov1.Rule {
 var (
 	isProbe   = fmt.Sprintf("request.object.metadata.annotations.%q == 'true'", probeAnnotation)
 	noSidecar = fmt.Sprintf("length(request.object.spec.initContainers[?name == '%s'] || `[]`) == `0`", v1.SidecarName)
-)
-
-// Conditions on a container, which is the element of a foreach. In JMESPath a missing key is an error, except in a
-// comparison or with "||".
-var (
-	isWrapped   = fmt.Sprintf("(element.command || `[]`)[:%d] == `%s`", len(signal.Wrapper), literal(signal.Wrapper))
-	notWrapped  = "!(" + isWrapped + ")"
-	isWrappable = "length(element.command || `[]`) > `0` && element.startupProbe == `null` && element.lifecycle.postStart == `null` && !(" + sharesProcesses + ")"
 	// If containers share their processes, each can write the signal through /proc/<pid of the sidecar>/root.
 	sharesProcesses = "request.object.spec.shareProcessNamespace == `true` || request.object.spec.hostPID == `true`"
-	hasPodUID       = fmt.Sprintf("(element.env || `[]`)[?name == '%s'].[valueFrom.fieldRef.fieldPath] == `[[\"metadata.uid\"]]`", signal.PodUIDEnv)
+)
+
+// Conditions on the container c of indexed. In JMESPath a missing key is an error, except in a comparison or with "||".
+var (
+	isWrapped       = fmt.Sprintf("(c.command || `[]`)[:%d] == `%s`", len(signal.Wrapper), literal(signal.Wrapper))
+	notWrapped      = "!(" + isWrapped + ")"
+	isWrappable     = "length(c.command || `[]`) > `0` && c.startupProbe == `null` && c.lifecycle.postStart == `null`"
+	hasPodUID       = fmt.Sprintf("(c.env || `[]`)[?name == '%s'].[valueFrom.fieldRef.fieldPath] == `[[\"metadata.uid\"]]`", signal.PodUIDEnv)
+	isStatusSidecar = fmt.Sprintf("c.name == '%s'", v1.SidecarName)
 )
 
 // namedOnly returns the condition that a container has one of the names.
@@ -165,7 +159,7 @@ func namedOnly(names []string) []string {
 	if len(names) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("contains(%s, element.name)", listLiteral(names))}
+	return []string{fmt.Sprintf("contains(%s, c.name)", listLiteral(names))}
 }
 
 // listLiteral returns a list of strings as a JMESPath literal.
@@ -174,39 +168,31 @@ func listLiteral(texts []string) string {
 	return "`" + strings.NewReplacer("`", `\u0060`, "{", `\u007b`, "}", `\u007d`, "$", `\u0024`).Replace(string(encode(texts))) + "`"
 }
 
-// hold returns the rules that hold the containers of spec.<list> for which isHeld is true. They use the wrapper if
+// hold returns the steps that hold the containers of spec.<list> for which isHeld is true. They use the wrapper if
 // the image's command is known and no other process can write the signal, and the barrier otherwise.
 func hold(list string, isHeld ...string) []kyvernov1.ForEachMutation {
-	path := containerPath(list)
-	step := func(ops []op, conditions ...string) kyvernov1.ForEachMutation {
-		return change(list, ops, slices.Concat(isHeld, conditions)...)
-	}
-	noBarrier := fmt.Sprintf("length(element.env[?%s] || `[]`) == `0`", isBarrier(""))
+	held := func(conditions ...string) string { return indexed(list, slices.Concat(isHeld, conditions)...) }
+	wrap := step(operations(held(notWrapped, isWrappable), prepend(list, "command", signal.Wrapper)...))
+	wrap.AnyAllConditions = all("!(" + sharesProcesses + ")")
+	noBarrier := fmt.Sprintf("length(c.env[?%s] || `[]`) == `0`", isBarrier(""))
 	return []kyvernov1.ForEachMutation{
-		mountSignal(list, isHeld...),
-		step(prepend(path+"/command", signal.Wrapper), notWrapped, isWrappable),
-		step([]op{add(path+"/startupProbe", startedProbe())}, isWrapped, "element.startupProbe == `null`", startupProbeNeeded(list)),
-		removePodUIDs(list),
-		addPodUID(list),
-		refreshBarriers(list),
-		// The barrier is the last variable, because the last value of a name wins.
-		step([]op{{Op: "add", Path: path + "/env/-", Value: barrier()}}, notWrapped, noBarrier),
+		wrap,
+		step(
+			mountSignal(list, isHeld...),
+			operations(held(isWrapped, "c.startupProbe == `null`", startupProbeNeeded(list)), addEach(list, "startupProbe", startedProbe())),
+			refreshBarriers(list),
+			removePodUIDs(list), addPodUID(list),
+			// The barrier is the last variable, because the last value of a name wins.
+			operations(held(notWrapped, noBarrier), addEach(list, "env/-", barrier())),
+		),
 	}
 }
 
-// change returns the operations for each container of spec.<list> for which all conditions are true.
-func change(list string, ops []op, conditions ...string) kyvernov1.ForEachMutation {
-	return kyvernov1.ForEachMutation{
-		List:             listOf(list),
-		AnyAllConditions: all(conditions...),
-		PatchesJSON6902:  patch(ops...),
-	}
-}
-
-// mountSignal mounts the signal volume in the containers of spec.<list> for which all conditions are true.
-func mountSignal(list string, conditions ...string) kyvernov1.ForEachMutation {
-	noMount := fmt.Sprintf("length(element.volumeMounts[?name == '%s'] || `[]`) == `0`", signalVolume)
-	return change(list, []op{add(containerPath(list)+"/volumeMounts/-", signalMount())}, slices.Concat(conditions, []string{noMount})...)
+// mountSignal returns the operations that mount the signal volume in the containers of spec.<list> for which all conditions
+// are true.
+func mountSignal(list string, conditions ...string) string {
+	noMount := fmt.Sprintf("length(c.volumeMounts[?name == '%s'] || `[]`) == `0`", signalVolume)
+	return operations(indexed(list, slices.Concat(conditions, []string{noMount})...), addEach(list, "volumeMounts/-", signalMount()))
 }
 
 // signalMount returns the volume mount of a held container.
@@ -220,9 +206,9 @@ func signalMount() corev1.VolumeMount {
 // startup probe.
 func startupProbeNeeded(list string) string {
 	if list == "initContainers" {
-		return "element.restartPolicy == 'Always'"
+		return "c.restartPolicy == 'Always'"
 	}
-	return "element.livenessProbe != `null` || element.readinessProbe == `null`"
+	return "(c.livenessProbe != `null` || c.readinessProbe == `null`)"
 }
 
 // startedProbe returns the startup probe that succeeds as soon as the main process has started.
@@ -235,31 +221,15 @@ func startedProbe() corev1.Probe {
 	}
 }
 
-// removePodUIDs removes the variables named signal.PodUIDEnv from a wrapped container, unless it has exactly the one
-// that addPodUID adds. A pod can come with others, for example literal values.
-func removePodUIDs(list string) kyvernov1.ForEachMutation {
-	return removeFrom(list, fmt.Sprintf("%s && !(%s)", isWrapped, hasPodUID), "env", fmt.Sprintf("element.name == '%s'", signal.PodUIDEnv))
+// removePodUIDs returns the operations that remove the variables named signal.PodUIDEnv from a wrapped container, unless it
+// has exactly the one that addPodUID adds. A pod can come with others, for example literal values.
+func removePodUIDs(list string) string {
+	return removeFrom(list, isWrapped+" && !("+hasPodUID+")", "env", fmt.Sprintf("e.name == '%s'", signal.PodUIDEnv))
 }
 
-// removeFrom removes the elements of a field for which the condition is true, from the containers of spec.<list> for which
-// isContainer is true.
-func removeFrom(list, isContainer, field, condition string) kyvernov1.ForEachMutation {
-	return kyvernov1.ForEachMutation{
-		List: listOf(list),
-		ForEachMutation: &kyvernov1.ForEachMutationWrapper{Items: []kyvernov1.ForEachMutation{{
-			// Kyverno does not allow conditions beside a nested foreach.
-			List: fmt.Sprintf("%s && element.%s || `[]`", isContainer, field),
-			// Remove the last first, because a removal moves the elements after it.
-			Order:            new(kyvernov1.Descending),
-			AnyAllConditions: all(condition),
-			PatchesJSON6902:  patch(op{Op: "remove", Path: fmt.Sprintf("/spec/%s/{{elementIndex0}}/%s/{{elementIndex1}}", list, field)}),
-		}}},
-	}
-}
-
-// addPodUID adds the UID of the pod to the environment of a wrapped container.
-func addPodUID(list string) kyvernov1.ForEachMutation {
-	return change(list, []op{add(containerPath(list)+"/env/-", fieldEnv(signal.PodUIDEnv, "metadata.uid"))}, isWrapped, "!("+hasPodUID+")")
+// addPodUID returns the operations that add the UID of the pod to the environment of a wrapped container.
+func addPodUID(list string) string {
+	return operations(indexed(list, isWrapped, "!("+hasPodUID+")"), addEach(list, "env/-", fieldEnv(signal.PodUIDEnv, "metadata.uid")))
 }
 
 // fieldEnv returns an environment variable with the value of a field of the pod.
@@ -267,28 +237,20 @@ func fieldEnv(name, field string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}}}
 }
 
-// barrier returns the environment variable that keeps a container from starting. Its name contains a Kyverno
-// variable, which must not be escaped.
-func barrier() json.RawMessage {
-	return encode(corev1.EnvVar{Name: signal.EpochEnv, ValueFrom: &corev1.EnvVarSource{
+// barrier returns the environment variable that keeps a container from starting.
+func barrier() corev1.EnvVar {
+	return corev1.EnvVar{Name: signal.EpochEnv, ValueFrom: &corev1.EnvVarSource{
 		ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
-			LocalObjectReference: corev1.LocalObjectReference{Name: barrierName}, Key: signal.EpochKey,
+			LocalObjectReference: corev1.LocalObjectReference{Name: barrierPrefix + requestUID}, Key: signal.EpochKey,
 		},
-	}})
+	}}
 }
 
-// refreshBarriers changes the ConfigMap of existing barriers to that of this request. A barrier that was copied from
-// another pod may be open already.
-func refreshBarriers(list string) kyvernov1.ForEachMutation {
-	path := fmt.Sprintf("/spec/%s/{{elementIndex0}}/env/{{elementIndex1}}/valueFrom/configMapKeyRef/name", list)
-	return kyvernov1.ForEachMutation{
-		List: listOf(list),
-		ForEachMutation: &kyvernov1.ForEachMutationWrapper{Items: []kyvernov1.ForEachMutation{{
-			List:             "element.env || `[]`",
-			AnyAllConditions: all(isBarrier("element.")),
-			PatchesJSON6902:  patch(op{Op: "replace", Path: path, Value: encode(barrierName)}),
-		}}},
-	}
+// refreshBarriers returns the operations that change the ConfigMap of existing barriers to that of this request. A barrier
+// that was copied from another pod may be open already.
+func refreshBarriers(list string) string {
+	return fmt.Sprintf("%s[].{op: 'replace', path: join('', [@, '/valueFrom/configMapKeyRef/name']), value: '%s'}",
+		pointersOf(list, "`true`", "env", isBarrier("e.")), barrierPrefix+requestUID)
 }
 
 // isBarrier is the condition that an environment variable is a barrier. An optional ConfigMap is no barrier, because the
@@ -389,31 +351,21 @@ func sidecar(o Options) corev1.Container {
 // sidecarAsRoot removes the sidecar's runAsNonRoot if the pod runs all containers as root. Otherwise the kubelet
 // would not start the sidecar.
 func sidecarAsRoot() kyvernov1.ForEachMutation {
-	return kyvernov1.ForEachMutation{
-		List: listOf("initContainers"),
-		AnyAllConditions: all(
-			fmt.Sprintf("element.name == '%s'", v1.SidecarName),
-			"element.securityContext.runAsNonRoot == `true`",
-			// Compare strings: numbers of the engine's two types are never equal.
-			"to_string(request.object.spec.securityContext.runAsUser || '') == '0'"),
-		PatchesJSON6902: patch(op{Op: "remove", Path: containerPath("initContainers") + "/securityContext/runAsNonRoot"}),
-	}
+	return changeSidecar([]op{{Op: "remove", Path: sidecarPath + "/securityContext/runAsNonRoot"}},
+		"element.c.securityContext.runAsNonRoot == `true`",
+		// Compare strings: numbers of the engine's two types are never equal.
+		"to_string(request.object.spec.securityContext.runAsUser || '') == '0'")
 }
 
 // limitSidecar adds a CPU limit to the sidecar if all other containers have one: a Guaranteed pod stays Guaranteed,
 // and a quota of limits accepts the pod. The limit is never below the sidecar's request.
 func limitSidecar(o Options) kyvernov1.ForEachMutation {
-	limits := containerPath("initContainers") + "/resources"
+	limits := sidecarPath + "/resources"
 	amount := o.sidecarCPULimit()
-	return kyvernov1.ForEachMutation{
-		List: listOf("initContainers"),
-		AnyAllConditions: all(
-			fmt.Sprintf("element.name == '%s'", v1.SidecarName),
-			"element.resources.limits.cpu == `null`",
-			"length(request.object.spec.containers[?resources.limits.cpu == `null`]) == `0`",
-			fmt.Sprintf("length(request.object.spec.initContainers[?name != '%s' && resources.limits.cpu == `null`]) == `0`", v1.SidecarName)),
-		PatchesJSON6902: patch(add(limits+"/requests/cpu", amount), add(limits+"/limits/cpu", amount)),
-	}
+	return changeSidecar([]op{add(limits+"/requests/cpu", amount), add(limits+"/limits/cpu", amount)},
+		"element.c.resources.limits.cpu == `null`",
+		"length(request.object.spec.containers[?resources.limits.cpu == `null`]) == `0`",
+		fmt.Sprintf("length(request.object.spec.initContainers[?name != '%s' && resources.limits.cpu == `null`]) == `0`", v1.SidecarName))
 }
 
 // sidecarCPULimit returns the CPU limit of limitSidecar.
@@ -425,24 +377,26 @@ func (o Options) sidecarCPULimit() resource.Quantity {
 	return limit
 }
 
-// markOps set the label and the annotation that name the singleton. They do not change a pod that has both.
-func markOps(s *v1.StatefulSingleton) []op {
-	ops := []op{
-		add("/metadata/annotations/"+pointer(v1.InjectedAnnotation), s.Namespace+"/"+s.Name),
-		add("/metadata/labels/"+pointer(v1.SingletonLabel), s.Name),
-	}
-	if seconds := gracePeriod(s); seconds != nil {
-		ops = append(ops, add("/spec/terminationGracePeriodSeconds", *seconds))
-	}
-	return ops
+// defaultGracePeriod is the API server's default of terminationGracePeriodSeconds.
+const defaultGracePeriod = 30
+
+// gracePeriod returns the time in seconds that a pod of s has at least to stop.
+func gracePeriod(s *v1.StatefulSingleton) int32 {
+	return ptr.Deref(s.Spec.TerminationGracePeriod, defaultGracePeriod)
 }
 
-// gracePeriod returns the grace period that replaces that of the pod, or nil.
-func gracePeriod(s *v1.StatefulSingleton) *int32 {
-	if ptr.Deref(s.Spec.RespectPodGracePeriod, true) {
-		return nil
-	}
-	return new(ptr.Deref(s.Spec.TerminationGracePeriod, 30)) // 30 is the API server's default
+// markRule returns the rule that sets the label and the annotation that name the singleton, and gives the pod at least the grace
+// period of s. It is one rule, because each rule repeats the selector.
+func markRule(s *v1.StatefulSingleton) kyvernov1.Rule {
+	once := listLiteral([]string{s.Name})
+	// The conversions give numbers of the engine's two types the same type.
+	isShorter := fmt.Sprintf("to_number(to_string(request.object.spec.terminationGracePeriodSeconds || `%d`)) < `%d`", defaultGracePeriod, gracePeriod(s))
+	return kyvernov1.Rule{Name: "mark", Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{
+		{List: once, PatchesJSON6902: patch(
+			add("/metadata/annotations/"+pointer(v1.InjectedAnnotation), s.Namespace+"/"+s.Name),
+			add("/metadata/labels/"+pointer(v1.SingletonLabel), s.Name))},
+		{List: fmt.Sprintf("%s && %s || `[]`", isShorter, once), PatchesJSON6902: patch(add("/spec/terminationGracePeriodSeconds", gracePeriod(s)))},
+	}}}
 }
 
 // op is an operation of a JSON patch.
@@ -454,15 +408,6 @@ type op struct {
 
 func add(path string, value any) op {
 	return op{Op: "add", Path: path, Value: literal(value)}
-}
-
-// prepend adds values before the first element of the list at path.
-func prepend(path string, values []string) []op {
-	var ops []op
-	for _, value := range slices.Backward(values) {
-		ops = append(ops, add(path+"/0", value))
-	}
-	return ops
 }
 
 func patch(ops ...op) string {
@@ -493,14 +438,6 @@ func all(expressions ...string) *kyvernov1.AnyAllConditions {
 		conditions.AllConditions = append(conditions.AllConditions, c)
 	}
 	return conditions
-}
-
-func listOf(list string) string {
-	return fmt.Sprintf("request.object.spec.%s || `[]`", list)
-}
-
-func containerPath(list string) string {
-	return fmt.Sprintf("/spec/%s/{{elementIndex}}", list)
 }
 
 // pointer escapes a key for a JSON pointer.

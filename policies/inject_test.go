@@ -69,8 +69,8 @@ func TestInjection(t *testing.T) {
 		"sidecar-resources-limited":   {pod: "guaranteed", singleton: "default", installation: &resources},
 		"existing-fields":             {pod: "existing-fields", singleton: "default"},
 		"own-epoch":                   {pod: "own-epoch", singleton: "default"},
-		"own-grace-period":            {pod: "existing-fields", singleton: "own-grace-period"},
-		"default-grace-period":        {pod: "shell", singleton: "own-grace-period"},
+		"longer-grace-period":         {pod: "existing-fields", singleton: "grace-period"},
+		"shorter-grace-period":        {pod: "shell", singleton: "grace-period"},
 		"generate-name":               {pod: "generate-name", singleton: "default"},
 		"match-expressions":           {pod: "match-expressions", singleton: "match-expressions"},
 		"fencing":                     {pod: "fencing", singleton: "fencing"},
@@ -212,8 +212,7 @@ func TestContainerAddedBetweenTwoPassesIsHeld(t *testing.T) {
 
 func TestStringsAreUnchanged(t *testing.T) {
 	t.Parallel()
-	// The strings have no newlines, because Kyverno's command line program cannot write all newlines as YAML.
-	want := randomStrings()
+	want := randomStrings("\n")
 	pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
 	pod.Spec.Containers[0].Command = want
 	pod.Spec.Containers[0].Args = want
@@ -268,7 +267,7 @@ func TestOtherPodsAreUnchanged(t *testing.T) {
 	}
 }
 
-func decoded[T any](t *testing.T, data []byte) T {
+func decoded[T any](t testing.TB, data []byte) T {
 	t.Helper()
 	var object T
 	decode(t, data, &object)

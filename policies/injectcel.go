@@ -54,11 +54,11 @@ func commonCEL(s *v1.StatefulSingleton, o Options) []string {
 
 // ownCEL returns the mutations that differ between singletons. They follow commonCEL. The expression is the condition that a
 // pod can be fenced.
-func ownCEL(s *v1.StatefulSingleton, fenceable string) (mutations []string) {
+func ownCEL(s *v1.StatefulSingleton, o Options, fenceable string) (mutations []string) {
 	if s.Spec.Fencing == v1.FencingLease {
-		mutations = fenceCEL(s, fenceable)
+		mutations = fenceCEL(s, o, fenceable)
 	}
-	return append(mutations, markCEL(s))
+	return append(mutations, extendGracePeriodCEL(s), markCEL(s))
 }
 
 // namedCEL returns the condition that a container has one of the names.

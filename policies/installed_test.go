@@ -115,7 +115,7 @@ func countVariant(variants map[string]string, as policies.Subject) (count int) {
 	return count
 }
 
-// After an upgrade to longer rules, the singletons of a shared policy can exceed the budget. All of them stay. They can
+// With longer rules, the singletons of a shared policy can exceed the budget. All of them stay. They can
 // become smaller, but nothing else gets room.
 func TestSharedPolicyAboveBudget(t *testing.T) {
 	all := fleet(400, v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}})

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -15,10 +14,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-var options = policies.Options{SidecarImage: "example.com/statefulsingleton/gate:1.0", SidecarPullPolicy: corev1.PullIfNotPresent}
+var options = policies.Options{
+	SidecarImage: "example.com/statefulsingleton/gate:1.0", SidecarPullPolicy: corev1.PullIfNotPresent,
+	APIServer: fencing.APIServer{URL: "https://10.96.0.1:443", Authorities: []string{fencing.Fingerprint([]byte("old")), fencing.Fingerprint([]byte("new"))}},
+}
 
 const (
 	firstRequest  = "11111111-1111-4111-8111-111111111111"
@@ -26,14 +29,8 @@ const (
 )
 
 // kyverno mutates pods with the engines of Kyverno, without a cluster: with a ClusterPolicy and with a
-// NamespacedMutatingPolicy. Both must give the same pod.
-type kyverno struct {
-	program string
-	// clusterPolicy is a file.
-	clusterPolicy string
-	// mutatingPolicy is JSON.
-	mutatingPolicy json.RawMessage
-}
+// NamespacedMutatingPolicy, each as JSON. Both must give the same pod.
+type kyverno struct{ clusterPolicy, mutatingPolicy json.RawMessage }
 
 // rendering renders one policy as each kind.
 type rendering func(policies.Kind) (*unstructured.Unstructured, error)
@@ -55,7 +52,7 @@ func sharedPolicy(singletons ...v1.StatefulSingleton) rendering {
 	}
 }
 
-func (r rendering) render(t *testing.T, kind policies.Kind) *unstructured.Unstructured {
+func (r rendering) render(t testing.TB, kind policies.Kind) *unstructured.Unstructured {
 	t.Helper()
 	policy, err := r(kind)
 	if err != nil {
@@ -64,27 +61,16 @@ func (r rendering) render(t *testing.T, kind policies.Kind) *unstructured.Unstru
 	return policy
 }
 
-func newKyverno(t *testing.T, policy rendering) kyverno {
+func newKyverno(t testing.TB, policy rendering) kyverno {
 	t.Helper()
-	program, err := exec.LookPath("kubectl-kyverno")
-	if err != nil {
-		t.Fatalf("Kyverno's command line program must be on PATH as kubectl-kyverno (`make test` sees to that): %v", err)
-	}
 	clusterPolicy := policy.render(t, policies.ClusterPolicy)
-	// The API server evaluates matchConditions, and Kyverno's command line program crashes on them without a cluster.
+	// Kyverno accepts matchConditions only with a cluster. The API server evaluates them.
 	unstructured.RemoveNestedField(clusterPolicy.Object, "spec", "webhookConfiguration", "matchConditions")
-	file := filepath.Join(t.TempDir(), "policy.yaml")
-	writeYAML(t, file, clusterPolicy.Object)
-	return kyverno{program: program, clusterPolicy: file, mutatingPolicy: mustJSON(t, policy.render(t, policies.NamespacedMutatingPolicy).Object)}
+	return kyverno{mustJSON(t, clusterPolicy.Object), mustJSON(t, policy.render(t, policies.NamespacedMutatingPolicy).Object)}
 }
 
-var (
-	summary   = regexp.MustCompile(`fail: 0, warn: 0, error: 0, skip: \d+`)
-	separator = regexp.MustCompile(`(?m)^---$`)
-)
-
 // mutate returns the pod as YAML after an admission request with the UID.
-func (k kyverno) mutate(t *testing.T, pod []byte, requestUID string) []byte {
+func (k kyverno) mutate(t testing.TB, pod []byte, requestUID string) []byte {
 	t.Helper()
 	mutated := k.mutateByClusterPolicy(t, pod, requestUID)
 	if diff := cmp.Diff(normalized(t, mutated), normalized(t, k.mutateByMutatingPolicy(t, pod, requestUID))); diff != "" {
@@ -93,32 +79,28 @@ func (k kyverno) mutate(t *testing.T, pod []byte, requestUID string) []byte {
 	return mutated
 }
 
-func (k kyverno) mutateByClusterPolicy(t *testing.T, pod []byte, requestUID string) []byte {
+func (k kyverno) mutateByClusterPolicy(t testing.TB, pod []byte, requestUID string) []byte {
 	t.Helper()
-	dir := t.TempDir()
-	in, out := filepath.Join(dir, "pod.yaml"), filepath.Join(dir, "mutated.yaml")
-	writeFile(t, in, pod)
-	report, err := exec.Command(k.program, "apply", k.clusterPolicy, "--resource", in, "--output", out, "--set", "request.uid="+requestUID).CombinedOutput()
-	if err != nil || !summary.Match(report) {
-		t.Fatalf("kubectl-kyverno apply: %v\n%s", err, report)
-	}
-	mutated := bytes.TrimSpace(separator.ReplaceAll(readFile(t, out), nil))
-	if len(mutated) == 0 {
-		// No rule changed the pod.
-		return pod
-	}
-	return mutated
+	return mutateBy(t, k.clusterPolicy, pod, requestUID)
 }
 
-func (k kyverno) mutateByMutatingPolicy(t *testing.T, pod []byte, requestUID string) []byte {
+func (k kyverno) mutateByMutatingPolicy(t testing.TB, pod []byte, requestUID string) []byte {
+	t.Helper()
+	return mutateBy(t, k.mutatingPolicy, pod, requestUID)
+}
+
+func mutateBy(t testing.TB, policy json.RawMessage, pod []byte, requestUID string) []byte {
 	t.Helper()
 	podJSON, err := yaml.YAMLToJSON(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mutated, err := engine.mutate(k.mutatingPolicy, podJSON, requestUID)
+	mutated, err := engine.mutate(policy, podJSON, requestUID)
 	if err != nil {
-		t.Fatalf("mutate by NamespacedMutatingPolicy: %v\n%s", err, pod)
+		t.Fatalf("mutate: %v\n%s", err, pod)
+	}
+	if mutated, err = yaml.JSONToYAML(mutated); err != nil {
+		t.Fatal(err)
 	}
 	return mutated
 }
@@ -130,18 +112,18 @@ var (
 )
 
 // normalized returns a pod that is the same for both kinds of policies.
-func normalized(t *testing.T, pod []byte) map[string]any {
+func normalized(t testing.TB, pod []byte) map[string]any {
 	t.Helper()
 	pod = bytes.ReplaceAll(pod, answerOfMutatingPolicy, []byte("policy.statefulsingleton.com/"))
 	return decoded[map[string]any](t, randomAddress.ReplaceAll(pod, []byte("127.100.100.100")))
 }
 
-func render(t *testing.T, s *v1.StatefulSingleton) *unstructured.Unstructured {
+func render(t testing.TB, s *v1.StatefulSingleton) *unstructured.Unstructured {
 	t.Helper()
 	return renderWith(t, s, options)
 }
 
-func renderWith(t *testing.T, s *v1.StatefulSingleton, o policies.Options) *unstructured.Unstructured {
+func renderWith(t testing.TB, s *v1.StatefulSingleton, o policies.Options) *unstructured.Unstructured {
 	t.Helper()
 	policy, err := policies.Render(s, o)
 	if err != nil {
@@ -150,21 +132,21 @@ func renderWith(t *testing.T, s *v1.StatefulSingleton, o policies.Options) *unst
 	return policy
 }
 
-func readSingleton(t *testing.T, name string) *v1.StatefulSingleton {
+func readSingleton(t testing.TB, name string) *v1.StatefulSingleton {
 	t.Helper()
 	s := &v1.StatefulSingleton{}
 	decode(t, readFile(t, filepath.Join("testdata", "singletons", name+".yaml")), s)
 	return s
 }
 
-func decode(t *testing.T, data []byte, into any) {
+func decode(t testing.TB, data []byte, into any) {
 	t.Helper()
 	if err := yaml.UnmarshalStrict(data, into); err != nil {
 		t.Fatalf("decode %T: %v\n%s", into, err, data)
 	}
 }
 
-func encode(t *testing.T, object any) []byte {
+func encode(t testing.TB, object any) []byte {
 	t.Helper()
 	data, err := yaml.Marshal(object)
 	if err != nil {
@@ -173,7 +155,7 @@ func encode(t *testing.T, object any) []byte {
 	return data
 }
 
-func readFile(t *testing.T, file string) []byte {
+func readFile(t testing.TB, file string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -182,12 +164,7 @@ func readFile(t *testing.T, file string) []byte {
 	return data
 }
 
-func writeYAML(t *testing.T, file string, object any) {
-	t.Helper()
-	writeFile(t, file, encode(t, object))
-}
-
-func writeFile(t *testing.T, file string, data []byte) {
+func writeFile(t testing.TB, file string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(file, data, 0o644); err != nil {
 		t.Fatal(err)

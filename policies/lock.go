@@ -8,8 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 // LockAnnotation has the StatefulSetLock of a policy, as <namespace>/<name>.
@@ -28,7 +30,7 @@ func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, e
 	policy.Spec.WebhookConfiguration.FailurePolicy = new(kyvernov1.Ignore)
 	policy.Annotations[LockAnnotation] = keyOf(l).String()
 	// Kyverno evaluates the rules of every policy that matches, also for pods of other StatefulSets.
-	ofSet := controlledJMESPath("StatefulSet", l.Spec.StatefulSetName)
+	ofSet := controlledJMESPath(owner.StatefulSet, l.Spec.StatefulSetName)
 	rules := []kyvernov1.Rule{
 		{
 			Name:                "make-reader",
@@ -40,6 +42,7 @@ func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, e
 		},
 	}
 	if l.Spec.Fencing == v1.LockFencingLease {
+		addCondition(policy, isSmall)
 		rules = append(rules, lockFencingRules(l, o, ofSet)...)
 	}
 	rules = append(rules, kyvernov1.Rule{
@@ -53,17 +56,19 @@ func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, e
 
 // ownedCEL returns the condition that the lock's StatefulSet controls the pod.
 func ownedCEL(l *v1.StatefulSetLock) string {
-	return controlledCEL("StatefulSet", l.Spec.StatefulSetName)
+	return controlledCEL(owner.StatefulSet, l.Spec.StatefulSetName)
 }
 
 // controlledCEL and controlledJMESPath return the condition that an object of the kind, with the name, controls the pod.
-func controlledCEL(kind, name string) string {
-	return fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == %q && o.name == %s && has(o.controller) && o.controller)",
-		kind, celString(name))
+// They compare the group too, as package owner does.
+func controlledCEL(kind schema.GroupKind, name string) string {
+	return fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == %q && o.apiVersion.startsWith(%q) && o.name == %s && has(o.controller) && o.controller)",
+		kind.Kind, kind.Group+"/", celString(name))
 }
 
-func controlledJMESPath(kind, name string) string {
-	return fmt.Sprintf("contains(request.object.metadata.ownerReferences[?kind == '%s' && controller].name || `[]`, %s)", kind, stringLiteral(name))
+func controlledJMESPath(kind schema.GroupKind, name string) string {
+	return fmt.Sprintf("contains(request.object.metadata.ownerReferences[?kind == '%s' && starts_with(apiVersion, '%s/') && controller].name || `[]`, %s)",
+		kind.Kind, kind.Group, stringLiteral(name))
 }
 
 // lockSelector selects the pods of all StatefulSets.

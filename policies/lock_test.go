@@ -36,6 +36,8 @@ func TestLockPolicy(t *testing.T) {
 	orphan.OwnerReferences = nil
 	deputy := memberOf("db", nil)
 	deputy.OwnerReferences[0].Controller = nil
+	foreign := memberOf("db", nil)
+	foreign.OwnerReferences[0].APIVersion = "apps.example.com/v1"
 	tests := map[string]struct {
 		pod        *corev1.Pod
 		wantReader bool
@@ -46,6 +48,7 @@ func TestLockPolicy(t *testing.T) {
 		"a pod of another StatefulSet":                 {memberOf("db2", nil), false},
 		"a pod without an owner":                       {orphan, false},
 		"a pod that the StatefulSet does not control":  {deputy, false},
+		"a StatefulSet of another API group":           {foreign, false},
 		"a pod of a StatefulSet with a name in quotes": {memberOf("`db`", nil), false},
 	}
 	for name, test := range tests {

@@ -32,11 +32,12 @@ func lockFencingRules(l *v1.StatefulSetLock, o Options, ofSet string) []kyvernov
 		List: listLiteral([]string{v1.SidecarName}), AnyAllConditions: all(noSidecar), PatchesJSON6902: patch(sidecarOps(o)...),
 	}
 	steps := []kyvernov1.ForEachMutation{
-		mountSignal("containers"),
-		change("containers", prepend(containerPath("containers")+"/command", signal.Wrapper), notWrapped),
-		addPodUID("containers"), nameContainer("containers"), addHooks(l),
+		step(
+			mountSignal("containers"),
+			operations(indexed("containers", notWrapped), prepend("containers", "command", signal.Wrapper)...)),
+		step(addPodUID("containers"), nameContainers("containers"), addHooks(l)),
 		addSidecar, sidecarAsRoot(), limitSidecar(o),
-		fenceSidecar(l.Namespace+"/"+l.Spec.LeaseName, l.Spec.LeaseDurationSeconds, regularNames, corev1.EnvVar{Name: fencing.LockEnv, Value: l.Name}),
+		fenceSidecar(l.Namespace+"/"+l.Spec.LeaseName, l.Spec.LeaseDurationSeconds, regularNames, lockEnvs(l, o)...),
 	}
 	if len(o.SidecarPullSecrets) > 0 {
 		steps = append(steps, addPullSecrets(o))
@@ -70,19 +71,22 @@ var lockFencingEnvs = []string{signal.PodUIDEnv, fencing.ContainerEnv, fencing.H
 // removeLockFencing returns the rules that remove what the later rules add, except the sidecar and its own volumes, which do
 // nothing in a pod that is not fenced.
 func removeLockFencing() []kyvernov1.ForEachMutation {
-	path := containerPath("containers") + "/command/0"
-	unwrap := slices.Repeat([]op{{Op: "remove", Path: path}}, len(signal.Wrapper))
-	env := fmt.Sprintf("contains(%s, element.name)", listLiteral(lockFencingEnvs))
-	return append([]kyvernov1.ForEachMutation{
-		removeFrom("containers", "`true`", "env", env),
-		removeFrom("containers", "`true`", "volumeMounts", fmt.Sprintf("element.name == '%s'", signalVolume)),
-		change("containers", unwrap, isWrapped),
-	}, removeFromSidecar()...)
+	unwrap := slices.Repeat([]string{"{op: 'remove', path: join('', ['/spec/containers/', to_string(i), '/command/0'])}"}, len(signal.Wrapper))
+	return removeFromSidecar(
+		removeFrom("containers", "`true`", "env", fmt.Sprintf("contains(%s, e.name)", listLiteral(lockFencingEnvs))),
+		removeFrom("containers", "`true`", "volumeMounts", fmt.Sprintf("e.name == '%s'", signalVolume)),
+		operations(indexed("containers", isWrapped), unwrap...))
 }
 
-// addHooks adds the lock's hooks to the environment of each regular container. See fencing.HooksEnv.
-func addHooks(l *v1.StatefulSetLock) kyvernov1.ForEachMutation {
-	return change("containers", []op{add(containerPath("containers")+"/env/-", hooksEnv(l))}, isWrapped)
+// lockEnvs returns the environment variables that only the sidecars of a lock have, and those with the API server.
+func lockEnvs(l *v1.StatefulSetLock, o Options) []corev1.EnvVar {
+	return append(apiServerEnvs(o), corev1.EnvVar{Name: fencing.LockEnv, Value: l.Name})
+}
+
+// addHooks returns the operations that add the lock's hooks to the environment of each regular container. See
+// fencing.HooksEnv.
+func addHooks(l *v1.StatefulSetLock) string {
+	return operations(indexed("containers", isWrapped), addEach("containers", "env/-", hooksEnv(l)))
 }
 
 // hooksEnv returns the environment variable with the lock's hooks.

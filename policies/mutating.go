@@ -75,8 +75,8 @@ func (p *mutatingPolicy) own(s Subject, kind string) {
 }
 
 // addCondition adds a condition on the pods that the policy mutates.
-func (p *mutatingPolicy) addCondition(name, expression string) {
-	p.Spec.MatchConditions = append(p.Spec.MatchConditions, admissionregistrationv1.MatchCondition{Name: name, Expression: expression})
+func (p *mutatingPolicy) addCondition(condition admissionregistrationv1.MatchCondition) {
+	p.Spec.MatchConditions = append(p.Spec.MatchConditions, condition)
 }
 
 // mutate adds a mutation for each expression.
@@ -101,8 +101,9 @@ func mutatingSingleton(s *v1.StatefulSingleton, o Options) (*unstructured.Unstru
 	policy.Labels[v1.SingletonLabel] = s.Name
 	policy.Annotations[SingletonAnnotation] = keyOf(s).String()
 	policy.own(s, "StatefulSingleton")
+	policy.addCondition(isSmall)
 	policy.mutate(commonCEL(s, o)...)
-	policy.mutate(ownCEL(s, policy.fenceable(s, "fenceable"))...)
+	policy.mutate(ownCEL(s, o, policy.fenceable(s, "fenceable"))...)
 	policy.mutate(answerCEL(policy.ref()))
 	return toUnstructured(policy)
 }
@@ -112,7 +113,8 @@ func mutatingNamespace(namespace string, singletons []v1.StatefulSingleton, sele
 	policy := newMutatingPolicy(o.Kind.OfNamespace(namespace), nil)
 	groups := byVariant(singletons)
 	policy.Annotations[NamespaceAnnotation], policy.Annotations[InstalledAnnotation] = namespace, installedIn(groups)
-	policy.addCondition("selector", strings.Join(selectors, " || "))
+	policy.addCondition(admissionregistrationv1.MatchCondition{Name: "selector", Expression: selectedByFewCEL(selectors)})
+	policy.addCondition(isSmall)
 	selected := map[string]string{}
 	for i, s := range singletons {
 		selected[s.Name] = policy.variable("selected_by_"+shorten(s.Name, s.Name), selectors[i])
@@ -126,7 +128,7 @@ func mutatingNamespace(namespace string, singletons []v1.StatefulSingleton, sele
 		policy.mutateIf(isAlike, commonCEL(&alike[0], o)...)
 		fenceable := policy.fenceable(&alike[0], fmt.Sprintf("fenceable_%d", n))
 		for _, s := range alike {
-			policy.mutateIf(selected[s.Name], ownCEL(&s, fenceable)...)
+			policy.mutateIf(selected[s.Name], ownCEL(&s, o, fenceable)...)
 		}
 	}
 	policy.mutate(answerCEL(policy.ref()))
@@ -157,12 +159,13 @@ func mutatingLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured,
 	policy.Annotations[LockAnnotation] = keyOf(l).String()
 	policy.own(l, "StatefulSetLock")
 	policy.Spec.FailurePolicy = admissionregistrationv1.Ignore // see renderLock
-	policy.addCondition("owner", ownedCEL(l))
+	policy.addCondition(admissionregistrationv1.MatchCondition{Name: "owner", Expression: ownedCEL(l)})
 	policy.mutate(
 		celSet("labels", v1.StsRoleLabel, v1.StsRoleReader),
 		celSet("labels", v1.LockLabel, l.Name),
 	)
 	if l.Spec.Fencing == v1.LockFencingLease {
+		policy.addCondition(isSmall)
 		policy.mutate(removeLockFencingCEL()...)
 		policy.mutateIf(policy.variable("fenceable", celAll(fenceableByLockCEL()...)), fenceByLockCEL(l, o)...)
 	}
@@ -170,13 +173,15 @@ func mutatingLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured,
 	return toUnstructured(policy)
 }
 
-// markCEL sets the label and the annotation that name the singleton, and the grace period.
+// markCEL sets the label and the annotation that name the singleton.
 func markCEL(s *v1.StatefulSingleton) string {
-	operations := celSet("annotations", v1.InjectedAnnotation, s.Namespace+"/"+s.Name) + " + " + celSet("labels", v1.SingletonLabel, s.Name)
-	if seconds := gracePeriod(s); seconds != nil {
-		operations += fmt.Sprintf(" + [%s]", celAdd(`"/spec/terminationGracePeriodSeconds"`, celValue(*seconds)))
-	}
-	return operations
+	return celSet("annotations", v1.InjectedAnnotation, s.Namespace+"/"+s.Name) + " + " + celSet("labels", v1.SingletonLabel, s.Name)
+}
+
+// extendGracePeriodCEL gives a pod at least the grace period of s.
+func extendGracePeriodCEL(s *v1.StatefulSingleton) string {
+	return celIf("["+celAdd(`"/spec/terminationGracePeriodSeconds"`, celValue(gracePeriod(s)))+"]",
+		fmt.Sprintf("object.spec.?terminationGracePeriodSeconds.orValue(%d) < %d", defaultGracePeriod, gracePeriod(s)))
 }
 
 // answerCEL answers a probe pod.

@@ -10,12 +10,13 @@ import (
 	"sync"
 )
 
-// engine mutates pods with Kyverno's engine for NamespacedMutatingPolicies.
+// engine mutates pods with Kyverno's engines.
 var engine mutatingEngine
 
 // mutatingEngine is a process of kyverno-mutate, which starts with the first request.
 type mutatingEngine struct {
 	mu  sync.Mutex
+	pid int
 	in  *json.Encoder
 	out *json.Decoder
 }
@@ -73,6 +74,6 @@ func (e *mutatingEngine) start() error {
 	if err := c.Start(); err != nil {
 		return err
 	}
-	e.in, e.out = json.NewEncoder(in), json.NewDecoder(out)
+	e.pid, e.in, e.out = c.Process.Pid, json.NewEncoder(in), json.NewDecoder(out)
 	return nil
 }

@@ -36,7 +36,7 @@ func renderNamespace(t *testing.T, singletons ...v1.StatefulSingleton) *unstruct
 }
 
 func TestRenderNamespace(t *testing.T) {
-	singletons := []v1.StatefulSingleton{named(t, "default", "db"), named(t, "own-grace-period", "queue")}
+	singletons := []v1.StatefulSingleton{named(t, "default", "db"), named(t, "grace-period", "queue")}
 	policy := renderNamespace(t, singletons...)
 	wantGolden(t, sharedPolicy(singletons...), "namespace")
 
@@ -79,7 +79,7 @@ func TestNamesInNamespace(t *testing.T) {
 // The policy of a namespace mutates each pod in the same way as the policy of its singleton. If both policies mutate a
 // pod, in any order, the result is the same.
 func TestBothPoliciesAreEquivalent(t *testing.T) {
-	files := []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "fencing", "fencing"}
+	files := []string{"default", "named-containers", "hold-init-containers", "grace-period", "fencing", "fencing"}
 	var singletons []v1.StatefulSingleton
 	for n, file := range files {
 		singletons = append(singletons, named(t, file, fmt.Sprintf("db%d", n)))

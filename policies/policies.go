@@ -1,5 +1,5 @@
 // Package policies renders the Kyverno policies that hold the pods of singletons, and checks whether a pod is held. It also
-// renders the policies of StatefulSetLocks and StatefulClusters.
+// renders the policies of StatefulSetLocks.
 //
 // There is one policy for each singleton, or one for each namespace with the rules of all its singletons. Both change
 // a pod in the same way, in each Kind. A pod to which several policies apply is the same as a pod to which one applies.
@@ -31,6 +31,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 )
 
 const (
@@ -72,6 +73,8 @@ type Options struct {
 	// SidecarPullSecrets are the Secrets with which to pull SidecarImage, in the namespace of each singleton. They
 	// are added to every held pod.
 	SidecarPullSecrets []string
+	// APIServer is the API server of the sidecars of fenced pods.
+	APIServer fencing.APIServer
 	// SidecarResources are the requests and limits of the sidecar. Default: DefaultSidecarResources.
 	SidecarResources *corev1.ResourceRequirements
 }
@@ -117,6 +120,7 @@ func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, err
 	policy := clusterPolicy(o.Kind.Of(s), s.Namespace, selected)
 	policy.Labels[v1.SingletonLabel] = s.Name
 	policy.Annotations[SingletonAnnotation] = key.String()
+	addCondition(policy, isSmall)
 	policy.Spec.Rules = injectionRules(s, o, o.Kind.Of(s))
 	return toUnstructured(policy)
 }
@@ -137,7 +141,8 @@ func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Opti
 		return mutatingNamespace(namespace, singletons, selectors, o)
 	}
 	ref := o.Kind.OfNamespace(namespace)
-	policy := clusterPolicy(ref, namespace, strings.Join(selectors, " || "))
+	policy := clusterPolicy(ref, namespace, selectedByFewCEL(selectors))
+	addCondition(policy, isSmall)
 	groups := byVariant(singletons)
 	policy.Annotations[NamespaceAnnotation], policy.Annotations[InstalledAnnotation] = namespace, installedIn(groups)
 	for i, alike := range groups {
@@ -147,7 +152,7 @@ func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Opti
 		}
 	}
 	for _, s := range singletons {
-		for _, rule := range forPodsOf([]v1.StatefulSingleton{s}, ownRules(&s)...) {
+		for _, rule := range forPodsOf([]v1.StatefulSingleton{s}, ownRules(&s, o)...) {
 			rule.Name = shorten(rule.Name+"-"+s.Name, s.Name)
 			policy.Spec.Rules = append(policy.Spec.Rules, rule)
 		}
@@ -198,6 +203,12 @@ func clusterPolicy(ref Ref, namespace, selected string) *kyvernov1.ClusterPolicy
 			},
 		},
 	}
+}
+
+// addCondition adds a condition on the pods that the policy mutates.
+func addCondition(policy *kyvernov1.ClusterPolicy, condition admissionregistrationv1.MatchCondition) {
+	webhook := policy.Spec.WebhookConfiguration
+	webhook.MatchConditions = append(webhook.MatchConditions, condition)
 }
 
 // Disable changes the policy to match no pod.

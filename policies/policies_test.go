@@ -17,7 +17,7 @@ import (
 )
 
 func TestRender(t *testing.T) {
-	for _, name := range []string{"default", "named-containers", "hold-init-containers", "own-grace-period", "match-expressions", "fencing", "fencing-named-containers"} {
+	for _, name := range []string{"default", "named-containers", "hold-init-containers", "match-expressions", "fencing", "fencing-named-containers"} {
 		t.Run(name, func(t *testing.T) { wantGolden(t, ownPolicy(readSingleton(t, name), options), name) })
 	}
 }
@@ -131,7 +131,7 @@ func TestProbePod(t *testing.T) {
 }
 
 func TestProbePodIsInjected(t *testing.T) {
-	for _, name := range []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "own-grace-period", "match-expressions", "fencing", "fencing-named-containers"} {
+	for _, name := range []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "match-expressions", "fencing", "fencing-named-containers"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := readSingleton(t, name)

@@ -20,11 +20,11 @@ var (
 	// onHostNetwork is the condition that the pod uses the network of its node.
 	onHostNetwork = "request.object.spec.hostNetwork == `true`"
 	// asksSidecar is the condition that the readiness probe of a container asks the sidecar.
-	asksSidecar = fmt.Sprintf("element.readinessProbe.httpGet.path == join('', ['%s', element.name]) && to_string(element.readinessProbe.httpGet.port) == '%d'",
+	asksSidecar = fmt.Sprintf("c.readinessProbe.httpGet.path == join('', ['%s', c.name]) && to_string(c.readinessProbe.httpGet.port || '') == '%d'",
 		readiness.PathPrefix, readiness.Port)
 	// isMoved is the condition that the sidecar has the readiness probe of a container. A mesh may have changed the
 	// probe since then.
-	isMoved = fmt.Sprintf("contains(%s.name || `[]`, join('', ['%s', element.name]))", sidecarEnv, readiness.EnvPrefix)
+	isMoved = fmt.Sprintf("contains(%s.name || `[]`, join('', ['%s', element.c.name]))", sidecarEnv, readiness.EnvPrefix)
 )
 
 // moveReadinessProbes returns the rules by which the kubelet asks the sidecar for the readiness of wrapped containers,
@@ -40,44 +40,39 @@ func moveReadinessProbes() []kyvernov1.ForEachMutation {
 // serveOnLoopback gives the sidecar of a pod on the host network a random loopback address. Each pod of the node needs
 // another one, because they all have the same ports.
 func serveOnLoopback() kyvernov1.ForEachMutation {
-	return kyvernov1.ForEachMutation{
-		List: listOf("initContainers"),
-		AnyAllConditions: all(
-			fmt.Sprintf("element.name == '%s'", v1.SidecarName), onHostNetwork,
-			fmt.Sprintf("!contains(element.env[].name || `[]`, '%s')", readiness.HostEnv)),
-		PatchesJSON6902: patch(op{Op: "add", Path: containerPath("initContainers") + "/env/-", Value: encode(corev1.EnvVar{
-			Name: readiness.HostEnv, Value: "{{ random('127([.]1[0-9][0-9]){3}') }}",
-		})}),
-	}
+	return changeSidecar([]op{{Op: "add", Path: sidecarPath + "/env/-", Value: encode(corev1.EnvVar{
+		Name: readiness.HostEnv, Value: "{{ random('127([.]1[0-9][0-9]){3}') }}",
+	})}}, onHostNetwork, fmt.Sprintf("!contains(element.c.env[].name || `[]`, '%s')", readiness.HostEnv))
 }
 
 // moveReadinessProbe moves the readiness probes of spec.<list>, except for exec probes.
 func moveReadinessProbe(list string) kyvernov1.ForEachMutation {
-	probe := fmt.Sprintf("/spec/%s/{{elementIndex1}}/readinessProbe", list)
-	handlers := "keys(element.readinessProbe || `{}`)[?contains('httpGet tcpSocket grpc', @)]"
+	probe := fmt.Sprintf("/spec/%s/{{element.i}}/readinessProbe", list)
+	handlers := func(container string) string {
+		return fmt.Sprintf("keys(%s.readinessProbe || `{}`)[?contains('httpGet tcpSocket grpc', @)]", container)
+	}
 	// Base64 keeps Kyverno from evaluating variables in the user's strings.
 	// The ports are needed only for a port that is named, and a variable must not become too long.
-	original := "{{ base64_encode(to_string({readinessProbe: element.readinessProbe, ports: " +
-		"to_number(to_string(element.readinessProbe.httpGet.port || element.readinessProbe.tcpSocket.port || `0`)) == `null` && element.ports || `null`})) }}"
+	original := "{{ base64_encode(to_string({readinessProbe: element.c.readinessProbe, ports: " +
+		"to_number(to_string(element.c.readinessProbe.httpGet.port || element.c.readinessProbe.tcpSocket.port || `0`)) == `null` && element.c.ports || `null`})) }}"
 	// The conversions make numbers of the engine's two types equal. Larger numbers would get an exponent.
-	timeout := fmt.Sprintf("{{ min([sum([to_number(to_string(element.readinessProbe.periodSeconds || `10`)), to_number(to_string(element.readinessProbe.timeoutSeconds || `1`)), `%d`]), `%d`]) }}",
+	timeout := fmt.Sprintf("{{ min([sum([to_number(to_string(element.c.readinessProbe.periodSeconds || `10`)), to_number(to_string(element.c.readinessProbe.timeoutSeconds || `1`)), `%d`]), `%d`]) }}",
 		readiness.ExtraTimeoutSeconds, maxTimeoutSeconds)
 	ops := patch(
-		op{Op: "add", Path: "/spec/initContainers/{{elementIndex0}}/env/-", Value: encode(corev1.EnvVar{
-			Name: readiness.EnvPrefix + "{{element.name}}", Value: original,
+		op{Op: "add", Path: "/spec/initContainers/{{element0.i}}/env/-", Value: encode(corev1.EnvVar{
+			Name: readiness.EnvPrefix + "{{element.c.name}}", Value: original,
 		})},
-		op{Op: "remove", Path: probe + "/{{ " + handlers + " | [0] }}"},
+		op{Op: "remove", Path: probe + "/{{ " + handlers("element.c") + " | [0] }}"},
 		op{Op: "add", Path: probe + "/httpGet", Value: encode(map[string]any{
-			"path": readiness.PathPrefix + "{{element.name}}", "port": readiness.Port, "scheme": corev1.URISchemeHTTP,
+			"path": readiness.PathPrefix + "{{element.c.name}}", "port": readiness.Port, "scheme": corev1.URISchemeHTTP,
 		})},
 		op{Op: "add", Path: probe + "/timeoutSeconds", Value: encode(timeout)},
 	)
 	return kyvernov1.ForEachMutation{
-		List: listOf("initContainers"),
+		List: statusSidecar,
 		ForEachMutation: &kyvernov1.ForEachMutationWrapper{Items: []kyvernov1.ForEachMutation{{
-			// Kyverno does not allow conditions beside a nested foreach.
-			List:             fmt.Sprintf("element.name == '%s' && request.object.spec.%s || `[]`", v1.SidecarName, list),
-			AnyAllConditions: all(isWrapped, "length("+handlers+") == `1`", "!("+asksSidecar+")", "!("+isMoved+")"),
+			List:             indexed(list, isWrapped, "length("+handlers("c")+") == `1`", "!("+asksSidecar+")"),
+			AnyAllConditions: all("!(" + isMoved + ")"),
 			// The timeout is a number and not a string, and JMESPath knows no escapes.
 			PatchesJSON6902: strings.NewReplacer(`"`+timeout+`"`, timeout, `\u0026`, "&").Replace(ops),
 		}}},
@@ -87,9 +82,9 @@ func moveReadinessProbe(list string) kyvernov1.ForEachMutation {
 // askOnLoopback adds the loopback address of serveOnLoopback to the readiness probes that ask the sidecar.
 func askOnLoopback(list string) kyvernov1.ForEachMutation {
 	return kyvernov1.ForEachMutation{
-		List:             listOf(list),
-		AnyAllConditions: all(onHostNetwork, asksSidecar, isMoved, "element.readinessProbe.httpGet.host == `null`"),
-		PatchesJSON6902: patch(op{Op: "add", Path: containerPath(list) + "/readinessProbe/httpGet/host",
+		List:             fmt.Sprintf("%s && %s || `[]`", onHostNetwork, indexed(list, asksSidecar, "c.readinessProbe.httpGet.host == `null`")),
+		AnyAllConditions: all(isMoved),
+		PatchesJSON6902: patch(op{Op: "add", Path: "/spec/" + list + "/{{element.i}}/readinessProbe/httpGet/host",
 			Value: encode(fmt.Sprintf("{{ %s | [?name == '%s'].value | [0] }}", sidecarEnv, readiness.HostEnv))}),
 	}
 }

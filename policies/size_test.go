@@ -74,7 +74,7 @@ func conditionsSize(t *testing.T, policy *unstructured.Unstructured) int {
 	return len(mustJSON(t, matchConditions(t, policy)))
 }
 
-func mustJSON(t *testing.T, o any) []byte {
+func mustJSON(t testing.TB, o any) []byte {
 	t.Helper()
 	data, err := json.Marshal(o)
 	if err != nil {

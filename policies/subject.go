@@ -12,7 +12,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Subject is an object whose pods a policy mutates: a StatefulSingleton, a StatefulSetLock or a StatefulCluster.
+// Subject is an object whose pods a policy mutates: a StatefulSingleton or a StatefulSetLock.
 type Subject interface {
 	metav1.Object
 	runtime.Object
@@ -27,11 +27,8 @@ func keyOf(s Subject) types.NamespacedName {
 
 // NameOf returns the name of the object's own policy.
 func NameOf(s Subject) string {
-	switch s.(type) {
-	case *v1.StatefulSetLock:
+	if _, isLock := s.(*v1.StatefulSetLock); isLock {
 		return shorten("ssl-"+s.GetNamespace()+"-"+s.GetName(), "lock/"+keyOf(s).String())
-	case *v1.StatefulCluster:
-		return shorten("stc-"+s.GetNamespace()+"-"+s.GetName(), "cluster/"+keyOf(s).String())
 	}
 	return Name(keyOf(s))
 }
@@ -43,19 +40,25 @@ func RenderOf(s Subject, o Options) (*unstructured.Unstructured, error) {
 		return Render(s, o)
 	case *v1.StatefulSetLock:
 		return renderLock(s, o)
-	case *v1.StatefulCluster:
-		return renderCluster(s, o)
 	}
 	panic(fmt.Sprintf("no policy mutates the pods of a %T", s))
 }
 
-// ValidateOf returns an error if no policy can be rendered for the object.
-func ValidateOf(s Subject) error {
+// Fences returns true if the policy of the object prepares pods for fencing by a Lease.
+func Fences(s Subject) bool {
 	switch s := s.(type) {
 	case *v1.StatefulSingleton:
+		return s.Spec.Fencing == v1.FencingLease
+	case *v1.StatefulSetLock:
+		return s.Spec.Fencing == v1.LockFencingLease
+	}
+	return false
+}
+
+// ValidateOf returns an error if no policy can be rendered for the object.
+func ValidateOf(s Subject) error {
+	if s, is := s.(*v1.StatefulSingleton); is {
 		return Validate(s)
-	case *v1.StatefulCluster:
-		return validateCluster(s)
 	}
 	return nil // the definition rejects other locks
 }
@@ -67,8 +70,6 @@ func ProbePodOf(s Subject, o Options) (*corev1.Pod, error) {
 		return ProbePod(s, o)
 	case *v1.StatefulSetLock:
 		return lockProbe(s, o), nil
-	case *v1.StatefulCluster:
-		return clusterProbe(s, o), nil
 	}
 	panic(fmt.Sprintf("no policy mutates the pods of a %T", s))
 }
@@ -80,8 +81,6 @@ func CheckProbeOf(pod *corev1.Pod, s Subject, policy Ref) error {
 		return CheckProbe(pod, s, policy)
 	case *v1.StatefulSetLock:
 		return checkLockProbe(pod, s, policy)
-	case *v1.StatefulCluster:
-		return checkClusterProbe(pod, s, policy)
 	}
 	panic(fmt.Sprintf("no policy mutates the pods of a %T", s))
 }

@@ -1,8 +1,6 @@
 package docs
 
 import (
-	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,11 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
-	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 var (
@@ -66,137 +59,6 @@ func anchorsOf(page string) (anchors []string) {
 		anchors = append(anchors, strings.ReplaceAll(unspoken.ReplaceAllString(strings.ToLower(title[1]), ""), " ", "-"))
 	}
 	return anchors
-}
-
-// The figures of the pages are those of the summary that the benchmark wrote. Without a summary, there are no figures.
-func TestFiguresAreTheMeasuredOnes(t *testing.T) {
-	table, err := figures.Between(read(t, "../README.md"))
-	if err != nil {
-		t.Fatalf("README.md: %v", err)
-	}
-	summary, err := figures.Read[figures.Gap]("benchmarks/gap.json")
-	if errors.Is(err, fs.ErrNotExist) {
-		if table != "" {
-			t.Errorf("README.md has figures, and no benchmarks/gap.json: %s", table)
-		}
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	tests := map[string]struct {
-		got  string
-		make func() (string, error)
-	}{
-		"README.md":          {table, func() (string, error) { return summary.Readme("docs/benchmarks") }},
-		"benchmarks/gap.md":  {read(t, "benchmarks/gap.md"), summary.Page},
-		"benchmarks/gap.svg": {read(t, "benchmarks/gap.svg"), summary.Picture},
-	}
-	for name, tc := range tests {
-		want, err := tc.make()
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if diff := cmp.Diff(want, tc.got); diff != "" {
-			t.Errorf("%s is not what benchmarks/gap.json gives, run make bench-report (-want +got):\n%s", name, diff)
-		}
-	}
-}
-
-// So are the figures between the markers of the other pages.
-func TestTablesAreTheMeasuredOnes(t *testing.T) {
-	for name, tables := range map[string]func(summary string) (string, error){
-		"locks":    tablesOf[figures.Locks],
-		"clusters": tablesOf[figures.Clusters],
-		"scale":    tablesOf[figures.Scale],
-	} {
-		t.Run(name, func(t *testing.T) {
-			page, summary := "benchmarks/"+name+".md", "benchmarks/"+name+".json"
-			got, err := figures.Between(read(t, page))
-			if err != nil {
-				t.Fatalf("%s: %v", page, err)
-			}
-			want, err := tables(summary)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s is not what %s gives, run make bench-report (-want +got):\n%s", page, summary, diff)
-			}
-		})
-	}
-}
-
-// tablesOf returns the tables of the results in a file.
-func tablesOf[T figures.Locks | figures.Clusters | figures.Scale, R interface {
-	*T
-	Tables() (string, error)
-}](file string) (string, error) {
-	results, err := figures.Read[T](file)
-	if err != nil {
-		return "", err
-	}
-	return R(results).Tables()
-}
-
-// The costs that pages state are those of benchmarks/scale.json.
-func TestCostsAreTheMeasuredOnes(t *testing.T) {
-	scale, err := figures.Read[figures.Scale]("benchmarks/scale.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	type form struct {
-		kind policies.Kind
-		per  policies.Per
-	}
-	of := map[form]map[int]figures.Step{}
-	var rows []string
-	most := 0.0
-	for _, step := range scale.Steps {
-		f := form{step.PolicyKind, step.PolicyPer}
-		if of[f] == nil {
-			of[f] = map[int]figures.Step{}
-		}
-		of[f][step.Singletons] = step
-		most = max(most, step.Controller.PeakMiB)
-		if step.Singletons == 100 || step.Singletons == 1000 {
-			rows = append(rows, fmt.Sprintf("| %s | `%s` | `%s` | %s ms | %.2f MiB | %.0f MiB | %s |\n", thousands(step.Singletons), f.kind, f.per,
-				scale.Added(step), float64(step.Kyverno.WebhookBytes)/(1<<20), step.Kyverno.MiB, thousands(step.Injected)))
-		}
-	}
-	byDefault, shared := of[form{policies.ClusterPolicy, policies.PerSingleton}], of[form{policies.ClusterPolicy, policies.PerNamespace}]
-	tests := map[string][]string{
-		"../README.md": {
-			fmt.Sprintf("a policy for each singleton: %s ms longer with 100 singletons, and %s ms with 1,000.", scale.Added(byDefault[100]), scale.Added(byDefault[1000])),
-			fmt.Sprintf(": %s ms with 1,000 |", scale.Added(shared[1000])),
-			fmt.Sprintf("%d of 1,000 singletons had no working policy", 1000-byDefault[1000].Injected),
-		},
-		"scale.md": append(rows,
-			fmt.Sprintf("the controller used at most %.0f MiB", most),
-			fmt.Sprintf("%.0f reads for one alone and %.0f among 1,000 singletons", rollout(byDefault[1]).Reads, rollout(shared[1000]).Reads),
-			fmt.Sprintf("Writes stay at %.0f to %.0f", rollout(byDefault[1]).Writes, rollout(shared[1000]).Writes)),
-	}
-	for page, wants := range tests {
-		text := read(t, page)
-		for _, want := range wants {
-			if !strings.Contains(text, want) {
-				t.Errorf("%s does not have the measured costs: %q", page, want)
-			}
-		}
-	}
-}
-
-// thousands formats a number below a million with a comma between the thousands.
-func thousands(n int) string {
-	if n < 1000 {
-		return fmt.Sprint(n)
-	}
-	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
-}
-
-// rollout returns the figures of the rollouts of a step.
-func rollout(step figures.Step) figures.Handoffs {
-	return step.Handoffs[slices.IndexFunc(step.Handoffs, func(h figures.Handoffs) bool { return h.Cause == "rollout" })]
 }
 
 func testsOfTheTree(t *testing.T) map[string]bool {

@@ -23,7 +23,7 @@ func TestHealthOfLocks(t *testing.T) {
 		"a Ready writer":   {func(*tenure.Snapshot) {}, "Healthy", "Current"},
 		"the writer ends":  {func(s *tenure.Snapshot) { s.Pods[0].DeletionTimestamp = new(metav1.Now()) }, "Progressing", "InProgress"},
 		"not Ready":        {func(s *tenure.Snapshot) { s.Pods[0].Status.Conditions[0].Status = corev1.ConditionFalse }, "Degraded", "InProgress"},
-		"no StatefulSet":   {func(s *tenure.Snapshot) { s.StatefulSet, s.Pods, s.Lock.Status = nil, nil, v1.StatefulSetLockStatus{} }, "Degraded", "InProgress"},
+		"no StatefulSet":   {func(s *tenure.Snapshot) { s.StatefulSet, s.Pods, s.Lock.Status = nil, nil, v1.StatefulSetLockStatus{} }, "Progressing", "InProgress"},
 		"a foreign Lease":  {func(s *tenure.Snapshot) { s.Lease.Object.OwnerReferences = nil }, "Degraded", "Failed"},
 		"a removed writer": {func(s *tenure.Snapshot) { s.Pods = nil }, "Degraded", "Failed"},
 	} {

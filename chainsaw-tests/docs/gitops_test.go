@@ -20,7 +20,7 @@ type health struct{ Status, Message string }
 
 // The health that the tools compute for a StatefulSingleton in each recorded state: make gitops-fixtures.
 func TestHealth(t *testing.T) {
-	const missing = "the cluster serves no kyverno.io/v1 ClusterPolicy: pods cannot be injected, and the guards reject them. Install Kyverno 1.18 or 1.19"
+	const missing = "the cluster serves no kyverno.io/v1 ClusterPolicy: pods cannot be injected, and the guards reject them. Install Kyverno 1.19"
 	const refused = "new pods are rejected, as a dry-run shows: pods \"statefulsingleton-probe\" is forbidden: ValidatingAdmissionPolicy 'statefulsingleton-held' with binding 'statefulsingleton-held' denied request: " +
 		"StatefulSingleton prod/db selects this pod, but Kyverno has not injected it. Check that Kyverno runs (kubectl get pods -n kyverno) and that the policy exists (kubectl get clusterpolicy -l app.kubernetes.io/managed-by=statefulsingleton). " +
 		"See condition PolicyInstalled of the StatefulSingleton. Check whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"

@@ -91,7 +91,7 @@ func TestNamesOnPagesExist(t *testing.T) {
 // Readers search the page for the text of a message, so the texts on the page are those of the code.
 func TestMessagesAreTheCodes(t *testing.T) {
 	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../controller/injection"),
-		literals(t, "../controller/membership"), literals(t, "../controller/cluster"), literals(t, "../policies"))
+		literals(t, "../controller/membership"), literals(t, "../controller/cluster"), literals(t, "../controller/conflict"), literals(t, "../policies"))
 	for _, guards := range []string{"guards.yaml", "guards-writes.yaml", "guards-controller.yaml", "guards-leases.yaml", "guards-policies.yaml", "guards-status.yaml"} {
 		said = append(said, read(t, "../charts/statefulsingleton/templates/"+guards))
 	}

@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"k8s.io/apimachinery/pkg/api/meta"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
@@ -72,45 +69,6 @@ func membersOn(t *testing.T, node string, last ...int32) (clusters []*world.Clus
 	return clusters
 }
 
-// The node of members is lost, and their processes continue to run. A lost pod is replaced soon, and its claim is kept. Of two lost
-// pods, only one is replaced: the message says what a person can do. After the node has returned, the old pods end, and are never
-// counted.
-func TestMembersOfLostNode(t *testing.T) {
-	alone(t)
-	node, _ := victim(t)
-	clusters := membersOn(t, node, 1, 2)
-	one, two := clusters[0], clusters[1]
-	lost := time.Now()
-	cluster(t, "node", "partition", node)
-
-	awaitSuccessor(t, one, lost)
-	wantClaims(t, one, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
-	wantMember(t, one, "db-2", v1.MemberLost, "data-db-2")
-	wantMember(t, one, "db-3", v1.MemberActive, "data-db-3")
-
-	must(t, two.Await(t.Context(), "condition Stalled", func(got *v1.StatefulCluster) bool {
-		stalled := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionStalled)
-		return stalled != nil && stalled.Reason == "TooManyLost" &&
-			strings.Contains(got.Status.Message, "kubectl taint node "+node+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
-	}))
-	must(t, two.Await(t.Context(), "one successor", func(got *v1.StatefulCluster) bool { return got.Status.AvailableReplicas == 2 }))
-	wantClaims(t, two, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
-
-	neverMore := wantAtMost(t, one, 3)
-	cluster(t, "node", "heal", node)
-	must(t, one.AwaitAvailable(t.Context(), "db-2"))
-	must(t, two.AwaitAvailable(t.Context(), "db-1", "db-2"))
-	neverMore()
-	wantPods(t, one, "db-0", "db-1", "db-3")
-	wantPods(t, two, "db-0", "db-3", "db-4")
-	wantClaims(t, one, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
-	claims, err := two.Claims(t.Context())
-	must(t, err)
-	if !slices.Contains(claims, "data-db-1") || !slices.Contains(claims, "data-db-2") {
-		t.Errorf("claims %v, want those of the lost pods too", claims)
-	}
-}
-
 // awaitSuccessor waits for pod db-3, the successor of lost pod db-2, which must be created in time. Then it waits until all pods are
 // available.
 func awaitSuccessor(t *testing.T, c *world.Cluster, lost time.Time) {
@@ -168,27 +126,6 @@ func wantClaims(t *testing.T, c *world.Cluster, want ...string) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: claims %v, want %v", c.Namespace, got, want)
 	}
-}
-
-// The kubelet of a member is suspended, and the process continues to run. A force deletion is no proof: the claim waits. After the
-// kubelet has reported the termination, the successor gets the claim.
-func TestMemberForceDeleted(t *testing.T) {
-	alone(t)
-	node, _ := victim(t)
-	c := membersOn(t, node, 1)[0]
-	pods, err := c.Pods(t.Context())
-	must(t, err)
-	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kubelet", "--on", node) })
-	cluster(t, "process", "stop", "kubelet", "--on", node)
-	deletePod(t, pods["db-2"], force)
-	for deadline := time.Now().Add(nobodyElse); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-		wantPods(t, c, "db-0", "db-1", "db-2")
-		wantMember(t, c, "db-2", v1.MemberActive, "data-db-2")
-	}
-	cluster(t, "process", "continue", "kubelet", "--on", node)
-	must(t, c.AwaitAvailable(t.Context(), "db-2"))
-	wantMember(t, c, "db-3", v1.MemberActive, "data-db-2")
-	wantClaims(t, c, "data-db-0", "data-db-1", "data-db-2")
 }
 
 // All pods are deleted again and again, 200 times in total. In some rounds, the manager is killed after it has recorded the

@@ -62,11 +62,12 @@ func reason(s *v1.StatefulSingleton) string {
 }
 
 // Kyverno is killed, scaled to zero and started again during handoffs, while pods are created that the singleton
-// selects. Each pod is held or rejected.
+// selects. Each pod is held or rejected. While Kyverno is away, a deleted pod of a StatefulCluster gets its successor.
 func TestKyvernoDown(t *testing.T) {
 	alone(t)
 	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), w.KyvernoReplicas())) })
 	s := singleton(t, world.Options{})
+	members, _ := statefulCluster(t, world.ClusterOptions{Spec: v1.StatefulClusterSpec{Replicas: new(int32(1))}, Volumes: 1})
 	wantHeld := watchPods(t, s.Namespace)
 	create := keepCreating(t, s)
 
@@ -77,6 +78,12 @@ func TestKyvernoDown(t *testing.T) {
 
 	must(t, w.ScaleKyverno(t.Context(), 0))
 	must(t, world.Await(t.Context(), "the end of Kyverno", w.KyvernoGone))
+	pods, err := members.Pods(t.Context())
+	must(t, err)
+	deletePod(t, pods["db-0"], nil)
+	must(t, members.AwaitAvailable(t.Context(), "db-0"))
+	wantPods(t, members, "db-1")
+	wantMember(t, members, "db-1", v1.MemberActive, "data-db-0")
 	before, err := s.Read(t.Context())
 	must(t, err)
 	must(t, s.Roll(t.Context()))

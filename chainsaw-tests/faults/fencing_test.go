@@ -26,6 +26,9 @@ import (
 // leaseDuration is the shortest duration of a Lease.
 const leaseDuration = fencing.MinSeconds * time.Second
 
+// busyLeaseDuration is for Leases that must not expire on a busy machine.
+const busyLeaseDuration = 15 * time.Second
+
 // fenced are the options of a singleton with fencing by a Lease. Its application stops fast, because SIGTERM and SIGKILL of
 // the gate are only 0.8 s apart.
 func fenced() world.Options {
@@ -78,9 +81,9 @@ func wantNamed(t *testing.T, s *world.Singleton, epoch int32) {
 	}
 }
 
-// wantGap returns and logs the time from the last entry of all earlier processes to the start of the last process.
+// wantGap logs the time from the last entry of all earlier processes to the start of the last process.
 // The gate kills the old process a sixth of the duration before the Lease can expire.
-func wantGap(t *testing.T, a application, duration time.Duration) time.Duration {
+func wantGap(t *testing.T, a application, duration time.Duration) {
 	t.Helper()
 	entries, err := a.Journal()
 	must(t, err)
@@ -97,7 +100,6 @@ func wantGap(t *testing.T, a application, duration time.Duration) time.Duration 
 	if before == 0 || gap < duration/6 {
 		t.Errorf("the new process started %s after the last write of the old one, want %s at least", gap, duration/6)
 	}
-	return gap
 }
 
 // The holder's sidecar is suspended, and cannot renew the Lease. The gate stops the application by itself, and the spare
@@ -126,10 +128,10 @@ func TestFencedOutage(t *testing.T) {
 		s := singleton(t, fenced())
 		old := holder(t, s)
 		_, restart := stopController(t)
-		wantNobodyElse(t, 3*leaseDuration, old, s)
+		wantNobodyElse(t, 2*leaseDuration, old, s)
 		restart()
 		must(t, w.AwaitWhole(t.Context()))
-		wantNobodyElse(t, 2*leaseDuration, old, s)
+		wantNobodyElse(t, leaseDuration, old, s)
 		must(t, s.AwaitHolder(t.Context(), 1))
 		awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
 		wantNamed(t, s, 1)
@@ -142,7 +144,7 @@ func TestFencedOutage(t *testing.T) {
 		t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kube-apiserver") })
 		cluster(t, "process", "stop", "kube-apiserver")
 		awaitEnd(t, s)
-		wantNobodyElse(t, 2*leaseDuration, old, s)
+		wantNobodyElse(t, leaseDuration, old, s)
 		wantStarts(t, s, 1)
 		cluster(t, "process", "continue", "kube-apiserver")
 		awaitStarts(t, s, 2)
@@ -153,55 +155,10 @@ func TestFencedOutage(t *testing.T) {
 	})
 }
 
-// The holder's node is cut off, and the processes on it run on. The gate stops the application, and the next pod starts
-// without a person. After the network is restored, the old pod does not start its application again.
-func TestFencedNodeCutOff(t *testing.T) {
-	for name, spare := range map[string]bool{"with a spare": true, "without a spare": false} {
-		t.Run(name, func(t *testing.T) {
-			alone(t)
-			node, s, old := lostSoon(t, fenced(), spare)
-			cluster(t, "node", "partition", node)
-			wantHandedOver(t, s, 2, v1.CauseExpiry, v1.ProofLeaseExpired)
-			wantGap(t, s, leaseDuration)
-			wantNotReady(t, old)
-			next := holder(t, s)
-			if next.Spec.NodeName == node {
-				t.Errorf("pod %s runs on %s, which is cut off", next.Name, node)
-			}
-			cluster(t, "node", "heal", node)
-			if !spare { // the rollout has deleted the old pod
-				podGone(t, old)
-			}
-			wantNobodyElse(t, nobodyElse, next, s)
-			wantStarts(t, s, 2)
-			wantNamed(t, s, 2)
-		})
-	}
-}
-
-// lostSoon creates a singleton with a holder on a node that nothing else needs. The spare and each later pod go to the
-// other node.
-func lostSoon(t *testing.T, o world.Options, spare bool) (node string, s *world.Singleton, old *corev1.Pod) {
-	t.Helper()
-	node, _ = victim(t)
-	must(t, w.LeadElsewhere(t.Context(), node)) // a new leader observes a Lease from the beginning
-	s, old = placed(t, node, o)
-	// A cordon would drain the holder. The scheduler gives this taint more weight than the preferred node.
-	taint(t, node, "faults.test/lost-soon=yes:PreferNoSchedule")
-	if !spare {
-		return node, s, old
-	}
-	must(t, s.Scale(t.Context(), 2))
-	if warm := standby(t, s); warm.Spec.NodeName == node {
-		t.Fatalf("the spare %s is on %s, as the holder is", warm.Name, node)
-	}
-	return node, s, old
-}
-
 // wantNotReady waits until the pod of a lost node is not Ready, and so in no Service. The node controller would take longer.
 func wantNotReady(t *testing.T, lost *corev1.Pod) {
 	t.Helper()
-	must(t, world.AwaitFor(t.Context(), 5*time.Second, "pod "+lost.Name+" is not Ready", func(ctx context.Context) error {
+	must(t, world.Await(t.Context(), "pod "+lost.Name+" is not Ready", func(ctx context.Context) error {
 		pod := &corev1.Pod{}
 		err := w.Get(ctx, client.ObjectKeyFromObject(lost), pod)
 		if err == nil && pod.DeletionTimestamp == nil && proof.IsTrue(pod, corev1.PodReady) {
@@ -209,20 +166,6 @@ func wantNotReady(t *testing.T, lost *corev1.Pod) {
 		}
 		return client.IgnoreNotFound(err)
 	}))
-}
-
-// The holder's node fails as in a power failure. The spare starts soon after the Lease has expired.
-func TestFencedNodeKilled(t *testing.T) {
-	alone(t)
-	const duration = 15 * time.Second
-	o := fenced()
-	o.LeaseDuration = int32(duration.Seconds())
-	node, s, _ := lostSoon(t, o, true)
-	cluster(t, "node", "kill", node)
-	wantHandedOver(t, s, 2, v1.CauseExpiry, v1.ProofLeaseExpired)
-	if gap := wantGap(t, s, duration); gap > duration+2*time.Second {
-		t.Errorf("the next process started %s after the last write, want %s at most", gap, duration+2*time.Second)
-	}
 }
 
 // Fencing is turned on and off on a running singleton. Each change applies to the pod of the next rollout, and restarts
@@ -235,7 +178,7 @@ func TestFencingChanges(t *testing.T) {
 		old := holder(t, s)
 		change(t, s, fmt.Sprintf(`{"spec":{"fencing":%q,"leaseDurationSeconds":%d}}`, to, fencing.MinSeconds))
 		must(t, s.Await(t.Context(), "the changed policy is installed", policyInstalled("Injected")))
-		wantNobodyElse(t, 2*leaseDuration, old, s)
+		wantNobodyElse(t, leaseDuration, old, s)
 		wantStarts(t, s, starts)
 	}
 	changeFencing(v1.FencingLease, 1)
@@ -252,6 +195,6 @@ func TestFencingChanges(t *testing.T) {
 	must(t, s.Await(t.Context(), "no condition Fenced", func(got *v1.StatefulSingleton) bool {
 		return meta.FindStatusCondition(got.Status.Conditions, v1.ConditionFenced) == nil
 	}))
-	wantNobodyElse(t, 2*leaseDuration, holder(t, s), s)
+	wantNobodyElse(t, leaseDuration, holder(t, s), s)
 	wantStarts(t, s, 3)
 }

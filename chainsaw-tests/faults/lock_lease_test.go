@@ -5,7 +5,6 @@ package faults_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -38,49 +37,6 @@ func leasedLock(t *testing.T, o world.LockOptions) (l *world.Lock, first *corev1
 	first = writer(t, l, nil)
 	awaitStarts(t, l, 1)
 	return l, first, writers
-}
-
-// The node of the writer is cut off, and the processes on it run on. The gate stops the application, and another pod becomes
-// the writer without a person, soon after the Lease has expired. After the network is restored, the old pod is a reader.
-func TestLockLeaseNodeCutOff(t *testing.T) {
-	alone(t)
-	node, _ := victim(t)
-	o := leased()
-	o.Node = node
-	l, first, writers := leasedLock(t, o)
-	if first.Spec.NodeName != node {
-		t.Fatalf("pod %s is on %s, want %s", first.Name, first.Spec.NodeName, node)
-	}
-	must(t, w.LeadElsewhere(t.Context(), node)) // a new leader observes a Lease from the beginning
-	cluster(t, "node", "partition", node)
-	cut := time.Now()
-	second := writer(t, l, first)
-	awaitStarts(t, l, 2)
-	wantGap(t, l, leaseDuration)
-	if second.Spec.NodeName == node {
-		t.Errorf("pod %s runs on %s, which is cut off", second.Name, node)
-	}
-	cluster(t, "node", "heal", node)
-	must(t, l.AwaitReplicas(t.Context()))
-	wantNobodyElse(t, nobodyElse, second, l)
-	wantStarts(t, l, 2)
-	wantReader(t, first)
-	tenures := writers()
-	wantWriters(t, tenures, first, second)
-	wantSoonAfter(t, l, cut, tenures[1])
-}
-
-// wantSoonAfter checks that the writer started and had its label soon after the Lease had expired. The last renewal came
-// before since.
-func wantSoonAfter(t *testing.T, l *world.Lock, since time.Time, second world.Tenure) {
-	t.Helper()
-	starts, err := l.Starts()
-	must(t, err)
-	started, labelled := starts[1].Time.Sub(since), second.Seen.Sub(since)
-	t.Logf("pod %s started as the writer after %s, and had its label after %s", second.Pod, started, labelled)
-	if most := leaseDuration + 2*time.Second; max(started, labelled) > most {
-		t.Errorf("pod %s was not the writer within %s", second.Pod, most)
-	}
 }
 
 // The sidecar of the writer is suspended, and cannot renew the Lease. The gate stops the application by itself, and another
@@ -118,7 +74,7 @@ func TestLockLeaseAPIServerAway(t *testing.T) {
 	if ended := entries[len(entries)-1].Time.Sub(away); ended > leaseDuration {
 		t.Errorf("the writer ended %s after the API server, want %s at most", ended, leaseDuration)
 	}
-	wantNobodyElse(t, 2*leaseDuration, first, l)
+	wantNobodyElse(t, leaseDuration, first, l)
 	wantStarts(t, l, 1)
 	cluster(t, "process", "continue", "kube-apiserver")
 	watchWriters(t, l)
@@ -126,35 +82,18 @@ func TestLockLeaseAPIServerAway(t *testing.T) {
 	writer(t, l, nil)
 }
 
-// The main process of the writer is killed, five times. Another pod is the writer within a second. The old pod stays, and
-// its main process starts again as a reader. The test is not parallel, because it measures time.
+// The main process of the writer is killed. Another pod becomes the writer. The old pod stays, and its main process starts again
+// as a reader.
 func TestLockLeaseKilled(t *testing.T) {
+	t.Parallel()
 	l, old, writers := leasedLock(t, leased())
-	const kills = 5
-	var killed []time.Time
-	for range kills {
-		pid, err := world.Process(old, "/app")
-		must(t, err)
-		killed = append(killed, time.Now())
-		must(t, syscall.Kill(pid, syscall.SIGKILL))
-		next := writer(t, l, old)
-		awaitRestart(t, old)
-		wantReader(t, old)
-		old = next
-	}
-	tenures := writers()
-	if len(tenures) != kills+1 {
-		t.Fatalf("%d tenures, want %d: %v", len(tenures), kills+1, tenures)
-	}
-	var gaps []time.Duration
-	for i, at := range killed {
-		gaps = append(gaps, tenures[i+1].Seen.Sub(at))
-	}
-	slices.Sort(gaps)
-	t.Logf("from the kill to the label of the next writer: %v", gaps)
-	if median := gaps[len(gaps)/2]; median > time.Second {
-		t.Errorf("median %s, want a second at most", median)
-	}
+	pid, err := world.Process(old, "/app")
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	next := writer(t, l, old)
+	awaitRestart(t, old)
+	wantReader(t, old)
+	wantWriters(t, writers(), old, next)
 }
 
 // awaitRestart waits until the container of the pod was restarted, and is Ready. pod is the pod before that.
@@ -177,9 +116,11 @@ func awaitRestart(t *testing.T, pod *corev1.Pod) {
 // the writer, although the writer is unready.
 func TestLockLeaseGateFrozen(t *testing.T) {
 	t.Parallel()
-	l, first, _ := leasedLock(t, leased())
+	o := leased()
+	o.Spec.LeaseDurationSeconds = int32(busyLeaseDuration.Seconds())
+	l, first, _ := leasedLock(t, o)
 	thaw := freezerOf(t, first).freeze(t)
-	wantNobodyElse(t, 3*leaseDuration, first, l)
+	wantNobodyElse(t, busyLeaseDuration+leaseDuration, first, l)
 	wantStarts(t, l, 1)
 	thaw()
 	must(t, l.AwaitReplicas(t.Context()))

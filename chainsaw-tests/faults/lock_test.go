@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -212,29 +211,6 @@ func TestLockControllerAway(t *testing.T) {
 	cluster(t, "process", "continue", "manager")
 	awaitRenewal(t, client.ObjectKey{Namespace: l.Namespace, Name: world.LockName}, since)
 	wantWriters(t, writers(), first)
-}
-
-// The node of the writer is cut off, and its pods continue to run. A force deletion is no proof: no other pod becomes the
-// writer until the kubelet has reported the termination.
-func TestLockNodeCutOff(t *testing.T) {
-	alone(t)
-	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15, Fencing: v1.LockFencingTermination})
-	first := writer(t, l, nil)
-	node := first.Spec.NodeName
-	must(t, w.LeadElsewhere(t.Context(), node))
-	cluster(t, "node", "partition", node)
-	deletePod(t, first, force)
-	must(t, l.Await(t.Context(), "a message about the node", func(got *v1.StatefulSetLock) bool {
-		return strings.Contains(got.Status.Message, "its node "+node+" does not report")
-	}))
-	healed := time.Now()
-	cluster(t, "node", "heal", node)
-	second := writer(t, l, first)
-	tenures := writers()
-	wantWriters(t, tenures, first, second)
-	if len(tenures) == 2 && tenures[1].Seen.Before(healed) {
-		t.Errorf("pod %s became the writer while nothing proved the end of pod %s", second.Name, first.Name)
-	}
 }
 
 // A rollout moves the writer once, to an updated pod, and the writer stays afterwards.

@@ -145,14 +145,20 @@ var force = new(int64(0))
 const nobodyElse = 12 * time.Second
 
 // wantNobodyElse checks for the duration that no pod but the old holder starts.
-func wantNobodyElse[A application](t *testing.T, during time.Duration, old *corev1.Pod, applications ...A) {
+func wantNobodyElse(t *testing.T, during time.Duration, old *corev1.Pod, a application) {
+	t.Helper()
+	wantOnly(t, during, map[application]*corev1.Pod{a: old})
+}
+
+// wantOnly checks for the duration that no process of the applications starts, except in the pods.
+func wantOnly(t *testing.T, during time.Duration, pods map[application]*corev1.Pod) {
 	t.Helper()
 	for deadline := time.Now().Add(during); ; time.Sleep(200 * time.Millisecond) {
-		for _, a := range applications {
+		for a, pod := range pods {
 			starts, err := a.Starts()
 			must(t, err)
-			if last := starts[len(starts)-1]; old == nil && last.Epoch != 1 || old != nil && last.Pod != old.Name {
-				t.Fatalf("%s: pod %s started with epoch %d, though nothing proves that the holder is dead", a.Key().Namespace, last.Pod, last.Epoch)
+			if last := starts[len(starts)-1]; last.Pod != pod.Name {
+				t.Fatalf("%s: pod %s started with epoch %d, though nothing proves that %s has terminated", a.Key().Namespace, last.Pod, last.Epoch, pod.Name)
 			}
 		}
 		if time.Now().After(deadline) {

@@ -50,35 +50,54 @@ func placed(t *testing.T, node string, o world.Options) (*world.Singleton, *core
 	return s, pod
 }
 
-// The kubelet is suspended, and the pod continues to run, also with fencing by a Lease. Neither a deletion nor a force
-// deletion is a proof. Meanwhile the singleton has phase Failed, and afterwards it continues by itself.
+// spareElsewhere adds a spare, which may not be on the node.
+func spareElsewhere(t *testing.T, s *world.Singleton, node string) {
+	t.Helper()
+	must(t, s.Scale(t.Context(), 2))
+	if spare := standby(t, s); spare.Spec.NodeName == node {
+		t.Fatalf("the spare %s is on %s, as the holder is", spare.Name, node)
+	}
+}
+
+// The kubelet is suspended, and the pods continue to run, also with fencing by a Lease. Neither a deletion nor a force deletion
+// is a proof: no other pod starts, and no claim is given away. Meanwhile a singleton has phase Failed, and afterwards it continues
+// by itself.
 func TestKubeletStandsStill(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
+	members := membersOn(t, node, 1)[0]
+	pods, err := members.Pods(t.Context())
+	must(t, err)
 	deleted, a := on(t, node, world.Options{MaxTransitionTime: 5})
 	forced, b := on(t, node, world.Options{MaxTransitionTime: 5})
 	o := fenced()
 	o.MaxTransitionTime = 5
 	renews, c := on(t, node, o)
-	all := []*world.Singleton{deleted, forced, renews}
 	cordon()
 	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kubelet", "--on", node) })
 	cluster(t, "process", "stop", "kubelet", "--on", node)
+	deletePod(t, pods["db-2"], force)
 	deletePod(t, a, nil)
 	deletePod(t, b, force)
 	deletePod(t, c, nil)
-	for _, s := range all {
+	for _, s := range []*world.Singleton{deleted, forced, renews} {
 		standby(t, s)
 	}
-	wantNobodyElse(t, max(nobodyElse, 3*leaseDuration), nil, all...)
-	for _, s := range all {
+	wantOnly(t, max(nobodyElse, 3*leaseDuration), map[application]*corev1.Pod{deleted: a, forced: b, renews: c})
+	for _, s := range []*world.Singleton{deleted, forced, renews} {
 		must(t, s.Await(t.Context(), "phase Failed", func(got *v1.StatefulSingleton) bool { return got.Status.Phase == v1.PhaseFailed }))
 	}
+	wantPods(t, members, "db-0", "db-1", "db-2")
+	wantMember(t, members, "db-2", v1.MemberActive, "data-db-2")
+
 	cluster(t, "process", "continue", "kubelet", "--on", node)
 	wantHandedOver(t, deleted, 2, v1.CauseDeletion, v1.ProofKubeletReported)
 	wantHandedOver(t, forced, 2, v1.CauseDeletion, v1.ProofKubeletReported)
 	must(t, renews.AwaitHolder(t.Context(), 2)) // the kubelet's report or the release of the Lease can come first
 	wantStarts(t, renews, 2)
+	must(t, members.AwaitAvailable(t.Context(), "db-2"))
+	wantMember(t, members, "db-3", v1.MemberActive, "data-db-2")
+	wantClaims(t, members, "data-db-0", "data-db-1", "data-db-2")
 }
 
 // The kubelet is killed and returns, without a handoff. If the holder was deleted just before, one handoff follows.
@@ -115,30 +134,6 @@ func TestKubeletOfSpareKilled(t *testing.T) {
 		t.Errorf("pod %s holds, want the spare %s", got.Name, spare.Name)
 	}
 	wantStarts(t, s, 2)
-}
-
-// A node is cut off, and its pods continue to run. Neither a deletion, a force deletion nor an eviction by a taint is a
-// proof. After the network is restored, the kubelet reports the termination.
-func TestNodeCutOff(t *testing.T) {
-	alone(t)
-	node, cordon := victim(t)
-	deleted, a := on(t, node, world.Options{})
-	forced, b := on(t, node, world.Options{Barrier: true})
-	evicted, _ := on(t, node, world.Options{})
-	cordon()
-	cluster(t, "node", "partition", node)
-	deletePod(t, a, nil)
-	deletePod(t, b, force)
-	taint(t, node, "cut-off=yes:NoExecute")
-	all := []*world.Singleton{deleted, forced, evicted}
-	for _, s := range all {
-		standby(t, s)
-	}
-	wantNobodyElse(t, nobodyElse, nil, all...)
-	cluster(t, "node", "heal", node)
-	for _, s := range all { // the taint also marks pods that were deleted before
-		wantHandedOver(t, s, 2, v1.CauseEviction, v1.ProofKubeletReported)
-	}
 }
 
 // A node is cut off and its object is deleted. The garbage collector then reports its pods as Failed, although they
@@ -196,15 +191,16 @@ func taint(t *testing.T, node, taint string) {
 }
 
 // A node fails as in a power failure and returns, and its holders and the member of a StatefulCluster continue. It fails again
-// permanently. Another pod of a singleton starts only after an attestation. The member is replaced soon, and its claim is kept.
+// permanently. A spare of a fenced singleton starts after the Lease has expired, and another pod of the others only after an
+// attestation. The member is replaced soon, and its claim is kept.
 func TestNodeKilled(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
+	must(t, w.LeadElsewhere(t.Context(), node)) // a new leader observes a Lease from the beginning
 	c := membersOn(t, node, 1)[0]
 	attested, a := on(t, node, world.Options{})
 	outOfService, b := on(t, node, world.Options{Barrier: true})
 	both := []*world.Singleton{attested, outOfService}
-	cordon()
 
 	cluster(t, "node", "kill", node)
 	cluster(t, "node", "heal", node)
@@ -218,10 +214,15 @@ func TestNodeKilled(t *testing.T) {
 	must(t, c.AwaitAvailable(t.Context()))
 	wantPods(t, c, "db-0", "db-1", "db-2")
 
+	expires, _ := on(t, node, fenced())
+	cordon()
+	spareElsewhere(t, expires, node)
 	lost := time.Now()
 	cluster(t, "node", "kill", node)
 	deletePod(t, a, force)
 	deletePod(t, b, nil)
+	wantHandedOver(t, expires, 2, v1.CauseExpiry, v1.ProofLeaseExpired)
+	wantGap(t, expires, leaseDuration)
 	standby(t, attested)
 	standby(t, outOfService)
 	must(t, world.Await(t.Context(), node+" is noticed", func(ctx context.Context) error {
@@ -234,12 +235,12 @@ func TestNodeKilled(t *testing.T) {
 	}))
 	awaitSuccessor(t, c, lost)
 	wantClaims(t, c, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
-	wantNobodyElse(t, nobodyElse, nil, both...)
+	wantOnly(t, nobodyElse, map[application]*corev1.Pod{attested: a, outOfService: b})
 
 	must(t, attested.Attest(t.Context(), a.UID))
 	must(t, attested.AwaitHolder(t.Context(), 2))
 	wantProof(t, attested, v1.ProofAttested)
-	wantNobodyElse(t, 0, nil, outOfService)
+	wantNobodyElse(t, 0, b, outOfService)
 	taint(t, node, corev1.TaintNodeOutOfService+"=nodeshutdown:NoExecute")
 	must(t, outOfService.AwaitHolder(t.Context(), 2))
 	wantProof(t, outOfService, v1.ProofNodeOutOfService)

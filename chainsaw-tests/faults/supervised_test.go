@@ -57,13 +57,15 @@ func TestFencedContainersKilled(t *testing.T) {
 // The cgroup freezer stops the gate and its application. The sidecar runs on and renews the Lease, so no other pod starts.
 func TestFencedContainerFrozen(t *testing.T) {
 	t.Parallel()
-	s, old := withSpare(t, fenced())
+	o := fenced()
+	o.LeaseDuration = int32(busyLeaseDuration.Seconds())
+	s, old := withSpare(t, o)
 	thaw := freezerOf(t, old).freeze(t)
-	wantNobodyElse(t, 3*leaseDuration, old, s)
+	wantNobodyElse(t, busyLeaseDuration+leaseDuration, old, s)
 	wantStarts(t, s, 1)
 	thaw()
 	must(t, s.AwaitHolder(t.Context(), 1))
-	wantNobodyElse(t, 2*leaseDuration, old, s)
+	wantNobodyElse(t, leaseDuration, old, s)
 }
 
 // freezer is the file that freezes the processes of a cgroup.

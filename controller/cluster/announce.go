@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 )
 
 // Reasons of the events.
@@ -29,9 +30,6 @@ const (
 	eventAttestationRefused = "AttestationRefused"
 )
 
-// maxNote is the maximum length of a note. The API server rejects longer notes.
-const maxNote = 1024
-
 // announce reports a change of the status by events and log lines.
 func (r *Reconciler) announce(ctx context.Context, was *v1.StatefulClusterStatus, cluster *v1.StatefulCluster) {
 	is := &cluster.Status
@@ -42,6 +40,9 @@ func (r *Reconciler) announce(ctx context.Context, was *v1.StatefulClusterStatus
 	}
 	if was.CurrentRevision != is.CurrentRevision && was.CurrentRevision != "" {
 		r.emit(ctx, cluster, corev1.EventTypeNormal, eventRolloutCompleted, fmt.Sprintf("all pods have revision %s", is.CurrentRevision))
+	}
+	if refused := meta.FindStatusCondition(is.Conditions, v1.ConditionExpansionRefused); refused != nil && !meta.IsStatusConditionTrue(was.Conditions, refused.Type) {
+		r.emit(ctx, cluster, corev1.EventTypeWarning, refused.Type, refused.Message)
 	}
 	before, after := meta.FindStatusCondition(was.Conditions, v1.ConditionStalled), meta.FindStatusCondition(is.Conditions, v1.ConditionStalled)
 	switch {
@@ -101,8 +102,5 @@ func withClaims(m v1.ClusterMember) string {
 
 func (r *Reconciler) emit(ctx context.Context, cluster *v1.StatefulCluster, eventType, reason, note string) {
 	ctrl.LoggerFrom(ctx).Info(note, "reason", reason)
-	if len(note) > maxNote {
-		note = strings.ToValidUTF8(note[:maxNote-len("...")], "") + "..."
-	}
-	r.Recorder.Eventf(cluster, nil, eventType, reason, "Reconcile", "%s", note)
+	r.Recorder.Eventf(cluster, nil, eventType, reason, "Reconcile", "%s", messages.Note(note))
 }

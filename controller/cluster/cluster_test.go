@@ -1,14 +1,19 @@
 package cluster_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -22,6 +27,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -77,23 +85,106 @@ func TestCreates(t *testing.T) {
 	}
 }
 
-// The first pods wait for the policy. That is no error, and no person must act.
-func TestAwaitsPolicy(t *testing.T) {
-	w := newWorld(t)
-	w.create(2)
-	w.setPolicy(metav1.ConditionFalse)
-	got := w.settle(membership.PolicyNotInstalled)
-	w.wantPods()
-	w.wantClaims()
-	if want := "the first pods wait until condition PolicyInstalled is True: as the test says"; got.Status.Message != want {
-		t.Errorf("message %q, want %q", got.Status.Message, want)
+// The manager sets what makes a pod a member, whatever the template says. Nothing in the template appears twice, or is lost.
+func TestHostileTemplate(t *testing.T) {
+	type parts struct {
+		Labels              map[string]string
+		Finalizers          []string
+		Hostname, Subdomain string
+		ReadinessGates      []corev1.PodReadinessGate
 	}
-	if meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionStalled) || !meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionReconciling) {
-		t.Errorf("conditions %+v", got.Status.Conditions)
+	theirs, serving := corev1.PodReadinessGate{ConditionType: "example.com/theirs"}, corev1.PodReadinessGate{ConditionType: v1.MemberServing}
+	tests := map[string]struct {
+		metadata, spec string
+		serviceName    string
+		updates        v1.ClusterUpdateType
+		want           func(*parts)
+		// wantGates are the scheduling gates of the recorded pod.
+		wantGates []corev1.PodSchedulingGate
+	}{
+		"nothing": {},
+		"labels of the selector": {
+			metadata: `"labels": {"app": "coder", "tier": "gold"}`,
+			want:     func(p *parts) { p.Labels["tier"] = "gold" },
+		},
+		"labels of the manager": {metadata: `"labels": {"` + v1.ClusterLabel + `": "other", "` + appsv1.StatefulSetRevisionLabel + `": "other"}`},
+		"the finalizer": {
+			metadata: `"finalizers": ["` + v1.MemberFinalizer + `", "example.com/theirs"]`,
+			want:     func(p *parts) { p.Finalizers = append(p.Finalizers, "example.com/theirs") },
+		},
+		"another finalizer": {
+			metadata: `"finalizers": ["example.com/theirs"]`,
+			want:     func(p *parts) { p.Finalizers = []string{"example.com/theirs", v1.MemberFinalizer} },
+		},
+		"another name and owner": {metadata: `"name": "db-9", "namespace": "kube-system", "generateName": "db-", "ownerReferences": []`},
+		"fields of other names":  {metadata: `"Labels": {"app": "other"}, "Finalizers": ["example.com/theirs"]`},
+		"a host name":            {spec: `"hostname": "theirs"`},
+		"a subdomain": {
+			spec: `"subdomain": "theirs"`,
+			want: func(p *parts) { p.Subdomain = "theirs" },
+		},
+		"another subdomain": {
+			spec: `"subdomain": "theirs"`, serviceName: "coders",
+			want: func(p *parts) { p.Subdomain = "coders" },
+		},
+		"updates in place": {
+			updates: v1.ClusterInPlaceIfPossible,
+			want:    func(p *parts) { p.ReadinessGates = []corev1.PodReadinessGate{serving} },
+		},
+		"the readiness gate": {
+			spec: `"readinessGates": [{"conditionType": "` + v1.MemberServing + `"}, {"conditionType": "example.com/theirs"}]`, updates: v1.ClusterInPlaceIfPossible,
+			want: func(p *parts) { p.ReadinessGates = []corev1.PodReadinessGate{serving, theirs} },
+		},
+		"another readiness gate": {
+			spec: `"readinessGates": [{"conditionType": "example.com/theirs"}]`, updates: v1.ClusterInPlaceIfPossible,
+			want: func(p *parts) { p.ReadinessGates = []corev1.PodReadinessGate{theirs, serving} },
+		},
+		"no list of readiness gates": {
+			spec: `"readinessGates": null`, updates: v1.ClusterInPlaceIfPossible,
+			want: func(p *parts) { p.ReadinessGates = []corev1.PodReadinessGate{serving} },
+		},
+		"the scheduling gate":         {spec: `"schedulingGates": [{"name": "` + v1.MemberGate + `"}]`},
+		"another scheduling gate":     {spec: `"schedulingGates": [{"name": "example.com/theirs"}]`, wantGates: []corev1.PodSchedulingGate{{Name: "example.com/theirs"}}},
+		"no list of scheduling gates": {spec: `"schedulingGates": null`},
 	}
-	w.setPolicy(metav1.ConditionTrue)
-	w.settle(membership.AllAvailable)
-	w.wantPods("coder-0", "coder-1")
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(1, func(spec *v1.StatefulClusterSpec) {
+				spec.ServiceName, spec.UpdateStrategy.Type = test.serviceName, cmp.Or(test.updates, v1.ClusterRollingUpdate)
+				if test.spec != "" {
+					test.spec += ","
+				}
+				spec.Template.Raw = fmt.Appendf(nil, `{"metadata": {%s}, "spec": {%s "containers": [{"name": "coder", "image": "coder:1"}]}}`, test.metadata, test.spec)
+			})
+			reconcile := func() corev1.Pod {
+				t.Helper()
+				_, err := w.reconciler.Reconcile(t.Context(), w.request())
+				w.must(err)
+				w.wantPods("coder-0")
+				return *w.pod("coder-0")
+			}
+			created := reconcile()
+			want := parts{
+				Labels:     map[string]string{"app": "coder", v1.ClusterLabel: clusterName, appsv1.StatefulSetRevisionLabel: w.cluster().Status.UpdateRevision},
+				Finalizers: []string{v1.MemberFinalizer}, Hostname: "coder-0",
+			}
+			if test.want != nil {
+				test.want(&want)
+			}
+			got := parts{created.Labels, created.Finalizers, created.Spec.Hostname, created.Spec.Subdomain, created.Spec.ReadinessGates}
+			if diff := gocmp.Diff(want, got); diff != "" {
+				t.Errorf("pod (-want +got):\n%s", diff)
+			}
+			gate := corev1.PodSchedulingGate{Name: v1.MemberGate}
+			if !slices.Contains(created.Spec.SchedulingGates, gate) || !metav1.IsControlledBy(&created, w.cluster()) {
+				t.Errorf("scheduling gates %v and owners %v of the new pod", created.Spec.SchedulingGates, created.OwnerReferences)
+			}
+			if diff := gocmp.Diff(test.wantGates, reconcile().Spec.SchedulingGates); diff != "" {
+				t.Errorf("scheduling gates of the recorded pod (-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 // A pod that is not Ready yet is not deleted. With OrderedReady, the next pod waits.
@@ -204,6 +295,46 @@ func TestDrain(t *testing.T) {
 	w.wantClaims("data-coder-0", "data-coder-1", "data-coder-2")
 	if w.pod("coder-3").Spec.NodeName == node.Name {
 		t.Error("the pod is on the drained node")
+	}
+}
+
+// The volume of a successor is on a node that does not return. The status names the claim and the command that gives the pod a new one.
+func TestUnusableVolume(t *testing.T) {
+	w := newWorld(t)
+	w.create(2)
+	w.settle(membership.AllAvailable)
+	claim := &corev1.PersistentVolumeClaim{}
+	w.exists(claim, "data-coder-0")
+	claim.Spec.VolumeName = "volume-of-coder-0"
+	w.must(c.Update(t.Context(), claim))
+	w.pinned = claim.Name
+	w.must(c.Delete(t.Context(), w.pod("coder-0")))
+	got := w.settle(membership.PodsUnschedulable)
+	w.wantPods("coder-1", "coder-2")
+	for _, want := range []string{
+		"pod coder-2 can't be scheduled: 0/5 nodes are available", "claim data-coder-0", "kubectl describe pv volume-of-coder-0", `"state":"Fresh"`, "kubectl delete pod -n " + w.namespace + " coder-2",
+	} {
+		if !strings.Contains(got.Status.Message, want) {
+			t.Errorf("message %q, want %q", got.Status.Message, want)
+		}
+	}
+	if !meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionStalled) || meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionReady) {
+		t.Errorf("conditions %+v", got.Status.Conditions)
+	}
+	if events := w.emitted(); !strings.Contains(events, "Warning PodsUnschedulable pod coder-2 can't be scheduled") {
+		t.Errorf("events:\n%s", events)
+	}
+
+	// The commands of the message.
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replacement.State = v1.ReplacementFresh })
+	w.must(c.Delete(t.Context(), w.pod("coder-2")))
+	w.until("pod coder-2 is removed", func() bool { return !slices.Contains(w.podNames(), "coder-2") })
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replacement.State = v1.ReplacementCarry })
+	got = w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-3")
+	w.wantClaim("coder-3", "data-coder-3")
+	if !slices.Contains(got.Status.Released, v1.ReleasedClaim{Name: "data-coder-0", Policy: v1.ClaimRetain}) || meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionStalled) {
+		t.Errorf("released claims %v, conditions %+v", got.Status.Released, got.Status.Conditions)
 	}
 }
 
@@ -359,6 +490,87 @@ func TestStatusLost(t *testing.T) {
 	if !w.exists(&corev1.PersistentVolumeClaim{}, "data-coder-0") {
 		t.Error("the claim of coder-2 is deleted")
 	}
+}
+
+// A pod with the label of the StatefulCluster, and with its UID in an owner of another kind, is not adopted and does not move the counter.
+// While it can run with a claim, no other pod gets the claim, and the claim is not deleted. Without the guards, users can create
+// such a pod.
+func TestForgedPod(t *testing.T) {
+	w := newWorld(t)
+	w.create(2, func(spec *v1.StatefulClusterSpec) {
+		spec.PersistentVolumeClaimRetentionPolicy.WhenScaled = v1.ClaimDelete
+	})
+	w.settle(membership.AllAvailable)
+	forge := func(name string) *corev1.Pod {
+		t.Helper()
+		forged := &corev1.Pod{ObjectMeta: w.named(name)}
+		forged.Labels = map[string]string{v1.ClusterLabel: clusterName}
+		forged.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: clusterName, UID: w.cluster().UID, Controller: new(true)}}
+		forged.Spec = corev1.PodSpec{NodeName: w.nodes[4], Containers: []corev1.Container{{Name: "coder", Image: "coder:1"}}, Volumes: []corev1.Volume{{
+			Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-coder-0"}},
+		}}}
+		if err := c.Create(t.Context(), forged.DeepCopy()); !apierrors.IsForbidden(err) {
+			t.Errorf("the guards admit a forged pod: %v", err)
+		}
+		forged.Labels[unguarded] = ""
+		w.must(c.Create(t.Context(), forged))
+		return forged
+	}
+	forged := forge("coder-99999999999")
+	if got := w.settle(membership.AllAvailable); len(got.Status.Members) != 2 || got.Status.Next != 2 {
+		t.Errorf("%d members, and the next number is %d", len(got.Status.Members), got.Status.Next)
+	}
+	w.must(c.Delete(t.Context(), w.pod("coder-0")))
+	if got := w.settle(membership.ClaimInUse); !strings.Contains(got.Status.Message, "data-coder-0") || !strings.Contains(got.Status.Message, forged.Name) {
+		t.Errorf("message %q", got.Status.Message)
+	}
+	w.must(c.Delete(t.Context(), forged))
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-1", "coder-2")
+	w.wantClaim("coder-2", "data-coder-0")
+
+	forged = forge("coder-7")
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(0)) })
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-7")
+	w.wantClaims("data-coder-0")
+	w.must(c.Delete(t.Context(), forged))
+	w.settle(membership.AllAvailable)
+	w.wantClaims()
+}
+
+// Claims of two StatefulClusters can have the same name. A pod that is not scheduled yet does not keep its claim, so a claim of the other
+// StatefulCluster can take its place.
+func TestClaimOfTwoClusters(t *testing.T) {
+	w := newWorld(t)
+	other := *w
+	other.name = "x-" + clusterName
+	other.create(1, func(spec *v1.StatefulClusterSpec) {
+		held := strings.Replace(string(spec.Template.Raw), `"containers"`, `"schedulingGates": [{"name": "example.com/held"}], "containers"`, 1)
+		spec.Template.Raw = []byte(held)
+	})
+	held := func() bool {
+		pods := w.pods()
+		return len(pods) == 1 && slices.Equal(pods[0].Spec.SchedulingGates, []corev1.PodSchedulingGate{{Name: "example.com/held"}})
+	}
+	other.until("the pod waits only for a gate of its template", held)
+	w.must(c.Delete(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: w.named("data-x-coder-0")}))
+	w.play()
+
+	w.create(1, func(spec *v1.StatefulClusterSpec) { spec.VolumeClaimTemplates[0].Metadata.Name = "data-x" })
+	if got := w.settle(membership.ClaimInUse); !strings.Contains(got.Status.Message, "pod x-coder-0 can run with the claim") {
+		t.Errorf("message %q", got.Status.Message)
+	}
+	w.must(c.Patch(t.Context(), w.pod("x-coder-0"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"schedulingGates":null}}`))))
+	other.settle(membership.AllAvailable)
+	w.settle(membership.ClaimInUse)
+	w.must(c.Delete(t.Context(), w.pod("x-coder-0")))
+	other.change(func(spec *v1.StatefulClusterSpec) { spec.Template = templateOf("coder:1") })
+	other.settle(membership.AllAvailable)
+	w.settle(membership.AllAvailable)
+	w.wantPods("coder-0", "x-coder-2")
+	w.wantClaim("coder-0", "data-x-coder-0")
+	w.wantClaim("x-coder-2", "data-x-coder-2")
 }
 
 // Each field of the retention policy applies to its own claims.
@@ -581,17 +793,16 @@ func TestAdmissionRejects(t *testing.T) {
 	w := newWorld(t)
 	w.create(1)
 	w.settle(membership.AllAvailable)
-	accept := w.reject("pods", "!has(object.spec.subdomain)", "Kyverno has not mutated this pod", &corev1.Pod{
+	accept := w.reject("pods", "!has(object.spec.subdomain)", "no pods here", &corev1.Pod{
 		ObjectMeta: w.named("probe"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}},
 	})
 	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(2)) })
 	w.until("the status reports the rejection", func() bool {
-		return strings.Contains(w.cluster().Status.Message, "Kyverno has not mutated this pod") && w.cluster().Status.ReadyReplicas == 1
+		return strings.Contains(w.cluster().Status.Message, "no pods here") && w.cluster().Status.ReadyReplicas == 1
 	})
 	got := w.cluster()
 	stalled := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionStalled)
-	if stalled.Status != metav1.ConditionTrue || stalled.Reason != "WriteRefused" || !strings.HasPrefix(got.Status.Message, "can't create Pod "+w.namespace+"/coder-1: ") ||
-		!strings.Contains(got.Status.Message, "kubectl get pods -A -l app.kubernetes.io/component=admission-controller") {
+	if stalled.Status != metav1.ConditionTrue || stalled.Reason != "WriteRefused" || !strings.HasPrefix(got.Status.Message, "can't create Pod "+w.namespace+"/coder-1: ") {
 		t.Errorf("condition %+v, message %q", stalled, got.Status.Message)
 	}
 	if events := w.emitted(); !strings.Contains(events, "Warning WriteRefused can't create Pod ") {
@@ -610,9 +821,67 @@ func TestAdmissionRejects(t *testing.T) {
 	}
 }
 
+// A webhook can answer each write with 409. The writes are retried less and less often. After a few conflicts, the status, an event and
+// the error report them.
+func TestRepeatedConflicts(t *testing.T) {
+	w := newWorld(t)
+	w.create(1)
+	w.settle(membership.AllAvailable)
+	denies := true
+	w.reconciler = w.newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
+		Create: func(ctx context.Context, writes client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			if o.GetObjectKind().GroupVersionKind().Kind == "Pod" && denies {
+				return apierrors.NewConflict(corev1.Resource("pods"), o.GetName(), errors.New("no pods here"))
+			}
+			return writes.Create(ctx, o, options...)
+		},
+	}))
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(2)) })
+	stalled := func() bool { return meta.IsStatusConditionTrue(w.cluster().Status.Conditions, v1.ConditionStalled) }
+	for i := range 8 {
+		want := 10 * time.Millisecond << i
+		if result, err := w.reconciler.Reconcile(t.Context(), w.request()); err != nil || result.RequeueAfter != want {
+			t.Errorf("the next reconcile is after %s with error %v, want %s", result.RequeueAfter, err, want)
+		}
+	}
+	if stalled() {
+		t.Errorf("the StatefulCluster is stalled after eight conflicts: %q", w.cluster().Status.Message)
+	}
+	w.emitted()
+	if _, err := w.reconciler.Reconcile(t.Context(), w.request()); !apierrors.IsConflict(err) {
+		t.Errorf("error %v, want the conflict", err)
+	}
+	for _, report := range []string{w.cluster().Status.Message, w.emitted()} {
+		for _, part := range []string{"can't create Pod " + w.namespace + "/coder-1: ", "no pods here", "kubectl get "} {
+			if !strings.Contains(report, part) {
+				t.Errorf("report %q, want %q in it", report, part)
+			}
+		}
+	}
+	if !stalled() {
+		t.Error("the StatefulCluster is not stalled")
+	}
+	denies = false
+	w.settle(membership.AllAvailable)
+	if stalled() {
+		t.Error("the StatefulCluster is stalled without conflicts")
+	}
+}
+
 // reject lets an admission policy reject new objects of the kind for which the expression is true, and waits until it rejects the
 // probe. accept ends that.
 func (w *world) reject(kind, expression, message string, probe client.Object) (accept func()) {
+	w.t.Helper()
+	return w.deny(admissionregistrationv1.Create, kind, admissionregistrationv1.Validation{
+		Expression: "!(" + expression + ")", Message: message, Reason: new(metav1.StatusReasonForbidden),
+	}, func() error {
+		return c.Create(w.t.Context(), probe.DeepCopyObject().(client.Object), client.DryRunAll)
+	})
+}
+
+// deny lets an admission policy validate an operation on resources, and waits until the API server rejects the probe. accept ends
+// that.
+func (w *world) deny(operation admissionregistrationv1.OperationType, resources string, validation admissionregistrationv1.Validation, probe func() error) (accept func()) {
 	w.t.Helper()
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
@@ -620,11 +889,11 @@ func (w *world) reject(kind, expression, message string, probe client.Object) (a
 			MatchConstraints: &admissionregistrationv1.MatchResources{
 				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.namespace}},
 				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{kind}},
+					Operations: []admissionregistrationv1.OperationType{operation},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{resources}},
 				}}},
 			},
-			Validations: []admissionregistrationv1.Validation{{Expression: "!(" + expression + ")", Message: message, Reason: new(metav1.StatusReasonForbidden)}},
+			Validations: []admissionregistrationv1.Validation{validation},
 		},
 	}
 	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
@@ -636,15 +905,18 @@ func (w *world) reject(kind, expression, message string, probe client.Object) (a
 	w.must(c.Create(w.t.Context(), policy))
 	w.must(c.Create(w.t.Context(), binding))
 	w.t.Cleanup(func() { _, _ = c.Delete(context.Background(), policy), c.Delete(context.Background(), binding) })
-	rejects := func() bool {
-		return apierrors.IsForbidden(c.Create(w.t.Context(), probe.DeepCopyObject().(client.Object), client.DryRunAll))
-	}
+	return w.whileRejected(policy, probe)
+}
+
+// whileRejected waits until the API server rejects the probe. accept deletes the object for which it does.
+func (w *world) whileRejected(by client.Object, probe func() error) (accept func()) {
+	w.t.Helper()
 	g := gomega.NewWithT(w.t)
-	g.Eventually(rejects).Should(gomega.BeTrue())
+	g.Eventually(probe).ShouldNot(gomega.Succeed())
 	return func() {
 		w.t.Helper()
-		w.must(c.Delete(w.t.Context(), policy))
-		g.Eventually(rejects).Should(gomega.BeFalse())
+		w.must(c.Delete(w.t.Context(), by))
+		g.Eventually(probe).Should(gomega.Succeed())
 	}
 }
 
@@ -675,7 +947,7 @@ func TestRejectedMember(t *testing.T) {
 			})
 			w.wantClaim("coder-4", "data-coder-1")
 			w.until("the counts are those of the world", func() bool { return w.cluster().Status.ReadyReplicas == 2 })
-			if got := w.cluster().Status; strings.Count(got.Message, "can't create") != 1 || !strings.Contains(got.Message, "over the quota") {
+			if got := w.cluster().Status; strings.Count(got.Message, "can't create") != 1 || !strings.HasSuffix(got.Message, "over the quota") {
 				t.Errorf("message %q", got.Message)
 			}
 			accept()
@@ -706,7 +978,7 @@ func TestNamespaceIsDeleted(t *testing.T) {
 	w.until("the StatefulCluster is removed", w.isRemoved)
 }
 
-// A record that the API server rejects has no effect.
+// A record that the API server rejects has no effect, and is reported even if the reason is too long for a message.
 func TestRecordRejected(t *testing.T) {
 	w := newWorld(t)
 	w.create(2)
@@ -715,7 +987,7 @@ func TestRecordRejected(t *testing.T) {
 		SubResourceUpdate: func(ctx context.Context, writes client.Client, resource string, o client.Object, options ...client.SubResourceUpdateOption) error {
 			if !rejected {
 				rejected = true
-				return apierrors.NewForbidden(v1.GroupVersion.WithResource("statefulclusters").GroupResource(), o.GetName(), errors.New("not now"))
+				return apierrors.NewForbidden(v1.GroupVersion.WithResource("statefulclusters").GroupResource(), o.GetName(), errors.New("not now"+strings.Repeat(", and not later", 10_000)))
 			}
 			return writes.SubResource(resource).Update(ctx, o, options...)
 		},
@@ -772,7 +1044,8 @@ func TestInPlace(t *testing.T) {
 	w.holdImages, w.holdSlices = true, true
 	w.setImage("coder:2")
 	w.until("a pod must not serve", func() bool { return slices.ContainsFunc(w.pods(), isRefused) })
-	for range 5 { // less than the patience of the controller
+	w.reconciler.Clock = clocktesting.NewFakePassiveClock(time.Now()) // so the controller does not lose its patience
+	for range 5 {
 		if _, err := w.reconciler.Reconcile(t.Context(), w.request()); err != nil {
 			t.Fatal(err)
 		}
@@ -781,7 +1054,7 @@ func TestInPlace(t *testing.T) {
 	if got := images(); !slices.Equal(got, []string{"coder:1", "coder:1"}) {
 		t.Errorf("images %v while the EndpointSlice lists the pod", got)
 	}
-	w.holdSlices = false
+	w.reconciler.Clock, w.holdSlices = clock.RealClock{}, false
 	w.until("one image changes", func() bool { return slices.Equal(images(), []string{"coder:1", "coder:2"}) })
 	w.settle(membership.RollingOut)
 	if got := images(); !slices.Equal(got, []string{"coder:1", "coder:2"}) || !slices.ContainsFunc(w.pods(), isRefused) {
@@ -807,9 +1080,6 @@ func TestInPlace(t *testing.T) {
 // Resources change without a new pod, and without a restart. If the API server rejects the resources, the pod is replaced.
 func TestResize(t *testing.T) {
 	w := newWorld(t)
-	sized := func(resources string) runtime.RawExtension {
-		return runtime.RawExtension{Raw: []byte(strings.Replace(string(templateOf("coder:1").Raw), `"name": "coder",`, `"name": "coder", "resources": `+resources+`,`, 1))}
-	}
 	w.create(2, func(spec *v1.StatefulClusterSpec) {
 		spec.UpdateStrategy.Type, spec.Template = v1.ClusterInPlaceIfPossible, sized(`{"requests": {"cpu": "100m"}}`)
 	})
@@ -838,6 +1108,85 @@ func TestResize(t *testing.T) {
 	w.wantClaims("data-coder-0", "data-coder-1")
 }
 
+// sized returns a template with the resources of the container, and further fields.
+func sized(resources string) runtime.RawExtension {
+	return runtime.RawExtension{Raw: []byte(strings.Replace(string(templateOf("coder:1").Raw), `"name": "coder",`, `"name": "coder", "resources": `+resources+`,`, 1))}
+}
+
+// New resources that a quota or a policy rejects cost no pod, and no pod stops serving for them. The status says what rejects them.
+func TestResizeRejected(t *testing.T) {
+	const restarts = `, "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]`
+	for name, test := range map[string]struct {
+		policy string
+		reject func(*world) (accept func())
+	}{
+		"by a quota":                          {"", (*world).fillQuota},
+		"by a policy":                         {"", (*world).denyResizes},
+		"by a quota, and containers restart":  {restarts, (*world).fillQuota},
+		"by a policy, and containers restart": {restarts, (*world).denyResizes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(2, func(spec *v1.StatefulClusterSpec) {
+				spec.UpdateStrategy.Type, spec.Template = v1.ClusterInPlaceIfPossible, sized(`{"requests": {"cpu": "100m"}}`+test.policy)
+			})
+			w.settle(membership.AllAvailable)
+			before := w.pods()
+			accept := test.reject(w)
+			w.change(func(spec *v1.StatefulClusterSpec) {
+				spec.Template = sized(`{"requests": {"cpu": "200m"}}` + test.policy)
+			})
+			for range 20 { // the rejection is an error
+				_, _ = w.reconciler.Reconcile(t.Context(), w.request())
+				w.play()
+			}
+			same := func(is, was corev1.Pod) bool {
+				return is.UID == was.UID && is.DeletionTimestamp == nil && proof.IsTrue(&is, corev1.PodReady)
+			}
+			if !slices.EqualFunc(w.pods(), before, same) {
+				t.Fatalf("pods %v, want the pods from before, and all Ready", w.podNames())
+			}
+			stalled := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionStalled)
+			remedy := regexp.MustCompile(`kubectl delete pod -n ` + w.namespace + ` coder-[01]$`)
+			if stalled.Status != metav1.ConditionTrue || stalled.Reason != "WriteRefused" || !strings.Contains(stalled.Message, "too-much-cpu") || !remedy.MatchString(stalled.Message) {
+				t.Errorf("condition %+v", stalled)
+			}
+			accept()
+			w.settle(membership.AllAvailable)
+			w.wantPods("coder-0", "coder-1")
+			for _, p := range w.pods() {
+				if cpu := p.Spec.Containers[0].Resources.Requests.Cpu(); cpu.String() != "200m" {
+					t.Errorf("pod %s requests %s CPU", p.Name, cpu)
+				}
+			}
+		})
+	}
+}
+
+// fillQuota creates a quota that is used up. No controller updates it.
+func (w *world) fillQuota() (accept func()) {
+	w.t.Helper()
+	quota := &corev1.ResourceQuota{ObjectMeta: w.named("too-much-cpu")}
+	quota.Spec.Hard = corev1.ResourceList{corev1.ResourceRequestsCPU: resource.MustParse("200m")}
+	w.must(c.Create(w.t.Context(), quota))
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: quota.Spec.Hard}
+	w.must(c.Status().Update(w.t.Context(), quota))
+	return w.whileRejected(quota, w.tryResize)
+}
+
+// tryResize asks whether pod coder-0 can have more CPU.
+func (w *world) tryResize() error {
+	patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"coder","resources":{"requests":{"cpu":"150m"}}}]}}`))
+	return c.SubResource("resize").Patch(w.t.Context(), &corev1.Pod{ObjectMeta: w.named("coder-0")}, patch, client.DryRunAll)
+}
+
+// denyResizes lets an admission policy without a reason reject all resizes. Its rejections have HTTP status 422, as those of invalid
+// pods.
+func (w *world) denyResizes() (accept func()) {
+	w.t.Helper()
+	return w.deny(admissionregistrationv1.Update, "pods/resize", admissionregistrationv1.Validation{Expression: "false", Message: "too-much-cpu"}, w.tryResize)
+}
+
 // isRefused returns true if the controller has taken the pod out of the endpoints.
 func isRefused(p corev1.Pod) bool {
 	serving := proof.Condition(&p, v1.MemberServing)
@@ -861,6 +1210,49 @@ func TestClaimsGrow(t *testing.T) {
 		if w.exists(claim, name); claim.Spec.Resources.Requests.Storage().String() != "2Gi" {
 			t.Errorf("claim %s has %s", name, claim.Spec.Resources.Requests.Storage())
 		}
+	}
+}
+
+// Claims that cannot grow leave the StatefulCluster Ready, and are not tried again until something changes. A condition says which
+// claims cannot grow, why, and what to do.
+func TestClaimsCannotGrow(t *testing.T) {
+	w := newWorld(t)
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "example.com/none"}
+	w.must(c.Create(t.Context(), class))
+	w.create(2, func(spec *v1.StatefulClusterSpec) { spec.VolumeClaimTemplates[0].Spec.StorageClassName = &class.Name })
+	w.settle(membership.AllAvailable)
+	w.emitted()
+	w.change(func(spec *v1.StatefulClusterSpec) {
+		spec.VolumeClaimTemplates[0].Spec.Resources.Requests.Storage = new(resource.MustParse("2Gi"))
+	})
+	got := w.settle(membership.AllAvailable)
+	refused := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionExpansionRefused)
+	if refused == nil || refused.Status != metav1.ConditionTrue || !meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionReady) ||
+		meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionStalled) {
+		t.Fatalf("conditions %+v", got.Status.Conditions)
+	}
+	for _, want := range []string{
+		"claim data-coder-0 of storage class " + class.Name + " and 1 other claim from 1Gi to 2Gi", "must support resize", "kubectl patch storageclass " + class.Name + " ",
+	} {
+		if !strings.Contains(refused.Message, want) || !strings.Contains(got.Status.Message, want) {
+			t.Errorf("condition %q and message %q, want %q", refused.Message, got.Status.Message, want)
+		}
+	}
+	if events := w.emitted(); !strings.Contains(events, "Warning ExpansionRefused ") {
+		t.Errorf("events:\n%s", events)
+	}
+	result, err := w.reconciler.Reconcile(t.Context(), w.request())
+	if err != nil || result.RequeueAfter < time.Minute || w.cluster().ResourceVersion != got.ResourceVersion {
+		t.Errorf("error %v, and a retry after %s", err, result.RequeueAfter)
+	}
+	class.AllowVolumeExpansion = new(true)
+	w.must(c.Update(t.Context(), class))
+	w.until("the condition is removed", func() bool {
+		return meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionExpansionRefused) == nil
+	})
+	claim := &corev1.PersistentVolumeClaim{}
+	if w.exists(claim, "data-coder-1"); claim.Spec.Resources.Requests.Storage().String() != "2Gi" {
+		t.Errorf("claim %+v", claim.Spec)
 	}
 }
 
@@ -916,4 +1308,35 @@ func (w *world) revisions() (newest appsv1.ControllerRevision, old []appsv1.Cont
 	w.must(c.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
 	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return int(b.Revision - a.Revision) })
 	return list.Items[0], list.Items[1:]
+}
+
+// If the claims of a StatefulCluster take too much memory, the controller makes no decision and reports what to do.
+func TestTooLarge(t *testing.T) {
+	w := newWorld(t)
+	w.create(1)
+	w.settle(membership.AllAvailable)
+	w.reconciler.Live = interceptor.NewClient(controller, interceptor.Funcs{
+		List: func(ctx context.Context, live client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			err := live.List(ctx, list, options...)
+			if claims, ok := list.(*corev1.PersistentVolumeClaimList); ok {
+				for i := range 20 {
+					claims.Items = append(claims.Items, corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+						Name: fmt.Sprintf("large-%d", i), Labels: map[string]string{"large": strings.Repeat("x", 1<<20)},
+					}})
+				}
+			}
+			return err
+		},
+	})
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(2)) })
+	result, err := w.reconciler.Reconcile(t.Context(), w.request())
+	w.must(err)
+	got := w.cluster()
+	is := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionStalled)
+	if is == nil || is.Status != metav1.ConditionTrue || is.Reason != "TooManyPods" || !strings.Contains(got.Status.Message, "kubectl get pods,persistentvolumeclaims -n "+w.namespace) {
+		t.Errorf("message %q, condition %+v", got.Status.Message, is)
+	}
+	if len(got.Status.Members) != 1 || result.RequeueAfter == 0 {
+		t.Errorf("%d members, requeue after %s", len(got.Status.Members), result.RequeueAfter)
+	}
 }

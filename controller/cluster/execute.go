@@ -8,15 +8,16 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/membership"
@@ -26,20 +27,32 @@ import (
 type execution struct {
 	*Reconciler
 	membership.Snapshot
-	plan membership.Plan
+	plan *membership.Plan
+	// missing are the claims that the API server rejected. unresized are the pods whose resources it rejected.
+	missing   map[string]bool
+	unresized map[types.UID]bool
+	// ungrown are the claims whose larger requests the API server rejected, and whyUngrown is the first error.
+	ungrown    []membership.GrowClaim
+	whyUngrown error
 }
 
 // maxReported is the number of rejected writes that one error reports.
 const maxReported = 3
 
-// execute executes the steps of the plan in their order, and returns the number of the step that it could not pass. A rejected write
-// of one object does not stop the writes of others: for example, a quota or a webhook can reject one pod.
-func (r *Reconciler) execute(ctx context.Context, s membership.Snapshot, plan membership.Plan) (done int, err error) {
-	e := &execution{r, s, plan}
+// execute adds the finalizer before the first step, executes the steps of the plan in their order, and returns the number of the step
+// that it could not pass. A rejected write of one object does not stop the writes of others: for example, a quota or a webhook can
+// reject one pod.
+func (r *Reconciler) execute(ctx context.Context, s membership.Snapshot, plan *membership.Plan) (done int, err error) {
+	if len(plan.Steps) > 0 {
+		if err := r.patchFinalizer(ctx, s.Cluster, controllerutil.AddFinalizer); err != nil {
+			return 0, err
+		}
+	}
+	e := &execution{Reconciler: r, Snapshot: s, plan: plan, missing: map[string]bool{}, unresized: map[types.UID]bool{}}
 	var rejections error
-	rejected, missing := 0, map[string]bool{} // missing are claims
+	rejected := 0
 	for i, step := range plan.Steps {
-		if pod, ok := step.(membership.CreatePod); ok && slices.ContainsFunc(pod.Claims, func(c v1.MemberClaim) bool { return missing[c.Name] }) {
+		if e.skips(step) {
 			continue
 		}
 		err := e.step(ctx, step)
@@ -51,7 +64,7 @@ func (r *Reconciler) execute(ctx context.Context, s membership.Snapshot, plan me
 			return i, err
 		}
 		if claim, ok := step.(membership.CreateClaim); ok {
-			missing[claim.Name] = true
+			e.missing[claim.Name] = true
 		}
 		if rejected++; rejected == 1 {
 			rejections = err
@@ -59,7 +72,17 @@ func (r *Reconciler) execute(ctx context.Context, s membership.Snapshot, plan me
 			rejections = fmt.Errorf("%w; can't %w", rejections, err)
 		}
 	}
+	e.reportUngrown()
 	return len(plan.Steps), rejections
+}
+
+// skips returns true if an earlier step makes this one pointless: the pod would wait for its claim, or be unready for nothing.
+func (e *execution) skips(step membership.Step) bool {
+	if pod, ok := step.(membership.CreatePod); ok {
+		return slices.ContainsFunc(pod.Claims, func(c v1.MemberClaim) bool { return e.missing[c.Name] })
+	}
+	serving, ok := step.(membership.SetServing)
+	return ok && e.unresized[serving.Pod.UID]
 }
 
 // isNeeded returns true if all later steps of the plan need the step.
@@ -72,7 +95,7 @@ func isNeeded(step membership.Step) bool {
 // isRejection returns true if the API server rejected this write, and can accept other writes of the plan.
 func isRejection(err error) bool {
 	var of apierrors.APIStatus
-	return errors.As(err, &of) && of.Status().Code <= http.StatusInternalServerError && !isTemporary(err) && !apierrors.IsTooManyRequests(err)
+	return errors.As(err, &of) && of.Status().Code <= http.StatusInternalServerError && !isOvertaken(err) && !apierrors.IsNotFound(err) && !apierrors.IsTooManyRequests(err)
 }
 
 func (e *execution) step(ctx context.Context, step membership.Step) error {
@@ -88,10 +111,7 @@ func (e *execution) step(ctx context.Context, step membership.Step) error {
 	case membership.CreateClaim:
 		return e.createClaim(ctx, step)
 	case membership.GrowClaim:
-		return e.patch(ctx, e.claim(step.Claim), object{
-			"metadata": object{"uid": step.Claim.UID},
-			"spec":     object{"resources": object{"requests": object{corev1.ResourceStorage.String(): step.Storage}}},
-		})
+		return e.growClaim(ctx, step)
 	case membership.DeleteClaim:
 		return e.delete(ctx, e.claim(step.Claim), client.Preconditions{UID: &step.Claim.UID})
 	case membership.CreatePod:
@@ -140,8 +160,33 @@ func (e *execution) createClaim(ctx context.Context, step membership.CreateClaim
 	return e.create(ctx, claim)
 }
 
-// kyvernoHelp says what to do if an admission policy rejects a pod, because Kyverno has not mutated the pod.
-const kyvernoHelp = "If Kyverno has not mutated the pod, check whether Kyverno runs: kubectl get pods -A -l app.kubernetes.io/component=admission-controller"
+// growClaim raises the request of a claim. A rejection is no error, because no pod needs the new size to run.
+func (e *execution) growClaim(ctx context.Context, step membership.GrowClaim) error {
+	err := e.Client.Patch(ctx, e.claim(step.Claim), strategicPatch(object{
+		"metadata": object{"uid": step.Claim.UID},
+		"spec":     object{"resources": object{"requests": object{corev1.ResourceStorage.String(): step.Storage}}},
+	}))
+	if !isRejection(err) {
+		return e.failed("patch", e.claim(step.Claim), err)
+	}
+	if e.ungrown = append(e.ungrown, step); len(e.ungrown) == 1 {
+		e.whyUngrown = err
+	}
+	return nil
+}
+
+// reportUngrown adds condition ExpansionRefused to the status of the plan if the API server rejected a larger request. The next
+// decision removes the condition after all claims have the size.
+func (e *execution) reportUngrown() {
+	if len(e.ungrown) == 0 {
+		return
+	}
+	message := e.ExpansionMessage(e.ungrown, e.whyUngrown)
+	e.plan.Status.Message += "; " + message
+	meta.SetStatusCondition(&e.plan.Status.Conditions, metav1.Condition{
+		Type: v1.ConditionExpansionRefused, Status: metav1.ConditionTrue, Reason: "Refused", Message: message, ObservedGeneration: e.Cluster.Generation,
+	})
+}
 
 // createPod creates the pod of a member. Without strict validation, the API server would ignore fields of the template that it
 // does not know.
@@ -150,15 +195,7 @@ func (e *execution) createPod(ctx context.Context, step membership.CreatePod) er
 	if err != nil {
 		return err
 	}
-	err = e.create(ctx, pod, client.FieldValidation(metav1.FieldValidationStrict))
-	if apierrors.IsForbidden(err) {
-		separator := ". "
-		if strings.HasSuffix(err.Error(), ".") {
-			separator = " "
-		}
-		return fmt.Errorf("%w%s%s", err, separator, kyvernoHelp)
-	}
-	return err
+	return e.create(ctx, pod, client.FieldValidation(metav1.FieldValidationStrict))
 }
 
 // setServing writes the readiness gate of a pod.
@@ -177,23 +214,44 @@ func (e *execution) setServing(ctx context.Context, step membership.SetServing) 
 	})))
 }
 
-// resize changes the resources of a pod. It deletes the pod if the API server rejects the resources. The new resources can need
-// another QoS class (Invalid), or a larger node (Forbidden).
+// resize changes the resources of a pod. It deletes the pod if the pod can never have them.
 func (e *execution) resize(ctx context.Context, step membership.Resize) error {
 	var containers []object
 	for _, name := range slices.Sorted(maps.Keys(step.Resources)) {
 		containers = append(containers, object{"name": name, "resources": step.Resources[name]})
 	}
 	pod := e.pod(step.Pod)
+	var options []client.SubResourcePatchOption
+	if step.DryRun {
+		options = append(options, client.DryRunAll)
+	}
 	err := e.Client.SubResource("resize").Patch(ctx, pod, strategicPatch(object{
 		"metadata": object{"uid": step.Pod.UID, "resourceVersion": step.Version},
 		"spec":     object{"containers": containers},
-	}))
-	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+	}), options...)
+	e.unresized[step.Pod.UID] = err != nil
+	switch {
+	case needsNewPod(err):
 		ctrl.LoggerFrom(ctx).Info("Replacing a pod, because its resources cannot change", "pod", pod.Name, "why", err.Error())
 		return e.delete(ctx, pod, client.Preconditions{UID: &step.Pod.UID})
+	case isRejection(err):
+		return fmt.Errorf("%w. Pod %s keeps its resources. Change what rejects the new ones, or replace the pod: kubectl delete pod -n %s %[2]s",
+			e.failed("resize", pod, err), pod.Name, pod.Namespace)
 	}
 	return e.failed("resize", pod, err)
+}
+
+// needsNewPod returns true if the API server rejects new resources that the pod can never have. The cause names a field, for example
+// because the QoS class would change, or is one of the admission plugin PodResizeValidator. A quota, RBAC and policies also reject
+// resources, with the same HTTP status, but not because of the pod.
+func needsNewPod(err error) bool {
+	var of apierrors.APIStatus
+	if !errors.As(err, &of) || of.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(of.Status().Details.Causes, func(cause metav1.StatusCause) bool {
+		return apierrors.IsInvalid(err) && cause.Field != "" || cause.Type == "NodeCapacity" || cause.Type == "UnsupportedPlatform"
+	})
 }
 
 // patchImages changes the images of a pod, and its revision.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/membership"
@@ -29,8 +30,8 @@ type podTemplate struct {
 	Spec map[string]any `json:"spec"`
 }
 
-// newPod returns the pod of a member, as it is before Kyverno adds the labels of the selector, the host name, and the readiness
-// gate of updates in place.
+// newPod returns the pod of a member. The template cannot remove or replace what the manager sets, and has no second entry beside
+// it: the API server rejects two gates with one name.
 func (e *execution) newPod(step membership.CreatePod) (*unstructured.Unstructured, error) {
 	var template podTemplate
 	if err := utiljson.Unmarshal(e.templateOf(step.Revision), &template); err != nil {
@@ -44,20 +45,39 @@ func (e *execution) newPod(step membership.CreatePod) (*unstructured.Unstructure
 	for _, c := range step.Claims {
 		volumes = append(volumes, map[string]any{"name": c.Volume, "persistentVolumeClaim": map[string]any{"claimName": c.Name}})
 	}
-	gates, _ := template.Spec["schedulingGates"].([]any)
-	template.Spec["volumes"], template.Spec["schedulingGates"] = volumes, append(gates, map[string]any{"name": v1.MemberGate})
+	template.Spec["volumes"] = volumes
+	template.Spec["hostname"] = step.Name
+	if e.Cluster.Spec.ServiceName != "" {
+		template.Spec["subdomain"] = e.Cluster.Spec.ServiceName
+	}
+	addEntry(template.Spec, "schedulingGates", "name", v1.MemberGate)
+	if e.Cluster.Spec.UpdateStrategy.Type == v1.ClusterInPlaceIfPossible {
+		addEntry(template.Spec, "readinessGates", "conditionType", v1.MemberServing)
+	}
 
 	pod := &unstructured.Unstructured{Object: map[string]any{"spec": template.Spec}}
 	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	pod.SetNamespace(e.Cluster.Namespace)
 	pod.SetName(step.Name)
-	pod.SetLabels(labels.Merge(template.Metadata.Labels, labels.Set{
-		v1.ClusterLabel: e.Cluster.Name, appsv1.StatefulSetRevisionLabel: step.Revision,
-	}))
+	pod.SetLabels(membership.PodLabels(e.Cluster, template.Metadata.Labels, step.Revision))
 	pod.SetAnnotations(template.Metadata.Annotations)
-	pod.SetFinalizers(append(template.Metadata.Finalizers, v1.MemberFinalizer))
+	pod.SetFinalizers(template.Metadata.Finalizers)
+	controllerutil.AddFinalizer(pod, v1.MemberFinalizer)
 	pod.SetOwnerReferences(controlledBy(e.Cluster))
 	return pod, nil
+}
+
+// addEntry appends an entry with one field to a list of the spec, unless the list has such an entry.
+func addEntry(spec map[string]any, list, field, value string) {
+	entries, _ := spec[list].([]any)
+	isSame := func(entry any) bool {
+		of, _ := entry.(map[string]any)
+		return of[field] == value
+	}
+	if !slices.ContainsFunc(entries, isSame) {
+		entries = append(entries, map[string]any{field: value})
+	}
+	spec[list] = entries
 }
 
 // isClaimed returns true if a claim replaces the volume of a template, because both have the same name.

@@ -57,8 +57,8 @@ func stopping(write int, after bool, stop context.CancelFunc) client.WithWatch {
 	})
 }
 
-// In 200 replacements of a pod, the controller stops before or after one of its writes. No name is used twice, and no claim or pod is
-// left behind.
+// In replacements of a pod, the controller stops before and after each of its writes, three times. No name is used twice, and no claim
+// or pod is left behind.
 func TestStoppedController(t *testing.T) {
 	w := newWorld(t)
 	w.create(2, func(spec *v1.StatefulClusterSpec) {
@@ -67,7 +67,8 @@ func TestStoppedController(t *testing.T) {
 	})
 	w.settle(membership.AllAvailable)
 	stops := 0
-	const deletions, writes = 200, 8
+	const writes = 8
+	const deletions = 3 * 2 * writes
 	for i := range deletions {
 		pods := w.pods()
 		w.must(c.Delete(t.Context(), &pods[i%len(pods)]))
@@ -208,7 +209,8 @@ func TestTwoControllers(t *testing.T) {
 		running.Go(func() {
 			for ctx.Err() == nil {
 				reconciles.Add(1)
-				if _, err := reconciler.Reconcile(ctx, w.request()); err != nil && !apierrors.IsNotFound(err) {
+				// Without the delays of a queue, there can be so many conflicts in a row that one is an error.
+				if _, err := reconciler.Reconcile(ctx, w.request()); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 					t.Errorf("reconcile: %v", err)
 					return
 				}

@@ -23,19 +23,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
 	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
 const (
-	// conflictDelay is how long to wait before the next decision after a conflict with a write of another client.
-	conflictDelay = 20 * time.Millisecond
+	// podsPerPage is the number of pods that one request reads after the end of a StatefulCluster.
+	podsPerPage = 16
 	// deletionPoll is how often to check what the deletion of a StatefulCluster waits for, for changes that no watch reports.
 	deletionPoll = 5 * time.Second
 )
 
-// reasonWriteRefused is the reason of the conditions if the API server rejects a write. The message has the error.
-const reasonWriteRefused = "WriteRefused"
+const (
+	// reasonWriteRefused is the reason of the conditions if the API server rejects a write. The message has the error.
+	reasonWriteRefused = "WriteRefused"
+	// reasonTooManyPods is the reason of the conditions if the pods, their claims, or the objects that they refer to, are too many or
+	// too large. No decision is made.
+	reasonTooManyPods = "TooManyPods"
+	// tooLargePoll is how often to look whether there are fewer.
+	tooLargePoll = 10 * time.Second
+)
 
 // Reconciler reconciles StatefulClusters.
 type Reconciler struct {
@@ -49,17 +58,19 @@ type Reconciler struct {
 	Metrics *Metrics
 	// Clock returns the time.
 	Clock clock.PassiveClock
+
+	conflicts conflict.Counter
 }
 
 // Reconcile observes, decides, executes and reports for one StatefulCluster.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	result, err := r.reconcile(ctx, request)
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return ctrl.Result{}, nil // the controller stops
-	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
+	}
+	if delay := r.conflicts.Ended(request.NamespacedName, isOvertaken(err)); delay > 0 {
 		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
+		return ctrl.Result{RequeueAfter: delay}, nil
 	}
 	return result, err
 }
@@ -73,24 +84,26 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, r.releasePods(ctx, request.NamespacedName)
 	}
 	snapshot, err := observe.Observer{Client: r.Client, Live: r.Live}.ObserveCluster(ctx, cluster)
-	if err != nil {
+	if tooLarge, ok := errors.AsType[*observe.TooLargeError](err); ok {
+		stored := cluster.DeepCopy()
+		reportStalled(cluster, reasonTooManyPods, tooLarge.Error())
+		return ctrl.Result{RequeueAfter: tooLargePoll}, r.writeStatus(ctx, stored, cluster)
+	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("read the state of StatefulCluster %s: %w", request, err)
 	}
 	plan, waits := r.decide(snapshot)
-	if len(plan.Steps) > 0 {
-		if err := r.patchFinalizer(ctx, cluster, controllerutil.AddFinalizer); err != nil {
-			return ctrl.Result{}, err
+	done, err := r.execute(ctx, snapshot, &plan)
+	if err == nil && !waits {
+		err = client.IgnoreNotFound(r.patchFinalizer(ctx, cluster, controllerutil.RemoveFinalizer))
+		if err == nil {
+			return ctrl.Result{}, nil
 		}
 	}
-	done, err := r.execute(ctx, snapshot, plan)
-	if isTemporary(err) || ctx.Err() != nil {
+	if r.isTemporary(cluster, err) || ctx.Err() != nil {
 		return ctrl.Result{}, err
 	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return ctrl.Result{RequeueAfter: deletionPoll}, nil // the StatefulCluster is deleted next
-	}
-	if err == nil && !waits {
-		return ctrl.Result{}, client.IgnoreNotFound(r.patchFinalizer(ctx, cluster, controllerutil.RemoveFinalizer))
 	}
 	stored := cluster.DeepCopy() // as the last Record wrote it
 	if !slices.Contains(plan.Steps[done:], membership.Step(membership.Record{})) {
@@ -101,10 +114,10 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		reportFailure(cluster, err)
 	}
 	failed := r.writeStatus(ctx, stored, cluster)
-	if apierrors.IsConflict(failed) {
+	if apierrors.IsConflict(failed) && r.isTemporary(cluster, failed) {
 		return ctrl.Result{}, failed // a write can be rejected because the Snapshot is outdated
 	}
-	if err := errors.Join(err, failed); err != nil {
+	if err := errors.Join(failed, err); err != nil { // the first of two errors says whether this is a conflict
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: plan.Requeue}, nil
@@ -127,18 +140,21 @@ func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*v1.Sta
 // the StatefulCluster. The StatefulCluster is read again after the pods, because the pods of a new StatefulCluster keep their
 // finalizer.
 func (r *Reconciler) releasePods(ctx context.Context, key types.NamespacedName) error {
-	var pods corev1.PodList
-	if err := r.Live.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1.ClusterLabel: key.Name}); err != nil {
+	var protected []*corev1.Pod
+	err := observe.Pages(ctx, r.Live, &corev1.PodList{}, podsPerPage, func(o client.Object) error {
+		if controllerutil.ContainsFinalizer(o, v1.MemberFinalizer) {
+			protected = append(protected, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}})
+		}
+		return nil
+	}, client.InNamespace(key.Namespace), client.MatchingLabels{v1.ClusterLabel: key.Name})
+	if err != nil {
 		return fmt.Errorf("list the pods of StatefulCluster %s, which does not exist: %w", key, err)
 	}
 	if cluster, err := r.get(ctx, key); cluster != nil || err != nil {
 		return err
 	}
-	for i := range pods.Items {
-		if !controllerutil.ContainsFinalizer(&pods.Items[i], v1.MemberFinalizer) {
-			continue
-		}
-		if err := r.unprotect(ctx, &pods.Items[i]); err != nil {
+	for _, pod := range protected {
+		if err := r.unprotect(ctx, pod); err != nil {
 			return err
 		}
 	}
@@ -166,19 +182,28 @@ func (r *Reconciler) decide(s membership.Snapshot) (plan membership.Plan, waits 
 	return plan, message != ""
 }
 
-// isTemporary returns true if another client wrote an object since the Snapshot. The next decision sees that write.
-func isTemporary(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+// isOvertaken returns true if another client wrote an object since the Snapshot. The next decision sees that write.
+func isOvertaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+// isTemporary returns true if the error needs no report. A conflict is temporary, unless it happens each time. The removal of an
+// object since the Snapshot is temporary too.
+func (r *Reconciler) isTemporary(cluster *v1.StatefulCluster, err error) bool {
+	return apierrors.IsNotFound(err) || isOvertaken(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(cluster))
 }
 
 // reportFailure sets the message and the conditions after the API server has rejected a write.
 func reportFailure(cluster *v1.StatefulCluster, err error) {
-	cluster.Status.Message = "can't " + strings.Join(strings.Fields(err.Error()), " ")
+	reportStalled(cluster, reasonWriteRefused, "can't "+strings.Join(strings.Fields(err.Error()), " ")+conflict.Advice(err))
+}
+
+// reportStalled sets the message and the conditions if a person must act.
+func reportStalled(cluster *v1.StatefulCluster, reason, message string) {
+	cluster.Status.Message = message
 	for conditionType, status := range map[string]metav1.ConditionStatus{
 		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionReconciling: metav1.ConditionFalse, v1.ConditionStalled: metav1.ConditionTrue,
 	} {
 		meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{
-			Type: conditionType, Status: status, Reason: reasonWriteRefused, Message: cluster.Status.Message, ObservedGeneration: cluster.Generation,
+			Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: cluster.Generation,
 		})
 	}
 }
@@ -199,6 +224,7 @@ func (r *Reconciler) patchFinalizer(ctx context.Context, cluster *v1.StatefulClu
 
 // writeStatus writes the status if it has changed, and reports the change.
 func (r *Reconciler) writeStatus(ctx context.Context, stored, cluster *v1.StatefulCluster) error {
+	messages.Fit(&cluster.Status.Message, cluster.Status.Conditions)
 	if equality.Semantic.DeepEqual(stored.Status, cluster.Status) {
 		return nil
 	}
@@ -208,6 +234,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, stored, cluster *v1.Statef
 // record writes the status. The write is a compare-and-swap on the resourceVersion of the StatefulCluster that was read. It fails
 // if the API server would drop a field, which happens with an older CustomResourceDefinition.
 func (r *Reconciler) record(ctx context.Context, stored, cluster *v1.StatefulCluster) error {
+	messages.Fit(&cluster.Status.Message, cluster.Status.Conditions)
 	status := cluster.Status.DeepCopy()
 	if err := r.Client.Status().Update(ctx, cluster, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
 		return fmt.Errorf("write the status of StatefulCluster %s: %w", client.ObjectKeyFromObject(cluster), err)

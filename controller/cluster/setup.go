@@ -8,19 +8,16 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -45,16 +42,19 @@ func metadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	return m
 }
 
-// CacheOptions restricts the cache to what the watches need: StatefulClusters, the metadata of objects with their label, and the
-// fields of nodes for drains and for lost nodes.
+// CacheOptions restricts the cache to what the watches need: the conditions and nodes of StatefulClusters, the metadata of objects
+// with their label, and the fields of nodes for drains and for lost nodes. No object has long annotations.
 func CacheOptions() cache.Options {
 	hasLabel, err := labels.NewRequirement(v1.ClusterLabel, selection.Exists, nil)
 	if err != nil {
 		panic(err) // a constant
 	}
 	options := cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: observe.TrimNode}},
+		DefaultTransform: observe.TrimMetadata,
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Node{}:        {Transform: observe.TrimNode},
+			&v1.StatefulCluster{}: {Transform: trimCluster},
+		},
 	}
 	for _, kind := range labelledKinds {
 		options.ByObject[metadataOf(kind)] = cache.ByObject{Label: labels.NewSelector().Add(*hasLabel)}
@@ -62,10 +62,21 @@ func CacheOptions() cache.Options {
 	return options
 }
 
+// trimCluster removes the fields of a StatefulCluster that neither watches nor metrics need.
+func trimCluster(o any) (any, error) {
+	if cluster, ok := o.(*v1.StatefulCluster); ok {
+		cluster.Spec, cluster.Status.Released = v1.StatefulClusterSpec{}, nil
+		for i, m := range cluster.Status.Members {
+			cluster.Status.Members[i] = v1.ClusterMember{Node: m.Node, State: m.State}
+		}
+	}
+	return observe.TrimMetadata(o)
+}
+
 // SetupWithManager registers the reconciler and its watches. No watch is for EndpointSlices: Plan.Requeue is short while a pod
 // waits for its removal from them.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	changes := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, policyChanges())
+	changes := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 	controllers := ctrl.NewControllerManagedBy(mgr).
 		Named("statefulcluster").
 		// The controller's own writes of status need no reconcile.
@@ -84,21 +95,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// policyChanges passes changes of condition PolicyInstalled, for which the first pods wait.
-func policyChanges() predicate.Predicate {
-	status := func(o client.Object) metav1.ConditionStatus {
-		if c := meta.FindStatusCondition(o.(*v1.StatefulCluster).Status.Conditions, v1.ConditionPolicyInstalled); c != nil {
-			return c.Status
-		}
-		return metav1.ConditionUnknown
-	}
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return status(e.ObjectOld) != status(e.ObjectNew) }}
-}
-
 // clusterOf returns the StatefulCluster that the label of the object names.
-func clusterOf(_ context.Context, object client.Object) []reconcile.Request {
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[v1.ClusterLabel]}}}
-}
+var clusterOf = observe.NamedBy(v1.ClusterLabel)
 
 // clustersOnNode returns the StatefulClusters with a pod on the node.
 func (r *Reconciler) clustersOnNode(ctx context.Context, node client.Object) (requests []reconcile.Request) {

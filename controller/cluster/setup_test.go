@@ -1,33 +1,55 @@
 package cluster
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/event"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// The first pods wait for condition PolicyInstalled, so a change of its status causes a reconcile. Other writes of the status do not.
-func TestPolicyChanges(t *testing.T) {
-	of := func(conditionType string, status metav1.ConditionStatus, message string) *v1.StatefulCluster {
-		return &v1.StatefulCluster{Status: v1.StatefulClusterStatus{Conditions: []metav1.Condition{{Type: conditionType, Status: status, Message: message}}}}
+// The cache keeps little of each object, even if users make the object large: what watches and metrics read.
+func TestCacheIsBounded(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	metadata := metav1.ObjectMeta{
+		Name: "db", Labels: map[string]string{v1.ClusterLabel: "db"}, Annotations: map[string]string{"long": long, v1.AttestAnnotation: "uid"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: long}},
 	}
-	tests := map[string]struct {
-		before, after *v1.StatefulCluster
-		want          bool
-	}{
-		"reported":          {&v1.StatefulCluster{}, of(v1.ConditionPolicyInstalled, metav1.ConditionFalse, ""), true},
-		"installed":         {of(v1.ConditionPolicyInstalled, metav1.ConditionFalse, ""), of(v1.ConditionPolicyInstalled, metav1.ConditionTrue, ""), true},
-		"another message":   {of(v1.ConditionPolicyInstalled, metav1.ConditionTrue, ""), of(v1.ConditionPolicyInstalled, metav1.ConditionTrue, "nearly full"), false},
-		"another condition": {of(v1.ConditionReady, metav1.ConditionFalse, ""), of(v1.ConditionReady, metav1.ConditionTrue, ""), false},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := policyChanges().Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.want {
-				t.Errorf("the event passes: %v, want %v", got, test.want)
+	options := CacheOptions()
+	for kind, by := range options.ByObject {
+		var o client.Object
+		switch kind.(type) {
+		case *v1.StatefulCluster:
+			o = &v1.StatefulCluster{
+				ObjectMeta: *metadata.DeepCopy(), Spec: v1.StatefulClusterSpec{Template: runtime.RawExtension{Raw: []byte(long)}},
+				Status: v1.StatefulClusterStatus{Members: []v1.ClusterMember{{Name: long, Node: "node", State: v1.MemberActive}}},
 			}
-		})
+		case *metav1.PartialObjectMetadata:
+			o = &metav1.PartialObjectMetadata{ObjectMeta: *metadata.DeepCopy()}
+		default:
+			continue // users do not create nodes
+		}
+		transform := by.Transform
+		if transform == nil {
+			transform = options.DefaultTransform
+		}
+		kept, err := transform(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := json.Marshal(kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(data) > 2000 || o.GetAnnotations()[v1.AttestAnnotation] != "uid" {
+			t.Errorf("of %T, the cache keeps %d bytes, with the annotations %v", o, len(data), o.GetAnnotations())
+		}
+		if cluster, ok := kept.(*v1.StatefulCluster); ok && cluster.Status.Members[0].Node != "node" {
+			t.Error("the cache does not keep the node of a member, by which watches of nodes find the StatefulCluster")
+		}
 	}
 }

@@ -1,143 +1,91 @@
 package cluster_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
 )
 
 // The tests use a real etcd and kube-apiserver, with the chart's CRDs, and with the chart's RBAC and guards for StatefulClusters. There
-// is no scheduler, no kubelet and no Kyverno: the tests do what these do.
+// is no scheduler and no kubelet: the tests do what these do.
 var (
 	// controllerConfig has the permissions of the controller.
 	controllerConfig *rest.Config
-	// c has all permissions, and controller those of the controller. kubelet writes as the kubelet does. policyController writes
-	// condition PolicyInstalled, and uninstaller can remove finalizers.
-	c, controller, kubelet, policyController, uninstaller client.WithWatch
+	// c has all permissions, and controller those of the controller. kubelet writes as the kubelet does, and uninstaller can remove
+	// finalizers.
+	c, controller, kubelet, uninstaller client.WithWatch
 	// used are the permissions that the controller has used, as group/resource/verb.
 	used = usedPermissions{names: sets.New[string]()}
 )
 
 const (
-	release = "statefulsingleton"
-	user    = "system:serviceaccount:" + release + ":" + release
+	release = testenv.Release
+	user    = testenv.User
 	// lateGuard is a label of namespaces without guard "members-recorded". This guard can admit late pods, and rejects most.
 	lateGuard = "late-guard"
+	// unguarded is a label of pods that guard "members" does not check, as if they were created while the guard was not installed.
+	unguarded = "unguarded"
 )
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	code, err := runWithAPIServer(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(code)
+	testenv.Main(m, nil, func(ctx context.Context, e *testenv.Env) (err error) {
+		controllerConfig = e.As(user + "-clusters")
+		controllerConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return recorder{next} })
+		c = e.Client
+		if controller, err = testenv.ClientOf(controllerConfig); err != nil {
+			return err
+		}
+		if kubelet, err = e.Kubelet(); err != nil {
+			return err
+		}
+		if uninstaller, err = testenv.ClientOf(e.As(user+"-uninstall", "system:masters")); err != nil {
+			return err
+		}
+		return applyChart(ctx, e)
+	})
 }
 
-func runWithAPIServer(m *testing.M) (code int, err error) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return 0, errors.New("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `bin/cluster tools` prints")
-	}
-	environment := &envtest.Environment{CRDDirectoryPaths: []string{"../../charts/statefulsingleton/files/crds"}, ErrorIfCRDPathMissing: true}
-	defer func() { _ = environment.Stop() }() // also stops a partly started environment
-	config, err := environment.Start()
+// applyChart creates the permissions of the controller and the guards of StatefulClusters.
+func applyChart(ctx context.Context, e *testenv.Env) error {
+	objects, err := testenv.Chart(ctx, "clusters.yaml", "guards-clusters.yaml")
 	if err != nil {
-		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
+		return err
 	}
-	config.QPS = -1
-	config.WarningHandler = rest.NoWarnings{}
-	if err := v1.AddToScheme(scheme.Scheme); err != nil {
-		return 0, err
-	}
-	as := func(name string, groups ...string) *rest.Config {
-		impersonated := rest.CopyConfig(config)
-		impersonated.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: append(groups, "system:authenticated")}
-		return impersonated
-	}
-	controllerConfig = as(user + "-clusters")
-	controllerConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return recorder{next} })
-	kubeletConfig := rest.CopyConfig(config)
-	kubeletConfig.UserAgent = "kubelet" // becomes the field manager, on which proofs depend
-	for to, of := range map[*client.WithWatch]*rest.Config{
-		&c: config, &controller: controllerConfig, &kubelet: kubeletConfig, &policyController: as(user, "system:masters"), &uninstaller: as(user+"-uninstall", "system:masters"),
-	} {
-		if *to, err = client.NewWithWatch(of, client.Options{Scheme: scheme.Scheme}); err != nil {
-			return 0, err
-		}
-	}
-	granted, err := applyChart(context.Background())
-	if err != nil {
-		return 0, fmt.Errorf("apply the permissions and the guards of the chart: %w", err)
-	}
-	gomega.SetDefaultEventuallyTimeout(30 * time.Second)
-	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
-	if code = m.Run(); code == 0 && flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == "" {
-		return 0, used.check(granted)
-	}
-	return code, nil
-}
-
-// applyChart creates the permissions of the controller and the guards of StatefulClusters. It returns the permissions.
-func applyChart(ctx context.Context) (granted []rbacv1.PolicyRule, err error) {
-	rendered, err := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"), "template", release, "../../charts/statefulsingleton",
-		"--namespace", release, "--set", "statefulClusters.enabled=true", "--show-only", "templates/clusters.yaml", "--show-only", "templates/guards-clusters.yaml").Output()
-	if err != nil {
-		return nil, fmt.Errorf("render the chart: %w", err)
-	}
-	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: release}}); err != nil {
-		return nil, err
-	}
-	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(rendered), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		if err := documents.Decode(object); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, err
-		}
-		if object.GetKind() == "ValidatingAdmissionPolicyBinding" && strings.HasSuffix(object.GetName(), "-members-recorded") {
-			expressions := []any{map[string]any{"key": lateGuard, "operator": "DoesNotExist"}}
-			if err := unstructured.SetNestedSlice(object.Object, expressions, "spec", "matchResources", "namespaceSelector", "matchExpressions"); err != nil {
-				return nil, err
+	for _, object := range objects {
+		for guard, by := range map[string][2]string{"-members-recorded": {"namespaceSelector", lateGuard}, "-members": {"objectSelector", unguarded}} {
+			if object.GetKind() != "ValidatingAdmissionPolicyBinding" || !strings.HasSuffix(object.GetName(), guard) {
+				continue
+			}
+			expressions := []any{map[string]any{"key": by[1], "operator": "DoesNotExist"}}
+			if err := unstructured.SetNestedSlice(object.Object, expressions, "spec", "matchResources", by[0], "matchExpressions"); err != nil {
+				return err
 			}
 		}
-		if err := c.Create(ctx, object); err != nil {
-			return nil, err
-		}
+	}
+	if err := e.Create(ctx, objects); err != nil {
+		return err
 	}
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: release + "-clusters"}}
 	err = c.Get(ctx, client.ObjectKeyFromObject(role), role)
-	return role.Rules, err
+	e.Check = func() error { return used.check(role.Rules) }
+	return err
 }
 
 // usedPermissions are the permissions of requests that the API server accepted.

@@ -98,7 +98,7 @@ func (w *world) startManager(g *WithT) {
 		Scheme: scheme.Scheme, Cache: options, Metrics: server.Options{BindAddress: "0"}, Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	reconciler := w.newReconciler(&mutatingClient{mgr.GetClient()})
+	reconciler := w.newReconciler(mgr.GetClient())
 	reconciler.Recorder = mgr.GetEventRecorder("statefulsingleton-clusters")
 	g.Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
 	ctx, stop := context.WithCancel(context.Background())
@@ -108,11 +108,4 @@ func (w *world) startManager(g *WithT) {
 		stop()
 		g.Expect(<-stopped).To(Succeed())
 	})
-}
-
-// mutatingClient creates pods as with Kyverno.
-type mutatingClient struct{ client.Client }
-
-func (m *mutatingClient) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
-	return createMutated(ctx, m.Client, o, options...)
 }

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -33,7 +32,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
-// clusterName is the name of the StatefulCluster of each test.
+// clusterName is the name of the StatefulCluster of most tests.
 const clusterName = "coder"
 
 // world is the namespace of a test with five nodes. It acts for the scheduler, the kubelets and the controllers of claims and
@@ -41,6 +40,7 @@ const clusterName = "coder"
 type world struct {
 	t          *testing.T
 	namespace  string
+	name       string // of the StatefulCluster
 	nodes      []string
 	reconciler *cluster.Reconciler
 	recorder   *events.FakeRecorder
@@ -52,6 +52,8 @@ type world struct {
 	// holdImages and holdSlices stop the kubelets from restarting containers with new images, and the updates of EndpointSlices.
 	// holdClaims stops the removal of deleted claims.
 	holdImages, holdSlices, holdClaims bool
+	// pinned is a claim whose volume no node can use.
+	pinned string
 
 	// uids are the UIDs of all pods, by name. claims are the claims of running processes, by the UID of the pod. mounted are the
 	// claims of all pods that ran.
@@ -65,7 +67,7 @@ func newWorld(t *testing.T) *world {
 	t.Parallel()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "cluster-"}}
 	w := &world{
-		t: t, recorder: events.NewFakeRecorder(10000),
+		t: t, name: clusterName, recorder: events.NewFakeRecorder(10000),
 		cut: map[string]bool{}, slow: map[string]bool{}, unready: map[string]bool{},
 		uids: map[string]types.UID{}, claims: map[types.UID][]string{}, mounted: map[string]bool{},
 	}
@@ -87,20 +89,7 @@ func cached() client.WithWatch {
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			return c.Get(ctx, key, o, options...)
 		},
-		Create: func(ctx context.Context, writes client.WithWatch, o client.Object, options ...client.CreateOption) error {
-			return createMutated(ctx, writes, o, options...)
-		},
 	})
-}
-
-// createMutated creates an object. It gives a pod its host name, as Kyverno does.
-func createMutated(ctx context.Context, writes client.Writer, o client.Object, options ...client.CreateOption) error {
-	if pod, ok := o.(*unstructured.Unstructured); ok && pod.GetKind() == "Pod" {
-		if err := unstructured.SetNestedField(pod.Object, pod.GetName(), "spec", "hostname"); err != nil {
-			return err
-		}
-	}
-	return writes.Create(ctx, o, options...)
 }
 
 func (w *world) newReconciler(writes client.Client) *cluster.Reconciler {
@@ -120,13 +109,11 @@ func (w *world) named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: w.namespace, Name: name}
 }
 
-// templateOf returns a template with the image, and with what Kyverno's policy would add: the labels of the selector, and the
-// readiness gate of updates in place.
+// templateOf returns a template with the image.
 func templateOf(image string) runtime.RawExtension {
 	return runtime.RawExtension{Raw: []byte(`{
-		"metadata": {"labels": {"app": "coder", "tier": "gold"}, "annotations": {"note": "kept"}},
+		"metadata": {"labels": {"tier": "gold"}, "annotations": {"note": "kept"}},
 		"spec": {
-			"readinessGates": [{"conditionType": "` + v1.MemberServing + `"}],
 			"containers": [{"name": "coder", "image": "` + image + `", "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}]}],
 			"volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "data", "emptyDir": {}}]
 		}
@@ -136,7 +123,7 @@ func templateOf(image string) runtime.RawExtension {
 // create creates the StatefulCluster with a volume of 1Gi.
 func (w *world) create(replicas int32, changes ...func(*v1.StatefulClusterSpec)) {
 	w.t.Helper()
-	o := &v1.StatefulCluster{ObjectMeta: w.named(clusterName), Spec: v1.StatefulClusterSpec{
+	o := &v1.StatefulCluster{ObjectMeta: w.named(w.name), Spec: v1.StatefulClusterSpec{
 		Replicas: &replicas, Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "coder"}}, Template: templateOf("coder:1"),
 		VolumeClaimTemplates: []v1.ClaimTemplate{{
 			Metadata: v1.ClaimMetadata{Name: "data", Labels: map[string]string{"kind": "project"}, Annotations: map[string]string{"backup": "daily"}},
@@ -149,21 +136,6 @@ func (w *world) create(replicas int32, changes ...func(*v1.StatefulClusterSpec))
 		change(&o.Spec)
 	}
 	w.must(c.Create(w.t.Context(), o))
-	w.setPolicy(metav1.ConditionTrue)
-}
-
-// setPolicy reports whether the policy is installed, as the controller of the policies does.
-func (w *world) setPolicy(status metav1.ConditionStatus) {
-	w.t.Helper()
-	for {
-		o := w.cluster()
-		patch := client.MergeFromWithOptions(o.DeepCopy(), client.MergeFromWithOptimisticLock{})
-		meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: v1.ConditionPolicyInstalled, Status: status, Reason: "Test", Message: "as the test says"})
-		if err := policyController.Status().Patch(w.t.Context(), o, patch); !apierrors.IsConflict(err) {
-			w.must(err)
-			return
-		}
-	}
 }
 
 // change changes the spec.
@@ -185,7 +157,7 @@ func (w *world) setImage(image string) {
 }
 
 func (w *world) request() ctrl.Request {
-	return ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: clusterName}}
+	return ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: w.name}}
 }
 
 func (w *world) cluster() *v1.StatefulCluster {
@@ -351,6 +323,9 @@ func (w *world) schedule(p *corev1.Pod) bool {
 	if len(p.Spec.SchedulingGates) > 0 || p.DeletionTimestamp != nil || slices.ContainsFunc(claimsOf(p), isMissing) {
 		return false
 	}
+	if slices.Contains(claimsOf(p), w.pinned) {
+		return w.reportUnschedulable(p)
+	}
 	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, Target: corev1.ObjectReference{Kind: "Node"}}
 	for i := range w.nodes { // another node for each pod, if possible
 		name := w.nodes[(number(p.Name)+i)%len(w.nodes)]
@@ -377,6 +352,22 @@ func (w *world) schedule(p *corev1.Pod) bool {
 		w.mounted[claim] = true
 	}
 	return true
+}
+
+// reportUnschedulable reports that the scheduler has found no node for a pod for an hour.
+func (w *world) reportUnschedulable(p *corev1.Pod) bool {
+	w.t.Helper()
+	is := proof.Condition(p, corev1.PodScheduled)
+	if is == nil {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled})
+		is = &p.Status.Conditions[len(p.Status.Conditions)-1]
+	}
+	if is.Reason == corev1.PodReasonUnschedulable {
+		return false
+	}
+	is.Status, is.Reason, is.LastTransitionTime = corev1.ConditionFalse, corev1.PodReasonUnschedulable, metav1.NewTime(time.Now().Add(-time.Hour))
+	is.Message = "0/5 nodes are available: 5 node(s) didn't match PersistentVolume's node affinity."
+	return w.done(c.Status().Update(w.t.Context(), p))
 }
 
 // run reports that the container of a pod runs, and whether the pod is Ready.

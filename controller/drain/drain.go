@@ -10,7 +10,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
@@ -45,21 +47,24 @@ func Tolerates(pod *corev1.Pod, taint *corev1.Taint) bool {
 	})
 }
 
-// Budget returns the PodDisruptionBudget with the name if the owner controls it, or nil.
-func Budget(budgets []policyv1.PodDisruptionBudget, owner metav1.Object, name string) *policyv1.PodDisruptionBudget {
-	i := slices.IndexFunc(budgets, func(b policyv1.PodDisruptionBudget) bool { return owns(owner, name, &b) })
+// Budget returns the PodDisruptionBudget with the name if the object of the kind controls it, or nil.
+func Budget(budgets []policyv1.PodDisruptionBudget, of metav1.Object, kind schema.GroupKind, name string) *policyv1.PodDisruptionBudget {
+	i := slices.IndexFunc(budgets, func(b policyv1.PodDisruptionBudget) bool { return b.Name == name && owner.Controls(of, kind, &b) })
 	if i < 0 {
 		return nil
 	}
 	return &budgets[i]
 }
 
-// OtherBudget returns a PodDisruptionBudget that is not the owner's, and that covers the pod or has the name of the owner's
-// budget. It returns nil if there is none. A pod that two budgets cover cannot be evicted.
-func OtherBudget(budgets []policyv1.PodDisruptionBudget, owner metav1.Object, name string, pod *corev1.Pod) *policyv1.PodDisruptionBudget {
+// OtherBudget returns a PodDisruptionBudget that is not the one that Budget returns, and that covers the pod or has the name. It
+// returns nil if there is none. A pod that two budgets cover cannot be evicted.
+func OtherBudget(
+	budgets []policyv1.PodDisruptionBudget, of metav1.Object, kind schema.GroupKind, name string, pod *corev1.Pod,
+) *policyv1.PodDisruptionBudget {
+	own := Budget(budgets, of, kind, name)
 	for i := range budgets {
 		b := &budgets[i]
-		if owns(owner, name, b) {
+		if b == own {
 			continue
 		}
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
@@ -68,8 +73,4 @@ func OtherBudget(budgets []policyv1.PodDisruptionBudget, owner metav1.Object, na
 		}
 	}
 	return nil
-}
-
-func owns(owner metav1.Object, name string, b *policyv1.PodDisruptionBudget) bool {
-	return b.Name == name && metav1.IsControlledBy(b, owner)
 }

@@ -7,6 +7,8 @@
 package fencing
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -36,8 +38,15 @@ const (
 	// PodNameEnv is the sidecar's environment variable with the name of the pod.
 	PodNameEnv = "POD_NAME"
 
-	// CredentialsDir is the directory in the sidecar with the token of the pod's service account, and the certificate
-	// authority of the API server.
+	// URLEnv is the sidecar's environment variable with the URL of the API server, as https://<host>:<port>.
+	URLEnv = "FENCING_API_SERVER"
+
+	// AuthoritiesEnv is the sidecar's environment variable with the fingerprints of the certificate authorities that can
+	// have signed the certificate of the API server, separated by commas.
+	AuthoritiesEnv = "FENCING_CA_SHA256"
+
+	// CredentialsDir is the directory in the sidecar with the token of the pod's service account, and with certificates, of
+	// which those in AuthoritiesEnv are the certificate authorities of the API server.
 	CredentialsDir = "/var/run/secrets/statefulsingleton"
 
 	// CredentialsVolume is the pod's volume at CredentialsDir.
@@ -111,11 +120,42 @@ func ParseHooks(getenv func(string) string) (*Hooks, error) {
 	return hooks, nil
 }
 
+// APIServer says where a sidecar finds the API server, and by which certificate authorities it recognizes the API server.
+// Variables of Services and the ConfigMap kube-root-ca.crt say that too, but users of the namespace can change both.
+type APIServer struct {
+	// URL is https://<host>:<port>.
+	URL string
+	// Authorities are the fingerprints of the certificates of the authorities.
+	Authorities []string
+}
+
+// Fingerprint returns the SHA-256 of a certificate in DER, in hexadecimal.
+func Fingerprint(der []byte) string {
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:])
+}
+
+// ParseAPIServer returns the API server in the environment.
+func ParseAPIServer(getenv func(string) string) (APIServer, error) {
+	s := APIServer{URL: getenv(URLEnv), Authorities: strings.Split(getenv(AuthoritiesEnv), ",")}
+	const help = "Restart the pod: the policies of the controller set the variable in new pods"
+	if !strings.HasPrefix(s.URL, "https://") {
+		return APIServer{}, fmt.Errorf("%s is %q: it must be the https URL of the API server. %s", URLEnv, s.URL, help)
+	}
+	for _, fingerprint := range s.Authorities {
+		if sum, err := hex.DecodeString(fingerprint); err != nil || len(sum) != sha256.Size {
+			return APIServer{}, fmt.Errorf("%s is %q: it must be the SHA-256 of each certificate authority of the API server. %s", AuthoritiesEnv, getenv(AuthoritiesEnv), help)
+		}
+	}
+	return s, nil
+}
+
 // Settings are the settings of the sidecar of a pod with fencing.
 type Settings struct {
 	// Namespace and Lease name the Lease.
 	Namespace, Lease string
 	Duration         time.Duration
+	APIServer        APIServer
 	// Held are the names of the held containers.
 	Held []string
 	// Pod is the name of the pod.
@@ -145,6 +185,9 @@ func Parse(getenv func(string) string) (*Settings, error) {
 	}
 	if slices.Contains(s.Held, "") {
 		return nil, fmt.Errorf("%s is %q: it must have names of containers, separated by commas", HeldEnv, getenv(HeldEnv))
+	}
+	if s.APIServer, err = ParseAPIServer(getenv); err != nil {
+		return nil, err
 	}
 	return s, nil
 }

@@ -9,8 +9,15 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	valid := map[string]string{LeaseEnv: "prod/db", DurationEnv: "15", HeldEnv: "app,web", PodNameEnv: "db-1"}
-	settings := &Settings{Namespace: "prod", Lease: "db", Duration: 15 * time.Second, Held: []string{"app", "web"}, Pod: "db-1"}
+	old, renewed := Fingerprint([]byte("old")), Fingerprint([]byte("new"))
+	valid := map[string]string{
+		LeaseEnv: "prod/db", DurationEnv: "15", HeldEnv: "app,web", PodNameEnv: "db-1",
+		URLEnv: "https://10.0.0.1:443", AuthoritiesEnv: old + "," + renewed,
+	}
+	settings := &Settings{
+		Namespace: "prod", Lease: "db", Duration: 15 * time.Second, Held: []string{"app", "web"}, Pod: "db-1",
+		APIServer: APIServer{URL: "https://10.0.0.1:443", Authorities: []string{old, renewed}},
+	}
 	for name, tc := range map[string]struct {
 		variable, value string
 		want            *Settings
@@ -26,6 +33,11 @@ func TestParse(t *testing.T) {
 		"no held containers":           {HeldEnv, "", nil, HeldEnv},
 		"a held container has no name": {HeldEnv, "app,", nil, HeldEnv},
 		"no name of the pod":           {PodNameEnv, "", nil, PodNameEnv},
+		"no API server":                {URLEnv, "", nil, URLEnv},
+		"a server without TLS":         {URLEnv, "http://10.0.0.1:80", nil, URLEnv},
+		"no authority":                 {AuthoritiesEnv, "", nil, AuthoritiesEnv},
+		"an authority is empty":        {AuthoritiesEnv, old + ",", nil, AuthoritiesEnv},
+		"no SHA-256":                   {AuthoritiesEnv, "abcd", nil, AuthoritiesEnv},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Parse(func(variable string) string {

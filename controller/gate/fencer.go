@@ -89,12 +89,9 @@ type gateConnection struct {
 // stop. It returns nil when ctx ends. After an error the sidecar must exit: two fencers in one process could contradict
 // each other. Gates then keep to the last term.
 func Fence(ctx context.Context, s *Sidecar, settings *fencing.Settings) error {
-	client, err := newLeaseClient(settings, fencing.CredentialsDir)
-	if err != nil {
-		return fmt.Errorf("set up the client for Lease %s/%s: %w", settings.Namespace, settings.Lease, err)
-	}
 	f := &fencer{
-		sidecar: s, volume: s.Volume, lease: client, identity: fencing.HolderIdentity(settings.Pod, s.UID), log: s.Log,
+		sidecar: s, volume: s.Volume, lease: newLeaseClient(settings, fencing.CredentialsDir),
+		identity: fencing.HolderIdentity(settings.Pod, s.UID), log: s.Log,
 		fence: newFence(s.UID, settings.Held, settings.Duration, settings.Lock),
 		gates: map[string]*gateConnection{}, changed: make(chan struct{}, 1),
 	}

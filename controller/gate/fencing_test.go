@@ -69,9 +69,8 @@ func TestRestoreOfALock(t *testing.T) {
 	}
 }
 
-// A gate of an older release sends reports without an epoch. They end no tenure: the pod releases the Lease only after the
-// container has ended.
-func TestReportsOfAnOlderGate(t *testing.T) {
+// A report without an epoch ends no tenure: the pod releases the Lease only after the container has ended.
+func TestReportsWithoutEpoch(t *testing.T) {
 	const epoch = 9
 	f := newFence(uid, []string{"app"}, fenceDuration, true)
 	f.connect("app", false)
@@ -90,8 +89,8 @@ func TestReportsOfAnOlderGate(t *testing.T) {
 	}
 }
 
-// A state that this version does not know keeps the Lease.
-func TestReleaseOfAnotherVersion(t *testing.T) {
+// An unknown state keeps the Lease.
+func TestUnknownStateKeepsTheLease(t *testing.T) {
 	f := newFence(uid, []string{"app"}, fenceDuration, false)
 	f.Retired, f.Containers["app"].State = true, "Paused"
 	if f.mayRelease() {
@@ -283,7 +282,7 @@ func TestConnect(t *testing.T) {
 
 // In every order of restarts, kills, lost states and forged reports of this model, a pod is released only if no main
 // process of it runs or can start.
-func TestReleaseSearch(t *testing.T) {
+func TestSearchRelease(t *testing.T) {
 	type origin struct {
 		from   fenceWorld
 		action string

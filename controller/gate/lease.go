@@ -6,14 +6,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,36 +60,35 @@ func (l *lease) version() uint64 {
 type leaseClient struct {
 	// collection is the URL of the Leases of the namespace.
 	collection, name string
-	// token and ca are the files of the service account's token and of the certificate authority. Both can change.
+	// token and ca are the files of the service account's token and of certificates. Both can change.
 	token, ca string
-	duration  time.Duration
+	// authorities are the fingerprints of the certificates in ca that can have signed the API server's. Users of the
+	// namespace can add other certificates.
+	authorities []string
+	duration    time.Duration
 
 	mu sync.Mutex
 	// requests and watches have connections of their own: a watch must not delay a renewal.
 	requests, watches *http.Client
-	// trusted is the certificate authority of the clients, as read and as parsed.
-	trusted []byte
-	roots   *x509.CertPool
+	// read is the content of ca from which roots were parsed, the certificate authorities of the clients.
+	read  []byte
+	roots *x509.CertPool
 }
 
-// newLeaseClient returns a client for the Lease, with the credentials in the directory and the address of the API server
-// in the environment.
-func newLeaseClient(s *fencing.Settings, credentials string) (*leaseClient, error) {
-	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
-	if host == "" || port == "" {
-		return nil, errors.New("the variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are empty")
-	}
+// newLeaseClient returns a client for the Lease, with the credentials in the directory.
+func newLeaseClient(s *fencing.Settings, credentials string) *leaseClient {
 	return &leaseClient{
-		collection: "https://" + net.JoinHostPort(host, port) + "/apis/coordination.k8s.io/v1/namespaces/" + s.Namespace + "/leases",
-		name:       s.Lease,
-		token:      filepath.Join(credentials, "token"),
-		ca:         filepath.Join(credentials, "ca.crt"),
-		duration:   s.Duration,
-	}, nil
+		collection:  s.APIServer.URL + "/apis/coordination.k8s.io/v1/namespaces/" + s.Namespace + "/leases",
+		name:        s.Lease,
+		token:       filepath.Join(credentials, "token"),
+		ca:          filepath.Join(credentials, "ca.crt"),
+		authorities: s.APIServer.Authorities,
+		duration:    s.Duration,
+	}
 }
 
-// connect returns the client for requests or for watches. It creates both clients again after a change of the certificate
-// authority.
+// connect returns the client for requests or for watches. It creates both clients again after a change of the certificates.
+// The client uses no proxy of the environment.
 func (c *leaseClient) connect(watch bool) (*http.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,12 +96,12 @@ func (c *leaseClient) connect(watch bool) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !bytes.Equal(ca, c.trusted) {
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(ca) {
-			return nil, fmt.Errorf("%s has no certificate", c.ca)
+	if c.roots == nil || !bytes.Equal(ca, c.read) {
+		roots, err := pinned(ca, c.authorities)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.ca, err)
 		}
-		c.trusted, c.roots = ca, roots
+		c.read, c.roots = ca, roots
 		c.disconnect(false)
 		c.disconnect(true)
 	}
@@ -115,6 +115,28 @@ func (c *leaseClient) connect(watch bool) (*http.Client, error) {
 		}}
 	}
 	return *client, nil
+}
+
+// pinned returns the certificates with the fingerprints.
+func pinned(ca []byte, fingerprints []string) (*x509.CertPool, error) {
+	roots, found := x509.NewCertPool(), 0
+	for block, rest := pem.Decode(ca); block != nil; block, rest = pem.Decode(rest) {
+		if !slices.Contains(fingerprints, fencing.Fingerprint(block.Bytes)) {
+			continue
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		roots.AddCert(certificate)
+		found++
+	}
+	if found == 0 {
+		return nil, fmt.Errorf("no certificate has a SHA-256 of %s in the environment of the sidecar (%s), so the API server cannot be verified. "+
+			"If the certificate authority of the API server has changed, restart the pod. Otherwise somebody has changed ConfigMap kube-root-ca.crt of the "+
+			"namespace. To restore it, delete it: kubectl delete configmap kube-root-ca.crt", fencing.AuthoritiesEnv, strings.Join(fingerprints, ", "))
+	}
+	return roots, nil
 }
 
 // client returns the field with the client. c.mu is locked.

@@ -1,18 +1,19 @@
 package gate
 
 import (
-	"encoding/pem"
+	"crypto/tls"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing/fencingtest"
 )
 
 // An API server that cannot reach etcd keeps its connections open, answers pings, and fails or delays each request. The next
@@ -39,9 +40,11 @@ func TestLeaseClientConnectsAgain(t *testing.T) {
 					conns.Add(1)
 				}
 			}
+			authority := fencingtest.NewAuthority(t)
+			server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Certify(t)}}
 			server.StartTLS()
 			defer server.Close()
-			c := leaseClientOf(t, server)
+			c := leaseClientOf(t, server.URL, authority)
 			_, _ = c.get(t.Context())
 			_, _ = c.get(t.Context())
 			if got := conns.Load(); got != tt.wantConns {
@@ -51,25 +54,84 @@ func TestLeaseClientConnectsAgain(t *testing.T) {
 	}
 }
 
-// leaseClientOf returns a client of the server with the shortest timeout.
-func leaseClientOf(t *testing.T, server *httptest.Server) *leaseClient {
+// A fenced pod trusts the certificate authorities that its policy has pinned, and no other that users of the namespace add.
+func TestLeaseClientTrustsPinnedAuthorities(t *testing.T) {
+	old, renewed, foreign := fencingtest.NewAuthority(t), fencingtest.NewAuthority(t), fencingtest.NewAuthority(t)
+	type authorities = []*fencingtest.Authority
+	tests := map[string]struct {
+		pinned authorities
+		// before and after are in ca.crt before and after the API server gets another certificate, which signs has signed.
+		before, after authorities
+		signs         *fencingtest.Authority
+		wantRefused   bool
+	}{
+		"nothing changes":                           {authorities{old}, authorities{old}, authorities{old}, old, false},
+		"both are pinned":                           {authorities{old, renewed}, authorities{old, renewed}, authorities{old, renewed}, renewed, false},
+		"both are pinned, and the old one goes":     {authorities{old, renewed}, authorities{old, renewed}, authorities{renewed}, renewed, false},
+		"both are pinned, and the new one comes":    {authorities{old, renewed}, authorities{old}, authorities{old, renewed}, renewed, false},
+		"only the old one is pinned":                {authorities{old}, authorities{old, renewed}, authorities{old, renewed}, renewed, true},
+		"a foreign one comes":                       {authorities{old}, authorities{old}, authorities{old, foreign}, old, false},
+		"a foreign one comes and signs":             {authorities{old}, authorities{old}, authorities{foreign, old}, foreign, true},
+		"a foreign one signs, without any other":    {authorities{old}, authorities{old}, authorities{foreign}, foreign, true},
+		"a foreign one replaces the one that signs": {authorities{old}, authorities{old}, authorities{foreign}, old, true},
+		"no certificate":                            {authorities{old}, authorities{old}, nil, old, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var now atomic.Pointer[tls.Config]
+			certify := func(by *fencingtest.Authority) {
+				now.Store(&tls.Config{Certificates: []tls.Certificate{by.Certify(t)}})
+			}
+			var asked atomic.Int32
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				asked.Add(1)
+				_, _ = io.WriteString(w, "{}")
+			}))
+			server.Config.ErrorLog = log.New(io.Discard, "", 0)
+			server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return now.Load(), nil }}
+			certify(old)
+			server.StartTLS()
+			defer server.Close()
+
+			c := leaseClientOf(t, server.URL, test.pinned...)
+			writeAuthorities(t, c, test.before)
+			if _, err := c.get(t.Context()); err != nil {
+				t.Fatalf("before the change: %v", err)
+			}
+			certify(test.signs)
+			server.CloseClientConnections()
+			writeAuthorities(t, c, test.after)
+			_, err := c.get(t.Context())
+			if refused := err != nil; refused != test.wantRefused || refused != (asked.Load() == 1) {
+				t.Errorf("after the change: %v, %d requests; want the server to be refused: %t", err, asked.Load()-1, test.wantRefused)
+			}
+		})
+	}
+}
+
+func writeAuthorities(t *testing.T, c *leaseClient, authorities []*fencingtest.Authority) {
 	t.Helper()
-	credentials := t.TempDir()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	for file, content := range map[string][]byte{"token": []byte("secret"), "ca.crt": ca} {
-		if err := os.WriteFile(filepath.Join(credentials, file), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	var bundle []byte
+	for _, a := range authorities {
+		bundle = append(bundle, a.PEM()...)
 	}
-	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
-	if err != nil {
+	if err := os.WriteFile(c.ca, bundle, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("KUBERNETES_SERVICE_HOST", host)
-	t.Setenv("KUBERNETES_SERVICE_PORT", port)
-	c, err := newLeaseClient(&fencing.Settings{Namespace: "prod", Lease: "statefulsingleton-db", Duration: time.Second}, credentials)
-	if err != nil {
+}
+
+// leaseClientOf returns a client of the API server with the shortest timeout. The authorities are pinned.
+func leaseClientOf(t *testing.T, url string, authorities ...*fencingtest.Authority) *leaseClient {
+	t.Helper()
+	settings := &fencing.Settings{Namespace: "prod", Lease: "statefulsingleton-db", Duration: time.Second, APIServer: fencing.APIServer{URL: url}}
+	for _, a := range authorities {
+		settings.APIServer.Authorities = append(settings.APIServer.Authorities, fencing.Fingerprint(a.DER()))
+	}
+	c := newLeaseClient(settings, t.TempDir())
+	if err := os.WriteFile(c.token, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	writeAuthorities(t, c, authorities)
 	return c
 }

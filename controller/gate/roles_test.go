@@ -161,7 +161,7 @@ func (w *roleWorld) ofContainer(i int, with func(action string, change func(n *r
 
 // A pod releases the Lease only if no process of it is the writer or can become the writer. The search visits every order of
 // restarts, kills and lost states of this model.
-func TestRoleReleaseSearch(t *testing.T) {
+func TestSearchRoleRelease(t *testing.T) {
 	type origin struct {
 		from   roleWorld
 		action string

@@ -124,6 +124,11 @@ func TestDecideFirstHolder(t *testing.T) {
 			wantOutcome: handoff.Released, wantHolder: "db-0", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
 			wantSteps: []handoff.Step{protectStandby("db-0"), handoff.Record{}, signalOf("db-0", 1)},
 		},
+		"a standby has no revision if its owner is of another group": {
+			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Revision(9), MakePod("db-0").Injected().Warm().Created(now).Revision(10).OwnersOf("example.com/v1")),
+			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
+			wantSteps: []handoff.Step{protectStandby("db-1"), handoff.Record{}, signalOf("db-1", 1)},
+		},
 		"a warm standby of an older revision is next if no other standby is warm": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Warm().Revision(1), MakePod("db-2").Injected().Revision(2)),
 			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
@@ -514,6 +519,12 @@ func TestDecideHolderAlive(t *testing.T) {
 				State(v1.SidecarName, terminated(1))).Holder("db-1"),
 			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
 			wantMessage: "pod db-1 is the holder and is not Ready: init container status-sidecar ended: Error, exit code 1",
+		},
+		"the application of the holder failed, and its sidecar ended afterwards": {
+			snapshot: MakeSnapshot(MakePod("db-1").Injected().Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "").
+				State(v1.SidecarName, terminated(0)).State("app", terminated(1))).Holder("db-1"),
+			wantOutcome: handoff.HolderNotReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			wantMessage: "pod db-1 is the holder and is not Ready: container app ended: Error, exit code 1",
 		},
 		"the signal is for another pod": {
 			snapshot:    MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm()).Chosen("db-1"),

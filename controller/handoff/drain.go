@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/drain"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 // A holder whose node is drained, or that a person wants to replace, is replaced by a rollout of its
@@ -38,24 +39,24 @@ func BudgetName(singleton *v1.StatefulSingleton) string { return "statefulsingle
 
 // Budget returns the singleton's own PodDisruptionBudget, or nil.
 func (s Snapshot) Budget() *policyv1.PodDisruptionBudget {
-	return drain.Budget(s.Budgets, s.Singleton, BudgetName(s.Singleton))
+	return drain.Budget(s.Budgets, s.Singleton, owner.StatefulSingleton, BudgetName(s.Singleton))
 }
 
 // otherBudget returns a PodDisruptionBudget that covers the pod, or has the name of the singleton's own, and is not the
 // singleton's own. It returns nil if there is none.
 func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
-	return drain.OtherBudget(s.Budgets, s.Singleton, BudgetName(s.Singleton), pod)
+	return drain.OtherBudget(s.Budgets, s.Singleton, owner.StatefulSingleton, BudgetName(s.Singleton), pod)
 }
 
 // surging returns the pod's Deployment if a rollout of it creates a new pod before it deletes the pod. Otherwise it
 // returns nil and the reason.
 func (d *decision) surging(pod *corev1.Pod) (deployment *appsv1.Deployment, why string) {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
+	controller := metav1.GetControllerOf(pod)
+	if controller == nil {
 		return nil, noOwnerReason(pod)
 	}
 	if deployment = d.deployment(pod); deployment == nil {
-		return nil, otherOwnerReason(pod, owner)
+		return nil, otherOwnerReason(pod, controller)
 	}
 	spec := &deployment.Spec
 	replicas := int(ptr.Deref(spec.Replicas, 1))

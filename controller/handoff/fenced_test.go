@@ -31,6 +31,8 @@ func (p *PodWrapper) Fenced() *PodWrapper {
 		{Name: fencing.DurationEnv, Value: "15"},
 		{Name: fencing.HeldEnv, Value: strings.Join(names, ",")},
 		{Name: fencing.PodNameEnv, ValueFrom: fieldRef("metadata.name")},
+		{Name: fencing.URLEnv, Value: "https://10.96.0.1:443"},
+		{Name: fencing.AuthoritiesEnv, Value: fencing.Fingerprint(nil)},
 	}
 	sidecar.VolumeMounts = append(sidecar.VolumeMounts, credentialsMount())
 	p.Spec.Volumes = append(p.Spec.Volumes, credentialsVolume())
@@ -81,7 +83,10 @@ func TestFencedBy(t *testing.T) {
 				tc.singleton = MakeSnapshot()
 			}
 			got, problem := handoff.FencedBy(tc.pod.Obj(), tc.singleton.Singleton)
-			want := fencing.Settings{Namespace: "prod", Lease: "statefulsingleton-db", Duration: 15 * time.Second, Held: tc.wantHeld, Pod: "db-1"}
+			want := fencing.Settings{
+				Namespace: "prod", Lease: "statefulsingleton-db", Duration: 15 * time.Second, Held: tc.wantHeld, Pod: "db-1",
+				APIServer: fencing.APIServer{URL: "https://10.96.0.1:443", Authorities: []string{fencing.Fingerprint(nil)}},
+			}
 			if diff := cmp.Diff(want, got); diff != "" || problem != "" {
 				t.Errorf("problem %q, settings (-want +got):\n%s", problem, diff)
 			}
@@ -199,6 +204,7 @@ func TestNotFencedBy(t *testing.T) {
 		"a duration of a variable":   {pod: env(fencing.DurationEnv, corev1.EnvVar{Value: "$(SECONDS)"}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "$(SECONDS)": it must be a number from 5 to 3600`},
 		"a duration of a field":      {pod: env(fencing.DurationEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.name")}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "": it must be a number from 5 to 3600`},
 		"no held containers":         {pod: env(fencing.HeldEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_CONTAINERS is "": it must have names of containers, separated by commas`},
+		"no API server":              {pod: env(fencing.URLEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_API_SERVER is "": it must be the https URL of the API server. Restart the pod: the policies of the controller set the variable in new pods`},
 		"other held containers":      {pod: env(fencing.HeldEnv, corev1.EnvVar{Value: "web"}), want: held},
 		"more held containers":       {pod: env(fencing.HeldEnv, corev1.EnvVar{Value: "app,web"}), want: held},
 		"fewer held containers": {pod: func() *PodWrapper {

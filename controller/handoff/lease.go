@@ -14,6 +14,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
@@ -36,7 +37,7 @@ func (s Snapshot) named(p *ClassifiedPod) bool {
 
 // ownLease returns the Lease if the singleton controls it, or nil. Another object may have the name of the Lease.
 func (s Snapshot) ownLease() *coordinationv1.Lease {
-	if s.Lease.Object == nil || !metav1.IsControlledBy(s.Lease.Object, s.Singleton) {
+	if s.Lease.Object == nil || !owner.Controls(s.Singleton, owner.StatefulSingleton, s.Lease.Object) {
 		return nil
 	}
 	return s.Lease.Object

@@ -490,8 +490,12 @@ func TaintCommand(node *corev1.Node) string {
 	return fmt.Sprintf("kubectl taint node %s %s=nodeshutdown:NoExecute", node.Name, corev1.TaintNodeOutOfService)
 }
 
-// notReady says why a pod is not Ready.
+// notReady says why a pod is not Ready. A container that failed is the cause: the containers that end after it, for example the
+// sidecar, end because of it.
 func notReady(pod *corev1.Pod) string {
+	if failed := failedFirst(pod.Status.ContainerStatuses); failed != nil {
+		return containerState(failed.Name, failed)
+	}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		if status := proof.StatusOf(pod.Status.InitContainerStatuses, c.Name); !initDone(c, status) {
@@ -510,6 +514,17 @@ func notReady(pod *corev1.Pod) string {
 		return c.Message
 	}
 	return "the kubelet has not reported it Ready"
+}
+
+// failedFirst returns the first of the containers that ended with an error, or nil.
+func failedFirst(statuses []corev1.ContainerStatus) (first *corev1.ContainerStatus) {
+	for i := range statuses {
+		ended := statuses[i].State.Terminated
+		if ended != nil && ended.ExitCode != 0 && (first == nil || ended.FinishedAt.Before(&first.State.Terminated.FinishedAt)) {
+			first = &statuses[i]
+		}
+	}
+	return first
 }
 
 func initContainerState(name string, status *corev1.ContainerStatus) string {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
@@ -267,7 +268,7 @@ func MakeLease() *LeaseWrapper {
 	return &LeaseWrapper{coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: fencing.LeaseName("db"), UID: "lease-uid", ResourceVersion: version, Annotations: map[string]string{},
-			OwnerReferences: []metav1.OwnerReference{{Kind: "StatefulSingleton", Name: "db", UID: "stfs-uid", Controller: new(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: "db", UID: "stfs-uid", Controller: new(true)}},
 		},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(int32(15))},
 	}}

@@ -154,14 +154,9 @@ func nudgeAfter(containers []heldContainer) time.Duration {
 	return 0
 }
 
-// left returns how much of a duration that began at since is left. It returns 0 if since is in
-// the future, because another machine's clock wrote it.
+// left returns how much of a duration that began at since is left.
 func (d *decision) left(of time.Duration, since time.Time) time.Duration {
-	passed := d.now.Sub(since)
-	if passed < 0 {
-		return 0
-	}
-	return max(0, of-passed)
+	return proof.Left(of, since, d.now)
 }
 
 // begun returns when the current handoff began: as status has it, or else when the newer pod was

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -90,8 +91,7 @@ func (d *decision) cause() v1.Cause {
 // completesJob returns true if the pod has succeeded and belongs to a Job. The Job creates no other pod for it. A
 // Job with several completions creates the next pod at once.
 func (d *decision) completesJob(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && owner.Kind == "Job" && pod.Status.Phase == corev1.PodSucceeded
+	return owner.Of(pod, owner.Job) != nil && pod.Status.Phase == corev1.PodSucceeded
 }
 
 // Settled returns true if no handoff is in progress.

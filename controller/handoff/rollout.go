@@ -88,7 +88,7 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 		case slices.Contains(modes, corev1.ReadWriteMany) || slices.Contains(modes, corev1.ReadOnlyMany):
 		case pod.Spec.NodeName != "" && pod.Spec.NodeName != d.holder.Spec.NodeName &&
 			!proof.IsTrue(pod, corev1.PodReadyToStartContainers) &&
-			scheduled != nil && d.now.Sub(scheduled.LastTransitionTime.Time) >= attachPatience:
+			scheduled != nil && d.left(attachPatience, proof.ChangedAt(pod, scheduled, d.now)) == 0:
 			return d.attachedReason(claim)
 		}
 	}

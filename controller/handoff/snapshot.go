@@ -8,10 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
@@ -65,11 +67,7 @@ const revisionAnnotation = "deployment.kubernetes.io/revision"
 
 // replicaSet returns the ReplicaSet that controls the pod, or nil.
 func (s Snapshot) replicaSet(pod *corev1.Pod) *appsv1.ReplicaSet {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil || owner.Kind != "ReplicaSet" {
-		return nil
-	}
-	return s.ReplicaSets[owner.UID]
+	return controllerOf(pod, owner.ReplicaSet, s.ReplicaSets)
 }
 
 // deployment returns the Deployment that the pod belongs to, or nil.
@@ -78,20 +76,24 @@ func (s Snapshot) deployment(pod *corev1.Pod) *appsv1.Deployment {
 	if rs == nil {
 		return nil
 	}
-	owner := metav1.GetControllerOf(rs)
-	if owner == nil || owner.Kind != "Deployment" {
-		return nil
-	}
-	return s.Deployments[owner.UID]
+	return controllerOf(rs, owner.Deployment, s.Deployments)
 }
 
 // statefulSet returns the StatefulSet that controls the pod, or nil.
 func (s Snapshot) statefulSet(pod *corev1.Pod) *appsv1.StatefulSet {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
+	return controllerOf(pod, owner.StatefulSet, s.StatefulSets)
+}
+
+// controllerOf returns the object of the kind that controls another object, or nil.
+func controllerOf[T any, P interface {
+	*T
+	metav1.Object
+}](object metav1.Object, kind schema.GroupKind, all map[types.UID]*T) *T {
+	ref := owner.Of(object, kind)
+	if ref == nil || all[ref.UID] == nil || !owner.Controls(P(all[ref.UID]), kind, object) {
 		return nil
 	}
-	return s.StatefulSets[owner.UID]
+	return all[ref.UID]
 }
 
 // revision returns the number of the pod's revision in its Deployment. Revisions of a StatefulSet have no
@@ -124,18 +126,14 @@ func (s Snapshot) newer(pod, old *corev1.Pod) bool {
 
 // unwanted returns true if the pod's owner was deleted, is being deleted, or is scaled to zero.
 func (s Snapshot) unwanted(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
-		return false
-	}
-	if set := s.StatefulSets[owner.UID]; set != nil {
+	if set := s.statefulSet(pod); set != nil {
 		return set.DeletionTimestamp != nil || isZero(set.Spec.Replicas)
 	}
 	rs := s.replicaSet(pod)
 	if rs == nil || rs.DeletionTimestamp != nil {
-		return owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet"
+		return owner.Of(pod, owner.ReplicaSet) != nil || owner.Of(pod, owner.StatefulSet) != nil
 	}
-	if owner := metav1.GetControllerOf(rs); owner == nil || owner.Kind != "Deployment" {
+	if owner.Of(rs, owner.Deployment) == nil {
 		return isZero(rs.Spec.Replicas)
 	}
 	d := s.deployment(pod)

@@ -112,6 +112,10 @@ func TestDecideGoesCold(t *testing.T) {
 		p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-since))
 		return p
 	}
+	received := func(p *PodWrapper, before time.Duration) *PodWrapper {
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: new(metav1.NewTime(now.Add(-before)))}}
+		return p
+	}
 	for name, tc := range map[string]struct {
 		standby *PodWrapper
 		mode    corev1.PersistentVolumeAccessMode
@@ -124,6 +128,8 @@ func TestDecideGoesCold(t *testing.T) {
 		"ReadWriteOncePod of a claim not shared":               {MakePod("db-2").Injected().Claim("other").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", denied), corev1.ReadWriteOncePod, ""},
 		"ReadWriteOnce on another node":                        {attaching(node2, 20*time.Second), corev1.ReadWriteOnce, "claim data is ReadWriteOnce and attached to node node-1"},
 		"ReadWriteOnce on another node, not yet":               {attaching(node2, 19*time.Second), corev1.ReadWriteOnce, ""},
+		"ReadWriteOnce on another node, by a clock ahead":      {received(attaching(node2, -10*time.Minute), 20*time.Second), corev1.ReadWriteOnce, "claim data is ReadWriteOnce and attached to node node-1"},
+		"ReadWriteOnce on another node, not yet, by such one":  {received(attaching(node2, -10*time.Minute), 19*time.Second), corev1.ReadWriteOnce, ""},
 		"ReadWriteOnce on another node, mounted":               {attaching(node2, time.Minute).Condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", ""), corev1.ReadWriteOnce, ""},
 		"ReadWriteOnce on the same node":                       {attaching(node1, time.Minute), corev1.ReadWriteOnce, ""},
 		"ReadWriteMany on another node":                        {attaching(node2, time.Minute), corev1.ReadWriteMany, ""},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -193,8 +194,20 @@ func (p *PodWrapper) Revision(revision int) *PodWrapper {
 	return p.OwnedBy("ReplicaSet", fmt.Sprintf("db-v%d", revision))
 }
 
+// OwnersOf changes the group and the version of the owners of the pod.
+func (p *PodWrapper) OwnersOf(apiVersion string) *PodWrapper {
+	for i := range p.OwnerReferences {
+		p.OwnerReferences[i].APIVersion = apiVersion
+	}
+	return p
+}
+
 func controlledBy(kind, name string) []metav1.OwnerReference {
-	return []metav1.OwnerReference{{Kind: kind, Name: name, UID: uidOf(name), Controller: new(true)}}
+	version := appsv1.SchemeGroupVersion
+	if kind == "Job" {
+		version = batchv1.SchemeGroupVersion
+	}
+	return []metav1.OwnerReference{{APIVersion: version.String(), Kind: kind, Name: name, UID: uidOf(name), Controller: new(true)}}
 }
 
 // On binds the pod to a node.
@@ -475,7 +488,7 @@ func (s *SnapshotWrapper) OtherSelecting(name, label, value string) *SnapshotWra
 func (s *SnapshotWrapper) ReplicaSet(name string, replicas int32) *SnapshotWrapper {
 	s.ReplicaSets[uidOf(name)] = &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, OwnerReferences: controlledBy("Deployment", "db"),
+			Namespace: namespace, Name: name, UID: uidOf(name), OwnerReferences: controlledBy("Deployment", "db"),
 			Annotations: map[string]string{"deployment.kubernetes.io/revision": strings.TrimPrefix(name, "db-v")},
 		},
 		Spec: appsv1.ReplicaSetSpec{Replicas: &replicas},
@@ -588,7 +601,7 @@ func (s *SnapshotWrapper) HandedOver(value string) *SnapshotWrapper {
 
 // Budgeted adds the PodDisruptionBudget of the singleton.
 func (s *SnapshotWrapper) Budgeted() *SnapshotWrapper {
-	return s.Budget("statefulsingleton-db", metav1.OwnerReference{Name: "db", UID: s.Singleton.UID, Controller: new(true)})
+	return s.Budget("statefulsingleton-db", *metav1.NewControllerRef(s.Singleton, v1.GroupVersion.WithKind("StatefulSingleton")))
 }
 
 // Budget adds a PodDisruptionBudget for the pods with app=db.
@@ -602,8 +615,9 @@ func (s *SnapshotWrapper) Budget(name string, owners ...metav1.OwnerReference) *
 
 func (s *SnapshotWrapper) StatefulSet(name string, replicas int32, updateRevision string) *SnapshotWrapper {
 	s.StatefulSets[uidOf(name)] = &appsv1.StatefulSet{
-		Spec:   appsv1.StatefulSetSpec{Replicas: &replicas},
-		Status: appsv1.StatefulSetStatus{UpdateRevision: updateRevision},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uidOf(name)},
+		Spec:       appsv1.StatefulSetSpec{Replicas: &replicas},
+		Status:     appsv1.StatefulSetStatus{UpdateRevision: updateRevision},
 	}
 	return s
 }

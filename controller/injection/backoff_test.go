@@ -32,12 +32,14 @@ type failing struct {
 	singleton  *v1.StatefulSingleton
 	// policyErr is the error of each read of a policy.
 	policyErr error
+	// podErr is the error of each dry-run.
+	podErr error
 }
 
 // newFailing returns a reconciler whose dry-runs fail. If policyErr is not nil, each read of a policy fails too.
 func newFailing(t *testing.T, policyErr error) *failing {
 	t.Helper()
-	f := &failing{t: t, clock: clocktesting.NewFakeClock(time.Now()), policyErr: policyErr}
+	f := &failing{t: t, clock: clocktesting.NewFakeClock(time.Now()), policyErr: policyErr, podErr: errors.New("no webhook answers")}
 	f.singleton = &v1.StatefulSingleton{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "1", Generation: 1, Finalizers: []string{v1.PolicyFinalizer}},
 		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
@@ -54,7 +56,7 @@ func newFailing(t *testing.T, policyErr error) *failing {
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			if _, isPod := o.(*corev1.Pod); isPod {
-				return errors.New("no webhook answers")
+				return f.podErr
 			}
 			return c.Create(ctx, o, options...)
 		},

@@ -20,7 +20,7 @@ import (
 
 // installable returns the objects of the subject's namespace that get a policy, from the cache. The subject was read live.
 func (r *Reconciler) installable(ctx context.Context, subject policies.Subject) ([]policies.Subject, error) {
-	all, err := r.notTerminating(ctx, r.Client, subject.GetNamespace())
+	all, err := r.notTerminating(ctx, subject.GetNamespace())
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +69,8 @@ func (r *Reconciler) livePolicy(ctx context.Context, policy policies.Ref) (*meta
 }
 
 // hasPolicy returns true if the present spec of the subject has no room, but a policy already injects its pods. A policy of its own
-// stays, even if the namespace has no room for it, because new pods of the subject depend on it. Earlier versions did not
-// limit the policies of a namespace. In a shared policy, an earlier spec of the subject is installable.
+// stays, even if the namespace has no room for it since an older object has grown, because new pods of the subject depend on it.
+// In a shared policy, an earlier spec of the subject is installable.
 func (r *Reconciler) hasPolicy(ctx context.Context, subject policies.Subject, installable []policies.Subject) (bool, error) {
 	if r.Per == policies.PerNamespace {
 		return slices.ContainsFunc(installable, func(s policies.Subject) bool { return s.GetName() == subject.GetName() }), nil
@@ -122,7 +122,7 @@ var isDeletion = predicate.Funcs{
 // waitingBeside returns the objects that waited for room in the budget of their namespace, and have it after the deletion
 // of an object.
 func (r *Reconciler) waitingBeside(ctx context.Context, deleted client.Object) (requests []reconcile.Request) {
-	all, err := r.notTerminating(ctx, r.Client, deleted.GetNamespace())
+	all, err := r.notTerminating(ctx, deleted.GetNamespace())
 	if err == nil {
 		all, err = r.withinBudget(ctx, all, r.Options.Kind.OfNamespace(deleted.GetNamespace()))
 	}

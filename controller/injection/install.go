@@ -13,12 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -62,9 +65,9 @@ func (r *Reconciler) policyOf(subject policies.Subject) policies.Ref {
 // versions, because Kyverno's CRD adds defaults to the spec. If trustWatch is set, ensurePolicy trusts the watch that
 // the policy is unchanged. installable are the objects of the namespace that get a policy.
 func (r *Reconciler) ensurePolicy(ctx context.Context, subject policies.Subject, installable []policies.Subject, trustWatch bool) (written, error) {
-	policy, content, of := r.policyOf(subject), contentOf(subject), r.own(subject, r.Options.Kind)
+	policy, content, of := r.policyOf(subject), r.contentOf(subject), r.own(subject, r.Options.Kind)
 	if r.Per == policies.PerNamespace {
-		content = contentOf(installable...)
+		content = r.contentOf(installable...)
 		of = r.shared(subject.GetNamespace(), policy)
 	}
 	if last := r.lastWritten(policy); trustWatch && last.content == content {
@@ -78,14 +81,14 @@ func (r *Reconciler) ensurePolicy(ctx context.Context, subject policies.Subject,
 // optionsOf returns the options of a policy of the kind, which can be an old one.
 func (r *Reconciler) optionsOf(kind policies.Kind) policies.Options {
 	o := r.Options
-	o.Kind = kind
+	o.Kind, o.APIServer = kind, r.apiServer()
 	return o
 }
 
 // own returns the rendering of the policy of one singleton.
 func (r *Reconciler) own(subject policies.Subject, kind policies.Kind) rendering {
 	return func(context.Context, *metav1.PartialObjectMetadata) (string, func() (*unstructured.Unstructured, error), error) {
-		return contentOf(subject), func() (*unstructured.Unstructured, error) { return policies.RenderOf(subject, r.optionsOf(kind)) }, nil
+		return r.contentOf(subject), func() (*unstructured.Unstructured, error) { return policies.RenderOf(subject, r.optionsOf(kind)) }, nil
 	}
 }
 
@@ -101,12 +104,12 @@ func (r *Reconciler) shared(namespace string, policy policies.Ref) rendering {
 		if err != nil {
 			return "", nil, err
 		}
-		all, err := r.notTerminating(ctx, r.Live, namespace)
+		all, err := r.notTerminatingLive(ctx, namespace)
 		all = policies.WithinBudget(all, policies.PerNamespace, installed)
 		if err != nil || len(all) == 0 {
 			return "", nil, err
 		}
-		return contentOf(all...), func() (*unstructured.Unstructured, error) {
+		return r.contentOf(all...), func() (*unstructured.Unstructured, error) {
 			var singletons []v1.StatefulSingleton
 			for _, s := range all {
 				singletons = append(singletons, *s.(*v1.StatefulSingleton)) // only singletons share a policy
@@ -116,20 +119,56 @@ func (r *Reconciler) shared(namespace string, policy policies.Ref) rendering {
 	}
 }
 
-// notTerminating returns the objects of the namespace that are not terminating.
-func (r *Reconciler) notTerminating(ctx context.Context, reader client.Reader, namespace string) ([]policies.Subject, error) {
-	all, err := r.Kind.List(ctx, reader, namespace)
-	if err != nil {
-		return nil, fmt.Errorf("list the objects of kind %s of namespace %s: %w", r.Kind.Name, namespace, err)
+// notTerminating returns the objects of the namespace that are not terminating, from the cache.
+func (r *Reconciler) notTerminating(ctx context.Context, namespace string) ([]policies.Subject, error) {
+	list := r.Kind.NewList()
+	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, r.listError(namespace, err)
 	}
-	return slices.DeleteFunc(all, func(s policies.Subject) bool { return s.GetDeletionTimestamp() != nil }), nil
+	var all []policies.Subject
+	err := meta.EachListItem(list, func(o runtime.Object) error {
+		all = append(all, o.(policies.Subject))
+		return nil
+	})
+	return slices.DeleteFunc(all, isTerminating), err
 }
 
-// contentOf returns a hash of the objects from which a policy is rendered. It does not depend on their order.
-func contentOf(subjects ...policies.Subject) string {
+// notTerminatingLive returns the same objects from the API server.
+func (r *Reconciler) notTerminatingLive(ctx context.Context, namespace string) (all []policies.Subject, err error) {
+	err = observe.Pages(ctx, r.Live, r.Kind.NewList(), subjectsPerPage, func(o client.Object) error {
+		all = append(all, o.(policies.Subject))
+		_, err := observe.TrimMetadata(o)
+		return err
+	}, client.InNamespace(namespace))
+	if err != nil {
+		return nil, r.listError(namespace, err)
+	}
+	return slices.DeleteFunc(all, isTerminating), nil
+}
+
+func (r *Reconciler) listError(namespace string, err error) error {
+	return fmt.Errorf("list the objects of kind %s of namespace %s: %w", r.Kind.Name, namespace, err)
+}
+
+func isTerminating(s policies.Subject) bool { return s.GetDeletionTimestamp() != nil }
+
+// apiServer returns what the policies say about the API server.
+func (r *Reconciler) apiServer() fencing.APIServer {
+	if r.APIServer == nil {
+		return r.Options.APIServer
+	}
+	return r.APIServer.current()
+}
+
+// contentOf returns a hash of the objects from which a policy is rendered, and of the API server if the policy says which one
+// it is. The hash does not depend on the order of the objects.
+func (r *Reconciler) contentOf(subjects ...policies.Subject) string {
 	var all []string
 	for _, s := range subjects {
 		all = append(all, fmt.Sprintf("%s %s %d %s", s.GetName(), s.GetUID(), s.GetGeneration(), policies.Variant(s)))
+	}
+	if slices.ContainsFunc(subjects, policies.Fences) {
+		all = append(all, fmt.Sprint(r.apiServer()))
 	}
 	slices.Sort(all)
 	sum := sha256.Sum256([]byte(strings.Join(all, "\n")))
@@ -251,9 +290,7 @@ func (r *Reconciler) forgetPolicy(policy policies.Ref) {
 // watchedPolicy returns the policy from the watch. It returns nil if the watch does not have the policy or has not
 // synced.
 func (r *Reconciler) watchedPolicy(ctx context.Context, policy policies.Ref) *metav1.PartialObjectMetadata {
-	r.mu.Lock()
-	watched := r.watched
-	r.mu.Unlock()
+	_, watched := r.watchedPolicies()
 	if watched.Reader == nil || !watched.HasSynced() {
 		return nil
 	}

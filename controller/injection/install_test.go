@@ -1,11 +1,14 @@
 package injection
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,6 +30,8 @@ func TestContentOf(t *testing.T) {
 		return &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation}}
 	}
 	db, queue := one("db", "1", 1), one("queue", "2", 1)
+	r := &Reconciler{}
+	contentOf := r.contentOf
 	if contentOf(db, queue) != contentOf(queue, db) {
 		t.Error("the order counts")
 	}
@@ -92,5 +97,37 @@ func TestLockInFullNamespace(t *testing.T) {
 		"Create this StatefulSetLock in another namespace, or delete others (kubectl get statefulsetlock -n shop --sort-by=.metadata.creationTimestamp)"
 	if got.Status != metav1.ConditionFalse || got.Reason != "NamespaceFull" || got.Message != want {
 		t.Errorf("condition %s %s: %s\nwant False NamespaceFull: %s", got.Status, got.Reason, got.Message, want)
+	}
+}
+
+// While the watch starts, which can take long, other workers can read the state of the reconciler. All workers that need the
+// watch wait for one start.
+func TestWatchStartsOnce(t *testing.T) {
+	var starts atomic.Int32
+	r := &Reconciler{}
+	subject := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}}
+	r.Watch = func() (Watched, error) {
+		starts.Add(1)
+		read := make(chan struct{})
+		go func() {
+			r.lastCheck(subject)
+			close(read)
+		}()
+		select {
+		case <-read:
+			return Watched{}, nil
+		case <-time.After(time.Second):
+			return Watched{}, errors.New("no other worker could read the last check")
+		}
+	}
+	var workers errgroup.Group
+	for range 8 {
+		workers.Go(r.watch)
+	}
+	if err := workers.Wait(); err != nil {
+		t.Error(err)
+	}
+	if got := starts.Load(); got != 1 {
+		t.Errorf("%d starts of the watch, want 1", got)
 	}
 }

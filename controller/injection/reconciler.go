@@ -1,8 +1,8 @@
-// Package injection installs the Kyverno policies that inject the pods of StatefulSingletons, make the pods of
-// StatefulSetLocks readers, and make the pods of StatefulClusters members. It checks with dry-runs that they work, and
-// deletes them together with these objects. It has a controller and a queue of its own, therefore slow dry-runs do not delay
-// handoffs. It writes no status: Condition returns condition PolicyInstalled to the controller that reports it. Thus an
-// installation of a StatefulSingleton or a StatefulSetLock cannot cause a conflict in a write of the record.
+// Package injection installs the Kyverno policies that inject the pods of StatefulSingletons and make the pods of
+// StatefulSetLocks readers. It checks with dry-runs that they work, and deletes them together with these objects. It has a
+// controller and a queue of its own, therefore slow dry-runs do not delay handoffs. It writes no status: Condition returns
+// condition PolicyInstalled to the controller that reports it. Thus an installation of a StatefulSingleton or a
+// StatefulSetLock cannot cause a conflict in a write of the record.
 package injection
 
 import (
@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,6 +54,8 @@ const (
 	// mean by up to a fifth. Otherwise, the checks of singletons that are created together would stay together, and new
 	// pods would wait for the API server during each burst.
 	checkPeriod = 5 * time.Minute
+	// subjectsPerPage is the number of objects that one request reads for the policy of a namespace.
+	subjectsPerPage = 250
 	// fieldOwner owns the fields that the controller applies.
 	fieldOwner = client.FieldOwner("statefulsingleton")
 )
@@ -72,8 +75,7 @@ const (
 	reasonNamespaceFull    = "NamespaceFull"
 )
 
-// Reasons of the condition of an object that is being deleted. They are not written into the status, except for NotRemoved of
-// a StatefulCluster.
+// Reasons of the condition of an object that is being deleted. They are not written into the status.
 const (
 	// Removed: the policy no longer injects pods of the object.
 	Removed = "Removed"
@@ -98,6 +100,8 @@ type Reconciler struct {
 	// Per says whether each singleton or each namespace has its own policy. Policies for the other value of Per, or of another
 	// kind than Options.Kind, are old policies. They are deleted after a check of the new policies.
 	Per policies.Per
+	// APIServer says which API server the sidecars of fenced pods use. nil: Options.APIServer.
+	APIServer *APIServer
 	// Webhooks says whether Kyverno's webhooks are nearly full. nil: they never are.
 	Webhooks *Webhooks
 	// Watch starts a watch that reconciles the singletons whose policies change or are deleted. It returns a reader of
@@ -105,6 +109,9 @@ type Reconciler struct {
 	Watch func() (Watched, error)
 
 	conditions conditions
+
+	// starting starts the watch once, without mu, because the start waits for the API server.
+	starting singleflight.Group
 
 	mu        sync.Mutex
 	watching  bool
@@ -126,54 +133,25 @@ type Kind struct {
 	Shared bool
 	// NotInjected says what new pods are without the policy, and WithoutKyverno what happens to them without Kyverno.
 	NotInjected, WithoutKyverno string
-	// New returns an empty object, and List reads the objects of a namespace.
-	New  func() policies.Subject
-	List func(context.Context, client.Reader, string) ([]policies.Subject, error)
+	// New returns an empty object, and NewList an empty list.
+	New     func() policies.Subject
+	NewList func() client.ObjectList
 }
 
 // Singletons are the StatefulSingletons.
 var Singletons = Kind{
 	Name: "StatefulSingleton", Controller: "injection", Annotation: policies.SingletonAnnotation, Shared: true,
 	NotInjected: "new pods are not held", WithoutKyverno: "pods cannot be injected, and the guards reject them",
-	New: func() policies.Subject { return &v1.StatefulSingleton{} },
-	List: func(ctx context.Context, reader client.Reader, namespace string) (all []policies.Subject, err error) {
-		var list v1.StatefulSingletonList
-		err = reader.List(ctx, &list, client.InNamespace(namespace))
-		for i := range list.Items {
-			all = append(all, &list.Items[i])
-		}
-		return all, err
-	},
+	New:     func() policies.Subject { return &v1.StatefulSingleton{} },
+	NewList: func() client.ObjectList { return &v1.StatefulSingletonList{} },
 }
 
 // Locks are the StatefulSetLocks. Each has a policy of its own.
 var Locks = Kind{
 	Name: "StatefulSetLock", Controller: "lock-injection", Annotation: policies.LockAnnotation,
 	NotInjected: "new pods do not become readers", WithoutKyverno: "the controller makes new pods readers after their creation",
-	New: func() policies.Subject { return &v1.StatefulSetLock{} },
-	List: func(ctx context.Context, reader client.Reader, namespace string) (all []policies.Subject, err error) {
-		var list v1.StatefulSetLockList
-		err = reader.List(ctx, &list, client.InNamespace(namespace))
-		for i := range list.Items {
-			all = append(all, &list.Items[i])
-		}
-		return all, err
-	},
-}
-
-// Clusters are the StatefulClusters. Each has a policy of its own.
-var Clusters = Kind{
-	Name: "StatefulCluster", Controller: "cluster-injection", Annotation: policies.ClusterAnnotation,
-	NotInjected: "new pods do not become members", WithoutKyverno: "pods cannot become members, and the guards reject them",
-	New: func() policies.Subject { return &v1.StatefulCluster{} },
-	List: func(ctx context.Context, reader client.Reader, namespace string) (all []policies.Subject, err error) {
-		var list v1.StatefulClusterList
-		err = reader.List(ctx, &list, client.InNamespace(namespace))
-		for i := range list.Items {
-			all = append(all, &list.Items[i])
-		}
-		return all, err
-	},
+	New:     func() policies.Subject { return &v1.StatefulSetLock{} },
+	NewList: func() client.ObjectList { return &v1.StatefulSetLockList{} },
 }
 
 // Watched reads the policies that the watch knows. The reader may lag. It has all policies that existed at the start of
@@ -265,7 +243,7 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	} else if err != nil {
 		return notInstalled(subject, reasonInvalidSingleton, err.Error())
 	}
-	policy, content := r.policyOf(subject), contentOf(subject)
+	policy, content := r.policyOf(subject), r.contentOf(subject)
 	beside, err := r.installable(ctx, subject)
 	if err != nil {
 		return unreadable(subject, err)
@@ -288,7 +266,7 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	switch {
 	case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
 		return notInstalled(subject, reasonKyvernoMissing,
-			fmt.Sprintf("the cluster serves no %s: %s. Install Kyverno %s", apiOf(policy.Kind), r.Kind.WithoutKyverno, versionsWith(policy.Kind)))
+			fmt.Sprintf("the cluster serves no %s: %s. Install Kyverno 1.19", apiOf(policy.Kind), r.Kind.WithoutKyverno))
 	case err != nil:
 		return notInstalled(subject, reasonPolicyRefused, fmt.Sprintf("%s cannot be written, and is tried again within %s: %v", policy, maxRetryDelay, err))
 	// The cache may lag and show more room than there is. The written policy decides.
@@ -323,14 +301,6 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 func apiOf(kind policies.Kind) string {
 	gvk := kind.GVK()
 	return gvk.GroupVersion().String() + " " + gvk.Kind
-}
-
-// versionsWith returns the versions of Kyverno that work with the kind of policies.
-func versionsWith(kind policies.Kind) string {
-	if kind == policies.NamespacedMutatingPolicy {
-		return "1.19"
-	}
-	return "1.18 or 1.19"
 }
 
 // due returns true if the policy must be checked now.
@@ -397,7 +367,11 @@ func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy
 		return reasonInvalidSingleton, err
 	}
 	if err := r.Client.Create(ctx, pod, client.DryRunAll); err != nil {
-		return reasonProbeRefused, fmt.Errorf("new pods are rejected, as a dry-run shows: %s. %s", sentence(err), kyvernoHelp)
+		problem := fmt.Errorf("new pods are rejected, as a dry-run shows: %s", sentence(err))
+		if apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "yverno") { // for example by a quota
+			return reasonProbeRefused, problem
+		}
+		return reasonProbeRefused, fmt.Errorf("%w. %s", problem, kyvernoHelp)
 	}
 	if err := policies.CheckProbeOf(pod, subject, policy); err != nil {
 		problem := r.Kind.NotInjected
@@ -412,18 +386,29 @@ func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy
 // sentence returns the message of an error without the final period. The messages of guards end with a period.
 func sentence(err error) string { return strings.TrimSuffix(handoff.OneLine(err.Error()), ".") }
 
-// watch starts the watch of the policies once.
-func (r *Reconciler) watch() (err error) {
+// watch starts the watch of the policies once. Concurrent callers wait for the same start.
+func (r *Reconciler) watch() error {
+	_, err, _ := r.starting.Do("", func() (any, error) {
+		if watching, _ := r.watchedPolicies(); watching {
+			return nil, nil
+		}
+		watched, err := r.Watch()
+		if err != nil {
+			return nil, fmt.Errorf("watch the policies: %w", err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.watching, r.watched = true, watched
+		return nil, nil
+	})
+	return err
+}
+
+// watchedPolicies returns whether the watch was started, and the policies that it knows.
+func (r *Reconciler) watchedPolicies() (watching bool, watched Watched) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.watching {
-		return nil
-	}
-	if r.watched, err = r.Watch(); err != nil {
-		return fmt.Errorf("watch the policies: %w", err)
-	}
-	r.watching = true
-	return nil
+	return r.watching, r.watched
 }
 
 func (r *Reconciler) lastCheck(subject policies.Subject) (last check, known bool) {

@@ -51,7 +51,7 @@ const inFlight = policies.WebhookTimeoutSeconds * time.Second
 // is kept up to date until a check has shown for each singleton that the new policy works.
 func (r *Reconciler) removeOld(ctx context.Context, subject policies.Subject, old policies.Ref) (recheck time.Duration, err error) {
 	if old == old.Kind.OfNamespace(subject.GetNamespace()) {
-		all, err := r.notTerminating(ctx, r.Client, subject.GetNamespace())
+		all, err := r.notTerminating(ctx, subject.GetNamespace())
 		if err != nil {
 			return 0, err
 		}

@@ -9,7 +9,9 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -25,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -34,7 +37,7 @@ const workers = 8
 
 // SetupWithManager registers the reconciler and its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	c, err := ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		Named(r.Kind.Controller).
 		For(r.Kind.New(), builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, finalizerAdded()))).
 		Watches(r.Kind.New(), handler.EnqueueRequestsFromMapFunc(r.waitingBeside), builder.WithPredicates(isDeletion)).
@@ -42,8 +45,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			MaxConcurrentReconciles: workers,
 			UsePriorityQueue:        new(true),
 			LogConstructor:          LogConstructor(mgr.GetLogger()),
-		}).
-		Build(r)
+		})
+	if r.APIServer != nil {
+		b.WatchesRawSource(source.Channel(r.APIServer.changes(), handler.EnqueueRequestsFromMapFunc(r.fenced)))
+	}
+	c, err := b.Build(r)
 	if err != nil {
 		return fmt.Errorf("set up the controller of the policies: %w", err)
 	}
@@ -77,7 +83,7 @@ func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (W
 		Scheme:               mgr.GetScheme(),
 		Mapper:               mgr.GetRESTMapper(),
 		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{policies.ManagedByLabel: policies.ManagedBy}),
-		DefaultTransform:     cache.TransformStripManagedFields(),
+		DefaultTransform:     observe.TrimMetadata,
 		// A read of a kind that is not watched must not start a watch.
 		ReaderFailOnMissingInformer: true,
 		DefaultWatchErrorHandler:    ignoreUnserved,
@@ -141,15 +147,31 @@ func (r *Reconciler) singletonsOfPolicy(ctx context.Context, policy client.Objec
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 }
 
-func (r *Reconciler) singletonsIn(ctx context.Context, namespace string) []reconcile.Request {
-	all, err := r.Kind.List(ctx, r.Client, namespace)
+// fenced returns the objects whose policies say which API server fenced pods use.
+func (r *Reconciler) fenced(ctx context.Context, _ client.Object) (requests []reconcile.Request) {
+	all, err := r.notTerminating(ctx, metav1.NamespaceAll)
 	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list objects after a change of the API server. The periodic reconcile handles the change", "kind", r.Kind.Name)
+		return nil
+	}
+	for _, subject := range all {
+		if policies.Fences(subject) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(subject)})
+		}
+	}
+	return requests
+}
+
+func (r *Reconciler) singletonsIn(ctx context.Context, namespace string) []reconcile.Request {
+	list := r.Kind.NewList()
+	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list objects after an event. The periodic reconcile handles the change", "kind", r.Kind.Name, "namespace", namespace)
 		return nil
 	}
 	var requests []reconcile.Request
-	for _, subject := range all {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(subject)})
-	}
+	_ = meta.EachListItem(list, func(o runtime.Object) error {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o.(client.Object))})
+		return nil
+	})
 	return requests
 }

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 // Owner is a StatefulSingleton or a StatefulSetLock whose pods renew a Lease. The owner controls the Role and the
@@ -18,7 +19,7 @@ import (
 type Owner struct {
 	client.Object
 
-	kind schema.GroupVersionKind
+	kind schema.GroupKind
 	// label is the label of the Role and the RoleBinding with the name of the owner.
 	label string
 	// name is the name of the Role and the RoleBinding.
@@ -30,18 +31,21 @@ type Owner struct {
 // OfSingleton returns the owner of the Lease of a StatefulSingleton. Role, RoleBinding and Lease have the same name.
 func OfSingleton(s *v1.StatefulSingleton) Owner {
 	name := fencing.LeaseName(s.Name)
-	return Owner{s, v1.GroupVersion.WithKind("StatefulSingleton"), v1.SingletonLabel, name, name}
+	return Owner{s, owner.StatefulSingleton, v1.SingletonLabel, name, name}
 }
 
 // OfLock returns the owner of the Lease of a StatefulSetLock. A user chooses the name of the Lease.
 func OfLock(l *v1.StatefulSetLock) Owner {
-	return Owner{l, v1.GroupVersion.WithKind("StatefulSetLock"), v1.LockLabel, "statefulsetlock-" + l.Name, l.Spec.LeaseName}
+	return Owner{l, owner.StatefulSetLock, v1.LockLabel, "statefulsetlock-" + l.Name, l.Spec.LeaseName}
 }
 
 // key returns the namespace and the name of the Role and the RoleBinding.
 func (o Owner) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.GetNamespace(), Name: o.name}
 }
+
+// controls returns true if the owner controls the object.
+func (o Owner) controls(object metav1.Object) bool { return owner.Controls(o.Object, o.kind, object) }
 
 // ErrOutdated is the error if an object belongs to a deleted owner of the same name.
 var ErrOutdated = errors.New("the object belongs to a deleted owner of the same name, and will be garbage-collected")
@@ -61,12 +65,14 @@ func (e *foreignError) Error() string {
 
 // check returns an error unless the owner controls the object.
 func (o Owner) check(kind string, object *metav1.ObjectMeta) error {
-	controller := metav1.GetControllerOf(object)
+	controller := owner.Of(object, o.kind)
 	switch {
-	case metav1.IsControlledBy(object, o.Object):
+	case o.controls(object):
 		return nil
-	case controller != nil && controller.Kind == o.kind.Kind && controller.Name == o.GetName():
-		return fmt.Errorf("%s %s: %w", kind, o.key(), ErrOutdated)
+	case controller != nil && controller.Name == o.GetName():
+		key := o.key()
+		return fmt.Errorf("use %[1]s %[2]s: %[3]w. If it stays, see its finalizers: kubectl get %[4]s -n %[5]s %[6]s -o yaml",
+			kind, key, ErrOutdated, strings.ToLower(kind), key.Namespace, key.Name)
 	}
 	return &foreignError{kind, o}
 }

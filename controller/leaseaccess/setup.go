@@ -1,13 +1,11 @@
 package leaseaccess
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -83,6 +81,4 @@ func fencedPods() predicate.Predicate {
 }
 
 // singletonOf returns the singleton that the label of a pod, Role or RoleBinding names.
-func singletonOf(_ context.Context, object client.Object) []reconcile.Request {
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[v1.SingletonLabel]}}}
-}
+var singletonOf = observe.NamedBy(v1.SingletonLabel)

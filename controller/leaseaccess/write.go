@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -87,7 +88,7 @@ func (a access) writeBinding(ctx context.Context, accounts []string) error {
 func (a access) revoke(ctx context.Context) error {
 	for _, found := range []client.Object{&rbacv1.RoleBinding{}, &rbacv1.Role{}} {
 		exists, err := a.read(ctx, found)
-		if err == nil && exists && metav1.IsControlledBy(found, a.owner.Object) {
+		if err == nil && exists && a.owner.controls(found) {
 			err = a.delete(ctx, found)
 		}
 		if err != nil {
@@ -146,7 +147,7 @@ func (o Owner) metadata() metav1.ObjectMeta {
 		Namespace: o.GetNamespace(), Name: o.name,
 		Labels: map[string]string{o.label: o.GetName(), policies.ManagedByLabel: policies.ManagedBy},
 		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: o.kind.GroupVersion().String(), Kind: o.kind.Kind, Name: o.GetName(), UID: o.GetUID(),
+			APIVersion: v1.GroupVersion.String(), Kind: o.kind.Kind, Name: o.GetName(), UID: o.GetUID(),
 			Controller: new(true),
 		}},
 	}

@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -11,6 +10,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/budget"
+	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 )
 
 // Reasons of the events.
@@ -22,9 +23,6 @@ const (
 	// eventAttestationRefused: why an attestation is refused.
 	eventAttestationRefused = "AttestationRefused"
 )
-
-// maxNote is the maximum length of a note. The API server rejects longer notes.
-const maxNote = 1024
 
 // announce reports a change of the status by events and log lines.
 func (r *Reconciler) announce(ctx context.Context, before *v1.StatefulSetLockStatus, lock *v1.StatefulSetLock) {
@@ -42,12 +40,14 @@ func (r *Reconciler) announce(ctx context.Context, before *v1.StatefulSetLockSta
 	if c := meta.FindStatusCondition(lock.Status.Conditions, v1.ConditionError); c != nil && c.Status == metav1.ConditionTrue && !meta.IsStatusConditionTrue(before.Conditions, v1.ConditionError) {
 		r.emit(ctx, lock, corev1.EventTypeWarning, c.Reason, c.Message)
 	}
+	if c := meta.FindStatusCondition(lock.Status.Conditions, v1.ConditionEvictionBlocked); c != nil && c.Reason == budget.Refused {
+		if was := meta.FindStatusCondition(before.Conditions, v1.ConditionEvictionBlocked); was == nil || was.Reason != c.Reason {
+			r.emit(ctx, lock, corev1.EventTypeWarning, c.Reason, c.Message)
+		}
+	}
 }
 
 func (r *Reconciler) emit(ctx context.Context, lock *v1.StatefulSetLock, eventType, reason, note string) {
 	ctrl.LoggerFrom(ctx).Info(note, "reason", reason)
-	if len(note) > maxNote {
-		note = strings.ToValidUTF8(note[:maxNote-len("...")], "") + "..."
-	}
-	r.Recorder.Eventf(lock, nil, eventType, reason, "Lock", "%s", note)
+	r.Recorder.Eventf(lock, nil, eventType, reason, "Lock", "%s", messages.Note(note))
 }

@@ -62,6 +62,8 @@ func (e *execution) step(ctx context.Context, step tenure.Step) error {
 			"labels":      object{v1.StsRoleLabel: v1.StsRoleWriter, v1.LockLabel: e.lock.Name},
 			"annotations": object{v1.TenureAnnotation: strconv.FormatInt(step.Epoch, 10)},
 		})
+	case tenure.MarkTenure:
+		return e.patchPod(ctx, step.Pod, step.Version, object{"annotations": object{v1.TenureAnnotation: strconv.FormatInt(step.Epoch, 10)}})
 	case tenure.LabelReader:
 		metadata := object{"labels": object{v1.StsRoleLabel: v1.StsRoleReader, v1.LockLabel: e.lock.Name}}
 		if step.Ends > 0 {
@@ -74,6 +76,9 @@ func (e *execution) step(ctx context.Context, step tenure.Step) error {
 		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}))
 	case tenure.Forget:
 		metadata := object{"labels": object{v1.StsRoleLabel: nil, v1.LockLabel: nil}}
+		if step.Ends > 0 {
+			metadata["annotations"] = object{v1.TenureEndedAnnotation: strconv.FormatInt(step.Ends, 10)}
+		}
 		if step.Unprotect {
 			metadata["$deleteFromPrimitiveList/finalizers"] = []string{v1.HandoffFinalizer}
 		}
@@ -83,7 +88,7 @@ func (e *execution) step(ctx context.Context, step tenure.Step) error {
 	case tenure.Delete:
 		return e.deletePod(ctx, step.Pod)
 	case tenure.CreateLease:
-		return e.createLease(ctx)
+		return e.createLease(ctx, step)
 	case tenure.WriteLease:
 		return e.writeLease(ctx, step)
 	}
@@ -146,14 +151,17 @@ func (e *execution) takeAttestation(ctx context.Context, step tenure.TakeAttesta
 	return nil
 }
 
-// createLease creates the Lease without a holder.
-func (e *execution) createLease(ctx context.Context) error {
+// createLease creates the Lease without a holder. The time of a renewal says that the Lease is held.
+func (e *execution) createLease(ctx context.Context, step tenure.CreateLease) error {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.lock.Namespace, Name: e.lock.Spec.LeaseName,
 			Labels: map[string]string{v1.LockLabel: e.lock.Name}, OwnerReferences: controlledBy(e.lock),
 		},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(e.lock.Spec.LeaseDurationSeconds)},
+	}
+	if step.Held > 0 {
+		lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = new(metav1.NewMicroTime(e.Clock.Now())), new(int32(step.Held.Seconds()))
 	}
 	if err := e.Client.Create(ctx, lease); err != nil {
 		return fmt.Errorf("create Lease %s/%s: %w", lease.Namespace, lease.Name, err)

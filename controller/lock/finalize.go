@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
@@ -38,21 +40,32 @@ func (r *Reconciler) finalize(ctx context.Context, lock *v1.StatefulSetLock) (ct
 		return ctrl.Result{RequeueAfter: stoppingPoll}, nil
 	}
 	snapshot, err := r.observer().ObserveLock(ctx, lock)
-	if err != nil {
+	if tooLarge, ok := errors.AsType[*observe.TooLargeError](err); ok {
+		return ctrl.Result{RequeueAfter: tooLargePoll}, r.reportDeletionWaits(ctx, lock, tooLarge.Error())
+	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("read the state of StatefulSetLock %s: %w", client.ObjectKeyFromObject(lock), err)
 	}
 	plan, message := tenure.Finalize(snapshot)
-	if err := r.execute(ctx, snapshot, plan); err != nil {
-		return ctrl.Result{}, err
-	}
-	if message != "" {
+	err = r.execute(ctx, snapshot, plan)
+	if err == nil && message != "" {
 		return ctrl.Result{RequeueAfter: stoppingPoll}, r.reportDeletionWaits(ctx, lock, message)
 	}
+	if err == nil {
+		err = r.removeFinalizer(ctx, lock)
+	}
+	if r.mustReport(ctx, lock, err) {
+		err = errors.Join(err, r.reportDeletionWaits(ctx, lock, "the StatefulSetLock can't be removed yet: can't "+describe(err)))
+	}
+	return ctrl.Result{}, err
+}
+
+// removeFinalizer removes the finalizer, after which the lock does not exist.
+func (r *Reconciler) removeFinalizer(ctx context.Context, lock *v1.StatefulSetLock) error {
 	before := lock.DeepCopy()
 	controllerutil.RemoveFinalizer(lock, v1.PolicyFinalizer)
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, lock, patch); client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("remove the finalizer from StatefulSetLock %s: %w", client.ObjectKeyFromObject(lock), err)
+		return fmt.Errorf("remove the finalizer from StatefulSetLock %s: %w", client.ObjectKeyFromObject(lock), err)
 	}
-	return ctrl.Result{}, nil
+	return nil
 }

@@ -1,14 +1,9 @@
 package lock_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,114 +19,45 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
-// The tests use a real etcd and kube-apiserver, with the chart's CRDs, RBAC and guards for the controller. There is no
-// kubelet, no StatefulSet controller and no Kyverno: the tests do what these do.
-var (
-	// c has all permissions, controller those of the controller, and kubelet those of the kubelet.
-	c, controller, kubelet client.WithWatch
-)
+// c has all permissions, controller those of the controller, and kubelet writes as the kubelet does. The API server has the chart's
+// RBAC and guards for the controller.
+var c, controller, kubelet client.WithWatch
 
-const (
-	release  = "statefulsingleton"
-	nodeName = "node"
-)
+const nodeName = "node"
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	code, err := runWithAPIServer(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(code)
-}
-
-func runWithAPIServer(m *testing.M) (code int, err error) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return 0, errors.New("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `bin/cluster tools` prints")
-	}
-	environment := &envtest.Environment{CRDDirectoryPaths: []string{"../../charts/statefulsingleton/files/crds"}, ErrorIfCRDPathMissing: true}
-	defer func() { _ = environment.Stop() }() // also stops a partly started environment
-	config, err := environment.Start()
-	if err != nil {
-		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
-	}
-	config.QPS = -1
-	config.WarningHandler = rest.NoWarnings{}
-	if err := v1.AddToScheme(scheme.Scheme); err != nil {
-		return 0, err
-	}
-	for as, to := range map[string]*client.WithWatch{
-		"": &c, "system:serviceaccount:" + release + ":" + release: &controller, "system:node:" + nodeName: &kubelet,
-	} {
-		user := rest.CopyConfig(config)
-		user.Impersonate = rest.ImpersonationConfig{UserName: as}
-		if as == "system:node:"+nodeName {
-			user.Impersonate.Groups = []string{"system:masters"} // the field manager is what matters
-			user.UserAgent = "kubelet"
-		}
-		if *to, err = client.NewWithWatch(user, client.Options{Scheme: scheme.Scheme}); err != nil {
-			return 0, err
-		}
-	}
-	if err := prepare(context.Background()); err != nil {
-		return 0, err
-	}
-	return m.Run(), nil
-}
-
-// prepare creates the node, and gives the controller the rights and the guards of the chart.
-func prepare(ctx context.Context) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
-	if err := c.Create(ctx, node); err != nil {
-		return err
-	}
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	if err := c.Status().Update(ctx, node); err != nil {
-		return err
-	}
-	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: release}}); err != nil {
-		return err
-	}
-	rendered, err := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"), "template", release, "../../charts/statefulsingleton",
-		"--namespace", release, "--show-only", "templates/rbac.yaml", "--show-only", "templates/guards-controller.yaml").Output()
-	if err != nil {
-		return fmt.Errorf("render the chart: %w", err)
-	}
-	for documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(rendered), 4096); ; {
-		object := &unstructured.Unstructured{}
-		if err := documents.Decode(object); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
+	testenv.Main(m, nil, func(ctx context.Context, e *testenv.Env) (err error) {
+		c = e.Client
+		if controller, err = testenv.ClientOf(e.As(testenv.User)); err != nil {
 			return err
 		}
-		if err := c.Create(ctx, object); err != nil {
+		if kubelet, err = e.Kubelet(); err != nil {
 			return err
 		}
-	}
+		objects, err := testenv.Chart(ctx, "rbac.yaml", "guards-controller.yaml")
+		return errors.Join(err, e.CreateNode(ctx, nodeName), e.Create(ctx, objects))
+	})
 }
 
 // world is a lock with its StatefulSet in a namespace of its own.
@@ -160,6 +86,9 @@ func newWorld(t *testing.T, fencing v1.LockFencing, pods int) *world {
 		ObjectMeta: w.named("db"), Spec: v1.StatefulSetLockSpec{StatefulSetName: "db", LeaseName: "db", LeaseDurationSeconds: 15, Fencing: fencing},
 	}))
 	w.reconciler = newReconciler(cached())
+	if fencing == v1.LockFencingLease { // otherwise the Lease is held, because a pod may follow an earlier one
+		w.settle(tenure.NoReadyPod)
+	}
 	for i := range pods {
 		w.addPod(fmt.Sprintf("db-%d", i))
 	}
@@ -235,6 +164,7 @@ func (w *world) fence(pod *corev1.Pod) {
 		Env: []corev1.EnvVar{
 			{Name: fencing.LeaseEnv, Value: w.namespace + "/db"}, {Name: fencing.DurationEnv, Value: "15"}, {Name: fencing.HeldEnv, Value: app.Name},
 			{Name: fencing.LockEnv, Value: "db"}, {Name: fencing.PodNameEnv, Value: pod.Name},
+			{Name: fencing.URLEnv, Value: "https://10.96.0.1:443"}, {Name: fencing.AuthoritiesEnv, Value: fencing.Fingerprint(nil)},
 		},
 	}}
 }
@@ -339,7 +269,7 @@ func TestGrant(t *testing.T) {
 	}
 	budget := &policyv1.PodDisruptionBudget{}
 	w.must(c.Get(t.Context(), types.NamespacedName{Namespace: w.namespace, Name: "statefulsetlock-db"}, budget))
-	if budget.Spec.MaxUnavailable.IntValue() != 0 {
+	if budget.Spec.MinAvailable.IntValue() != 1 {
 		t.Errorf("budget %+v", budget.Spec)
 	}
 	before := lease.ResourceVersion
@@ -348,6 +278,92 @@ func TestGrant(t *testing.T) {
 	}
 	if w.must(c.Get(t.Context(), w.key().NamespacedName, lease)); lease.ResourceVersion != before || w.lock().ResourceVersion != got.ResourceVersion {
 		t.Error("a reconcile without a change writes")
+	}
+}
+
+// evictions reconciles once, and returns condition EvictionBlocked and the PodDisruptionBudget, which is nil if it does not exist.
+func (w *world) evictions() (metav1.Condition, *policyv1.PodDisruptionBudget) {
+	w.t.Helper()
+	_, err := w.reconciler.Reconcile(w.t.Context(), w.key())
+	w.must(err)
+	budget := &policyv1.PodDisruptionBudget{}
+	if err := c.Get(w.t.Context(), types.NamespacedName{Namespace: w.namespace, Name: "statefulsetlock-db"}, budget); err != nil {
+		w.must(client.IgnoreNotFound(err))
+		budget = nil
+	}
+	condition := meta.FindStatusCondition(w.lock().Status.Conditions, v1.ConditionEvictionBlocked)
+	if condition == nil {
+		w.t.Fatal("no condition EvictionBlocked")
+	}
+	return *condition, budget
+}
+
+// The controller reverts changes of its PodDisruptionBudget.
+func TestBudgetIsRepaired(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 2)
+	w.settle(tenure.WriterReady)
+	is, budget := w.evictions()
+	if is.Status != metav1.ConditionTrue || budget == nil {
+		t.Fatalf("condition %+v, budget %v", is, budget)
+	}
+	budget.Spec.Selector.MatchLabels[v1.StsRoleLabel] = "nobody"
+	w.must(c.Update(t.Context(), budget))
+	w.evictions()
+	if _, got := w.evictions(); got == nil || got.UID == budget.UID || got.Spec.Selector.MatchLabels[v1.StsRoleLabel] != v1.StsRoleWriter {
+		t.Errorf("budget %+v, want a new one that selects the writer", got)
+	}
+}
+
+// An object of somebody else with the name of the PodDisruptionBudget stays, and is reported.
+func TestForeignBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 2)
+	foreign := &policyv1.PodDisruptionBudget{ObjectMeta: w.named("statefulsetlock-db")}
+	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "StatefulSetLock", Name: "db", UID: w.lock().UID, Controller: new(true)}}
+	w.must(c.Create(t.Context(), foreign))
+	w.settle(tenure.WriterReady)
+	if is, got := w.evictions(); is.Reason != "OtherBudget" || got == nil || got.UID != foreign.UID {
+		t.Errorf("condition %+v, budget %+v", is, got)
+	}
+	w.must(c.Delete(t.Context(), foreign))
+	if is, got := w.evictions(); is.Status != metav1.ConditionTrue || got == nil {
+		t.Errorf("condition %+v, budget %+v", is, got)
+	}
+}
+
+// If the PodDisruptionBudget cannot be created, condition EvictionBlocked and an event report the error, once.
+func TestBudgetIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 2)
+	none := corev1.ResourceList{"count/poddisruptionbudgets.policy": resource.MustParse("0")}
+	quota := &corev1.ResourceQuota{ObjectMeta: w.named("none"), Spec: corev1.ResourceQuotaSpec{Hard: none}}
+	w.must(c.Create(t.Context(), quota))
+	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
+	w.must(c.Status().Update(t.Context(), quota))
+	w.settle(tenure.WriterReady)
+	w.evictions()
+	before := w.lock().ResourceVersion
+	is, got := w.evictions()
+	if is.Status != metav1.ConditionFalse || is.Reason != "BudgetRefused" || got != nil {
+		t.Errorf("condition %+v, budget %+v", is, got)
+	}
+	for _, part := range []string{w.namespace + "/statefulsetlock-db", "quota", "kubectl "} {
+		if !strings.Contains(is.Message, part) {
+			t.Errorf("message %q, want %q in it", is.Message, part)
+		}
+	}
+	if w.lock().ResourceVersion != before {
+		t.Error("what was said is written again")
+	}
+	reported := 0
+	for recorded := w.reconciler.Recorder.(*events.FakeRecorder).Events; len(recorded) > 0; {
+		if strings.HasPrefix(<-recorded, corev1.EventTypeWarning+" BudgetRefused ") {
+			reported++
+		}
+	}
+	if reported != 1 {
+		t.Errorf("%d events, want 1", reported)
 	}
 }
 
@@ -479,7 +495,6 @@ func TestStaleRecord(t *testing.T) {
 func TestReadBeforeRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, v1.LockFencingLease, 2)
-	w.settle(tenure.NoLease)
 	other, late, overtaken := newReconciler(cached()), newReconciler(cached()), false
 	late.Live = interceptor.NewClient(controller, interceptor.Funcs{
 		Get: func(ctx context.Context, reads client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
@@ -559,7 +574,100 @@ func TestWriteRefused(t *testing.T) {
 	}
 }
 
-// A record that the API server rejects names no writer, also not together with the report of the error.
+// A webhook can answer each write with 409. The writes are retried less and less often. After a few conflicts, the status, an event and
+// the error report them.
+func TestRepeatedConflicts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 1)
+	w.settle(tenure.WriterReady)
+	w.addPod("db-1")
+	denies := true
+	w.reconciler = newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
+		Patch: func(ctx context.Context, writes client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if _, isPod := o.(*corev1.Pod); isPod && denies {
+				return apierrors.NewConflict(corev1.Resource("pods"), o.GetName(), errors.New("no labels here"))
+			}
+			return writes.Patch(ctx, o, patch, options...)
+		},
+	}))
+	w.settle(tenure.WriterReady) // still, because a few conflicts are not reported
+	for want := 20 * time.Millisecond; want < 2*time.Second; want *= 2 {
+		if result, err := w.reconciler.Reconcile(t.Context(), w.key()); err != nil || result.RequeueAfter != want {
+			t.Errorf("the next reconcile is after %s with error %v, want %s", result.RequeueAfter, err, want)
+		}
+	}
+	stalled := func() bool { return meta.IsStatusConditionTrue(w.lock().Status.Conditions, v1.ConditionStalled) }
+	if stalled() {
+		t.Errorf("the lock is stalled after eight conflicts: %q", w.lock().Status.Message)
+	}
+	if _, err := w.reconciler.Reconcile(t.Context(), w.key()); !apierrors.IsConflict(err) {
+		t.Errorf("error %v, want the conflict", err)
+	}
+	wantReport := func(message string) {
+		t.Helper()
+		for _, part := range []string{"can't patch pod " + w.namespace + "/db-1: ", "no labels here", "kubectl get "} {
+			if !strings.Contains(message, part) {
+				t.Errorf("report %q, want %q in it", message, part)
+			}
+		}
+	}
+	wantReport(w.lock().Status.Message)
+	select {
+	case event := <-w.reconciler.Recorder.(*events.FakeRecorder).Events:
+		wantReport(event)
+	default:
+		t.Error("no event reports the conflicts")
+	}
+	if !stalled() {
+		t.Error("the lock is not stalled")
+	}
+	w.wantWriter("db-0")
+
+	denies = false
+	w.settle(tenure.WriterReady)
+	if stalled() {
+		t.Error("the lock is stalled without conflicts")
+	}
+	w.addPod("db-2")
+	denies = true
+	if result, err := w.reconciler.Reconcile(t.Context(), w.key()); err != nil || result.RequeueAfter != 10*time.Millisecond {
+		t.Errorf("after new conflicts, the next reconcile is after %s with error %v, want 10ms", result.RequeueAfter, err)
+	}
+}
+
+// If the pods of a lock take too much memory, the controller makes no decision and reports what to do. The writer stays.
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, v1.LockFencingNone, 1)
+	w.settle(tenure.WriterReady)
+	w.reconciler.Live = interceptor.NewClient(controller, interceptor.Funcs{
+		List: func(ctx context.Context, live client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			err := live.List(ctx, list, options...)
+			if pods, ok := list.(*corev1.PodList); ok {
+				for i := range 10 {
+					pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("large-%d", i), UID: types.UID(fmt.Sprint(i)), Labels: map[string]string{v1.LockLabel: "db"}}}
+					pod.Labels["large"] = strings.Repeat("x", 1<<20)
+					pods.Items = append(pods.Items, pod)
+				}
+			}
+			return err
+		},
+	})
+	before := w.lock()
+	result, err := w.reconciler.Reconcile(t.Context(), w.key())
+	w.must(err)
+	got := w.lock()
+	is := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionStalled)
+	if is == nil || is.Status != metav1.ConditionTrue || is.Reason != "TooManyPods" || !strings.Contains(got.Status.Message, "kubectl delete pod -n "+w.namespace) {
+		t.Errorf("message %q, condition %+v", got.Status.Message, is)
+	}
+	if got.Status.WriterPodUID != before.Status.WriterPodUID || got.Status.Epoch != before.Status.Epoch || result.RequeueAfter == 0 {
+		t.Errorf("record %s of epoch %d, requeue after %s", got.Status.WriterPodUID, got.Status.Epoch, result.RequeueAfter)
+	}
+}
+
+// A record that the API server rejects names no writer, also not together with the report of the error. It is reported even if
+// the reason is too long for a message.
 func TestRecordRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 1)
@@ -569,7 +677,7 @@ func TestRecordRefused(t *testing.T) {
 		SubResourceUpdate: func(ctx context.Context, writes client.Client, resource string, o client.Object, options ...client.SubResourceUpdateOption) error {
 			if !refused {
 				refused = true
-				return apierrors.NewForbidden(corev1.Resource("statefulsetlocks"), o.GetName(), errors.New("not now"))
+				return apierrors.NewForbidden(corev1.Resource("statefulsetlocks"), o.GetName(), errors.New("not now"+strings.Repeat(", and not later", 10_000)))
 			}
 			return writes.SubResource(resource).Update(ctx, o, options...)
 		},

@@ -20,15 +20,25 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/budget"
+	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
-// conflictDelay is how long to wait before the next decision after a conflict with a write of another client.
-const conflictDelay = 20 * time.Millisecond
+const (
+	// reasonTooManyPods is the reason of the conditions if the pods of the lock, or the objects that they refer to, are too many or
+	// too large. No decision is made.
+	reasonTooManyPods = "TooManyPods"
+	// tooLargePoll is how often to look whether there are fewer.
+	tooLargePoll = 10 * time.Second
+	// refusedPoll is how often to try to create a PodDisruptionBudget that the API server rejects.
+	refusedPoll = 10 * time.Second
+)
 
 // Reconciler reconciles StatefulSetLocks.
 type Reconciler struct {
@@ -43,20 +53,27 @@ type Reconciler struct {
 	// Clock returns the time.
 	Clock clock.PassiveClock
 
-	silence leases.Silence
+	silence   leases.Silence
+	conflicts conflict.Counter
 }
 
 // Reconcile observes, decides, executes and reports for one lock.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	result, err := r.reconcile(ctx, request)
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return ctrl.Result{}, nil // the controller stops
-	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.Is(err, leaseaccess.ErrOutdated):
+	}
+	if delay := r.conflicts.Ended(request.NamespacedName, isOvertaken(err)); delay > 0 {
 		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
+		return ctrl.Result{RequeueAfter: delay}, nil
 	}
 	return result, err
+}
+
+// isOvertaken returns true if another client wrote an object since it was read. An object of a deleted lock of the same name is
+// garbage-collected soon.
+func isOvertaken(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.Is(err, leaseaccess.ErrOutdated)
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
@@ -68,13 +85,15 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return r.finalize(ctx, lock)
 	}
 	snapshot, err := r.observer().ObserveLock(ctx, lock)
-	if err != nil {
+	if tooLarge, ok := errors.AsType[*observe.TooLargeError](err); ok {
+		return ctrl.Result{RequeueAfter: tooLargePoll}, r.reportStalled(ctx, lock, reasonTooManyPods, tooLarge.Error())
+	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("read the state of StatefulSetLock %s: %w", request, err)
 	}
 	plan := tenure.Decide(snapshot, r.Clock.Now())
 	if !plan.Outcome.Refused() {
 		if err := r.addFinalizer(ctx, lock); err != nil {
-			return ctrl.Result{}, err
+			return ctrl.Result{}, r.reportFailure(ctx, lock, err)
 		}
 	}
 	err = r.execute(ctx, snapshot, plan)
@@ -89,33 +108,56 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if controllerutil.ContainsFinalizer(lock, v1.PolicyFinalizer) { // otherwise the lock has no policy
 		meta.SetStatusCondition(&lock.Status.Conditions, r.Injection.Condition(lock))
 	}
+	own, found := budget.OfLock(lock, tenure.BudgetName(lock)), snapshot.Budget()
+	budgetErr := budget.Create(ctx, r.Client, own, found, plan.Budget)
+	if budgetErr != nil && ctx.Err() == nil {
+		budget.ReportRefused(stored.Status.Conditions, &lock.Status.Conditions, own, "writer", budgetErr, lock.Generation)
+		plan.Requeue = min(plan.Requeue, refusedPoll) // and not an error, because a writer without a fence is renewed in time
+	}
 	if err := r.writeStatus(ctx, stored, lock); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: plan.Requeue}, r.writeBudget(ctx, lock, plan.Budget)
+	return ctrl.Result{RequeueAfter: plan.Requeue}, budget.Delete(ctx, r.Client, own, found, plan.Budget)
 }
 
 func (r *Reconciler) observer() observe.Observer {
 	return observe.Observer{Client: r.Client, Live: r.Live, Silent: r.silent}
 }
 
-// reportFailure writes the error of a write into the status, and returns the error. A conflict is temporary.
+// reportFailure writes the error of a write into the status, and returns the error.
 func (r *Reconciler) reportFailure(ctx context.Context, lock *v1.StatefulSetLock, err error) error {
-	if errors.Is(err, leaseaccess.ErrOutdated) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || ctx.Err() != nil {
+	if !r.mustReport(ctx, lock, err) {
 		return err
 	}
+	return errors.Join(err, r.reportStalled(ctx, lock, string(tenure.WriteRefused), "can't "+describe(err)))
+}
+
+// mustReport returns true if the status must report the error. A conflict is temporary, unless it happens each time. The removal of
+// an object since it was read is temporary too.
+func (r *Reconciler) mustReport(ctx context.Context, lock *v1.StatefulSetLock, err error) bool {
+	overtaken := isOvertaken(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(lock))
+	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
+}
+
+// describe returns the error in one line, and what to do about it.
+func describe(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ") + conflict.Advice(err)
+}
+
+// reportStalled reports that a person must act, and keeps the record.
+func (r *Reconciler) reportStalled(ctx context.Context, lock *v1.StatefulSetLock, reason, message string) error {
 	stored := lock.DeepCopy()
-	lock.Status.Message = "can't " + strings.Join(strings.Fields(err.Error()), " ")
+	lock.Status.Message = message
 	for conditionType, status := range map[string]metav1.ConditionStatus{
 		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionAvailable: metav1.ConditionFalse,
 		v1.ConditionReconciling: metav1.ConditionFalse, v1.ConditionProgressing: metav1.ConditionFalse,
 		v1.ConditionStalled: metav1.ConditionTrue, v1.ConditionError: metav1.ConditionTrue,
 	} {
 		meta.SetStatusCondition(&lock.Status.Conditions, metav1.Condition{
-			Type: conditionType, Status: status, Reason: string(tenure.WriteRefused), Message: lock.Status.Message, ObservedGeneration: lock.Generation,
+			Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: lock.Generation,
 		})
 	}
-	return errors.Join(err, r.writeStatus(ctx, stored, lock))
+	return r.writeStatus(ctx, stored, lock)
 }
 
 // addFinalizer adds the finalizer, after which the policy is installed.
@@ -133,6 +175,7 @@ func (r *Reconciler) addFinalizer(ctx context.Context, lock *v1.StatefulSetLock)
 
 // writeStatus writes the status if it has changed, and reports the change.
 func (r *Reconciler) writeStatus(ctx context.Context, stored, lock *v1.StatefulSetLock) error {
+	messages.Fit(&lock.Status.Message, lock.Status.Conditions)
 	if equality.Semantic.DeepEqual(stored.Status, lock.Status) {
 		return nil
 	}
@@ -142,6 +185,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, stored, lock *v1.StatefulS
 // record writes the status. The write is a compare-and-swap on the resourceVersion of the lock that was read. It fails if the
 // API server would drop a field, which happens with an older CustomResourceDefinition.
 func (r *Reconciler) record(ctx context.Context, stored, lock *v1.StatefulSetLock) error {
+	messages.Fit(&lock.Status.Message, lock.Status.Conditions)
 	status := lock.Status.DeepCopy()
 	if err := r.Client.Status().Update(ctx, lock, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
 		return fmt.Errorf("write the status of StatefulSetLock %s: %w", client.ObjectKeyFromObject(lock), err)

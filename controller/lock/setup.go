@@ -7,6 +7,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -29,6 +30,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
+	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
 const (
@@ -48,13 +51,19 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	labelled, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
 		DefaultLabelSelector: labels.NewSelector().Add(*hasLabel),
-		DefaultTransform:     cache.TransformStripManagedFields(),
+		DefaultTransform:     observe.TrimMetadata,
 	})
 	if err != nil {
 		return fmt.Errorf("set up the cache of pods with a lock: %w", err)
 	}
 	if err := mgr.Add(labelled); err != nil {
 		return err
+	}
+	err = mgr.GetFieldIndexer().IndexField(context.Background(), &v1.StatefulSetLock{}, observe.StatefulSetNameField, func(o client.Object) []string {
+		return []string{o.(*v1.StatefulSetLock).Spec.StatefulSetName}
+	})
+	if err != nil {
+		return fmt.Errorf("index the StatefulSetLocks by StatefulSet: %w", err)
 	}
 	specOrAnnotations := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 	err = ctrl.NewControllerManagedBy(mgr).
@@ -63,6 +72,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1.StatefulSetLock{}, builder.WithPredicates(specOrAnnotations)).
 		Watches(&v1.StatefulSetLock{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.locksOnNode), builder.WithPredicates(observe.NodeChanges())).
+		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.locksOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Kind[client.Object](labelled, podMetadata(), handler.EnqueueRequestsFromMapFunc(lockOf))).
 		WatchesRawSource(source.Kind[client.Object](labelled, &coordinationv1.Lease{}, r.leaseEvents())).
 		WatchesRawSource(source.Func(r.enqueueOverdue)).
@@ -133,22 +143,17 @@ func (r *Reconciler) enqueueOverdue(ctx context.Context, q workqueue.TypedRateLi
 	return nil
 }
 
-// createdOrDeleted passes the creation and the removal of a lock.
+// createdOrDeleted passes the creation and the removal of a lock. It drops the initial list, which enqueues all locks anyway.
 func createdOrDeleted() predicate.Predicate {
 	return predicate.Funcs{
+		CreateFunc:  func(e event.CreateEvent) bool { return !e.IsInInitialList },
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }
 
 // lockOf returns the lock that the label of the object names.
-func lockOf(_ context.Context, object client.Object) []reconcile.Request {
-	name := object.GetLabels()[v1.LockLabel]
-	if name == "" {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
-}
+var lockOf = observe.NamedBy(v1.LockLabel)
 
 func enqueueLock(q workqueue.TypedRateLimitingInterface[reconcile.Request], object client.Object) {
 	for _, request := range lockOf(context.Background(), object) {
@@ -156,14 +161,25 @@ func enqueueLock(q workqueue.TypedRateLimitingInterface[reconcile.Request], obje
 	}
 }
 
-// neighbours returns the other locks of the namespace, which may be for the same StatefulSet.
-func (r *Reconciler) neighbours(ctx context.Context, lock client.Object) []reconcile.Request {
-	return r.locks(ctx, func(other *v1.StatefulSetLock) bool { return other.Name != lock.GetName() }, client.InNamespace(lock.GetNamespace()))
+// neighbours returns the other locks of the StatefulSet that wait for the lock, because it is older.
+func (r *Reconciler) neighbours(ctx context.Context, o client.Object) []reconcile.Request {
+	lock := o.(*v1.StatefulSetLock)
+	return r.locks(ctx, func(other *v1.StatefulSetLock) bool {
+		return tenure.OlderLock(other, []v1.StatefulSetLock{*lock}) != ""
+	}, client.InNamespace(lock.Namespace), client.MatchingFields{observe.StatefulSetNameField: lock.Spec.StatefulSetName})
 }
 
 // locksOnNode returns the locks whose writer runs on the node.
 func (r *Reconciler) locksOnNode(ctx context.Context, node client.Object) []reconcile.Request {
 	return r.locks(ctx, func(lock *v1.StatefulSetLock) bool { return lock.Status.WriterNode == node.GetName() })
+}
+
+// locksOfBudget returns the locks whose writer the budget may cover.
+func (r *Reconciler) locksOfBudget(ctx context.Context, budget client.Object) []reconcile.Request {
+	if its := owner.Of(budget, owner.StatefulSetLock); its != nil {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: budget.GetNamespace(), Name: its.Name}}}
+	}
+	return r.locks(ctx, func(*v1.StatefulSetLock) bool { return true }, client.InNamespace(budget.GetNamespace()))
 }
 
 // locks returns the locks in the cache for which the function returns true.

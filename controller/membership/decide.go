@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // decision is a Snapshot with its members classified, and the Plan under construction.
@@ -27,8 +28,12 @@ type decision struct {
 	excess []*member
 	// rolled are the members whose pods are deleted or updated for a rollout.
 	rolled []*member
+	// resizing are the members whose kubelets have not applied their new resources yet.
+	resizing []*member
 	// deleted is a claim that is being deleted, and for which a pod waits.
 	deleted string
+	// uses are the uses by other pods for which members wait.
+	uses []use
 
 	plan   Plan
 	status *v1.StatefulClusterStatus
@@ -68,6 +73,7 @@ func begin(s Snapshot, now time.Time) *decision {
 		d.members = append(d.members, s.classify(recorded))
 	}
 	d.plan.Requeue = settledPoll
+	d.mendCounter()
 	return d
 }
 
@@ -83,12 +89,19 @@ func (d *decision) requeueIn(delay time.Duration) {
 	d.plan.Requeue = min(d.plan.Requeue, max(delay, minRequeue))
 }
 
+// left returns how much of a duration that began with a change of the pod's condition is left.
+func (d *decision) left(of time.Duration, p *corev1.Pod, c *corev1.PodCondition) time.Duration {
+	return proof.Left(of, proof.ChangedAt(p, c, d.now), d.now)
+}
+
 // adopt records the pods of a record that was lost. The counter never gave the numbers in their names.
 func (d *decision) adopt() bool {
-	adopted := 0
+	adopted, first := 0, d.status.Next
 	for i := range d.Pods {
-		if p := &d.Pods[i]; metav1.IsControlledBy(p, d.Cluster) && d.ordinalOf(p.Name) >= d.Cluster.Status.Next {
+		p := &d.Pods[i]
+		if n := d.ordinalOf(p.Name); d.controls(p) && n >= first && n <= maxNumber {
 			adopted++
+			d.status.Next = max(d.status.Next, n+1)
 			d.members = append(d.members, &member{pod: p, ClusterMember: v1.ClusterMember{
 				Name: p.Name, UID: p.UID, State: v1.MemberActive, Revision: revisionOf(p), Claims: d.claimsOf(p),
 			}})
@@ -137,16 +150,51 @@ func (d *decision) hasClaimTemplate(volume string) bool {
 	return slices.ContainsFunc(d.Cluster.Spec.VolumeClaimTemplates, func(t v1.ClaimTemplate) bool { return t.Metadata.Name == volume })
 }
 
-// count moves the counter past all names that are in use. Claims of a StatefulCluster that had the same name can exist. A very large
-// number in the name of a claim is not from the counter. The names of pods after it would be too long.
+const (
+	// maxNumber is the largest number in the name of a pod. The guards reject longer numbers.
+	maxNumber = 9_999_999_999
+	// maxCounted is the largest number in the name of an object of another client that moves the counter. A larger number is not
+	// from the counter: if it moved the counter, the names after it would be too long.
+	maxCounted = math.MaxUint32
+	// mendedNext is the counter after it was mended. No counter that began below maxCounted has reached it.
+	mendedNext = 5_000_000_000
+)
+
+// mendCounter lowers a counter that is above all numbers that a name can have, because no pod could be created any more. Names are
+// used only once, so it does nothing while a pod has a number from which the lower counter would count up again.
+func (d *decision) mendCounter() {
+	if d.status.Next <= maxNumber {
+		return
+	}
+	for _, m := range d.members {
+		if m.UID != "" && d.ordinalOf(m.Name) >= mendedNext {
+			return
+		}
+	}
+	for i := range d.Pods {
+		if p := &d.Pods[i]; d.controls(p) && d.ordinalOf(p.Name) >= mendedNext {
+			return
+		}
+	}
+	d.status.Next = mendedNext
+}
+
+// isTooLong returns true if the guards reject the name of a member that the counter gave before it was mended.
+func (d *decision) isTooLong(m *member) bool {
+	return d.ordinalOf(m.Name) > maxNumber && d.status.Next <= maxNumber
+}
+
+// count moves the counter past all names that are in use. Claims of a StatefulCluster that had the same name can exist.
 func (d *decision) count() {
 	next := max(d.status.Next, int64(d.Cluster.Spec.Ordinals.Start))
 	for i := range d.Pods {
-		next = max(next, d.ordinalOf(d.Pods[i].Name)+1)
+		if n := d.ordinalOf(d.Pods[i].Name); n <= maxCounted {
+			next = max(next, n+1)
+		}
 	}
 	for _, template := range d.Cluster.Spec.VolumeClaimTemplates {
 		for i := range d.Claims {
-			if n := ordinal(d.Claims[i].Name, template.Metadata.Name+"-"+d.Cluster.Name+"-"); n <= math.MaxUint32 {
+			if n := ordinal(d.Claims[i].Name, template.Metadata.Name+"-"+d.Cluster.Name+"-"); n <= maxCounted {
 				next = max(next, n+1)
 			}
 		}
@@ -188,7 +236,8 @@ func (d *decision) counted() []*member {
 	return slices.DeleteFunc(slices.Clone(d.members), func(m *member) bool { return !m.counts() })
 }
 
-// settleEnded removes members that have provably terminated.
+// settleEnded removes members that have provably terminated. A member stays while another pod can run with one of the claims that its
+// successor gets.
 func (d *decision) settleEnded() {
 	retention := d.Cluster.Spec.PersistentVolumeClaimRetentionPolicy
 	for _, m := range slices.Clone(d.members) {
@@ -202,6 +251,10 @@ func (d *decision) settleEnded() {
 			d.release(m, retention.WhenReplaced)
 			d.add(nil)
 		default:
+			if use := d.useOf(m); use != nil && !d.isForeign(v1.MemberClaim{Name: use.claim}) {
+				d.uses = append(d.uses, *use)
+				continue
+			}
 			d.remove(m)
 			d.add(m.Claims)
 		}
@@ -217,7 +270,7 @@ func (d *decision) followPods() {
 		case m.State != v1.MemberPending:
 		case m.pod != nil:
 			m.UID, m.State, m.Revision = m.pod.UID, v1.MemberActive, revisionOf(m.pod)
-		case d.taken(m):
+		case d.taken(m) || d.isTooLong(m):
 			d.remove(m)
 			d.add(slices.DeleteFunc(slices.Clone(m.Claims), d.isForeign))
 		default:
@@ -313,7 +366,7 @@ func (d *decision) available(m *member) bool {
 	if !m.ready {
 		return false
 	}
-	left := minReady(d.Cluster) - d.now.Sub(m.readySince)
+	left := d.left(minReady(d.Cluster), m.pod, proof.Condition(m.pod, corev1.PodReady))
 	if left > 0 {
 		d.requeueIn(left)
 	}
@@ -427,7 +480,9 @@ func (d *decision) syncPods() {
 			d.do(Delete{refOf(m.pod)})
 		case ending:
 		case isGated(m.pod):
-			d.do(Ungate{refOf(m.pod)})
+			if d.useOf(m) == nil {
+				d.do(Ungate{refOf(m.pod)})
+			}
 		case rolled:
 			d.updateInPlace(m, inPlace)
 		default:
@@ -444,7 +499,7 @@ func (d *decision) syncPods() {
 // letGo removes a pod that the record does not list. A pod that the StatefulCluster does not control is orphaned, or belongs to a
 // StatefulCluster that had the same name. It loses the finalizer, and is deleted only if it cannot run.
 func (d *decision) letGo(p *corev1.Pod) {
-	controlled := metav1.IsControlledBy(p, d.Cluster)
+	controlled := d.controls(p)
 	protected := isProtected(p) && (controlled || p.Labels[v1.ClusterLabel] == d.Cluster.Name)
 	if p.DeletionTimestamp == nil && (controlled && !d.orphansAll() || protected && isGated(p)) {
 		d.do(Delete{refOf(p)})
@@ -462,32 +517,25 @@ func isGated(p *corev1.Pod) bool {
 
 func refOf(o metav1.Object) Ref { return Ref{Name: o.GetName(), UID: o.GetUID()} }
 
-// deleteClaims deletes released claims.
+// deleteClaims deletes released claims with which no pod can run.
 func (d *decision) deleteClaims() {
 	for _, released := range d.status.Released {
-		if c := d.claim(released.Name); c != nil && c.DeletionTimestamp == nil {
+		if c := d.claim(released.Name); c != nil && c.DeletionTimestamp == nil && d.userOf(c.Name, "") == nil {
 			d.do(DeleteClaim{refOf(c)})
 		}
 	}
 }
 
-// awaitsPolicy returns true if the first pods wait for the policy, without which the guards reject them. Later pods do not wait: the
-// condition can be outdated.
-func (d *decision) awaitsPolicy() bool {
-	isPending := func(m *member) bool { return m.State == v1.MemberPending }
-	hasPod := func(m *member) bool { return m.UID != "" }
-	return slices.ContainsFunc(d.members, isPending) && !slices.ContainsFunc(d.members, hasPod) &&
-		!meta.IsStatusConditionTrue(d.status.Conditions, v1.ConditionPolicyInstalled)
-}
-
 // createPods creates the claims and the pods of Pending members. A pod waits while one of its claims is being deleted, because it
-// could not run. Until a pod is scheduled, nothing keeps its claims: a deleted claim is created again.
+// could not run, and while another pod can run with one of its claims. Until a pod is scheduled, nothing keeps its claims: a deleted
+// claim is created again.
 func (d *decision) createPods() {
-	if d.awaitsPolicy() {
-		return
-	}
 	for _, m := range d.members {
 		if m.State != v1.MemberPending && (m.State != v1.MemberActive || m.going || m.Node != "") {
+			continue
+		}
+		if use := d.useOf(m); use != nil {
+			d.uses = append(d.uses, *use)
 			continue
 		}
 		usable := true
@@ -505,7 +553,7 @@ func (d *decision) createPods() {
 	}
 }
 
-// takeAttestation removes an attestation that is used, or that is refused.
+// takeAttestation removes an attestation that is used, or that is refused. A member whose claims another pod uses still needs it.
 func (d *decision) takeAttestation() {
 	uid := types.UID(d.Cluster.Annotations[v1.AttestAnnotation])
 	if uid == "" {
@@ -515,7 +563,7 @@ func (d *decision) takeAttestation() {
 		if m := d.classify(recorded); m.UID == uid {
 			if m.proven == "" {
 				d.do(TakeAttestation{uid, d.notAttestableMessage(m)})
-			} else {
+			} else if !slices.ContainsFunc(d.members, func(m *member) bool { return m.UID == uid }) {
 				d.do(TakeAttestation{UID: uid})
 			}
 			return
@@ -526,7 +574,7 @@ func (d *decision) takeAttestation() {
 
 // growClaims raises the requests of bound claims to those of the templates.
 func (d *decision) growClaims() {
-	wanted := map[string]*v1.ClaimTemplate{}
+	wanted, grows := map[string]*v1.ClaimTemplate{}, false
 	for i := range d.Cluster.Spec.VolumeClaimTemplates {
 		wanted[d.Cluster.Spec.VolumeClaimTemplates[i].Metadata.Name] = &d.Cluster.Spec.VolumeClaimTemplates[i]
 	}
@@ -538,7 +586,11 @@ func (d *decision) growClaims() {
 			}
 			if storage := *template.Spec.Resources.Requests.Storage; is.Spec.Resources.Requests.Storage().Cmp(storage) < 0 {
 				d.do(GrowClaim{refOf(is), storage})
+				grows = true
 			}
 		}
+	}
+	if !grows {
+		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionExpansionRefused)
 	}
 }

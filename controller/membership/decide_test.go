@@ -244,6 +244,17 @@ func TestDecideCreates(t *testing.T) {
 			}),
 			wantOutcome: membership.AllAvailable, wantSteps: steps{membership.Unprotect{Pod: ref("coder-0")}},
 		},
+		"labels in a field that the API server ignores": {
+			snapshot: MakeSnapshot(1).Spec(func(s *v1.StatefulClusterSpec) {
+				s.Selector = v1.LabelSelector{MatchExpressions: []v1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpExists}}}
+				s.Template.Raw = []byte(`{"Metadata":{"labels":{"app":"coder"}}}`)
+			}),
+			wantOutcome: membership.InvalidTemplate, wantMessage: "do not match spec.selector (app). Change spec.template.metadata.labels",
+		},
+		"a selector of another StatefulCluster": {
+			snapshot:    MakeSnapshot(1).Spec(func(s *v1.StatefulClusterSpec) { s.Selector.MatchLabels = map[string]string{v1.ClusterLabel: "other"} }),
+			wantOutcome: membership.InvalidTemplate, wantMessage: "do not match spec.selector (" + v1.ClusterLabel + "=other)",
+		},
 		"labels that do not match": {
 			snapshot:    MakeSnapshot(1).Spec(func(s *v1.StatefulClusterSpec) { s.Template.Raw = []byte(`{"metadata":{"labels":{"app":"other"}}}`) }),
 			wantOutcome: membership.InvalidTemplate, wantMessage: "do not match spec.selector (app=coder). Change spec.template.metadata.labels",
@@ -263,7 +274,103 @@ func TestDecideProtects(t *testing.T) {
 	})
 }
 
-// The counter passes the numbers of claims up to 10 digits. Larger numbers do not count.
+// forged returns a pod that another client created, with the label of the StatefulCluster and with its UID in an owner of another kind.
+func forged(name, claim string) *PodWrapper {
+	p := ready(name).Node("f").Claim(claim)
+	p.OwnerReferences[0].Kind, p.Finalizers = "StatefulSet", nil
+	return p
+}
+
+// The StatefulCluster does not adopt a forged pod. While the pod can run with a claim, no other pod gets the claim, and the claim is not
+// deleted.
+func TestDecideClaimsInUse(t *testing.T) {
+	ended := func() *PodWrapper { return ready("coder-0").Terminating().Node("a").Terminated() }
+	deletes := func(s *v1.StatefulClusterSpec) { s.PersistentVolumeClaimRetentionPolicy.WhenScaled = v1.ClaimDelete }
+	released := func(s *membership.Snapshot) {
+		s.Cluster.Status.Released = []v1.ReleasedClaim{{Name: "data-coder-9", Policy: v1.ClaimDelete}}
+		s.Claims = append(s.Claims, makeClaim("data-coder-9"))
+	}
+	pending := func(s *membership.Snapshot) {
+		s.Cluster.Status.Next = 2
+		s.Cluster.Status.Members = []v1.ClusterMember{{Name: "coder-1", State: v1.MemberPending, Revision: latest, Claims: []v1.MemberClaim{{Volume: "data", Name: "data-coder-0"}}}}
+	}
+	attested := func(s *membership.Snapshot) { s.Cluster.Annotations[v1.AttestAnnotation] = "coder-0" }
+	removed := func(s *membership.Snapshot) { s.Pods = s.Pods[1:] }
+	other := func(p *PodWrapper) func(*membership.Snapshot) {
+		p.Labels[v1.ClusterLabel], p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = "db", "db", "another"
+		return func(s *membership.Snapshot) { s.Others = []corev1.Pod{p.Pod} }
+	}
+	withEphemeralVolume := func(s *membership.Snapshot) {
+		p := forged("data", "data-data-0")
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "coder-0", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
+		s.Pods = append(s.Pods, p.Pod)
+	}
+	leaving := MakeSnapshot(0).Spec(deletes).Recorded(ended()).Pod(forged("db", "data-coder-0"))
+	plan := membership.Decide(leaving.Snapshot, now)
+	if got := plan.Status.Released; len(plan.Status.Members) > 0 || len(got) != 1 || got[0].Name != "data-coder-0" ||
+		slices.Contains(plan.Steps, membership.Step(membership.DeleteClaim{Claim: ref("data-coder-0")})) {
+		t.Errorf("members %v, released claims %v, steps %v", plan.Status.Members, got, plan.Steps)
+	}
+	const waits = "a pod waits for claim data-coder-0, because pod db can run with the claim"
+	runAll(t, map[string]decideTest{
+		"it is not adopted": {snapshot: MakeSnapshot(1).Recorded(ready("coder-0")).Pod(forged("coder-7", "data-coder-0")), wantOutcome: membership.AllAvailable},
+		"of a pod that has terminated": {
+			snapshot:    MakeSnapshot(1).Recorded(ended()).Pod(forged("db", "data-coder-0")),
+			wantOutcome: membership.ClaimInUse, wantMessage: waits + " and has not provably terminated. If nothing needs the pod, delete the pod: kubectl delete pod -n prod db",
+		},
+		"of a pod that has terminated, by an ended pod": {
+			snapshot:    MakeSnapshot(1).Recorded(ended()).Pod(forged("db", "data-coder-0").Terminated()),
+			wantOutcome: membership.Scaling, wantMembers: "1 Pending data-coder-0",
+			wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}, created("coder-1", "data-coder-0")},
+		},
+		"of a pod that has terminated, by a pod that waits for the gate": {
+			snapshot:    MakeSnapshot(1).Recorded(ended()).Pod(MakePod("coder-00").Claim("data-coder-0")),
+			wantOutcome: membership.Scaling, wantMembers: "1 Pending data-coder-0",
+			wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-0")}, membership.Delete{Pod: ref("coder-00")}, membership.Unprotect{Pod: ref("coder-00")}, created("coder-1", "data-coder-0")},
+		},
+		"of a pod that was removed, attested": {
+			snapshot:    MakeSnapshot(1).Recorded(ready("coder-0")).With(removed).With(attested).Pod(forged("db", "data-coder-0")),
+			wantOutcome: membership.ClaimInUse, wantMessage: waits,
+		},
+		"of a new pod":   {snapshot: MakeSnapshot(1).With(pending).Pod(forged("db", "data-coder-0")), wantOutcome: membership.ClaimInUse, wantMessage: waits},
+		"of a gated pod": {snapshot: MakeSnapshot(1).Recorded(MakePod("coder-0")).Pod(forged("db", "data-coder-0")), wantOutcome: membership.ClaimInUse, wantMessage: waits},
+		"after an attestation, the object of the pod stays": {
+			snapshot:    MakeSnapshot(1).With(pending).Pod(leftOver(ready("coder-0").Node("a").Claim("data-coder-0").Terminating())).Lose("a"),
+			wantOutcome: membership.Scaling, wantSteps: steps{membership.CreateClaim{Name: "data-coder-0", Volume: "data"}, created("coder-1", "data-coder-0")},
+		},
+		"of a gated pod, by an ephemeral volume": {
+			snapshot:    MakeSnapshot(1).Recorded(MakePod("coder-0")).With(withEphemeralVolume),
+			wantOutcome: membership.ClaimInUse, wantMessage: "a pod waits for claim data-coder-0, because pod data can run with the claim",
+		},
+		"of a gated pod, by a gated pod of another StatefulCluster": {
+			snapshot:    MakeSnapshot(1).Recorded(MakePod("coder-0")).With(other(MakePod("db").Claim("data-coder-0"))),
+			wantOutcome: membership.ClaimInUse, wantMessage: waits,
+		},
+		"of a gated pod, by a pod of another StatefulCluster that has terminated": {
+			snapshot:    MakeSnapshot(1).Recorded(MakePod("coder-0")).With(other(ready("db").Claim("data-coder-0").Terminating().Node("a").Terminated())),
+			wantOutcome: membership.PodsUnavailable, wantSteps: steps{membership.Ungate{Pod: ref("coder-0")}},
+		},
+		"of a pod that has terminated, by another StatefulCluster whose claim it is": {
+			snapshot: MakeSnapshot(1).Recorded(ended()).With(other(ready("db").Claim("data-coder-0"))).With(func(s *membership.Snapshot) {
+				s.Claims[0].Labels[v1.ClusterLabel] = "db"
+			}),
+			wantOutcome: membership.Scaling, wantMembers: "2 Pending data-coder-2",
+			wantSteps: steps{
+				membership.Record{}, membership.Unprotect{Pod: ref("coder-0")},
+				membership.CreateClaim{Name: "data-coder-2", Volume: "data"}, created("coder-2", "data-coder-2"),
+			},
+		},
+		"of a pod of the last revision of the record": {
+			snapshot:    MakeSnapshot(1).Recorded(ready("coder-0").Claim("data-coder-9")).With(released),
+			wantOutcome: membership.AllAvailable, wantMessage: "claim data-coder-9 is not deleted, because pod coder-0 can run with the claim",
+		},
+	})
+}
+
+// leftOver returns a pod whose finalizer the manager has removed.
+func leftOver(p *PodWrapper) *PodWrapper { p.Finalizers = nil; return p }
+
+// The counter passes the numbers of pods and claims up to 32 bits. Larger numbers do not count.
 func TestDecideLargeNumbers(t *testing.T) {
 	claims := func(names ...string) *SnapshotWrapper {
 		s := MakeSnapshot(1)
@@ -271,6 +378,9 @@ func TestDecideLargeNumbers(t *testing.T) {
 			s.Claims = append(s.Claims, makeClaim("data-coder-"+name))
 		}
 		return s
+	}
+	counter := func(n int64) func(*membership.Snapshot) {
+		return func(s *membership.Snapshot) { s.Cluster.Status.Next = n }
 	}
 	next := func(name string) decideTest {
 		return decideTest{
@@ -285,6 +395,8 @@ func TestDecideLargeNumbers(t *testing.T) {
 		"31 bits":        {claims("2147483646"), next("2147483647")},
 		"32 bits":        {claims("2147483647", "2147483648", "4294967295"), next("4294967296")},
 		"too long":       {claims("4294967296", "9999999999", "9223372036854775807", "9223372036854775808"), next("0")},
+		"pods":           {claims().Pod(forged("coder-4294967294", "a")).Pod(forged("coder-99999999999", "b")), next("4294967295")},
+		"above all":      {claims().With(counter(100_000_000_000)), next("5000000000")},
 		"start":          {claims().Spec(func(s *v1.StatefulClusterSpec) { s.Ordinals.Start = math.MaxInt32 }), next("2147483647")},
 		"the pods after": {claims().Spec(func(s *v1.StatefulClusterSpec) { s.Ordinals.Start = math.MaxInt32 }).With(func(s *membership.Snapshot) { s.Cluster.Status.Next = 1 << 31 }), next("2147483648")},
 	} {
@@ -293,10 +405,32 @@ func TestDecideLargeNumbers(t *testing.T) {
 			test.run(t)
 		})
 	}
-	of := MakeSnapshot(2).Recorded(ready("coder-4294967296"), ready("coder-4294967295").Terminating().Node("a").Terminated())
-	if got := describe(membership.Decide(of.Snapshot, now).Status); got != "4294967296 Active data-coder-4294967296, 4294967297 Pending data-coder-4294967295" {
-		t.Errorf("the members are %s", got)
-	}
+	const tooLong = "100000000000"
+	runAll(t, map[string]decideTest{
+		"the successor of a pod": {
+			snapshot:    MakeSnapshot(2).Recorded(ready("coder-4294967296"), ready("coder-4294967295").Terminating().Node("a").Terminated()),
+			wantOutcome: membership.Scaling, wantMembers: "4294967296 Active data-coder-4294967296, 4294967297 Pending data-coder-4294967295",
+			wantSteps: steps{membership.Record{}, membership.Unprotect{Pod: ref("coder-4294967295")}, created("coder-4294967297", "data-coder-4294967295")},
+		},
+		"a member with a name that is too long": {
+			snapshot: MakeSnapshot(2).Recorded(ready("coder-3")).With(counter(100_000_000_001)).With(func(s *membership.Snapshot) {
+				s.Cluster.Status.Members = append(s.Cluster.Status.Members, v1.ClusterMember{
+					Name: "coder-" + tooLong, State: v1.MemberPending, Revision: latest, Claims: []v1.MemberClaim{{Volume: "data", Name: "data-coder-2"}},
+				})
+				s.Claims = append(s.Claims, makeClaim("data-coder-2"))
+			}),
+			wantOutcome: membership.Scaling, wantMembers: "3 Active data-coder-3, 5000000000 Pending data-coder-2", wantNext: 5000000001,
+			wantSteps: steps{membership.Record{}, created("coder-5000000000", "data-coder-2")},
+		},
+		"a pod with a number from the mended counter": {
+			snapshot:    MakeSnapshot(1).Recorded(ready("coder-9999999999")).With(counter(100_000_000_000)),
+			wantOutcome: membership.AllAvailable, wantNext: 100_000_000_000,
+		},
+		"a lost record": {
+			snapshot:    MakeSnapshot(1).Pod(ready("coder-4294967299").Node("a").Claim("data-coder-2")),
+			wantOutcome: membership.PodsAdopted, wantMembers: "4294967299 Active data-coder-2", wantSteps: steps{membership.Record{}}, wantNext: 4294967300,
+		},
+	})
 }
 
 // A pod is not created while one of its claims is being deleted. Until a pod is scheduled, its claim can disappear.
@@ -321,6 +455,58 @@ func TestDecideDeletedClaim(t *testing.T) {
 	})
 }
 
+// A pod for which the scheduler finds no node is reported at once, and is a person's work only after some minutes. The message has the
+// claim that keeps the pod from other nodes, and the command that gives the pod a new claim.
+func TestDecideUnschedulable(t *testing.T) {
+	const pinned = "0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't match PersistentVolume's node affinity."
+	const fresh = `run: kubectl describe pv pv-1. Let one of them take the pod. If no such node returns, and the data of the claim can be lost, give the pod a new claim: ` +
+		`kubectl patch -n prod stc coder --type=merge -p '{"spec":{"replacement":{"state":"Fresh"}}}' && kubectl delete pod -n prod coder-1 && ` +
+		`kubectl patch -n prod stc coder --type=merge -p '{"spec":{"replacement":{"state":"Carry"}}}'. The old claim is kept`
+	// of returns a Snapshot with a Ready pod, and with a pod without a node, since that time.
+	of := func(reason, message string, since time.Duration) *SnapshotWrapper {
+		return MakeSnapshot(2).Recorded(ready("coder-0"), unready("coder-1")).With(func(s *membership.Snapshot) {
+			p := &s.Pods[1]
+			p.Spec.NodeName, p.Status = "", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now.Add(-since)),
+			}}}
+			s.Claims[1].Spec.VolumeName = "pv-1"
+		})
+	}
+	stuck := func() *SnapshotWrapper { return of(corev1.PodReasonUnschedulable, pinned, time.Hour) }
+	for name, test := range map[string]decideTest{
+		"its claim binds it": {snapshot: stuck(), wantOutcome: membership.PodsUnschedulable, wantMessage: fresh},
+		"the claim and the scheduler's reason": {
+			snapshot: stuck(), wantOutcome: membership.PodsUnschedulable,
+			wantMessage: "pod coder-1 can't be scheduled: " + strings.TrimSuffix(pinned, ".") + ". The pod needs a node on which it can use claim data-coder-1.",
+		},
+		"an autoscaler adds a node": {
+			snapshot: of(corev1.PodReasonUnschedulable, pinned, time.Minute), wantOutcome: membership.PodsUnavailable, wantMessage: "1 of 2 pods are available: pod coder-1 can't be scheduled: 0/3 nodes",
+		},
+		"another scheduling gate": {snapshot: of(corev1.PodReasonSchedulingGated, "gated", time.Hour), wantOutcome: membership.PodsUnavailable},
+		"the nodes are full": {
+			snapshot: of(corev1.PodReasonUnschedulable, "0/3 nodes are available: 3 Insufficient cpu.", time.Hour), wantOutcome: membership.PodsUnschedulable,
+			wantMessage: "3 Insufficient cpu. Add a node that fits the pod, or change spec.template.",
+		},
+		"successors get new claims anyway": {
+			snapshot: stuck().Spec(func(s *v1.StatefulClusterSpec) {
+				s.Replacement.State, s.PersistentVolumeClaimRetentionPolicy.WhenReplaced = v1.ReplacementFresh, v1.ClaimDelete
+			}), wantOutcome: membership.PodsUnschedulable, wantMessage: "give the pod a new claim: kubectl delete pod -n prod coder-1. That deletes the old claim",
+		},
+		"in a rollout": {
+			snapshot:    stuck().With(func(s *membership.Snapshot) { s.Pods[0].Labels[appsv1.StatefulSetRevisionLabel] = "coder-old" }),
+			wantOutcome: membership.PodsUnschedulable, wantMessage: fresh, wantSteps: steps{membership.Record{}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.run(t)
+			conditions := membership.Decide(test.snapshot.Snapshot, now).Status.Conditions
+			if stalled := meta.IsStatusConditionTrue(conditions, v1.ConditionStalled); stalled != (test.wantOutcome == membership.PodsUnschedulable) {
+				t.Errorf("outcome %s, and Stalled is %t", test.wantOutcome, stalled)
+			}
+		})
+	}
+}
+
 // After a lost record, a pod that has terminated and its successor can have one claim, and so can a pod that was created late. Only the
 // newest of them keeps the claim.
 func TestDecideSeparatesClaims(t *testing.T) {
@@ -342,31 +528,6 @@ func TestDecideSeparatesClaims(t *testing.T) {
 			t.Errorf("the members are %s, released claims %v, steps %v", got, plan.Status.Released, plan.Steps)
 		}
 	}
-}
-
-// The first pods wait for condition PolicyInstalled. Later pods do not, because the condition can be outdated.
-func TestDecideAwaitsPolicy(t *testing.T) {
-	with := func(s *SnapshotWrapper, conditions ...metav1.Condition) *SnapshotWrapper {
-		s.Cluster.Status.Conditions = conditions
-		return s
-	}
-	missing := metav1.Condition{Type: v1.ConditionPolicyInstalled, Status: metav1.ConditionFalse, Message: "install Kyverno"}
-	pending := "0 Pending data-coder-0"
-	runAll(t, map[string]decideTest{
-		"not reported": {
-			snapshot: with(MakeSnapshot(1)), wantOutcome: membership.PolicyNotInstalled, wantMembers: pending, wantSteps: steps{membership.Record{}},
-			wantMessage: "the first pods wait until condition PolicyInstalled is True: the StatefulSingleton controller has not reported it yet",
-		},
-		"not installed": {
-			snapshot: with(MakeSnapshot(1), missing), wantOutcome: membership.PolicyNotInstalled, wantMembers: pending, wantSteps: steps{membership.Record{}},
-			wantMessage: "PolicyInstalled is True: install Kyverno",
-		},
-		"no pod is missing": {snapshot: with(MakeSnapshot(0), missing), wantOutcome: membership.AllAvailable},
-		"another pod exists": {
-			snapshot: with(MakeSnapshot(2).Recorded(ready("coder-0")), missing), wantOutcome: membership.Scaling, wantMembers: "0 Active data-coder-0, 1 Pending data-coder-1",
-			wantSteps: steps{membership.Record{}, membership.CreateClaim{Name: "data-coder-1", Volume: "data"}, created("coder-1", "data-coder-1")},
-		},
-	})
 }
 
 func TestDecideReplaces(t *testing.T) {
@@ -617,6 +778,9 @@ func TestDecideRollsOut(t *testing.T) {
 		return all
 	}
 	ordered := func(s *v1.StatefulClusterSpec) { s.PodManagementPolicy = v1.ClusterOrderedReady }
+	minReady := func(seconds int32) func(*v1.StatefulClusterSpec) {
+		return func(s *v1.StatefulClusterSpec) { s.MinReadySeconds = seconds }
+	}
 	of := func(replicas int32) *SnapshotWrapper {
 		s := MakeSnapshot(replicas).Revision("coder-old", 4)
 		s.Cluster.Status.CurrentRevision = "coder-old"
@@ -632,7 +796,10 @@ func TestDecideRollsOut(t *testing.T) {
 		"a partition is complete":   {snapshot: of(3).Spec(rollout(2, intstr.FromInt32(3))).Recorded(old("coder-0"), old("coder-1"), ready("coder-2")), wantOutcome: membership.AllAvailable},
 		"the cheapest first":        {snapshot: of(3).Recorded(old("coder-0").Cost("-1"), old("coder-1"), old("coder-2")), wantOutcome: membership.RollingOut, wantSteps: deleted("coder-0")},
 		"OnDelete":                  {snapshot: of(2).Spec(func(s *v1.StatefulClusterSpec) { s.UpdateStrategy.Type = v1.ClusterOnDelete }).Recorded(old("coder-0"), old("coder-1")), wantOutcome: membership.AllAvailable},
-		"a short time Ready":        {snapshot: of(2).Spec(func(s *v1.StatefulClusterSpec) { s.MinReadySeconds = 3601 }).Recorded(old("coder-0"), ready("coder-1")), wantOutcome: membership.RollingOut},
+		"a short time Ready":        {snapshot: of(2).Spec(minReady(3601)).Recorded(old("coder-0"), ready("coder-1")), wantOutcome: membership.RollingOut},
+		"Ready by a clock ahead":    {snapshot: of(2).Spec(minReady(0)).Recorded(old("coder-0"), ready("coder-1").Reported(-10*time.Minute, 0)), wantOutcome: membership.RollingOut, wantSteps: deleted("coder-0")},
+		"ahead, not long enough":    {snapshot: of(2).Spec(minReady(30)).Recorded(old("coder-0"), ready("coder-1").Reported(-10*time.Minute, 29*time.Second)), wantOutcome: membership.RollingOut},
+		"ahead, long enough":        {snapshot: of(2).Spec(minReady(30)).Recorded(old("coder-0"), ready("coder-1").Reported(-10*time.Minute, 30*time.Second)), wantOutcome: membership.RollingOut, wantSteps: deleted("coder-0")},
 		"ordered: one broken pod":   {snapshot: of(3).Spec(ordered).Recorded(unready("coder-0").Revision("coder-old"), unready("coder-1").Revision("coder-old"), old("coder-2")), wantOutcome: membership.RollingOut, wantSteps: deleted("coder-1")},
 		"ordered: another has gone": {snapshot: of(3).Spec(ordered).Recorded(unready("coder-0").Revision("coder-old"), old("coder-1"), old("coder-2").Terminating()), wantOutcome: membership.PodsTerminating},
 		"the successor is new": {

@@ -46,6 +46,7 @@
 // SetServing makes the condition True. The pod itself shows which of these steps comes next.
 //
 // Resize changes the resources of containers before that. The pod keeps serving if no container restarts. PatchImages follows after
-// the kubelet has reported the new resources, and then only adds the label of the revision. If the node does not have the
-// resources, the pod is replaced.
+// the kubelet has reported the new resources, and then only adds the label of the revision. Before a pod becomes unready, Resize asks
+// the API server with a dry-run. The pod is replaced if it can never have the resources on its node, or not for resizePatience. If a
+// policy or a quota rejects the resources, the pod stays as it is, and a person must act.
 package membership

@@ -66,7 +66,7 @@ func (d *decision) orphansAll() bool {
 
 // isOrphan returns true if the pod and the claims of the member outlive the StatefulCluster.
 func (d *decision) isOrphan(m *member) bool {
-	return d.orphansAll() || m.pod != nil && !metav1.IsControlledBy(m.pod, d.Cluster)
+	return d.orphansAll() || m.pod != nil && !d.controls(m.pod)
 }
 
 // isIndependent returns true if the pod of the member needs no further write to run and to serve.
@@ -88,12 +88,12 @@ func (d *decision) waitsFor() string {
 		return fmt.Sprintf("the deletion waits until pod %s has terminated", m.Name)
 	}
 	for i := range d.Pods {
-		if metav1.IsControlledBy(&d.Pods[i], d.Cluster) && !d.orphansAll() {
+		if d.controls(&d.Pods[i]) && !d.orphansAll() {
 			return fmt.Sprintf("the deletion waits until pod %s is removed", d.Pods[i].Name)
 		}
 	}
 	if len(d.status.Released) > 0 {
-		return fmt.Sprintf("the deletion waits until claim %s is deleted", d.status.Released[0].Name)
+		return fmt.Sprintf("the deletion waits until claim %s is deleted", d.status.Released[0].Name) + d.keptMessage()
 	}
 	return ""
 }

@@ -30,8 +30,24 @@ func (d *decision) changesInPlace(m *member) changes {
 		return changes{}
 	}
 	c := changesOf(d.Revisions[i].Data.Raw, d.Cluster.Spec.Template.Raw)
-	if len(c.resources) > 0 && proof.IsTrue(m.pod, corev1.PodResizePending) && c.isResized(m.pod) {
-		return changes{} // the node does not have the resources
+	if len(c.resources) > 0 && c.isResized(m.pod) && d.outgrows(m.pod) {
+		return changes{}
+	}
+	return c
+}
+
+// outgrows returns true if the pod can get its resources only on another node: its node never has them (Infeasible), or other pods
+// use them (Deferred). A pod that serves waits for these for resizePatience.
+func (d *decision) outgrows(p *corev1.Pod) bool {
+	c := resizeCondition(p, corev1.PodResizePending)
+	return c != nil && (c.Reason != corev1.PodReasonDeferred || isClosed(p) || d.left(resizePatience, p, c) == 0)
+}
+
+// resizeCondition returns the condition of the kubelet about the latest resize of the pod, or nil if it is not True.
+func resizeCondition(p *corev1.Pod, conditionType corev1.PodConditionType) *corev1.PodCondition {
+	c := proof.Condition(p, conditionType)
+	if c == nil || c.Status != corev1.ConditionTrue || c.ObservedGeneration != 0 && c.ObservedGeneration < p.Generation {
+		return nil
 	}
 	return c
 }
@@ -159,18 +175,24 @@ func (c changes) restarts(p *corev1.Pod) bool {
 
 // updateInPlace continues the update of a pod up to the change of its images. The pod gets the label of the revision last.
 func (d *decision) updateInPlace(m *member, c changes) {
-	if c.restarts(m.pod) && !d.closed(m) {
-		return
+	resize := Resize{Pod: refOf(m.pod), Version: m.pod.ResourceVersion, Resources: c.resources}
+	if c.restarts(m.pod) && !isClosed(m.pod) && !c.isResized(m.pod) {
+		resize.DryRun = true
+		d.do(resize) // a pod that cannot be resized keeps serving
 	}
-	if !c.isResized(m.pod) {
-		d.do(Resize{Pod: refOf(m.pod), Version: m.pod.ResourceVersion, Resources: c.resources})
-		d.requeueIn(servingPoll)
-		return
+	switch {
+	case c.restarts(m.pod) && !d.closed(m):
+	case !c.isResized(m.pod):
+		d.do(resize)
+	case !c.runsResized(m.pod):
+		d.resizing = append(d.resizing, m)
+	default:
+		d.patchImages(m, c)
 	}
-	if !c.runsResized(m.pod) {
-		d.requeueIn(servingPoll)
-		return
-	}
+}
+
+// patchImages changes the images of a pod, and its label of the revision.
+func (d *decision) patchImages(m *member, c changes) {
 	before := map[string]string{}
 	for container := range c.images {
 		if s := proof.StatusOf(m.pod.Status.ContainerStatuses, container); s != nil {
@@ -182,17 +204,22 @@ func (d *decision) updateInPlace(m *member, c changes) {
 
 // closed returns true if no Service sends requests to the pod. Otherwise it continues to remove the pod from the EndpointSlices.
 func (d *decision) closed(m *member) bool {
-	serving := proof.Condition(m.pod, v1.MemberServing)
-	if serving == nil || serving.Status != corev1.ConditionFalse {
+	if !isClosed(m.pod) {
 		d.do(SetServing{Pod: refOf(m.pod), Version: m.pod.ResourceVersion})
 		d.requeueIn(servingPoll)
 		return false
 	}
-	if left := servingPatience - d.now.Sub(serving.LastTransitionTime.Time); d.Serving[m.UID] && left > 0 {
+	if d.Serving[m.UID] && d.left(servingPatience, m.pod, proof.Condition(m.pod, v1.MemberServing)) > 0 {
 		d.requeueIn(servingPoll)
 		return false
 	}
 	return true
+}
+
+// isClosed returns true if the pod must not serve.
+func isClosed(p *corev1.Pod) bool {
+	serving := proof.Condition(p, v1.MemberServing)
+	return serving != nil && serving.Status == corev1.ConditionFalse
 }
 
 // serve lets a pod serve after the kubelet has reported all containers with new images. An orphan cannot wait for that.

@@ -1,12 +1,14 @@
 package membership_test
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -67,8 +69,32 @@ func TestDecideResizes(t *testing.T) {
 	pod := func(spec, reported string) *PodWrapper { return old("coder-0").Node("a").sized(spec, reported) }
 	restarted := pod("1", "1")
 	restarted.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
-	refused := pod("2", "1")
-	refused.Status.Conditions = append(refused.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue})
+	// reports adds a condition of the kubelet, which is True since that time.
+	reports := func(p *PodWrapper, kind corev1.PodConditionType, reason string, since time.Duration) *PodWrapper {
+		p.Generation = 3
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: "not enough cpu", ObservedGeneration: 3, LastTransitionTime: metav1.NewTime(now.Add(-since)),
+		})
+		return p
+	}
+	pending := func(reason string, since time.Duration) *PodWrapper {
+		return reports(pod("2", "1"), corev1.PodResizePending, reason, since)
+	}
+	fails := func(since time.Duration) *PodWrapper {
+		return reports(pod("2", "1"), corev1.PodResizeInProgress, corev1.PodReasonError, since)
+	}
+	outdated := pending(corev1.PodReasonInfeasible, time.Hour)
+	outdated.Generation = 4
+	closed := func(s *membership.Snapshot) {
+		for i := range s.Pods[0].Status.Conditions {
+			if c := &s.Pods[0].Status.Conditions[i]; c.Type == v1.MemberServing {
+				c.Status = corev1.ConditionFalse
+			}
+		}
+	}
+	restarts := func(s *membership.Snapshot) {
+		s.Pods[0].Spec.Containers[0].ResizePolicy = restarted.Spec.Containers[0].ResizePolicy
+	}
 	silent, crashed := pod("2", "1"), pod("2", "1")
 	silent.Status.ContainerStatuses[0].Resources = nil
 	crashed.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
@@ -78,29 +104,46 @@ func TestDecideResizes(t *testing.T) {
 		return steps{membership.Resize{Pod: ref("coder-0"), Version: "7", Resources: map[string]corev1.ResourceRequirements{"coder": to}}}
 	}
 	revised := steps{membership.PatchImages{Pod: ref("coder-0"), Version: "7", Revision: update, Images: map[string]string{}, Before: map[string]string{}}}
-	deleted, leaves := steps{membership.Delete{Pod: ref("coder-0")}}, steps{membership.SetServing{Pod: ref("coder-0"), Version: "7"}}
+	deleted := steps{membership.Delete{Pod: ref("coder-0")}}
+	leaves := steps{
+		membership.Resize{Pod: ref("coder-0"), Version: "7", Resources: map[string]corev1.ResourceRequirements{"coder": resourcesOf("2")}, DryRun: true},
+		membership.SetServing{Pod: ref("coder-0"), Version: "7"},
+	}
 	limited := func(cpu string) []byte { return template("a:1", `,"resources":{"limits":{"cpu":"`+cpu+`"}}`) }
 	limits := resourcesOf("2")
 	limits.Limits = limits.Requests
-	tests := map[string]struct {
-		snapshot  *SnapshotWrapper
-		wantSteps steps
-	}{
-		"first the spec":             {grows(pod("1", "1")), resize(resourcesOf("2"))},
-		"the kubelet is waited for":  {grows(pod("2", "1")), nil},
-		"the kubelet says nothing":   {grows(silent), nil},
-		"a container that crashes":   {grows(crashed), revised},
-		"last the revision":          {grows(pod("2", "2")), revised},
-		"the node is too small":      {grows(refused), deleted},
-		"a container that restarts":  {grows(restarted), leaves},
-		"a new image, too":           {of(template("a:1", sizeOne), template("a:2", sizeTwo), pod("1", "1")), leaves},
-		"a resource is removed":      {of(template("a:1", sizeOne), template("a:1", ""), pod("1", "1")), deleted},
-		"a limit is also a request":  {of(limited("1"), limited("2"), pod("1", "1")), resize(limits)},
-		"a resource that is no text": {of(template("a:1", sizeOne), template("a:1", `,"resources":{"requests":{"cpu":[]}}`), pod("1", "1")), deleted},
-	}
-	for name, test := range tests {
+	const replace = "run: kubectl delete pod -n prod coder-0"
+	for name, test := range map[string]decideTest{
+		"first the spec":              {snapshot: grows(pod("1", "1")), wantSteps: resize(resourcesOf("2"))},
+		"the kubelet is waited for":   {snapshot: grows(pod("2", "1")), wantMessage: "the kubelet of node a has not reported them yet"},
+		"the kubelet says nothing":    {snapshot: grows(silent)},
+		"a container that crashes":    {snapshot: grows(crashed), wantSteps: revised},
+		"last the revision":           {snapshot: grows(pod("2", "2")), wantSteps: revised},
+		"the node is too small":       {snapshot: grows(pending(corev1.PodReasonInfeasible, 0)), wantSteps: deleted},
+		"the node was too small":      {snapshot: grows(outdated)},
+		"the node is full":            {snapshot: grows(pending(corev1.PodReasonDeferred, time.Minute)), wantMessage: "the kubelet of node a reports Deferred: not enough cpu"},
+		"the node stays full":         {snapshot: grows(pending(corev1.PodReasonDeferred, time.Hour)), wantSteps: deleted},
+		"full by a clock ahead":       {snapshot: grows(pending(corev1.PodReasonDeferred, 0).Reported(-time.Hour, time.Minute)), wantMessage: "not enough cpu"},
+		"always full, a clock ahead":  {snapshot: grows(pending(corev1.PodReasonDeferred, 0).Reported(-time.Hour, 5*time.Minute)), wantSteps: deleted},
+		"full, and the pod is closed": {snapshot: grows(pending(corev1.PodReasonDeferred, 0)).With(restarts).With(closed), wantSteps: deleted},
+		"the kubelet fails":           {snapshot: grows(fails(time.Minute)), wantMessage: "the kubelet of node a reports Error: not enough cpu. To replace the pod instead, " + replace},
+		"the kubelet keeps failing":   {snapshot: grows(fails(time.Hour)), wantOutcome: membership.ResizeFailing, wantMessage: replace},
+		"a container that restarts":   {snapshot: grows(restarted), wantSteps: leaves},
+		"a new image, too":            {snapshot: of(template("a:1", sizeOne), template("a:2", sizeTwo), pod("1", "1")), wantSteps: leaves},
+		"a resource is removed":       {snapshot: of(template("a:1", sizeOne), template("a:1", ""), pod("1", "1")), wantSteps: deleted},
+		"a limit is also a request":   {snapshot: of(limited("1"), limited("2"), pod("1", "1")), wantSteps: resize(limits)},
+		"a resource that is no text":  {snapshot: of(template("a:1", sizeOne), template("a:1", `,"resources":{"requests":{"cpu":[]}}`), pod("1", "1")), wantSteps: deleted},
+	} {
 		t.Run(name, func(t *testing.T) {
-			decideTest{snapshot: test.snapshot, wantOutcome: membership.RollingOut, wantSteps: test.wantSteps}.run(t)
+			test.wantOutcome = cmp.Or(test.wantOutcome, membership.RollingOut)
+			test.run(t)
+			plan := membership.Decide(test.snapshot.Snapshot, now)
+			if waits := len(test.wantSteps) == 0; waits && plan.Requeue < time.Second {
+				t.Errorf("decides again after %s, although the kubelet reports when the pod has the resources", plan.Requeue)
+			}
+			if stalled := meta.IsStatusConditionTrue(plan.Status.Conditions, v1.ConditionStalled); stalled != (test.wantOutcome == membership.ResizeFailing) {
+				t.Errorf("outcome %s, and Stalled is %t", test.wantOutcome, stalled)
+			}
 		})
 	}
 }

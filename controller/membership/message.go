@@ -2,9 +2,10 @@ package membership
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,12 +19,12 @@ func (s Snapshot) templateProblem() string {
 	if err != nil {
 		return fmt.Sprintf("spec.selector is invalid: %v. Create another StatefulCluster, because the field is immutable", err)
 	}
-	of, err := LabelsOf(&s.Cluster.Spec)
+	of, err := templateLabels(s.Cluster)
 	if err != nil {
 		return fmt.Sprintf("can't read spec.template: %v. Set metadata.labels to a map of strings", err)
 	}
-	if !selector.Matches(labels.Set(of)) {
-		return fmt.Sprintf("pods with the labels of spec.template (%s) do not match spec.selector (%s). Change spec.template.metadata.labels", labels.Set(of), selector)
+	if all := labels.Set(PodLabels(s.Cluster, of, RevisionName(s.Cluster))); !selector.Matches(all) {
+		return fmt.Sprintf("pods with the labels of spec.template (%s) do not match spec.selector (%s). Change spec.template.metadata.labels", all, selector)
 	}
 	return ""
 }
@@ -46,6 +47,26 @@ func (d *decision) lostMessage() string {
 		}
 	}
 	return ""
+}
+
+func (d *decision) inUseMessage(u use) string {
+	return fmt.Sprintf("a pod waits for claim %s, because pod %s can run with the claim and has not provably terminated. %s", u.claim, u.pod.Name, d.endUserMessage(u.pod))
+}
+
+// keptMessage says which pod keeps a released claim from being deleted.
+func (d *decision) keptMessage() string {
+	for _, released := range toDelete(d.status.Released) {
+		if p := d.userOf(released.Name, ""); p != nil && d.claim(released.Name) != nil {
+			return fmt.Sprintf("; claim %s is not deleted, because pod %s can run with the claim. %s To keep the claim, remove its label: kubectl label pvc -n %[4]s %[1]s %[5]s-",
+				released.Name, p.Name, d.endUserMessage(p), d.Cluster.Namespace, v1.ClusterLabel)
+		}
+	}
+	return ""
+}
+
+// endUserMessage says how a person ends a pod that uses a claim.
+func (d *decision) endUserMessage(p *corev1.Pod) string {
+	return fmt.Sprintf("If nothing needs the pod, delete the pod: kubectl delete pod -n %s %s.", d.Cluster.Namespace, p.Name)
 }
 
 // proveMessage says what the proof of a termination waits for, and how a person can prove it.
@@ -71,14 +92,6 @@ func (d *decision) attestMessage(uid types.UID) string {
 
 func (d *decision) terminatingMessage(m *member) string {
 	return fmt.Sprintf("pod %s is terminating. It is replaced after its termination is proven: %s", m.Name, d.proveMessage(m))
-}
-
-func (d *decision) policyMessage() string {
-	why := "the StatefulSingleton controller has not reported it yet. Check whether it runs: kubectl get pods -A -l app.kubernetes.io/name=statefulsingleton"
-	if policy := meta.FindStatusCondition(d.status.Conditions, v1.ConditionPolicyInstalled); policy != nil {
-		why = policy.Message
-	}
-	return "the first pods wait until condition PolicyInstalled is True: " + why
 }
 
 func (d *decision) scalingMessage() string {
@@ -107,15 +120,102 @@ func plural(n int, singular, more string) string {
 }
 
 func (d *decision) rollingOutMessage() string {
-	return fmt.Sprintf("%d of %d pods have revision %s", d.status.UpdatedReplicas, d.replicas()-d.partition(), d.status.UpdateRevision)
+	text := fmt.Sprintf("%d of %d pods have revision %s", d.status.UpdatedReplicas, d.replicas()-d.partition(), d.status.UpdateRevision)
+	if len(d.resizing) > 0 {
+		text += "; " + d.resizingMessage(d.resizing[0])
+	}
+	return text
+}
+
+// resizingMessage says why a pod does not have its new resources, and how to replace it. It prefers the pod whose kubelet fails.
+func (d *decision) resizingMessage(m *member) string {
+	if i := slices.IndexFunc(d.resizing, d.failsResize); i >= 0 {
+		m = d.resizing[i]
+	}
+	waits := fmt.Sprintf("pod %s waits for its new resources: the kubelet of node %s ", m.Name, m.Node)
+	remedy := fmt.Sprintf("To replace the pod instead, run: kubectl delete pod -n %s %s", d.Cluster.Namespace, m.Name)
+	if c := resizeCondition(m.pod, corev1.PodResizePending); c != nil {
+		return fmt.Sprintf("%sreports %s. The pod is replaced if that takes %g minutes. %s", waits, reported(c), resizePatience.Minutes(), remedy)
+	}
+	if c := resizeCondition(m.pod, corev1.PodResizeInProgress); c != nil && c.Reason == corev1.PodReasonError {
+		return fmt.Sprintf("%sreports %s. %s", waits, reported(c), remedy)
+	}
+	return fmt.Sprintf("%shas not reported them yet. %s", waits, remedy)
+}
+
+// reported returns the reason and the message of a condition.
+func reported(c *corev1.PodCondition) string {
+	return strings.TrimSuffix(c.Reason+": "+oneLine(c.Message), ": ")
+}
+
+// oneLine returns the words of another program in one line and without a period at the end.
+func oneLine(words string) string {
+	return strings.TrimSuffix(strings.Join(strings.Fields(words), " "), ".")
 }
 
 func (d *decision) unavailableMessage() string {
-	return fmt.Sprintf("%d of %d pods are available. To show the others, run: kubectl get pods -n %s -l %s=%s", d.status.AvailableReplicas, d.replicas(), d.Cluster.Namespace, v1.ClusterLabel, d.Cluster.Name)
+	text := fmt.Sprintf("%d of %d pods are available", d.status.AvailableReplicas, d.replicas())
+	for _, m := range d.counted() {
+		if m.unschedulable() != nil {
+			return text + ": " + d.unschedulableMessage(m)
+		}
+	}
+	return fmt.Sprintf("%s. To show the others, run: kubectl get pods -n %s -l %s=%s", text, d.Cluster.Namespace, v1.ClusterLabel, d.Cluster.Name)
+}
+
+// unschedulableMessage says why the scheduler finds no node for a pod, and what to do. A claim can bind the pod to a node.
+func (d *decision) unschedulableMessage(m *member) string {
+	why := oneLine(m.unschedulable().Message)
+	text := fmt.Sprintf("pod %s can't be scheduled: %s. ", m.Name, why)
+	var claims, volumes []string
+	for _, c := range m.Claims {
+		if is := d.claim(c.Name); is != nil && is.Spec.VolumeName != "" {
+			claims, volumes = append(claims, c.Name), append(volumes, is.Spec.VolumeName)
+		}
+	}
+	if len(claims) == 0 || !strings.Contains(strings.ToLower(why), "volume") {
+		return text + fmt.Sprintf("Add a node that fits the pod, or change spec.template. To show what the scheduler reports, run: kubectl describe pod -n %s %s", d.Cluster.Namespace, m.Name)
+	}
+	text += fmt.Sprintf("The pod needs a node on which it can use claim %s. To show the nodes, run: kubectl describe pv %s. Let one of them take the pod. ",
+		strings.Join(claims, ", "), strings.Join(volumes, " "))
+	return text + "If no such node returns, and the data of the claim can be lost, give the pod a new claim: " + d.freshCommand(m)
+}
+
+// freshCommand returns the command that gives a pod without a node new claims, and says what becomes of the old claims.
+func (d *decision) freshCommand(m *member) string {
+	object := fmt.Sprintf("-n %s stc %s", d.Cluster.Namespace, d.Cluster.Name)
+	patch := func(state v1.ReplacementState) string {
+		return fmt.Sprintf(`kubectl patch %s --type=merge -p '{"spec":{"replacement":{"state":"%s"}}}'`, object, state)
+	}
+	command := fmt.Sprintf("kubectl delete pod -n %s %s", d.Cluster.Namespace, m.Name)
+	if d.Cluster.Spec.Replacement.State != v1.ReplacementFresh {
+		command = fmt.Sprintf("%s && %s && %s", patch(v1.ReplacementFresh), command, patch(v1.ReplacementCarry))
+	}
+	if d.Cluster.Spec.PersistentVolumeClaimRetentionPolicy.WhenReplaced == v1.ClaimDelete {
+		return command + ". That deletes the old claim, because of spec.persistentVolumeClaimRetentionPolicy.whenReplaced"
+	}
+	return command + ". The old claim is kept"
 }
 
 func (d *decision) availableMessage() string {
 	return fmt.Sprintf("all %d pods are available", d.replicas())
+}
+
+// ExpansionMessage returns what the API server said when it rejected larger claims, and what to do. The error is that of the first.
+func (s Snapshot) ExpansionMessage(refused []GrowClaim, err error) string {
+	first := refused[0]
+	name, others := "claim "+first.Claim.Name, ""
+	if n := len(refused) - 1; n > 0 {
+		others = fmt.Sprintf(" and %s", plural(n, "other claim", "other claims"))
+	}
+	help := "A claim without a storage class cannot grow"
+	is := s.claim(first.Claim.Name)
+	if class := is.Spec.StorageClassName; class != nil && *class != "" {
+		name += " of storage class " + *class
+		help = fmt.Sprintf(`If the storage class does not allow the expansion of its volumes although its driver can expand them, run: kubectl patch storageclass %s -p '{"allowVolumeExpansion":true}'`, *class)
+	}
+	return fmt.Sprintf("can't raise the request of %s%s from %s to %s: %s. The pods keep running with the old size, and new claims get the new size. %s",
+		name, others, is.Spec.Resources.Requests.Storage(), &first.Storage, oneLine(err.Error()), help)
 }
 
 func (d *decision) notAwaitedMessage(uid types.UID) string {

@@ -77,6 +77,9 @@ type podState struct {
 	exists, gated, bound, deleting, noGrace, finalizer, ready bool
 	// kept is true if another finalizer keeps the object.
 	kept bool
+	// forged is true if a user created the pod with the label of the StatefulCluster, the claim of its first member, and an owner
+	// with its UID and another kind.
+	forged bool
 	// reported is true if the kubelet reported the end of all processes. over is true if they have ended.
 	reported, over bool
 }
@@ -193,7 +196,7 @@ func slotOf(ref membership.Ref) (slot int, life uint8) {
 // wrote removes the object of the pod if nothing keeps it.
 func (w *world) wrote(i int) {
 	if p := &w.pods[i]; p.deleting && p.noGrace && !p.finalizer && !p.kept {
-		if p.bound && !p.over {
+		if p.bound && !p.over && !p.forged {
 			w.left[i] = process{p.claim, p.node}
 		}
 		*p = podState{life: p.life}
@@ -235,19 +238,21 @@ const (
 	deleteClusterAction
 	removeClaimAction
 	unkeepAction
+	endForgedAction
 	// The actions from here on are faults that only some settings have.
 	endClaimAction
 	rejectAction
 	uninstallAction
 	keepAction
 	loseStatusAction
+	forgeAction
 	actionKinds
 )
 
 var actionNames = [...]string{"controller", "crash of controller", "delay of the next write of controller", "delivery of the delayed write", "scheduling of pod", "start of pod",
 	"end of the processes of pod", "end of the processes of the removed pod", "report of the kubelet about pod", "attestation of pod", "out-of-service taint for node", "eviction of pod", "garbage collection of pod", "deletion of pod", "force deletion of pod", "removal of the finalizer of pod",
 	"cut of node", "power loss of node", "node controller for node", "repair of node", "change of replicas", "deletion of the StatefulCluster",
-	"removal of claim", "removal of another finalizer of pod", "deletion of claim", "rejection of the next write of controller", "uninstallation for pod", "another finalizer for pod", "loss of the status"}
+	"removal of claim", "removal of another finalizer of pod", "deletion of the forged pod", "deletion of claim", "rejection of the next write of controller", "uninstallation for pod", "another finalizer for pod", "loss of the status", "forging of pod"}
 
 // costsFault returns true if the action is a fault.
 func costsFault(kind actionKind) bool {
@@ -340,6 +345,10 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 		return p.exists && !p.deleting && !p.kept
 	case unkeepAction:
 		return p.kept
+	case forgeAction:
+		return !p.exists && w.claims&1 != 0
+	case endForgedAction:
+		return p.exists && p.forged && !p.deleting
 	}
 	return false
 }
@@ -449,6 +458,11 @@ func (m *model) doPod(w *world, kind actionKind, slot int) {
 		p.finalizer = false
 	case keepAction, unkeepAction:
 		p.kept = kind == keepAction
+	case forgeAction: // on a node, because a user can also bind the pod
+		node := uint8(slot % maxNodes)
+		*p = podState{life: p.life + 1, claim: 1, node: node, exists: true, bound: true, over: w.nodes[node].off, forged: true}
+	case endForgedAction:
+		w.deletePod(slot)
 	}
 	w.wrote(slot)
 }
@@ -460,7 +474,8 @@ func (w *world) deletePod(slot int) {
 	p.noGrace = p.noGrace || !p.bound || p.reported
 }
 
-// check panics if another pod runs with the claim of the pod that was just scheduled, or if a pod with its name has run.
+// check panics if another pod runs with the claim of the pod that was just scheduled, or if a pod with its name has run. A forged pod
+// can begin to use a claim at any time: checkUses checks what each decision does about the forged pods that it saw.
 func (m *model) check(w *world, slot int) {
 	if w.ran&(1<<slot) != 0 && !w.lost {
 		panic(violation(fmt.Sprintf("two pods run with the name %s", podName(slot))))
@@ -468,7 +483,7 @@ func (m *model) check(w *world, slot int) {
 	w.ran |= 1 << slot
 	claim := w.pods[slot].claim
 	for i := range w.pods {
-		if other := &w.pods[i]; i != slot && other.exists && other.bound && !other.over && other.claim == claim || w.left[i].claim == claim {
+		if other := &w.pods[i]; i != slot && other.exists && !other.forged && other.bound && !other.over && other.claim == claim || w.left[i].claim == claim {
 			panic(violation(fmt.Sprintf("%s starts with the claim of %s, which runs", podName(slot), podName(i))))
 		}
 	}
@@ -495,10 +510,12 @@ func (m *model) advance(w *world, c int) {
 				v.pods[i] = p
 			}
 		}
+		seen := v
 		if m.mutation.see != nil {
-			m.mutation.see(&v)
+			m.mutation.see(&seen)
 		}
-		*s = controllerState{stage: planStage, stale: s.stale, plan: m.decide(v)}
+		*s = controllerState{stage: planStage, stale: s.stale, plan: m.decide(seen)}
+		checkUses(&v, &m.plans[s.plan])
 		m.finish(w, c)
 	case planStage:
 		next := m.plans[s.plan].steps[s.done]
@@ -586,11 +603,49 @@ func (m *model) write(w *world, c int, step membership.Step) bool {
 // deleteClaim panics if a pod runs with the claim.
 func (m *model) deleteClaim(w *world, claim int) {
 	for i := range w.pods {
-		if p := &w.pods[i]; p.exists && p.bound && !p.over && int(p.claim) == claim+1 || int(w.left[i].claim) == claim+1 {
+		if p := &w.pods[i]; p.exists && !p.forged && p.bound && !p.over && int(p.claim) == claim+1 || int(w.left[i].claim) == claim+1 {
 			panic(violation(fmt.Sprintf("the claim of %s is deleted while the pod runs", podName(i))))
 		}
 	}
 	w.claims, w.ending = w.claims&^(1<<claim), w.ending&^(1<<claim)
+}
+
+// checkUses panics if a plan deletes a claim, or gives it to another pod, although a pod in the view runs with the claim. A pod that was
+// let go after an attestation does not run.
+func checkUses(v *view, p *planState) {
+	for i := range v.pods {
+		user := &v.pods[i]
+		node := v.nodes[user.node]
+		letGo := !user.forged && user.deleting && !user.finalizer && node.notReady && v.record.members[i].life != user.life
+		if letGo || !user.exists || !user.bound || user.reported || user.deleting && node.notReady && node.outOfService {
+			continue
+		}
+		broken := func(what string) {
+			panic(violation(fmt.Sprintf("the claim of %s %s while %s runs with it", podName(int(user.claim)-1), what, podName(i))))
+		}
+		isCarried := slices.ContainsFunc(v.record.members[:], func(r memberState) bool { return r.life > 0 && r.claim == user.claim })
+		for j, r := range p.status.members {
+			if isCarried && j != i && r.claim == user.claim && v.record.members[j].state == 0 && r.state == 'P' {
+				broken("goes to " + podName(j))
+			}
+		}
+		for _, step := range p.steps {
+			switch step := step.(type) {
+			case membership.DeleteClaim:
+				if number(step.Claim.Name)+1 == int(user.claim) {
+					broken("is deleted")
+				}
+			case membership.CreatePod:
+				if number(step.Claims[0].Name)+1 == int(user.claim) {
+					broken("goes to the new pod " + step.Name)
+				}
+			case membership.Ungate:
+				if slot, _ := slotOf(step.Pod); slot != i && v.pods[slot].claim == user.claim {
+					broken("goes to " + step.Pod.Name)
+				}
+			}
+		}
+	}
 }
 
 // onPod changes a pod, unless it has another UID.
@@ -720,6 +775,9 @@ func modelPod(i int, p *podState) *PodWrapper {
 	pod := MakePod(podName(i)).UID(uidOf(i, int(p.life))).Claim(claimName(p.claim))
 	if !p.gated {
 		pod.Ungated()
+	}
+	if p.forged {
+		pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind = "example.com/v1", "Widget"
 	}
 	if p.bound {
 		pod.Node(fmt.Sprintf("node%d", p.node))

@@ -22,10 +22,14 @@ const (
 	TooManyLost Outcome = "TooManyLost"
 	// PodsTerminating: pods are terminating, without a proof that they have terminated.
 	PodsTerminating Outcome = "PodsTerminating"
-	// PolicyNotInstalled: there is no pod yet, and condition PolicyInstalled is not True.
-	PolicyNotInstalled Outcome = "PolicyNotInstalled"
+	// ClaimInUse: pods wait, because another pod can run with one of their claims.
+	ClaimInUse Outcome = "ClaimInUse"
+	// PodsUnschedulable: the scheduler finds no node for a pod, and has not for a while.
+	PodsUnschedulable Outcome = "PodsUnschedulable"
 	// Scaling: pods are being created or removed.
 	Scaling Outcome = "Scaling"
+	// ResizeFailing: in a rollout, a kubelet cannot apply the new resources of a pod.
+	ResizeFailing Outcome = "ResizeFailing"
 	// RollingOut: pods get a new revision.
 	RollingOut Outcome = "RollingOut"
 	// PodsUnavailable: all pods exist, and some are not available.
@@ -80,7 +84,7 @@ type (
 	// CreateClaim creates a claim from the template with the name of the volume.
 	CreateClaim struct{ Name, Volume string }
 
-	// GrowClaim raises the request of a claim.
+	// GrowClaim raises the request of a claim. If the API server rejects that, the pod runs on with the old size.
 	GrowClaim struct {
 		Claim   Ref
 		Storage resource.Quantity
@@ -103,11 +107,13 @@ type (
 	}
 
 	// Resize changes the resources of containers. It fails if any client wrote the pod since the Snapshot. It deletes the pod if
-	// the API server rejects the resources, because some changes need a new pod.
+	// the pod can never have the resources, because some changes need a new pod. DryRun only finds out whether the API server
+	// accepts the resources. If it does not, the executor skips SetServing.
 	Resize struct {
 		Pod       Ref
 		Version   string
 		Resources map[string]corev1.ResourceRequirements
+		DryRun    bool
 	}
 
 	// PatchImages changes the images of a pod, and its label of the revision. It fails if any client wrote the pod since the

@@ -43,6 +43,9 @@ func drawView(t *rapid.T) (v view, state v1.ReplacementState) {
 		p.node = uint8(rapid.IntRange(0, maxNodes-1).Draw(t, "node"))
 		p.reported = p.bound && draw("reported")
 		p.ready = p.bound && !p.deleting && !p.reported && draw("ready")
+		if r := v.record.members[i]; r.life == 0 && draw("forged") {
+			p.forged, p.finalizer, p.claim = true, false, uint8(rapid.IntRange(1, maxNames).Draw(t, "claim of the forged pod"))
+		}
 		if p.exists {
 			v.pods[i] = p
 		}
@@ -65,6 +68,7 @@ func TestDecideProperties(t *testing.T) {
 		m := newModel(setting{state: state})
 		s := m.snapshot(v)
 		plan := membership.Decide(s, now)
+		checkUses(&v, &planState{steps: plan.Steps, status: recordOf(&plan.Status)})
 		checkRecord(t, s, plan)
 		checkSteps(t, plan)
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -18,6 +19,11 @@ const (
 	// servingPoll is how often to read the EndpointSlices, and servingPatience how long to wait for them. A Service with
 	// publishNotReadyAddresses lists a pod until it is removed.
 	servingPoll, servingPatience = 100 * time.Millisecond, 5 * time.Second
+	// resizePatience is how long a kubelet may fail to apply new resources, before the pod is replaced or a person must act.
+	resizePatience = 5 * time.Minute
+	// schedulingPatience is how long the scheduler may find no node for a pod before a person must act. A cluster autoscaler needs
+	// some minutes for a new node.
+	schedulingPatience = 5 * time.Minute
 	// maxReleased is the number of retained claims in the status. The size of an object is limited.
 	maxReleased = 50
 )
@@ -61,16 +67,21 @@ func one(is bool) int32 {
 
 func (d *decision) reportOutcome(counted []*member, all bool) {
 	going := slices.IndexFunc(counted, func(m *member) bool { return m.going })
+	stuck := slices.IndexFunc(counted, d.isStuck)
 	rolling := d.Cluster.Spec.UpdateStrategy.Type != v1.ClusterOnDelete && d.updated() < d.replicas()-d.partition()
 	switch {
 	case len(d.excess) > 0:
 		d.found(TooManyLost, d.tooManyLostMessage())
+	case len(d.uses) > 0:
+		d.found(ClaimInUse, d.inUseMessage(d.uses[0]))
 	case going >= 0:
 		d.found(PodsTerminating, d.terminatingMessage(counted[going]))
-	case d.awaitsPolicy():
-		d.found(PolicyNotInstalled, d.policyMessage())
+	case stuck >= 0:
+		d.found(PodsUnschedulable, d.unschedulableMessage(counted[stuck]))
 	case len(counted) != d.replicas() || slices.ContainsFunc(d.members, isChanging):
 		d.found(Scaling, d.scalingMessage())
+	case rolling && slices.ContainsFunc(d.resizing, d.failsResize):
+		d.found(ResizeFailing, d.rollingOutMessage())
 	case rolling:
 		d.found(RollingOut, d.rollingOutMessage())
 	case !all:
@@ -78,10 +89,22 @@ func (d *decision) reportOutcome(counted []*member, all bool) {
 	default:
 		d.found(AllAvailable, d.availableMessage())
 	}
-	d.status.Message += d.lostMessage()
+	d.status.Message += d.lostMessage() + d.keptMessage()
 	if d.plan.Outcome != AllAvailable {
 		d.requeueIn(poll)
 	}
+}
+
+// isStuck returns true if the scheduler has found no node for the pod for schedulingPatience.
+func (d *decision) isStuck(m *member) bool {
+	c := m.unschedulable()
+	return c != nil && d.left(schedulingPatience, m.pod, c) == 0
+}
+
+// failsResize returns true if the kubelet of the pod has failed to apply new resources for resizePatience.
+func (d *decision) failsResize(m *member) bool {
+	c := resizeCondition(m.pod, corev1.PodResizeInProgress)
+	return c != nil && c.Reason == corev1.PodReasonError && d.left(resizePatience, m.pod, c) == 0
 }
 
 // reportReleased lists claims that are retained. The claims of a removed member are no longer in the record.
@@ -107,7 +130,7 @@ func (d *decision) reportReleased() {
 // reportConditions sets the conditions from the outcome.
 func (d *decision) reportConditions() {
 	outcome := d.plan.Outcome
-	stalled := outcome == InvalidTemplate || outcome == TooManyLost
+	stalled := slices.Contains([]Outcome{InvalidTemplate, TooManyLost, ClaimInUse, PodsUnschedulable, ResizeFailing}, outcome)
 	d.status.ObservedGeneration = d.Cluster.Generation
 	if selector, err := d.Cluster.Spec.Selector.Parse(); err == nil {
 		d.status.Selector = selector.String()

@@ -9,22 +9,28 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// LabelsOf returns the labels of new pods: those of the template, and those in spec.selector.matchLabels that the template does
-// not have.
-func LabelsOf(spec *v1.StatefulClusterSpec) (map[string]string, error) {
+// PodLabels returns the labels of a new pod of a revision: those of the template, and those in spec.selector.matchLabels that the
+// template does not have. The name of the StatefulCluster and the revision override both.
+func PodLabels(cluster *v1.StatefulCluster, template map[string]string, revision string) map[string]string {
+	return labels.Merge(labels.Merge(cluster.Spec.Selector.MatchLabels, template), labels.Set{
+		v1.ClusterLabel: cluster.Name, appsv1.StatefulSetRevisionLabel: revision,
+	})
+}
+
+// templateLabels returns the labels in spec.template. The API server knows a field only by its exact name, and so does utiljson.
+func templateLabels(cluster *v1.StatefulCluster) (map[string]string, error) {
 	var template struct {
 		Metadata struct {
 			Labels map[string]string `json:"labels"`
 		} `json:"metadata"`
 	}
-	if err := json.Unmarshal(spec.Template.Raw, &template); err != nil {
-		return nil, err
-	}
-	return labels.Merge(spec.Selector.MatchLabels, template.Metadata.Labels), nil
+	err := utiljson.Unmarshal(cluster.Spec.Template.Raw, &template)
+	return template.Metadata.Labels, err
 }
 
 // RevisionName returns the name of the ControllerRevision of spec.template. Equal templates of a StatefulCluster have equal names.

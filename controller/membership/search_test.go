@@ -42,6 +42,11 @@ var searches = map[string]setting{
 	"rejected writes":          {replicas: 2, target: 1, controllers: 1, deletions: 1, faults: 1, also: []actionKind{rejectAction}},
 	"uninstalled, installed":   {replicas: 1, target: unscaled, controllers: 1, deletions: 1, faults: 2, also: []actionKind{uninstallAction}},
 	"a lost status":            {replicas: 1, target: unscaled, controllers: 1, deletions: 2, faults: 2, also: []actionKind{keepAction, loseStatusAction}},
+	"a forged pod":             {replicas: 1, target: unscaled, controllers: 1, deletions: 1, faults: 1, also: []actionKind{forgeAction}},
+	"a forged pod, scaled":     {replicas: 2, target: 1, controllers: 1, faults: 1, also: []actionKind{forgeAction}},
+	"forged pods, deleted":     {replicas: 1, target: deleted, controllers: 1, faults: 2, also: []actionKind{forgeAction}},
+	"two forged pods":          {replicas: 1, target: unscaled, controllers: 1, deletions: 1, faults: 2, also: []actionKind{forgeAction}, deep: true},
+	"forged, scaled, deleted":  {replicas: 2, target: 1, controllers: 1, deletions: 1, faults: 1, also: []actionKind{forgeAction}, deep: true},
 	"scaled, two controllers":  {replicas: 2, target: 1, controllers: 2, faults: 1, deep: true},
 	"deleted, two controllers": {replicas: 1, target: deleted, controllers: 2, deletions: 1, faults: 1, deep: true},
 	"a lost pod, more faults":  {replicas: 2, target: unscaled, controllers: 1, deletions: 1, faults: 3, deep: true},
@@ -246,27 +251,27 @@ var mutations = map[string]struct {
 		mutation{plan: first[membership.Ungate]}, setting{replicas: 2, empty: true, target: 1, controllers: 2, faults: 1}, "is deleted while the pod runs",
 	},
 	"pods are deleted without a record that they leave": {
-		mutation{record: func(r *record) {
+		mutation{see: trustRecord, record: func(r *record) {
 			for i := range r.members {
 				if r.members[i].state == 'L' {
 					r.released, r.members[i] = r.released|1<<(r.members[i].claim-1), memberState{}
 				}
 			}
-		}}, setting{replicas: 2, target: 1, controllers: 1}, "is deleted while the pod runs",
+		}}, setting{replicas: 2, target: 1, controllers: 1}, "while coder-1 runs with it",
 	},
 	"a terminating pod counts as terminated": {
 		mutation{see: func(v *view) {
 			for i := range v.pods {
 				v.pods[i].reported = v.pods[i].reported || v.pods[i].deleting
 			}
-		}}, setting{replicas: 1, target: unscaled, controllers: 1, deletions: 1}, "starts with the claim of",
+		}}, setting{replicas: 1, target: unscaled, controllers: 1, deletions: 1}, "while coder-0 runs with it",
 	},
 	"a pod on an unready node counts as terminated": {
 		mutation{see: func(v *view) {
 			for i := range v.nodes {
 				v.nodes[i].outOfService = v.nodes[i].notReady
 			}
-		}}, setting{replicas: 2, target: unscaled, controllers: 1, faults: 1}, "starts with the claim of",
+		}}, setting{replicas: 2, target: unscaled, controllers: 1, faults: 1}, "while coder-0 runs with it",
 	},
 	"a removed pod counts as terminated": {
 		mutation{see: func(v *view) {
@@ -286,16 +291,33 @@ var mutations = map[string]struct {
 					}
 				}
 			}
-		}}, setting{replicas: 2, target: unscaled, controllers: 1, faults: 1}, "starts with the claim of",
+		}}, setting{replicas: 2, target: unscaled, controllers: 1, faults: 1}, "while coder-0 runs with it",
+	},
+	"a pod with the UID of the StatefulCluster counts as controlled, and the record alone says who uses a claim": {
+		mutation{see: func(v *view) {
+			for i := range v.pods {
+				v.pods[i].forged = false
+			}
+			trustRecord(v)
+		}}, setting{replicas: 2, target: unscaled, controllers: 1, faults: 1, also: []actionKind{forgeAction}}, "runs",
+	},
+	"a claim goes to the successor while another pod runs with it": {
+		mutation{see: func(v *view) {
+			for i := range v.pods {
+				if v.pods[i].forged {
+					v.pods[i] = podState{}
+				}
+			}
+		}}, setting{replicas: 1, target: unscaled, controllers: 1, deletions: 1, faults: 1, also: []actionKind{forgeAction}}, "while coder-1 runs with it",
 	},
 	"the claims of a lost pod are deleted": {
-		mutation{record: func(r *record) {
+		mutation{see: trustRecord, record: func(r *record) {
 			for i := range r.members {
 				if r.members[i].state == 'X' {
 					r.released |= 1 << (r.members[i].claim - 1)
 				}
 			}
-		}}, setting{replicas: 2, target: unscaled, controllers: 1, faults: 1}, "is deleted while the pod runs",
+		}}, setting{replicas: 2, target: unscaled, controllers: 1, faults: 1}, "while coder-0 runs with it",
 	},
 	"the counter follows the members": {
 		mutation{record: func(r *record) {
@@ -312,6 +334,15 @@ var mutations = map[string]struct {
 			return slices.DeleteFunc(slices.Clone(steps), func(s membership.Step) bool { _, ok := s.(membership.Unprotect); return ok })
 		}}, setting{replicas: 1, target: unscaled, controllers: 1, deletions: 1}, remains,
 	},
+}
+
+// trustRecord hides that a pod uses a claim, unless the record gives the claim to its member.
+func trustRecord(v *view) {
+	for i := range v.pods {
+		if p := &v.pods[i]; p.claim > 0 && (v.record.members[i].claim != p.claim || v.record.released&(1<<(p.claim-1)) != 0) {
+			p.claim = 0
+		}
+	}
 }
 
 // untilRecord removes all steps after Record.

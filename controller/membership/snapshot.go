@@ -5,15 +5,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/drain"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
@@ -23,7 +23,10 @@ type Snapshot struct {
 	Cluster *v1.StatefulCluster
 	// Pods are the pods that the StatefulCluster controls, and the pods with the names of members.
 	Pods []corev1.Pod
-	// Claims are the claims of the namespace.
+	// Others are the pods of other StatefulClusters with a claim of the record, because claims of two StatefulClusters can have the
+	// same name. They were read after Pods. They are missing if GivesClaims returns false.
+	Others []corev1.Pod
+	// Claims are the claims with the label of the StatefulCluster, and those of NeededClaims.
 	Claims []corev1.PersistentVolumeClaim
 	// Nodes are the nodes of the pods, by name.
 	Nodes map[string]*corev1.Node
@@ -45,9 +48,8 @@ type member struct {
 	going bool
 	// lost is true if the member is going, and the kubelet does not report.
 	lost bool
-	// ready is true if the pod is Ready, and readySince is when it became Ready.
-	ready      bool
-	readySince time.Time
+	// ready is true if the pod is Ready.
+	ready bool
 	// drained is true if the node is being drained.
 	drained bool
 	// cost is the pod-deletion-cost.
@@ -64,16 +66,14 @@ func (s Snapshot) classify(recorded v1.ClusterMember) *member {
 	m := &member{ClusterMember: recorded, pod: s.podOf(recorded)}
 	if m.pod == nil {
 		m.going = m.UID != ""
-		m.lost = m.going
 		m.proven = s.proofOfRemoved(m.UID)
+		m.lost = m.going && m.proven == ""
 		return m
 	}
 	p, node := m.pod, s.Nodes[m.pod.Spec.NodeName]
 	m.Node, m.proven, m.going = p.Spec.NodeName, s.proofOf(p), proof.Going(p)
 	m.lost = m.going && m.proven == "" && m.Node != "" && (node == nil || !proof.NodeReady(node))
-	if c := proof.Condition(p, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue && !m.going {
-		m.ready, m.readySince = true, c.LastTransitionTime.Time
-	}
+	m.ready = !m.going && proof.IsTrue(p, corev1.PodReady)
 	m.drained = drain.Of(p, node) != ""
 	if cost, err := strconv.ParseInt(p.Annotations[corev1.PodDeletionCost], 10, 32); err == nil {
 		m.cost = int32(cost)
@@ -81,15 +81,31 @@ func (s Snapshot) classify(recorded v1.ClusterMember) *member {
 	return m
 }
 
+// unschedulable returns the condition with which the scheduler reports that it finds no node for the pod, or nil.
+func (m *member) unschedulable() *corev1.PodCondition {
+	if m.pod == nil || m.going || m.Node != "" {
+		return nil
+	}
+	if c := proof.Condition(m.pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+		return c
+	}
+	return nil
+}
+
 // podOf returns the pod of the member, or nil.
 func (s Snapshot) podOf(m v1.ClusterMember) *corev1.Pod {
 	for i := range s.Pods {
 		p := &s.Pods[i]
-		if m.UID != "" && p.UID == m.UID || m.UID == "" && p.Name == m.Name && metav1.IsControlledBy(p, s.Cluster) {
+		if m.UID != "" && p.UID == m.UID || m.UID == "" && p.Name == m.Name && s.controls(p) {
 			return p
 		}
 	}
 	return nil
+}
+
+// controls returns true if the StatefulCluster controls the pod.
+func (s Snapshot) controls(p *corev1.Pod) bool {
+	return owner.Controls(s.Cluster, owner.StatefulCluster, p)
 }
 
 // claim returns the claim with the name, or nil.
@@ -99,6 +115,36 @@ func (s Snapshot) claim(name string) *corev1.PersistentVolumeClaim {
 		return nil
 	}
 	return &s.Claims[i]
+}
+
+// NeededClaims returns the names of the claims that the record and the pods of the Snapshot name, whether they exist or not. Another
+// client can have created such a claim, or removed its label.
+func NeededClaims(s Snapshot) sets.Set[string] {
+	names := sets.New[string]()
+	for _, m := range s.Cluster.Status.Members {
+		for _, c := range m.Claims {
+			names.Insert(c.Name)
+		}
+	}
+	for _, released := range s.Cluster.Status.Released {
+		names.Insert(released.Name)
+	}
+	for i := range s.Pods {
+		for _, volume := range s.Pods[i].Spec.Volumes {
+			if source := volume.PersistentVolumeClaim; source != nil {
+				names.Insert(source.ClaimName)
+			}
+		}
+	}
+	return names
+}
+
+// GivesClaims returns true if the manager may soon let a pod run with a claim of the record, or delete such a claim.
+func GivesClaims(s Snapshot) bool {
+	return len(toDelete(s.Cluster.Status.Released)) > 0 || slices.ContainsFunc(s.Cluster.Status.Members, func(m v1.ClusterMember) bool {
+		p := s.podOf(m)
+		return m.State != v1.MemberActive || p == nil || isGated(p) || proof.Going(p)
+	})
 }
 
 func (s Snapshot) isOurs(c *corev1.PersistentVolumeClaim) bool {

@@ -23,7 +23,6 @@ type ClusterWrapper struct{ v1.StatefulCluster }
 // MakeCluster returns StatefulCluster coder with a volume data of 1Gi, and without a record.
 func MakeCluster(replicas int32) *ClusterWrapper {
 	return &ClusterWrapper{v1.StatefulCluster{
-		Status:     v1.StatefulClusterStatus{Conditions: []metav1.Condition{{Type: v1.ConditionPolicyInstalled, Status: metav1.ConditionTrue}}},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "coder", UID: "cluster", Annotations: map[string]string{}},
 		Spec: v1.StatefulClusterSpec{
 			Replicas: &replicas, Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "coder"}},
@@ -91,6 +90,18 @@ func (p *PodWrapper) Node(name string) *PodWrapper {
 // Ready makes the pod Ready one hour ago.
 func (p *PodWrapper) Ready() *PodWrapper {
 	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-time.Hour))})
+	return p
+}
+
+// Reported says how long ago the last condition changed by the clock of its writer, and how long ago the API server received the
+// status.
+func (p *PodWrapper) Reported(changed, received time.Duration) *PodWrapper {
+	p.Status.Conditions[len(p.Status.Conditions)-1].LastTransitionTime = metav1.NewTime(now.Add(-changed))
+	p.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Subresource: "status", Time: new(metav1.NewTime(now.Add(-received - time.Hour)))},
+		{Subresource: "status", Time: new(metav1.NewTime(now.Add(-received)))},
+		{Time: new(metav1.NewTime(now))},
+	}
 	return p
 }
 

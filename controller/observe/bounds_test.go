@@ -2,10 +2,13 @@ package observe
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
@@ -59,9 +64,9 @@ func TestOneLargeResponseAtATime(t *testing.T) {
 	read := func(timeout time.Duration, path string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
-		return oneAtATime(ctx, listAtOnce, func(ctx context.Context) error { return get(ctx, path) })
+		return oneAtATime(ctx, listAtOnce, 0, func(ctx context.Context) error { return get(ctx, path) })
 	}
-	err := oneAtATime(t.Context(), listAtOnce, func(ctx context.Context) error {
+	err := oneAtATime(t.Context(), listAtOnce, 0, func(ctx context.Context) error {
 		if err := get(ctx, "/large"); err != nil {
 			return err
 		}
@@ -78,6 +83,59 @@ func TestOneLargeResponseAtATime(t *testing.T) {
 	}
 	if err := read(10*time.Second, "/large"); err != nil {
 		t.Errorf("a large response after the first one: %v", err)
+	}
+}
+
+// A page above the largest size is read again with fewer objects, and no object is left out or used twice.
+func TestLargePagesAreReadInParts(t *testing.T) {
+	const total = 40
+	var limits []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		limits = append(limits, r.URL.Query().Get("limit"))
+		first, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+		limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
+		list := &corev1.PersistentVolumeClaimList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaimList"}}
+		for i := first; i < min(first+limit, total); i++ {
+			list.Items = append(list.Items, corev1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{Name: strconv.Itoa(i), Annotations: map[string]string{"long": strings.Repeat("x", 500<<10)}},
+			})
+		}
+		if first+limit < total {
+			list.Continue = strconv.Itoa(first + limit)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(list)
+	}))
+	t.Cleanup(server.Close)
+	config := &rest.Config{Host: server.URL}
+	LimitLargeResponses(config)
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), meta.RESTScopeNamespace)
+	c, err := client.New(config, client.Options{Mapper: mapper})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names, want []string
+	for i := range total {
+		want = append(want, strconv.Itoa(i))
+	}
+	size := 0
+	err = Pages(t.Context(), c, &corev1.PersistentVolumeClaimList{}, 16, func(o client.Object) error {
+		names = append(names, o.GetName())
+		size += o.(*corev1.PersistentVolumeClaim).Size()
+		return nil
+	}, client.InNamespace("shop"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+	if size > total*100 {
+		t.Errorf("the objects have %d bytes after they were trimmed", size)
+	}
+	if wantLimits := append([]string{"16"}, slices.Repeat([]string{"4"}, total/4)...); !slices.Equal(limits, wantLimits) {
+		t.Errorf("limits of the pages: %v, want %v", limits, wantLimits)
 	}
 }
 

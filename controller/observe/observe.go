@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,12 +14,14 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
@@ -39,7 +40,7 @@ type Observer struct {
 // singleton was read before: if its record changes meanwhile, the compare-and-swap fails.
 func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) (handoff.Snapshot, error) {
 	s := handoff.Snapshot{Singleton: singleton}
-	r := &reading{Observer: o, singleton: singleton}
+	r := o.singleton(singleton)
 	if err := r.othersAndPods(ctx, &s); err != nil {
 		return s, err
 	}
@@ -54,23 +55,36 @@ func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) 
 	return s, nil
 }
 
+// singleton returns the reading of a singleton.
+func (o Observer) singleton(singleton *v1.StatefulSingleton) *reading {
+	return &reading{
+		Observer: o, bounds: singletonBounds, namespace: singleton.Namespace,
+		match: fmt.Sprintf("match spec.selector or have the label %s=%s", v1.SingletonLabel, singleton.Name),
+		help: fmt.Sprintf("The controller releases no pod and removes no finalizer until fewer pods match. Scale their owner down, or delete the pods that have ended: "+
+			"kubectl delete pod -n %s -l '%s' --field-selector=status.phase=Failed. If pods of another application match, create a StatefulSingleton with a narrower selector",
+			singleton.Namespace, metav1.FormatLabelSelector(singleton.Spec.Selector.Meta())),
+	}
+}
+
 // othersAndPods reads the other singletons of the namespace and the Lease, and then the pods. If a singleton was deleted
 // before the first read, the pods show the writes for that singleton. A singleton that is created later reads the writes
 // for this singleton. Live reads are needed only if a pod may be released, or if its finalizer may be removed.
 func (r *reading) othersAndPods(ctx context.Context, s *handoff.Snapshot) error {
-	lists := []func(context.Context) ([]v1.StatefulSingleton, error){r.liveSingletons}
-	if s.Singleton.DeletionTimestamp.IsZero() && r.CachedHolderRuns(ctx, s.Singleton) {
-		lists = []func(context.Context) ([]v1.StatefulSingleton, error){r.cachedSingletons, r.liveSingletons}
+	reads := []bool{true} // live
+	if s.Singleton.DeletionTimestamp.IsZero() && (r.cachedWithoutPods(ctx, s.Singleton) || r.CachedHolderRuns(ctx, s.Singleton)) {
+		reads = []bool{false, true}
 	}
-	for i, list := range lists {
+	for _, live := range reads {
 		s.Pods = nil
-		if err := r.othersAndLease(ctx, s, list); err != nil {
+		r.bytes.Store(0)
+		if err := r.othersAndLease(ctx, s, live); err != nil {
 			return err
 		}
-		if err := r.pods(ctx, s); err != nil {
+		if err := r.podsOfSingleton(ctx, s); err != nil {
 			return fmt.Errorf("read the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(s.Singleton), err)
 		}
-		if i == 0 && s.HolderStays() {
+		noPods := s.Singleton.Status.ActivePodUID == "" && len(s.Pods) == 0
+		if !live && (noPods || s.HolderStays()) {
 			break
 		}
 	}
@@ -78,10 +92,10 @@ func (r *reading) othersAndPods(ctx context.Context, s *handoff.Snapshot) error 
 }
 
 // othersAndLease reads the other singletons and the Lease concurrently.
-func (r *reading) othersAndLease(ctx context.Context, s *handoff.Snapshot, list func(context.Context) ([]v1.StatefulSingleton, error)) error {
+func (r *reading) othersAndLease(ctx context.Context, s *handoff.Snapshot, live bool) error {
 	reads, readContext := errgroup.WithContext(ctx)
 	reads.Go(func() (err error) {
-		if s.Others, err = r.others(readContext, list); err != nil {
+		if s.Others, err = r.others(readContext, live, s.Singleton); err != nil {
 			return fmt.Errorf("list StatefulSingletons in namespace %s: %w", s.Singleton.Namespace, err)
 		}
 		return nil
@@ -90,8 +104,8 @@ func (r *reading) othersAndLease(ctx context.Context, s *handoff.Snapshot, list 
 	return reads.Wait()
 }
 
-// pods reads the pods with the singleton's label, the pods that the selector matches, and the recorded holder.
-func (r *reading) pods(ctx context.Context, s *handoff.Snapshot) error {
+// podsOfSingleton reads the pods with the singleton's label, the pods that the selector matches, and the recorded holder.
+func (r *reading) podsOfSingleton(ctx context.Context, s *handoff.Snapshot) error {
 	singleton := s.Singleton
 	labelled := client.MatchingLabels{v1.SingletonLabel: singleton.Name}
 	selector, err := singleton.Spec.Selector.Parse()
@@ -142,8 +156,16 @@ func (o Observer) Labelled(ctx context.Context, singleton *v1.StatefulSingleton)
 // LabelledLive returns the pods with the singleton's label, from the API server. They are bounded and trimmed like the
 // pods of a Snapshot.
 func (o Observer) LabelledLive(ctx context.Context, singleton *v1.StatefulSingleton) ([]corev1.Pod, error) {
-	r := &reading{Observer: o, singleton: singleton}
-	return r.listPages(ctx, client.MatchingLabels{v1.SingletonLabel: singleton.Name})
+	return o.singleton(singleton).matchingPods(ctx, client.MatchingLabels{v1.SingletonLabel: singleton.Name}, everyPod)
+}
+
+// cachedWithoutPods returns true if no holder is recorded, and the cache has no pod with the singleton's label.
+func (o Observer) cachedWithoutPods(ctx context.Context, singleton *v1.StatefulSingleton) bool {
+	if singleton.Status.ActivePodUID != "" {
+		return false
+	}
+	pods, err := o.Labelled(ctx, singleton)
+	return err == nil && len(pods) == 0
 }
 
 // CachedHolderRuns returns true if, in the cache, the recorded holder exists and is not terminating.
@@ -166,7 +188,7 @@ func (r *reading) listPods(ctx context.Context, s *handoff.Snapshot, matches ...
 	reads, readContext := errgroup.WithContext(ctx)
 	for i := range matches {
 		reads.Go(func() (err error) {
-			lists[i], err = r.listPages(readContext, matches[i])
+			lists[i], err = r.matchingPods(readContext, matches[i], everyPod)
 			return err
 		})
 	}
@@ -187,34 +209,37 @@ func hasPod(s *handoff.Snapshot, uid types.UID) bool {
 	return slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == uid })
 }
 
-// others reads the other singletons of the namespace.
-func (r *reading) others(ctx context.Context, list func(context.Context) ([]v1.StatefulSingleton, error)) ([]v1.StatefulSingleton, error) {
-	all, err := list(ctx)
-	return slices.DeleteFunc(all, func(other v1.StatefulSingleton) bool { return other.Name == r.singleton.Name }), err
-}
+func everyPod(*corev1.Pod) bool { return true }
 
-func (r *reading) cachedSingletons(ctx context.Context) ([]v1.StatefulSingleton, error) {
-	var list v1.StatefulSingletonList
-	err := r.Client.List(ctx, &list, client.InNamespace(r.singleton.Namespace))
-	return list.Items, err
-}
-
-func (r *reading) liveSingletons(ctx context.Context) (all []v1.StatefulSingleton, err error) {
-	for next, first := "", true; first || next != ""; first = false {
-		var page v1.StatefulSingletonList
-		err := oneAtATime(ctx, listAtOnce, func(ctx context.Context) error {
-			err := r.Live.List(ctx, &page, client.InNamespace(r.singleton.Namespace), client.Limit(singletonsPerPage), client.Continue(next))
-			for i := range page.Items {
-				trim(&page.Items[i])
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
+// others reads the other singletons of the namespace. It keeps what decides whether they select a pod.
+func (r *reading) others(ctx context.Context, live bool, singleton *v1.StatefulSingleton) (others []v1.StatefulSingleton, err error) {
+	size := 0
+	use := func(o client.Object) error {
+		other := o.(*v1.StatefulSingleton)
+		if other.Name == singleton.Name {
+			return nil
 		}
-		all, next = append(all, page.Items...), page.Continue
+		others = append(others, v1.StatefulSingleton{
+			ObjectMeta: metav1.ObjectMeta{Namespace: other.Namespace, Name: other.Name, UID: other.UID, DeletionTimestamp: other.DeletionTimestamp},
+			Spec:       v1.StatefulSingletonSpec{Selector: other.Spec.Selector},
+		})
+		if size += minSize + other.Spec.Selector.Meta().Size(); int64(size) > r.maxBytes {
+			return &TooLargeError{
+				What: fmt.Sprintf("the StatefulSingletons of namespace %s take more than %d MiB", singleton.Namespace, r.maxBytes>>20),
+				Help: fmt.Sprintf("The controller releases no pod and removes no finalizer until there are fewer. Delete those that nobody needs, "+
+					"or create them in another namespace: kubectl get statefulsingletons -n %s", singleton.Namespace),
+			}
+		}
+		return nil
 	}
-	return all, nil
+	list := &v1.StatefulSingletonList{}
+	if live {
+		return others, r.pages(ctx, list, objectsPerPage, use)
+	}
+	if err := r.Client.List(ctx, list, client.InNamespace(singleton.Namespace)); err != nil {
+		return nil, err
+	}
+	return others, eachObject(list, use)
 }
 
 // relatedObjects reads the other objects of the Snapshot concurrently.
@@ -247,7 +272,7 @@ func (r *reading) relatedObjects(ctx context.Context, s *handoff.Snapshot) error
 		s.ReplicaSets = byUID(found)
 		deployments := sets.New[string]()
 		for _, rs := range found {
-			deployments.Insert(ownerName(rs, "Deployment"))
+			deployments.Insert(ownerName(rs, owner.Deployment))
 		}
 		owners, err := named[appsv1.Deployment](readContext, r, r.Live, namespace, deployments)
 		s.Deployments = byUID(owners)
@@ -274,8 +299,8 @@ func wantedFor(s *handoff.Snapshot) wanted {
 			w.cachedNodes.Insert(pod.Spec.NodeName)
 		}
 		if going || holds || lost || !onlyPod {
-			w.replicaSets.Insert(ownerName(pod, "ReplicaSet"))
-			w.statefulSets.Insert(ownerName(pod, "StatefulSet"))
+			w.replicaSets.Insert(ownerName(pod, owner.ReplicaSet))
+			w.statefulSets.Insert(ownerName(pod, owner.StatefulSet))
 		}
 		if !going && onlyPod {
 			continue
@@ -290,44 +315,11 @@ func wantedFor(s *handoff.Snapshot) wanted {
 }
 
 // ownerName returns the name of the object's controller if it has the kind. Empty: it has not.
-func ownerName(object metav1.Object, kind string) string {
-	if owner := metav1.GetControllerOf(object); owner != nil && owner.Kind == kind {
-		return owner.Name
+func ownerName(object metav1.Object, kind schema.GroupKind) string {
+	if ref := owner.Of(object, kind); ref != nil {
+		return ref.Name
 	}
 	return ""
-}
-
-// named reads objects by name, a few at a time. The result has no entry for an object that does not exist.
-func named[T any, P interface {
-	*T
-	client.Object
-	Size() int
-}](ctx context.Context, r *reading, reader client.Reader, namespace string, names sets.Set[string]) (map[string]*T, error) {
-	if names.Delete(""); names.Len() > maxNames {
-		return nil, &TooManyPodsError{fmt.Sprintf("the pods refer to more than %d objects of the kind %T", maxNames, *new(T)), r.singleton}
-	}
-	var mu sync.Mutex
-	found := map[string]*T{}
-	reads, readContext := errgroup.WithContext(ctx)
-	reads.SetLimit(namesAtOnce)
-	for name := range names {
-		reads.Go(func() error {
-			object := P(new(T))
-			err := oneAtATime(readContext, objectAtOnce, func(ctx context.Context) error {
-				err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object)
-				trim(object)
-				return err
-			})
-			if err != nil {
-				return client.IgnoreNotFound(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			found[name] = object
-			return r.keep(object)
-		})
-	}
-	return found, reads.Wait()
 }
 
 func byUID[T any, P interface {

@@ -28,13 +28,13 @@ var guards = []string{
 	"attestation", "barrier", "bindings", "controller-budgets", "controller-configmaps", "controller-deletions", "controller-events",
 	"controller-leases", "controller-mutating-policies", "controller-pods", "controller-policies", "controller-rolebindings", "controller-roles", "controller-scale",
 	"controller-singletons", "copied", "definition", "dry-run", "ephemeral-containers", "exempt-namespaces", "fenced", "finalizer",
-	"held", "lease", "marks", "readers", "record", "reports", "roles", "roll", "sidecar-image", "unfenced", "unreleased", "writer-attestation",
+	"held", "lease", "marks", "pod-tokens", "readers", "record", "reports", "roles", "roll", "sidecar-image", "unfenced", "unreleased", "writer-attestation",
 	"writer-finalizer", "writer-lease",
 }
 
 // clusterGuards are the suffixes of the guards that the chart installs with statefulClusters.enabled.
 var clusterGuards = []string{
-	"cluster-manager", "cluster-manager-spec", "members", "members-attestation", "members-finalizer", "members-marks", "members-record", "members-recorded",
+	"cluster-manager", "cluster-manager-spec", "members", "members-attestation", "members-claims", "members-finalizer", "members-marks", "members-record", "members-recorded",
 }
 
 // chartLabels are the labels of the chart's objects.

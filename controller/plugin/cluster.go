@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -149,19 +150,18 @@ func (c *cluster) list(ctx context.Context, namespace string) ([]v1.StatefulSing
 type view struct {
 	handoff.Snapshot
 	in *cluster
-	// nodesHidden: the user cannot read nodes. A decision or a message that depends on nodes can then differ from the
-	// controller's.
-	nodesHidden bool
+	// hidden is what the user cannot read. A decision or a message that depends on it can differ from the controller's.
+	hidden string
 }
 
 // look reads the Snapshot of a singleton. If the user cannot read nodes, look assumes that nodes are Ready.
 func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (view, error) {
-	reader := &hidingNodes{Reader: c}
+	reader := &hiding{Reader: c}
 	snapshot, err := observe.Observer{Client: reader, Live: reader}.Observe(ctx, singleton)
-	if reader.hidden.Load() {
+	if reader.nodes.Load() {
 		assumeReady(&snapshot)
 	}
-	return view{snapshot, c, reader.hidden.Load()}, err
+	return view{snapshot, c, reader.hidden()}, err
 }
 
 // assumeReady adds a Ready node for each pod that is not terminating, if the user cannot read nodes. Otherwise, the
@@ -186,19 +186,39 @@ func (c *cluster) lookAt(ctx context.Context, name string) (view, error) {
 	return c.look(ctx, singleton)
 }
 
-// hidingNodes reports a node as not found if the user cannot read nodes. Many users have access to one namespace only.
-type hidingNodes struct {
+// hiding reports a node or a Lease as not found if the user cannot read nodes or Leases. Many users have access to one namespace
+// only, and ClusterRole view does not include Leases.
+type hiding struct {
 	client.Reader
-	hidden atomic.Bool
+	nodes, leases atomic.Bool
 }
 
-func (r *hidingNodes) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (r *hiding) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	err := r.Reader.Get(ctx, key, object, options...)
-	if _, isNode := object.(*corev1.Node); isNode && apierrors.IsForbidden(err) {
-		r.hidden.Store(true)
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	switch object.(type) {
+	case *corev1.Node:
+		r.nodes.Store(true)
 		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+	case *coordinationv1.Lease:
+		r.leases.Store(true)
+		return apierrors.NewNotFound(coordinationv1.Resource("leases"), key.Name)
 	}
 	return err
+}
+
+// hidden returns what the user could not read. Empty: nothing.
+func (r *hiding) hidden() string {
+	var all []string
+	if r.nodes.Load() {
+		all = append(all, "nodes")
+	}
+	if r.leases.Load() {
+		all = append(all, "Leases")
+	}
+	return strings.Join(all, " and ")
 }
 
 // fullName returns namespace and name of an object.

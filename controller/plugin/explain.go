@@ -107,7 +107,7 @@ func (s view) explanation(now time.Time) explanation {
 	}
 	reported := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionReady)
 	status, stale := s.Singleton.Status, reported == nil
-	if !s.nodesHidden {
+	if s.hidden == "" {
 		plan := handoff.Decide(s.Snapshot, now)
 		status = plan.Status
 		stale = reported == nil || !plan.StatusCanWait && reported.Reason != string(plan.Outcome) && !aboutPolicy(s.Singleton, reported)
@@ -134,6 +134,9 @@ func (s view) explanation(now time.Time) explanation {
 		e.texts = append(e.texts, staleMessage("StatefulSingleton"))
 		e.helps = append(e.helps, s.check())
 	}
+	if s.hidden != "" {
+		e.texts = append(e.texts, fromStatusMessage("StatefulSingleton", s.hidden))
+	}
 	return e
 }
 
@@ -142,8 +145,13 @@ func staleMessage(kind string) string {
 		"If the status does not change within a few seconds, the controller does not run."
 }
 
-func nodesHiddenMessage(kind string) string {
-	return "You do not have permission to read nodes, so this command cannot show what the deletion waits for. The events of the " + kind + " show it."
+func hiddenMessage(kind, hidden string) string {
+	return "You do not have permission to read " + hidden + ", so this command cannot show what the deletion waits for. The events of the " + kind + " show it."
+}
+
+// fromStatusMessage says that the explanation is the status, because the user cannot read all that the controller reads.
+func fromStatusMessage(kind, hidden string) string {
+	return "You do not have permission to read " + hidden + ", so this is what the status of the " + kind + " says."
 }
 
 func deletedSoonMessage(kind string) string {
@@ -158,8 +166,8 @@ func aboutPolicy(singleton *v1.StatefulSingleton, ready *metav1.Condition) bool 
 
 func (s view) deleting(now time.Time) explanation {
 	e := explanation{headline: "is being deleted"}
-	if s.nodesHidden {
-		e.texts = []string{nodesHiddenMessage("StatefulSingleton")}
+	if s.hidden != "" {
+		e.texts = []string{hiddenMessage("StatefulSingleton", s.hidden)}
 		e.helps = []help{{"show the events", s.kubectl("describe stfs %s", s.Singleton.Name)}}
 		return e
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,9 +48,6 @@ func (c *cluster) followOnce(ctx context.Context, namespace string, all []watche
 	events := make(chan watch.Event)
 	for _, w := range all {
 		changes, err := c.Watch(ctx, w.list, client.InNamespace(namespace), w.labels)
-		if _, isLock := w.list.(*v1.StatefulSetLockList); isLock && meta.IsNoMatchError(err) {
-			continue // a chart of an earlier version has no locks
-		}
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // kyvernoVersions are the versions of Kyverno for which this version writes policies.
-var kyvernoVersions = []string{"1.18", "1.19"}
+var kyvernoVersions = []string{"1.19"}
 
 var (
 	// withMutatingPolicies is the first version that applies NamespacedMutatingPolicies reliably.
@@ -201,7 +201,7 @@ func memoryHint(kyverno *appsv1.Deployment, counts map[schema.GroupVersionKind]p
 func isKyverno(c corev1.Container) bool { return c.Name == "kyverno" }
 
 // writtenKind returns the kind of policies that the controller writes, by the argument of its Deployment. It is empty if
-// the Deployment does not exist. A controller without the argument writes ClusterPolicies.
+// the Deployment does not exist.
 func writtenKind(ctx context.Context, in *cluster) (schema.GroupVersionKind, error) {
 	deployments, err := controllers(ctx, in)
 	if err != nil || len(deployments) == 0 {

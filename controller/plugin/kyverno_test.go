@@ -44,28 +44,28 @@ func TestCheckPolicies(t *testing.T) {
 	}
 	tests := map[string]struct {
 		kyverno string
-		// written is the argument --policy-kind of the controller. Empty: it has no such argument.
+		// written is the argument --policy-kind of the controller.
 		written           string
 		cluster, mutating int
 		answers           answers
 		// want is the line of the result, and wantKyverno that of the check of Kyverno if it matters.
 		want, wantKyverno string
 	}{
-		"ClusterPolicies":                        {"v1.19.1", "ClusterPolicy", 2, 0, answers{}, "ok " + both(2, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see, "ok image kyverno:v1.19.1, 1 available"},
-		"ClusterPolicies of an older controller": {"v1.18.2", "", 2, 0, answers{}, "ok " + both(2, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see, "ok image kyverno:v1.18.2, 1 available"},
-		"in the middle of the change":            {"v1.19.1", "NamespacedMutatingPolicy", 1, 2, answers{}, "ok " + both(1, 2) + ". Before you upgrade to Kyverno 1.20, wait until no ClusterPolicy is left: s" + see, ""},
-		"changed":                                {"v1.19.1", "NamespacedMutatingPolicy", 0, 2, answers{}, "ok " + both(0, 2), ""},
-		"changed, too large":                     {"v1.19.1", "NamespacedMutatingPolicy", 0, 60, answers{}, "ok " + both(0, 60) + ". With 60 NamespacedMutatingPolicies, Kyverno can need 390 MiB, and its memory limit is 384 MiB: raise the limit, or share policies with policyPer=namespace of the chart", ""},
-		"too many to change":                     {"v1.19.1", "ClusterPolicy", 60, 0, answers{}, "ok " + both(60, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see + ". With 60 NamespacedMutatingPolicies, Kyverno can need 390 MiB, and its memory limit is 384 MiB: raise the limit, or share policies with policyPer=namespace of the chart", ""},
-		"changed, 1.20":                          {"v1.20.0-rc.1", "NamespacedMutatingPolicy", 0, 2, answers{}, "ok " + both(0, 2), "ok image kyverno:v1.20.0-rc.1, 1 available. StatefulSingleton is not tested with this version: s" + see},
-		"changed, 1.21":                          {"v1.21.0", "NamespacedMutatingPolicy", 0, 2, answers{unserved: []string{"ClusterPolicy"}}, "ok 2 of kind NamespacedMutatingPolicy", "ok image kyverno:v1.21.0, 1 available. StatefulSingleton is not tested with this version: s" + see},
-		"ClusterPolicies with 1.20":              {"v1.20.0", "ClusterPolicy", 2, 0, answers{}, "FAILED " + both(2, 0) + ". The controller writes ClusterPolicies, which Kyverno 1.20 rejects: " + setKind + ". S" + see, ""},
-		"left with 1.20":                         {"v1.20.0", "NamespacedMutatingPolicy", 1, 2, answers{}, "FAILED " + both(1, 2) + ". ClusterPolicies are left, which Kyverno 1.20 no longer supports. The controller deletes them after a check of the new policies: see condition PolicyInstalled of StatefulSingletons and StatefulSetLocks. S" + see, ""},
-		"ClusterPolicies with 1.21":              {"v1.21.0", "ClusterPolicy", 0, 0, answers{unserved: []string{"ClusterPolicy"}}, "FAILED 0 of kind NamespacedMutatingPolicy. The controller writes ClusterPolicies, which Kyverno 1.20 rejects: " + setKind + ". S" + see, ""},
-		"too new for 1.18":                       {"v1.18.2", "NamespacedMutatingPolicy", 0, 2, answers{}, "FAILED " + both(0, 2) + ". The controller writes NamespacedMutatingPolicies, which need Kyverno 1.19: upgrade Kyverno, or set policyKind=ClusterPolicy of the chart. S" + see, ""},
-		"not served":                             {"unknown", "NamespacedMutatingPolicy", 1, 0, answers{unserved: []string{"NamespacedMutatingPolicy"}}, "FAILED 1 of kind ClusterPolicy. The controller writes NamespacedMutatingPolicies, which need Kyverno 1.19: upgrade Kyverno, or set policyKind=ClusterPolicy of the chart. S" + see, "FAILED cannot read the version of Kyverno from image kyverno:unknown: make sure that the version is 1.18 or 1.19"},
-		"none served":                            {"v1.17.2", "ClusterPolicy", 0, 0, answers{unserved: []string{"ClusterPolicy", "NamespacedMutatingPolicy"}}, "FAILED the API server serves no kind of policies that the controller can write. Install Kyverno 1.18 or 1.19. S" + see, "FAILED image kyverno:v1.17.2 is not supported: install Kyverno 1.18 or 1.19"},
-		"hidden":                                 {"v1.19.1", "ClusterPolicy", 2, 0, answers{forbidden: []string{"list clusterpolicies"}}, "unknown you do not have permission to read the object: clusterpolicies is forbidden: no role allows it", ""},
+		"ClusterPolicies":             {"v1.19.1", "ClusterPolicy", 2, 0, answers{}, "ok " + both(2, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see, "ok image kyverno:v1.19.1, 1 available"},
+		"ClusterPolicies with 1.18":   {"v1.18.2", "ClusterPolicy", 2, 0, answers{}, "ok " + both(2, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see, "FAILED image kyverno:v1.18.2 is not supported: install Kyverno 1.19"},
+		"in the middle of the change": {"v1.19.1", "NamespacedMutatingPolicy", 1, 2, answers{}, "ok " + both(1, 2) + ". Before you upgrade to Kyverno 1.20, wait until no ClusterPolicy is left: s" + see, ""},
+		"changed":                     {"v1.19.1", "NamespacedMutatingPolicy", 0, 2, answers{}, "ok " + both(0, 2), ""},
+		"changed, too large":          {"v1.19.1", "NamespacedMutatingPolicy", 0, 60, answers{}, "ok " + both(0, 60) + ". With 60 NamespacedMutatingPolicies, Kyverno can need 390 MiB, and its memory limit is 384 MiB: raise the limit, or share policies with policyPer=namespace of the chart", ""},
+		"too many to change":          {"v1.19.1", "ClusterPolicy", 60, 0, answers{}, "ok " + both(60, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see + ". With 60 NamespacedMutatingPolicies, Kyverno can need 390 MiB, and its memory limit is 384 MiB: raise the limit, or share policies with policyPer=namespace of the chart", ""},
+		"changed, 1.20":               {"v1.20.0-rc.1", "NamespacedMutatingPolicy", 0, 2, answers{}, "ok " + both(0, 2), "ok image kyverno:v1.20.0-rc.1, 1 available. StatefulSingleton is not tested with this version: s" + see},
+		"changed, 1.21":               {"v1.21.0", "NamespacedMutatingPolicy", 0, 2, answers{unserved: []string{"ClusterPolicy"}}, "ok 2 of kind NamespacedMutatingPolicy", "ok image kyverno:v1.21.0, 1 available. StatefulSingleton is not tested with this version: s" + see},
+		"ClusterPolicies with 1.20":   {"v1.20.0", "ClusterPolicy", 2, 0, answers{}, "FAILED " + both(2, 0) + ". The controller writes ClusterPolicies, which Kyverno 1.20 rejects: " + setKind + ". S" + see, ""},
+		"left with 1.20":              {"v1.20.0", "NamespacedMutatingPolicy", 1, 2, answers{}, "FAILED " + both(1, 2) + ". ClusterPolicies are left, which Kyverno 1.20 no longer supports. The controller deletes them after a check of the new policies: see condition PolicyInstalled of StatefulSingletons and StatefulSetLocks. S" + see, ""},
+		"ClusterPolicies with 1.21":   {"v1.21.0", "ClusterPolicy", 0, 0, answers{unserved: []string{"ClusterPolicy"}}, "FAILED 0 of kind NamespacedMutatingPolicy. The controller writes ClusterPolicies, which Kyverno 1.20 rejects: " + setKind + ". S" + see, ""},
+		"too new for 1.18":            {"v1.18.2", "NamespacedMutatingPolicy", 0, 2, answers{}, "FAILED " + both(0, 2) + ". The controller writes NamespacedMutatingPolicies, which need Kyverno 1.19: upgrade Kyverno, or set policyKind=ClusterPolicy of the chart. S" + see, ""},
+		"not served":                  {"unknown", "NamespacedMutatingPolicy", 1, 0, answers{unserved: []string{"NamespacedMutatingPolicy"}}, "FAILED 1 of kind ClusterPolicy. The controller writes NamespacedMutatingPolicies, which need Kyverno 1.19: upgrade Kyverno, or set policyKind=ClusterPolicy of the chart. S" + see, "FAILED cannot read the version of Kyverno from image kyverno:unknown: make sure that the version is 1.19"},
+		"none served":                 {"v1.17.2", "ClusterPolicy", 0, 0, answers{unserved: []string{"ClusterPolicy", "NamespacedMutatingPolicy"}}, "FAILED the API server serves no kind of policies that the controller can write. Install Kyverno 1.19. S" + see, "FAILED image kyverno:v1.17.2 is not supported: install Kyverno 1.19"},
+		"hidden":                      {"v1.19.1", "ClusterPolicy", 2, 0, answers{forbidden: []string{"list clusterpolicies"}}, "unknown you do not have permission to read the object: clusterpolicies is forbidden: no role allows it", ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -153,10 +153,7 @@ func (s *stage) deployController(t *testing.T, kind string) {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "statefulsingleton", Name: "statefulsingleton", Labels: map[string]string{
 		"app.kubernetes.io/name": "statefulsingleton", "app.kubernetes.io/component": "controller",
 	}}}
-	args := []string{"run"}
-	if kind != "" {
-		args = append(args, "--policy-kind="+kind)
-	}
+	args := []string{"run", "--policy-kind=" + kind}
 	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "manager", Args: args}}
 	if err := s.Create(t.Context(), d); err != nil {
 		t.Fatal(err)

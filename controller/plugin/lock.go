@@ -72,17 +72,14 @@ func lockName(arg string) (name string, ok bool) {
 type lockView struct {
 	tenure.Snapshot
 	in *cluster
-	// nodesHidden: the user cannot read nodes.
-	nodesHidden bool
+	// hidden is what the user cannot read.
+	hidden string
 }
 
-// locks reads the StatefulSetLocks of a namespace, or of all namespaces. A chart of an earlier version has none.
+// locks reads the StatefulSetLocks of a namespace, or of all namespaces.
 func (c *cluster) locks(ctx context.Context, namespace string) ([]v1.StatefulSetLock, error) {
 	var locks v1.StatefulSetLockList
 	err := c.List(ctx, &locks, client.InNamespace(namespace))
-	if meta.IsNoMatchError(err) {
-		err = nil
-	}
 	return locks.Items, err
 }
 
@@ -105,9 +102,9 @@ func (c *cluster) findLock(ctx context.Context, name string) (*v1.StatefulSetLoc
 }
 
 func (c *cluster) lookAtLock(ctx context.Context, lock *v1.StatefulSetLock) (lockView, error) {
-	reader := &hidingNodes{Reader: c}
+	reader := &hiding{Reader: c}
 	snapshot, err := observe.Observer{Client: reader, Live: reader}.ObserveLock(ctx, lock)
-	return lockView{snapshot, c, reader.hidden.Load()}, err
+	return lockView{snapshot, c, reader.hidden()}, err
 }
 
 func (s lockView) status() LockStatus {
@@ -228,7 +225,7 @@ func (s lockView) explanation(now time.Time) explanation {
 	reported := meta.FindStatusCondition(s.Lock.Status.Conditions, v1.ConditionReady)
 	status, stale := s.Lock.Status, reported == nil
 	refused := reported != nil && reported.Reason == string(tenure.WriteRefused)
-	if !s.nodesHidden && !refused { // only the status has the error of a write
+	if s.hidden == "" && !refused { // only the status has the error of a write
 		plan := tenure.Decide(s.Snapshot, now)
 		status = plan.Status
 		stale = reported == nil || reported.Reason != string(plan.Outcome)
@@ -250,13 +247,16 @@ func (s lockView) explanation(now time.Time) explanation {
 		e.texts = append(e.texts, staleMessage("StatefulSetLock"))
 		e.helps = append(e.helps, s.check())
 	}
+	if s.hidden != "" {
+		e.texts = append(e.texts, fromStatusMessage("StatefulSetLock", s.hidden))
+	}
 	return e
 }
 
 func (s lockView) deleting() explanation {
 	e := explanation{headline: "is being deleted"}
-	if s.nodesHidden {
-		e.texts = []string{nodesHiddenMessage("StatefulSetLock")}
+	if s.hidden != "" {
+		e.texts = []string{hiddenMessage("StatefulSetLock", s.hidden)}
 		e.helps = []help{{"show the status", s.kubectl("describe ssl %s", s.Lock.Name)}}
 		return e
 	}

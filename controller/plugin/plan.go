@@ -24,8 +24,8 @@ of the controller in order, and writes nothing. The controller may already have 
 			if err != nil {
 				return err
 			}
-			if s.nodesHidden {
-				return fmt.Errorf("you do not have permission to read nodes, and the plan can depend on nodes. Ask an administrator for permission to get nodes. To show the status instead, run: %s", s.kubectl("stfs status %s", s.Singleton.Name))
+			if s.hidden != "" {
+				return fmt.Errorf("you do not have permission to read %[1]s, and the plan can depend on %[1]s. Ask an administrator for permission to get %[1]s. To show the status instead, run: %[2]s", s.hidden, s.kubectl("stfs status %s", s.Singleton.Name))
 			}
 			return c.print("%s", planInWords(s, c.clock.Now()))
 		}),

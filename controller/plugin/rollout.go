@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 // rolloutCommand returns the counterpart of kubectl rollout for StatefulClusters.
@@ -277,7 +278,7 @@ func (c *cluster) history(ctx context.Context, arg string) (*v1.StatefulCluster,
 	if err := c.List(ctx, &list, client.InNamespace(o.Namespace), client.MatchingLabels{v1.ClusterLabel: o.Name}); err != nil {
 		return nil, nil, err
 	}
-	revisions := slices.DeleteFunc(list.Items, func(r appsv1.ControllerRevision) bool { return !metav1.IsControlledBy(&r, o) })
+	revisions := slices.DeleteFunc(list.Items, func(r appsv1.ControllerRevision) bool { return !owner.Controls(o, owner.StatefulCluster, &r) })
 	slices.SortFunc(revisions, func(a, b appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
 	return o, revisions, nil
 }

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
 // now is the current time of the commands.
@@ -75,7 +76,8 @@ func newStage(t *testing.T, world string, a answers) *stage {
 		scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &metav1.PartialObjectMetadataList{})
 	}
 	decoder := serializer.NewCodecFactory(scheme).UniversalDeserializer()
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(a.mapper()).WithInterceptorFuncs(a.funcs())
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(a.mapper()).WithInterceptorFuncs(a.funcs()).
+		WithIndex(&v1.StatefulSetLock{}, observe.StatefulSetNameField, func(o client.Object) []string { return []string{o.(*v1.StatefulSetLock).Spec.StatefulSetName} })
 	for _, document := range documents(t, filepath.Join("testdata", "worlds", world+".yaml")) {
 		object, _, err := decoder.Decode(document, nil, nil)
 		if err != nil {

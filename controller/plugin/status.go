@@ -230,7 +230,7 @@ func (c commands) statusOf(s view) Status {
 		LastTransition: singleton.Status.LastTransition, Handover: singleton.Status.Handover,
 		Conditions: append([]metav1.Condition{}, singleton.Status.Conditions...),
 	}
-	if status.Deleting && !s.nodesHidden {
+	if status.Deleting && s.hidden == "" {
 		_, waitsFor := handoff.KeptWhileDeleting(s.Snapshot, c.clock.Now())
 		status.Message = cmp.Or(waitsFor, status.Message)
 	}

@@ -5,6 +5,7 @@ package program
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -65,6 +66,15 @@ func (o *Options) Validate() error {
 	}
 	_, err := o.MetricsOptions()
 	return err
+}
+
+// Namespace returns the namespace of the program, or "" if it does not run in a cluster.
+func (o *Options) Namespace() string {
+	if o.electionNamespace != "" {
+		return o.electionNamespace
+	}
+	namespace, _ := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace") // only in a cluster
+	return string(namespace)
 }
 
 // NewManager returns a manager that is the leader while it holds the Lease with the name. It has the health checks.
@@ -154,7 +164,7 @@ func newLogger(level, format string) (logr.Logger, error) {
 	}
 	c.Level = zap.NewAtomicLevelAt(parsed)
 	c.DisableStacktrace = true
-	logger, err := c.Build()
+	logger, err := c.Build(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return shortCore{core} }))
 	if err != nil {
 		return logr.Logger{}, fmt.Errorf("set up the log: %w", err)
 	}

@@ -3,11 +3,13 @@ package program
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +22,38 @@ import (
 
 // The log is not sampled: each handoff is in the log, even if there are many in a second.
 func TestLogIsComplete(t *testing.T) {
+	const lines = 1000
+	written := logged(t, func(log logr.Logger) {
+		for range lines {
+			log.Info("handoff")
+		}
+	})
+	if got := bytes.Count(written, []byte(`"msg":"handoff"`)); got != lines {
+		t.Errorf("%d lines, want %d", got, lines)
+	}
+}
+
+// A long error, for example of a webhook, does not fill the log at each retry.
+func TestLogIsShort(t *testing.T) {
+	long := "begin " + strings.Repeat("x", 100_000) + " end"
+	for name, write := range map[string]func(logr.Logger){
+		"error":      func(log logr.Logger) { log.Error(errors.New(long), "Reconciler error") },
+		"message":    func(log logr.Logger) { log.Info(long) },
+		"value":      func(log logr.Logger) { log.Info("handoff", "why", long) },
+		"every line": func(log logr.Logger) { log.WithValues("why", long).Info("handoff") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			written := logged(t, write)
+			if !bytes.Contains(written, []byte("begin ")) || !bytes.Contains(written, []byte(" end")) || len(written) > 5000 {
+				t.Errorf("the line has %d bytes, want 5000 at most with the beginning and the end", len(written))
+			}
+		})
+	}
+}
+
+// logged returns what the program logs.
+func logged(t *testing.T, write func(logr.Logger)) []byte {
+	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
@@ -32,14 +66,12 @@ func TestLogIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lines = 1000
-	for range lines {
-		log.Info("handoff")
-	}
+	write(log)
 	written, err := os.ReadFile(file.Name())
-	if got := bytes.Count(written, []byte(`"msg":"handoff"`)); err != nil || got != lines {
-		t.Errorf("%d lines, want %d, error %v", got, lines, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return written
 }
 
 // A client that sends many wrong tokens cannot use the whole share of the controller in API Priority and Fairness.

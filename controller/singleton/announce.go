@@ -3,7 +3,6 @@ package singleton
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,9 +12,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/budget"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 )
 
 // Reasons of the events that are not the reason or the type of a condition, nor a proof.
@@ -189,7 +190,7 @@ func (r *Reconciler) announceDrain(ctx context.Context, before, after *v1.Statef
 	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionEvictionBlocked)
 	if is != nil && is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason) {
 		eventType := corev1.EventTypeNormal
-		if was != nil && drained != nil && is.Reason != handoff.StandbyWaits || is.Reason == reasonBudgetRefused {
+		if was != nil && drained != nil && is.Reason != handoff.StandbyWaits || is.Reason == budget.Refused {
 			eventType = corev1.EventTypeWarning
 		}
 		r.emit(ctx, after, eventType, "BlockEvictions", is.Reason, is.Message)
@@ -214,13 +215,7 @@ func (r *Reconciler) announceInjection(ctx context.Context, before, after *v1.St
 
 // emit writes an event and a log line.
 func (r *Reconciler) emit(ctx context.Context, singleton *v1.StatefulSingleton, eventType, action, reason, message string) {
-	// The API server rejects an event with a longer note.
-	const maxNote = 1024
-	note := message
-	if len(note) > maxNote {
-		note = strings.ToValidUTF8(note[:maxNote-len("…")], "") + "…"
-	}
-	r.Recorder.Eventf(singleton, nil, eventType, reason, action, "%s", note)
+	r.Recorder.Eventf(singleton, nil, eventType, reason, action, "%s", messages.Note(message))
 	r.log(ctx, singleton, reason, message)
 }
 

@@ -50,7 +50,7 @@ func TestRepeatedConflicts(t *testing.T) {
 	}
 	_, err := next()
 	w.Expect(err).To(MatchError(apierrors.IsConflict, "conflict"), "the queue waits longer and longer after an error, and the log has it")
-	w.Expect(w.singleton().Status.Message).To(And(ContainSubstring("; can't patch pod "), HaveSuffix(notOnMyWatch)))
+	w.Expect(w.singleton().Status.Message).To(And(ContainSubstring("; can't patch pod "), ContainSubstring(notOnMyWatch), ContainSubstring("kubectl get ")))
 	w.Expect(w.singleton().Status.Phase).To(Equal(v1.PhaseTransitioning))
 
 	denies = false

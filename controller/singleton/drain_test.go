@@ -95,7 +95,7 @@ func TestWarmDrain(t *testing.T) {
 	w.Expect(metav1.IsControlledBy(budget, s)).To(BeTrue(), "the singleton owns the budget")
 	w.Expect(budget.Labels).To(Equal(map[string]string{v1.SingletonLabel: singletonName, policies.ManagedByLabel: policies.ManagedBy}), "by which manager uninstall finds it")
 	w.Expect(budget.Spec).To(Equal(policyv1.PodDisruptionBudgetSpec{
-		MaxUnavailable: new(intstr.FromInt32(0)), UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
+		MinAvailable: new(intstr.FromInt32(1)), UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.SingletonLabel: singletonName, v1.RoleLabel: v1.RoleActive}},
 	}))
 
@@ -237,9 +237,12 @@ func TestBudgets(t *testing.T) {
 	w.Expect(c.Delete(t.Context(), w.budget())).To(Succeed())
 	w.Eventually(w.budget).ShouldNot(BeNil())
 	changed := w.budget()
-	changed.Spec.MaxUnavailable, changed.Spec.MinAvailable = nil, new(intstr.FromInt32(0))
+	changed.Spec.MinAvailable = new(intstr.FromInt32(0))
 	w.Expect(c.Update(t.Context(), changed)).To(Succeed())
-	w.Eventually(func() bool { b := w.budget(); return b != nil && b.UID != changed.UID && b.Spec.MaxUnavailable != nil }).Should(BeTrue())
+	w.Eventually(func() bool {
+		b := w.budget()
+		return b != nil && b.UID != changed.UID && b.Spec.MinAvailable.IntValue() == 1
+	}).Should(BeTrue())
 
 	evict := w.singleton()
 	w.Expect(c.Patch(t.Context(), evict, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"drain":"Evict"}}`)))).To(Succeed())
@@ -315,7 +318,7 @@ func TestBudgetIsRefused(t *testing.T) {
 		guarded := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionEvictionBlocked)
 		w.Expect(guarded.Status).To(Equal(metav1.ConditionFalse))
 		w.Expect(guarded.Reason).To(Equal("BudgetRefused"))
-		w.Expect(guarded.Message).To(And(ContainSubstring("can't create PodDisruptionBudget "), HaveSuffix(notOnMyWatch)))
+		w.Expect(guarded.Message).To(And(ContainSubstring("can't create PodDisruptionBudget "), ContainSubstring(notOnMyWatch), ContainSubstring("kubectl ")))
 		w.Expect(w.reason(v1.ConditionReady)()).To(Equal("HolderReady"))
 	}
 	w.Expect(versions[1]).To(Equal(versions[0]), "what was said is not written again")
@@ -434,7 +437,7 @@ func TestBudgetInAnOldCache(t *testing.T) {
 		"the budget was recreated": {
 			change: func(*world, *policyv1.PodDisruptionBudget) {},
 			known: func(b policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget {
-				b.UID, b.Spec.MaxUnavailable = "before", nil
+				b.UID, b.Spec.MinAvailable = "before", nil
 				return []policyv1.PodDisruptionBudget{b}
 			},
 		},

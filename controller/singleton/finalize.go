@@ -16,8 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 )
 
 // stoppingPoll is how often to check whether the last pods have terminated, for changes that no watch reports.
@@ -32,7 +34,7 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 	}
 	result, err := r.finalizePods(ctx, singleton)
 	if r.mustReport(ctx, singleton, err) {
-		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+handoff.OneLine(err.Error())))
+		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+handoff.OneLine(err.Error())+conflict.Advice(err)))
 	}
 	return result, err
 }
@@ -51,7 +53,8 @@ func (r *Reconciler) finalizePods(ctx context.Context, singleton *v1.StatefulSin
 	}
 	steps, message := handoff.Finalize(snapshot, r.Clock.Now())
 	if err := r.execute(ctx, snapshot, handoff.Plan{Steps: steps}); apierrors.IsNotFound(err) {
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil // a pod was removed since it was read
+		// A pod was removed since it was read.
+		return ctrl.Result{}, apierrors.NewConflict(v1.GroupVersion.WithResource("statefulsingletons").GroupResource(), singleton.Name, err)
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -89,6 +92,7 @@ func isStuck(pod metav1.PartialObjectMetadata) bool {
 
 // reportDeletionWaits reports once what the deletion waits for.
 func (r *Reconciler) reportDeletionWaits(ctx context.Context, singleton *v1.StatefulSingleton, message string) error {
+	message = messages.Text(message)
 	if singleton.Status.Message == message {
 		return nil
 	}

@@ -129,8 +129,7 @@ func (w *world) policyUIDs() map[string]types.UID {
 	return uids
 }
 
-// A singleton with a policy of its own keeps the policy in a full namespace, for example after an upgrade from a version
-// without a budget.
+// A singleton with a policy of its own keeps the policy in a full namespace, for example after an older one has grown.
 func TestFullNamespaceKeepsPolicies(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
@@ -146,7 +145,7 @@ func TestFullNamespaceKeepsPolicies(t *testing.T) {
 	w.Expect(w.policyNamed(policy.GetName()).GetUID()).To(Equal(policy.GetUID()))
 }
 
-// A shared policy keeps all its singletons after an upgrade to longer rules, which exceed the budget.
+// A shared policy keeps all its singletons if longer rules exceed the budget.
 func TestFullNamespaceKeepsSharedPolicy(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)

@@ -1,6 +1,7 @@
 package singleton_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -320,6 +322,29 @@ func TestAdoption(t *testing.T) {
 	w.Eventually(w.holder).Should(Equal("db-1"))
 	w.serve(next)
 	wantTransition(t, w.singleton(), v1.Transition{From: "legacy", To: "db-1", Cause: v1.CauseDeletion, Proof: v1.ProofKubeletReported})
+}
+
+// The names of many pods make a message that the API server would reject together with the status. The controller cuts the message,
+// and writes it once.
+func TestMessageOfManyPods(t *testing.T) {
+	w := newWorld(t)
+	w.createSingleton()
+	var creates errgroup.Group
+	creates.SetLimit(8)
+	for i := range 150 {
+		creates.Go(func() error {
+			return c.Create(t.Context(), w.bare(fmt.Sprintf("legacy-%s-%d", strings.Repeat("x", 220), i)))
+		})
+	}
+	w.Expect(creates.Wait()).To(Succeed())
+	r := newReconciler(controllerClient, controllerClient, w.clock)
+	w.reconcile(r)
+	w.Expect(w.reason(v1.ConditionReady)()).To(Equal("SeveralRun"))
+	w.Expect(w.singleton().Status.Message).To(And(HavePrefix("pods legacy-"), HaveSuffix(" delete -n "+w.namespace+" pod <name>")))
+	w.reconcile(r)
+	written := w.singleton().ResourceVersion
+	w.reconcile(r)
+	w.Expect(w.singleton().ResourceVersion).To(Equal(written))
 }
 
 // While two pods run, no pod is released. When one running pod is left, it becomes the holder.

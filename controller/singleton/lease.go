@@ -17,6 +17,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 // writeLease creates the Lease without a holder, or writes holder, epoch and annotations. It never writes renewTime, which
@@ -29,7 +30,7 @@ func (e *execution) writeLease(ctx context.Context, step handoff.WriteLease) err
 	if version == "" {
 		return e.createLease(ctx)
 	}
-	if !metav1.IsControlledBy(e.lease, e.singleton) {
+	if !owner.Controls(e.singleton, owner.StatefulSingleton, e.lease) {
 		return fmt.Errorf("write Lease %s: StatefulSingleton %s with uid %s does not control the Lease. If no pod holds the Lease, delete the Lease, and the controller creates another one: kubectl delete lease -n %s %s",
 			client.ObjectKeyFromObject(e.lease), e.singleton.Name, e.singleton.UID, e.lease.Namespace, e.lease.Name)
 	}
@@ -100,4 +101,12 @@ func (e *execution) wroteLease(lease *coordinationv1.Lease, verb string, err err
 // leaseConflict returns a conflict, after which the controller decides again from a new snapshot.
 func leaseConflict(name, why string) error {
 	return apierrors.NewConflict(coordinationv1.Resource("leases"), name, errors.New(why))
+}
+
+// controlledBy returns the owner references of an object that is garbage-collected with the singleton.
+func controlledBy(singleton *v1.StatefulSingleton) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: singleton.Name, UID: singleton.UID,
+		Controller: new(true),
+	}}
 }

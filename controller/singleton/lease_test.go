@@ -197,6 +197,7 @@ func TestForeignLease(t *testing.T) {
 	tests := map[string]func(*coordinationv1.Lease){
 		"no owner":                       func(lease *coordinationv1.Lease) { lease.OwnerReferences = nil },
 		"an earlier singleton":           func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].UID = "earlier" },
+		"an owner of another kind":       func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].Kind = "StatefulSetLock" },
 		"an owner that does not control": func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].Controller = new(false) },
 	}
 	for name, change := range tests {

@@ -57,6 +57,9 @@ func (r *Reconciler) podEvents() handler.EventHandler {
 // enqueue adds the pod's singleton to the queue, with a delay or with the priority of the event.
 func (r *Reconciler) enqueue(ctx context.Context, q podQueue, pod client.Object, after time.Duration) {
 	request := singletonOfPod(pod)
+	if request.Name == "" {
+		return // see observe.NamedBy
+	}
 	options := r.priorityFor(ctx, request.NamespacedName, pod)
 	if after > 0 {
 		options = priorityqueue.AddOpts{After: after}

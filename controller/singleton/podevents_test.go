@@ -78,6 +78,7 @@ func TestPodEvents(t *testing.T) {
 		m.Annotations = map[string]string{v1.FencingAnnotation: string(v1.FencingLease)}
 	}
 	another := func(m *metav1.PartialObjectMetadata) { m.UID = "another-uid" }
+	unnamed := func(m *metav1.PartialObjectMetadata) { m.Labels = map[string]string{v1.SingletonLabel: ""} }
 	other := func(m *metav1.PartialObjectMetadata) { m.Labels = map[string]string{v1.SingletonLabel: "other"} }
 	created := func(o client.Object) any { return event.CreateEvent{Object: o} }
 	updated := func(before, after client.Object) any { return event.UpdateEvent{ObjectOld: before, ObjectNew: after} }
@@ -92,7 +93,8 @@ func TestPodEvents(t *testing.T) {
 		// protectedTerminating is true if another standby with the finalizer is terminating.
 		protectedTerminating bool
 		event                any
-		want                 urgency
+		// want is empty if the event enqueues no singleton.
+		want urgency
 	}{
 		"a standby is created":                                  {holder: pod("db-1"), event: created(pod("db-2")), want: later},
 		"a standby changes":                                     {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), want: later},
@@ -118,6 +120,7 @@ func TestPodEvents(t *testing.T) {
 		"the finalizer of the holder is removed":                {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},
 		"the holder is removed after its finalizer":             {event: deleted(pod("db-1", free)), want: later},
 		"a pod of a singleton that does not exist":              {holder: pod("db-1"), event: created(pod("db-2", other)), want: now},
+		"a pod whose label has no value":                        {holder: pod("db-1"), event: created(pod("db-2", unnamed))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			singleton := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db"}}
@@ -151,8 +154,8 @@ func TestPodEvents(t *testing.T) {
 			case event.DeleteEvent:
 				r.podEvents().Delete(t.Context(), e, queue)
 			}
-			if len(queue.of) != 1 {
-				t.Fatalf("enqueued %v, want one singleton", queue.of)
+			if none := tc.want == ""; none != (len(queue.of) == 0) || len(queue.of) > 1 {
+				t.Fatalf("enqueued %v, want one singleton: %t", queue.of, !none)
 			}
 			for _, got := range queue.of {
 				if got != tc.want {

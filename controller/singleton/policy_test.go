@@ -417,7 +417,7 @@ func TestKyvernoMissing(t *testing.T) {
 	s := w.createSingleton()
 
 	condition := w.installed("KyvernoMissing")
-	w.Expect(condition.Message).To(Equal("the cluster serves no kyverno.io/v1 ClusterPolicy: pods cannot be injected, and the guards reject them. Install Kyverno 1.18 or 1.19"))
+	w.Expect(condition.Message).To(Equal("the cluster serves no kyverno.io/v1 ClusterPolicy: pods cannot be injected, and the guards reject them. Install Kyverno 1.19"))
 	w.Expect(w.singleton().Status.Message).To(Equal(condition.Message))
 	w.wantEvent(corev1.EventTypeWarning, "KyvernoMissing")
 

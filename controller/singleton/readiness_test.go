@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
-	"github.com/statefulsingleton/statefulsingleton/controller/readinessgate"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
 // withReadiness adds a readiness probe that asks the sidecar.
@@ -71,8 +71,8 @@ func TestReadinessGateOpensAtTheStart(t *testing.T) {
 }
 
 // gatesThatRead returns a reconciler of readiness gates that calls then after each read of a pod.
-func (w *world) gatesThatRead(then func()) *readinessgate.Reconciler {
-	return &readinessgate.Reconciler{Client: controllerClient, Clock: w.clock, Live: interceptor.NewClient(controllerClient, interceptor.Funcs{
+func (w *world) gatesThatRead(then func()) *singleton.ReadinessGates {
+	return &singleton.ReadinessGates{Client: controllerClient, Clock: w.clock, Live: interceptor.NewClient(controllerClient, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			err := c.Get(ctx, key, o, options...)
 			then()

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -22,25 +21,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/budget"
+	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
-const (
-	// conflictDelay is how long to wait before the next decision after a conflict. It doubles with each
-	// conflict in a row.
-	conflictDelay = 10 * time.Millisecond
-	// conflictsInARow is the number of conflicts in a row after which a conflict counts as an error. Other
-	// writers cause a few conflicts; an admission webhook that answers 409 causes one each time. The
-	// delays before add up to 2.5 s.
-	conflictsInARow = 8
-	// tooManyPoll is how often to check whether fewer pods match. No watch reports the pods that only the
-	// selector matches.
-	tooManyPoll = 10 * time.Second
-)
+// tooManyPoll is how often to check whether fewer pods match. No watch reports the pods that only the
+// selector matches.
+const tooManyPoll = 10 * time.Second
 
 // reasonTooManyPods is the reason of Ready, Reconciling and Stalled if the pods are too
 // many, or too large, to be read.
@@ -64,34 +57,7 @@ type Reconciler struct {
 	podNodes  podNodes
 	silence   leases.Silence
 	releases  releases
-	conflicts conflicts
-}
-
-// conflicts counts the conflicts in a row of each singleton.
-type conflicts struct {
-	mu    sync.Mutex
-	inRow map[types.NamespacedName]int
-}
-
-// count returns how many reconciles in a row ended in a conflict.
-func (c *conflicts) count(key types.NamespacedName) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.inRow[key]
-}
-
-// ended counts a conflict, or resets the count after any other result.
-func (c *conflicts) ended(key types.NamespacedName, inConflict bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !inConflict {
-		delete(c.inRow, key)
-		return
-	}
-	if c.inRow == nil {
-		c.inRow = map[types.NamespacedName]int{}
-	}
-	c.inRow[key]++
+	conflicts conflict.Counter
 }
 
 func (r *Reconciler) observer() observe.Observer {
@@ -100,15 +66,13 @@ func (r *Reconciler) observer() observe.Observer {
 
 // Reconcile observes, decides, executes and reports for one singleton.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	before := r.conflicts.count(request.NamespacedName)
 	result, err := r.reconcile(ctx, request.NamespacedName)
-	r.conflicts.ended(request.NamespacedName, apierrors.IsConflict(err))
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return ctrl.Result{}, nil // the controller stops
-	case apierrors.IsConflict(err) && before < conflictsInARow:
+	}
+	if delay := r.conflicts.Ended(request.NamespacedName, apierrors.IsConflict(err)); delay > 0 {
 		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
-		return ctrl.Result{RequeueAfter: conflictDelay << before}, nil
+		return ctrl.Result{RequeueAfter: delay}, nil
 	}
 	return result, err
 }
@@ -132,7 +96,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 		return ctrl.Result{}, err
 	}
 	snapshot, err := r.observer().Observe(ctx, singleton)
-	if tooMany, ok := errors.AsType[*observe.TooManyPodsError](err); ok {
+	if tooMany, ok := errors.AsType[*observe.TooLargeError](err); ok {
 		return r.reportTooManyPods(ctx, singleton, tooMany)
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -154,14 +118,15 @@ func (r *Reconciler) decide(ctx context.Context, snapshot handoff.Snapshot) (ctr
 	}
 	installed := r.Injection.Condition(singleton)
 	setInjectionStatus(&singleton.Status, installed)
-	budgetErr := r.createBudget(ctx, singleton, snapshot.Budget(), plan.Budget)
+	own, found := budget.OfSingleton(singleton, handoff.BudgetName(singleton)), snapshot.Budget()
+	budgetErr := budget.Create(ctx, r.Client, own, found, plan.Budget)
 	if r.mustReport(ctx, singleton, budgetErr) {
-		reportNoBudget(stored, singleton, budgetErr)
+		budget.ReportRefused(stored.Status.Conditions, &singleton.Status.Conditions, own, "holder", budgetErr, singleton.Generation)
 	}
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := errors.Join(budgetErr, r.deleteBudget(ctx, singleton, snapshot.Budget(), plan.Budget)); err != nil {
+	if err := errors.Join(budgetErr, budget.Delete(ctx, r.Client, own, found, plan.Budget)); err != nil {
 		return ctrl.Result{}, err
 	}
 	if plan.Outcome == handoff.HolderStopping {
@@ -175,7 +140,7 @@ func (r *Reconciler) decide(ctx context.Context, snapshot handoff.Snapshot) (ctr
 }
 
 // reportTooManyPods reports that no decision is made, and keeps the record.
-func (r *Reconciler) reportTooManyPods(ctx context.Context, singleton *v1.StatefulSingleton, tooMany *observe.TooManyPodsError) (ctrl.Result, error) {
+func (r *Reconciler) reportTooManyPods(ctx context.Context, singleton *v1.StatefulSingleton, tooMany *observe.TooLargeError) (ctrl.Result, error) {
 	stored := singleton.DeepCopy()
 	status := &singleton.Status
 	if !inHandoff(status) {
@@ -203,7 +168,7 @@ func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.Statefu
 	status, decided := &singleton.Status, &plan.Status
 	status.Phase, status.TransitionTimestamp = decided.Phase, decided.TransitionTimestamp
 	status.StandbyPods, status.ObservedGeneration = decided.StandbyPods, decided.ObservedGeneration
-	status.Message = fmt.Sprintf("%s; can't %s", decided.Message, handoff.OneLine(err.Error()))
+	status.Message = fmt.Sprintf("%s; can't %s%s", decided.Message, handoff.OneLine(err.Error()), conflict.Advice(err))
 	for _, c := range decided.Conditions {
 		if c.Message == decided.Message {
 			c.Message = status.Message
@@ -219,7 +184,7 @@ func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.Statefu
 // mustReport returns true if the status must report the error. A conflict is temporary, unless it happens each time. The
 // removal of an object since it was read is temporary too.
 func (r *Reconciler) mustReport(ctx context.Context, singleton *v1.StatefulSingleton, err error) bool {
-	overtaken := apierrors.IsConflict(err) && r.conflicts.count(client.ObjectKeyFromObject(singleton)) < conflictsInARow
+	overtaken := apierrors.IsConflict(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(singleton))
 	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
 }
 
@@ -256,14 +221,24 @@ func setInjectionStatus(status *v1.StatefulSingletonStatus, installed metav1.Con
 // writeStatus writes the status if it has changed, and reports the change. The write is a compare-and-swap on the
 // resourceVersion of the singleton that was read.
 func (r *Reconciler) writeStatus(ctx context.Context, stored, singleton *v1.StatefulSingleton) error {
+	fit(&singleton.Status)
 	if equality.Semantic.DeepEqual(stored.Status, singleton.Status) {
 		return nil
 	}
 	return r.record(ctx, stored, singleton)
 }
 
+// fit cuts the messages of a status that the API server would reject.
+func fit(status *v1.StatefulSingletonStatus) {
+	messages.Fit(&status.Message, status.Conditions)
+	if status.Handover != nil {
+		status.Handover.Refused = messages.Text(status.Handover.Refused)
+	}
+}
+
 // record writes the status even if it has not changed, for the compare-and-swap.
 func (r *Reconciler) record(ctx context.Context, stored, singleton *v1.StatefulSingleton, options ...client.SubResourceUpdateOption) error {
+	fit(&singleton.Status)
 	status := singleton.Status.DeepCopy()
 	if err := r.Client.Status().Update(ctx, singleton, options...); err != nil {
 		return fmt.Errorf("write the status of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)

@@ -20,6 +20,8 @@ func (w *world) fencedPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod
 	sidecar.Env = []corev1.EnvVar{
 		{Name: fencing.LeaseEnv, Value: w.namespace + "/" + leaseName},
 		{Name: fencing.DurationEnv, Value: "15"},
+		{Name: fencing.URLEnv, Value: "https://10.96.0.1:443"},
+		{Name: fencing.AuthoritiesEnv, Value: fencing.Fingerprint(nil)},
 		{Name: fencing.HeldEnv, Value: main.Name},
 		{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
 	}

@@ -3,17 +3,12 @@ package singleton
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -32,6 +27,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 // workers is the number of concurrent reconciles. A reconcile mostly waits for the API server.
@@ -42,63 +38,27 @@ const nodeIndex = "status.activeNode"
 
 // CacheOptions restricts the cache to what the watches need. It has the Leases with the singleton's label, and the
 // metadata of such pods, Roles and RoleBindings, therefore memory grows with the number of singletons. Of nodes and
-// PodDisruptionBudgets it has only the fields for drains and for nodes that do not answer.
+// PodDisruptionBudgets it has only the fields for drains and for nodes that do not answer. No object has long annotations.
 func CacheOptions() cache.Options {
 	hasLabel, err := labels.NewRequirement(v1.SingletonLabel, selection.Exists, nil)
 	if err != nil {
 		panic(err) // a constant
 	}
 	options := cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
+		DefaultTransform: observe.TrimMetadata,
 		ByObject: map[client.Object]cache.ByObject{
-			&v1.StatefulSingleton{}:         {Transform: trimAnnotations},
-			&v1.StatefulCluster{}:           {Transform: trimCluster},
 			&corev1.Node{}:                  {Transform: observe.TrimNode},
 			&policyv1.PodDisruptionBudget{}: {Transform: trimBudget},
 		},
 	}
 	for _, object := range append(leaseaccess.Watched(), observe.PodMetadata(), &coordinationv1.Lease{}) {
-		options.ByObject[object] = cache.ByObject{Label: labels.NewSelector().Add(*hasLabel), Transform: trimAnnotations}
+		options.ByObject[object] = cache.ByObject{Label: labels.NewSelector().Add(*hasLabel)}
 	}
 	return options
 }
 
-// longestAnnotation and longestSelector are the sizes in bytes of the longest annotation, and of the longest selector of
-// a budget, in the cache. Users choose these sizes.
-const (
-	longestAnnotation = 256
-	longestSelector   = 16 << 10
-)
-
-// trimAnnotations removes managed fields and long annotations from an object. Of the project's own annotations it keeps
-// the beginning, because the cache must show that they exist.
-func trimAnnotations(o any) (any, error) {
-	object, err := meta.Accessor(o)
-	if err != nil {
-		return o, nil // a tombstone of a deleted object
-	}
-	object.SetManagedFields(nil)
-	annotations := object.GetAnnotations()
-	for key, value := range annotations {
-		switch own := strings.HasPrefix(key, v1.GroupVersion.Group+"/"); {
-		case len(value) <= longestAnnotation:
-		case own:
-			annotations[key] = strings.Clone(value[:longestAnnotation])
-		default:
-			delete(annotations, key)
-		}
-	}
-	return o, nil
-}
-
-// trimCluster removes the fields of a StatefulCluster that no policy needs.
-func trimCluster(o any) (any, error) {
-	if cluster, ok := o.(*v1.StatefulCluster); ok {
-		cluster.Spec.Template, cluster.Spec.VolumeClaimTemplates = runtime.RawExtension{}, nil
-		cluster.Status.Members, cluster.Status.Released = nil, nil
-	}
-	return trimAnnotations(o)
-}
+// longestSelector is the size in bytes of the longest selector of a budget in the cache. Users choose this size.
+const longestSelector = 16 << 10
 
 // trimBudget keeps the owner and the spec of a budget. A budget whose selector is too long counts as a budget that
 // covers no pod. At worst, evictions of a pod that it covers fail.
@@ -153,30 +113,45 @@ func (r *Reconciler) enqueueChangedInjections(_ context.Context, queue workqueue
 	return nil
 }
 
-// neighbours returns the other singletons of the namespace, which may overlap with the singleton.
-func (r *Reconciler) neighbours(ctx context.Context, singleton client.Object) []reconcile.Request {
-	return slices.DeleteFunc(r.singletons(ctx, client.InNamespace(singleton.GetNamespace())), func(request reconcile.Request) bool {
-		return request.Name == singleton.GetName()
-	})
+// neighbours returns the other singletons of the namespace that may select pods of the singleton.
+func (r *Reconciler) neighbours(ctx context.Context, o client.Object) []reconcile.Request {
+	singleton := o.(*v1.StatefulSingleton)
+	return r.singletons(ctx, func(other *v1.StatefulSingleton) bool {
+		return other.Name != singleton.Name && mayOverlap(&singleton.Spec.Selector, &other.Spec.Selector)
+	}, client.InNamespace(singleton.Namespace))
 }
 
-// singletons returns the singletons in the cache that match the option.
-func (r *Reconciler) singletons(ctx context.Context, which client.ListOption) []reconcile.Request {
+// mayOverlap returns false if no pod can match both selectors, because they need different values of one label.
+func mayOverlap(a, b *v1.LabelSelector) bool {
+	for key, value := range a.MatchLabels {
+		if other, ok := b.MatchLabels[key]; ok && other != value {
+			return false
+		}
+	}
+	return true
+}
+
+func anySingleton(*v1.StatefulSingleton) bool { return true }
+
+// singletons returns the singletons in the cache that match the option, and for which the function returns true.
+func (r *Reconciler) singletons(ctx context.Context, which func(*v1.StatefulSingleton) bool, in client.ListOption) []reconcile.Request {
 	var list v1.StatefulSingletonList
-	if err := r.Client.List(ctx, &list, which); err != nil {
+	if err := r.Client.List(ctx, &list, in); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulSingletons after an event. The periodic reconcile handles the change")
 		return nil
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		if which(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
 	}
 	return requests
 }
 
 // singletonsOnNode returns the singletons with a holder or standby on the node.
 func (r *Reconciler) singletonsOnNode(ctx context.Context, node client.Object) []reconcile.Request {
-	requests := r.singletons(ctx, client.MatchingFields{nodeIndex: node.GetName()})
+	requests := r.singletons(ctx, anySingleton, client.MatchingFields{nodeIndex: node.GetName()})
 	for _, key := range r.podNodes.on(node.GetName()) {
 		requests = append(requests, reconcile.Request{NamespacedName: key})
 	}
@@ -185,14 +160,16 @@ func (r *Reconciler) singletonsOnNode(ctx context.Context, node client.Object) [
 
 // singletonsOfBudget returns the singletons whose holder the budget may cover.
 func (r *Reconciler) singletonsOfBudget(ctx context.Context, budget client.Object) []reconcile.Request {
-	if owner := metav1.GetControllerOf(budget); owner != nil && owner.Kind == "StatefulSingleton" {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: budget.GetNamespace(), Name: owner.Name}}}
+	if its := owner.Of(budget, owner.StatefulSingleton); its != nil {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: budget.GetNamespace(), Name: its.Name}}}
 	}
-	return r.singletons(ctx, client.InNamespace(budget.GetNamespace()))
+	return r.singletons(ctx, anySingleton, client.InNamespace(budget.GetNamespace()))
 }
 
+// createdOrDeleted drops the initial list, which enqueues all singletons anyway.
 func createdOrDeleted() predicate.Predicate {
 	return predicate.Funcs{
+		CreateFunc:  func(e event.CreateEvent) bool { return !e.IsInInitialList },
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}

@@ -36,7 +36,6 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
-	"github.com/statefulsingleton/statefulsingleton/controller/readinessgate"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
@@ -138,7 +137,7 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	reconciler.Metrics = singleton.NewMetrics(registry, mgr.GetClient())
 	w.Expect(reconciler.Injection.SetupWithManager(mgr)).To(Succeed())
 	w.Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
-	gates := &readinessgate.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: w.clock}
+	gates := &singleton.ReadinessGates{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: w.clock}
 	w.Expect(gates.SetupWithManager(mgr)).To(Succeed())
 	access := &leaseaccess.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: reconciler.Recorder}
 	w.Expect(access.SetupWithManager(mgr)).To(Succeed())

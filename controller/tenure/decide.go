@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,9 +38,9 @@ type decision struct {
 func Decide(s Snapshot, now time.Time) Plan {
 	d := &decision{Snapshot: s, now: now, status: s.Lock.Status.DeepCopy(), pods: classify(s)}
 	d.writer = find(d.pods, d.status.WriterPodUID)
-	d.next = d.candidate(nil)
 	d.plan.Requeue = settledPoll
 	if !d.refuse() && !d.createLease() && !d.adopt() {
+		d.next = d.candidate(nil)
 		d.labelReaders()
 		if d.status.WriterPodUID == "" {
 			d.withoutWriter()
@@ -66,9 +67,9 @@ func (d *decision) requeueIn(delay time.Duration) {
 	d.plan.Requeue = min(d.plan.Requeue, max(delay, minRequeue))
 }
 
-// left returns the duration minus the time since the beginning. If time is left, it decides again when no time is left.
+// left returns how much of a duration that began at since is left. If any is left, it decides again when none is left.
 func (d *decision) left(duration time.Duration, since time.Time) time.Duration {
-	left := duration - d.now.Sub(since)
+	left := proof.Left(duration, since, d.now)
 	if left > 0 {
 		d.requeueIn(left)
 	}
@@ -77,7 +78,7 @@ func (d *decision) left(duration time.Duration, since time.Time) time.Duration {
 
 // refuse reports why the lock must not change anything. It returns false if nothing forbids that.
 func (d *decision) refuse() bool {
-	older := d.olderLock()
+	older := OlderLock(d.Lock, d.Others)
 	switch {
 	case older != "":
 		d.found(SecondLock, d.secondLockMessage(older))
@@ -90,12 +91,12 @@ func (d *decision) refuse() bool {
 	return true
 }
 
-// olderLock returns the name of an older lock of the same StatefulSet, or nothing.
-func (d *decision) olderLock() string {
-	for i := range d.Others {
-		other := &d.Others[i]
-		older := cmp.Or(other.CreationTimestamp.Compare(d.Lock.CreationTimestamp.Time), cmp.Compare(other.Name, d.Lock.Name)) < 0
-		if older && other.Spec.StatefulSetName == d.Lock.Spec.StatefulSetName {
+// OlderLock returns the name of an older lock of the same StatefulSet, or nothing.
+func OlderLock(lock *v1.StatefulSetLock, others []v1.StatefulSetLock) string {
+	for i := range others {
+		other := &others[i]
+		older := cmp.Or(other.CreationTimestamp.Compare(lock.CreationTimestamp.Time), cmp.Compare(other.Name, lock.Name)) < 0
+		if older && other.Spec.StatefulSetName == lock.Spec.StatefulSetName {
 			return other.Name
 		}
 	}
@@ -108,7 +109,7 @@ func (d *decision) createLease() bool {
 	if d.Lease.Object != nil {
 		return false
 	}
-	d.do(CreateLease{})
+	d.do(CreateLease{Held: d.unknownTerm()})
 	d.found(NoLease, d.noLeaseMessage())
 	d.requeueIn(0)
 	return true
@@ -297,7 +298,14 @@ func (d *decision) mayStart() bool {
 		return false
 	}
 	named := d.Lease.Object.Spec.AcquireTime
-	return named == nil || !d.isNamed() || d.left(startPatience+failoverDelay(d.Lock), named.Time) > 0
+	if named == nil || !d.isNamed() {
+		return true
+	}
+	began := named.Time
+	if began.After(d.now) {
+		began = d.now // the clock of another replica of the controller is ahead, and the writer needs time nevertheless
+	}
+	return d.left(startPatience+failoverDelay(d.Lock), began) > 0
 }
 
 // neverStarted returns true if the fenced writer has not said that it is the writer.
@@ -305,12 +313,31 @@ func (d *decision) neverStarted() bool {
 	return d.writer.fenced && d.inLease().writing < d.status.Epoch
 }
 
-// unreadySince returns when the writer became unready.
+// unreadySince returns when the writer became unready. If the kubelet reports a time in the future, its clock is ahead, and the time
+// is that of the lock.
 func (d *decision) unreadySince() time.Time {
+	since := d.writer.CreationTimestamp.Time
 	if c := proof.Condition(d.writer.Pod, corev1.PodReady); c != nil {
-		return c.LastTransitionTime.Time
+		since = c.LastTransitionTime.Time
 	}
-	return d.writer.CreationTimestamp.Time
+	if since.After(d.now) {
+		return d.unavailableSince()
+	}
+	return since
+}
+
+// unavailableSince returns since when the lock reports that this writer is not available. It returns now if the lock does not report
+// that yet. A lock can have been unavailable before the pod got the label of the writer.
+func (d *decision) unavailableSince() time.Time {
+	c := meta.FindStatusCondition(d.Lock.Status.Conditions, v1.ConditionAvailable)
+	if c == nil || c.Status != metav1.ConditionFalse || c.LastTransitionTime.After(d.now) {
+		return d.now
+	}
+	since := c.LastTransitionTime.Time
+	if t := d.status.LastTransition; t != nil && t.Labelled != nil && t.Labelled.After(since) && !t.Labelled.After(d.now) {
+		return t.Labelled.Time
+	}
+	return since
 }
 
 // end continues the end of the writer's tenure: first its label, then its endpoints, then the tenure itself.
@@ -338,10 +365,10 @@ func (d *decision) end(cause v1.TenureCause) {
 	}
 }
 
-// retriesLater returns true for some time after a writer has released the Lease without ever having its label. If a hook
+// retriesLater returns true for some time after a pod has released the Lease without ever being the writer. If a hook
 // fails in each pod, the pods must not become the writer in quick succession for ever.
 func (d *decision) retriesLater(cause v1.TenureCause, t *v1.TenureTransition) bool {
-	return cause == v1.TenureRelease && d.writer.began < d.status.Epoch && d.left(retryDelay, t.Started.Time) > 0
+	return cause == v1.TenureRelease && d.neverStarted() && d.left(retryDelay, t.Started.Time) > 0
 }
 
 // beginTransition returns the transition from the writer, which begins now unless it has begun.
@@ -523,7 +550,7 @@ func (d *decision) compareAttempts(a, b *pod) int {
 // hasJustFailed returns true if the last change began with a failure of the writer, not long ago.
 func (d *decision) hasJustFailed() bool {
 	last := d.status.LastTransition
-	return last != nil && last.Started != nil && d.now.Sub(last.Started.Time) < distrust &&
+	return last != nil && last.Started != nil && proof.Left(distrust, last.Started.Time, d.now) > 0 &&
 		(last.Cause == v1.TenureRelease || last.Cause == v1.TenureExpiry || last.Cause == v1.TenureUnready)
 }
 

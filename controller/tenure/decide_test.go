@@ -148,6 +148,10 @@ func TestDecide(t *testing.T) {
 			snapshot:    MakeSnapshot(none, reader("db-0")).With(func(s *tenure.Snapshot) { s.Lease.Object.OwnerReferences = nil }),
 			wantOutcome: tenure.ForeignLease, wantPerson: true, wantMessage: "delete it: kubectl delete lease -n prod db-lease",
 		},
+		"a Lease of an owner of another kind is left untouched": {
+			snapshot:    MakeSnapshot(none, reader("db-0")).With(func(s *tenure.Snapshot) { s.Lease.Object.OwnerReferences[0].Kind = "StatefulCluster" }),
+			wantOutcome: tenure.ForeignLease, wantPerson: true, wantMessage: "delete it: kubectl delete lease -n prod db-lease",
+		},
 		"the second lock changes nothing": {
 			snapshot: MakeSnapshot(none, reader("db-0")).With(func(s *tenure.Snapshot) {
 				s.Lock.CreationTimestamp = metav1.NewTime(now)
@@ -164,6 +168,20 @@ func TestDecide(t *testing.T) {
 			}),
 			wantOutcome: tenure.WriterReady,
 			wantSteps:   []tenure.Step{named("db-0", 3)},
+		},
+		"a Lease that was renewed by a clock that is ahead is renewed at once": {
+			snapshot: MakeSnapshot(none, writerPod("db-0", true)).Writer("db-0").With(func(s *tenure.Snapshot) {
+				s.Lease.Object.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(10 * time.Minute)))
+			}),
+			wantOutcome: tenure.WriterReady,
+			wantSteps:   []tenure.Step{named("db-0", 3)},
+		},
+		"a short Lease is renewed only every two seconds": {
+			snapshot: MakeSnapshot(none, writerPod("db-0", true)).Writer("db-0").With(func(s *tenure.Snapshot) {
+				s.Lock.Spec.LeaseDurationSeconds = 1
+				s.Lease.Object.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-time.Second)))
+			}),
+			wantOutcome: tenure.WriterReady,
 		},
 		"an unready writer without another pod stays": {
 			snapshot: MakeSnapshot(none, writerPod("db-0", false)).Writer("db-0"), wantOutcome: tenure.WriterNotReady, wantMessage: "no other pod can become the writer",
@@ -268,8 +286,17 @@ func TestDecide(t *testing.T) {
 			wantOutcome: tenure.Adopted, wantCause: v1.TenureAdopted,
 			wantSteps: []tenure.Step{tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 2}, tenure.Record{}},
 		},
+		"the first pod is adopted if another operator labelled it": {
+			snapshot:    MakeSnapshot(none, MakePod("db-0").Ready(true).Role(v1.StsRoleWriter), reader("db-1")),
+			wantOutcome: tenure.Adopted, wantCause: v1.TenureAdopted,
+			wantSteps: []tenure.Step{tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-1"), Version: "1", Ends: 2}, tenure.Record{}},
+		},
 		"a writer that left the StatefulSet loses its label": {
 			snapshot:    MakeSnapshot(none, writerPod("db-0", true), reader("db-1")).Writer("db-0").With(func(s *tenure.Snapshot) { s.Pods[0].OwnerReferences = nil }),
+			wantOutcome: tenure.LabelRemoved, wantSteps: labelOff("db-0"), wantCause: v1.TenureLeft,
+		},
+		"a writer whose owner is of another kind loses its label": {
+			snapshot:    MakeSnapshot(none, writerPod("db-0", true), reader("db-1")).Writer("db-0").With(func(s *tenure.Snapshot) { s.Pods[0].OwnerReferences[0].Kind = "ReplicaSet" }),
 			wantOutcome: tenure.LabelRemoved, wantSteps: labelOff("db-0"), wantCause: v1.TenureLeft,
 		},
 		"None removes the finalizer that Termination has added": {
@@ -282,12 +309,90 @@ func TestDecide(t *testing.T) {
 			}),
 			wantOutcome: tenure.Granted, wantSteps: granted("db-1", 4), wantCause: v1.TenureDeletion,
 		},
+		"a reader has the finalizer of an earlier writer": {
+			snapshot:    MakeSnapshot(termination, writerPod("db-0", true).Protected(), reader("db-1").Protected()).Writer("db-0"),
+			wantOutcome: tenure.WriterReady, wantSteps: []tenure.Step{tenure.Unprotect{Pod: ref("db-1"), Version: "1"}},
+		},
+		"an unfenced writer that no longer exists is not fenced by a later change of fencing": {
+			snapshot:    MakeSnapshot(v1.LockFencingLease, reader("db-1").Fenced()).Writer("db-0"),
+			wantOutcome: tenure.WriterLost, wantCause: v1.TenureDeletion, wantPerson: true, wantMessage: "attest-terminated=db-0",
+		},
+		"the last change is complete, and the record has no writer": {
+			snapshot: MakeSnapshot(none, reader("db-0"), reader("db-1")).With(func(s *tenure.Snapshot) {
+				s.Lock.Status.Epoch, s.Lock.Status.LastTransition = 3, &v1.TenureTransition{To: "db-1", Cause: v1.TenureDrain}
+			}),
+			wantOutcome: tenure.Granted, wantCause: v1.TenureCreated,
+			wantSteps: append([]tenure.Step{tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-1"), Version: "1", Ends: 4}}, granted("db-0", 4)...),
+		},
+		"the record is lost, and the writer no longer exists": {
+			snapshot:    MakeSnapshot(termination, reader("db-1")).Writer("db-0").With(func(s *tenure.Snapshot) { s.Lock.Status = v1.StatefulSetLockStatus{} }),
+			wantOutcome: tenure.Adopted, wantCause: v1.TenureAdopted,
+			wantSteps: []tenure.Step{tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-1"), Version: "1", Ends: 4}, tenure.Record{}},
+		},
 		"the record is lost": {
 			snapshot:    MakeSnapshot(none, reader("db-0"), writerPod("db-1", true)).Writer("db-1").With(func(s *tenure.Snapshot) { s.Lock.Status = v1.StatefulSetLockStatus{} }),
 			wantOutcome: tenure.Adopted, wantCause: v1.TenureAdopted,
 			wantSteps: []tenure.Step{tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 4}, tenure.Record{}},
 		},
 	})
+}
+
+// A lock without a writer is in progress, and says what it waits for.
+func TestWaits(t *testing.T) {
+	for name, test := range map[string]struct {
+		snapshot *SnapshotWrapper
+		want     string
+	}{
+		"for the StatefulSet": {MakeSnapshot(v1.LockFencingNone).With(func(s *tenure.Snapshot) { s.StatefulSet = nil }), "StatefulSet db"},
+		"for a Ready pod":     {MakeSnapshot(v1.LockFencingNone, MakePod("db-0").Ready(false)), "pod db-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := meta.FindStatusCondition(tenure.Decide(test.snapshot.Snapshot, now).Status.Conditions, v1.ConditionProgressing)
+			if got == nil || got.Status != metav1.ConditionTrue || !strings.Contains(got.Message, test.want) {
+				t.Errorf("condition %+v", got)
+			}
+		})
+	}
+}
+
+// If the clock of the writer's node is ahead, spec.failoverDelaySeconds begins when the lock reports that the writer is not Ready.
+func TestNodeClockAhead(t *testing.T) {
+	s := MakeSnapshot(v1.LockFencingNone, writerPod("db-0", false), reader("db-1")).Writer("db-0").With(func(s *tenure.Snapshot) {
+		s.Pods[0].Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(10 * time.Minute))
+	})
+	// The lock was not available either before the pod got its label.
+	s.Lock.Status.Conditions = []metav1.Condition{{Type: v1.ConditionAvailable, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(now.Add(-time.Hour))}}
+	s.Lock.Status.LastTransition = &v1.TenureTransition{To: "db-0", Cause: v1.TenureCreated, Labelled: new(metav1.NewMicroTime(now.Add(-time.Second)))}
+	for name, test := range map[string]struct {
+		delay int32
+		ready bool // the lock reports Available=True
+		after time.Duration
+		want  tenure.Outcome
+	}{
+		"without a delay":             {want: tenure.LabelRemoved},
+		"the first report":            {delay: 30, ready: true, want: tenure.WriterNotReady},
+		"before the delay has passed": {delay: 30, ready: true, after: 29 * time.Second, want: tenure.WriterNotReady},
+		"after the delay has passed":  {delay: 30, ready: true, after: 30 * time.Second, want: tenure.LabelRemoved},
+		"shortly after the label":     {delay: 30, want: tenure.WriterNotReady},
+		"long after the label":        {delay: 30, after: 29 * time.Second, want: tenure.LabelRemoved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := s.Snapshot
+			s.Lock = s.Lock.DeepCopy()
+			s.Lock.Spec.FailoverDelaySeconds = test.delay
+			if test.ready {
+				s.Lock.Status.Conditions[0].Status = metav1.ConditionTrue
+			}
+			plan := tenure.Decide(s, now)
+			if test.after > 0 {
+				s.Lock.Status = plan.Status
+				plan = tenure.Decide(s, now.Add(test.after))
+			}
+			if plan.Outcome != test.want {
+				t.Errorf("outcome %s, want %s", plan.Outcome, test.want)
+			}
+		})
+	}
 }
 
 // checkDecisions checks what Decide returns.
@@ -326,7 +431,7 @@ func checkDecisions(t *testing.T, tests map[string]decideTest) {
 // The deletion of a lock frees its pods, and waits for a writer that may still run although it is being deleted.
 func TestFinalize(t *testing.T) {
 	forget := func(name string) tenure.Step {
-		return tenure.Forget{Pod: ref(name), Version: "1", Unprotect: true}
+		return tenure.Forget{Pod: ref(name), Version: "1", Ends: 3, Unprotect: true}
 	}
 	tests := map[string]struct {
 		snapshot    *SnapshotWrapper

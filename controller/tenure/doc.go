@@ -26,7 +26,10 @@
 //     until the controller removes the finalizer, and a missing object proves nothing.
 //  4. Record is a compare-and-swap of the status, after the tenure has ended. Of two controllers one fails and stops
 //     here.
-//  5. WriteLease names the next writer, for tools and for people. It fails if any client wrote the Lease since the Snapshot.
-//  6. LabelWriter labels the next writer.
-//  7. Unprotect removes the finalizer of the old writer. It comes after Record.
+//  5. MarkTenure writes the epoch on a fenced pod. So the next lock of the StatefulSet learns of the tenure also if lock and
+//     Lease are lost while the pod becomes the writer, and uses the epoch for no other pod.
+//  6. WriteLease names the next writer, for tools and for people, and makes a fenced pod the writer. It fails if any client wrote
+//     the Lease since the Snapshot.
+//  7. LabelWriter labels the next writer.
+//  8. Unprotect removes the finalizer of the old writer. It comes after Record.
 package tenure

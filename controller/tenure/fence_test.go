@@ -30,6 +30,12 @@ func (s *SnapshotWrapper) Released() *SnapshotWrapper {
 	return s
 }
 
+// Held makes the Lease one that was created again before the duration.
+func (s *SnapshotWrapper) Held(before time.Duration) *SnapshotWrapper {
+	s.Lease.Object.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-before)))
+	return s.Silent(before)
+}
+
 // Silent is how long the Lease was not renewed.
 func (s *SnapshotWrapper) Silent(d time.Duration) *SnapshotWrapper { s.Lease.Silent = d; return s }
 
@@ -66,19 +72,33 @@ func TestDecideFenced(t *testing.T) {
 	ending := func() *SnapshotWrapper {
 		return lock(fencedReader("db-0").Tenure(3, 3).Terminating(), fencedReader("db-1")).Ending(0)
 	}
-	// starting returns a lock whose writer has released the Lease without a label, for the duration before.
+	// starting returns a lock whose writer has released the Lease without being the writer, for the duration before.
 	starting := func(before time.Duration) *SnapshotWrapper {
-		return lock(fencedReader("db-0").Tenure(2, 3), fencedReader("db-1")).Released().Ending(before).With(func(s *tenure.Snapshot) {
+		return lock(fencedReader("db-0").Tenure(3, 3), fencedReader("db-1")).Released().Annotated(fencing.WritingAnnotation, "2").Ending(before).With(func(s *tenure.Snapshot) {
 			s.Lock.Status.LastTransition.Cause = v1.TenureRelease
 		})
 	}
 	grantedFenced := func(name string, epoch int64) []tenure.Step {
-		return []tenure.Step{tenure.Record{}, namedFenced(name, epoch)}
+		return []tenure.Step{tenure.Record{}, tenure.MarkTenure{Pod: ref(name), Version: "1", Epoch: epoch}, namedFenced(name, epoch)}
 	}
 	checkDecisions(t, map[string]decideTest{
 		"a fenced pod gets a tenure, and no label yet": {
 			snapshot:    MakeSnapshot(v1.LockFencingLease, fencedReader("db-0")),
 			wantOutcome: tenure.Granted, wantSteps: append([]tenure.Step{tenure.Confirm{}}, grantedFenced("db-0", 1)...), wantCause: v1.TenureCreated,
+		},
+		"the Lease names a writer whose termination another proof has shown": {
+			snapshot: lock(fencedReader("db-1")).Ending(0).With(func(s *tenure.Snapshot) {
+				s.Lock.Status.WriterPod, s.Lock.Status.WriterPodUID = "", ""
+				s.Lock.Status.LastTransition.Proof = v1.ProofKubeletReported
+			}),
+			wantOutcome: tenure.Granted, wantSteps: grantedFenced("db-1", 4), wantCause: v1.TenureDeletion,
+		},
+		"the Lease names another writer than the one whose termination another proof has shown": {
+			snapshot: lock(fencedReader("db-1")).Ending(0).With(func(s *tenure.Snapshot) {
+				s.Lock.Status.WriterPod, s.Lock.Status.WriterPodUID = "", ""
+				s.Lock.Status.LastTransition.FromUID, s.Lock.Status.LastTransition.Proof = "other", v1.ProofKubeletReported
+			}),
+			wantOutcome: tenure.LeaseHeld, wantSteps: revoked("db-0", 3), wantCause: v1.TenureDeletion,
 		},
 		"an unfenced pod gets no tenure": {
 			snapshot:    MakeSnapshot(v1.LockFencingLease, reader("db-0")),
@@ -112,6 +132,9 @@ func TestDecideFenced(t *testing.T) {
 		},
 		"the controller does not renew the Lease of a fenced writer": {
 			snapshot: lock(fencedWriter(true)).With(func(s *tenure.Snapshot) { s.Lease.Object.Spec.RenewTime = nil }), wantOutcome: tenure.WriterReady,
+		},
+		"a writer that was named by a clock that is ahead has time to become Ready": {
+			snapshot: lock(fencedWriter(false), fencedReader("db-1")).Starting(-time.Second), wantOutcome: tenure.WriterNotReady, wantCause: v1.TenureCreated,
 		},
 		"a writer that starts may be unready": {
 			snapshot: lock(fencedWriter(false), fencedReader("db-1")).Starting(time.Second), wantOutcome: tenure.WriterNotReady, wantCause: v1.TenureCreated,
@@ -219,7 +242,24 @@ func TestDecideFenced(t *testing.T) {
 		},
 		"a Lease that was created again names the writer": {
 			snapshot:    lock(fencedWriter(true)).With(func(s *tenure.Snapshot) { s.Lease.Object = modelLease(&leaseState{}, s.Lock) }),
-			wantOutcome: tenure.WriterReady, wantSteps: grantedFenced("db-0", 3),
+			wantOutcome: tenure.WriterReady, wantSteps: []tenure.Step{tenure.Record{}, namedFenced("db-0", 3)},
+		},
+		"no Lease, and a pod may still follow the Lease before": {
+			snapshot:    lock(fencedWriter(true), fencedReader("db-1")).With(func(s *tenure.Snapshot) { s.Lease.Object = nil }),
+			wantOutcome: tenure.NoLease, wantSteps: []tenure.Step{tenure.CreateLease{Held: 30 * time.Second}},
+		},
+		"nobody gets a Lease that is held": {
+			snapshot:    MakeSnapshot(v1.LockFencingLease, fencedReader("db-0"), fencedReader("db-1")).Held(29 * time.Second),
+			wantOutcome: tenure.LeaseHeld, wantMessage: "Lease db-lease was created again, so a pod that the Lease before named may still be the writer",
+		},
+		"the Lease that was held has expired": {
+			snapshot:    MakeSnapshot(v1.LockFencingLease, fencedReader("db-0")).Held(30 * time.Second),
+			wantOutcome: tenure.Granted, wantCause: v1.TenureCreated, wantSteps: append([]tenure.Step{tenure.Confirm{}}, grantedFenced("db-0", 1)...),
+		},
+		"the lock and its Lease were replaced while a pod became the writer": {
+			snapshot:    MakeSnapshot(v1.LockFencingLease, fencedReader("db-0").Tenure(3, 0), fencedReader("db-1")).Held(time.Second),
+			wantOutcome: tenure.Adopted, wantCause: v1.TenureAdopted,
+			wantSteps: []tenure.Step{tenure.Confirm{}, tenure.LabelReader{Pod: ref("db-0"), Version: "1", Ends: 4}, tenure.LabelReader{Pod: ref("db-1"), Version: "1", Ends: 4}, tenure.Record{}},
 		},
 		"a fenced pod that is not recorded blocks the next writer": {
 			snapshot: MakeSnapshot(v1.LockFencingLease, fencedReader("db-1")).Holds("db-0", 3).With(func(s *tenure.Snapshot) {
@@ -324,7 +364,7 @@ func TestConditionFenced(t *testing.T) {
 
 // The deletion of a lock waits until a fenced writer is a reader.
 func TestFinalizeFenced(t *testing.T) {
-	forget := tenure.Forget{Pod: ref("db-0"), Version: "1", Unprotect: true}
+	forget := tenure.Forget{Pod: ref("db-0"), Version: "1", Ends: 3, Unprotect: true}
 	lock := func() *SnapshotWrapper {
 		return MakeSnapshot(v1.LockFencingLease, writerPod("db-0", true).Fenced()).Writer("db-0").Holds("db-0", 3)
 	}
@@ -339,7 +379,7 @@ func TestFinalizeFenced(t *testing.T) {
 		"the writer has terminated": {lock().With(func(s *tenure.Snapshot) {
 			s.Pods[0] = *MakePod("db-0").Fenced().Tenure(3, 3).Terminating().Terminated().Obj()
 		}), []tenure.Step{tenure.Record{}, forget}, ""},
-		"the Lease names another pod":   {lock().With(func(s *tenure.Snapshot) { s.Lock.Status = v1.StatefulSetLockStatus{} }), append(revoked("db-0", 3), forget), "Lease db-lease names pod db-0"},
+		"the Lease names another pod":   {lock().With(func(s *tenure.Snapshot) { s.Lock.Status = v1.StatefulSetLockStatus{} }), append(revoked("db-0", 3), tenure.Forget{Pod: ref("db-0"), Version: "1", Unprotect: true}), "Lease db-lease names pod db-0"},
 		"the writer does not exist":     {lock().With(func(s *tenure.Snapshot) { s.Pods = nil }), revoked("db-0", 3), "pod db-0 must end its tenure"},
 		"the Lease belongs to somebody": {lock().With(func(s *tenure.Snapshot) { s.Lease.Object.OwnerReferences = nil }), []tenure.Step{tenure.Record{}, forget}, ""},
 	} {

@@ -1,15 +1,17 @@
 package tenure
 
 import (
+	"slices"
 	"strings"
+	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 // A fenced pod is a writer only while the Lease names it and it renews the Lease. The Lease follows the record: a late
@@ -20,11 +22,13 @@ import (
 // pod may be a writer after a renewal. Both removals prove that the tenure has ended. An unfenced writer also has its name in
 // the Lease, for tools and for people. That proves nothing, and the controller renews the Lease.
 
+// A Lease that names no pod is held if a pod may still be the writer that an earlier Lease named. That Lease is gone, for example
+// because somebody took the finalizer off the lock, and deleted and created the lock. The pod cannot renew it, so no process of the
+// pod is the writer once a duration has passed.
+
 // ownsLease returns true if the lock controls the Lease, and has created it.
 func (d *decision) ownsLease() bool {
-	owner := metav1.GetControllerOf(d.Lease.Object)
-	return owner != nil && owner.UID == d.Lock.UID && owner.Kind == "StatefulSetLock" &&
-		strings.HasPrefix(owner.APIVersion, v1.GroupVersion.Group+"/") && d.Lease.Object.Labels[v1.LockLabel] == d.Lock.Name
+	return owner.Controls(d.Lock, owner.StatefulSetLock, d.Lease.Object) && d.Lease.Object.Labels[v1.LockLabel] == d.Lock.Name
 }
 
 // inLease is what the Lease says about its holder.
@@ -76,12 +80,15 @@ func (d *decision) isWriting() bool {
 	return !d.writer.fenced || d.isNamed() && d.inLease().writing == d.status.Epoch && !d.Lease.Overdue()
 }
 
-// nameInLease names the recorded writer. It also renews the Lease of an unfenced writer.
+// nameInLease names the recorded writer. It also renews the Lease of an unfenced writer. A fenced pod shows its epoch before.
 func (d *decision) nameInLease(p *pod) {
+	if p.fenced && p.began < d.status.Epoch {
+		d.do(MarkTenure{Pod: refOf(p), Version: versionOf(p), Epoch: d.status.Epoch})
+	}
 	step := WriteLease{Version: d.leaseVersion(), Holder: holderOf(p), Writer: p.UID, Epoch: d.status.Epoch, Duration: p.duration}
 	if !p.fenced {
 		step.Renew, step.Duration = true, leaseDuration(d.Lock)
-		d.requeueIn(leaseDuration(d.Lock) / 2)
+		d.requeueIn(renewalPeriod(d.Lock))
 	}
 	d.do(step)
 }
@@ -90,7 +97,21 @@ func (d *decision) nameInLease(p *pod) {
 // decides again then.
 func (d *decision) renewalIsDue() bool {
 	renewed := d.Lease.Object.Spec.RenewTime
-	return !d.writer.fenced && (renewed == nil || d.left(leaseDuration(d.Lock)/2, renewed.Time) <= 0)
+	return !d.writer.fenced && (renewed == nil || d.left(renewalPeriod(d.Lock), renewed.Time) <= 0)
+}
+
+// unknownTerm returns how long a pod that an earlier Lease named can be the writer. 0: no pod follows a Lease. If one does, any pod may
+// have been named, also a pod whose object does not exist any more.
+func (d *decision) unknownTerm() time.Duration {
+	if !slices.ContainsFunc(d.pods, func(p *pod) bool { return p.prepared }) {
+		return 0
+	}
+	return d.longestDuration()
+}
+
+// isHeld returns true if no pod can get the Lease before it expires. CreateLease makes it so.
+func (d *decision) isHeld() bool {
+	return d.inLease().epoch == 0 && d.Lease.Object.Spec.RenewTime != nil && !d.leaseExpired()
 }
 
 func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.ResourceVersion) }
@@ -107,14 +128,19 @@ func (d *decision) leaseProof() v1.Proof {
 	return v1.ProofLeaseReleased
 }
 
-// leaseExpired returns true if the Lease has not been renewed for the longest duration of the Lease, the lock and the pods.
-// If a renewal is overdue, it decides again when the Lease expires.
-func (d *decision) leaseExpired() bool {
-	longest := max(leaseDuration(d.Lock), leases.DurationOf(d.Lease.Object))
+// longestDuration returns the longest duration of the lock and the pods.
+func (d *decision) longestDuration() time.Duration {
+	longest := leaseDuration(d.Lock)
 	for _, p := range d.pods {
 		longest = max(longest, p.duration)
 	}
-	left := longest - d.Lease.Silent
+	return longest
+}
+
+// leaseExpired returns true if the Lease has not been renewed for the longest duration of the Lease, the lock and the pods.
+// If a renewal is overdue, it decides again when the Lease expires.
+func (d *decision) leaseExpired() bool {
+	left := max(d.longestDuration(), leases.DurationOf(d.Lease.Object)) - d.Lease.Silent
 	if d.Lease.Overdue() {
 		d.requeueIn(left)
 	}
@@ -148,9 +174,13 @@ func (d *decision) revoke(is inLease) {
 	d.do(WriteLease{Version: d.leaseVersion(), Holder: d.Lease.Holder(), Writer: is.writer.UID, Epoch: is.epoch, Revoked: is.epoch})
 }
 
-// leaseBlocks returns true if the Lease names a fenced pod that is not the recorded writer. The pod can be a writer until it
-// releases the Lease, or until the Lease expires.
+// leaseBlocks returns true if the Lease is held, or names a fenced pod that is not the recorded writer. The pod can be a writer
+// until it releases the Lease, or until the Lease expires.
 func (d *decision) leaseBlocks() bool {
+	if d.isHeld() {
+		d.found(LeaseHeld, d.heldMessage())
+		return true
+	}
 	is, last := d.inLease(), d.status.LastTransition
 	ended := last != nil && last.FromUID == is.writer.UID && last.Proof != "" // by another proof than the Lease
 	if !is.fenced || is.writer.UID == d.status.WriterPodUID || ended && is.epoch <= d.status.Epoch {

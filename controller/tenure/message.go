@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"strings"
 
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
@@ -21,7 +23,8 @@ func (d *decision) foreignLeaseMessage() string {
 }
 
 func (d *decision) noStatefulSetMessage() string {
-	return fmt.Sprintf("StatefulSet %s does not exist. The first Ready pod of the StatefulSet becomes the writer", d.Lock.Spec.StatefulSetName)
+	return fmt.Sprintf("StatefulSet %s does not exist. The lock waits until its first pod is Ready, which becomes the writer. To show the StatefulSets, run: kubectl get statefulsets -n %s",
+		d.Lock.Spec.StatefulSetName, d.Lock.Namespace)
 }
 
 // noReadyPodMessage says why no pod can become the writer. It names only some of the pods, because the length of a condition
@@ -109,6 +112,11 @@ func (d *decision) leaseHeldMessage(name string) string {
 	return fmt.Sprintf("Lease %s names pod %s, which status does not have. Another pod becomes the writer after the Lease was released, or after it has expired", d.Lock.Spec.LeaseName, name)
 }
 
+func (d *decision) heldMessage() string {
+	return fmt.Sprintf("Lease %s was created again, so a pod that the Lease before named may still be the writer. Another pod becomes the writer after the new Lease has expired, at the latest %s after its creation",
+		d.Lock.Spec.LeaseName, max(d.longestDuration(), leases.DurationOf(d.Lease.Object)))
+}
+
 func (d *decision) endedMessage(t *v1.TenureTransition) string {
 	return fmt.Sprintf("the tenure of pod %s has ended, and no other pod can become the writer yet", t.From)
 }
@@ -149,3 +157,16 @@ const (
 	noneMessage        = "not safe: spec.fencing is None, so the old writer can still write through open connections after a failover. Use Termination or Lease if two writers do harm"
 	terminationMessage = "another pod becomes the writer after the pod of the writer has provably terminated"
 )
+
+func evictionsBlockedMessage(w *pod) string {
+	return fmt.Sprintf("evictions of the writer, pod %s, are blocked until another pod is the writer", w.Name)
+}
+
+func noOtherPodMessage(w *pod) string {
+	return fmt.Sprintf("an eviction stops the writer, pod %s, at once, because no other pod can become the writer on a node that is not drained", w.Name)
+}
+
+func otherBudgetMessage(other *policyv1.PodDisruptionBudget) string {
+	return fmt.Sprintf("PodDisruptionBudget %s exists, and the controller creates none beside it, because a pod that two budgets cover cannot be evicted. If the controller is to create one, delete it: kubectl delete pdb -n %s %[1]s",
+		other.Name, other.Namespace)
+}

@@ -65,6 +65,8 @@ type leaseState struct {
 	expired bool
 	// silent is true if the Lease has not been renewed for its duration.
 	silent bool
+	// held is true if no pod may get the Lease before it expires.
+	held bool
 }
 
 // podState is a pod of the StatefulSet.
@@ -166,6 +168,8 @@ type mutation struct {
 	plan func([]tenure.Step) []tenure.Step
 	// With blindRecord, blindLabels and blindLease, writes ignore the writes of other clients.
 	blindRecord, blindLabels, blindLease bool
+	// lockStays: nobody replaces the lock.
+	lockStays bool
 }
 
 // violation is a broken guarantee. The model panics with it.
@@ -256,13 +260,14 @@ const (
 	notReadyAction
 	healAction
 	wipeAction
+	replaceAction
 	actionKinds
 )
 
 var actionNames = [...]string{"controller", "crash of controller", "deletion of", "force deletion of", "end of the processes of", "report of the kubelet about",
 	"creation of", "attestation of the writer",
 	"renewal of the Lease by", "start of the writer in", "report of the writer in", "end of the writer in", "release of the Lease by", "expiry of the Lease of",
-	"change of Ready of", "failure of the writer in", "delayed renewals of", "cut of node", "node controller for node", "repair of node", "loss of the status"}
+	"change of Ready of", "failure of the writer in", "delayed renewals of", "cut of node", "node controller for node", "repair of node", "loss of the status", "deletion and creation of the lock"}
 
 // enabled returns true if the action can happen.
 func (m *model) enabled(w *world, kind actionKind, slot int) bool {
@@ -274,6 +279,9 @@ func (m *model) enabled(w *world, kind actionKind, slot int) bool {
 	}
 	if kind == wipeAction {
 		return slot == 0 && w.faults > 0 && w.record != record{}
+	}
+	if kind == replaceAction { // otherwise the labels and annotations of pods have what the Lease has
+		return slot == 0 && w.faults > 0 && w.lease.exists && m.fencing == v1.LockFencingLease && !m.mutation.lockStays
 	}
 	if kind == attestAction { // true, and needed
 		writer := int(w.record.writer) - 1
@@ -356,6 +364,7 @@ func (m *model) gateDoes(w *world, kind actionKind, slot int) {
 	case renewAction:
 		if l.silent = false; p.done < l.epoch {
 			p.term = l.epoch
+			m.checkEpoch(w, slot)
 		}
 		w.wroteLease(-1)
 	case promoteAction:
@@ -370,11 +379,31 @@ func (m *model) gateDoes(w *world, kind actionKind, slot int) {
 		p.done, p.term, l.named, l.silent = max(p.done, l.epoch), 0, false, false
 		w.wroteLease(-1)
 	case silenceAction, delayAction:
-		// The gate has ended the writer in time. A gate of a removed pod has, too.
-		for _, g := range []*gateState{&p.gateState, &w.left[slot].gateState} {
-			g.done, g.term, g.writes = max(g.done, g.writes), 0, 0
+		// The gate has ended the writer in time. A gate of a removed pod has, too. Nobody has renewed a deleted Lease since.
+		for i := range m.slots {
+			if i == slot || !l.named && l.epoch == 0 {
+				w.pods[i].expire()
+				w.left[i].expire()
+			}
 		}
 		l.silent = true
+	}
+}
+
+// expire ends the term of a gate.
+func (g *gateState) expire() { g.done, g.term, g.writes = max(g.done, g.writes), 0, 0 }
+
+// checkEpoch panics if another pod, or a process of a removed pod that may still write, has had the epoch of the pod's term or a
+// later one.
+func (m *model) checkEpoch(w *world, slot int) {
+	for i := range m.slots {
+		last := max(w.left[i].term, w.left[i].writes)
+		if p := &w.pods[i]; i != slot {
+			last = max(last, p.term, p.writes, p.done)
+		}
+		if epoch := w.pods[slot].term; last >= epoch {
+			panic(violation(fmt.Sprintf("%s gets epoch %d, and %s had epoch %d", podName(slot), epoch, podName(i), last)))
+		}
 	}
 }
 
@@ -396,7 +425,7 @@ func (m *model) checkWriters(w *world) {
 
 // do executes an action.
 func (m *model) do(w *world, kind actionKind, slot int) {
-	if kind == wipeAction || kind == crashAction || kind == failAction || kind == delayAction || kind == forceAction || kind == cutAction || kind == readyAction && w.pods[slot].ready {
+	if kind == wipeAction || kind == replaceAction || kind == crashAction || kind == failAction || kind == delayAction || kind == forceAction || kind == cutAction || kind == readyAction && w.pods[slot].ready {
 		w.faults--
 	}
 	switch kind {
@@ -406,6 +435,8 @@ func (m *model) do(w *world, kind actionKind, slot int) {
 		m.advance(w, slot)
 	case wipeAction:
 		w.wipe()
+	case replaceAction:
+		w.replace()
 	case crashAction:
 		w.controllers[slot] = controllerState{}
 	case deleteAction:
@@ -504,6 +535,13 @@ func (w *world) wipe() {
 	w.wroteRecord(-1)
 }
 
+// replace deletes the lock without its finalizer, and creates the lock again. The garbage collector deletes the Lease.
+func (w *world) replace() {
+	w.attested, w.lease = attested{}, leaseState{}
+	w.wipe()
+	w.wroteLease(-1)
+}
+
 // write executes one step of a controller, and returns true if the step succeeded.
 func (m *model) write(w *world, c int, step tenure.Step) bool {
 	s := &w.controllers[c]
@@ -529,7 +567,7 @@ func (m *model) write(w *world, c int, step tenure.Step) bool {
 		if w.lease.exists {
 			return false
 		}
-		w.lease = leaseState{exists: true}
+		w.lease = leaseState{exists: true, held: step.Held > 0}
 		w.wroteLease(c)
 		return true
 	case tenure.WriteLease:
@@ -544,6 +582,8 @@ func (m *model) write(w *world, c int, step tenure.Step) bool {
 		w.lease = l
 		w.wroteLease(c)
 		return true
+	case tenure.MarkTenure:
+		return m.onPod(w, c, step.Pod, true, func(_ int, p *podState) { p.began = uint8(step.Epoch) })
 	case tenure.LabelWriter:
 		return m.onPod(w, c, step.Pod, true, func(slot int, p *podState) {
 			p.role, p.began = writerRole, uint8(step.Epoch)
@@ -737,11 +777,13 @@ func modelLease(l *leaseState, lock *v1.StatefulSetLock) *coordinationv1.Lease {
 		}}},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(l.epoch)), LeaseDurationSeconds: new(int32(15))},
 	}
+	if l.held || l.writer > 0 {
+		lease.Spec.RenewTime = new(metav1.NewMicroTime(epochStart))
+	}
 	if l.writer == 0 {
 		return lease
 	}
 	name, uid := podName(int(l.writer)-1), string(uidOf(int(l.writer)-1, int(l.life)))
-	lease.Spec.RenewTime = new(metav1.NewMicroTime(epochStart))
 	lease.Annotations = map[string]string{
 		fencing.WriterAnnotation: uid, fencing.RevokedAnnotation: strconv.Itoa(int(l.revoked)), fencing.WritingAnnotation: strconv.Itoa(int(l.writing)),
 	}

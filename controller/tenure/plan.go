@@ -36,7 +36,8 @@ const (
 	TenureRevoked Outcome = "TenureRevoked"
 	// LeaseTaken: the Lease has expired, and is taken from the pod that it names.
 	LeaseTaken Outcome = "LeaseTaken"
-	// LeaseHeld: the Lease names a pod that is not recorded, and has not expired yet.
+	// LeaseHeld: the Lease names a pod that is not recorded, or may have been created again while a pod was the writer, and has not
+	// expired yet.
 	LeaseHeld Outcome = "LeaseHeld"
 	// TenureEnded: the tenure of the old writer has ended, and no pod can become the writer yet.
 	TenureEnded Outcome = "TenureEnded"
@@ -52,10 +53,10 @@ const (
 	WriteRefused Outcome = "WriteRefused"
 )
 
-// Settled returns true if no change of the writer is in progress.
+// Settled returns true if nothing is in progress: there is a writer, or only a person continues.
 func (o Outcome) Settled() bool {
 	switch o {
-	case NoStatefulSet, NoReadyPod, WriterReady, WriterNotReady, SecondLock, ForeignLease:
+	case WriterReady, WriterNotReady, SecondLock, ForeignLease:
 		return true
 	default:
 		return false
@@ -101,6 +102,14 @@ type (
 	// Confirm fails if the lock is not as the Snapshot has it. Record fails then, too, but other writes come before it.
 	Confirm struct{}
 
+	// MarkTenure writes the epoch of the tenure on a fenced pod, before the Lease names the pod. If lock and Lease are lost, the pod
+	// still shows the epoch.
+	MarkTenure struct {
+		Pod     PodRef
+		Version Version
+		Epoch   int64
+	}
+
 	// LabelWriter labels the pod as the writer of a tenure.
 	LabelWriter struct {
 		Pod     PodRef
@@ -133,6 +142,8 @@ type (
 	Forget struct {
 		Pod     PodRef
 		Version Version
+		// Ends is the last epoch of the lock, so that the next lock uses no epoch again. 0: there was no tenure.
+		Ends int64
 		// Unprotect is true if the step removes the finalizer, too.
 		Unprotect bool
 	}
@@ -141,7 +152,11 @@ type (
 	Delete struct{ Pod PodRef }
 
 	// CreateLease creates the Lease, which names no pod.
-	CreateLease struct{}
+	CreateLease struct {
+		// Held is how long no pod can get the Lease, because a pod that an earlier Lease named may still be the writer. 0: no such pod
+		// can exist.
+		Held time.Duration
+	}
 
 	// TakeAttestation removes AttestAnnotation from the lock if its value is still UID. An attestation is used once, and has
 	// no effect later. Refused says why it is not used. Empty: it was used.
@@ -171,6 +186,7 @@ type (
 
 func (Record) isStep()          {}
 func (Confirm) isStep()         {}
+func (MarkTenure) isStep()      {}
 func (LabelWriter) isStep()     {}
 func (LabelReader) isStep()     {}
 func (Protect) isStep()         {}

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"time"
 
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/drain"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 const (
@@ -16,6 +18,8 @@ const (
 	minRequeue = time.Millisecond
 	// settledPoll is how often to decide again while there is a writer.
 	settledPoll = 5 * time.Minute
+	// minRenewal is the shortest time between two renewals by the controller, because each is a decision with all its reads.
+	minRenewal = 2 * time.Second
 	// transitionPoll is how often to decide again otherwise. No watch reports a pod or a Lease without the label of the lock.
 	transitionPoll = 5 * time.Second
 	// servingPoll is how often to read the EndpointSlices, and servingPatience how long to wait for them. The controller does
@@ -39,6 +43,15 @@ const (
 	notFenced = "NotFenced"
 )
 
+// Reasons of condition EvictionBlocked.
+const (
+	budgetInPlace = "BudgetInPlace"
+	// noOtherPod: no other pod can become the writer, except on a drained node.
+	noOtherPod = "NoOtherPod"
+	// otherBudget: another PodDisruptionBudget covers the writer, or has the name of the lock's own.
+	otherBudget = "OtherBudget"
+)
+
 // failoverDelay returns how long the writer can be unready.
 func failoverDelay(lock *v1.StatefulSetLock) time.Duration {
 	return time.Duration(lock.Spec.FailoverDelaySeconds) * time.Second
@@ -47,6 +60,11 @@ func failoverDelay(lock *v1.StatefulSetLock) time.Duration {
 // leaseDuration returns spec.leaseDurationSeconds.
 func leaseDuration(lock *v1.StatefulSetLock) time.Duration {
 	return time.Duration(lock.Spec.LeaseDurationSeconds) * time.Second
+}
+
+// renewalPeriod returns after how long the controller renews the Lease of an unfenced writer.
+func renewalPeriod(lock *v1.StatefulSetLock) time.Duration {
+	return max(leaseDuration(lock)/2, minRenewal)
 }
 
 // BudgetName returns the name of the PodDisruptionBudget of a lock, in the same namespace.
@@ -71,7 +89,7 @@ func (d *decision) report() {
 		d.setCondition(c, d.needsPerson, string(outcome), d.message)
 	}
 	d.reportFencing()
-	d.plan.Budget = d.blocksEvictions()
+	d.reportEvictions()
 }
 
 // reportFencing sets condition Fenced, which is True if the tenure of a writer provably ends before the next one begins.
@@ -98,17 +116,33 @@ func (d *decision) setCondition(conditionType string, value bool, reason, messag
 	}
 	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
 		Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: d.Lock.Generation,
+		LastTransitionTime: metav1.NewTime(d.now),
 	})
 }
 
-// blocksEvictions returns true if a PodDisruptionBudget must block evictions of the writer until another pod is the writer.
-// A pod with two budgets cannot be evicted at all, and without another pod that can become the writer a drain would wait
-// for ever.
-func (d *decision) blocksEvictions() bool {
+// Budget returns the lock's own PodDisruptionBudget, or nil.
+func (s Snapshot) Budget() *policyv1.PodDisruptionBudget {
+	return drain.Budget(s.Budgets, s.Lock, owner.StatefulSetLock, BudgetName(s.Lock))
+}
+
+// reportEvictions decides whether a PodDisruptionBudget must block evictions of the writer until another pod is the writer, and
+// reports that. A pod with two budgets cannot be evicted at all, and without another pod that can become the writer a drain
+// would wait for ever.
+func (d *decision) reportEvictions() {
 	w := find(d.pods, d.status.WriterPodUID)
 	if w == nil || d.needsPerson {
-		return false
+		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionEvictionBlocked)
+		return
 	}
-	other := d.candidate(w)
-	return other != nil && other.drained == "" && drain.OtherBudget(d.Budgets, d.Lock, BudgetName(d.Lock), w.Pod) == nil
+	next := d.candidate(w)
+	other := drain.OtherBudget(d.Budgets, d.Lock, owner.StatefulSetLock, BudgetName(d.Lock), w.Pod)
+	switch {
+	case next == nil || next.drained != "":
+		d.setCondition(v1.ConditionEvictionBlocked, false, noOtherPod, noOtherPodMessage(w))
+	case other != nil:
+		d.setCondition(v1.ConditionEvictionBlocked, false, otherBudget, otherBudgetMessage(other))
+	default:
+		d.plan.Budget = true
+		d.setCondition(v1.ConditionEvictionBlocked, true, budgetInPlace, evictionsBlockedMessage(w))
+	}
 }

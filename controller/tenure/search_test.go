@@ -29,6 +29,8 @@ var searches = map[string]struct {
 	"two controllers with more faults": {pods: 2, controllers: 2, deletions: 1, faults: 1, deep: true},
 	"three pods":                       {pods: 3, controllers: 1, deletions: 1, faults: 1},
 	"three pods, two controllers":      {pods: 3, controllers: 2, deletions: 1, deepLease: true},
+	"the lock is replaced":             {pods: 2, controllers: 1, deletions: 1, faults: 1, only: v1.LockFencingLease},
+	"the lock is replaced, and faults": {pods: 2, controllers: 1, deletions: 1, faults: 2, only: v1.LockFencingLease, deep: true},
 	"three pods, more faults":          {pods: 3, controllers: 1, deletions: 2, faults: 2, deep: true},
 }
 
@@ -237,7 +239,7 @@ var mutations = map[string]struct {
 		mutation: mutation{plan: labelFirst}, fencing: v1.LockFencingNone, pods: 2, controllers: 2, deletions: 1, faults: 1, want: "gets the label while",
 	},
 	"WriteLease ignores the writes of other clients": {
-		mutation: mutation{blindLease: true}, fencing: v1.LockFencingLease, pods: 2, controllers: 2, deletions: 1, want: "write at the same time",
+		mutation: mutation{blindLease: true}, fencing: v1.LockFencingLease, pods: 2, controllers: 2, deletions: 1, want: "had epoch",
 	},
 	"a revoked tenure counts as released": {
 		mutation: mutation{see: func(v *view) { v.lease.named = v.lease.named && v.lease.revoked < v.lease.epoch }},
@@ -254,12 +256,17 @@ var mutations = map[string]struct {
 			}
 		}}, fencing: v1.LockFencingLease, pods: 2, controllers: 1, deletions: 1, faults: 1, want: "write at the same time",
 	},
+	// MarkTenure prevents this too, because a controller that has not seen it fails to label the pod. So this shows that the block
+	// suffices without MarkTenure.
 	"a fenced pod that is not recorded does not block": {
 		mutation: mutation{see: func(v *view) {
 			if v.lease.writer != v.record.writer || v.lease.life != v.record.life {
 				v.lease.fenced = false
 			}
-		}}, fencing: v1.LockFencingLease, pods: 2, controllers: 2, faults: 2, want: "write at the same time",
+		}, plan: without[tenure.MarkTenure], lockStays: true}, fencing: v1.LockFencingLease, pods: 2, controllers: 2, faults: 2, want: "write at the same time",
+	},
+	"the Lease names a pod that does not show the epoch": {
+		mutation: mutation{plan: without[tenure.MarkTenure]}, fencing: v1.LockFencingLease, pods: 2, controllers: 1, deletions: 1, faults: 1, want: "had epoch",
 	},
 	"a writer that the Lease has not named yet counts as released": {
 		mutation: mutation{see: func(v *view) {

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/drain"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
@@ -26,7 +27,7 @@ import (
 type Snapshot struct {
 	// Lock was read before the other objects. If its record changes after that read, the compare-and-swap fails.
 	Lock *v1.StatefulSetLock
-	// Others are the other locks of the namespace.
+	// Others are the other locks of the StatefulSet. They come from the cache if one of them is older.
 	Others []v1.StatefulSetLock
 	// StatefulSet is nil if it does not exist.
 	StatefulSet *appsv1.StatefulSet
@@ -50,7 +51,7 @@ type pod struct {
 	ordinal int
 	// labelled is true if the pod has the label of a writer.
 	labelled bool
-	// began is the epoch of the pod's last label as the writer. ended is the last epoch that ended or was about to end.
+	// began is the epoch of the pod's last tenure, which a fenced pod has before its label. ended is the last epoch that ended or was about to end.
 	began, ended int64
 	// fenced is true if the pod is a writer only while it holds the Lease of the lock. notFenced says why it is not.
 	fenced    bool
@@ -75,7 +76,7 @@ func classify(s Snapshot) []*pod {
 			began: epochIn(is, v1.TenureAnnotation), ended: epochIn(is, v1.TenureEndedAnnotation),
 			drained: drain.Of(is, s.Nodes[is.Spec.NodeName]),
 		}
-		p.member = s.StatefulSet != nil && metav1.IsControlledBy(is, s.StatefulSet)
+		p.member = s.StatefulSet != nil && owner.Controls(s.StatefulSet, owner.StatefulSet, is)
 		p.outdated = p.member && outdated(s.StatefulSet, p)
 		p.fence(s.Lock)
 		all[i] = p

@@ -75,6 +75,7 @@ func (p *PodWrapper) Fenced() *PodWrapper {
 		Env: []corev1.EnvVar{
 			{Name: fencing.LeaseEnv, Value: "prod/db-lease"}, {Name: fencing.DurationEnv, Value: "15"}, {Name: fencing.HeldEnv, Value: "db"},
 			{Name: fencing.LockEnv, Value: "db-lock"}, {Name: fencing.PodNameEnv, Value: p.Name},
+			{Name: fencing.URLEnv, Value: "https://10.96.0.1:443"}, {Name: fencing.AuthoritiesEnv, Value: fencing.Fingerprint(nil)},
 		},
 	}}
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: v1.SidecarName, ContainerID: "containerd://0", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}

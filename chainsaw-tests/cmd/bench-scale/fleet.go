@@ -24,7 +24,6 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -34,6 +33,8 @@ const (
 	writers = 32
 	// standstill is the time after which no more policies are expected to work.
 	standstill = 90 * time.Second
+	// namespaces is the number of namespaces with singletons.
+	namespaces = 50
 	// removal is the timeout of the removal of all singletons.
 	removal = 20 * time.Minute
 )
@@ -43,7 +44,7 @@ type singleton = types.NamespacedName
 
 // nth returns the name of a singleton. The singletons are spread over the namespaces.
 func (r *run) nth(i int) singleton {
-	return singleton{Namespace: fmt.Sprintf("bench-scale-%03d", i%r.namespaces), Name: fmt.Sprintf("s%04d", i)}
+	return singleton{Namespace: fmt.Sprintf("bench-scale-%03d", i%namespaces), Name: fmt.Sprintf("s%04d", i)}
 }
 
 // forAll calls do for all singletons concurrently, until the first error.
@@ -57,8 +58,7 @@ func forAll(ctx context.Context, all []singleton, do func(context.Context, singl
 }
 
 // grow adds singletons up to the number of the step, and waits until their policies work.
-func (r *run) grow(ctx context.Context, step *figures.Step) error {
-	begin := time.Now()
+func (r *run) grow(ctx context.Context, step *figures) error {
 	var added []singleton
 	for i := len(r.made); i < step.Singletons; i++ {
 		added = append(added, r.nth(i))
@@ -67,18 +67,16 @@ func (r *run) grow(ctx context.Context, step *figures.Step) error {
 		return err
 	}
 	r.made = append(r.made, added...)
-	last, err := r.awaitPolicies(ctx, step)
-	step.InstallSeconds = last.Sub(begin).Seconds()
-	return err
+	return r.awaitPolicies(ctx, step)
 }
 
 // enforced returns the singletons whose policies work.
-func (r *run) enforced(step *figures.Step) []singleton {
+func (r *run) enforced(step *figures) []singleton {
 	return slices.DeleteFunc(slices.Clone(r.made), func(s singleton) bool { return !r.injected(s, step) })
 }
 
 // deploy adds a Deployment to each singleton whose policy works, and waits for the holders.
-func (r *run) deploy(ctx context.Context, step *figures.Step) error {
+func (r *run) deploy(ctx context.Context, step *figures) error {
 	fresh := slices.DeleteFunc(r.enforced(step), func(s singleton) bool { return slices.Contains(r.served, s) })
 	if err := forAll(ctx, fresh, func(ctx context.Context, s singleton) error { return r.Create(ctx, deployment(s)) }); err != nil {
 		return err
@@ -127,23 +125,20 @@ func podSpec() corev1.PodSpec {
 	}
 }
 
-// awaitPolicies waits until every policy works, or until the number of working policies stops growing. It returns the
-// time of the last change.
-func (r *run) awaitPolicies(ctx context.Context, step *figures.Step) (last time.Time, err error) {
-	last = time.Now()
-	for ; step.Injected < len(r.made) && time.Since(last) < standstill; err = pause(ctx, 100*time.Millisecond) {
-		if err != nil {
-			return last, err
+// awaitPolicies waits until every policy works, or until the number of working policies stops growing.
+func (r *run) awaitPolicies(ctx context.Context, step *figures) error {
+	for last := time.Now(); step.Injected < len(r.made) && time.Since(last) < standstill; {
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
 		}
 		if injected := len(r.enforced(step)); injected != step.Injected {
 			step.Injected, last = injected, time.Now()
 		}
 	}
 	if step.Injected < len(r.made) {
-		step.Refused = r.refusal()
-		r.tell("%d of %d policies work: %s", step.Injected, len(r.made), step.Refused)
+		r.tell("%d of %d policies work: %s", step.Injected, len(r.made), r.refusal())
 	}
-	return last, nil
+	return nil
 }
 
 // observeInjected observes the singletons, and the pods that a policy injected.
@@ -164,7 +159,7 @@ func (r *run) installed(s singleton) *metav1.Condition {
 }
 
 // injected returns true if a check of the singleton's policy succeeded.
-func (r *run) injected(s singleton, step *figures.Step) bool {
+func (r *run) injected(s singleton, step *figures) bool {
 	c := r.installed(s)
 	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, policyOf(s, step).String())
 }
@@ -179,7 +174,7 @@ func (r *run) refusal() string {
 	return "no condition says why"
 }
 
-func policyOf(s singleton, step *figures.Step) policies.Ref {
+func policyOf(s singleton, step *figures) policies.Ref {
 	if step.PolicyPer == policies.PerNamespace {
 		return step.PolicyKind.OfNamespace(s.Namespace)
 	}

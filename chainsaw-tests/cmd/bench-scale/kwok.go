@@ -56,7 +56,7 @@ func startKwok(directory string) (stop func(), err error) {
 
 // addNodes creates nodes that only the benchmark's pods tolerate, and waits until kwok manages them.
 func (r *run) addNodes(ctx context.Context) error {
-	for n := range r.results.Nodes {
+	for n := range r.singletons[len(r.singletons)-1]/podsOnNode + 2 {
 		node := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("kwok-%d", n), Labels: ours},
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: benchLabel, Value: benchName, Effect: corev1.TaintEffectNoSchedule}}},

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"regexp"
-	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -15,10 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/report"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -30,32 +28,29 @@ const (
 	kyvernoMemory = "8Gi"
 	// elsewhere is a namespace without singletons.
 	elsewhere = "bench-scale-elsewhere"
-	// samples is the number of measured pod creations.
+	// samples is the number of measured pod creations, and of the singletons that are observed after a restart.
 	samples = 50
 )
 
-// colour matches the escape sequences in the log of Kyverno.
-var colour = regexp.MustCompile(`\x1b\[[0-9;]*m`)
-
 // measureKyverno measures the cost of all policies: for Kyverno, and for the creation of pods.
-func (r *run) measureKyverno(ctx context.Context, step *figures.Step) error {
-	if err := r.measureWebhooks(ctx, step); err != nil {
+func (r *run) measureKyverno(ctx context.Context, s *figures) error {
+	if err := r.measureWebhooks(ctx, s); err != nil {
 		return err
 	}
-	k, namespace := &step.Kyverno, r.nth(0).Namespace
-	if step.Singletons > 0 {
-		enforced := r.enforced(step)
+	namespace := r.nth(0).Namespace
+	if s.Singletons > 0 {
+		enforced := r.enforced(s)
 		if len(enforced) == 0 {
 			return errors.New("no policy works")
 		}
 		last := enforced[len(enforced)-1]
 		namespace = last.Namespace
 		var err error
-		if k.SelectedMS, err = r.createPods(ctx, namespace, labelsOf(last)); err != nil {
+		if s.SelectedMS, err = r.createPods(ctx, namespace, labelsOf(last)); err != nil {
 			return err
 		}
 	}
-	for name, took := range map[string]*figures.Distribution{namespace: &k.OtherMS, elsewhere: &k.ElsewhereMS} {
+	for name, took := range map[string]*report.Distribution{namespace: &s.OtherMS, elsewhere: &s.ElsewhereMS} {
 		var err error
 		if *took, err = r.createPods(ctx, name, nil); err != nil {
 			return err
@@ -65,27 +60,20 @@ func (r *run) measureKyverno(ctx context.Context, step *figures.Step) error {
 }
 
 // measureWebhooks measures the memory of Kyverno, and the size of its webhooks.
-func (r *run) measureWebhooks(ctx context.Context, step *figures.Step) error {
-	k := &step.Kyverno
+func (r *run) measureWebhooks(ctx context.Context, s *figures) error {
 	pod, err := r.kyvernoPod(ctx)
 	if err != nil {
 		return err
 	}
-	if k.MiB, err = kyvernoMiB(ctx, pod); err != nil {
-		return err
-	}
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(step.PolicyKind.GVK())
-	if err := r.List(ctx, list); err != nil {
+	if s.KyvernoMiB, err = kyvernoMiB(ctx, pod); err != nil {
 		return err
 	}
 	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	if err := r.Get(ctx, types.NamespacedName{Name: kyvernoWebhooks}, configuration); client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	k.Policies, k.Webhooks, k.WebhookBytes = len(list.Items), len(configuration.Webhooks), configuration.Size()
-	k.Error, err = r.kyvernoError(ctx, pod)
-	return err
+	s.WebhookBytes = configuration.Size()
+	return nil
 }
 
 // kyvernoMiB returns the resident memory of Kyverno.
@@ -153,40 +141,53 @@ func (r *run) kyvernoPod(ctx context.Context) (*corev1.Pod, error) {
 	return &pods.Items[0], nil
 }
 
-// kyvernoError returns the last error that Kyverno logged about writing a webhook configuration.
-func (r *run) kyvernoError(ctx context.Context, pod *corev1.Pod) (last string, err error) {
-	clients, err := kubernetes.NewForConfig(r.Config)
-	if err != nil {
-		return "", err
-	}
-	log, err := clients.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: "kyverno"}).Stream(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = log.Close() }()
-	text, err := io.ReadAll(log)
-	for line := range strings.Lines(string(text)) {
-		if strings.Contains(line, "ERR") && strings.Contains(line, "webhook-controller") && strings.Contains(line, "large") {
-			last = strings.TrimSpace(colour.ReplaceAllString(line, ""))
-		}
-	}
-	return last, err
-}
-
 // createPods measures the creation of pods in a server-side dry-run.
-func (r *run) createPods(ctx context.Context, namespace string, labels map[string]string) (figures.Distribution, error) {
+func (r *run) createPods(ctx context.Context, namespace string, labels map[string]string) (report.Distribution, error) {
 	var took []int64
 	for range samples {
 		pod := dryRunPod(namespace, labels)
 		begin := time.Now()
 		if err := r.Create(ctx, pod, client.DryRunAll); err != nil {
-			return figures.Distribution{}, err
+			return report.Distribution{}, err
 		}
 		took = append(took, time.Since(begin).Milliseconds())
 	}
-	return figures.Distribute(took), nil
+	return report.Distribute(took), nil
 }
 
 func dryRunPod(namespace string, labels map[string]string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "dry-run-", Labels: labels}, Spec: podSpec()}
+}
+
+// measureRestart kills Kyverno, and measures its memory when a pod of each of many singletons is held again. It fails if a pod
+// is admitted that is not held.
+func (r *run) measureRestart(ctx context.Context, s *figures) error {
+	if err := r.KillKyverno(ctx); err != nil {
+		return err
+	}
+	enforced := r.enforced(s)
+	err := forAll(ctx, enforced[:min(len(enforced), samples)], func(ctx context.Context, of singleton) error {
+		var unheld error
+		err := world.AwaitFor(ctx, 10*time.Minute, "a pod of StatefulSingleton "+of.String()+" that is held", func(ctx context.Context) error {
+			pod := dryRunPod(of.Namespace, labelsOf(of))
+			if err := r.Create(ctx, pod, client.DryRunAll); err != nil {
+				return err // the webhook or a guard rejects it
+			}
+			unheld = policies.CheckInjected(pod, statefulSingleton(of))
+			return nil
+		})
+		if unheld != nil {
+			return fmt.Errorf("a pod of StatefulSingleton %s was admitted after the restart: %w", of, unheld)
+		}
+		return err
+	})
+	if err := errors.Join(err, r.AwaitWhole(ctx)); err != nil {
+		return err
+	}
+	pod, err := r.kyvernoPod(ctx)
+	if err != nil {
+		return err
+	}
+	s.RestartedMiB, err = kyvernoMiB(ctx, pod)
+	return err
 }

@@ -13,37 +13,26 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
-
-	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 const usage = `bench-scale creates increasing numbers of singletons, with each kind of policies, and with a policy for each
-singleton and for each namespace. It measures what the policies cost Kyverno and the API server. It restarts Kyverno with
-NamespacedMutatingPolicies, and fails if a pod is admitted that is not held.
-
-With few policies and with the most singletons, each singleton also has a Deployment of one replica. There, it measures
-the resources of the controller, and 100 handoffs at once.
+singleton and for each namespace. It measures what the policies cost Kyverno and the API server, and what up to 100 handoffs
+at once cost the controller. It kills Kyverno, and fails if a pod is admitted that is not held.
 
 Run it with make bench-scale on the local cluster, without any other load. When it ends, also by Ctrl-C, it removes
 everything that it created.
 
 Examples:
-  make bench-scale                                                       the default run, and the tables in docs/benchmarks/scale.md
-  make bench-scale SCALE="-singletons 1,20 -namespaces 5 -handoffs 10 -idle 10s -out dist/scale.json"    a short run
-  make bench-report                                                      the tables, without a run
+  make bench-scale                                                       the default run, and docs/benchmarks/scale.md
+  make bench-scale SCALE="-singletons 1,20 -out dist/bench/scale.json"   a short run
+  bin/bench-scale -report                                                the table and the picture, without a run
 
 Flags:
 `
 
 type options struct {
 	singletons []int
-	kinds      []policies.Kind
-	namespaces int
-	handoffs   int
-	idle       time.Duration
 	out        string
-	page       string
 	report     bool
 }
 
@@ -56,7 +45,7 @@ func main() {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		if o.report {
-			err = report(o.out, o.page)
+			err = write(o.out)
 		} else {
 			err = measure(ctx, o)
 		}
@@ -71,13 +60,8 @@ func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("bench-scale", flag.ContinueOnError)
 	singletons := flags.String("singletons", "1,100,500,1000", "numbers of singletons, comma-separated and increasing")
-	kinds := flags.String("kinds", "ClusterPolicy,NamespacedMutatingPolicy", "kinds of policies, comma-separated")
-	flags.IntVar(&o.namespaces, "namespaces", 50, "number of namespaces with singletons")
-	flags.IntVar(&o.handoffs, "handoffs", 100, "number of handoffs at once, at most one for each singleton")
-	flags.DurationVar(&o.idle, "idle", time.Minute, "duration of the measurement without any change; the controller reconciles each singleton once in five minutes")
-	flags.StringVar(&o.out, "out", "docs/benchmarks/scale.json", "file of the results")
-	flags.StringVar(&o.page, "page", "docs/benchmarks/scale.md", "with -report: page whose tables between <!-- bench --> markers are replaced")
-	flags.BoolVar(&o.report, "report", false, "write the tables from the file of the results, without a run")
+	flags.StringVar(&o.out, "out", "docs/benchmarks/scale.json", "`file` of the figures")
+	flags.BoolVar(&o.report, "report", false, "write the table and the picture beside the file of the figures, without a run")
 	flags.Usage = func() {
 		_, _ = fmt.Fprint(flags.Output(), usage)
 		flags.PrintDefaults()
@@ -95,15 +79,8 @@ func parse(args []string) (options, error) {
 		}
 		o.singletons = append(o.singletons, n)
 	}
-	for name := range strings.SplitSeq(*kinds, ",") {
-		kind := policies.Kind(name)
-		if !slices.Contains(policies.Kinds, kind) {
-			return o, fmt.Errorf("-kinds contains %q: use %v", name, policies.Kinds)
-		}
-		o.kinds = append(o.kinds, kind)
-	}
-	if !slices.IsSorted(o.singletons) || o.namespaces < 1 || o.handoffs < 1 {
-		return o, errors.New("-singletons must increase, and -namespaces and -handoffs must be 1 or more")
+	if !slices.IsSorted(o.singletons) {
+		return o, errors.New("-singletons must increase")
 	}
 	return o, nil
 }

@@ -15,9 +15,9 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/machine"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/report"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -25,7 +25,7 @@ import (
 type run struct {
 	*world.World
 	options
-	results  *figures.Scale
+	results  results
 	observer *observer.Observer
 	start    time.Time
 	// token is a token for the metrics of the controllers.
@@ -47,10 +47,7 @@ func measure(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	r := &run{World: w, options: o, start: time.Now(), results: &figures.Scale{
-		Run: described, Namespaces: o.namespaces, IdleSeconds: int(o.idle.Seconds()),
-		Nodes: o.singletons[len(o.singletons)-1]/podsOnNode + 2,
-	}}
+	r := &run{World: w, options: o, start: time.Now(), results: results{Run: described}}
 	stop, err := startKwok(scratch)
 	if err != nil {
 		return err
@@ -79,7 +76,7 @@ func measure(ctx context.Context, o options) (err error) {
 	if r.observer, err = observeInjected(ctx, w); err != nil {
 		return err
 	}
-	for _, kind := range o.kinds {
+	for _, kind := range policies.Kinds {
 		for _, per := range []policies.Per{policies.PerSingleton, policies.PerNamespace} {
 			if err := r.measureForm(ctx, form{kind, per}); err != nil {
 				return fmt.Errorf("%s for each %s: %w", kind, per, err)
@@ -122,38 +119,33 @@ func (r *run) measureForm(ctx context.Context, f form) error {
 // part is a part of a step.
 type part struct {
 	name string
-	do   func(context.Context, *figures.Step) error
+	do   func(context.Context, *figures) error
 }
 
 // parts returns what is measured with the number of singletons. Without singletons, only Kyverno is measured. Handoffs
 // take long, so they are measured with the most singletons that share policies, and with few singletons by default.
-func (r *run) parts(f form, n int) (all []part) {
+func (r *run) parts(f form, n int) []part {
 	const few = 100
-	if n > 0 {
-		all = append(all, part{"singletons", r.grow})
+	if n == 0 {
+		return []part{{"Kyverno", r.measureKyverno}}
 	}
-	all = append(all, part{"Kyverno", r.measureKyverno})
-	if n > 0 {
-		all = append(all, part{"new singletons", r.measureNew})
-	}
+	all := []part{{"singletons", r.grow}, {"Kyverno", r.measureKyverno}}
 	most := r.singletons[len(r.singletons)-1]
-	if f.per == policies.PerNamespace && n == most || f == (form{policies.ClusterPolicy, policies.PerSingleton}) && n > 0 && n <= few {
+	if f.per == policies.PerNamespace && n == most || f == (form{policies.ClusterPolicy, policies.PerSingleton}) && n <= few {
 		all = append(all,
 			part{"Deployments", r.deploy},
-			part{"idle", r.measureIdle},
-			part{"handoffs by rollout", func(ctx context.Context, s *figures.Step) error { return r.handOver(ctx, s, rollout) }},
-			part{"handoffs by deletion", func(ctx context.Context, s *figures.Step) error { return r.handOver(ctx, s, deletion) }},
-			part{"restart of the controller", r.measureRestart})
+			part{"handoffs by rollout", func(ctx context.Context, s *figures) error { return r.handOver(ctx, s, rollout) }},
+			part{"handoffs by deletion", func(ctx context.Context, s *figures) error { return r.handOver(ctx, s, deletion) }})
 	}
-	if f.kind == policies.NamespacedMutatingPolicy && n > 0 {
-		all = append(all, part{"restart of Kyverno", r.measureKyvernoRestart})
+	if f.kind == policies.NamespacedMutatingPolicy {
+		all = append(all, part{"restart of Kyverno", r.measureRestart})
 	}
 	return all
 }
 
 // step measures with the number of singletons, and writes each result at once, also that of a part that fails.
 func (r *run) step(ctx context.Context, f form, n int) error {
-	r.results.Steps = append(r.results.Steps, figures.Step{PolicyKind: f.kind, PolicyPer: f.per, Singletons: n})
+	r.results.Steps = append(r.results.Steps, figures{PolicyKind: f.kind, PolicyPer: f.per, Singletons: n})
 	s := &r.results.Steps[len(r.results.Steps)-1]
 	memory := r.watchMemory(ctx)
 	for _, part := range r.parts(f, n) {
@@ -162,12 +154,12 @@ func (r *run) step(ctx context.Context, f form, n int) error {
 		if failed != nil {
 			failed = fmt.Errorf("%s: %w", part.name, failed)
 		}
-		if err := errors.Join(failed, figures.Write(r.out, r.results)); err != nil {
+		if err := errors.Join(failed, report.WriteJSON(r.out, r.results)); err != nil {
 			return err
 		}
 	}
-	s.Controller.PeakMiB = memory()
-	return figures.Write(r.out, r.results)
+	s.ControllerMiB = memory()
+	return report.WriteJSON(r.out, r.results)
 }
 
 func (r *run) tell(format string, args ...any) {
@@ -211,16 +203,4 @@ func (r *run) refuseOthers(ctx context.Context) error {
 	s := &others.Items[0]
 	return fmt.Errorf("StatefulSingleton %s would be measured along: run `%s` and this again",
 		client.ObjectKeyFromObject(s), "kubectl delete stfs --all --all-namespaces")
-}
-
-func report(file, page string) error {
-	measured, err := figures.Read[figures.Scale](file)
-	if err != nil {
-		return err
-	}
-	tables, err := measured.Tables()
-	if err != nil {
-		return err
-	}
-	return figures.ReplaceIn(page, tables)
 }

@@ -8,6 +8,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 // endpoints has the address of the Ready pod of a Service, by a watch of EndpointSlices.
@@ -17,7 +19,7 @@ type endpoints struct {
 }
 
 // followEndpoints watches the EndpointSlices of the application until the context ends.
-func followEndpoints(ctx context.Context, app *application) (*endpoints, error) {
+func followEndpoints(ctx context.Context, app *world.Application) (*endpoints, error) {
 	e := &endpoints{}
 	w, err := app.Watch(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(app.Namespace))
 	if err != nil {

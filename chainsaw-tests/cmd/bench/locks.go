@@ -3,168 +3,267 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"path/filepath"
+	"net/http"
 	"slices"
-	"strings"
 	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-const locksUsage = `bench locks causes many changes of the writer of StatefulSetLocks, and measures each change.
-It is the second part of make bench. Run it on the local cluster, without any other load.
-
-Each round does one change for every useful combination of a system and a cause, with a new lock for each system.
-Ctrl-C ends the run and writes the results so far. The exit code is 1 if a change failed (see "failed" in the file) or
-two writers of a lock with fencing wrote at once.
-
-Systems:  %s
-Causes:   %s
-
-Examples:
-  bin/cluster exec -- bin/bench locks -n 1
-  bin/cluster exec -- bin/bench locks -systems lease -causes killed,node-lost -n 5
-  bin/cluster exec -- bin/bench locks -summary docs/benchmarks/locks.json      the run of make bench
-  bin/bench locks -report -summary docs/benchmarks/locks.json                  the page, without a run
-
-Flags:
-`
-
-// lockSystem is a lock with one value of spec.fencing.
-type lockSystem struct {
-	figures.Term
-	fencing v1.LockFencing
-}
-
-// lockCause changes the writer of a lock.
-type lockCause struct {
-	figures.Term
-	begin func(*lockSeries, context.Context) error
-	// prepare runs before the measurement, and end after it. Both can be nil.
-	prepare, end func(*lockSeries, context.Context) error
-	// systems are the measured systems, or nil for all.
-	systems []string
-}
-
-const lockLeaseSeconds = 15
-
-var allLockSystems = []lockSystem{
-	{term("none", "a StatefulSetLock with three pods and `fencing: None`. The old writer can still write through open connections"), v1.LockFencingNone},
-	{term("termination", "the same with `fencing: Termination`. The pod of the old writer has terminated before another pod becomes the writer"), v1.LockFencingTermination},
-	{term("lease", fmt.Sprintf("the same with `fencing: Lease` and a Lease of %d s. The application has a role, and starts again to change it", lockLeaseSeconds)), v1.LockFencingLease},
-}
-
-var allLockCauses = []lockCause{
-	{Term: term("switchover", "the node of the writer is cordoned, as at the beginning of a drain"), begin: (*lockSeries).cordon},
-	{Term: term("killed", "the main process of the writer is killed with SIGKILL"), begin: (*lockSeries).kill, end: (*lockSeries).replaceKilled},
-	{Term: term("deleted", "the pod of the writer is deleted"), begin: (*lockSeries).deleteWriter},
+// locks measures changes of the writer of a StatefulSetLock with three pods. A system is a value of spec.fencing.
+var locks = subject{
+	name:    "locks",
+	systems: []string{"none", "termination", "lease"},
+	causes:  []string{"switchover", "killed", "deleted", nodeLost},
 	// Without a Lease, the lock waits for the node, or for Kubernetes to declare the node lost.
-	{Term: term(nodeLost, "the node of the writer is killed, as in a power failure"),
-		prepare: (*lockSeries).prepareLoss, begin: (*lockSeries).loseNode, end: (*lockSeries).healNode, systems: []string{"lease"}},
+	measures: func(c combination) bool { return c.Cause != nodeLost || c.System == "lease" },
+	metrics:  []string{"write gap", "label gap", "downtime"},
+	drawn:    "downtime",
+	rounds:   15,
+	begin:    beginLock,
+	guarded:  func(system string) bool { return system != "none" },
 }
 
-func (s lockSystem) options() world.LockOptions {
-	return world.LockOptions{
-		Spec:   v1.StatefulSetLockSpec{LeaseDurationSeconds: lockLeaseSeconds, Fencing: s.fencing},
-		Shared: true, Roles: s.fencing == v1.LockFencingLease,
+// lockSeries is a series of changes of one lock.
+type lockSeries struct {
+	*world.Lock
+	lab *lab
+	// url is the address of the Service for the writer.
+	url string
+	// writer is the current writer. After a change, last is the writer before.
+	writer, last *corev1.Pod
+}
+
+func beginLock(ctx context.Context, l *lab, w workload) (series, error) {
+	fencing := map[string]v1.LockFencing{"none": v1.LockFencingNone, "termination": v1.LockFencingTermination, "lease": v1.LockFencingLease}[w.System]
+	lock, err := l.NewLock(ctx, "bench", world.LockOptions{
+		Spec:   v1.StatefulSetLockSpec{LeaseDurationSeconds: leaseSeconds, Fencing: fencing},
+		Shared: true, Roles: fencing == v1.LockFencingLease,
 		Env: map[string]string{"ALIVE_SECONDS": "0.05", "STOP_SECONDS": "0"},
+	})
+	if lock == nil {
+		return nil, err
 	}
+	t := &lockSeries{Lock: lock, lab: l}
+	service := &corev1.Service{}
+	if err == nil {
+		err = l.Get(ctx, lock.Key(), service)
+	}
+	if err == nil {
+		t.url = "http://" + service.Spec.ClusterIP + ":8080"
+		t.writer, err = lock.AwaitWriter(ctx, nil)
+	}
+	if err == nil {
+		err = t.settle(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.end(context.WithoutCancel(ctx)))
+	}
+	return t, nil
 }
 
-// locksOptions are the options of bench locks.
-type locksOptions struct {
-	systems []lockSystem
-	causes  []lockCause
-	rounds  int
-	// out is the file of all samples, and summary is the file of the figures.
-	out, summary string
-	report       bool
+func (t *lockSeries) end(ctx context.Context) error {
+	if err := t.Remove(ctx); err != nil {
+		return err
+	}
+	return t.lab.removed(ctx, t.Namespace)
 }
 
-func parseLocks(args []string) (locksOptions, error) {
-	o := locksOptions{}
-	flags := flag.NewFlagSet("bench locks", flag.ContinueOnError)
-	systems := flags.String("systems", strings.Join(names(allLockSystems), ","), "systems to measure, comma-separated")
-	causes := flags.String("causes", strings.Join(names(allLockCauses), ","), "causes of a change, comma-separated")
-	flags.IntVar(&o.rounds, "n", 15, "number of changes of each combination")
-	flags.StringVar(&o.out, "out", "dist/bench/locks.json", "`file` of all samples")
-	flags.StringVar(&o.summary, "summary", "", "`file` of the figures, without samples")
-	flags.BoolVar(&o.report, "report", false, "write the figures of -summary into the page of the same name, without a run")
-	flags.Usage = func() {
-		_, _ = fmt.Fprintf(flags.Output(), locksUsage, strings.Join(names(allLockSystems), ", "), strings.Join(names(allLockCauses), ", "))
-		flags.PrintDefaults()
+// once measures one change of the writer.
+func (t *lockSeries) once(ctx context.Context, cause string) (_ sample, err error) {
+	defer func() { err = errors.Join(err, t.lab.uncordon(context.WithoutCancel(ctx))) }()
+	if cause == nodeLost {
+		if err := t.prepareLoss(ctx); err != nil {
+			return sample{}, fmt.Errorf("prepare it: %w", err)
+		}
 	}
-	if err := flags.Parse(args); err != nil {
-		return o, err
+	m, err := t.measure(ctx, cause)
+	switch cause {
+	case "killed":
+		err = errors.Join(err, t.replaceKilled(context.WithoutCancel(ctx)))
+	case nodeLost:
+		err = errors.Join(err, t.lab.healNode(context.WithoutCancel(ctx)))
 	}
-	var failed [3]error
-	failed[0] = checkFlags(flags, o.rounds, o.report, o.summary)
-	o.systems, failed[1] = choose(allLockSystems, *systems)
-	o.causes, failed[2] = choose(allLockCauses, *causes)
-	return o, errors.Join(failed[:]...)
+	if err == nil {
+		err = t.lab.uncordon(ctx)
+	}
+	if err == nil {
+		err = t.settle(ctx)
+	}
+	if err != nil {
+		return sample{}, err
+	}
+	// The journal is complete now: an old writer on a lost node runs again.
+	entries, err := t.Journal()
+	if err != nil {
+		return sample{}, err
+	}
+	return newChange(m, entries)
 }
 
-// causesOf returns the measured causes of a system.
-func (o locksOptions) causesOf(s lockSystem) []lockCause {
-	return slices.DeleteFunc(slices.Clone(o.causes), func(c lockCause) bool {
-		return c.systems != nil && !slices.Contains(c.systems, s.Name)
+// measurement is what was observed during a change.
+type measurement struct {
+	// begun is the time of the cause.
+	begun    time.Duration
+	downtime time.Duration
+	tenures  []world.Tenure
+}
+
+// measure causes the change, while a client writes through the Service and a watch records the writers. It waits until the
+// next writer has written.
+func (t *lockSeries) measure(ctx context.Context, cause string) (measurement, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	service := probe(ctx, http.MethodPost, func() string { return t.url })
+	if err := answered(ctx, service); err != nil {
+		return measurement{}, err
+	}
+	writers, err := t.WatchWriters(ctx)
+	if err != nil {
+		return measurement{}, err
+	}
+	m := measurement{begun: observer.Now()}
+	err = t.cause(ctx, cause)
+	if err == nil {
+		t.last = t.writer
+		t.writer, err = t.AwaitWriter(ctx, t.last)
+	}
+	if err == nil {
+		err = t.written(ctx, m.begun)
+	}
+	tenures, two := writers.Stop()
+	m.tenures, m.downtime = tenures, service.downtime()
+	return m, errors.Join(err, two)
+}
+
+func (t *lockSeries) cause(ctx context.Context, cause string) error {
+	switch cause {
+	case "switchover": // a drain begins
+		return t.lab.cordon(ctx, t.writer.Spec.NodeName)
+	case "killed":
+		pid, err := world.Process(t.writer, "/app")
+		if err != nil {
+			return err
+		}
+		return syscall.Kill(pid, syscall.SIGKILL)
+	case "deleted":
+		return t.DeletePod(ctx, t.writer, nil)
+	}
+	return t.lab.loseNode(ctx, t.writer.Spec.NodeName)
+}
+
+// written waits until the writer has served several writes of the client since the time.
+func (t *lockSeries) written(ctx context.Context, since time.Duration) error {
+	const enough = 10
+	return world.AwaitFor(ctx, patience, "writes of pod "+t.writer.Name, func(context.Context) error {
+		entries, err := t.Journal()
+		n := 0
+		for _, e := range entries {
+			if e.Event == "write" && e.Pod == t.writer.Name && time.Duration(e.Monotonic) > since {
+				n++
+			}
+		}
+		if err == nil && n < enough {
+			err = fmt.Errorf("%d writes by %s", n, t.url)
+		}
+		return err
 	})
 }
 
-// changes returns the number of changes in a round.
-func (o locksOptions) changes() (n int) {
-	for _, s := range o.systems {
-		n += len(o.causesOf(s))
+// newChange computes a sample from the watch, the client and the journal. A writer with a role also records its start, its
+// stop, and that it is alive. All entries of a writer count as writes.
+func newChange(m measurement, entries []world.Entry) (sample, error) {
+	if len(m.tenures) != 2 || m.tenures[0].Pod == m.tenures[1].Pod || m.tenures[0].Unlabelled.IsZero() {
+		return sample{}, fmt.Errorf("the watch showed the writers %v, want the old and the next", m.tenures)
 	}
-	return n
-}
-
-func benchLocks(ctx context.Context, o locksOptions) error {
-	if o.report {
-		return reportTables[figures.Locks](o.summary)
+	old, next := m.tenures[0], m.tenures[1]
+	var last, first time.Duration
+	for _, e := range entries {
+		switch at := time.Duration(e.Monotonic); {
+		case e.Pod == old.Pod:
+			last = max(last, at)
+		case at <= m.begun:
+		case e.Pod != next.Pod:
+			return sample{}, fmt.Errorf("pod %s wrote too, between %s and %s", e.Pod, old.Pod, next.Pod)
+		case first == 0 || at < first:
+			first = at
+		}
 	}
-	return measureLocks(ctx, o)
-}
-
-// reportTables writes the figures into the page beside the summary.
-func reportTables[T figures.Locks | figures.Clusters, R interface {
-	*T
-	Tables() (string, error)
-}](summary string) error {
-	results, err := figures.Read[T](summary)
-	if err != nil {
-		return err
+	if last == 0 || first == 0 {
+		return sample{}, fmt.Errorf("the journal lacks writes of pod %s or %s", old.Pod, next.Pod)
 	}
-	tables, err := R(results).Tables()
-	if err != nil {
-		return err
+	change := sample{ms: map[string]int64{
+		"write gap": (first - last).Milliseconds(), "label gap": next.Seen.Sub(old.Unlabelled).Milliseconds(), "downtime": m.downtime.Milliseconds(),
+	}}
+	for _, e := range entries {
+		at := time.Duration(e.Monotonic)
+		if e.Pod == old.Pod && at > first || e.Event == "overlap" && at > m.begun {
+			change.overlaps++
+		}
 	}
-	return figures.ReplaceIn(strings.TrimSuffix(summary, filepath.Ext(summary))+".md", tables)
+	return change, nil
 }
 
-func (t *lockSeries) cordon(ctx context.Context) error {
-	return t.run.nodes.cordon(ctx, t.writer.Spec.NodeName)
+// settle waits until all pods are Ready, and both nodes have a pod. Otherwise, no pod could follow a writer whose node is
+// drained or lost.
+func (t *lockSeries) settle(ctx context.Context) error {
+	return world.AwaitFor(ctx, patience, "three Ready pods on both nodes", func(ctx context.Context) error {
+		var pods corev1.PodList
+		if err := t.List(ctx, &pods, client.InNamespace(t.Namespace)); err != nil {
+			return err
+		}
+		nodes := map[string]bool{}
+		for i := range pods.Items {
+			if pod := &pods.Items[i]; pod.DeletionTimestamp != nil || !world.IsTrue(pod, corev1.PodReady) {
+				return fmt.Errorf("pod %s is terminating or not Ready", pod.Name)
+			}
+			nodes[pods.Items[i].Spec.NodeName] = true
+		}
+		switch {
+		case len(pods.Items) != 3:
+			return fmt.Errorf("%d pods", len(pods.Items))
+		case len(nodes) == 1:
+			i := slices.IndexFunc(pods.Items, func(pod corev1.Pod) bool { return pod.UID != t.writer.UID })
+			return errors.Join(errors.New("all pods are on one node"), t.DeletePod(ctx, &pods.Items[i], nil))
+		}
+		return nil
+	})
 }
 
-func (t *lockSeries) kill(context.Context) error {
-	pid, err := world.Process(t.writer, "/app")
-	if err != nil {
-		return err
+// replaceKilled deletes the pod of the killed process, if it still exists. After several crashes, the kubelet would delay the
+// start of its container.
+func (t *lockSeries) replaceKilled(ctx context.Context) error {
+	if t.last == nil || t.last.UID == t.writer.UID {
+		return nil // no other pod became the writer
 	}
-	return syscall.Kill(pid, syscall.SIGKILL)
+	err := t.DeletePod(ctx, t.last, nil)
+	if apierrors.IsConflict(err) {
+		return nil // a new pod has the name
+	}
+	return err
 }
 
-func (t *lockSeries) deleteWriter(ctx context.Context) error { return t.DeletePod(ctx, t.writer, nil) }
-
-func (t *lockSeries) loseNode(ctx context.Context) error {
-	return t.run.Cluster(ctx, "node", "kill", t.writer.Spec.NodeName)
-}
-
-func (t *lockSeries) healNode(ctx context.Context) error {
-	return errors.Join(t.run.Cluster(ctx, "up"), t.run.AwaitWhole(ctx))
+// prepareLoss makes the writer run on the second node, and the leader of the controller elsewhere.
+func (t *lockSeries) prepareLoss(ctx context.Context) (err error) {
+	if t.writer.Spec.NodeName != t.lab.names[1] {
+		if err := t.lab.cordon(ctx, t.lab.names[0]); err != nil {
+			return err
+		}
+		if t.writer, err = t.AwaitWriter(ctx, t.writer); err != nil {
+			return err
+		}
+		if err := errors.Join(t.lab.uncordon(ctx), t.settle(ctx)); err != nil {
+			return err
+		}
+	}
+	return t.LeadElsewhere(ctx, t.lab.names[1])
 }

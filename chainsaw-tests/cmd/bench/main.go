@@ -1,6 +1,5 @@
-// Command bench measures how long an application is down in a handoff, with StatefulSingleton and with Kubernetes' own
-// strategies, side by side in one run. The subcommand locks measures changes of the writer of StatefulSetLocks, and clusters
-// measures changes of the pods of StatefulClusters.
+// Command bench measures how long an application is down while its pod changes: with StatefulSingletons, StatefulSetLocks and
+// StatefulClusters, and with Kubernetes' own workloads in the same run.
 package main
 
 import (
@@ -10,41 +9,33 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
 
-const usage = `bench causes many handoffs, and measures the gap and the downtime of each.
-Run it with make bench on the local cluster, without any other load. It causes one handoff at a time.
+const usage = `bench causes many changes, one at a time, and measures each of them.
+Run it with make bench on the local cluster, without any other load.
 
-Each round does one handoff of every useful combination of a system, a cause and a condition.
-Ctrl-C ends the run and writes the results so far. The exit code is 1 if a handoff failed (see "failed" in the file) or
-two pods of a singleton ran at once.
+Each round does one change for every useful combination of a system, a cause and a condition. Ctrl-C ends the run, and the
+file has the figures of the changes so far. The exit code is 1 if a change failed (see "failed" in the file), or if two
+processes ran at once where one is guaranteed.
 
-Systems:     %s
-Causes:      %s
-Conditions:  %s
+Usage:
+  bench gap|locks|clusters [FLAGS]
+  bench report                 writes the tables and pictures in docs/benchmarks from the files there, without a run
 
 Examples:
-  make bench                                                   the default run, and the pages in docs/benchmarks
-  make bench BENCH=-continue                                   the rest of a run that Ctrl-C ended
-  make bench BENCH="-systems wrapper,wrapper-spare,recreate -causes delete -n 5"
-  bin/cluster exec -- bin/bench -systems wrapper,recreate -causes rollout -conditions cached -n 5
-  make bench-report                                            the pages, without a run
-  bin/bench locks --help                                       the second part: StatefulSetLocks
-  bin/bench clusters --help                                    the third part: StatefulClusters
-
-Flags:
+  bin/cluster exec -- bin/bench gap -systems wrapper,recreate -causes rollout -conditions cached -n 5
+  bin/cluster exec -- bin/bench locks -n 1
 `
 
+// options are the flags of a run. An empty list means all.
 type options struct {
-	plan   plan
-	rounds int
-	more   bool
-	// out is the file of all samples, and summary is the file of the figures.
-	out, summary string
-	readme       string
-	report       bool
+	systems, causes, conditions []string
+	rounds                      int
+	out                         string
 }
 
 func main() {
@@ -57,73 +48,60 @@ func main() {
 }
 
 func command(ctx context.Context, args []string) error {
-	switch {
-	case len(args) > 0 && args[0] == "locks":
-		o, err := parseLocks(args[1:])
-		if err != nil {
-			return err
-		}
-		return benchLocks(ctx, o)
-	case len(args) > 0 && args[0] == "clusters":
-		o, err := parseClusters(args[1:])
-		if err != nil {
-			return err
-		}
-		return benchClusters(ctx, o)
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		fmt.Print(usage)
+		return flag.ErrHelp
 	}
-	o, err := parse(args)
+	if args[0] == "report" {
+		for _, s := range subjects {
+			if err := s.report("docs/benchmarks"); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	i := slices.IndexFunc(subjects, func(s *subject) bool { return s.name == args[0] })
+	if i < 0 {
+		return fmt.Errorf("unknown argument %q: see --help", args[0])
+	}
+	o, err := subjects[i].parse(args[1:])
 	if err != nil {
 		return err
 	}
-	return bench(ctx, o)
+	return subjects[i].measure(ctx, o)
 }
 
-func parse(args []string) (options, error) {
+func (s *subject) parse(args []string) (options, error) {
 	o := options{}
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	systems := flags.String("systems", strings.Join(names(allSystems), ","), "systems to measure, comma-separated")
-	causes := flags.String("causes", strings.Join(names(allCauses), ","), "causes of a handoff, comma-separated")
-	conditions := flags.String("conditions", strings.Join(names(allConditions), ","), "conditions that make a handoff longer, comma-separated")
-	flags.IntVar(&o.rounds, "n", 15, "number of handoffs of each combination")
-	flags.BoolVar(&o.more, "continue", false, "continue the run in the file of -out, up to -n handoffs of each combination")
-	flags.StringVar(&o.out, "out", "dist/bench/gap.json", "`file` of all samples")
-	flags.StringVar(&o.summary, "summary", "", "`file` of the figures, without samples")
-	flags.BoolVar(&o.report, "report", false, "write the page and the picture beside -summary, without a run")
-	flags.StringVar(&o.readme, "readme", "", "with -report: `file` whose table between <!-- bench --> markers is replaced")
-	flags.Usage = func() {
-		_, _ = fmt.Fprintf(flags.Output(), usage, strings.Join(names(allSystems), ", "),
-			strings.Join(names(allCauses), ", "), strings.Join(names(allConditions), ", "))
-		flags.PrintDefaults()
+	flags := flag.NewFlagSet("bench "+s.name, flag.ContinueOnError)
+	list := func(name string, all []string, chosen *[]string) {
+		*chosen = all
+		flags.Func(name, "comma-separated: "+strings.Join(all, ","), func(text string) (err error) {
+			*chosen, err = choose(all, text)
+			return err
+		})
 	}
+	list("systems", s.systems, &o.systems)
+	list("causes", s.causes, &o.causes)
+	list("conditions", s.conditions, &o.conditions)
+	flags.IntVar(&o.rounds, "n", s.rounds, "number of changes of each combination")
+	flags.StringVar(&o.out, "out", filepath.Join("dist/bench", s.name+".json"), "`file` of the figures")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if err := checkFlags(flags, o.rounds, o.report, o.summary); err != nil {
-		return o, err
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
 	}
-	var failed [3]error
-	o.plan.systems, failed[0] = choose(allSystems, *systems)
-	o.plan.causes, failed[1] = choose(allCauses, *causes)
-	o.plan.conditions, failed[2] = choose(allConditions, *conditions)
-	return o, errors.Join(failed[:]...)
+	return o, nil
 }
 
-// checkFlags checks the flags that both parts of the benchmark have.
-func checkFlags(flags *flag.FlagSet, rounds int, report bool, summary string) error {
-	switch {
-	case flags.NArg() > 0:
-		return fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
-	case rounds < 1:
-		return fmt.Errorf("-n is %d: use 1 or more", rounds)
-	case report && summary == "":
-		return errors.New("-report needs -summary, the file with the figures")
+// choose returns the named elements in the order of all.
+func choose(all []string, text string) ([]string, error) {
+	names := strings.Split(text, ",")
+	for _, name := range names {
+		if !slices.Contains(all, name) {
+			return nil, fmt.Errorf("%q is unknown: choose among %s", name, strings.Join(all, ","))
+		}
 	}
-	return nil
-}
-
-func bench(ctx context.Context, o options) error {
-	if o.report {
-		return report(o.summary, o.readme)
-	}
-	return measure(ctx, o)
+	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(names, name) }), nil
 }

@@ -34,15 +34,19 @@ const (
 type registry struct {
 	server  *http.Server
 	limiter *rate.Limiter
-	bytes   atomic.Int64
+	// bytes is the number of bytes served so far.
+	bytes atomic.Int64
+	// scratch is the folder of the blobs.
+	scratch string
 }
 
-// serveImage starts the registry if it is wanted. The image has the application and incompressible bytes.
-func serveImage(ctx context.Context, scratch, app string, wanted bool) (*registry, error) {
-	r := &registry{limiter: rate.NewLimiter(rate.Inf, burst)}
-	if !wanted {
-		return r, nil
+// serveImage starts the registry. The image has the application and incompressible bytes.
+func serveImage(ctx context.Context, app string) (*registry, error) {
+	scratch, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return nil, err
 	}
+	r := &registry{limiter: rate.NewLimiter(rate.Inf, burst), scratch: scratch}
 	blobs := filepath.Join(scratch, "blobs")
 	if err := os.Mkdir(blobs, 0o755); err != nil {
 		return nil, err
@@ -95,13 +99,9 @@ func (r *registry) limit(bytes int) {
 	r.limiter.SetLimit(limit)
 }
 
-// served returns the number of bytes served so far.
-func (r *registry) served() int64 { return r.bytes.Load() }
-
 func (r *registry) close() {
-	if r.server != nil {
-		_ = r.server.Close()
-	}
+	_ = r.server.Close()
+	_ = os.RemoveAll(r.scratch)
 }
 
 // limited is a response with a limited rate.

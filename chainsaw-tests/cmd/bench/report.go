@@ -1,42 +1,70 @@
 package main
 
 import (
-	"os"
+	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/figures"
+	"gonum.org/v1/plot/plotter"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/report"
 )
 
-// report writes the page and the picture beside the summary, and the table of the readme if there is one.
-func report(summary, readme string) error {
-	results, err := figures.Read[figures.Gap](summary)
-	if err != nil {
+// report writes the table of the subject's page, and its picture.
+func (s *subject) report(folder string) error {
+	var results results
+	file := filepath.Join(folder, s.name)
+	if err := report.ReadJSON(file+".json", &results); err != nil {
 		return err
 	}
-	directory := filepath.Dir(summary)
-	page, err := results.Page()
-	if err != nil {
+	names := 2 + min(len(s.conditions), 1)
+	if err := report.Table(file+".md", results.Text(), names, s.table(results.Rows)); err != nil {
 		return err
 	}
-	picture, err := results.Picture()
-	if err != nil {
-		return err
+	return s.picture(results.Rows).Save(file + ".svg")
+}
+
+func (s *subject) table(rows []row) [][]string {
+	all := [][]string{slices.Concat([]string{"cause", "condition", "system", "n"}, s.metrics, []string{"overlaps"})}
+	for _, r := range rows {
+		cells := []string{r.Cause, r.Condition, r.System, fmt.Sprint(r.N)}
+		if failed := len(r.Failed); failed > 0 {
+			cells[3] += fmt.Sprintf(", %d failed", failed)
+		}
+		for _, metric := range s.metrics {
+			cells = append(cells, r.MS[metric].String())
+		}
+		all = append(all, append(cells, fmt.Sprint(r.Overlaps)))
 	}
-	for name, text := range map[string]string{"gap.md": page, "gap.svg": picture} {
-		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o644); err != nil {
-			return err
+	if len(s.conditions) == 0 {
+		for i := range all {
+			all[i] = slices.Delete(all[i], 1, 2)
 		}
 	}
-	if readme == "" {
-		return nil
+	return all
+}
+
+// picture has a group of bars for each cause and condition, and a bar for each system.
+func (s *subject) picture(rows []row) report.Bars {
+	bars := report.Bars{Title: "Median " + s.drawn, Unit: "seconds"}
+	for _, r := range rows {
+		if group := groupOf(r); !slices.Contains(bars.Groups, group) {
+			bars.Groups = append(bars.Groups, group)
+		}
 	}
-	relative, err := filepath.Rel(filepath.Dir(readme), directory)
-	if err != nil {
-		return err
+	for _, system := range s.systems {
+		values := make(plotter.Values, len(bars.Groups))
+		for _, r := range rows {
+			if r.System == system {
+				values[slices.Index(bars.Groups, groupOf(r))] = float64(r.MS[s.drawn].P50) / 1000
+			}
+		}
+		bars.Series = append(bars.Series, report.Series{Name: system, Values: values})
 	}
-	table, err := results.Readme(relative)
-	if err != nil {
-		return err
-	}
-	return figures.ReplaceIn(readme, table)
+	return bars
+}
+
+func groupOf(r row) string {
+	return strings.TrimSpace(r.Cause + "\n" + strings.TrimPrefix(r.Condition, "cached"))
 }

@@ -61,7 +61,7 @@ func checkCurrent(ctx context.Context) error {
 		return fmt.Errorf("the cluster of the context %s does not answer: %w", name, err)
 	}
 	if _, err := runCurrent(ctx, "kubectl", "get", "crd", "clusterpolicies.kyverno.io"); err != nil {
-		return fmt.Errorf("the cluster of the context %s has no Kyverno: install it (https://kyverno.io/docs/installation), 1.18 or 1.19: %w", name, err)
+		return fmt.Errorf("the cluster of the context %s has no Kyverno: install it (https://kyverno.io/docs/installation), 1.19: %w", name, err)
 	}
 	ready, err := runCurrent(ctx, "kubectl", "get", "deployments", "--all-namespaces",
 		"--selector", "app.kubernetes.io/part-of=kyverno,app.kubernetes.io/component=admission-controller",

@@ -154,22 +154,3 @@ func TestCheckKubernetes(t *testing.T) {
 		})
 	}
 }
-
-// CI tests the default version, and the workflow of a release tests all others.
-func TestReleasesTestEachKubernetes(t *testing.T) {
-	source, releases := checkoutReleases(t)
-	var want []string
-	for _, r := range releases {
-		if r.dir != kubernetesModule {
-			want = append(want, r.version)
-		}
-	}
-	workflow, err := os.ReadFile(filepath.Join(source, "../../.github/workflows/release.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	matrix := "kubernetes: [" + strings.Join(want, ", ") + "]"
-	if !strings.Contains(string(workflow), matrix) {
-		t.Errorf("release.yaml does not have the matrix %q", matrix)
-	}
-}

@@ -13,7 +13,8 @@ const cniPlugins = "/usr/lib/cni"
 
 // buildNeeds maps the programs and files that the build of the tools needs to Debian packages.
 var buildNeeds = map[string]string{
-	"gcc":                    "gcc", // runc
+	"gcc":                    "gcc", // runc, and the race detector of make unit
+	"/usr/include/stdlib.h":  "libc6-dev",
 	"pkg-config":             "pkgconf",
 	"/usr/include/seccomp.h": "libseccomp-dev",
 }

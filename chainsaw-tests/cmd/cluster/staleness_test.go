@@ -37,13 +37,16 @@ type staleServers struct {
 	deleted      *corev1.Pod
 }
 
+// startTimeout is for a machine that other tests keep busy.
+const startTimeout = 2 * time.Minute
+
 // startStale starts the servers, and deletes a pod while the proxy has the fault.
 func startStale(t *testing.T, fault etcdFault) staleServers {
 	t.Helper()
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Fatal("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `bin/cluster tools` prints")
 	}
-	etcd := &envtest.Etcd{}
+	etcd := &envtest.Etcd{StartTimeout: startTimeout}
 	must(t, etcd.Start())
 	t.Cleanup(func() { must(t, etcd.Stop()) })
 	s := staleServers{proxy: newEtcdProxy()}
@@ -75,7 +78,7 @@ func startStale(t *testing.T, fault etcdFault) staleServers {
 // startAPIServer starts an API server, and returns a client. It calls heal before it stops the server.
 func startAPIServer(t *testing.T, etcd *url.URL, heal func()) corev1client.CoreV1Interface {
 	t.Helper()
-	server := &envtest.APIServer{EtcdURL: etcd}
+	server := &envtest.APIServer{EtcdURL: etcd, StartTimeout: startTimeout}
 	must(t, server.Start())
 	t.Cleanup(func() {
 		heal()

@@ -105,8 +105,8 @@ func (s *eventLog) recorded(singleton *v1.StatefulSingleton) {
 		s.say(fmt.Sprintf("controller: record: %s is the holder with epoch %d; %s is dead, by proof %s", status.ActivePod, status.Epoch, t.From, t.Proof))
 	}
 	s.say("controller: " + strings.SplitN(status.Message, "; pod ", 2)[0])
-	if status.Epoch > s.epoch && t != nil && t.GapMilliseconds != nil && t.Ready != nil {
-		s.say(fmt.Sprintf("controller: handoff complete, gap %d ms by the kubelet's reports", *t.GapMilliseconds))
+	if status.Epoch > s.epoch && t != nil && t.Ready != nil {
+		s.say("controller: handoff complete")
 	}
 }
 

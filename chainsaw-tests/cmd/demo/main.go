@@ -67,7 +67,7 @@ func demo(ctx context.Context, rollouts int) error {
 			return err
 		}
 	}
-	heading("Records of the application, which takes a lock on its volume when it starts")
+	heading("The gap of each handoff by the application's log on its volume: from the end of the old process to the start of the next")
 	if err := kubectl(ctx, "", "exec", "deployment/"+name, "-c", "app", "--", "/app", "check", "/data"); err != nil {
 		return err
 	}

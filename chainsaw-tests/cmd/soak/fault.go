@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,6 +71,18 @@ var serverFaults = []fault{
 			return r.Cluster(ctx, "apiserver", "delay", r.nextServer(), "5s")
 		},
 		end: healServers},
+}
+
+// faults returns the faults of the run. With several API servers, they include faults of one server.
+func (r *run) faults() []fault {
+	all := slices.Clone(faults)
+	if r.clusters {
+		all = append(all, clusterFaults...)
+	}
+	if len(r.Servers) > 1 {
+		all = append(all, serverFaults...)
+	}
+	return all
 }
 
 // healServers ends the faults of all API servers, because it does not know which one inject has chosen.

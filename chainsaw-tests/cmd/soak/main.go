@@ -26,13 +26,7 @@ func main() {
 	flag.BoolVar(&o.clusters, "clusters", false, "run StatefulClusters instead of singletons, with faults of their own")
 	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "time limit of the run")
 	flag.StringVar(&o.out, "out", "dist/soak", "directory for the log of the faults, the controller's logs and, after a failure, the journals")
-	flag.StringVar(&o.other, "other", "", "checkout of another release, whose images have the tag "+world.OtherTag+". One of the faults installs it for a while. Needs -version")
-	flag.StringVar(&o.version, "version", "", "tag of the images of this checkout, with -other")
 	flag.Parse()
-	if (o.other == "") != (o.version == "") {
-		fmt.Fprintln(os.Stderr, "soak: set -other and -version together, or neither of them")
-		os.Exit(2)
-	}
 	if o.seed == 0 {
 		o.seed = uint64(rand.Uint32())
 	}
@@ -51,8 +45,6 @@ type options struct {
 	clusters bool
 	limit    time.Duration
 	out      string
-	other    string
-	version  string
 }
 
 // target returns the target of the Makefile.

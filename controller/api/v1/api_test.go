@@ -42,7 +42,6 @@ func TestDefaults(t *testing.T) {
 		Selector:               v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 		MaxTransitionTime:      300,
 		TerminationGracePeriod: new(int32(30)),
-		RespectPodGracePeriod:  new(true),
 		Drain:                  v1.DrainSurge,
 		Handoff:                v1.HandoffAutomatic,
 		ReadinessProbes:        v1.ReadinessSidecar,
@@ -59,11 +58,13 @@ func TestDefaults(t *testing.T) {
 		want v1.StatefulSingletonSpec
 	}{
 		"only a selector": {spec: selector, want: asDefault},
-		"zero and false are kept": {
-			spec: selector + "terminationGracePeriod: 0\nrespectPodGracePeriod: false",
-			want: with(func(s *v1.StatefulSingletonSpec) {
-				s.TerminationGracePeriod, s.RespectPodGracePeriod = new(int32(0)), new(false)
-			}),
+		"zero is kept": {
+			spec: selector + "terminationGracePeriod: 0",
+			want: with(func(s *v1.StatefulSingletonSpec) { s.TerminationGracePeriod = new(int32(0)) }),
+		},
+		"a deprecated field of older manifests": {
+			spec: selector + "respectPodGracePeriod: false",
+			want: with(func(s *v1.StatefulSingletonSpec) { s.RespectPodGracePeriod = new(false) }),
 		},
 		"lowest numbers": {
 			spec: selector + "maxTransitionTime: 1",

@@ -398,6 +398,11 @@ const (
 	ReplacementFresh ReplacementState = "Fresh"
 )
 
+// ConditionExpansionRefused exists, with status True, while the API server rejects the larger
+// request of a claim, for example because the storage class does not allow expansion. The pods
+// run on with the old size.
+const ConditionExpansionRefused = "ExpansionRefused"
+
 // MemberState is the state of a member in the record.
 //
 // +kubebuilder:validation:Enum=Pending;Active;Leaving;Lost
@@ -496,7 +501,7 @@ type StatefulClusterStatus struct {
 	// Message describes the state and, if a person is needed, says what to do.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled.
+	// Conditions: Ready, Reconciling, Stalled, ExpansionRefused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -11,6 +11,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=statefulsetlocks,singular=statefulsetlock,shortName=ssl,scope=Namespaced
+// +kubebuilder:selectablefield:JSONPath=`.spec.statefulSetName`
 // +kubebuilder:printcolumn:name="Writer",type=string,JSONPath=`.status.writerPod`
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`
 // +kubebuilder:printcolumn:name="Fencing",type=string,JSONPath=`.spec.fencing`
@@ -56,9 +57,10 @@ type StatefulSetLockSpec struct {
 	LeaseName string `json:"leaseName"`
 
 	// LeaseDurationSeconds is the time in seconds without a renewal after which the Lease
-	// expires. The controller renews the Lease after half of the duration. If fencing is
-	// Lease, the writer itself renews the Lease five times in this time, and only then does
-	// an expired Lease end the tenure of the writer.
+	// expires. The controller renews the Lease after half of the duration, but not more often
+	// than every two seconds, so that a short duration does not burden the API server. If
+	// fencing is Lease, the writer itself renews the Lease five times in this time, and only
+	// then does an expired Lease end the tenure of the writer.
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="spec.leaseDurationSeconds is out of range: set seconds from 1 to 3600"
@@ -213,7 +215,7 @@ type StatefulSetLockStatus struct {
 	// +optional
 	LastTransition *TenureTransition `json:"lastTransition,omitempty"`
 	// Conditions: Available, Progressing, Error, Ready, Reconciling, Stalled, Fenced,
-	// PolicyInstalled.
+	// EvictionBlocked, PolicyInstalled.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -66,7 +66,8 @@ const (
 	// StsRoleWriter and StsRoleReader are the values of StsRoleLabel.
 	StsRoleWriter, StsRoleReader = "writer", "reader"
 
-	// TenureAnnotation has the epoch of the last tenure for which a pod was labelled as the writer.
+	// TenureAnnotation has the epoch of the last tenure of a pod. A fenced pod has it before the Lease names the pod, and another pod
+	// when it is labelled as the writer.
 	TenureAnnotation = "apps.statefulsingleton.com/tenure"
 
 	// TenureEndedAnnotation has the epoch of the last tenure of a pod that has ended or is ending. The pod is not labelled

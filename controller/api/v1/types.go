@@ -53,19 +53,20 @@ type StatefulSingletonSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="spec.maxTransitionTime is out of range: set seconds from 1 to 3600 (default 300)"
 	MaxTransitionTime int32 `json:"maxTransitionTime,omitempty"`
 
-	// TerminationGracePeriod is the time in seconds that a pod has to stop. It applies only
-	// if respectPodGracePeriod is false.
+	// TerminationGracePeriod is the time in seconds that each new pod has at least to stop. A
+	// pod with a longer terminationGracePeriodSeconds keeps it.
 	//
 	// +optional
 	// +default=30
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="spec.terminationGracePeriod is out of range: set seconds from 0 to 3600 (default 30)"
 	TerminationGracePeriod *int32 `json:"terminationGracePeriod,omitempty"`
 
-	// RespectPodGracePeriod keeps the pod's own terminationGracePeriodSeconds. False replaces
-	// it with terminationGracePeriod.
+	// RespectPodGracePeriod has no effect. The API server accepts it so that older manifests
+	// can be applied.
+	//
+	// Deprecated: the longer of the pod's own grace period and terminationGracePeriod applies.
 	//
 	// +optional
-	// +default=true
 	RespectPodGracePeriod *bool `json:"respectPodGracePeriod,omitempty"`
 
 	// Containers are the names of the containers to hold, with at least one regular container.

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster"
+	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/program"
 )
 
@@ -66,13 +67,14 @@ func run(ctx context.Context, o *program.Options) error {
 	if err != nil {
 		return err
 	}
+	observe.LimitLargeResponses(config)
 	mgr, err := o.NewManager("statefulclusters", config, cluster.CacheOptions())
 	if err != nil {
 		return err
 	}
 	program.RegisterVersion(version)
 	reconciler := &cluster.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("statefulsingleton-clusters"),
+		Client: mgr.GetClient(), Live: observe.Limited(mgr.GetAPIReader()), Clock: clock.RealClock{}, Recorder: mgr.GetEventRecorder("statefulsingleton-clusters"),
 		Metrics: cluster.NewMetrics(metrics.Registry, mgr.GetClient()),
 	}
 	if err := reconciler.SetupWithManager(mgr); err != nil {

@@ -1,16 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,113 +14,44 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/program"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
 )
 
 // The tests run a real etcd and kube-apiserver with the CRDs and the guards of the chart. The command connects as its service account,
-// with the permissions of the chart. Kyverno does not run.
+// with the permissions of the chart.
 var (
-	config *rest.Config
-	c      client.Client
+	env *testenv.Env
+	c   client.Client
 )
 
 const (
 	namespace = "clusters"
-	release   = "statefulsingleton"
+	release   = testenv.Release
 )
 
 func TestMain(m *testing.M) {
-	code, err := runWithAPIServer(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(code)
-}
-
-func runWithAPIServer(m *testing.M) (code int, err error) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return 0, errors.New("KUBEBUILDER_ASSETS is not set: run `make unit`, or set it to the directory that `bin/cluster tools` prints")
-	}
-	environment := &envtest.Environment{CRDDirectoryPaths: []string{"../../../charts/statefulsingleton/files/crds"}, ErrorIfCRDPathMissing: true}
-	defer func() { _ = environment.Stop() }() // also stops a partly started environment
-	if config, err = environment.Start(); err != nil {
-		return 0, fmt.Errorf("start etcd and kube-apiserver: %w", err)
-	}
-	scheme, err := program.NewScheme()
-	if err != nil {
-		return 0, err
-	}
-	if c, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
-		return 0, fmt.Errorf("connect to kube-apiserver: %w", err)
-	}
-	for _, name := range []string{namespace, release} {
-		if err := c.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-			return 0, err
-		}
-	}
-	if err := applyChart(context.Background()); err != nil {
-		return 0, fmt.Errorf("apply the permissions and the guards of the chart: %w", err)
-	}
-	SetDefaultEventuallyTimeout(30 * time.Second)
-	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
-	return m.Run(), nil
-}
-
-// applyChart creates the permissions of the command, and the guards.
-func applyChart(ctx context.Context) error {
-	args := []string{"template", release, "../../../charts/statefulsingleton", "--namespace", release, "--set", "statefulClusters.enabled=true", "--show-only", "templates/clusters.yaml"}
-	guards, err := filepath.Glob("../../../charts/statefulsingleton/templates/guards*.yaml")
-	if err != nil {
-		return err
-	}
-	for _, guard := range guards {
-		args = append(args, "--show-only", "templates/"+filepath.Base(guard))
-	}
-	rendered, err := exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "helm"), args...).Output()
-	if err != nil {
-		return fmt.Errorf("render the chart: %w", err)
-	}
-	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(rendered), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		if err := documents.Decode(object); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
+	testenv.Main(m, nil, func(ctx context.Context, e *testenv.Env) error {
+		env, c = e, e.Client
+		guards, err := testenv.Guards()
+		if err != nil {
 			return err
 		}
-		if err := c.Create(ctx, object); err != nil {
+		objects, err := testenv.Chart(ctx, append(guards, "clusters.yaml")...)
+		if err != nil {
 			return err
 		}
-	}
+		return errors.Join(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}), e.Create(ctx, objects))
+	})
 }
 
 // connect makes the command connect to the API server as its service account.
-func connect(t *testing.T) {
+func connect(t testing.TB) {
 	t.Helper()
-	kubeconfig := clientcmdapi.NewConfig()
-	kubeconfig.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	kubeconfig.AuthInfos["test"] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: config.CertData, ClientKeyData: config.KeyData,
-		Impersonate: "system:serviceaccount:" + release + ":" + release + "-clusters", ImpersonateGroups: []string{"system:authenticated"},
-	}
-	kubeconfig.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	kubeconfig.CurrentContext = "test"
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*kubeconfig, path); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("KUBECONFIG", path)
+	env.Connect(t, release+"-clusters")
 }
 
 func execute(ctx context.Context, args ...string) error {
@@ -154,8 +80,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// The manager becomes the leader, records the pod of a StatefulCluster, serves its endpoints, and stops when its context ends. Without
-// Kyverno, no policy is installed, and the manager creates no pod.
+// The manager becomes the leader, creates the pod of a StatefulCluster, serves its endpoints, and stops when its context ends.
 func TestRun(t *testing.T) {
 	g := NewWithT(t)
 	connect(t)
@@ -178,11 +103,10 @@ func TestRun(t *testing.T) {
 		},
 	}
 	g.Expect(c.Create(t.Context(), db)).To(Succeed())
-	g.Eventually(func() (string, error) {
+	g.Eventually(func() ([]v1.ClusterMember, error) {
 		err := c.Get(t.Context(), client.ObjectKeyFromObject(db), db)
-		return db.Status.Message, err
-	}).Should(HavePrefix("the first pods wait until condition PolicyInstalled is True"))
-	g.Expect(db.Status.Members).To(HaveExactElements(HaveField("Name", "db-0")))
+		return db.Status.Members, err
+	}).Should(HaveExactElements(And(HaveField("Name", "db-0"), HaveField("State", v1.MemberActive))))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(lease), lease)).To(Succeed())
 	renewed := lease.Spec.RenewTime.Time
 	g.Eventually(func() (time.Time, error) {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"maps"
 	"net"
 	"net/http"
@@ -23,12 +25,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/fencing/fencingtest"
 	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 )
 
 // leaseServer is an API server with one Lease.
 type leaseServer struct {
 	*httptest.Server
+	// authority has signed the certificate of the server.
+	authority *fencingtest.Authority
+
 	mu      sync.Mutex
 	version int
 	// history has each state of the Lease, from version 1 on.
@@ -56,10 +62,12 @@ type leaseServer struct {
 
 func newLeaseServer(t *testing.T) *leaseServer {
 	t.Helper()
-	s := &leaseServer{changed: make(chan struct{})}
+	s := &leaseServer{changed: make(chan struct{}), authority: fencingtest.NewAuthority(t)}
 	s.write(map[string]any{}, map[string]any{"leaseTransitions": 0})
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
 	s.EnableHTTP2 = true
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it would log each client that does not trust it
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{s.authority.Certify(t)}}
 	s.StartTLS()
 	t.Cleanup(func() {
 		s.CloseClientConnections()
@@ -298,10 +306,8 @@ func (p *pod) fencedSidecar(t *testing.T, s *leaseServer, seconds int, held ...s
 	dir := p.root + fencing.CredentialsDir
 	must(t, os.MkdirAll(dir, 0o755))
 	p.write(t, dir+"/token", "secret\n", 0o644)
-	p.write(t, dir+"/ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})), 0o644)
-	host, port, err := net.SplitHostPort(s.Listener.Addr().String())
-	must(t, err)
-	return p.sidecar("KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port, fencing.LeaseEnv+"=prod/db",
+	p.write(t, dir+"/ca.crt", string(s.authority.PEM()), 0o644)
+	return p.sidecar(fencing.URLEnv+"="+s.URL, fencing.AuthoritiesEnv+"="+fencing.Fingerprint(s.authority.DER()), fencing.LeaseEnv+"=prod/db",
 		fencing.DurationEnv+"="+strconv.Itoa(seconds), fencing.HeldEnv+"="+strings.Join(held, ","), fencing.PodNameEnv+"="+fencedPod)
 }
 
@@ -412,6 +418,51 @@ func TestFencedHandoff(t *testing.T) {
 	s.grant(fencedIdentity, 8)
 	s.awaitReleased(t)
 	p.wantRests(t, "app")
+}
+
+// Whoever writes Services and ConfigMaps in a namespace decides what the variables of the Service "kubernetes" and ca.crt
+// say. Their server gives no pod the Lease, and gets no token.
+func TestFalseAPIServer(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		// ca are the authorities in ca.crt.
+		ca func(real, other *fencingtest.Authority) []byte
+		// hijacked is true if the false server answers at the address of the API server.
+		hijacked   bool
+		wantStarts bool
+	}{
+		"in the variables of the Service":  {func(real, other *fencingtest.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, false, true},
+		"without the true authority":       {func(_, other *fencingtest.Authority) []byte { return other.PEM() }, false, false},
+		"at the address of the API server": {func(real, other *fencingtest.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, impostor, p := newLeaseServer(t), newLeaseServer(t), newPod(t)
+			c := p.fencedSidecar(t, s, 5, "app")
+			p.write(t, p.root+fencing.CredentialsDir+"/ca.crt", string(test.ca(s.authority, impostor.authority)), 0o644)
+			host, port, err := net.SplitHostPort(impostor.Listener.Addr().String())
+			must(t, err)
+			// The first of two variables with a name counts.
+			c.Env = append([]string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port, "HTTPS_PROXY=" + impostor.URL}, c.Env...)
+			if test.hijacked {
+				c.Env = append([]string{fencing.URLEnv + "=" + impostor.URL}, c.Env...)
+			}
+			impostor.grant(fencedIdentity, 7)
+			sidecar := start(t, c)
+			app := start(t, p.fencedContainer(t, "app", writes("app")))
+			app.says(t, "Held")
+			if test.wantStarts {
+				s.grant(fencedIdentity, 8)
+				app.says(t, "8\n")
+			} else {
+				sidecar.says(t, "Cannot read the Lease")
+				p.wantRests(t, "app")
+			}
+			if attempts, renewals := impostor.counts(); attempts+renewals > 0 {
+				t.Errorf("the false server got %d requests", attempts)
+			}
+		})
+	}
 }
 
 // The startup probe succeeds after the main process of its container has started, and not at the signal.

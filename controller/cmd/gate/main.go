@@ -34,10 +34,13 @@ Usage:
   gate wrap -- COMMAND...    wait for the signal, then execute COMMAND with the epoch in STATEFULSINGLETON_EPOCH. With
                              STATEFULSETLOCK_HOOKS, run COMMAND at once, with its role in STATEFULSETLOCK_ROLE and the
                              epoch in STATEFULSETLOCK_EPOCH, and again after each change of the role without a hook
-  gate started [DURATION]    exit 0 if the main process has started, else 1. Wait at most DURATION, for example 20s
+  gate started [DURATION]    exit 0 if the main process of this held container has started, else 1. Wait at most DURATION, for
+                             example 20s
+  gate status                print whether the pod is active or a standby, its epoch, what its held containers do, and what the
+                             pod waits for. Run it in container status-sidecar. The exit code is 0 in each state
   gate version               print the version
 
-The policies of StatefulSingletons and StatefulSetLocks add these commands to pods. You do not need to run them.
+The policies of StatefulSingletons and StatefulSetLocks add the other commands to pods. You need to run only gate status.
 
 Exit codes of gate wrap, in addition to the exit codes of COMMAND:
   64     wrong arguments, no STATEFULSINGLETON_POD_UID, or invalid STATEFULSETLOCK_HOOKS
@@ -47,6 +50,7 @@ Exit codes of gate wrap, in addition to the exit codes of COMMAND:
 
 Examples:
   gate wrap -- /usr/bin/postgres -D /data
+  kubectl exec POD --container status-sidecar -- /ko-app/gate status
   kubectl logs POD --container status-sidecar
 `
 
@@ -98,7 +102,7 @@ func run(args []string) error {
 		case len(rest) == 1:
 			return misused(`wrap needs a command after "--"`)
 		}
-		uid, err := ownUID()
+		uid, err := ownUID("Delete the pod: the policy of the StatefulSingleton adds the variable to the next pod")
 		if err != nil {
 			return err
 		}
@@ -117,6 +121,7 @@ func run(args []string) error {
 	do, known := map[string]func() error{
 		"sidecar":   sidecar,
 		"delivered": delivered,
+		"status":    printStatus,
 		"version":   printVersion,
 		"--help":    printUsage,
 		"-h":        printUsage,
@@ -136,13 +141,12 @@ func misused(what string) error {
 	return gate.ExitError{Code: exitUsage, Err: fmt.Errorf("%s. To list the commands, run: gate --help", what)}
 }
 
-// ownUID returns the UID of the pod for the wrapper. Without the UID no signal is valid, and the gate exits. If the
+// ownUID returns the UID of the pod in a held container. Without the UID no signal is valid, and the gate exits. If the
 // gate waited, the container would count as warm, and the holder would stop for a standby that cannot start.
-func ownUID() (string, error) {
+func ownUID(help string) (string, error) {
 	uid := os.Getenv(signal.PodUIDEnv)
 	if uid == "" {
-		return "", gate.ExitError{Code: exitUsage, Err: fmt.Errorf("environment variable %s is missing or empty, so the gate cannot recognize the signal of this pod. "+
-			"Delete the pod: the policy of the StatefulSingleton adds the variable to the next pod", signal.PodUIDEnv)}
+		return "", gate.ExitError{Code: exitUsage, Err: fmt.Errorf("environment variable %s is missing or empty, so the gate cannot recognize the signal of this pod. %s", signal.PodUIDEnv, help)}
 	}
 	return uid, nil
 }
@@ -234,7 +238,7 @@ func started(args []string) error {
 			return misused("started takes at most one argument, a duration, for example 20s")
 		}
 	}
-	uid, err := ownUID()
+	uid, err := ownUID("gate started runs only in held containers. To see the state of the pod, run: " + statusCommand)
 	if err != nil {
 		return err
 	}
@@ -250,6 +254,27 @@ func started(args []string) error {
 		return fmt.Errorf("the pod is not released, so the main process has not started: %w", err)
 	}
 	return nil
+}
+
+// statusCommand is the command that a person runs for printStatus.
+const statusCommand = "kubectl exec POD --container status-sidecar -- /ko-app/gate status"
+
+// printStatus prints the state of the pod. Only the sidecar can read all of it.
+func printStatus() error {
+	s := &gate.Sidecar{Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID")}
+	if s.UID == "" || os.Getenv(signal.PodUIDEnv)+os.Getenv(fencing.ContainerEnv) != "" {
+		return gate.ExitError{Code: exitUsage, Err: errors.New("gate status runs only in container status-sidecar. Run: " + statusCommand)}
+	}
+	settings, err := fencing.Parse(os.Getenv)
+	if err != nil {
+		return err
+	}
+	text, err := s.Describe(settings)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Print(text)
+	return err
 }
 
 func printUsage() error {

@@ -66,6 +66,7 @@ func TestUsage(t *testing.T) {
 		"started while held":     {args: []string{"started"}, wantCode: 1, want: "gate: the pod is not released, so the main process has not started: open /var/run/signal/start-signal:"},
 		"started, no duration":   {args: []string{"started", "s3cret"}, wantCode: 64, want: "gate: started takes at most one argument, a duration, for example 20s."},
 		"started, timeout":       {args: []string{"started", "1ms"}, wantCode: 1, want: "gate: the pod is not released, so the main process has not started: open /var/run/signal/start-signal:"},
+		"status":                 {args: []string{"status"}, wantCode: 64, want: "gate: gate status runs only in container status-sidecar. Run: kubectl exec POD --container status-sidecar -- "},
 		"help":                   {args: []string{"--help"}, want: "Usage:"},
 		"version":                {args: []string{"version"}, want: "gate 1.2.3 linux/"},
 	}
@@ -257,7 +258,8 @@ func TestWrapHolds(t *testing.T) {
 
 // Without the uid, a waiting container would count as warm, and could never start.
 func TestWrapEndsWithoutThePodUID(t *testing.T) {
-	const want = "gate: environment variable STATEFULSINGLETON_POD_UID is missing or empty, so the gate cannot recognize the signal of this pod. Delete the pod:"
+	const want = "gate: environment variable STATEFULSINGLETON_POD_UID is missing or empty, so the gate cannot recognize the signal of this pod. "
+	wantHelp := map[string]string{"wrap": "Delete the pod:", "started": "gate started runs only in held containers."}
 	signals := map[string]string{"held": "", "released": signal.Signal{UID: podUID, Epoch: 7}.String(), "released without a uid": `{"uid":"","epoch":7}`}
 	for env, entries := range map[string][]string{"missing": nil, "empty": {"STATEFULSINGLETON_POD_UID="}} {
 		for state, content := range signals {
@@ -269,12 +271,30 @@ func TestWrapEndsWithoutThePodUID(t *testing.T) {
 					}
 					c := p.container(argv...)
 					c.Env = append([]string{"PATH=/usr/bin:/bin"}, entries...)
-					if code, stdout, stderr := runToEnd(t, c); code != 64 || stdout != "" || !strings.HasPrefix(stderr, want) {
-						t.Errorf("exit code %d, stdout %q, stderr %q, want 64 and %q", code, stdout, stderr, want)
+					if code, stdout, stderr := runToEnd(t, c); code != 64 || stdout != "" || !strings.HasPrefix(stderr, want+wantHelp[what]) {
+						t.Errorf("exit code %d, stdout %q, stderr %q, want 64 and %q", code, stdout, stderr, want+wantHelp[what])
 					}
 				})
 			}
 		}
+	}
+}
+
+// A person asks the sidecar for the state of its pod.
+func TestStatus(t *testing.T) {
+	p := newPod(t)
+	c := p.sidecar()
+	sidecar := start(t, c)
+	for _, want := range []string{"State:      standby\n", "State:      active\nEpoch:      7\n"} {
+		eventually(t, want, func() bool {
+			output, err := c.inside(sidecar, "/gate", "status").Output()
+			return err == nil && strings.HasPrefix(string(output), want)
+		})
+		p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 7}.String(), 0o644)
+	}
+	output, err := c.inside(sidecar, "/gate", "started").CombinedOutput()
+	if err == nil || strings.Contains(string(output), "Delete the pod") {
+		t.Errorf("gate started: %v, output %q, want no advice to delete the pod", err, output)
 	}
 }
 

@@ -106,7 +106,7 @@ func TestRun(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() {
 		stopped <- execute(ctx, runCommand(), "--gate-image=gate", "--leader-election-namespace="+release, "--leader-election-lease-duration=21s",
-			"--stateful-clusters", "--health-probe-bind-address="+health, "--metrics-bind-address="+metrics, "--metrics-cert-dir="+certificates)
+			"--health-probe-bind-address="+health, "--metrics-bind-address="+metrics, "--metrics-cert-dir="+certificates)
 	}()
 	for _, path := range []string{"/healthz", "/readyz"} {
 		g.Eventually(func() error { return get(health+path, "ok") }).Should(Succeed())
@@ -117,26 +117,22 @@ func TestRun(t *testing.T) {
 	}).Should(Succeed(), "the leader's Lease")
 	g.Expect(lease.Spec.LeaseDurationSeconds).To(HaveValue(BeEquivalentTo(21)))
 
-	s, cluster := createSingleton(t, "run"), createCluster(t, "run")
-	for _, subject := range []policies.Subject{s, cluster} {
-		g.Eventually(func() string {
-			g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(subject), subject)).To(Succeed())
-			if installed := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled); installed != nil {
-				return installed.Reason
-			}
-			return ""
-		}).Should(Equal("KyvernoMissing"), "%T", subject)
-	}
+	s := createSingleton(t, "run")
+	g.Eventually(func() string {
+		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(s), s)).To(Succeed())
+		if installed := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionPolicyInstalled); installed != nil {
+			return installed.Reason
+		}
+		return ""
+	}).Should(Equal("KyvernoMissing"))
 	url, prometheus := "https://"+metrics+"/metrics", scraper{authority: authority, token: createReader(t, "prometheus")}
 	g.Eventually(func() (string, error) { return prometheus.scrape(url) }).Should(ContainSubstring(`statefulsingleton_singletons{phase="Idle"} 1`))
 	g.Expect(prometheus.scrape(url)).To(ContainSubstring(`statefulsingleton_build_info{version="unknown"} 1`))
 	anonymous := scraper{authority: authority}
 	_, err := anonymous.scrape(url)
 	g.Expect(err).To(MatchError(ContainSubstring("401 Unauthorized")))
-	for _, subject := range []client.Object{s, cluster} {
-		g.Expect(c.Delete(t.Context(), subject)).To(Succeed())
-		wantDeleted(g, t, subject)
-	}
+	g.Expect(c.Delete(t.Context(), s)).To(Succeed())
+	wantDeleted(g, t, s)
 
 	stop()
 	g.Eventually(stopped).Should(Receive(BeNil()))
@@ -183,8 +179,8 @@ func TestUninstall(t *testing.T) {
 	stuck := createPod(t, "stuck", map[string]string{v1.SingletonLabel: "kept"}, v1.HandoffFinalizer)
 	g.Expect(c.Delete(t.Context(), stuck)).To(Succeed())
 	kept, going := createSingleton(t, "kept"), createSingleton(t, "going")
-	keptCluster := createCluster(t, "kept", v1.PolicyFinalizer, v1.MemberFinalizer)
-	goingCluster := createCluster(t, "going", v1.PolicyFinalizer, v1.MemberFinalizer)
+	keptCluster := createCluster(t, "kept", v1.MemberFinalizer)
+	goingCluster := createCluster(t, "going", v1.MemberFinalizer)
 	g.Expect(c.Delete(t.Context(), goingCluster)).To(Succeed())
 	member := createPod(t, "kept-0", map[string]string{v1.ClusterLabel: "kept"}, v1.MemberFinalizer, "example.com/theirs")
 	for _, pod := range []*corev1.Pod{holder, standby} {
@@ -336,7 +332,7 @@ func writtenAt(g *WithT, o client.Object) uint64 {
 	return v
 }
 
-func installCRDs(t *testing.T) {
+func installCRDs(t testing.TB) {
 	t.Helper()
 	if _, err := envtest.InstallCRDs(config, crds); err != nil {
 		t.Fatalf("install the CRDs: %v", err)

@@ -16,27 +16,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/clusterpolicy"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/program"
-	"github.com/statefulsingleton/statefulsingleton/controller/readinessgate"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 type runOptions struct {
 	program.Options
-	gateImage        string
-	gatePullPolicy   string
-	gatePullSecrets  []string
-	sidecarRequests  amounts
-	sidecarLimits    amounts
-	policyKind       string
-	policyPer        string
-	statefulClusters bool
+	gateImage       string
+	gatePullPolicy  string
+	gatePullSecrets []string
+	sidecarRequests amounts
+	sidecarLimits   amounts
+	policyKind      string
+	policyPer       string
 }
 
 func (o *runOptions) addFlags(flags *pflag.FlagSet) {
@@ -49,7 +46,6 @@ func (o *runOptions) addFlags(flags *pflag.FlagSet) {
 	flags.Var(&o.sidecarLimits, "sidecar-limits", "resource limits of the status sidecar. If cpu is missing, the sidecar has a CPU limit only in pods whose other containers all have a CPU limit")
 	flags.StringVar(&o.policyKind, "policy-kind", string(policies.ClusterPolicy), "kind of Kyverno's policies: ClusterPolicy, or NamespacedMutatingPolicy, which needs Kyverno 1.19 and the guards of the chart")
 	flags.StringVar(&o.policyPer, "policy-per", string(policies.PerSingleton), "singleton for one policy for each StatefulSingleton, or namespace for one policy for each namespace. Use namespace in a cluster with hundreds of StatefulSingletons")
-	flags.BoolVar(&o.statefulClusters, "stateful-clusters", false, "install the policies of StatefulClusters. The cluster must serve their CustomResourceDefinition")
 	o.AddFlags(flags)
 }
 
@@ -146,29 +142,25 @@ func run(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
+	live := observe.Limited(mgr.GetAPIReader())
 	program.RegisterVersion(version)
-	policyReconciler := o.injection(injection.Singletons, mgr.GetClient(), mgr.GetAPIReader())
-	lockPolicies := o.injection(injection.Locks, mgr.GetClient(), mgr.GetAPIReader())
-	webhooks := injection.NewWebhooks(metrics.Registry, mgr.GetAPIReader())
+	policyReconciler := o.injection(injection.Singletons, mgr.GetClient(), live)
+	lockPolicies := o.injection(injection.Locks, mgr.GetClient(), live)
+	webhooks := injection.NewWebhooks(metrics.Registry, live)
 	policyReconciler.Webhooks, lockPolicies.Webhooks = webhooks, webhooks
+	apiServer := injection.NewAPIServer(config, mgr.GetClient(), live, o.Namespace())
+	policyReconciler.APIServer, lockPolicies.APIServer = apiServer, apiServer
 	recorder := mgr.GetEventRecorder("statefulsingleton")
 	reconciler := &singleton.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{},
+		Client: mgr.GetClient(), Live: live, Clock: clock.RealClock{},
 		Recorder:  recorder,
 		Metrics:   singleton.NewMetrics(metrics.Registry, mgr.GetClient()),
 		Injection: policyReconciler,
 	}
-	gates := &readinessgate.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}}
-	access := &leaseaccess.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder}
-	locks := &lock.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Recorder: recorder, Injection: lockPolicies}
-	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{policyReconciler, lockPolicies, reconciler, gates, access, locks}
-	if o.statefulClusters {
-		clusterPolicies := o.injection(injection.Clusters, mgr.GetClient(), mgr.GetAPIReader())
-		clusterPolicies.Webhooks = webhooks
-		reconcilers = append(reconcilers, clusterPolicies,
-			&clusterpolicy.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Injection: clusterPolicies})
-	}
-	for _, r := range reconcilers {
+	gates := &singleton.ReadinessGates{Client: mgr.GetClient(), Live: live, Clock: clock.RealClock{}}
+	access := &leaseaccess.Reconciler{Client: mgr.GetClient(), Live: live, Recorder: recorder}
+	locks := &lock.Reconciler{Client: mgr.GetClient(), Live: live, Clock: clock.RealClock{}, Recorder: recorder, Injection: lockPolicies}
+	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{policyReconciler, lockPolicies, reconciler, gates, access, locks} {
 		if err := r.SetupWithManager(mgr); err != nil {
 			return err
 		}
@@ -176,7 +168,10 @@ func run(ctx context.Context, o runOptions) error {
 	if err := mgr.Add(webhooks); err != nil {
 		return fmt.Errorf("set up the measurement of Kyverno's webhooks: %w", err)
 	}
-	if err := mgr.Add(kubeletUsers{client: mgr.GetClient(), live: mgr.GetAPIReader(), log: log}); err != nil {
+	if err := mgr.Add(apiServer); err != nil {
+		return fmt.Errorf("set up what fenced pods know of the API server: %w", err)
+	}
+	if err := mgr.Add(kubeletUsers{client: mgr.GetClient(), live: live, log: log}); err != nil {
 		return fmt.Errorf("set up the check of kubelet users: %w", err)
 	}
 	return mgr.Start(ctx)

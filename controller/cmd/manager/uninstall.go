@@ -245,10 +245,8 @@ func removeClusterFinalizers(ctx context.Context, c client.Client) error {
 		return err
 	}
 	for i := range clusters.Items {
-		for _, finalizer := range []string{v1.PolicyFinalizer, v1.MemberFinalizer} {
-			if err := singleton.RemoveFinalizer(ctx, c, &clusters.Items[i], finalizer); client.IgnoreNotFound(err) != nil {
-				return err
-			}
+		if err := singleton.RemoveFinalizer(ctx, c, &clusters.Items[i], v1.MemberFinalizer); client.IgnoreNotFound(err) != nil {
+			return err
 		}
 	}
 	return removePodFinalizers(ctx, c, v1.ClusterLabel, v1.MemberFinalizer)

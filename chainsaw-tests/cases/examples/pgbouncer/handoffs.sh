@@ -1,17 +1,7 @@
 #!/bin/bash
-# Hands the singleton postgres over by each planned cause, ROUNDS times (default 1) with each kind of fencing.
+# Hands the singleton postgres over by each planned cause, ROUNDS times (default 1). The pods of the second half are fenced.
 set -euo pipefail
 . ../../../scripts/postgres.sh
-
-handoffs() {
-  for _ in $(seq "${ROUNDS:-1}"); do
-    roll
-    delete
-    hand_over
-    drain Drain
-    evict
-  done
-}
 
 fence() {
   kubectl patch stfs postgres -n "$NAMESPACE" --type=merge --patch='{"spec":{"fencing":"Lease","leaseDurationSeconds":30}}'
@@ -22,6 +12,13 @@ fence() {
 }
 
 client_is_served
-handoffs
+for _ in $(seq "${ROUNDS:-1}"); do
+  roll
+  delete
+  hand_over
+done
 fence
-handoffs
+for _ in $(seq "${ROUNDS:-1}"); do
+  drain Drain
+  evict
+done

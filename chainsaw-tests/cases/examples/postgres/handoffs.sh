@@ -1,6 +1,6 @@
 #!/bin/bash
-# Hands the singleton postgres over ten times, by every cause, and has its server crash twice in between. From the first
-# handoff on the server keeps its journal on the volume, where it outlives the pods.
+# Hands the singleton postgres over once by every cause, and has its server crash in between. From the first handoff on the
+# server keeps its journal on the volume, where it outlives the pods.
 set -euo pipefail
 . ../../../scripts/postgres.sh
 
@@ -36,14 +36,10 @@ client_is_served
 kubectl patch -n "$NAMESPACE" deployment postgres -p '{"spec": {"template": {"spec": {"containers": [
   {"name": "postgres", "args": ["-c", "logging_collector=on", "-c", "log_filename=postgresql.log"]}]}}}}'
 handed_over Rollout
-roll
 delete
-crash
 hand_over
+crash
 drain Drain
 evict
 complete
-crash
-hand_over
-drain Drain
 scale_down

@@ -1,0 +1,94 @@
+// Package budget writes the PodDisruptionBudgets that block evictions of the holder of a StatefulSingleton and of the writer of
+// a StatefulSetLock. Each selects one pod by its role, so a change of the role does not change the PodDisruptionBudget. An
+// unready pod can still be evicted.
+package budget
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
+	"github.com/statefulsingleton/statefulsingleton/policies"
+)
+
+// Refused is the reason of condition EvictionBlocked if the PodDisruptionBudget cannot be created.
+const Refused = "BudgetRefused"
+
+// OfSingleton returns the PodDisruptionBudget of a StatefulSingleton.
+func OfSingleton(s *v1.StatefulSingleton, name string) *policyv1.PodDisruptionBudget {
+	return of(s, owner.StatefulSingleton.Kind, name, v1.SingletonLabel, v1.RoleLabel, v1.RoleActive)
+}
+
+// OfLock returns the PodDisruptionBudget of a StatefulSetLock.
+func OfLock(l *v1.StatefulSetLock, name string) *policyv1.PodDisruptionBudget {
+	return of(l, owner.StatefulSetLock.Kind, name, v1.LockLabel, v1.StsRoleLabel, v1.StsRoleWriter)
+}
+
+// of returns the PodDisruptionBudget that the object owns, and that selects the pod with the object's label and the role. With
+// maxUnavailable, Kubernetes would count the pods that the pod's owner wants. Spares and readers would count as missing, and a
+// pod without an owner, for example after a change of its labels, would cause warnings.
+func of(o client.Object, kind, name, label, roleLabel, role string) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: name,
+			Labels: map[string]string{label: o.GetName(), policies.ManagedByLabel: policies.ManagedBy},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1.GroupVersion.String(), Kind: kind, Name: o.GetName(), UID: o.GetUID(), Controller: new(true),
+			}},
+		},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable:               new(intstr.FromInt32(1)),
+			UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
+			Selector:                   &metav1.LabelSelector{MatchLabels: map[string]string{label: o.GetName(), roleLabel: role}},
+		},
+	}
+}
+
+// Create creates the PodDisruptionBudget if it is wanted and was not found.
+func Create(ctx context.Context, c client.Client, budget, found *policyv1.PodDisruptionBudget, wanted bool) error {
+	if found != nil || !wanted {
+		return nil
+	}
+	err := c.Create(ctx, budget)
+	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	return fmt.Errorf("create PodDisruptionBudget %s: %w", client.ObjectKeyFromObject(budget), err)
+}
+
+// Delete deletes the PodDisruptionBudget that was found if it is not wanted, or if somebody changed it: the next reconcile creates
+// it again.
+func Delete(ctx context.Context, c client.Client, budget, found *policyv1.PodDisruptionBudget, wanted bool) error {
+	if found == nil || wanted && equality.Semantic.DeepEqual(found.Spec, budget.Spec) {
+		return nil
+	}
+	if err := c.Delete(ctx, budget, client.Preconditions{UID: &found.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete PodDisruptionBudget %s: %w", client.ObjectKeyFromObject(budget), err)
+	}
+	return nil
+}
+
+// ReportRefused sets condition EvictionBlocked to False because of an error of Create. The role of the pod is "holder" or "writer".
+// The stored conditions are those before the plan set the condition to True.
+func ReportRefused(stored []metav1.Condition, conditions *[]metav1.Condition, budget *policyv1.PodDisruptionBudget, role string, err error, generation int64) {
+	c := metav1.Condition{
+		Type: v1.ConditionEvictionBlocked, Status: metav1.ConditionFalse, Reason: Refused, ObservedGeneration: generation,
+		Message: fmt.Sprintf("an eviction stops the %s at once: can't %s. The controller tries again. To show the quotas, run: kubectl describe quota -n %s",
+			role, strings.Join(strings.Fields(err.Error()), " "), budget.Namespace),
+	}
+	if was := meta.FindStatusCondition(stored, c.Type); was != nil && was.Status == c.Status {
+		c.LastTransitionTime = was.LastTransitionTime
+	}
+	meta.SetStatusCondition(conditions, c)
+}

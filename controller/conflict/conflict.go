@@ -1,0 +1,62 @@
+// Package conflict is the policy of all reconcilers for conflicts, the answers with code 409 of the API server. Other writers
+// cause a few conflicts, after which a reconcile with new reads succeeds. An admission webhook that answers 409 causes one each
+// time.
+package conflict
+
+import (
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// firstDelay is how long to wait after the first conflict. The delay doubles with each conflict in a row.
+	firstDelay = 10 * time.Millisecond
+	// inRow is the number of conflicts in a row after which a conflict counts as an error. The delays before add up to 2.5 s.
+	inRow = 8
+)
+
+// Counter counts the conflicts in a row of each object. The zero value is ready for use.
+type Counter struct {
+	mu        sync.Mutex
+	conflicts map[types.NamespacedName]int
+}
+
+// Tolerates returns true if a conflict in this reconcile of the object is temporary, and false if it must be reported.
+func (c *Counter) Tolerates(object types.NamespacedName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conflicts[object] < inRow
+}
+
+// Ended counts a reconcile of the object that ended in a conflict, or resets the count after any other result. It returns how long
+// to wait before the next reconcile. After a conflict that is not tolerated, and without a conflict, it returns 0: the queue decides.
+func (c *Counter) Ended(object types.NamespacedName, inConflict bool) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !inConflict {
+		delete(c.conflicts, object)
+		return 0
+	}
+	if c.conflicts == nil {
+		c.conflicts = map[types.NamespacedName]int{}
+	}
+	before := c.conflicts[object]
+	if before >= inRow {
+		return 0
+	}
+	c.conflicts[object]++
+	return firstDelay << before
+}
+
+// Advice returns what a person can do about an error that is a conflict each time, as the end of a message. It returns nothing for
+// other errors.
+func Advice(err error) string {
+	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		return ""
+	}
+	return ". The answer is 409 (Conflict) each time, because another client keeps writing the object or a webhook rejects the write. " +
+		"List the webhooks, and have them accept the write: kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations"
+}

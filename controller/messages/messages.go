@@ -1,0 +1,45 @@
+// Package messages cuts texts that are too long for the API server or for a reader. Names and errors that users and
+// webhooks choose make a text long. The API server rejects a status with a message of more than 32 KiB as a whole, and an
+// event with a note of more than 1 KiB.
+package messages
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// MaxText is the maximum length of a message and of a text in the log, in bytes. A status has the same message several
+	// times, and every reader of the object gets all of them.
+	MaxText = 4 << 10
+	// MaxNote is the maximum length of the note of an event, in bytes.
+	MaxNote = 1 << 10
+)
+
+// Text returns the text, or as much as fits into a message or into the log.
+func Text(text string) string { return cut(text, MaxText) }
+
+// Note returns the text, or as much as fits into the note of an event.
+func Note(text string) string { return cut(text, MaxNote) }
+
+// Fit cuts the messages of a status.
+func Fit(message *string, conditions []metav1.Condition) {
+	*message = Text(*message)
+	for i := range conditions {
+		conditions[i].Message = Text(conditions[i].Message)
+	}
+}
+
+// cut returns a text of at most limit bytes. It cuts the middle out and says so, because the beginning of a message says what
+// failed, and the end has the command that helps. The parentheses make a shell reject a command that was cut.
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	gap := fmt.Sprintf(" … (%d bytes in all) … ", len(text))
+	kept := limit - len(gap)
+	begin, end := text[:kept-kept/2], text[len(text)-kept/2:]
+	return strings.ToValidUTF8(begin, "") + gap + strings.ToValidUTF8(end, "")
+}
