@@ -78,7 +78,7 @@ verify: ## Fail if make generate would change a file; changes nothing
 
 .PHONY: search
 search: ## Search all states of small models for two running pods; DEEP=1 searches larger models
-	nice go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/handoff ./controller/membership ./controller/tenure $(if $(DEEP),-deep) | grep -v '^=== '
+	nice go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/singleton/handoff ./controller/cluster/membership ./controller/lock/tenure $(if $(DEEP),-deep) | grep -v '^=== '
 	nice go test -count=1 -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
 
 # The packages that make unit runs with the race detector, which would find nothing in the searches, because they are
@@ -96,12 +96,12 @@ unit: deps $(promtool) search ## Run the tests beside the code, with Kyverno's e
 
 # Packages that decide, or judge a proof. Gremlins runs the tests of the package for each mutation, and has no flag that leaves
 # out the searches and walks, which take minutes.
-MUTATED ?= handoff tenure membership proof gate
+MUTATED ?= singleton/handoff cluster/membership lock/tenure proof gate
 .PHONY: mutations
 mutations: $(gremlins) ## Change the code of the packages MUTATED in one place at a time, and list changes that no test notices
 	@mkdir -p dist
 	export GOFLAGS="$$(go env GOFLAGS) -skip=^Test(Search|Walk)"; for package in $(MUTATED); do \
-		nice $(gremlins) unleash --timeout-coefficient 20 --output dist/mutations-$$package.json ./controller/$$package || exit 1; \
+		nice $(gremlins) unleash --timeout-coefficient 20 --output dist/mutations-$$(basename $$package).json ./controller/$$package || exit 1; \
 	done
 
 .PHONY: vulnerabilities

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 )
 
 // The same health script serves StatefulSetLocks.

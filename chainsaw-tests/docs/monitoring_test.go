@@ -193,7 +193,7 @@ func TestEachReasonIsWatched(t *testing.T) {
 // outcomes returns the reasons of Ready, Reconciling and Stalled that the package handoff defines.
 func outcomes(t *testing.T) (values []string) {
 	t.Helper()
-	for _, c := range typedConstantsOf(t, "../controller/handoff") {
+	for _, c := range typedConstantsOf(t, "../controller/singleton/handoff") {
 		if kind, ok := c.Type().(*types.Named); ok && kind.Obj().Name() == "Outcome" {
 			values = append(values, constant.StringVal(c.Val()))
 		}

@@ -32,9 +32,9 @@ func TestReferenceIsComplete(t *testing.T) {
 		"the API":                        {"../controller/api/v1", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"the signal":                     {"../controller/signal", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"fencing":                        {"../controller/fencing", texts(func(name, _ string) bool { return ast.IsExported(name) })},
-		"outcomes, and what proofs read": {"../controller/handoff", texts(func(string, string) bool { return true })},
-		"outcomes of locks":              {"../controller/tenure", texts(func(name, _ string) bool { return ast.IsExported(name) })},
-		"outcomes of clusters":           {"../controller/membership", texts(func(name, _ string) bool { return ast.IsExported(name) })},
+		"outcomes, and what proofs read": {"../controller/singleton/handoff", texts(func(string, string) bool { return true })},
+		"outcomes of locks":              {"../controller/lock/tenure", texts(func(name, _ string) bool { return ast.IsExported(name) })},
+		"outcomes of clusters":           {"../controller/cluster/membership", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"events of locks":                {"../controller/lock", texts(func(name, _ string) bool { return strings.HasPrefix(name, "event") })},
 		"events of clusters":             {"../controller/cluster", texts(func(name, _ string) bool { return strings.HasPrefix(name, "event") })},
 		"reasons of clusters":            {"../controller/cluster", texts(isReason)},
@@ -90,8 +90,8 @@ func TestNamesOnPagesExist(t *testing.T) {
 
 // Readers search the page for the text of a message, so the texts on the page are those of the code.
 func TestMessagesAreTheCodes(t *testing.T) {
-	said := slices.Concat(literals(t, "../controller/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../controller/injection"),
-		literals(t, "../controller/membership"), literals(t, "../controller/cluster"), literals(t, "../controller/conflict"), literals(t, "../policies"))
+	said := slices.Concat(literals(t, "../controller/singleton/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../controller/injection"),
+		literals(t, "../controller/cluster/membership"), literals(t, "../controller/cluster"), literals(t, "../controller/conflict"), literals(t, "../policies"))
 	for _, guards := range []string{"guards.yaml", "guards-writes.yaml", "guards-controller.yaml", "guards-leases.yaml", "guards-policies.yaml", "guards-status.yaml"} {
 		said = append(said, read(t, "../charts/statefulsingleton/templates/"+guards))
 	}

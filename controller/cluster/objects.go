@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
 )
 
 // podTemplate is the part of a template that a pod gets, as from a StatefulSet. It keeps fields of the spec that this program

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
 	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
-	"github.com/statefulsingleton/statefulsingleton/controller/membership"
 	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )

@@ -28,7 +28,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster"
-	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 )
 
 // grantAccess lets the fenced pods of the lock renew the Lease. It does nothing in a reconcile with other writes, because

@@ -12,8 +12,8 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
 // stoppingPoll is how often to check what the deletion of a lock waits for, for changes that no watch reports.

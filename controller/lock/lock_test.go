@@ -35,8 +35,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
 // c has all permissions, controller those of the controller, and kubelet writes as the kubelet does. The API server has the chart's

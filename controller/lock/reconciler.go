@@ -25,9 +25,9 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
 const (

@@ -29,9 +29,9 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
 const (

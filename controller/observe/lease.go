@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // leaseBeforePods reads the Lease if the singleton uses a Lease, or if the cache has the Lease. HolderStays may depend on

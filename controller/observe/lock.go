@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
 )
 
 // StatefulSetNameField is the field by which the API server and the cache select locks.

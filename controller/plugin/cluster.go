@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // cluster is the cluster of the commands, with the permissions of the user.

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 func (c commands) explainCommand() *cobra.Command {

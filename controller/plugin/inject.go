@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 func (c commands) injectCommand() *cobra.Command {

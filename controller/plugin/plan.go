@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 func (c commands) planCommand() *cobra.Command {

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // kyverno injects a pod: the wrapper holds the containers with a command, and a barrier holds the other containers.

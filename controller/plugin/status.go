@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // Status is the output of `kubectl stfs status -o json` for one StatefulSingleton. Fields can be added, but are never

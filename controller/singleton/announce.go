@@ -14,9 +14,9 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/budget"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/messages"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // Reasons of the events that are not the reason or the type of a condition, nor a proof.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // at returns the start time of the tests plus d.

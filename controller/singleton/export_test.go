@@ -3,7 +3,7 @@ package singleton
 import (
 	"context"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // Execute executes the plan of a test.

@@ -17,9 +17,9 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/messages"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // stoppingPoll is how often to check whether the last pods have terminated, for changes that no watch reports.

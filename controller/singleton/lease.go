@@ -15,9 +15,9 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // writeLease creates the Lease without a holder, or writes holder, epoch and annotations. It never writes renewTime, which

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // evictedSize is the size in bytes of each pod that evicted creates.

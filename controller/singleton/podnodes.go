@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // podNodes has, for each singleton, the nodes of its pods at the last reconcile, except for terminating and ended pods.

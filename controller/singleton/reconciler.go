@@ -24,11 +24,11 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/budget"
 	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // tooManyPoll is how often to check whether fewer pods match. No watch reports the pods that only the

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster"
+	"github.com/statefulsingleton/statefulsingleton/controller/cmd/internal/program"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
-	"github.com/statefulsingleton/statefulsingleton/controller/program"
 )
 
 // version is set when an image is built.

@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/program"
+	"github.com/statefulsingleton/statefulsingleton/controller/cmd/internal/program"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 

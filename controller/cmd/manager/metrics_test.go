@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/program"
+	"github.com/statefulsingleton/statefulsingleton/controller/cmd/internal/program"
 )
 
 // Only a user with permission to get /metrics can read the metrics, and only with HTTPS. The default certificate is

@@ -16,11 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/cmd/internal/program"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
-	"github.com/statefulsingleton/statefulsingleton/controller/program"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )

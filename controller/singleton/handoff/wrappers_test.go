@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // drainCase is a snapshot of a holder that may have to be replaced, and the expected plan.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
 )
 
 var deep = flag.Bool("deep", false, "visit larger worlds too")

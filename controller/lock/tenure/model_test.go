@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 )
 
 // The model is a small world around the real Decide and its steps. It has an API server, kubelets, a StatefulSet controller

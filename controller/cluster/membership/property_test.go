@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
 )
 
 // drawView returns a random view in which the record is consistent. The pods need not match the record.

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 )
 
 // now is the time of the decisions.

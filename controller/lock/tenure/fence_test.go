@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 )
 
 // Holds makes the Lease name the fenced pod with the epoch. It says that the pod is the writer.

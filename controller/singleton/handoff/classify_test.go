@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 func TestClassify(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // Fenced changes an injected pod like the policy of singleton db with fencing by a Lease.

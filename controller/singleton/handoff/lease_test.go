@@ -9,8 +9,8 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 const leaseDuration = 15 * time.Second

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // Each bit of a shape is a fact about pod db-1, whose main process runs.

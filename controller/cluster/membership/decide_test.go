@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
 )
 
 // SnapshotWrapper builds a Snapshot of StatefulCluster coder.

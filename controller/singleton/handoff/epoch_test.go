@@ -3,7 +3,7 @@ package handoff_test
 import (
 	"testing"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // An administrator may raise the epoch, for example after a restore. Decide continues from the raised epoch.

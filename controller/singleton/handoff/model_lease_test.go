@@ -11,8 +11,8 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/handoff"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // The model of the Lease and of the sidecars that renew it. Time is abstract: an action says that a whole duration has
