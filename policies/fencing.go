@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -24,7 +23,7 @@ func fenceRule(s *v1.StatefulSingleton, o Options) kyvernov1.Rule {
 		RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(fenceable(s)...)},
 		Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{
 			step(nameContainers("initContainers"), nameContainers("containers")),
-			fenceSidecar(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNames, apiServerEnvs(o)...),
+			fenceSidecar(s.Namespace+"/"+signal.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNames, apiServerEnvs(o)...),
 		}},
 	}
 }
@@ -41,7 +40,7 @@ var (
 
 	// notMounted is the condition that no container mounts the credentials. The sidecar does not either, after
 	// removeFencing.
-	notMounted = fmt.Sprintf("!contains(%s || `[]`, '%s')", mountedNames, fencing.CredentialsVolume)
+	notMounted = fmt.Sprintf("!contains(%s || `[]`, '%s')", mountedNames, signal.CredentialsVolume)
 )
 
 // fenceable returns the conditions that a pod can be fenced. They must not be weaker than handoff.NotFenceable.
@@ -72,27 +71,27 @@ func fenceablePod(names string) []string {
 		"!(" + sharesProcesses + ")",
 		// The API server checks names after this policy. Another name could contain a variable of Kyverno.
 		fmt.Sprintf("regex_match('^[-a-z0-9]+(,[-a-z0-9]+)*$', %s)", names),
-		fmt.Sprintf("!contains(request.object.spec.volumes[].name || `[]`, '%s')", fencing.CredentialsVolume),
+		fmt.Sprintf("!contains(request.object.spec.volumes[].name || `[]`, '%s')", signal.CredentialsVolume),
 		notMounted,
 	}
 }
 
 // fencingEnvs are the environment variables of the sidecar that fenceSidecar adds.
 var fencingEnvs = []string{
-	fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.LockEnv, fencing.PodNameEnv, fencing.URLEnv, fencing.AuthoritiesEnv,
+	signal.LeaseEnv, signal.LeaseDurationEnv, signal.HeldEnv, signal.LockEnv, signal.PodNameEnv, signal.APIServerEnv, signal.AuthoritiesEnv,
 }
 
 // apiServerEnvs returns the environment variables that tell the sidecar where the API server is, and how to recognize it.
 func apiServerEnvs(o Options) []corev1.EnvVar {
 	return []corev1.EnvVar{
-		{Name: fencing.URLEnv, Value: o.APIServer.URL},
-		{Name: fencing.AuthoritiesEnv, Value: strings.Join(o.APIServer.Authorities, ",")},
+		{Name: signal.APIServerEnv, Value: o.APIServer.URL},
+		{Name: signal.AuthoritiesEnv, Value: strings.Join(o.APIServer.Authorities, ",")},
 	}
 }
 
 // removeFencing returns the steps that remove what the rule "fence" adds. They leave a volume of the user's own.
 func removeFencing() []kyvernov1.ForEachMutation {
-	containerEnv := fmt.Sprintf("e.name == '%s'", fencing.ContainerEnv)
+	containerEnv := fmt.Sprintf("e.name == '%s'", signal.ContainerEnv)
 	return removeFromSidecar(
 		removeFrom("initContainers", isWrapped, "env", containerEnv),
 		removeFrom("containers", isWrapped, "env", containerEnv))
@@ -104,13 +103,13 @@ func removeFromSidecar(more ...string) []kyvernov1.ForEachMutation {
 	unmark := fmt.Sprintf("request.object.metadata.annotations.%q != `null` && [{op: 'remove', path: '/metadata/annotations/%s'}] || `[]`",
 		v1.FencingAnnotation, pointer(v1.FencingAnnotation))
 	isCredentials := fmt.Sprintf("c.name == '%s' && to_string(c.projected.sources || '') == %s",
-		fencing.CredentialsVolume, stringLiteral(string(sorted(leases.CredentialsSources()))))
+		signal.CredentialsVolume, stringLiteral(string(sorted(leases.CredentialsSources()))))
 	removeVolumes := step(fmt.Sprintf("reverse(%s.join('', ['/spec/volumes/', to_string(i)]))[].{op: 'remove', path: @}", indexed("volumes", isCredentials)))
 	removeVolumes.AnyAllConditions = all(notMounted)
 	return []kyvernov1.ForEachMutation{
 		step(append(more,
 			removeFrom("initContainers", isStatusSidecar, "env", sidecarEnv),
-			removeFrom("initContainers", isStatusSidecar, "volumeMounts", fmt.Sprintf("e.name == '%s'", fencing.CredentialsVolume)),
+			removeFrom("initContainers", isStatusSidecar, "volumeMounts", fmt.Sprintf("e.name == '%s'", signal.CredentialsVolume)),
 			fmt.Sprintf("length(%s) > `0` && %s || `[]`", indexed("initContainers", isStatusSidecar), unmark))...),
 		removeVolumes,
 	}
@@ -126,9 +125,9 @@ func sorted(value any) []byte {
 }
 
 // nameContainers returns the operations that add its name to the environment of each wrapped container. See
-// fencing.ContainerEnv.
+// signal.ContainerEnv.
 func nameContainers(list string) string {
-	return operations(indexed(list, isWrapped), addExpression(list, "env/-", fmt.Sprintf("{name: '%s', value: c.name}", fencing.ContainerEnv)))
+	return operations(indexed(list, isWrapped), addExpression(list, "env/-", fmt.Sprintf("{name: '%s', value: c.name}", signal.ContainerEnv)))
 }
 
 // fenceSidecar gives the sidecar the settings and the credentials, and marks the pod. The lease is <namespace>/<name>, and
@@ -136,10 +135,10 @@ func nameContainers(list string) string {
 func fenceSidecar(lease string, seconds int32, names string, more ...corev1.EnvVar) kyvernov1.ForEachMutation {
 	env := sidecarPath + "/env/-"
 	ops := []op{
-		add(env, corev1.EnvVar{Name: fencing.LeaseEnv, Value: lease}),
-		add(env, corev1.EnvVar{Name: fencing.DurationEnv, Value: strconv.Itoa(int(seconds))}),
-		{Op: "add", Path: env, Value: encode(corev1.EnvVar{Name: fencing.HeldEnv, Value: "{{ " + names + " }}"})},
-		add(env, fieldEnv(fencing.PodNameEnv, "metadata.name")),
+		add(env, corev1.EnvVar{Name: signal.LeaseEnv, Value: lease}),
+		add(env, corev1.EnvVar{Name: signal.LeaseDurationEnv, Value: strconv.Itoa(int(seconds))}),
+		{Op: "add", Path: env, Value: encode(corev1.EnvVar{Name: signal.HeldEnv, Value: "{{ " + names + " }}"})},
+		add(env, fieldEnv(signal.PodNameEnv, "metadata.name")),
 		add(sidecarPath+"/volumeMounts/-", credentialsMount()),
 		add("/spec/volumes/-", credentialsVolume()),
 		add("/metadata/annotations/"+pointer(v1.FencingAnnotation), string(v1.FencingLease)),
@@ -151,11 +150,11 @@ func fenceSidecar(lease string, seconds int32, names string, more ...corev1.EnvV
 }
 
 func credentialsMount() corev1.VolumeMount {
-	return corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}
+	return corev1.VolumeMount{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true}
 }
 
 func credentialsVolume() corev1.Volume {
-	return corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+	return corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
 		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
 	}}
 }

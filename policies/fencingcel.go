@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -18,7 +17,7 @@ var (
 	hasBarrierCEL   = fmt.Sprintf("c.?env.orValue([]).exists(e, e.name == %s && e.?valueFrom.?configMapKeyRef.hasValue())", celString(signal.EpochEnv))
 	wrappedNamesCEL = fmt.Sprintf(`(%s.filter(c, %s) + object.spec.containers.filter(c, %s)).map(c, c.name).join(",")`, celListOf("initContainers"), isWrappedCEL, isWrappedCEL)
 	regularNamesCEL = `object.spec.containers.map(c, c.name).join(",")`
-	isMountCEL      = "e.name == " + celString(fencing.CredentialsVolume)
+	isMountCEL      = "e.name == " + celString(signal.CredentialsVolume)
 	// notMountedCEL is the condition that no container mounts the credentials. See notMounted.
 	notMountedCEL = fmt.Sprintf("!(%s + object.spec.containers).exists(c, c.?volumeMounts.orValue([]).exists(e, %s))", celListOf("initContainers"), isMountCEL)
 	// notInjectedCEL is the condition that no StatefulSingleton holds the pod.
@@ -49,14 +48,14 @@ func fenceablePodCEL(names string) []string {
 		"!(" + sharesProcessesCEL + ")",
 		// The API server checks names after this policy. A name with a comma would look like two names.
 		names + `.matches("^[-a-z0-9]+(,[-a-z0-9]+)*$")`,
-		fmt.Sprintf("!%s.exists(e, e.name == %s)", celListOf("volumes"), celString(fencing.CredentialsVolume)),
+		fmt.Sprintf("!%s.exists(e, e.name == %s)", celListOf("volumes"), celString(signal.CredentialsVolume)),
 		notMountedCEL,
 	}
 }
 
 // removeFencingCEL returns the mutations that remove what fenceCEL adds. See removeFencing.
 func removeFencingCEL() []string {
-	containerEnv := "e.name == " + celString(fencing.ContainerEnv)
+	containerEnv := "e.name == " + celString(signal.ContainerEnv)
 	return append([]string{
 		celRemoveFrom("initContainers", isWrappedCEL, "env", containerEnv),
 		celRemoveFrom("containers", isWrappedCEL, "env", containerEnv),
@@ -68,13 +67,13 @@ func fenceCEL(s *v1.StatefulSingleton, o Options, fenceable string) []string {
 	return []string{
 		celIf(nameContainerCEL("initContainers"), fenceable),
 		celIf(nameContainerCEL("containers"), fenceable),
-		celIf(fenceSidecarCEL(s.Namespace+"/"+fencing.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNamesCEL, apiServerEnvs(o)...), fenceable),
+		celIf(fenceSidecarCEL(s.Namespace+"/"+signal.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNamesCEL, apiServerEnvs(o)...), fenceable),
 	}
 }
 
 // removeFromSidecarCEL returns the mutations that remove what fenceSidecarCEL adds. They leave a volume of the user's own.
 func removeFromSidecarCEL() []string {
-	credentials := fmt.Sprintf("c.name == %s && c.?projected.?sources.orValue([]) == %s", celString(fencing.CredentialsVolume), celValue(leases.CredentialsSources()))
+	credentials := fmt.Sprintf("c.name == %s && c.?projected.?sources.orValue([]) == %s", celString(signal.CredentialsVolume), celValue(leases.CredentialsSources()))
 	return []string{
 		celRemoveFrom("initContainers", isSidecarCEL, "env", "e.name in "+celValue(fencingEnvs)),
 		celRemoveFrom("initContainers", isSidecarCEL, "volumeMounts", isMountCEL),
@@ -84,19 +83,19 @@ func removeFromSidecarCEL() []string {
 	}
 }
 
-// nameContainerCEL adds its name to the environment of each wrapped container. See fencing.ContainerEnv.
+// nameContainerCEL adds its name to the environment of each wrapped container. See signal.ContainerEnv.
 func nameContainerCEL(list string) string {
-	return celAppendEach(list, "env", celVariable(fencing.ContainerEnv, "c.name"), isWrappedCEL)
+	return celAppendEach(list, "env", celVariable(signal.ContainerEnv, "c.name"), isWrappedCEL)
 }
 
 // fenceSidecarCEL gives the sidecar the settings and the credentials, and marks the pod. See fenceSidecar.
 func fenceSidecarCEL(lease string, seconds int32, names string, more ...corev1.EnvVar) string {
 	path := celPathOf("initContainers")
 	env := []string{
-		celVariable(fencing.LeaseEnv, celString(lease)),
-		celVariable(fencing.DurationEnv, celString(strconv.Itoa(int(seconds)))),
-		celVariable(fencing.HeldEnv, names),
-		celValue(fieldEnv(fencing.PodNameEnv, "metadata.name")),
+		celVariable(signal.LeaseEnv, celString(lease)),
+		celVariable(signal.LeaseDurationEnv, celString(strconv.Itoa(int(seconds)))),
+		celVariable(signal.HeldEnv, names),
+		celValue(fieldEnv(signal.PodNameEnv, "metadata.name")),
 	}
 	for _, variable := range more {
 		env = append(env, celValue(variable))

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // credentialsVolume has the token with which the sidecar of a fenced pod renews the Lease.
@@ -24,7 +24,7 @@ const credentialsVolume = "statefulsingleton-credentials"
 const twoGuards = "this pod claims to be fenced by a Lease, but "
 
 // sidecarSettings are the variables of the sidecar of a fenced pod.
-var sidecarSettings = []string{fencing.PodNameEnv, fencing.LeaseEnv, fencing.DurationEnv, fencing.HeldEnv, fencing.URLEnv, fencing.AuthoritiesEnv}
+var sidecarSettings = []string{signal.PodNameEnv, signal.LeaseEnv, signal.LeaseDurationEnv, signal.HeldEnv, signal.APIServerEnv, signal.AuthoritiesEnv}
 
 // fence changes an injected pod as a policy does if spec.fencing is Lease.
 func fence(p *corev1.Pod) {
@@ -35,17 +35,17 @@ func fence(p *corev1.Pod) {
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
 		names = append(names, c.Name)
-		c.Env = append(c.Env, corev1.EnvVar{Name: fencing.ContainerEnv, Value: c.Name})
+		c.Env = append(c.Env, corev1.EnvVar{Name: signal.ContainerEnv, Value: c.Name})
 	}
 	sidecar := &p.Spec.InitContainers[0]
 	sidecar.Env = append(sidecar.Env,
-		corev1.EnvVar{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-		corev1.EnvVar{Name: fencing.LeaseEnv, Value: p.Namespace + "/" + fencing.LeaseName(p.Labels[v1.SingletonLabel])},
-		corev1.EnvVar{Name: fencing.DurationEnv, Value: "15"},
-		corev1.EnvVar{Name: fencing.URLEnv, Value: options.APIServer.URL},
-		corev1.EnvVar{Name: fencing.AuthoritiesEnv, Value: strings.Join(options.APIServer.Authorities, ",")},
-		corev1.EnvVar{Name: fencing.HeldEnv, Value: strings.Join(names, ",")})
-	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true})
+		corev1.EnvVar{Name: signal.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+		corev1.EnvVar{Name: signal.LeaseEnv, Value: p.Namespace + "/" + signal.LeaseName(p.Labels[v1.SingletonLabel])},
+		corev1.EnvVar{Name: signal.LeaseDurationEnv, Value: "15"},
+		corev1.EnvVar{Name: signal.APIServerEnv, Value: options.APIServer.URL},
+		corev1.EnvVar{Name: signal.AuthoritiesEnv, Value: strings.Join(options.APIServer.Authorities, ",")},
+		corev1.EnvVar{Name: signal.HeldEnv, Value: strings.Join(names, ",")})
+	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true})
 	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: credentialsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		Sources: []corev1.VolumeProjection{
 			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
@@ -139,7 +139,7 @@ func testAPIServer(t *testing.T, c client.Client) {
 		server    = "variable FENCING_API_SERVER of init container status-sidecar is not 'https://10.96.0.1:443'"
 		authority = "variable FENCING_CA_SHA256 of init container status-sidecar does not consist of one or more of these"
 	)
-	url, old, renewed, foreign := options.APIServer.URL, options.APIServer.Authorities[0], options.APIServer.Authorities[1], fencing.Fingerprint([]byte("foreign"))
+	url, old, renewed, foreign := options.APIServer.URL, options.APIServer.Authorities[0], options.APIServer.Authorities[1], signal.Fingerprint([]byte("foreign"))
 	ofSingleton := func() *corev1.Pod {
 		pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "api-server", Name: "db"}})
 		fence(pod)
@@ -155,19 +155,19 @@ func testAPIServer(t *testing.T, c client.Client) {
 		change      func(*corev1.Pod)
 		wantRefused string
 	}{
-		"passes: all authorities":     {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, old+","+renewed)), ""},
-		"passes: before a rotation":   {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, old)), ""},
-		"passes: after a rotation":    {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, renewed)), ""},
-		"the policy is newer":         {[]string{old}, inSidecar(setEnv(fencing.AuthoritiesEnv, old+","+renewed)), authority},
-		"the old authority is gone":   {[]string{renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, old)), authority},
-		"a foreign authority":         {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, foreign)), authority},
-		"a foreign authority as well": {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, old+","+foreign)), authority},
-		"an empty authority":          {[]string{old, renewed}, inSidecar(setEnv(fencing.AuthoritiesEnv, "")), authority},
-		"nothing is known":            {[]string{""}, inSidecar(setEnv(fencing.AuthoritiesEnv, "")), authority},
-		"another variable":            {[]string{old, renewed}, inSidecar(addEnv(fencing.AuthoritiesEnv, foreign)), twoGuards},
-		"another server":              {[]string{old, renewed}, inSidecar(setEnv(fencing.URLEnv, "https://10.96.0.2:443")), server},
-		"another port":                {[]string{old, renewed}, inSidecar(setEnv(fencing.URLEnv, "https://10.96.0.1:8443")), server},
-		"a server without TLS":        {[]string{old, renewed}, inSidecar(setEnv(fencing.URLEnv, "http://10.96.0.1:443")), server},
+		"passes: all authorities":     {[]string{old, renewed}, inSidecar(setEnv(signal.AuthoritiesEnv, old+","+renewed)), ""},
+		"passes: before a rotation":   {[]string{old, renewed}, inSidecar(setEnv(signal.AuthoritiesEnv, old)), ""},
+		"passes: after a rotation":    {[]string{old, renewed}, inSidecar(setEnv(signal.AuthoritiesEnv, renewed)), ""},
+		"the policy is newer":         {[]string{old}, inSidecar(setEnv(signal.AuthoritiesEnv, old+","+renewed)), authority},
+		"the old authority is gone":   {[]string{renewed}, inSidecar(setEnv(signal.AuthoritiesEnv, old)), authority},
+		"a foreign authority":         {[]string{old, renewed}, inSidecar(setEnv(signal.AuthoritiesEnv, foreign)), authority},
+		"a foreign authority as well": {[]string{old, renewed}, inSidecar(setEnv(signal.AuthoritiesEnv, old+","+foreign)), authority},
+		"an empty authority":          {[]string{old, renewed}, inSidecar(setEnv(signal.AuthoritiesEnv, "")), authority},
+		"nothing is known":            {[]string{""}, inSidecar(setEnv(signal.AuthoritiesEnv, "")), authority},
+		"another variable":            {[]string{old, renewed}, inSidecar(addEnv(signal.AuthoritiesEnv, foreign)), twoGuards},
+		"another server":              {[]string{old, renewed}, inSidecar(setEnv(signal.APIServerEnv, "https://10.96.0.2:443")), server},
+		"another port":                {[]string{old, renewed}, inSidecar(setEnv(signal.APIServerEnv, "https://10.96.0.1:8443")), server},
+		"a server without TLS":        {[]string{old, renewed}, inSidecar(setEnv(signal.APIServerEnv, "http://10.96.0.1:443")), server},
 		"passes: another Service":     {[]string{old, renewed}, inSidecar(addEnv("KUBERNETES_SERVICE_HOST", "10.0.0.1")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -176,14 +176,14 @@ func testAPIServer(t *testing.T, c client.Client) {
 			for _, authority := range test.known {
 				if authority != "" {
 					pod := ofSingleton()
-					inSidecar(setEnv(fencing.AuthoritiesEnv, authority))(pod)
+					inSidecar(setEnv(signal.AuthoritiesEnv, authority))(pod)
 					waitForAdmission(t, c, pod)
 				}
 			}
 			for _, unknown := range []string{old, renewed} {
 				if !slices.Contains(test.known, unknown) {
 					pod := ofSingleton()
-					inSidecar(setEnv(fencing.AuthoritiesEnv, unknown))(pod)
+					inSidecar(setEnv(signal.AuthoritiesEnv, unknown))(pod)
 					waitForRefusal(t, c, pod, authority)
 				}
 			}
@@ -231,13 +231,13 @@ func testFencedSettings(t *testing.T, c client.Client) {
 	)
 	checkFenced(t, c, "fenced-settings", map[string]fencedCase{
 		"passes: as the policy prepares it": {change: func(*corev1.Pod) {}},
-		"passes: another duration":          {change: inSidecar(setEnv(fencing.DurationEnv, "3600"))},
+		"passes: another duration":          {change: inSidecar(setEnv(signal.LeaseDurationEnv, "3600"))},
 		"passes: two containers": {change: func(p *corev1.Pod) {
 			second := *p.Spec.Containers[0].DeepCopy()
 			second.Name = "web"
-			setEnv(fencing.ContainerEnv, "web")(&second)
+			setEnv(signal.ContainerEnv, "web")(&second)
 			p.Spec.Containers = append(p.Spec.Containers, second)
-			inSidecar(setEnv(fencing.HeldEnv, "web,db"))(p)
+			inSidecar(setEnv(signal.HeldEnv, "web,db"))(p)
 		}},
 		"passes: not fenced": {change: func(p *corev1.Pod) {
 			delete(p.Annotations, v1.FencingAnnotation)
@@ -254,30 +254,30 @@ func testFencedSettings(t *testing.T, c client.Client) {
 		"no sidecar":                 {func(p *corev1.Pod) { p.Spec.InitContainers = nil }, notFenced},
 		"injected for another":       {func(p *corev1.Pod) { p.Annotations[v1.InjectedAnnotation] = p.Namespace + "/web" }, notFenced},
 		"no singleton":               {func(p *corev1.Pod) { delete(p.Labels, v1.SingletonLabel) }, notFenced},
-		"another Lease":              {inSidecar(setEnv(fencing.LeaseEnv, "fenced-settings/mine")), environment},
-		"Lease of another":           {inSidecar(setEnv(fencing.LeaseEnv, "fenced-settings/statefulsingleton-web")), environment},
-		"in another namespace":       {inSidecar(setEnv(fencing.LeaseEnv, "default/statefulsingleton-db")), environment},
-		"a reference to a Lease":     {inSidecar(setEnv(fencing.LeaseEnv, "$(MINE)")), environment},
-		"no Lease":                   {inSidecar(withoutEnv(fencing.LeaseEnv)), environment},
-		"two Leases":                 {inSidecar(addEnv(fencing.LeaseEnv, "fenced-settings/mine")), environment},
-		"too short":                  {inSidecar(setEnv(fencing.DurationEnv, "4")), environment},
-		"too long":                   {inSidecar(setEnv(fencing.DurationEnv, "3601")), environment},
-		"no number":                  {inSidecar(setEnv(fencing.DurationEnv, "15s")), environment},
-		"a container too many":       {inSidecar(setEnv(fencing.HeldEnv, "db,web")), environment},
-		"another container":          {inSidecar(setEnv(fencing.HeldEnv, "web")), environment},
-		"no container":               {inSidecar(setEnv(fencing.HeldEnv, "")), environment},
+		"another Lease":              {inSidecar(setEnv(signal.LeaseEnv, "fenced-settings/mine")), environment},
+		"Lease of another":           {inSidecar(setEnv(signal.LeaseEnv, "fenced-settings/statefulsingleton-web")), environment},
+		"in another namespace":       {inSidecar(setEnv(signal.LeaseEnv, "default/statefulsingleton-db")), environment},
+		"a reference to a Lease":     {inSidecar(setEnv(signal.LeaseEnv, "$(MINE)")), environment},
+		"no Lease":                   {inSidecar(withoutEnv(signal.LeaseEnv)), environment},
+		"two Leases":                 {inSidecar(addEnv(signal.LeaseEnv, "fenced-settings/mine")), environment},
+		"too short":                  {inSidecar(setEnv(signal.LeaseDurationEnv, "4")), environment},
+		"too long":                   {inSidecar(setEnv(signal.LeaseDurationEnv, "3601")), environment},
+		"no number":                  {inSidecar(setEnv(signal.LeaseDurationEnv, "15s")), environment},
+		"a container too many":       {inSidecar(setEnv(signal.HeldEnv, "db,web")), environment},
+		"another container":          {inSidecar(setEnv(signal.HeldEnv, "web")), environment},
+		"no container":               {inSidecar(setEnv(signal.HeldEnv, "")), environment},
 		"one more setting":           {inSidecar(addEnv("FENCING_MORE", "a")), environment},
-		"a lock":                     {inSidecar(addEnv(fencing.LockEnv, "db-lock")), environment},
-		"a role":                     {inApp(addEnv(fencing.HooksEnv, "{}")), roles},
-		"two roles":                  {func(p *corev1.Pod) { inApp(addEnv(fencing.HooksEnv, "{}"))(p); inApp(addEnv(fencing.HooksEnv, ""))(p) }, roles},
-		"literal name":               {inSidecar(setEnv(fencing.PodNameEnv, "db-9")), environment},
-		"no name":                    {inSidecar(withoutEnv(fencing.PodNameEnv)), environment},
-		"no API server":              {inSidecar(withoutEnv(fencing.URLEnv)), twoGuards},
-		"no authority":               {inSidecar(withoutEnv(fencing.AuthoritiesEnv)), twoGuards},
-		"container without a name":   {inApp(withoutEnv(fencing.ContainerEnv)), misnamed},
-		"container of another name":  {inApp(setEnv(fencing.ContainerEnv, "web")), misnamed},
-		"container with two names":   {inApp(addEnv(fencing.ContainerEnv, "web")), misnamed},
-		"settings in another place":  {inApp(addEnv(fencing.LeaseEnv, "default/mine")), settings},
+		"a lock":                     {inSidecar(addEnv(signal.LockEnv, "db-lock")), environment},
+		"a role":                     {inApp(addEnv(signal.HooksEnv, "{}")), roles},
+		"two roles":                  {func(p *corev1.Pod) { inApp(addEnv(signal.HooksEnv, "{}"))(p); inApp(addEnv(signal.HooksEnv, ""))(p) }, roles},
+		"literal name":               {inSidecar(setEnv(signal.PodNameEnv, "db-9")), environment},
+		"no name":                    {inSidecar(withoutEnv(signal.PodNameEnv)), environment},
+		"no API server":              {inSidecar(withoutEnv(signal.APIServerEnv)), twoGuards},
+		"no authority":               {inSidecar(withoutEnv(signal.AuthoritiesEnv)), twoGuards},
+		"container without a name":   {inApp(withoutEnv(signal.ContainerEnv)), misnamed},
+		"container of another name":  {inApp(setEnv(signal.ContainerEnv, "web")), misnamed},
+		"container with two names":   {inApp(addEnv(signal.ContainerEnv, "web")), misnamed},
+		"settings in another place":  {inApp(addEnv(signal.LeaseEnv, "default/mine")), settings},
 		"passes: its own setting":    {change: inApp(addEnv("FENCING_MINE", "yes"))},
 		"passes: its own API server": {change: inApp(addEnv("KUBERNETES_SERVICE_HOST", "10.0.0.1"))},
 		"as large as a pod can be":   {enlarge, environment},
@@ -364,9 +364,9 @@ func testFencedSelected(t *testing.T, c client.Client) {
 		"a barrier beside": {"scratch", func(p *corev1.Pod) {
 			web := injectedPod(t, "shell", s).Spec.Containers[0]
 			web.Name = "web"
-			addEnv(fencing.ContainerEnv, "web")(&web)
+			addEnv(signal.ContainerEnv, "web")(&web)
 			p.Spec.Containers = append(p.Spec.Containers, web)
-			inSidecar(setEnv(fencing.HeldEnv, "web"))(p)
+			inSidecar(setEnv(signal.HeldEnv, "web"))(p)
 		}, "its container db would not stop before the Lease expires, because a barrier holds it"},
 		"processes shared": {"shell", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, "in a pod with shareProcessNamespace or hostPID"},
 		"another variable": {"shell", inSidecar(addEnv("POD_NAMESPACE", "a")), "the environment of init container status-sidecar is not as Kyverno adds it"},
@@ -394,7 +394,7 @@ func testFencedByLock(t *testing.T, c client.Client) {
 	)
 	for name, test := range map[string]fencedCase{
 		"passes: as the policy prepares it": {change: func(*corev1.Pod) {}},
-		"passes: hooks":                     {change: inApp(setEnv(fencing.HooksEnv, `{"promote":["promote"]}`))},
+		"passes: hooks":                     {change: inApp(setEnv(signal.HooksEnv, `{"promote":["promote"]}`))},
 		"passes: a native sidecar": {change: func(p *corev1.Pod) {
 			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "proxy", Image: "envoy", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)})
 		}},
@@ -403,12 +403,12 @@ func testFencedByLock(t *testing.T, c client.Client) {
 		"injected":                       {func(p *corev1.Pod) { p.Annotations[v1.InjectedAnnotation] = "locked/db" }, notFenced},
 		"no annotation":                  {func(p *corev1.Pod) { delete(p.Annotations, v1.FencingAnnotation) }, notFenced},
 		"no sidecar":                     {func(p *corev1.Pod) { p.Spec.InitContainers = nil }, notFenced},
-		"Lease of a singleton":           {inSidecar(setEnv(fencing.LeaseEnv, "locked/statefulsingleton-db")), environment},
-		"in another namespace":           {inSidecar(setEnv(fencing.LeaseEnv, "default/db-lease")), environment},
-		"another lock":                   {inSidecar(setEnv(fencing.LockEnv, "web")), environment},
-		"no lock in the sidecar":         {inSidecar(withoutEnv(fencing.LockEnv)), environment},
-		"another duration":               {inSidecar(setEnv(fencing.DurationEnv, "4")), environment},
-		"another container":              {inSidecar(setEnv(fencing.HeldEnv, "web")), environment},
+		"Lease of a singleton":           {inSidecar(setEnv(signal.LeaseEnv, "locked/statefulsingleton-db")), environment},
+		"in another namespace":           {inSidecar(setEnv(signal.LeaseEnv, "default/db-lease")), environment},
+		"another lock":                   {inSidecar(setEnv(signal.LockEnv, "web")), environment},
+		"no lock in the sidecar":         {inSidecar(withoutEnv(signal.LockEnv)), environment},
+		"another duration":               {inSidecar(setEnv(signal.LeaseDurationEnv, "4")), environment},
+		"another container":              {inSidecar(setEnv(signal.HeldEnv, "web")), environment},
 		"another image":                  {inSidecar(func(c *corev1.Container) { c.Image = "evil" }), gate},
 		"another program":                {inSidecar(func(c *corev1.Container) { c.Command = []string{"evil"} }), gate},
 		"another command":                {inSidecar(func(c *corev1.Container) { c.Args = []string{"version"} }), gate},
@@ -420,10 +420,10 @@ func testFencedByLock(t *testing.T, c client.Client) {
 		"a container without the gate":   {addContainer("web", "web"), gate},
 		"processes shared":               {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, gate},
 		"processes of the node":          {func(p *corev1.Pod) { p.Spec.HostPID = true }, gate},
-		"container without a name":       {inApp(withoutEnv(fencing.ContainerEnv)), misnamed},
-		"container without a role":       {inApp(withoutEnv(fencing.HooksEnv)), roles},
-		"container with an empty role":   {inApp(setEnv(fencing.HooksEnv, "")), roles},
-		"container with a role too many": {inApp(addEnv(fencing.HooksEnv, "{}")), roles},
+		"container without a name":       {inApp(withoutEnv(signal.ContainerEnv)), misnamed},
+		"container without a role":       {inApp(withoutEnv(signal.HooksEnv)), roles},
+		"container with an empty role":   {inApp(setEnv(signal.HooksEnv, "")), roles},
+		"container with a role too many": {inApp(addEnv(signal.HooksEnv, "{}")), roles},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := readerPod(t, "testdata/readers/startup-probe.yaml")
@@ -446,7 +446,7 @@ func readerPod(t *testing.T, file string) *corev1.Pod {
 	pod := decoded[corev1.Pod](t, readFile(t, file))
 	pod.Namespace = "locked"
 	pod.Spec.ServiceAccountName = "default" // the admission plugin does not run here
-	inSidecar(setEnv(fencing.LeaseEnv, "locked/db-lease"))(&pod)
+	inSidecar(setEnv(signal.LeaseEnv, "locked/db-lease"))(&pod)
 	return &pod
 }
 

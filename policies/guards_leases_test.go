@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -319,7 +319,7 @@ func testLeaseToken(t *testing.T, config *rest.Config) {
 	create(t, controller, role)
 	create(t, controller, binding)
 	create(t, controller, lease)
-	mustPatch(t, controller, lease, fmt.Sprintf(`{"spec":{"holderIdentity":%q,"leaseTransitions":1}}`, fencing.HolderIdentity("db-0", string(pods["db-0"].UID))))
+	mustPatch(t, controller, lease, fmt.Sprintf(`{"spec":{"holderIdentity":%q,"leaseTransitions":1}}`, signal.HolderIdentity("db-0", string(pods["db-0"].UID))))
 	const renewed = `{"spec":{"renewTime":"2026-01-01T00:00:%d0.000000Z","leaseDurationSeconds":15}}`
 	tests := map[string]struct {
 		pod         *corev1.Pod
@@ -486,7 +486,7 @@ func roleOf(namespace, singleton string) *rbacv1.Role {
 	return &rbacv1.Role{
 		ObjectMeta: ownedBy(namespace, singleton),
 		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{fencing.LeaseName(singleton)},
+			APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{signal.LeaseName(singleton)},
 			Verbs: []string{"get", "watch", "list", "patch"},
 		}},
 	}
@@ -496,14 +496,14 @@ func roleOf(namespace, singleton string) *rbacv1.Role {
 func roleBindingOf(namespace, singleton string) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
 		ObjectMeta: ownedBy(namespace, singleton),
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: fencing.LeaseName(singleton)},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: signal.LeaseName(singleton)},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "db"}},
 	}
 }
 
 func ownedBy(namespace, singleton string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: namespace, Name: fencing.LeaseName(singleton),
+		Namespace: namespace, Name: signal.LeaseName(singleton),
 		Labels: map[string]string{v1.SingletonLabel: singleton},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: singleton, UID: types.UID(db1), Controller: new(true),

@@ -33,7 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -448,8 +448,8 @@ func injectedPod(t *testing.T, golden string, s *v1.StatefulSingleton) *corev1.P
 	pod.Annotations[v1.InjectedAnnotation] = s.Namespace + "/" + s.Name
 	for _, c := range pod.Spec.InitContainers {
 		for i := range c.Env {
-			if c.Env[i].Name == fencing.LeaseEnv {
-				c.Env[i].Value = s.Namespace + "/" + fencing.LeaseName(s.Name)
+			if c.Env[i].Name == signal.LeaseEnv {
+				c.Env[i].Value = s.Namespace + "/" + signal.LeaseName(s.Name)
 			}
 		}
 	}

@@ -14,13 +14,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 var options = policies.Options{
 	SidecarImage: "example.com/statefulsingleton/gate:1.0", SidecarPullPolicy: corev1.PullIfNotPresent,
-	APIServer: fencing.APIServer{URL: "https://10.96.0.1:443", Authorities: []string{fencing.Fingerprint([]byte("old")), fencing.Fingerprint([]byte("new"))}},
+	APIServer: signal.APIServer{URL: "https://10.96.0.1:443", Authorities: []string{signal.Fingerprint([]byte("old")), signal.Fingerprint([]byte("new"))}},
 }
 
 const (

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -66,7 +65,7 @@ func fenceableByLock() []string {
 }
 
 // lockFencingEnvs are the environment variables that the rule "fence" adds to each regular container.
-var lockFencingEnvs = []string{signal.PodUIDEnv, fencing.ContainerEnv, fencing.HooksEnv}
+var lockFencingEnvs = []string{signal.PodUIDEnv, signal.ContainerEnv, signal.HooksEnv}
 
 // removeLockFencing returns the rules that remove what the later rules add, except the sidecar and its own volumes, which do
 // nothing in a pod that is not fenced.
@@ -80,23 +79,23 @@ func removeLockFencing() []kyvernov1.ForEachMutation {
 
 // lockEnvs returns the environment variables that only the sidecars of a lock have, and those with the API server.
 func lockEnvs(l *v1.StatefulSetLock, o Options) []corev1.EnvVar {
-	return append(apiServerEnvs(o), corev1.EnvVar{Name: fencing.LockEnv, Value: l.Name})
+	return append(apiServerEnvs(o), corev1.EnvVar{Name: signal.LockEnv, Value: l.Name})
 }
 
 // addHooks returns the operations that add the lock's hooks to the environment of each regular container. See
-// fencing.HooksEnv.
+// signal.HooksEnv.
 func addHooks(l *v1.StatefulSetLock) string {
 	return operations(indexed("containers", isWrapped), addEach("containers", "env/-", hooksEnv(l)))
 }
 
 // hooksEnv returns the environment variable with the lock's hooks.
 func hooksEnv(l *v1.StatefulSetLock) corev1.EnvVar {
-	hooks := fencing.Hooks{}
+	hooks := signal.Hooks{}
 	if l.Spec.Hooks != nil {
-		hooks = fencing.Hooks{Promote: l.Spec.Hooks.Promote, Demote: l.Spec.Hooks.Demote}
+		hooks = signal.Hooks{Promote: l.Spec.Hooks.Promote, Demote: l.Spec.Hooks.Demote}
 	}
 	// The kubelet replaces $(NAME) by the value of a variable, and $$ by $.
-	return corev1.EnvVar{Name: fencing.HooksEnv, Value: strings.ReplaceAll(string(encode(hooks)), "$", "$$")}
+	return corev1.EnvVar{Name: signal.HooksEnv, Value: strings.ReplaceAll(string(encode(hooks)), "$", "$$")}
 }
 
 // lockFenceable returns true if the policy of a lock can fence the pod.
@@ -110,14 +109,14 @@ func notFencedByLock(pod *corev1.Pod, l *v1.StatefulSetLock) string {
 	var names []string
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		if !leases.IsWrapped(c) || !leases.IsSupervised(c) || leases.Variable(c, fencing.HooksEnv).Value == "" {
+		if !leases.IsWrapped(c) || !leases.IsSupervised(c) || leases.Variable(c, signal.HooksEnv).Value == "" {
 			return fmt.Sprintf("the gate does not start container %s in its role", c.Name)
 		}
 		names = append(names, c.Name)
 	}
 	settings, problem := leases.SettingsOf(pod, l.Spec.LeaseName, names)
 	if problem == "" && !settings.Lock {
-		problem = fmt.Sprintf("container %s has no %s", v1.SidecarName, fencing.LockEnv)
+		problem = fmt.Sprintf("container %s has no %s", v1.SidecarName, signal.LockEnv)
 	}
 	return problem
 }

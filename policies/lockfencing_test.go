@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -61,7 +61,7 @@ func wantFencedByLock(t *testing.T, pod *corev1.Pod, wantHeld ...string) {
 		if !leases.IsWrapped(&c) || !leases.IsSupervised(&c) {
 			t.Errorf("the gate does not start container %s", c.Name)
 		}
-		hooks, err := fencing.ParseHooks(func(name string) string { return leases.Variable(&c, name).Value })
+		hooks, err := signal.ParseHooks(func(name string) string { return leases.Variable(&c, name).Value })
 		if hooks == nil || err != nil {
 			t.Errorf("container %s has no role: %v", c.Name, err)
 		}
@@ -236,11 +236,11 @@ func TestHooksAreLiteral(t *testing.T) {
 	}
 	got := decoded[corev1.Pod](t, newLockKyverno(t, fencedLock(hooks), options).mutate(t, encode(t, readMember(t, "fencing", nil)), firstRequest))
 	for _, c := range got.Spec.Containers {
-		found, err := fencing.ParseHooks(func(name string) string { return expand(leases.Variable(&c, name).Value) })
+		found, err := signal.ParseHooks(func(name string) string { return expand(leases.Variable(&c, name).Value) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(&fencing.Hooks{Promote: hooks.Promote, Demote: hooks.Demote}, found); diff != "" {
+		if diff := cmp.Diff(&signal.Hooks{Promote: hooks.Promote, Demote: hooks.Demote}, found); diff != "" {
 			t.Errorf("hooks of container %s (-want +got):\n%s", c.Name, diff)
 		}
 	}

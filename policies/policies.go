@@ -31,7 +31,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -74,7 +74,7 @@ type Options struct {
 	// are added to every held pod.
 	SidecarPullSecrets []string
 	// APIServer is the API server of the sidecars of fenced pods.
-	APIServer fencing.APIServer
+	APIServer signal.APIServer
 	// SidecarResources are the requests and limits of the sidecar. Default: DefaultSidecarResources.
 	SidecarResources *corev1.ResourceRequirements
 }

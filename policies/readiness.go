@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // maxTimeoutSeconds is the maximum timeout of a request to the sidecar.
@@ -21,10 +21,10 @@ var (
 	onHostNetwork = "request.object.spec.hostNetwork == `true`"
 	// asksSidecar is the condition that the readiness probe of a container asks the sidecar.
 	asksSidecar = fmt.Sprintf("c.readinessProbe.httpGet.path == join('', ['%s', c.name]) && to_string(c.readinessProbe.httpGet.port || '') == '%d'",
-		readiness.PathPrefix, readiness.Port)
+		signal.ProbePathPrefix, signal.ProbePort)
 	// isMoved is the condition that the sidecar has the readiness probe of a container. A mesh may have changed the
 	// probe since then.
-	isMoved = fmt.Sprintf("contains(%s.name || `[]`, join('', ['%s', element.c.name]))", sidecarEnv, readiness.EnvPrefix)
+	isMoved = fmt.Sprintf("contains(%s.name || `[]`, join('', ['%s', element.c.name]))", sidecarEnv, signal.ProbeEnvPrefix)
 )
 
 // moveReadinessProbes returns the rules by which the kubelet asks the sidecar for the readiness of wrapped containers,
@@ -41,8 +41,8 @@ func moveReadinessProbes() []kyvernov1.ForEachMutation {
 // another one, because they all have the same ports.
 func serveOnLoopback() kyvernov1.ForEachMutation {
 	return changeSidecar([]op{{Op: "add", Path: sidecarPath + "/env/-", Value: encode(corev1.EnvVar{
-		Name: readiness.HostEnv, Value: "{{ random('127([.]1[0-9][0-9]){3}') }}",
-	})}}, onHostNetwork, fmt.Sprintf("!contains(element.c.env[].name || `[]`, '%s')", readiness.HostEnv))
+		Name: signal.ProbeHostEnv, Value: "{{ random('127([.]1[0-9][0-9]){3}') }}",
+	})}}, onHostNetwork, fmt.Sprintf("!contains(element.c.env[].name || `[]`, '%s')", signal.ProbeHostEnv))
 }
 
 // moveReadinessProbe moves the readiness probes of spec.<list>, except for exec probes.
@@ -57,14 +57,14 @@ func moveReadinessProbe(list string) kyvernov1.ForEachMutation {
 		"to_number(to_string(element.c.readinessProbe.httpGet.port || element.c.readinessProbe.tcpSocket.port || `0`)) == `null` && element.c.ports || `null`})) }}"
 	// The conversions make numbers of the engine's two types equal. Larger numbers would get an exponent.
 	timeout := fmt.Sprintf("{{ min([sum([to_number(to_string(element.c.readinessProbe.periodSeconds || `10`)), to_number(to_string(element.c.readinessProbe.timeoutSeconds || `1`)), `%d`]), `%d`]) }}",
-		readiness.ExtraTimeoutSeconds, maxTimeoutSeconds)
+		signal.ExtraProbeTimeoutSeconds, maxTimeoutSeconds)
 	ops := patch(
 		op{Op: "add", Path: "/spec/initContainers/{{element0.i}}/env/-", Value: encode(corev1.EnvVar{
-			Name: readiness.EnvPrefix + "{{element.c.name}}", Value: original,
+			Name: signal.ProbeEnvPrefix + "{{element.c.name}}", Value: original,
 		})},
 		op{Op: "remove", Path: probe + "/{{ " + handlers("element.c") + " | [0] }}"},
 		op{Op: "add", Path: probe + "/httpGet", Value: encode(map[string]any{
-			"path": readiness.PathPrefix + "{{element.c.name}}", "port": readiness.Port, "scheme": corev1.URISchemeHTTP,
+			"path": signal.ProbePathPrefix + "{{element.c.name}}", "port": signal.ProbePort, "scheme": corev1.URISchemeHTTP,
 		})},
 		op{Op: "add", Path: probe + "/timeoutSeconds", Value: encode(timeout)},
 	)
@@ -85,6 +85,6 @@ func askOnLoopback(list string) kyvernov1.ForEachMutation {
 		List:             fmt.Sprintf("%s && %s || `[]`", onHostNetwork, indexed(list, asksSidecar, "c.readinessProbe.httpGet.host == `null`")),
 		AnyAllConditions: all(isMoved),
 		PatchesJSON6902: patch(op{Op: "add", Path: "/spec/" + list + "/{{element.i}}/readinessProbe/httpGet/host",
-			Value: encode(fmt.Sprintf("{{ %s | [?name == '%s'].value | [0] }}", sidecarEnv, readiness.HostEnv))}),
+			Value: encode(fmt.Sprintf("{{ %s | [?name == '%s'].value | [0] }}", sidecarEnv, signal.ProbeHostEnv))}),
 	}
 }

@@ -30,8 +30,7 @@ func TestReferenceIsComplete(t *testing.T) {
 		find named
 	}{
 		"the API":                        {"../controller/api/v1", texts(func(name, _ string) bool { return ast.IsExported(name) })},
-		"the signal":                     {"../controller/signal", texts(func(name, _ string) bool { return ast.IsExported(name) })},
-		"fencing":                        {"../controller/fencing", texts(func(name, _ string) bool { return ast.IsExported(name) })},
+		"what pods and controller share": {"../controller/signal", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"outcomes, and what proofs read": {"../controller/singleton/handoff", texts(func(string, string) bool { return true })},
 		"outcomes of locks":              {"../controller/lock/tenure", texts(func(name, _ string) bool { return ast.IsExported(name) })},
 		"outcomes of clusters":           {"../controller/cluster/membership", texts(func(name, _ string) bool { return ast.IsExported(name) })},
@@ -73,7 +72,7 @@ var ourName = regexp.MustCompile(`(?:^|[^.\w])(apps\.statefulsingleton\.com/[a-z
 // Each label, annotation and finalizer that a page names exists.
 func TestNamesOnPagesExist(t *testing.T) {
 	known := []string{"apps.statefulsingleton.com/v1"}
-	for _, dir := range []string{"../controller/api/v1", "../controller/signal", "../controller/fencing", "../policies"} {
+	for _, dir := range []string{"../controller/api/v1", "../controller/signal", "../policies"} {
 		known = append(known, texts(func(string, string) bool { return true })(t, dir)...)
 	}
 	for _, name := range ourName.FindAllStringSubmatch(read(t, "../charts/statefulsingleton/templates/guards.yaml"), -1) {
@@ -91,7 +90,7 @@ func TestNamesOnPagesExist(t *testing.T) {
 // Readers search the page for the text of a message, so the texts on the page are those of the code.
 func TestMessagesAreTheCodes(t *testing.T) {
 	said := slices.Concat(literals(t, "../controller/singleton/handoff"), literals(t, "../controller/observe"), literals(t, "../controller/singleton"), literals(t, "../controller/injection"),
-		literals(t, "../controller/cluster/membership"), literals(t, "../controller/cluster"), literals(t, "../controller/conflict"), literals(t, "../policies"))
+		literals(t, "../controller/cluster/membership"), literals(t, "../controller/cluster"), literals(t, "../controller/internal/apply"), literals(t, "../policies"))
 	for _, guards := range []string{"guards.yaml", "guards-writes.yaml", "guards-controller.yaml", "guards-leases.yaml", "guards-policies.yaml", "guards-status.yaml"} {
 		said = append(said, read(t, "../charts/statefulsingleton/templates/"+guards))
 	}

@@ -17,14 +17,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 // leaseDuration is the shortest duration of a Lease.
-const leaseDuration = fencing.MinSeconds * time.Second
+const leaseDuration = signal.MinLeaseSeconds * time.Second
 
 // busyLeaseDuration is for Leases that must not expire on a busy machine.
 const busyLeaseDuration = 15 * time.Second
@@ -32,7 +32,7 @@ const busyLeaseDuration = 15 * time.Second
 // fenced are the options of a singleton with fencing by a Lease. Its application stops fast, because SIGTERM and SIGKILL of
 // the gate are only 0.8 s apart.
 func fenced() world.Options {
-	return world.Options{LeaseDuration: fencing.MinSeconds, Env: map[string]string{"STOP_SECONDS": "0.1"}}
+	return world.Options{LeaseDuration: signal.MinLeaseSeconds, Env: map[string]string{"STOP_SECONDS": "0.1"}}
 }
 
 // withSpare creates a singleton with two pods, and waits until the spare is warm.
@@ -75,7 +75,7 @@ func wantNamed(t *testing.T, s *world.Singleton, epoch int32) {
 	pod := holder(t, s)
 	lease, err := s.Lease(t.Context())
 	must(t, err)
-	want := fencing.HolderIdentity(pod.Name, string(pod.UID))
+	want := signal.HolderIdentity(pod.Name, string(pod.UID))
 	if got := ptr.Deref(lease.Spec.HolderIdentity, ""); got != want || ptr.Deref(lease.Spec.LeaseTransitions, 0) != epoch {
 		t.Errorf("Lease %s names %q with epoch %d, want %q with %d", lease.Name, got, ptr.Deref(lease.Spec.LeaseTransitions, 0), want, epoch)
 	}
@@ -176,7 +176,7 @@ func TestFencingChanges(t *testing.T) {
 	changeFencing := func(to v1.Fencing, starts int) {
 		t.Helper()
 		old := holder(t, s)
-		change(t, s, fmt.Sprintf(`{"spec":{"fencing":%q,"leaseDurationSeconds":%d}}`, to, fencing.MinSeconds))
+		change(t, s, fmt.Sprintf(`{"spec":{"fencing":%q,"leaseDurationSeconds":%d}}`, to, signal.MinLeaseSeconds))
 		must(t, s.Await(t.Context(), "the changed policy is installed", policyInstalled("Injected")))
 		wantNobodyElse(t, leaseDuration, old, s)
 		wantStarts(t, s, starts)

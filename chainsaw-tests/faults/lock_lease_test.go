@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -26,7 +26,7 @@ import (
 // leased are the options of a lock with fencing by a Lease of the shortest duration.
 func leased() world.LockOptions {
 	o := fencedBy(v1.LockFencingLease)
-	o.Spec.LeaseDurationSeconds = fencing.MinSeconds
+	o.Spec.LeaseDurationSeconds = signal.MinLeaseSeconds
 	return o
 }
 
@@ -180,7 +180,7 @@ func wantLeaseOf(t *testing.T, l *world.Lock, pod *corev1.Pod) {
 	t.Helper()
 	lease := &coordinationv1.Lease{}
 	must(t, l.Get(t.Context(), l.Key(), lease))
-	if got, want := leases.HolderOf(lease), fencing.HolderIdentity(pod.Name, string(pod.UID)); got != want {
+	if got, want := leases.HolderOf(lease), signal.HolderIdentity(pod.Name, string(pod.UID)); got != want {
 		t.Errorf("Lease %s names %q, want %q", lease.Name, got, want)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/messages"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 )
 
 // Reasons of the events.
@@ -102,5 +102,5 @@ func withClaims(m v1.ClusterMember) string {
 
 func (r *Reconciler) emit(ctx context.Context, cluster *v1.StatefulCluster, eventType, reason, note string) {
 	ctrl.LoggerFrom(ctx).Info(note, "reason", reason)
-	r.Recorder.Eventf(cluster, nil, eventType, reason, "Reconcile", "%s", messages.Note(note))
+	r.Recorder.Eventf(cluster, nil, eventType, reason, "Reconcile", "%s", apply.CutNote(note))
 }

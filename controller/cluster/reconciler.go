@@ -24,8 +24,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
-	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
-	"github.com/statefulsingleton/statefulsingleton/controller/messages"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
@@ -59,7 +58,7 @@ type Reconciler struct {
 	// Clock returns the time.
 	Clock clock.PassiveClock
 
-	conflicts conflict.Counter
+	conflicts apply.Conflicts
 }
 
 // Reconcile observes, decides, executes and reports for one StatefulCluster.
@@ -193,7 +192,7 @@ func (r *Reconciler) isTemporary(cluster *v1.StatefulCluster, err error) bool {
 
 // reportFailure sets the message and the conditions after the API server has rejected a write.
 func reportFailure(cluster *v1.StatefulCluster, err error) {
-	reportStalled(cluster, reasonWriteRefused, "can't "+strings.Join(strings.Fields(err.Error()), " ")+conflict.Advice(err))
+	reportStalled(cluster, reasonWriteRefused, "can't "+strings.Join(strings.Fields(err.Error()), " ")+apply.ConflictAdvice(err))
 }
 
 // reportStalled sets the message and the conditions if a person must act.
@@ -224,7 +223,7 @@ func (r *Reconciler) patchFinalizer(ctx context.Context, cluster *v1.StatefulClu
 
 // writeStatus writes the status if it has changed, and reports the change.
 func (r *Reconciler) writeStatus(ctx context.Context, stored, cluster *v1.StatefulCluster) error {
-	messages.Fit(&cluster.Status.Message, cluster.Status.Conditions)
+	apply.CutMessages(&cluster.Status.Message, cluster.Status.Conditions)
 	if equality.Semantic.DeepEqual(stored.Status, cluster.Status) {
 		return nil
 	}
@@ -234,7 +233,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, stored, cluster *v1.Statef
 // record writes the status. The write is a compare-and-swap on the resourceVersion of the StatefulCluster that was read. It fails
 // if the API server would drop a field, which happens with an older CustomResourceDefinition.
 func (r *Reconciler) record(ctx context.Context, stored, cluster *v1.StatefulCluster) error {
-	messages.Fit(&cluster.Status.Message, cluster.Status.Conditions)
+	apply.CutMessages(&cluster.Status.Message, cluster.Status.Conditions)
 	status := cluster.Status.DeepCopy()
 	if err := r.Client.Status().Update(ctx, cluster, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
 		return fmt.Errorf("write the status of StatefulCluster %s: %w", client.ObjectKeyFromObject(cluster), err)

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -82,7 +82,7 @@ func followLocal(next *http.Request, via []*http.Request) error {
 }
 
 // check runs the probe once. The error says why the container is not ready.
-func (c *checker) check(ctx context.Context, p *readiness.Probe, userAgent string) error {
+func (c *checker) check(ctx context.Context, p *signal.Probe, userAgent string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout())
 	defer cancel()
 	switch {
@@ -102,7 +102,7 @@ func (c *checker) host(named string) string {
 	return c.podIP
 }
 
-func (c *checker) checkHTTP(ctx context.Context, p *readiness.Probe, userAgent string) error {
+func (c *checker) checkHTTP(ctx context.Context, p *signal.Probe, userAgent string) error {
 	get := p.HTTPGet
 	port, err := p.PortNumber(get.Port)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *checker) checkHTTP(ctx context.Context, p *readiness.Probe, userAgent s
 
 // probeHeaders returns the headers of a probe. A user can replace User-Agent and Accept, and remove both with an empty
 // value.
-func probeHeaders(wanted []readiness.Header, userAgent string) http.Header {
+func probeHeaders(wanted []signal.HTTPHeader, userAgent string) http.Header {
 	headers := http.Header{}
 	for _, h := range wanted {
 		headers.Add(h.Name, h.Value)
@@ -153,7 +153,7 @@ func probeHeaders(wanted []readiness.Header, userAgent string) http.Header {
 	return headers
 }
 
-func (c *checker) checkTCP(ctx context.Context, p *readiness.Probe) error {
+func (c *checker) checkTCP(ctx context.Context, p *signal.Probe) error {
 	port, err := p.PortNumber(p.TCPSocket.Port)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (c *checker) checkTCP(ctx context.Context, p *readiness.Probe) error {
 
 // checkGRPC calls grpc.health.v1.Health/Check. It encodes the one field of the request itself: a gRPC library would
 // double the size of the gate, which is copied into every held pod.
-func (c *checker) checkGRPC(ctx context.Context, g *readiness.GRPC, userAgent string) error {
+func (c *checker) checkGRPC(ctx context.Context, g *signal.GRPC, userAgent string) error {
 	target := "http://" + net.JoinHostPort(c.podIP, strconv.Itoa(g.Port)) + "/grpc.health.v1.Health/Check"
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(grpcFrame(healthRequest(g.Service))))
 	if err != nil {

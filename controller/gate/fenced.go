@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -42,7 +42,7 @@ var errLate = errors.New("the Lease was not renewed in time")
 // A frozen gate cannot kill anything.
 //
 // In a pod of a StatefulSetLock, hooks is not nil: the main process runs as a reader without a term.
-func WrapFenced(v Volume, container string, argv []string, hooks *fencing.Hooks, log *slog.Logger) error {
+func WrapFenced(v Volume, container string, argv []string, hooks *signal.Hooks, log *slog.Logger) error {
 	if os.Getpid() != 1 {
 		return ExitError{exitNotExecutable, errNotPID1}
 	}

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -88,10 +88,10 @@ type gateConnection struct {
 // Fence renews and releases the Lease, and tells the gates of the held containers when main processes may start and must
 // stop. It returns nil when ctx ends. After an error the sidecar must exit: two fencers in one process could contradict
 // each other. Gates then keep to the last term.
-func Fence(ctx context.Context, s *Sidecar, settings *fencing.Settings) error {
+func Fence(ctx context.Context, s *Sidecar, settings *signal.LeaseSettings) error {
 	f := &fencer{
-		sidecar: s, volume: s.Volume, lease: newLeaseClient(settings, fencing.CredentialsDir),
-		identity: fencing.HolderIdentity(settings.Pod, s.UID), log: s.Log,
+		sidecar: s, volume: s.Volume, lease: newLeaseClient(settings, signal.CredentialsDir),
+		identity: signal.HolderIdentity(settings.Pod, s.UID), log: s.Log,
 		fence: newFence(s.UID, settings.Held, settings.Duration, settings.Lock),
 		gates: map[string]*gateConnection{}, changed: make(chan struct{}, 1),
 	}
@@ -141,7 +141,7 @@ func (f *fencer) load() error {
 	return nil
 }
 
-func (v Volume) roleFile() string    { return filepath.Join(string(v), filepath.Base(fencing.RoleFile)) }
+func (v Volume) roleFile() string    { return filepath.Join(string(v), filepath.Base(signal.RoleFile)) }
 func (v Volume) fenceFile() string   { return filepath.Join(string(v), "fence.json") }
 func (v Volume) fenceSocket() string { return filepath.Join(string(v), "fence.sock") }
 
@@ -327,9 +327,9 @@ func (f *fencer) writeRole() {
 	if !f.fence.roles {
 		return
 	}
-	role := roleFile{Role: fencing.ReaderRole}
+	role := roleFile{Role: signal.ReaderRole}
 	if f.fence.wasReleased() && f.fence.term.Epoch > 0 && bootTime() < f.fence.term.Stop && !f.fence.ending() {
-		role = roleFile{Role: fencing.WriterRole, Epoch: f.fence.term.Epoch}
+		role = roleFile{Role: signal.WriterRole, Epoch: f.fence.term.Epoch}
 	}
 	if f.role != nil && *f.role == role {
 		return

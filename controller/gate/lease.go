@@ -20,7 +20,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -76,7 +76,7 @@ type leaseClient struct {
 }
 
 // newLeaseClient returns a client for the Lease, with the credentials in the directory.
-func newLeaseClient(s *fencing.Settings, credentials string) *leaseClient {
+func newLeaseClient(s *signal.LeaseSettings, credentials string) *leaseClient {
 	return &leaseClient{
 		collection:  s.APIServer.URL + "/apis/coordination.k8s.io/v1/namespaces/" + s.Namespace + "/leases",
 		name:        s.Lease,
@@ -121,7 +121,7 @@ func (c *leaseClient) connect(watch bool) (*http.Client, error) {
 func pinned(ca []byte, fingerprints []string) (*x509.CertPool, error) {
 	roots, found := x509.NewCertPool(), 0
 	for block, rest := pem.Decode(ca); block != nil; block, rest = pem.Decode(rest) {
-		if !slices.Contains(fingerprints, fencing.Fingerprint(block.Bytes)) {
+		if !slices.Contains(fingerprints, signal.Fingerprint(block.Bytes)) {
 			continue
 		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
@@ -134,7 +134,7 @@ func pinned(ca []byte, fingerprints []string) (*x509.CertPool, error) {
 	if found == 0 {
 		return nil, fmt.Errorf("no certificate has a SHA-256 of %s in the environment of the sidecar (%s), so the API server cannot be verified. "+
 			"If the certificate authority of the API server has changed, restart the pod. Otherwise somebody has changed ConfigMap kube-root-ca.crt of the "+
-			"namespace. To restore it, delete it: kubectl delete configmap kube-root-ca.crt", fencing.AuthoritiesEnv, strings.Join(fingerprints, ", "))
+			"namespace. To restore it, delete it: kubectl delete configmap kube-root-ca.crt", signal.AuthoritiesEnv, strings.Join(fingerprints, ", "))
 	}
 	return roots, nil
 }
@@ -175,7 +175,7 @@ func (c *leaseClient) get(ctx context.Context) (*lease, error) {
 func (c *leaseClient) renew(ctx context.Context, l *lease, writing int64) (*lease, error) {
 	annotations := map[string]string{}
 	if writing > 0 {
-		annotations[fencing.WritingAnnotation] = strconv.FormatInt(writing, 10)
+		annotations[signal.WritingAnnotation] = strconv.FormatInt(writing, 10)
 	}
 	return c.patch(ctx, l, annotations, map[string]any{
 		"renewTime": time.Now().UTC().Format(microTime), "leaseDurationSeconds": int(c.duration.Seconds()),

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing/fencingtest"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // An API server that cannot reach etcd keeps its connections open, answers pings, and fails or delays each request. The next
@@ -40,7 +40,7 @@ func TestLeaseClientConnectsAgain(t *testing.T) {
 					conns.Add(1)
 				}
 			}
-			authority := fencingtest.NewAuthority(t)
+			authority := testenv.NewAuthority(t)
 			server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Certify(t)}}
 			server.StartTLS()
 			defer server.Close()
@@ -56,13 +56,13 @@ func TestLeaseClientConnectsAgain(t *testing.T) {
 
 // A fenced pod trusts the certificate authorities that its policy has pinned, and no other that users of the namespace add.
 func TestLeaseClientTrustsPinnedAuthorities(t *testing.T) {
-	old, renewed, foreign := fencingtest.NewAuthority(t), fencingtest.NewAuthority(t), fencingtest.NewAuthority(t)
-	type authorities = []*fencingtest.Authority
+	old, renewed, foreign := testenv.NewAuthority(t), testenv.NewAuthority(t), testenv.NewAuthority(t)
+	type authorities = []*testenv.Authority
 	tests := map[string]struct {
 		pinned authorities
 		// before and after are in ca.crt before and after the API server gets another certificate, which signs has signed.
 		before, after authorities
-		signs         *fencingtest.Authority
+		signs         *testenv.Authority
 		wantRefused   bool
 	}{
 		"nothing changes":                           {authorities{old}, authorities{old}, authorities{old}, old, false},
@@ -80,7 +80,7 @@ func TestLeaseClientTrustsPinnedAuthorities(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var now atomic.Pointer[tls.Config]
-			certify := func(by *fencingtest.Authority) {
+			certify := func(by *testenv.Authority) {
 				now.Store(&tls.Config{Certificates: []tls.Certificate{by.Certify(t)}})
 			}
 			var asked atomic.Int32
@@ -110,7 +110,7 @@ func TestLeaseClientTrustsPinnedAuthorities(t *testing.T) {
 	}
 }
 
-func writeAuthorities(t *testing.T, c *leaseClient, authorities []*fencingtest.Authority) {
+func writeAuthorities(t *testing.T, c *leaseClient, authorities []*testenv.Authority) {
 	t.Helper()
 	var bundle []byte
 	for _, a := range authorities {
@@ -122,11 +122,11 @@ func writeAuthorities(t *testing.T, c *leaseClient, authorities []*fencingtest.A
 }
 
 // leaseClientOf returns a client of the API server with the shortest timeout. The authorities are pinned.
-func leaseClientOf(t *testing.T, url string, authorities ...*fencingtest.Authority) *leaseClient {
+func leaseClientOf(t *testing.T, url string, authorities ...*testenv.Authority) *leaseClient {
 	t.Helper()
-	settings := &fencing.Settings{Namespace: "prod", Lease: "statefulsingleton-db", Duration: time.Second, APIServer: fencing.APIServer{URL: url}}
+	settings := &signal.LeaseSettings{Namespace: "prod", Lease: "statefulsingleton-db", Duration: time.Second, APIServer: signal.APIServer{URL: url}}
 	for _, a := range authorities {
-		settings.APIServer.Authorities = append(settings.APIServer.Authorities, fencing.Fingerprint(a.DER()))
+		settings.APIServer.Authorities = append(settings.APIServer.Authorities, signal.Fingerprint(a.DER()))
 	}
 	c := newLeaseClient(settings, t.TempDir())
 	if err := os.WriteFile(c.token, []byte("secret"), 0o600); err != nil {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // Readiness answers the kubelet's readiness probes of held containers.
@@ -22,7 +22,7 @@ import (
 type Readiness struct {
 	sidecar *Sidecar
 	checker *checker
-	probes  map[string]*readiness.Probe
+	probes  map[string]*signal.Probe
 	// polling has an element for each container that a request polls at the moment.
 	polling map[string]chan struct{}
 
@@ -38,15 +38,15 @@ type Readiness struct {
 func NewReadiness(s *Sidecar, podIP string, environ []string) *Readiness {
 	r := &Readiness{
 		sidecar: s, checker: newChecker(podIP),
-		probes: map[string]*readiness.Probe{}, polling: map[string]chan struct{}{}, ready: map[string]bool{}, said: map[string]string{},
+		probes: map[string]*signal.Probe{}, polling: map[string]chan struct{}{}, ready: map[string]bool{}, said: map[string]string{},
 	}
 	for _, variable := range environ {
 		name, value, _ := strings.Cut(variable, "=")
-		container, ok := strings.CutPrefix(name, readiness.EnvPrefix)
+		container, ok := strings.CutPrefix(name, signal.ProbeEnvPrefix)
 		if !ok {
 			continue
 		}
-		p, err := readiness.Parse(value)
+		p, err := signal.ParseProbe(value)
 		if err != nil {
 			s.Log.Error("The readiness probe of a container is invalid, and the container never becomes ready", "container", container, "variable", name, "error", err)
 			continue
@@ -109,7 +109,7 @@ func statusOf(err error) int {
 // answer returns nil if the container is ready. Until the container was ready for the first time since the release, it
 // waits for that, for the patience of the probe. Later it checks once, as the kubelet would. After a restart of the
 // sidecar, answer also checks only once: the container may have been ready before, and must not fail unnoticed.
-func (r *Readiness) answer(ctx context.Context, container string, p *readiness.Probe, userAgent string) error {
+func (r *Readiness) answer(ctx context.Context, container string, p *signal.Probe, userAgent string) error {
 	waiting, cancel := context.WithTimeout(ctx, p.Patience())
 	defer cancel()
 	status, err := r.awaitRelease(waiting)

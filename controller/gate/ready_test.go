@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const kubelet = "kube-probe/1.36"
@@ -40,7 +40,7 @@ func newProbed(t *testing.T, probe string) probed {
 	t.Helper()
 	s, log := newSidecar(t)
 	value := base64.StdEncoding.EncodeToString([]byte(`{"readinessProbe":` + probe + `,"ports":[{"name":"web","containerPort":8080}]}`))
-	r := NewReadiness(s, "127.0.0.1", []string{"POD_IP=127.0.0.1", readiness.EnvPrefix + "app=" + value, readiness.EnvPrefix + "broken=e30="})
+	r := NewReadiness(s, "127.0.0.1", []string{"POD_IP=127.0.0.1", signal.ProbeEnvPrefix + "app=" + value, signal.ProbeEnvPrefix + "broken=e30="})
 	server := httptest.NewServer(s.handler(r))
 	t.Cleanup(server.Close)
 	p := probed{s, t, server, log}
@@ -295,7 +295,7 @@ func TestReadinessRefusesABody(t *testing.T) {
 // A check has its own timeout, also if that is longer than the sidecar waits for an application to become ready.
 func TestReadinessTimeoutIsLongerThanThePatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &readiness.Probe{HTTPGet: &readiness.HTTPGet{Port: float64(1)}, PeriodSeconds: 1, TimeoutSeconds: 60}
+		p := &signal.Probe{HTTPGet: &signal.HTTPGet{Port: float64(1)}, PeriodSeconds: 1, TimeoutSeconds: 60}
 		s := &Sidecar{Log: slog.New(slog.DiscardHandler), status: Status{Released: true, Since: time.Now()}}
 		r := NewReadiness(s, "127.0.0.1", nil)
 		r.probes["app"], r.polling["app"] = p, make(chan struct{}, 1)
@@ -348,7 +348,7 @@ func TestReadinessGivesUp(t *testing.T) {
 func (p probed) readiness(t *testing.T, probe string) *Readiness {
 	t.Helper()
 	value := base64.StdEncoding.EncodeToString([]byte(`{"readinessProbe":` + probe + `}`))
-	return NewReadiness(p.Sidecar, "127.0.0.1", []string{readiness.EnvPrefix + "app=" + value})
+	return NewReadiness(p.Sidecar, "127.0.0.1", []string{signal.ProbeEnvPrefix + "app=" + value})
 }
 
 func TestReadinessOfUnknownContainers(t *testing.T) {

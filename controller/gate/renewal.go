@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -185,7 +185,7 @@ func (f *fencer) followTenure() bool {
 		}
 	}
 	before := f.fence.ending()
-	revoked, _ := strconv.ParseInt(f.current.Metadata.Annotations[fencing.RevokedAnnotation], 10, 64)
+	revoked, _ := strconv.ParseInt(f.current.Metadata.Annotations[signal.RevokedAnnotation], 10, 64)
 	f.fence.revoke(revoked)
 	if before || !f.fence.ending() {
 		return false
@@ -203,7 +203,7 @@ func (f *fencer) names(l *lease) bool { return l.Spec.HolderIdentity == f.identi
 // retire returns true if it retires the pod because the Lease says so. If the state cannot be stored, the next renewal
 // tries again. f.mu is locked.
 func (f *fencer) retire() bool {
-	if f.fence.Retired || f.current.Metadata.Annotations[fencing.RetireAnnotation] != f.fence.UID {
+	if f.fence.Retired || f.current.Metadata.Annotations[signal.RetireAnnotation] != f.fence.UID {
 		return false
 	}
 	f.fence.Retired = true

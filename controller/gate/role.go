@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // changePatience is how long a reader may take to end after SIGTERM, before the main process starts again as the writer.
@@ -21,7 +21,7 @@ var leaveSignals = []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT}
 
 // runRoles runs the main process in the role of the pod, until the main process ends by itself or by a signal to the
 // container. Without a hook for a change of the role, it starts the main process again.
-func runRoles(ctx context.Context, s *sidecarConnection, clock *alarm, argv []string, hooks fencing.Hooks, received <-chan os.Signal, log *slog.Logger) (code int, err error) {
+func runRoles(ctx context.Context, s *sidecarConnection, clock *alarm, argv []string, hooks signal.Hooks, received <-chan os.Signal, log *slog.Logger) (code int, err error) {
 	var term Term
 	for {
 		path, err := lookUp(argv[0])
@@ -48,7 +48,7 @@ func runRoles(ctx context.Context, s *sidecarConnection, clock *alarm, argv []st
 type incarnation struct {
 	sidecar  *sidecarConnection
 	clock    *alarm
-	hooks    fencing.Hooks
+	hooks    signal.Hooks
 	log      *slog.Logger
 	orders   chan os.Signal
 	children *children
@@ -102,9 +102,9 @@ func (i *incarnation) run(ctx context.Context, path string, argv []string, recei
 
 func (i *incarnation) role() string {
 	if i.term.Epoch > 0 {
-		return fencing.WriterRole
+		return signal.WriterRole
 	}
-	return fencing.ReaderRole
+	return signal.ReaderRole
 }
 
 // govern forwards signals, and follows the terms, until ctx ends.
@@ -207,9 +207,9 @@ func (i *incarnation) restart(ctx context.Context, deadline time.Duration) {
 
 // runHook starts a hook. The start of a process can block, and must not delay the end of a writer.
 func (i *incarnation) runHook(ctx context.Context, argv []string) {
-	role := fencing.WriterRole
+	role := signal.WriterRole
 	if i.ends {
-		role = fencing.ReaderRole
+		role = signal.ReaderRole
 	}
 	env := roleEnvironment(os.Environ(), role, i.term.Epoch)
 	i.hook = make(chan error, 1)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -72,6 +72,6 @@ func (s *Sidecar) handler(r *Readiness) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.served())
 	})
-	mux.Handle("GET "+readiness.PathPrefix+"{container}", r)
+	mux.Handle("GET "+signal.ProbePathPrefix+"{container}", r)
 	return mux
 }

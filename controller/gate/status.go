@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // description is what `gate status` prints.
@@ -23,7 +23,7 @@ type description struct {
 
 // Describe returns the state of the pod as text for a person. It reads only files of the sidecar, and changes nothing. settings
 // is nil if the pod has no fencing.
-func (s *Sidecar) Describe(settings *fencing.Settings) (string, error) {
+func (s *Sidecar) Describe(settings *signal.LeaseSettings) (string, error) {
 	d, err := s.describeSignal()
 	if err == nil && settings != nil {
 		err = s.describeFence(&d, settings)
@@ -57,7 +57,7 @@ func (s *Sidecar) describeSignal() (d description, err error) {
 }
 
 // describeFence describes what the Lease changes in the description of a pod. The epoch is that of the signal.
-func (s *Sidecar) describeFence(d *description, settings *fencing.Settings) error {
+func (s *Sidecar) describeFence(d *description, settings *signal.LeaseSettings) error {
 	f := &fencer{volume: s.Volume, fence: newFence(s.UID, settings.Held, settings.Duration, settings.Lock)}
 	if err := f.load(); err != nil {
 		return fmt.Errorf("read the state of the held containers: %w", err)
@@ -83,7 +83,7 @@ func (s *Sidecar) describeFence(d *description, settings *fencing.Settings) erro
 }
 
 // describeRole describes a pod of a StatefulSetLock, whose main processes run in any case.
-func (s *Sidecar) describeRole(d *description, settings *fencing.Settings) error {
+func (s *Sidecar) describeRole(d *description, settings *signal.LeaseSettings) error {
 	*d = description{state: "starting", waitsFor: "the sidecar to write the role of the pod"}
 	data, err := os.ReadFile(s.Volume.roleFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,7 +98,7 @@ func (s *Sidecar) describeRole(d *description, settings *fencing.Settings) error
 		return fmt.Errorf("read the role of the pod: %w", err)
 	}
 	d.state, d.epoch, d.waitsFor = is.Role, is.Epoch, "nothing"
-	if is.Role == fencing.ReaderRole {
+	if is.Role == signal.ReaderRole {
 		d.waitsFor = leaseOf(settings) + ", to become the writer"
 	}
 	d.containers = fmt.Sprintf("%s may run their main process as the %s", strings.Join(settings.Held, ", "), is.Role)
@@ -106,7 +106,7 @@ func (s *Sidecar) describeRole(d *description, settings *fencing.Settings) error
 }
 
 // leaseOf says that the pod waits for its Lease.
-func leaseOf(settings *fencing.Settings) string {
+func leaseOf(settings *signal.LeaseSettings) string {
 	return fmt.Sprintf("Lease %s/%s to name this pod. To see which pod it names, run: kubectl get lease -n %[1]s %[2]s", settings.Namespace, settings.Lease)
 }
 

@@ -6,16 +6,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 func TestDescribe(t *testing.T) {
-	fenced := &fencing.Settings{Namespace: "prod", Lease: "db", Held: []string{"web", "app"}, Pod: "db-1"}
-	lock := &fencing.Settings{Namespace: "prod", Lease: "db", Held: []string{"app"}, Pod: "db-1", Lock: true}
+	fenced := &signal.LeaseSettings{Namespace: "prod", Lease: "db", Held: []string{"web", "app"}, Pod: "db-1"}
+	lock := &signal.LeaseSettings{Namespace: "prod", Lease: "db", Held: []string{"app"}, Pod: "db-1", Lock: true}
 	const ours = `{"uid":"` + uid + `",`
 	for name, tc := range map[string]struct {
-		settings *fencing.Settings
+		settings *signal.LeaseSettings
 		// annotation, signal, fence and role are the contents of the files. Empty: the file does not exist.
 		annotation, signal, fence, role string
 		// want are parts of the text, and unwanted is none.

@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -158,14 +157,14 @@ func startError(command string, err error) error {
 // mainEnvironment returns the environment of the main process: it has the fencing token, and lacks the variables for
 // the gate.
 func mainEnvironment(environ []string, epoch int64) []string {
-	return append(without(environ, signal.EpochEnv, signal.PodUIDEnv, fencing.ContainerEnv), signal.EpochEnv+"="+strconv.FormatInt(epoch, 10))
+	return append(without(environ, signal.EpochEnv, signal.PodUIDEnv, signal.ContainerEnv), signal.EpochEnv+"="+strconv.FormatInt(epoch, 10))
 }
 
 // roleEnvironment returns the environment of a main process or a hook in a pod of a StatefulSetLock. The epoch of a reader
 // is 0, or that of the tenure that ends.
 func roleEnvironment(environ []string, role string, epoch int64) []string {
-	return append(without(environ, signal.PodUIDEnv, fencing.ContainerEnv, fencing.HooksEnv, fencing.RoleEnv, fencing.LockEpochEnv),
-		fencing.RoleEnv+"="+role, fencing.LockEpochEnv+"="+strconv.FormatInt(epoch, 10))
+	return append(without(environ, signal.PodUIDEnv, signal.ContainerEnv, signal.HooksEnv, signal.RoleEnv, signal.LockEpochEnv),
+		signal.RoleEnv+"="+role, signal.LockEpochEnv+"="+strconv.FormatInt(epoch, 10))
 }
 
 // without returns the environment without the variables.

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -42,7 +42,7 @@ type APIServer struct {
 	namespace string
 
 	mu      sync.Mutex
-	known   fencing.APIServer
+	known   signal.APIServer
 	changed []chan event.GenericEvent
 }
 
@@ -89,7 +89,7 @@ func (s *APIServer) sync(ctx context.Context) error {
 }
 
 // publish writes the API server into the ConfigMap.
-func (s *APIServer) publish(ctx context.Context, now fencing.APIServer) error {
+func (s *APIServer) publish(ctx context.Context, now signal.APIServer) error {
 	if s.namespace == "" {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (s *APIServer) publish(ctx context.Context, now fencing.APIServer) error {
 }
 
 // current returns the API server. It is empty while the certificate authorities cannot be read. Fenced pods are then rejected.
-func (s *APIServer) current() fencing.APIServer {
+func (s *APIServer) current() signal.APIServer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.known
@@ -131,13 +131,13 @@ func (s *APIServer) changes() <-chan event.GenericEvent {
 
 // apiServerOf returns the address and the certificate authorities in the configuration. The file of the authorities can
 // change.
-func apiServerOf(config *rest.Config) (fencing.APIServer, error) {
+func apiServerOf(config *rest.Config) (signal.APIServer, error) {
 	url, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
-		return fencing.APIServer{}, fmt.Errorf("parse the address of the API server: %w", err)
+		return signal.APIServer{}, fmt.Errorf("parse the address of the API server: %w", err)
 	}
 	if url.Scheme != "https" {
-		return fencing.APIServer{}, fmt.Errorf("the address of the API server is %s: fenced pods need https", url)
+		return signal.APIServer{}, fmt.Errorf("the address of the API server is %s: fenced pods need https", url)
 	}
 	if url.Port() == "" {
 		url.Host += ":443"
@@ -145,17 +145,17 @@ func apiServerOf(config *rest.Config) (fencing.APIServer, error) {
 	bundle := config.CAData
 	if len(bundle) == 0 {
 		if bundle, err = os.ReadFile(config.CAFile); err != nil {
-			return fencing.APIServer{}, fmt.Errorf("read the certificate authorities of the API server: %w", err)
+			return signal.APIServer{}, fmt.Errorf("read the certificate authorities of the API server: %w", err)
 		}
 	}
-	s := fencing.APIServer{URL: strings.TrimSuffix(url.String(), "/")}
+	s := signal.APIServer{URL: strings.TrimSuffix(url.String(), "/")}
 	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "CERTIFICATE" {
-			s.Authorities = append(s.Authorities, fencing.Fingerprint(block.Bytes))
+			s.Authorities = append(s.Authorities, signal.Fingerprint(block.Bytes))
 		}
 	}
 	if len(s.Authorities) == 0 {
-		return fencing.APIServer{}, fmt.Errorf("the certificate authorities of the API server in %q contain no certificate", config.CAFile)
+		return signal.APIServer{}, fmt.Errorf("the certificate authorities of the API server in %q contain no certificate", config.CAFile)
 	}
 	return s, nil
 }

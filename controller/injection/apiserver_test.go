@@ -16,16 +16,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing/fencingtest"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // While the certificate authority is rotated, the controller reads the new file without a restart. The guard and the policies
 // of fenced pods know both authorities, and other policies stay as they are.
 func TestAPIServerChanges(t *testing.T) {
-	old, renewed := fencingtest.NewAuthority(t), fencingtest.NewAuthority(t)
+	old, renewed := testenv.NewAuthority(t), testenv.NewAuthority(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	write := func(authorities ...*fencingtest.Authority) {
+	write := func(authorities ...*testenv.Authority) {
 		t.Helper()
 		var bundle []byte
 		for _, a := range authorities {
@@ -48,13 +48,13 @@ func TestAPIServerChanges(t *testing.T) {
 
 	for _, step := range []struct {
 		name        string
-		authorities []*fencingtest.Authority
+		authorities []*testenv.Authority
 		wantChange  bool
 	}{
-		{"at the start", []*fencingtest.Authority{old}, false},
-		{"both", []*fencingtest.Authority{old, renewed}, true},
-		{"unchanged", []*fencingtest.Authority{old, renewed}, false},
-		{"the new one", []*fencingtest.Authority{renewed}, true},
+		{"at the start", []*testenv.Authority{old}, false},
+		{"both", []*testenv.Authority{old, renewed}, true},
+		{"unchanged", []*testenv.Authority{old, renewed}, false},
+		{"the new one", []*testenv.Authority{renewed}, true},
 	} {
 		write(step.authorities...)
 		if err := s.sync(t.Context()); err != nil {
@@ -62,7 +62,7 @@ func TestAPIServerChanges(t *testing.T) {
 		}
 		var fingerprints []string
 		for _, a := range step.authorities {
-			fingerprints = append(fingerprints, fencing.Fingerprint(a.DER()))
+			fingerprints = append(fingerprints, signal.Fingerprint(a.DER()))
 		}
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(configMap), configMap); err != nil {
 			t.Fatal(err)

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -153,7 +153,7 @@ func (r *Reconciler) listError(namespace string, err error) error {
 func isTerminating(s policies.Subject) bool { return s.GetDeletionTimestamp() != nil }
 
 // apiServer returns what the policies say about the API server.
-func (r *Reconciler) apiServer() fencing.APIServer {
+func (r *Reconciler) apiServer() signal.APIServer {
 	if r.APIServer == nil {
 		return r.Options.APIServer
 	}

@@ -10,7 +10,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -23,13 +22,13 @@ func NotFenceable(pod *corev1.Pod) string {
 		return "the pod has hostPID"
 	}
 	for _, volume := range pod.Spec.Volumes {
-		if volume.Name == fencing.CredentialsVolume && !isCredentials(volume) {
+		if volume.Name == signal.CredentialsVolume && !isCredentials(volume) {
 			return fmt.Sprintf("volume %s is the pod's own", volume.Name)
 		}
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name != v1.SidecarName && slices.ContainsFunc(c.VolumeMounts, mountsCredentials) {
-			return fmt.Sprintf("container %s mounts volume %s", c.Name, fencing.CredentialsVolume)
+			return fmt.Sprintf("container %s mounts volume %s", c.Name, signal.CredentialsVolume)
 		}
 	}
 	return ""
@@ -42,7 +41,7 @@ func IsWrapped(c *corev1.Container) bool {
 
 // IsSupervised returns true if the gate of a wrapped container asks the sidecar whether the main process may run.
 func IsSupervised(c *corev1.Container) bool {
-	return Variable(c, fencing.ContainerEnv) == corev1.EnvVar{Name: fencing.ContainerEnv, Value: c.Name}
+	return Variable(c, signal.ContainerEnv) == corev1.EnvVar{Name: signal.ContainerEnv, Value: c.Name}
 }
 
 // Variable returns the environment variable of a container. The last variable of a name wins, as in Kubernetes.
@@ -57,18 +56,18 @@ func Variable(c *corev1.Container, name string) corev1.EnvVar {
 
 // SettingsOf returns the settings of the pod's sidecar. The problem says why the sidecar does not renew the Lease for exactly
 // the held containers. It is empty if the sidecar does.
-func SettingsOf(pod *corev1.Pod, lease string, held []string) (settings fencing.Settings, problem string) {
+func SettingsOf(pod *corev1.Pod, lease string, held []string) (settings signal.LeaseSettings, problem string) {
 	i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == v1.SidecarName })
 	if i < 0 || !hasCredentials(pod, &pod.Spec.InitContainers[i]) {
-		return fencing.Settings{}, fmt.Sprintf("container %s has no volume %s at %s", v1.SidecarName, fencing.CredentialsVolume, fencing.CredentialsDir)
+		return signal.LeaseSettings{}, fmt.Sprintf("container %s has no volume %s at %s", v1.SidecarName, signal.CredentialsVolume, signal.CredentialsDir)
 	}
 	sidecar := &pod.Spec.InitContainers[i]
-	found, err := fencing.Parse(func(name string) string {
+	found, err := signal.ParseLeaseSettings(func(name string) string {
 		env := Variable(sidecar, name)
 		switch from := env.ValueFrom; {
 		case from == nil:
 			return env.Value
-		case name == fencing.PodNameEnv && from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.name":
+		case name == signal.PodNameEnv && from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.name":
 			return pod.Name
 		}
 		return ""
@@ -76,28 +75,28 @@ func SettingsOf(pod *corev1.Pod, lease string, held []string) (settings fencing.
 	want := pod.Namespace + "/" + lease
 	switch {
 	case err != nil:
-		return fencing.Settings{}, fmt.Sprintf("container %s: %v", v1.SidecarName, err)
+		return signal.LeaseSettings{}, fmt.Sprintf("container %s: %v", v1.SidecarName, err)
 	case found == nil || found.Namespace+"/"+found.Lease != want:
-		return fencing.Settings{}, fmt.Sprintf("%s of container %s is not %s", fencing.LeaseEnv, v1.SidecarName, want)
+		return signal.LeaseSettings{}, fmt.Sprintf("%s of container %s is not %s", signal.LeaseEnv, v1.SidecarName, want)
 	case found.Pod != pod.Name:
-		return fencing.Settings{}, fmt.Sprintf("%s of container %s is not the name of the pod", fencing.PodNameEnv, v1.SidecarName)
+		return signal.LeaseSettings{}, fmt.Sprintf("%s of container %s is not the name of the pod", signal.PodNameEnv, v1.SidecarName)
 	case !sets.New(found.Held...).Equal(sets.New(held...)):
-		return fencing.Settings{}, fmt.Sprintf("%s of container %s are not the held containers", fencing.HeldEnv, v1.SidecarName)
+		return signal.LeaseSettings{}, fmt.Sprintf("%s of container %s are not the held containers", signal.HeldEnv, v1.SidecarName)
 	}
 	return *found, ""
 }
 
 // hasCredentials returns true if the pod has the volume with the credentials, and mounts it in the sidecar.
 func hasCredentials(pod *corev1.Pod, sidecar *corev1.Container) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == fencing.CredentialsVolume }) &&
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == signal.CredentialsVolume }) &&
 		slices.ContainsFunc(sidecar.VolumeMounts, func(m corev1.VolumeMount) bool {
-			return mountsCredentials(m) && m.MountPath == fencing.CredentialsDir && m.ReadOnly && m.SubPath == "" && m.SubPathExpr == ""
+			return mountsCredentials(m) && m.MountPath == signal.CredentialsDir && m.ReadOnly && m.SubPath == "" && m.SubPathExpr == ""
 		})
 }
 
-func mountsCredentials(m corev1.VolumeMount) bool { return m.Name == fencing.CredentialsVolume }
+func mountsCredentials(m corev1.VolumeMount) bool { return m.Name == signal.CredentialsVolume }
 
-// CredentialsSources returns what is in the volume fencing.CredentialsVolume: the token of the pod, and the certificate
+// CredentialsSources returns what is in the volume signal.CredentialsVolume: the token of the pod, and the certificate
 // authority of the API server.
 func CredentialsSources() []corev1.VolumeProjection {
 	return []corev1.VolumeProjection{

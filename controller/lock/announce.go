@@ -10,8 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/budget"
-	"github.com/statefulsingleton/statefulsingleton/controller/messages"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 )
 
 // Reasons of the events.
@@ -40,7 +39,7 @@ func (r *Reconciler) announce(ctx context.Context, before *v1.StatefulSetLockSta
 	if c := meta.FindStatusCondition(lock.Status.Conditions, v1.ConditionError); c != nil && c.Status == metav1.ConditionTrue && !meta.IsStatusConditionTrue(before.Conditions, v1.ConditionError) {
 		r.emit(ctx, lock, corev1.EventTypeWarning, c.Reason, c.Message)
 	}
-	if c := meta.FindStatusCondition(lock.Status.Conditions, v1.ConditionEvictionBlocked); c != nil && c.Reason == budget.Refused {
+	if c := meta.FindStatusCondition(lock.Status.Conditions, v1.ConditionEvictionBlocked); c != nil && c.Reason == apply.BudgetRefused {
 		if was := meta.FindStatusCondition(before.Conditions, v1.ConditionEvictionBlocked); was == nil || was.Reason != c.Reason {
 			r.emit(ctx, lock, corev1.EventTypeWarning, c.Reason, c.Message)
 		}
@@ -49,5 +48,5 @@ func (r *Reconciler) announce(ctx context.Context, before *v1.StatefulSetLockSta
 
 func (r *Reconciler) emit(ctx context.Context, lock *v1.StatefulSetLock, eventType, reason, note string) {
 	ctrl.LoggerFrom(ctx).Info(note, "reason", reason)
-	r.Recorder.Eventf(lock, nil, eventType, reason, "Lock", "%s", messages.Note(note))
+	r.Recorder.Eventf(lock, nil, eventType, reason, "Lock", "%s", apply.CutNote(note))
 }

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // execution executes one plan.
@@ -187,7 +187,7 @@ func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) erro
 		"metadata": object{
 			"uid": e.lease.UID, "resourceVersion": step.Version,
 			"annotations": object{
-				fencing.WriterAnnotation: step.Writer, fencing.ExpiredAnnotation: orNull(string(step.Expired)), fencing.RevokedAnnotation: orNull(epochText(step.Revoked)),
+				signal.WriterAnnotation: step.Writer, signal.ExpiredAnnotation: orNull(string(step.Expired)), signal.RevokedAnnotation: orNull(epochText(step.Revoked)),
 			},
 		},
 		"spec": spec,

@@ -30,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
@@ -154,17 +153,17 @@ func (w *world) fence(pod *corev1.Pod) {
 	pod.Spec.ServiceAccountName = "default"
 	app := &pod.Spec.Containers[0]
 	app.Command = append(slices.Clone(signal.Wrapper), "db")
-	app.Env = []corev1.EnvVar{{Name: fencing.ContainerEnv, Value: app.Name}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+	app.Env = []corev1.EnvVar{{Name: signal.ContainerEnv, Value: app.Name}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
 		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
 	}}}
 	pod.Spec.InitContainers = []corev1.Container{{
 		Name: v1.SidecarName, Image: "gate", RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
-		VolumeMounts: []corev1.VolumeMount{{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}},
+		VolumeMounts: []corev1.VolumeMount{{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true}},
 		Env: []corev1.EnvVar{
-			{Name: fencing.LeaseEnv, Value: w.namespace + "/db"}, {Name: fencing.DurationEnv, Value: "15"}, {Name: fencing.HeldEnv, Value: app.Name},
-			{Name: fencing.LockEnv, Value: "db"}, {Name: fencing.PodNameEnv, Value: pod.Name},
-			{Name: fencing.URLEnv, Value: "https://10.96.0.1:443"}, {Name: fencing.AuthoritiesEnv, Value: fencing.Fingerprint(nil)},
+			{Name: signal.LeaseEnv, Value: w.namespace + "/db"}, {Name: signal.LeaseDurationEnv, Value: "15"}, {Name: signal.HeldEnv, Value: app.Name},
+			{Name: signal.LockEnv, Value: "db"}, {Name: signal.PodNameEnv, Value: pod.Name},
+			{Name: signal.APIServerEnv, Value: "https://10.96.0.1:443"}, {Name: signal.AuthoritiesEnv, Value: signal.Fingerprint(nil)},
 		},
 	}}
 }
@@ -401,7 +400,7 @@ func TestFenced(t *testing.T) {
 			t.Fatalf("the Lease names %q, want %q", got, want)
 		}
 		w.sidecar(func(l *coordinationv1.Lease) {
-			metav1.SetMetaDataAnnotation(&l.ObjectMeta, fencing.WritingAnnotation, strconv.Itoa(epoch))
+			metav1.SetMetaDataAnnotation(&l.ObjectMeta, signal.WritingAnnotation, strconv.Itoa(epoch))
 		})
 		w.settle(tenure.WriterReady)
 		w.wantWriter(name)

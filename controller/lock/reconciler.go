@@ -20,13 +20,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/budget"
-	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
-	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
-	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
@@ -54,7 +52,7 @@ type Reconciler struct {
 	Clock clock.PassiveClock
 
 	silence   leases.Silence
-	conflicts conflict.Counter
+	conflicts apply.Conflicts
 }
 
 // Reconcile observes, decides, executes and reports for one lock.
@@ -108,16 +106,16 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if controllerutil.ContainsFinalizer(lock, v1.PolicyFinalizer) { // otherwise the lock has no policy
 		meta.SetStatusCondition(&lock.Status.Conditions, r.Injection.Condition(lock))
 	}
-	own, found := budget.OfLock(lock, tenure.BudgetName(lock)), snapshot.Budget()
-	budgetErr := budget.Create(ctx, r.Client, own, found, plan.Budget)
+	own, found := apply.BudgetOfLock(lock, tenure.BudgetName(lock)), snapshot.Budget()
+	budgetErr := apply.CreateBudget(ctx, r.Client, own, found, plan.Budget)
 	if budgetErr != nil && ctx.Err() == nil {
-		budget.ReportRefused(stored.Status.Conditions, &lock.Status.Conditions, own, "writer", budgetErr, lock.Generation)
+		apply.ReportRefusedBudget(stored.Status.Conditions, &lock.Status.Conditions, own, "writer", budgetErr, lock.Generation)
 		plan.Requeue = min(plan.Requeue, refusedPoll) // and not an error, because a writer without a fence is renewed in time
 	}
 	if err := r.writeStatus(ctx, stored, lock); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: plan.Requeue}, budget.Delete(ctx, r.Client, own, found, plan.Budget)
+	return ctrl.Result{RequeueAfter: plan.Requeue}, apply.DeleteBudget(ctx, r.Client, own, found, plan.Budget)
 }
 
 func (r *Reconciler) observer() observe.Observer {
@@ -141,7 +139,7 @@ func (r *Reconciler) mustReport(ctx context.Context, lock *v1.StatefulSetLock, e
 
 // describe returns the error in one line, and what to do about it.
 func describe(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ") + conflict.Advice(err)
+	return strings.Join(strings.Fields(err.Error()), " ") + apply.ConflictAdvice(err)
 }
 
 // reportStalled reports that a person must act, and keeps the record.
@@ -175,7 +173,7 @@ func (r *Reconciler) addFinalizer(ctx context.Context, lock *v1.StatefulSetLock)
 
 // writeStatus writes the status if it has changed, and reports the change.
 func (r *Reconciler) writeStatus(ctx context.Context, stored, lock *v1.StatefulSetLock) error {
-	messages.Fit(&lock.Status.Message, lock.Status.Conditions)
+	apply.CutMessages(&lock.Status.Message, lock.Status.Conditions)
 	if equality.Semantic.DeepEqual(stored.Status, lock.Status) {
 		return nil
 	}
@@ -185,7 +183,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, stored, lock *v1.StatefulS
 // record writes the status. The write is a compare-and-swap on the resourceVersion of the lock that was read. It fails if the
 // API server would drop a field, which happens with an older CustomResourceDefinition.
 func (r *Reconciler) record(ctx context.Context, stored, lock *v1.StatefulSetLock) error {
-	messages.Fit(&lock.Status.Message, lock.Status.Conditions)
+	apply.CutMessages(&lock.Status.Message, lock.Status.Conditions)
 	status := lock.Status.DeepCopy()
 	if err := r.Client.Status().Update(ctx, lock, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
 		return fmt.Errorf("write the status of StatefulSetLock %s: %w", client.ObjectKeyFromObject(lock), err)

@@ -27,11 +27,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const (
@@ -111,7 +111,7 @@ func (r *Reconciler) leaseEvents() handler.EventHandler {
 			before, after := e.ObjectOld.(*coordinationv1.Lease), e.ObjectNew.(*coordinationv1.Lease)
 			r.silent(after)
 			released := leases.HolderOf(after) == "" && leases.HolderOf(before) != ""
-			if released || before.Annotations[fencing.WritingAnnotation] != after.Annotations[fencing.WritingAnnotation] {
+			if released || before.Annotations[signal.WritingAnnotation] != after.Annotations[signal.WritingAnnotation] {
 				enqueueLock(q, after)
 			}
 		},

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -65,5 +65,5 @@ func hasFencing(pod corev1.Pod) bool {
 }
 
 func leaseKey(singleton *v1.StatefulSingleton) client.ObjectKey {
-	return client.ObjectKey{Namespace: singleton.Namespace, Name: fencing.LeaseName(singleton.Name)}
+	return client.ObjectKey{Namespace: singleton.Namespace, Name: signal.LeaseName(singleton.Name)}
 }

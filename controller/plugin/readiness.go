@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // movedProbe is a readiness probe that the status sidecar runs.
@@ -19,12 +19,12 @@ func movedProbes(pod *corev1.Pod) (all []movedProbe) {
 			continue
 		}
 		for _, variable := range pod.Spec.InitContainers[i].Env {
-			container, ok := strings.CutPrefix(variable.Name, readiness.EnvPrefix)
+			container, ok := strings.CutPrefix(variable.Name, signal.ProbeEnvPrefix)
 			if !ok {
 				continue
 			}
 			text := "invalid"
-			if probe, err := readiness.Parse(variable.Value); err == nil {
+			if probe, err := signal.ParseProbe(variable.Value); err == nil {
 				text = probe.String()
 			}
 			all = append(all, movedProbe{container, text})

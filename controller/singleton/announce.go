@@ -12,10 +12,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/budget"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
-	"github.com/statefulsingleton/statefulsingleton/controller/messages"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -174,7 +173,7 @@ func (r *Reconciler) announceProof(ctx context.Context, before, after *v1.Statef
 			fmt.Sprintf("pod %s counts as terminated: its node does not answer and has the taint %s, with which a person states that the node is off", is.From, corev1.TaintNodeOutOfService))
 	case v1.ProofLeaseExpired:
 		r.emit(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
-			fmt.Sprintf("pod %s counts as terminated: it did not renew Lease %s for the duration of the Lease, before which a pod stops its main processes", is.From, fencing.LeaseName(after.Name)))
+			fmt.Sprintf("pod %s counts as terminated: it did not renew Lease %s for the duration of the Lease, before which a pod stops its main processes", is.From, signal.LeaseName(after.Name)))
 	case v1.ProofKubeletReported, v1.ProofNeverSignalled, v1.ProofLeaseReleased: // the kubelet or the pod reported it
 	}
 }
@@ -190,7 +189,7 @@ func (r *Reconciler) announceDrain(ctx context.Context, before, after *v1.Statef
 	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionEvictionBlocked)
 	if is != nil && is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason) {
 		eventType := corev1.EventTypeNormal
-		if was != nil && drained != nil && is.Reason != handoff.StandbyWaits || is.Reason == budget.Refused {
+		if was != nil && drained != nil && is.Reason != handoff.StandbyWaits || is.Reason == apply.BudgetRefused {
 			eventType = corev1.EventTypeWarning
 		}
 		r.emit(ctx, after, eventType, "BlockEvictions", is.Reason, is.Message)
@@ -215,7 +214,7 @@ func (r *Reconciler) announceInjection(ctx context.Context, before, after *v1.St
 
 // emit writes an event and a log line.
 func (r *Reconciler) emit(ctx context.Context, singleton *v1.StatefulSingleton, eventType, action, reason, message string) {
-	r.Recorder.Eventf(singleton, nil, eventType, reason, action, "%s", messages.Note(message))
+	r.Recorder.Eventf(singleton, nil, eventType, reason, action, "%s", apply.CutNote(message))
 	r.log(ctx, singleton, reason, message)
 }
 

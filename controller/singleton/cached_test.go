@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
@@ -44,7 +44,7 @@ func TestCacheHoldsLittle(t *testing.T) {
 
 	for name, labels := range map[string]map[string]string{"statefulsingleton-db": {v1.SingletonLabel: "db"}, "leader": nil} {
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.namespace, Name: name, Labels: labels, Annotations: map[string]string{"large": strings.Repeat("x", 1000), fencing.RetireAnnotation: "1"},
+			Namespace: w.namespace, Name: name, Labels: labels, Annotations: map[string]string{"large": strings.Repeat("x", 1000), signal.RetireAnnotation: "1"},
 		}}
 		w.Expect(c.Create(t.Context(), lease)).To(Succeed())
 	}
@@ -68,7 +68,7 @@ func TestCacheHoldsLittle(t *testing.T) {
 	w.Expect(cached.List(t.Context(), leases, client.InNamespace(w.namespace))).To(Succeed())
 	w.Expect(leases.Items).To(HaveLen(1))
 	w.Expect(leases.Items[0].Name).To(Equal("statefulsingleton-db"))
-	w.Expect(leases.Items[0].Annotations).To(Equal(map[string]string{fencing.RetireAnnotation: "1"}))
+	w.Expect(leases.Items[0].Annotations).To(Equal(map[string]string{signal.RetireAnnotation: "1"}))
 	w.Expect(leases.Items[0].ManagedFields).To(BeEmpty())
 
 	kept := &corev1.Node{}

@@ -16,9 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
-	"github.com/statefulsingleton/statefulsingleton/controller/messages"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -34,7 +33,7 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 	}
 	result, err := r.finalizePods(ctx, singleton)
 	if r.mustReport(ctx, singleton, err) {
-		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+handoff.OneLine(err.Error())+conflict.Advice(err)))
+		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+handoff.OneLine(err.Error())+apply.ConflictAdvice(err)))
 	}
 	return result, err
 }
@@ -92,7 +91,7 @@ func isStuck(pod metav1.PartialObjectMetadata) bool {
 
 // reportDeletionWaits reports once what the deletion waits for.
 func (r *Reconciler) reportDeletionWaits(ctx context.Context, singleton *v1.StatefulSingleton, message string) error {
-	message = messages.Text(message)
+	message = apply.CutText(message)
 	if singleton.Status.Message == message {
 		return nil
 	}

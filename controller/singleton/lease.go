@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -38,7 +38,7 @@ func (e *execution) writeLease(ctx context.Context, step handoff.WriteLease) err
 	err := e.Client.Patch(ctx, lease, mergePatch(object{
 		"metadata": object{
 			"uid": e.lease.UID, "resourceVersion": version,
-			"annotations": object{fencing.RetireAnnotation: orNull(step.Retire), fencing.ExpiredAnnotation: orNull(step.Expired)},
+			"annotations": object{signal.RetireAnnotation: orNull(step.Retire), signal.ExpiredAnnotation: orNull(step.Expired)},
 		},
 		"spec": e.leaseSpec(step),
 	}))
@@ -53,7 +53,7 @@ func (e *execution) writeLease(ctx context.Context, step handoff.WriteLease) err
 func (e *execution) leaseSpec(step handoff.WriteLease) object {
 	holder := ""
 	if step.Holder != (handoff.PodRef{}) {
-		holder = fencing.HolderIdentity(step.Holder.Name, string(step.Holder.UID))
+		holder = signal.HolderIdentity(step.Holder.Name, string(step.Holder.UID))
 	}
 	spec := object{"holderIdentity": holder, "leaseTransitions": step.Epoch}
 	if holder != "" && (holder != leases.HolderOf(e.lease) || step.Epoch != int64(ptr.Deref(e.lease.Spec.LeaseTransitions, 0))) {
@@ -76,7 +76,7 @@ func orNull(uid types.UID) any {
 func (e *execution) createLease(ctx context.Context) error {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: e.singleton.Namespace, Name: fencing.LeaseName(e.singleton.Name),
+			Namespace: e.singleton.Namespace, Name: signal.LeaseName(e.singleton.Name),
 			Labels:          map[string]string{v1.SingletonLabel: e.singleton.Name},
 			OwnerReferences: controlledBy(e.singleton),
 		},

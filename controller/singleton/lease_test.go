@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -27,7 +27,7 @@ import (
 func (w *world) lease() *coordinationv1.Lease {
 	w.t.Helper()
 	lease := &coordinationv1.Lease{}
-	err := c.Get(w.t.Context(), w.key(fencing.LeaseName(singletonName)), lease)
+	err := c.Get(w.t.Context(), w.key(signal.LeaseName(singletonName)), lease)
 	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
 	if err != nil {
 		return nil
@@ -40,7 +40,7 @@ func (w *world) createLease(s *v1.StatefulSingleton, changes ...func(*coordinati
 	w.t.Helper()
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.namespace, Name: fencing.LeaseName(s.Name), Labels: map[string]string{v1.SingletonLabel: s.Name},
+			Namespace: w.namespace, Name: signal.LeaseName(s.Name), Labels: map[string]string{v1.SingletonLabel: s.Name},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s, v1.GroupVersion.WithKind("StatefulSingleton"))},
 		},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(int32(15))},
@@ -55,7 +55,7 @@ func (w *world) createLease(s *v1.StatefulSingleton, changes ...func(*coordinati
 // patchLease merges a patch into the Lease, like a pod or a person.
 func (w *world) patchLease(patch string) {
 	w.t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: fencing.LeaseName(singletonName)}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: signal.LeaseName(singletonName)}}
 	w.Expect(c.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
 }
 
@@ -137,12 +137,12 @@ func TestLeaseIsWritten(t *testing.T) {
 	renewed := w.lease().Spec.RenewTime
 	write(handoff.WriteLease{Holder: db1, Duration: 5 * time.Second, Epoch: 7, Retire: "1"})
 	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-1_1"), LeaseTransitions: new(int32(7)), LeaseDurationSeconds: new(int32(30)), RenewTime: renewed},
-		map[string]string{fencing.RetireAnnotation: "1"})
+		map[string]string{signal.RetireAnnotation: "1"})
 	w.Expect(w.lease().Spec.AcquireTime).To(Equal(acquired))
 
 	write(handoff.WriteLease{Epoch: 7, Expired: "1"})
 	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new(""), LeaseTransitions: new(int32(7)), LeaseDurationSeconds: new(int32(30)), RenewTime: renewed},
-		map[string]string{fencing.ExpiredAnnotation: "1"})
+		map[string]string{signal.ExpiredAnnotation: "1"})
 
 	write(handoff.WriteLease{Holder: db2, Duration: 5 * time.Second, Epoch: 8})
 	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-2_2"), LeaseTransitions: new(int32(8)), LeaseDurationSeconds: new(int32(5)), RenewTime: renewed}, nil)
@@ -161,7 +161,7 @@ func TestLeaseWritesChain(t *testing.T) {
 	next := handoff.WriteLease{Version: versionOf(lease), Holder: db2, Duration: 20 * time.Second, Epoch: 2, Expired: "1"}
 	w.Expect(w.executeSteps(lease, take, next)).To(Succeed())
 	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-2_2"), LeaseTransitions: new(int32(2)), LeaseDurationSeconds: new(int32(20))},
-		map[string]string{fencing.ExpiredAnnotation: "1"})
+		map[string]string{signal.ExpiredAnnotation: "1"})
 }
 
 // A write of the Lease fails if any client wrote, deleted or replaced the Lease since the Snapshot. A renewal therefore

@@ -18,12 +18,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // leaseName is the name of the Lease, the Role and the RoleBinding of the singleton of each test.
-var leaseName = fencing.LeaseName(singletonName)
+var leaseName = signal.LeaseName(singletonName)
 
 // withLease makes the policy of the singleton fence new pods.
 func withLease(s *v1.StatefulSingleton) { s.Spec.Fencing = v1.FencingLease }

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // leaseEvents returns the handler that restarts the silence of a Lease, and enqueues the singleton of the Lease unless the
@@ -63,7 +63,7 @@ const overduePeriod = 500 * time.Millisecond
 func (r *Reconciler) enqueueOverdue(ctx context.Context, q podQueue) error {
 	go wait.UntilWithContext(ctx, func(context.Context) {
 		for _, lease := range r.silence.Overdue(r.Clock.Now()) {
-			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: lease.Namespace, Name: fencing.Singleton(lease.Name)}})
+			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: lease.Namespace, Name: signal.SingletonOf(lease.Name)}})
 		}
 	}, overduePeriod)
 	return nil
@@ -76,7 +76,7 @@ func (r *Reconciler) silent(lease *coordinationv1.Lease) time.Duration {
 
 // isSingletonLease returns true if the Lease has the name of the Lease of the singleton in its label.
 func isSingletonLease(lease client.Object) bool {
-	return lease.GetName() == fencing.LeaseName(lease.GetLabels()[v1.SingletonLabel])
+	return lease.GetName() == signal.LeaseName(lease.GetLabels()[v1.SingletonLabel])
 }
 
 func enqueueLease(q podQueue, lease client.Object, options priorityqueue.AddOpts) {

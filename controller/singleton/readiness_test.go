@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
@@ -20,7 +20,7 @@ import (
 func withReadiness(pod *corev1.Pod) {
 	withCommand(pod)
 	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
-		HTTPGet: &corev1.HTTPGetAction{Path: readiness.PathPrefix + pod.Spec.Containers[0].Name, Port: intstr.FromInt32(readiness.Port)},
+		HTTPGet: &corev1.HTTPGetAction{Path: signal.ProbePathPrefix + pod.Spec.Containers[0].Name, Port: intstr.FromInt32(signal.ProbePort)},
 	}}
 }
 

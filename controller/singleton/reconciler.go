@@ -21,13 +21,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/budget"
-	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
-	"github.com/statefulsingleton/statefulsingleton/controller/messages"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -57,7 +55,7 @@ type Reconciler struct {
 	podNodes  podNodes
 	silence   leases.Silence
 	releases  releases
-	conflicts conflict.Counter
+	conflicts apply.Conflicts
 }
 
 func (r *Reconciler) observer() observe.Observer {
@@ -84,7 +82,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Live.Get(ctx, key, singleton); apierrors.IsNotFound(err) {
 		r.podNodes.forget(key)
-		r.silence.Forget(types.NamespacedName{Namespace: key.Namespace, Name: fencing.LeaseName(key.Name)})
+		r.silence.Forget(types.NamespacedName{Namespace: key.Namespace, Name: signal.LeaseName(key.Name)})
 		return r.finalizeOrphans(ctx, key)
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -118,15 +116,15 @@ func (r *Reconciler) decide(ctx context.Context, snapshot handoff.Snapshot) (ctr
 	}
 	installed := r.Injection.Condition(singleton)
 	setInjectionStatus(&singleton.Status, installed)
-	own, found := budget.OfSingleton(singleton, handoff.BudgetName(singleton)), snapshot.Budget()
-	budgetErr := budget.Create(ctx, r.Client, own, found, plan.Budget)
+	own, found := apply.BudgetOfSingleton(singleton, handoff.BudgetName(singleton)), snapshot.Budget()
+	budgetErr := apply.CreateBudget(ctx, r.Client, own, found, plan.Budget)
 	if r.mustReport(ctx, singleton, budgetErr) {
-		budget.ReportRefused(stored.Status.Conditions, &singleton.Status.Conditions, own, "holder", budgetErr, singleton.Generation)
+		apply.ReportRefusedBudget(stored.Status.Conditions, &singleton.Status.Conditions, own, "holder", budgetErr, singleton.Generation)
 	}
 	if err := r.writeStatus(ctx, stored, singleton); err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := errors.Join(budgetErr, budget.Delete(ctx, r.Client, own, found, plan.Budget)); err != nil {
+	if err := errors.Join(budgetErr, apply.DeleteBudget(ctx, r.Client, own, found, plan.Budget)); err != nil {
 		return ctrl.Result{}, err
 	}
 	if plan.Outcome == handoff.HolderStopping {
@@ -168,7 +166,7 @@ func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.Statefu
 	status, decided := &singleton.Status, &plan.Status
 	status.Phase, status.TransitionTimestamp = decided.Phase, decided.TransitionTimestamp
 	status.StandbyPods, status.ObservedGeneration = decided.StandbyPods, decided.ObservedGeneration
-	status.Message = fmt.Sprintf("%s; can't %s%s", decided.Message, handoff.OneLine(err.Error()), conflict.Advice(err))
+	status.Message = fmt.Sprintf("%s; can't %s%s", decided.Message, handoff.OneLine(err.Error()), apply.ConflictAdvice(err))
 	for _, c := range decided.Conditions {
 		if c.Message == decided.Message {
 			c.Message = status.Message
@@ -230,9 +228,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, stored, singleton *v1.Stat
 
 // fit cuts the messages of a status that the API server would reject.
 func fit(status *v1.StatefulSingletonStatus) {
-	messages.Fit(&status.Message, status.Conditions)
+	apply.CutMessages(&status.Message, status.Conditions)
 	if status.Handover != nil {
-		status.Handover.Refused = messages.Text(status.Handover.Refused)
+		status.Handover.Refused = apply.CutText(status.Handover.Refused)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -29,7 +29,7 @@ func (r *releases) await(s handoff.Snapshot) {
 func (r *Reconciler) afterRelease(ctx context.Context, key types.NamespacedName) (handoff.Snapshot, bool) {
 	kept, awaited := r.releases.snapshots.LoadAndDelete(key)
 	lease := &coordinationv1.Lease{}
-	if !awaited || r.Client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: fencing.LeaseName(key.Name)}, lease) != nil {
+	if !awaited || r.Client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: signal.LeaseName(key.Name)}, lease) != nil {
 		return handoff.Snapshot{}, false
 	}
 	snapshot, released := kept.(handoff.Snapshot).AfterRelease(lease)

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // fencedPod creates a warm pod that runs its main process only while it holds the Lease.
@@ -16,17 +16,17 @@ func (w *world) fencedPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod
 	w.t.Helper()
 	pod := inject(w.bare(name, append(changes, fencedAs("default"))...), w.key(singletonName))
 	main, sidecar := &pod.Spec.Containers[0], &pod.Spec.InitContainers[0]
-	main.Env = append(main.Env, corev1.EnvVar{Name: fencing.ContainerEnv, Value: main.Name})
+	main.Env = append(main.Env, corev1.EnvVar{Name: signal.ContainerEnv, Value: main.Name})
 	sidecar.Env = []corev1.EnvVar{
-		{Name: fencing.LeaseEnv, Value: w.namespace + "/" + leaseName},
-		{Name: fencing.DurationEnv, Value: "15"},
-		{Name: fencing.URLEnv, Value: "https://10.96.0.1:443"},
-		{Name: fencing.AuthoritiesEnv, Value: fencing.Fingerprint(nil)},
-		{Name: fencing.HeldEnv, Value: main.Name},
-		{Name: fencing.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+		{Name: signal.LeaseEnv, Value: w.namespace + "/" + leaseName},
+		{Name: signal.LeaseDurationEnv, Value: "15"},
+		{Name: signal.APIServerEnv, Value: "https://10.96.0.1:443"},
+		{Name: signal.AuthoritiesEnv, Value: signal.Fingerprint(nil)},
+		{Name: signal.HeldEnv, Value: main.Name},
+		{Name: signal.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
 	}
-	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true})
-	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true})
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
 		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
 	}})
 	w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
@@ -63,7 +63,7 @@ func TestDecisionAfterRelease(t *testing.T) {
 			w.reconcileHandoff(r)
 		}, want: byRelease},
 		"the Lease was taken from another pod": {meanwhile: func(w *world, _ controllers, _ *corev1.Pod) {
-			w.patchLease(`{"metadata":{"annotations":{"` + fencing.ExpiredAnnotation + `":"somebody"}}}`)
+			w.patchLease(`{"metadata":{"annotations":{"` + signal.ExpiredAnnotation + `":"somebody"}}}`)
 		}, want: byReads, unproven: true},
 	}
 	for name, tt := range tests {
@@ -76,13 +76,13 @@ func TestDecisionAfterRelease(t *testing.T) {
 			old := w.fencedPod("db-1", ownedBy(w.replicaSet(d, 1)))
 			w.reconcileHandoff(r) // creates the Lease
 			w.reconcileHandoff(r)
-			w.Expect(w.lease().Spec.HolderIdentity).To(HaveValue(Equal(fencing.HolderIdentity(old.Name, string(old.UID)))))
+			w.Expect(w.lease().Spec.HolderIdentity).To(HaveValue(Equal(signal.HolderIdentity(old.Name, string(old.UID)))))
 			w.report(old, ready)
 			standby := w.fencedPod("db-2", ownedBy(w.replicaSet(d, 2)))
 			w.reconcileHandoff(r)
 			w.ask(old)
 			w.reconcileHandoff(r)
-			w.Expect(w.lease().Annotations).To(HaveKeyWithValue(fencing.RetireAnnotation, string(old.UID)))
+			w.Expect(w.lease().Annotations).To(HaveKeyWithValue(signal.RetireAnnotation, string(old.UID)))
 
 			tt.meanwhile(w, r, standby)
 			live.taken()
@@ -100,7 +100,7 @@ func TestDecisionAfterRelease(t *testing.T) {
 			}
 			w.reconcileHandoff(r)
 			w.Expect(signalled(w.pod("db-2"))).To(BeTrue())
-			w.Expect(w.lease().Spec.HolderIdentity).To(HaveValue(Equal(fencing.HolderIdentity(standby.Name, string(standby.UID)))))
+			w.Expect(w.lease().Spec.HolderIdentity).To(HaveValue(Equal(signal.HolderIdentity(standby.Name, string(standby.UID)))))
 			last := w.singleton().Status.LastTransition
 			w.Expect([]string{last.From, last.To, string(last.Proof)}).To(Equal([]string{"db-1", "db-2", string(v1.ProofLeaseReleased)}))
 		})

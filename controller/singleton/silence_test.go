@@ -17,15 +17,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // leaseOf returns the Lease of a singleton, which pod db-1 has renewed, with changes.
 func leaseOf(singleton string, changes ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "prod", Name: fencing.LeaseName(singleton), UID: "lease", Labels: map[string]string{v1.SingletonLabel: singleton},
+			Namespace: "prod", Name: signal.LeaseName(singleton), UID: "lease", Labels: map[string]string{v1.SingletonLabel: singleton},
 		},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(7)), LeaseDurationSeconds: new(int32(15))},
 	}
@@ -60,7 +60,7 @@ func lasting(seconds int32) func(*coordinationv1.Lease) {
 }
 
 func annotated(lease *coordinationv1.Lease) {
-	lease.Annotations = map[string]string{fencing.RetireAnnotation: "1"}
+	lease.Annotations = map[string]string{signal.RetireAnnotation: "1"}
 	lease.ResourceVersion = "2"
 }
 
@@ -190,11 +190,11 @@ func TestSilenceOverdue(t *testing.T) {
 	}{
 		{at: 0, seen: leaseOf("db")},
 		{at: 7 * time.Second},
-		{at: 7500 * time.Millisecond, want: []types.NamespacedName{{Namespace: "prod", Name: fencing.LeaseName("db")}}},
+		{at: 7500 * time.Millisecond, want: []types.NamespacedName{{Namespace: "prod", Name: signal.LeaseName("db")}}},
 		{at: 9 * time.Second, seen: leaseOf("db")},
 		{at: 10 * time.Second, seen: leaseOf("db", renewed(10*time.Second))},
 		{at: 17 * time.Second},
-		{at: 18 * time.Second, want: []types.NamespacedName{{Namespace: "prod", Name: fencing.LeaseName("db")}}},
+		{at: 18 * time.Second, want: []types.NamespacedName{{Namespace: "prod", Name: signal.LeaseName("db")}}},
 	} {
 		if step.seen != nil {
 			s.See(step.seen, start.Add(step.at))

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/drain"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
@@ -74,7 +73,7 @@ func (s Snapshot) classify(recorded v1.ClusterMember) *member {
 	m.Node, m.proven, m.going = p.Spec.NodeName, s.proofOf(p), proof.Going(p)
 	m.lost = m.going && m.proven == "" && m.Node != "" && (node == nil || !proof.NodeReady(node))
 	m.ready = !m.going && proof.IsTrue(p, corev1.PodReady)
-	m.drained = drain.Of(p, node) != ""
+	m.drained = proof.Drained(p, node) != ""
 	if cost, err := strconv.ParseInt(p.Annotations[corev1.PodDeletionCost], 10, 32); err == nil {
 		m.cost = int32(cost)
 	}

@@ -24,16 +24,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing/fencingtest"
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // leaseServer is an API server with one Lease.
 type leaseServer struct {
 	*httptest.Server
 	// authority has signed the certificate of the server.
-	authority *fencingtest.Authority
+	authority *testenv.Authority
 
 	mu      sync.Mutex
 	version int
@@ -62,7 +61,7 @@ type leaseServer struct {
 
 func newLeaseServer(t *testing.T) *leaseServer {
 	t.Helper()
-	s := &leaseServer{changed: make(chan struct{}), authority: fencingtest.NewAuthority(t)}
+	s := &leaseServer{changed: make(chan struct{}), authority: testenv.NewAuthority(t)}
 	s.write(map[string]any{}, map[string]any{"leaseTransitions": 0})
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
 	s.EnableHTTP2 = true
@@ -107,7 +106,7 @@ func (s *leaseServer) retire(uid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	annotations, spec := s.last()
-	annotations[fencing.RetireAnnotation] = uid
+	annotations[signal.RetireAnnotation] = uid
 	s.write(annotations, spec)
 }
 
@@ -298,17 +297,17 @@ func (s *leaseServer) watch(w http.ResponseWriter, r *http.Request) {
 
 const fencedPod = "db-1"
 
-var fencedIdentity = fencing.HolderIdentity(fencedPod, podUID)
+var fencedIdentity = signal.HolderIdentity(fencedPod, podUID)
 
 // fencedSidecar returns the sidecar of a pod with fencing.
 func (p *pod) fencedSidecar(t *testing.T, s *leaseServer, seconds int, held ...string) container {
 	t.Helper()
-	dir := p.root + fencing.CredentialsDir
+	dir := p.root + signal.CredentialsDir
 	must(t, os.MkdirAll(dir, 0o755))
 	p.write(t, dir+"/token", "secret\n", 0o644)
 	p.write(t, dir+"/ca.crt", string(s.authority.PEM()), 0o644)
-	return p.sidecar(fencing.URLEnv+"="+s.URL, fencing.AuthoritiesEnv+"="+fencing.Fingerprint(s.authority.DER()), fencing.LeaseEnv+"=prod/db",
-		fencing.DurationEnv+"="+strconv.Itoa(seconds), fencing.HeldEnv+"="+strings.Join(held, ","), fencing.PodNameEnv+"="+fencedPod)
+	return p.sidecar(signal.APIServerEnv+"="+s.URL, signal.AuthoritiesEnv+"="+signal.Fingerprint(s.authority.DER()), signal.LeaseEnv+"=prod/db",
+		signal.LeaseDurationEnv+"="+strconv.Itoa(seconds), signal.HeldEnv+"="+strings.Join(held, ","), signal.PodNameEnv+"="+fencedPod)
 }
 
 // fencedContainer returns a held container whose main process is a shell script. The directory /data is writable.
@@ -317,7 +316,7 @@ func (p *pod) fencedContainer(t *testing.T, name, script string) container {
 	must(t, os.MkdirAll(p.root+"/dev", 0o755))
 	p.write(t, p.root+"/dev/null", "", 0o644)
 	c := p.container(append([]string{"/gate", "wrap", "--"}, shell(script)...)...)
-	c.Env = append(c.Env, fencing.ContainerEnv+"="+name)
+	c.Env = append(c.Env, signal.ContainerEnv+"="+name)
 	c.Data = true
 	return c
 }
@@ -426,26 +425,26 @@ func TestFalseAPIServer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		// ca are the authorities in ca.crt.
-		ca func(real, other *fencingtest.Authority) []byte
+		ca func(real, other *testenv.Authority) []byte
 		// hijacked is true if the false server answers at the address of the API server.
 		hijacked   bool
 		wantStarts bool
 	}{
-		"in the variables of the Service":  {func(real, other *fencingtest.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, false, true},
-		"without the true authority":       {func(_, other *fencingtest.Authority) []byte { return other.PEM() }, false, false},
-		"at the address of the API server": {func(real, other *fencingtest.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, true, false},
+		"in the variables of the Service":  {func(real, other *testenv.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, false, true},
+		"without the true authority":       {func(_, other *testenv.Authority) []byte { return other.PEM() }, false, false},
+		"at the address of the API server": {func(real, other *testenv.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, impostor, p := newLeaseServer(t), newLeaseServer(t), newPod(t)
 			c := p.fencedSidecar(t, s, 5, "app")
-			p.write(t, p.root+fencing.CredentialsDir+"/ca.crt", string(test.ca(s.authority, impostor.authority)), 0o644)
+			p.write(t, p.root+signal.CredentialsDir+"/ca.crt", string(test.ca(s.authority, impostor.authority)), 0o644)
 			host, port, err := net.SplitHostPort(impostor.Listener.Addr().String())
 			must(t, err)
 			// The first of two variables with a name counts.
 			c.Env = append([]string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port, "HTTPS_PROXY=" + impostor.URL}, c.Env...)
 			if test.hijacked {
-				c.Env = append([]string{fencing.URLEnv + "=" + impostor.URL}, c.Env...)
+				c.Env = append([]string{signal.APIServerEnv + "=" + impostor.URL}, c.Env...)
 			}
 			impostor.grant(fencedIdentity, 7)
 			sidecar := start(t, c)
@@ -535,12 +534,12 @@ func TestFencedReadiness(t *testing.T) {
 	t.Cleanup(application.Close)
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	c := p.fencedSidecar(t, s, 60, "app")
-	c.Env = append(c.Env, "POD_IP="+podIP, readiness.EnvPrefix+"app="+base64.StdEncoding.EncodeToString([]byte(`{"readinessProbe":{"httpGet":{"path":"/","port":`+port+`}}}`)))
+	c.Env = append(c.Env, "POD_IP="+podIP, signal.ProbeEnvPrefix+"app="+base64.StdEncoding.EncodeToString([]byte(`{"readinessProbe":{"httpGet":{"path":"/","port":`+port+`}}}`)))
 	sidecar := start(t, c)
 	// ask returns the status of the readiness, or 0 if the sidecar has no answer yet.
 	ask := func(patience time.Duration) int {
 		client := http.Client{Timeout: patience}
-		response, err := client.Get("http://" + net.JoinHostPort(podIP, sidecarPort) + readiness.PathPrefix + "app")
+		response, err := client.Get("http://" + net.JoinHostPort(podIP, sidecarPort) + signal.ProbePathPrefix + "app")
 		if err != nil {
 			return 0
 		}
@@ -1069,7 +1068,7 @@ func TestFencedRefused(t *testing.T) {
 	t.Parallel()
 	s, p := newLeaseServer(t), newPod(t)
 	c := p.fencedSidecar(t, s, 5, "app")
-	p.write(t, p.root+fencing.CredentialsDir+"/token", "expired", 0o644)
+	p.write(t, p.root+signal.CredentialsDir+"/token", "expired", 0o644)
 	sidecar := start(t, c)
 	sidecar.says(t, "no token")
 	before, _ := s.counts()

@@ -19,9 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/gate"
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -106,8 +104,8 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		if container := os.Getenv(fencing.ContainerEnv); container != "" {
-			hooks, err := fencing.ParseHooks(os.Getenv)
+		if container := os.Getenv(signal.ContainerEnv); container != "" {
+			hooks, err := signal.ParseHooks(os.Getenv)
 			if err != nil {
 				return gate.ExitError{Code: exitUsage, Err: err}
 			}
@@ -167,7 +165,7 @@ func newLog() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)
 func sidecar() error {
 	ctx, stop := ossignal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	settings, err := fencing.Parse(os.Getenv)
+	settings, err := signal.ParseLeaseSettings(os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -205,7 +203,7 @@ func serve(ctx context.Context, s *gate.Sidecar, log *slog.Logger) {
 		log.Error(notServed, "error", "POD_IP is empty")
 		return
 	}
-	address := net.JoinHostPort(cmp.Or(os.Getenv(readiness.HostEnv), podIP), strconv.Itoa(readiness.Port))
+	address := net.JoinHostPort(cmp.Or(os.Getenv(signal.ProbeHostEnv), podIP), strconv.Itoa(signal.ProbePort))
 	handler := gate.NewReadiness(s, podIP, os.Environ())
 	for failed := ""; ; {
 		err := s.Serve(ctx, address, handler)
@@ -244,7 +242,7 @@ func started(args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	if os.Getenv(fencing.ContainerEnv) != "" {
+	if os.Getenv(signal.ContainerEnv) != "" {
 		if err := gate.Volume(signal.Dir).AwaitStart(ctx); err != nil {
 			return fmt.Errorf("the main process has not started: %w", err)
 		}
@@ -262,10 +260,10 @@ const statusCommand = "kubectl exec POD --container status-sidecar -- /ko-app/ga
 // printStatus prints the state of the pod. Only the sidecar can read all of it.
 func printStatus() error {
 	s := &gate.Sidecar{Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID")}
-	if s.UID == "" || os.Getenv(signal.PodUIDEnv)+os.Getenv(fencing.ContainerEnv) != "" {
+	if s.UID == "" || os.Getenv(signal.PodUIDEnv)+os.Getenv(signal.ContainerEnv) != "" {
 		return gate.ExitError{Code: exitUsage, Err: errors.New("gate status runs only in container status-sidecar. Run: " + statusCommand)}
 	}
-	settings, err := fencing.Parse(os.Getenv)
+	settings, err := signal.ParseLeaseSettings(os.Getenv)
 	if err != nil {
 		return err
 	}

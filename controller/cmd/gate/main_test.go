@@ -19,7 +19,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -403,7 +402,7 @@ func TestStartedWaitsForTheRelease(t *testing.T) {
 }
 
 // sidecarPort is the port of the sidecar.
-var sidecarPort = strconv.Itoa(readiness.Port)
+var sidecarPort = strconv.Itoa(signal.ProbePort)
 
 // loopback returns a random loopback address for each test, because the containers share the network of this machine.
 func loopback() string { return fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(256), 1+rand.N(254)) }

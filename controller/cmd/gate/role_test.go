@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // lockSidecar returns the sidecar of a pod of a StatefulSetLock.
 func (p *pod) lockSidecar(t *testing.T, s *leaseServer, seconds int, held ...string) container {
 	t.Helper()
 	c := p.fencedSidecar(t, s, seconds, held...)
-	c.Env = append(c.Env, fencing.LockEnv+"=db")
+	c.Env = append(c.Env, signal.LockEnv+"=db")
 	return c
 }
 
@@ -24,7 +24,7 @@ func (p *pod) lockSidecar(t *testing.T, s *leaseServer, seconds int, held ...str
 func (p *pod) lockContainer(t *testing.T, name, script, hooks string) container {
 	t.Helper()
 	c := p.fencedContainer(t, name, script)
-	c.Env = append(c.Env, fencing.HooksEnv+"="+hooks)
+	c.Env = append(c.Env, signal.HooksEnv+"="+hooks)
 	return c
 }
 
@@ -39,7 +39,7 @@ func (s *leaseServer) revoke(epoch int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	annotations, spec := s.last()
-	annotations[fencing.RevokedAnnotation] = strconv.Itoa(epoch)
+	annotations[signal.RevokedAnnotation] = strconv.Itoa(epoch)
 	s.write(annotations, spec)
 }
 
@@ -48,7 +48,7 @@ func (s *leaseServer) writing() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	annotations, _ := s.last()
-	epoch, _ := annotations[fencing.WritingAnnotation].(string)
+	epoch, _ := annotations[signal.WritingAnnotation].(string)
 	return epoch
 }
 
@@ -62,7 +62,7 @@ func (s *leaseServer) awaitWriting(t *testing.T, epoch int) {
 func (p *pod) wantRole(t *testing.T, want string) {
 	t.Helper()
 	eventually(t, "role "+want, func() bool {
-		content, _ := os.ReadFile(filepath.Join(p.volume, filepath.Base(fencing.RoleFile)))
+		content, _ := os.ReadFile(filepath.Join(p.volume, filepath.Base(signal.RoleFile)))
 		return strings.TrimSpace(string(content)) == want
 	})
 }

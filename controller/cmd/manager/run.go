@@ -18,7 +18,7 @@ import (
 
 	"github.com/statefulsingleton/statefulsingleton/controller/cmd/internal/program"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
-	"github.com/statefulsingleton/statefulsingleton/controller/leaseaccess"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"

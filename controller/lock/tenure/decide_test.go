@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // now is the time of the decisions.
@@ -57,7 +57,7 @@ func (s *SnapshotWrapper) Writer(name string) *SnapshotWrapper {
 	lease := s.Lease.Object
 	lease.Spec.HolderIdentity, lease.Spec.LeaseTransitions = &name, new(int32(3))
 	lease.Spec.RenewTime = new(metav1.NewMicroTime(now))
-	lease.Annotations = map[string]string{fencing.WriterAnnotation: name}
+	lease.Annotations = map[string]string{signal.WriterAnnotation: name}
 	return s
 }
 

@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // Holds makes the Lease name the fenced pod with the epoch. It says that the pod is the writer.
 func (s *SnapshotWrapper) Holds(name string, epoch int32) *SnapshotWrapper {
 	lease := s.Lease.Object
 	lease.Spec.HolderIdentity, lease.Spec.LeaseTransitions, lease.Spec.LeaseDurationSeconds = new(identity(name)), &epoch, new(int32(15))
-	lease.Annotations = map[string]string{fencing.WriterAnnotation: name, fencing.WritingAnnotation: "3"}
+	lease.Annotations = map[string]string{signal.WriterAnnotation: name, signal.WritingAnnotation: "3"}
 	return s
 }
 
@@ -45,7 +45,7 @@ func (s *SnapshotWrapper) Annotated(key, value string) *SnapshotWrapper {
 	return s
 }
 
-func identity(name string) string { return fencing.HolderIdentity(name, name) }
+func identity(name string) string { return signal.HolderIdentity(name, name) }
 
 // namedFenced is the step that names a fenced pod in the Lease.
 func namedFenced(name string, epoch int64) tenure.WriteLease {
@@ -74,7 +74,7 @@ func TestDecideFenced(t *testing.T) {
 	}
 	// starting returns a lock whose writer has released the Lease without being the writer, for the duration before.
 	starting := func(before time.Duration) *SnapshotWrapper {
-		return lock(fencedReader("db-0").Tenure(3, 3), fencedReader("db-1")).Released().Annotated(fencing.WritingAnnotation, "2").Ending(before).With(func(s *tenure.Snapshot) {
+		return lock(fencedReader("db-0").Tenure(3, 3), fencedReader("db-1")).Released().Annotated(signal.WritingAnnotation, "2").Ending(before).With(func(s *tenure.Snapshot) {
 			s.Lock.Status.LastTransition.Cause = v1.TenureRelease
 		})
 	}
@@ -115,11 +115,11 @@ func TestDecideFenced(t *testing.T) {
 			wantOutcome: tenure.NoReadyPod, wantMessage: "FENCING_LEASE of container status-sidecar is not prod/db-lease",
 		},
 		"the writer has not started": {
-			snapshot:    lock(fencedReader("db-0"), fencedReader("db-1")).Annotated(fencing.WritingAnnotation, "2").Starting(time.Second),
+			snapshot:    lock(fencedReader("db-0"), fencedReader("db-1")).Annotated(signal.WritingAnnotation, "2").Starting(time.Second),
 			wantOutcome: tenure.Granted, wantCause: v1.TenureCreated, wantMessage: "becomes the writer when its main processes have started as the writer",
 		},
 		"the writer has not started for too long": {
-			snapshot:    lock(fencedReader("db-0"), fencedReader("db-1")).Annotated(fencing.WritingAnnotation, "2").Starting(time.Minute),
+			snapshot:    lock(fencedReader("db-0"), fencedReader("db-1")).Annotated(signal.WritingAnnotation, "2").Starting(time.Minute),
 			wantOutcome: tenure.LabelRemoved, wantCause: v1.TenureUnready, wantSteps: labelOff("db-0"),
 		},
 		"the writer has started, and gets its label": {
@@ -147,11 +147,11 @@ func TestDecideFenced(t *testing.T) {
 			snapshot: ending(), wantOutcome: tenure.TenureRevoked, wantCause: v1.TenureDeletion, wantSteps: revoked("db-0", 3),
 		},
 		"the revoked writer has time until the Lease expires": {
-			snapshot:    ending().Annotated(fencing.RevokedAnnotation, "3").Silent(29 * time.Second),
+			snapshot:    ending().Annotated(signal.RevokedAnnotation, "3").Silent(29 * time.Second),
 			wantOutcome: tenure.TenureRevoked, wantCause: v1.TenureDeletion, wantMessage: "pod db-0 must end its tenure",
 		},
 		"the revoked writer has released the Lease": {
-			snapshot:    ending().Annotated(fencing.RevokedAnnotation, "3").Released(),
+			snapshot:    ending().Annotated(signal.RevokedAnnotation, "3").Released(),
 			wantOutcome: tenure.Granted, wantCause: v1.TenureDeletion, wantSteps: grantedFenced("db-1", 4),
 		},
 		"the writer has released the Lease": {
@@ -194,7 +194,7 @@ func TestDecideFenced(t *testing.T) {
 		},
 		"a pod on the node of a writer whose Lease has expired is not chosen": {
 			snapshot: lock(fencedReader("db-0").Tenure(3, 3), fencedReader("db-1"), fencedReader("db-2")).
-				Released().Annotated(fencing.ExpiredAnnotation, "db-0").Ending(0).With(func(s *tenure.Snapshot) {
+				Released().Annotated(signal.ExpiredAnnotation, "db-0").Ending(0).With(func(s *tenure.Snapshot) {
 				s.Pods[1].Spec.NodeName = s.Pods[0].Spec.NodeName
 				s.Lock.Status.LastTransition.Cause = v1.TenureExpiry
 			}),
@@ -221,7 +221,7 @@ func TestDecideFenced(t *testing.T) {
 			snapshot: lock(fencedReader("db-1")).Ending(0).Silent(30 * time.Second), wantOutcome: tenure.LeaseTaken, wantCause: v1.TenureDeletion, wantSteps: emptied("db-0"),
 		},
 		"the writer is removed, and the Lease was taken": {
-			snapshot:    lock(fencedReader("db-1")).Ending(0).Released().Annotated(fencing.ExpiredAnnotation, "db-0"),
+			snapshot:    lock(fencedReader("db-1")).Ending(0).Released().Annotated(signal.ExpiredAnnotation, "db-0"),
 			wantOutcome: tenure.Granted, wantCause: v1.TenureDeletion, wantSteps: grantedFenced("db-1", 4),
 		},
 		"the Lease has never named the removed writer": {
@@ -324,7 +324,7 @@ func TestNotFenced(t *testing.T) {
 		"another held container": {func(p *corev1.Pod) { p.Spec.InitContainers[0].Env[2].Value = "web" }, "FENCING_CONTAINERS of container status-sidecar are not the held containers"},
 		"an overwritten variable": {func(p *corev1.Pod) {
 			c := &p.Spec.InitContainers[0]
-			c.Env = append(c.Env, corev1.EnvVar{Name: fencing.LeaseEnv, Value: "prod/mine"})
+			c.Env = append(c.Env, corev1.EnvVar{Name: signal.LeaseEnv, Value: "prod/mine"})
 		}, "FENCING_LEASE of container status-sidecar is not prod/db-lease"},
 	} {
 		t.Run(name, func(t *testing.T) {

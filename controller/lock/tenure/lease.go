@@ -9,9 +9,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // A fenced pod is a writer only while the Lease names it and it renews the Lease. The Lease follows the record: a late
@@ -54,17 +54,17 @@ func (d *decision) inLease() inLease {
 	name, _, fenced := strings.Cut(d.Lease.Holder(), "_")
 	return inLease{
 		epoch:   int64(ptr.Deref(lease.Spec.LeaseTransitions, 0)),
-		writer:  PodRef{Name: name, UID: types.UID(lease.Annotations[fencing.WriterAnnotation])},
+		writer:  PodRef{Name: name, UID: types.UID(lease.Annotations[signal.WriterAnnotation])},
 		fenced:  fenced,
-		revoked: epochIn(lease, fencing.RevokedAnnotation), writing: epochIn(lease, fencing.WritingAnnotation),
-		expired: types.UID(lease.Annotations[fencing.ExpiredAnnotation]),
+		revoked: epochIn(lease, signal.RevokedAnnotation), writing: epochIn(lease, signal.WritingAnnotation),
+		expired: types.UID(lease.Annotations[signal.ExpiredAnnotation]),
 	}
 }
 
 // holderOf returns the holder identity of the pod. A fenced pod becomes the writer when the Lease has its UID.
 func holderOf(p *pod) string {
 	if p.fenced {
-		return fencing.HolderIdentity(p.Name, string(p.UID))
+		return signal.HolderIdentity(p.Name, string(p.UID))
 	}
 	return p.Name
 }

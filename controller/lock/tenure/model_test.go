@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // The model is a small world around the real Decide and its steps. It has an API server, kubelets, a StatefulSet controller
@@ -785,14 +785,14 @@ func modelLease(l *leaseState, lock *v1.StatefulSetLock) *coordinationv1.Lease {
 	}
 	name, uid := podName(int(l.writer)-1), string(uidOf(int(l.writer)-1, int(l.life)))
 	lease.Annotations = map[string]string{
-		fencing.WriterAnnotation: uid, fencing.RevokedAnnotation: strconv.Itoa(int(l.revoked)), fencing.WritingAnnotation: strconv.Itoa(int(l.writing)),
+		signal.WriterAnnotation: uid, signal.RevokedAnnotation: strconv.Itoa(int(l.revoked)), signal.WritingAnnotation: strconv.Itoa(int(l.writing)),
 	}
 	if l.expired {
-		lease.Annotations[fencing.ExpiredAnnotation] = uid
+		lease.Annotations[signal.ExpiredAnnotation] = uid
 	}
 	switch {
 	case l.named && l.fenced:
-		lease.Spec.HolderIdentity = new(fencing.HolderIdentity(name, uid))
+		lease.Spec.HolderIdentity = new(signal.HolderIdentity(name, uid))
 	case l.named:
 		lease.Spec.HolderIdentity = &name
 	}

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/drain"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
@@ -122,7 +121,7 @@ func (d *decision) setCondition(conditionType string, value bool, reason, messag
 
 // Budget returns the lock's own PodDisruptionBudget, or nil.
 func (s Snapshot) Budget() *policyv1.PodDisruptionBudget {
-	return drain.Budget(s.Budgets, s.Lock, owner.StatefulSetLock, BudgetName(s.Lock))
+	return owner.Budget(s.Budgets, s.Lock, owner.StatefulSetLock, BudgetName(s.Lock))
 }
 
 // reportEvictions decides whether a PodDisruptionBudget must block evictions of the writer until another pod is the writer, and
@@ -135,7 +134,7 @@ func (d *decision) reportEvictions() {
 		return
 	}
 	next := d.candidate(w)
-	other := drain.OtherBudget(d.Budgets, d.Lock, owner.StatefulSetLock, BudgetName(d.Lock), w.Pod)
+	other := owner.OtherBudget(d.Budgets, d.Lock, owner.StatefulSetLock, BudgetName(d.Lock), w.Pod)
 	switch {
 	case next == nil || next.drained != "":
 		d.setCondition(v1.ConditionEvictionBlocked, false, noOtherPod, noOtherPodMessage(w))

@@ -16,7 +16,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/drain"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
@@ -74,7 +73,7 @@ func classify(s Snapshot) []*pod {
 		p := &pod{
 			Pod: is, ordinal: ordinalOf(is), labelled: is.Labels[v1.StsRoleLabel] == v1.StsRoleWriter,
 			began: epochIn(is, v1.TenureAnnotation), ended: epochIn(is, v1.TenureEndedAnnotation),
-			drained: drain.Of(is, s.Nodes[is.Spec.NodeName]),
+			drained: proof.Drained(is, s.Nodes[is.Spec.NodeName]),
 		}
 		p.member = s.StatefulSet != nil && owner.Controls(s.StatefulSet, owner.StatefulSet, is)
 		p.outdated = p.member && outdated(s.StatefulSet, p)

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -64,18 +63,18 @@ func (p *PodWrapper) Fenced() *PodWrapper {
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
 		c.Command = append(slices.Clone(signal.Wrapper), "db")
-		c.Env = []corev1.EnvVar{{Name: fencing.ContainerEnv, Value: c.Name}, {Name: fencing.HooksEnv, Value: "{}"}}
+		c.Env = []corev1.EnvVar{{Name: signal.ContainerEnv, Value: c.Name}, {Name: signal.HooksEnv, Value: "{}"}}
 	}
-	p.Spec.Volumes = []corev1.Volume{{Name: fencing.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+	p.Spec.Volumes = []corev1.Volume{{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
 		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
 	}}}
 	p.Spec.InitContainers = []corev1.Container{{
 		Name:         v1.SidecarName,
-		VolumeMounts: []corev1.VolumeMount{{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}},
+		VolumeMounts: []corev1.VolumeMount{{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true}},
 		Env: []corev1.EnvVar{
-			{Name: fencing.LeaseEnv, Value: "prod/db-lease"}, {Name: fencing.DurationEnv, Value: "15"}, {Name: fencing.HeldEnv, Value: "db"},
-			{Name: fencing.LockEnv, Value: "db-lock"}, {Name: fencing.PodNameEnv, Value: p.Name},
-			{Name: fencing.URLEnv, Value: "https://10.96.0.1:443"}, {Name: fencing.AuthoritiesEnv, Value: fencing.Fingerprint(nil)},
+			{Name: signal.LeaseEnv, Value: "prod/db-lease"}, {Name: signal.LeaseDurationEnv, Value: "15"}, {Name: signal.HeldEnv, Value: "db"},
+			{Name: signal.LockEnv, Value: "db-lock"}, {Name: signal.PodNameEnv, Value: p.Name},
+			{Name: signal.APIServerEnv, Value: "https://10.96.0.1:443"}, {Name: signal.AuthoritiesEnv, Value: signal.Fingerprint(nil)},
 		},
 	}}
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: v1.SidecarName, ContainerID: "containerd://0", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}

@@ -8,9 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/drain"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // Role is what a pod is to a singleton.
@@ -42,7 +41,7 @@ type ClassifiedPod struct {
 	// held are the containers that must not start their main process before the signal.
 	held []heldContainer
 	// fencing are the settings of a fenced pod. Nil: the pod is not fenced, and notFenced says why.
-	fencing   *fencing.Settings
+	fencing   *signal.LeaseSettings
 	notFenced string
 	// selected: the singleton's selector matches the pod.
 	selected bool
@@ -158,7 +157,7 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 
 // judgeStandby sets the fields of one standby.
 func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
-	p.revision, p.nodeProblem, p.drained = s.revision(p.Pod), s.nodeProblem(p.Pod), drain.Of(p.Pod, s.CachedNodes[p.Spec.NodeName])
+	p.revision, p.nodeProblem, p.drained = s.revision(p.Pod), s.nodeProblem(p.Pod), proof.Drained(p.Pod, s.CachedNodes[p.Spec.NodeName])
 	shares := sharesBarrier(p, all)
 	p.WaitsFor, p.needsPerson = cmp.Or(shares, waitsFor(p)), shares != ""
 	switch {

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/drain"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -122,7 +121,7 @@ func (d *decision) withHolder() {
 		return
 	}
 	if d.Singleton.Spec.Drain != v1.DrainEvict {
-		d.drained = drain.Of(d.holder.Pod, d.CachedNodes[d.holder.Spec.NodeName])
+		d.drained = proof.Drained(d.holder.Pod, d.CachedNodes[d.holder.Spec.NodeName])
 	}
 	d.keepOrReplace()
 	d.reportEvictions()

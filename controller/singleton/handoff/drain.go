@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/drain"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // A holder whose node is drained, or that a person wants to replace, is replaced by a rollout of its
@@ -39,13 +39,13 @@ func BudgetName(singleton *v1.StatefulSingleton) string { return "statefulsingle
 
 // Budget returns the singleton's own PodDisruptionBudget, or nil.
 func (s Snapshot) Budget() *policyv1.PodDisruptionBudget {
-	return drain.Budget(s.Budgets, s.Singleton, owner.StatefulSingleton, BudgetName(s.Singleton))
+	return owner.Budget(s.Budgets, s.Singleton, owner.StatefulSingleton, BudgetName(s.Singleton))
 }
 
 // otherBudget returns a PodDisruptionBudget that covers the pod, or has the name of the singleton's own, and is not the
 // singleton's own. It returns nil if there is none.
 func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
-	return drain.OtherBudget(s.Budgets, s.Singleton, owner.StatefulSingleton, BudgetName(s.Singleton), pod)
+	return owner.OtherBudget(s.Budgets, s.Singleton, owner.StatefulSingleton, BudgetName(s.Singleton), pod)
 }
 
 // surging returns the pod's Deployment if a rollout of it creates a new pod before it deletes the pod. Otherwise it
@@ -95,7 +95,7 @@ func resolve(value *intstr.IntOrString, replicas int, roundUp bool) int {
 func (d *decision) toleratesCordon() bool {
 	node := d.CachedNodes[d.holder.Spec.NodeName]
 	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
-	return node != nil && node.Spec.Unschedulable && drain.Tolerates(d.holder.Pod, &cordon)
+	return node != nil && node.Spec.Unschedulable && proof.Tolerates(d.holder.Pod, &cordon)
 }
 
 // drainDeadline returns until when evictions of the holder are blocked: maxTransitionTime after the drain was
@@ -198,7 +198,7 @@ func (d *decision) rollsLost(pod *corev1.Pod) *appsv1.Deployment {
 	// The scheduler could bind the next pod to the lost node too, and so on.
 	unreachable := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}
 	deployment, why := d.surging(pod)
-	if why != "" || d.Singleton.Spec.Drain == v1.DrainEvict || drain.Tolerates(pod, &unreachable) {
+	if why != "" || d.Singleton.Spec.Drain == v1.DrainEvict || proof.Tolerates(pod, &unreachable) {
 		return nil
 	}
 	return deployment

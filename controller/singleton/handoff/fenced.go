@@ -7,33 +7,33 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // FencedBy returns the settings of the pod's sidecar. The problem says why the pod is not fenced by the Lease of the
 // singleton, and is empty if it is fenced. The field spec.fencing does not matter, because it applies only to new pods.
-func FencedBy(pod *corev1.Pod, singleton *v1.StatefulSingleton) (settings fencing.Settings, problem string) {
+func FencedBy(pod *corev1.Pod, singleton *v1.StatefulSingleton) (settings signal.LeaseSettings, problem string) {
 	if problem := NotFenceable(pod, singleton); problem != "" {
-		return fencing.Settings{}, problem
+		return signal.LeaseSettings{}, problem
 	}
 	containers := held(pod, singleton)
 	if !isHeld(pod, containers) {
-		return fencing.Settings{}, "no policy injected the pod"
+		return signal.LeaseSettings{}, "no policy injected the pod"
 	}
 	if pod.Annotations[v1.FencingAnnotation] != string(v1.FencingLease) {
-		return fencing.Settings{}, "the pod was injected before fencing was turned on"
+		return signal.LeaseSettings{}, "the pod was injected before fencing was turned on"
 	}
 	for _, h := range containers {
 		if !h.supervised {
-			return fencing.Settings{}, fmt.Sprintf("%s of container %s is not the name of the container", fencing.ContainerEnv, h.name)
+			return signal.LeaseSettings{}, fmt.Sprintf("%s of container %s is not the name of the container", signal.ContainerEnv, h.name)
 		}
 	}
 	var names []string
 	for _, h := range containers {
 		names = append(names, h.name)
 	}
-	return leases.SettingsOf(pod, fencing.LeaseName(singleton.Name), names)
+	return leases.SettingsOf(pod, signal.LeaseName(singleton.Name), names)
 }
 
 // NotFenceable returns why a policy cannot prepare the pod for fencing, or nothing if it can.

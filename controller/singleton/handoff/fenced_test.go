@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
@@ -20,19 +19,19 @@ func (p *PodWrapper) Fenced() *PodWrapper {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
 			if c := &list[i]; len(c.Command) > 0 && c.Command[0] == signal.GatePath {
-				c.Env = append(c.Env, corev1.EnvVar{Name: fencing.ContainerEnv, Value: c.Name})
+				c.Env = append(c.Env, corev1.EnvVar{Name: signal.ContainerEnv, Value: c.Name})
 				names = append(names, c.Name)
 			}
 		}
 	}
 	sidecar := &p.Spec.InitContainers[0]
 	sidecar.Env = []corev1.EnvVar{
-		{Name: fencing.LeaseEnv, Value: "prod/statefulsingleton-db"},
-		{Name: fencing.DurationEnv, Value: "15"},
-		{Name: fencing.HeldEnv, Value: strings.Join(names, ",")},
-		{Name: fencing.PodNameEnv, ValueFrom: fieldRef("metadata.name")},
-		{Name: fencing.URLEnv, Value: "https://10.96.0.1:443"},
-		{Name: fencing.AuthoritiesEnv, Value: fencing.Fingerprint(nil)},
+		{Name: signal.LeaseEnv, Value: "prod/statefulsingleton-db"},
+		{Name: signal.LeaseDurationEnv, Value: "15"},
+		{Name: signal.HeldEnv, Value: strings.Join(names, ",")},
+		{Name: signal.PodNameEnv, ValueFrom: fieldRef("metadata.name")},
+		{Name: signal.APIServerEnv, Value: "https://10.96.0.1:443"},
+		{Name: signal.AuthoritiesEnv, Value: signal.Fingerprint(nil)},
 	}
 	sidecar.VolumeMounts = append(sidecar.VolumeMounts, credentialsMount())
 	p.Spec.Volumes = append(p.Spec.Volumes, credentialsVolume())
@@ -44,7 +43,7 @@ func fieldRef(path string) *corev1.EnvVarSource {
 }
 
 func credentialsMount() corev1.VolumeMount {
-	return corev1.VolumeMount{Name: fencing.CredentialsVolume, MountPath: fencing.CredentialsDir, ReadOnly: true}
+	return corev1.VolumeMount{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true}
 }
 
 // credentialsVolume is as the API server stores it, with the defaults.
@@ -75,7 +74,7 @@ func TestFencedBy(t *testing.T) {
 		"the singleton has no fencing any more": {pod: MakePod("db-1").Injected().Fenced(), wantHeld: []string{"app"}},
 		"the last variable counts": {pod: change(func(p *corev1.Pod) {
 			c := &p.Spec.Containers[0]
-			c.Env = append([]corev1.EnvVar{{Name: fencing.ContainerEnv, Value: "other"}}, c.Env...)
+			c.Env = append([]corev1.EnvVar{{Name: signal.ContainerEnv, Value: "other"}}, c.Env...)
 		}), wantHeld: []string{"app"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,9 +82,9 @@ func TestFencedBy(t *testing.T) {
 				tc.singleton = MakeSnapshot()
 			}
 			got, problem := handoff.FencedBy(tc.pod.Obj(), tc.singleton.Singleton)
-			want := fencing.Settings{
+			want := signal.LeaseSettings{
 				Namespace: "prod", Lease: "statefulsingleton-db", Duration: 15 * time.Second, Held: tc.wantHeld, Pod: "db-1",
-				APIServer: fencing.APIServer{URL: "https://10.96.0.1:443", Authorities: []string{fencing.Fingerprint(nil)}},
+				APIServer: signal.APIServer{URL: "https://10.96.0.1:443", Authorities: []string{signal.Fingerprint(nil)}},
 			}
 			if diff := cmp.Diff(want, got); diff != "" || problem != "" {
 				t.Errorf("problem %q, settings (-want +got):\n%s", problem, diff)
@@ -176,7 +175,7 @@ func TestNotFencedBy(t *testing.T) {
 		"no name":      {pod: app(func(c *corev1.Container) { c.Env = nil }), want: misname},
 		"another name": {pod: app(func(c *corev1.Container) { c.Env[0].Value = "web" }), want: misname},
 		"another name at the end": {pod: app(func(c *corev1.Container) {
-			c.Env = append(c.Env, corev1.EnvVar{Name: fencing.ContainerEnv, Value: "web"})
+			c.Env = append(c.Env, corev1.EnvVar{Name: signal.ContainerEnv, Value: "web"})
 		}), want: misname},
 		"a name that is no literal": {pod: app(func(c *corev1.Container) { c.Env[0].ValueFrom = fieldRef("metadata.name") }), want: misname},
 		"an init container without name": {pod: func() *PodWrapper {
@@ -195,25 +194,25 @@ func TestNotFencedBy(t *testing.T) {
 		"a mount of a part by name": {pod: mount(func(m *corev1.VolumeMount) { m.SubPathExpr = "token" }), want: noMount},
 
 		"no settings":                {pod: sidecar(func(c *corev1.Container) { c.Env = nil }), want: lease},
-		"another Lease":              {pod: env(fencing.LeaseEnv, corev1.EnvVar{Value: "prod/statefulsingleton-web"}), want: lease},
-		"another namespace":          {pod: env(fencing.LeaseEnv, corev1.EnvVar{Value: "dev/statefulsingleton-db"}), want: lease},
-		"more than the Lease":        {pod: env(fencing.LeaseEnv, corev1.EnvVar{Value: "prod/statefulsingleton-db/x"}), want: lease},
-		"a Lease that is no literal": {pod: env(fencing.LeaseEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.annotations['lease']")}), want: lease},
-		"no duration":                {pod: env(fencing.DurationEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "": it must be a number from 5 to 3600`},
-		"a long duration":            {pod: env(fencing.DurationEnv, corev1.EnvVar{Value: "3601"}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "3601": it must be a number from 5 to 3600`},
-		"a duration of a variable":   {pod: env(fencing.DurationEnv, corev1.EnvVar{Value: "$(SECONDS)"}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "$(SECONDS)": it must be a number from 5 to 3600`},
-		"a duration of a field":      {pod: env(fencing.DurationEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.name")}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "": it must be a number from 5 to 3600`},
-		"no held containers":         {pod: env(fencing.HeldEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_CONTAINERS is "": it must have names of containers, separated by commas`},
-		"no API server":              {pod: env(fencing.URLEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_API_SERVER is "": it must be the https URL of the API server. Restart the pod: the policies of the controller set the variable in new pods`},
-		"other held containers":      {pod: env(fencing.HeldEnv, corev1.EnvVar{Value: "web"}), want: held},
-		"more held containers":       {pod: env(fencing.HeldEnv, corev1.EnvVar{Value: "app,web"}), want: held},
+		"another Lease":              {pod: env(signal.LeaseEnv, corev1.EnvVar{Value: "prod/statefulsingleton-web"}), want: lease},
+		"another namespace":          {pod: env(signal.LeaseEnv, corev1.EnvVar{Value: "dev/statefulsingleton-db"}), want: lease},
+		"more than the Lease":        {pod: env(signal.LeaseEnv, corev1.EnvVar{Value: "prod/statefulsingleton-db/x"}), want: lease},
+		"a Lease that is no literal": {pod: env(signal.LeaseEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.annotations['lease']")}), want: lease},
+		"no duration":                {pod: env(signal.LeaseDurationEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "": it must be a number from 5 to 3600`},
+		"a long duration":            {pod: env(signal.LeaseDurationEnv, corev1.EnvVar{Value: "3601"}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "3601": it must be a number from 5 to 3600`},
+		"a duration of a variable":   {pod: env(signal.LeaseDurationEnv, corev1.EnvVar{Value: "$(SECONDS)"}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "$(SECONDS)": it must be a number from 5 to 3600`},
+		"a duration of a field":      {pod: env(signal.LeaseDurationEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.name")}), want: `container status-sidecar: FENCING_DURATION_SECONDS is "": it must be a number from 5 to 3600`},
+		"no held containers":         {pod: env(signal.HeldEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_CONTAINERS is "": it must have names of containers, separated by commas`},
+		"no API server":              {pod: env(signal.APIServerEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_API_SERVER is "": it must be the https URL of the API server. Restart the pod: the policies of the controller set the variable in new pods`},
+		"other held containers":      {pod: env(signal.HeldEnv, corev1.EnvVar{Value: "web"}), want: held},
+		"more held containers":       {pod: env(signal.HeldEnv, corev1.EnvVar{Value: "app,web"}), want: held},
 		"fewer held containers": {pod: func() *PodWrapper {
 			p := heldInit("db-1").Fenced()
 			p.Spec.InitContainers[0].Env[2].Value = "app"
 			return p
 		}(), want: held},
-		"another field for the pod":      {pod: env(fencing.PodNameEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.uid")}), want: "container status-sidecar: POD_NAME is empty"},
-		"the name of another pod":        {pod: env(fencing.PodNameEnv, corev1.EnvVar{Value: "db-2"}), want: "POD_NAME of container status-sidecar is not the name of the pod"},
+		"another field for the pod":      {pod: env(signal.PodNameEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.uid")}), want: "container status-sidecar: POD_NAME is empty"},
+		"the name of another pod":        {pod: env(signal.PodNameEnv, corev1.EnvVar{Value: "db-2"}), want: "POD_NAME of container status-sidecar is not the name of the pod"},
 		"the Lease of another singleton": {pod: MakePod("db-1").Injected().Fenced(), singleton: other, want: "FENCING_LEASE of container status-sidecar is not prod/statefulsingleton-web"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,7 +223,7 @@ func TestNotFencedBy(t *testing.T) {
 			if problem != tc.want {
 				t.Errorf("problem is %q, want %q", problem, tc.want)
 			}
-			if diff := cmp.Diff(fencing.Settings{}, got); diff != "" {
+			if diff := cmp.Diff(signal.LeaseSettings{}, got); diff != "" {
 				t.Errorf("settings of a pod that is not fenced (-want +got):\n%s", diff)
 			}
 		})

@@ -11,7 +11,6 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -98,7 +97,7 @@ func hold(c *corev1.Container, statuses []corev1.ContainerStatus) (h heldContain
 // host, which pods on the host network have, another pod could answer.
 func asksSidecar(c *corev1.Container) bool {
 	return c.ReadinessProbe != nil && c.ReadinessProbe.HTTPGet != nil &&
-		c.ReadinessProbe.HTTPGet.Path == readiness.PathPrefix+c.Name && c.ReadinessProbe.HTTPGet.Port.IntValue() == readiness.Port &&
+		c.ReadinessProbe.HTTPGet.Path == signal.ProbePathPrefix+c.Name && c.ReadinessProbe.HTTPGet.Port.IntValue() == signal.ProbePort &&
 		c.ReadinessProbe.HTTPGet.Host == "" && c.ReadinessProbe.HTTPGet.Scheme != corev1.URISchemeHTTPS
 }
 

@@ -12,10 +12,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // A fenced pod runs its main processes only while the Lease names it and it renews the Lease. The record still says who
@@ -32,7 +32,7 @@ func (s Snapshot) leaseHolder() string { return s.Lease.Holder() }
 
 // named returns true if the Lease names the pod.
 func (s Snapshot) named(p *ClassifiedPod) bool {
-	return s.leaseHolder() == fencing.HolderIdentity(p.Name, string(p.UID))
+	return s.leaseHolder() == signal.HolderIdentity(p.Name, string(p.UID))
 }
 
 // ownLease returns the Lease if the singleton controls it, or nil. Another object may have the name of the Lease.
@@ -75,7 +75,7 @@ func (s Snapshot) leaseProof(p *ClassifiedPod) v1.Proof {
 
 // proofOfRemoval returns the proof for the pod that the Lease named last. Empty: the Lease names a pod.
 func (s Snapshot) proofOfRemoval(p *ClassifiedPod) v1.Proof {
-	expired := types.UID(s.Lease.Object.Annotations[fencing.ExpiredAnnotation])
+	expired := types.UID(s.Lease.Object.Annotations[signal.ExpiredAnnotation])
 	switch {
 	case s.leaseHolder() != "":
 		return ""
@@ -111,7 +111,7 @@ func (s Snapshot) AfterRelease(later *coordinationv1.Lease) (after Snapshot, rel
 		return s, false
 	}
 	s.Lease = leases.Observed{Object: later}
-	released = s.leaseHolder() == "" && s.leaseEpoch() == s.Singleton.Status.Epoch && later.Annotations[fencing.ExpiredAnnotation] == ""
+	released = s.leaseHolder() == "" && s.leaseEpoch() == s.Singleton.Status.Epoch && later.Annotations[signal.ExpiredAnnotation] == ""
 	return s, released
 }
 
@@ -154,7 +154,7 @@ func (d *decision) nameInLease(pod *ClassifiedPod) {
 // releases the Lease once they have ended.
 func (d *decision) retireInLease() {
 	lease := d.ownLease()
-	if d.holder.fencing == nil || lease == nil || !d.named(d.holder) || lease.Annotations[fencing.RetireAnnotation] == string(d.holder.UID) {
+	if d.holder.fencing == nil || lease == nil || !d.named(d.holder) || lease.Annotations[signal.RetireAnnotation] == string(d.holder.UID) {
 		return
 	}
 	d.do(WriteLease{

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -131,7 +131,7 @@ func TestDecideFencedHolder(t *testing.T) {
 		},
 		"an expired Lease is a proof": {
 			snapshot: MakeSnapshot(holder(), standby).Holder("db-1").Fencing(
-				leaseOf("", 7).Annotation(fencing.ExpiredAnnotation, "db-1").Silent(0)),
+				leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-1").Silent(0)),
 			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
 			wantSteps: append(release[:3:3], handoff.Demote{Pod: ref("db-1"), Version: version}),
 		},
@@ -146,7 +146,7 @@ func TestDecideFencedHolder(t *testing.T) {
 		},
 		"a Lease that was taken from another pod proves nothing": {
 			snapshot: MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(
-				leaseOf("", 7).Annotation(fencing.ExpiredAnnotation, "db-0").Silent(0)),
+				leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-0").Silent(0)),
 			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 		},
 		"the Lease of another singleton proves nothing": {
@@ -160,7 +160,7 @@ func TestDecideFencedHolder(t *testing.T) {
 		},
 		"a retired holder is awaited": {
 			snapshot: MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(
-				leaseOf("db-1", 7).Annotation(fencing.RetireAnnotation, "db-1").Silent(0)),
+				leaseOf("db-1", 7).Annotation(signal.RetireAnnotation, "db-1").Silent(0)),
 			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
 		},
 		"a rollout retires the holder after its ReplicaSet is scaled down": {
@@ -190,7 +190,7 @@ func TestDecideFencedHolder(t *testing.T) {
 func TestDecideLostNode(t *testing.T) {
 	// The node of the pod still appears Ready.
 	lost := func() *PodWrapper { return fencedStandby("db-1").Running() }
-	lease := leaseOf("", 7).Annotation(fencing.ExpiredAnnotation, "db-1").Silent(0)
+	lease := leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-1").Silent(0)
 	roll := handoff.Roll{Deployment: "db", UID: uidOf("db"), Version: version, Replaces: ref("db-1")}
 	runDecide(t, map[string]decideCase{
 		"another standby is next, although it is younger": {
@@ -292,7 +292,7 @@ func TestDecideWhenTheLeaseExpires(t *testing.T) {
 
 // Only the release of the Lease by the recorded holder allows a decision without new reads.
 func TestAfterRelease(t *testing.T) {
-	before := func() *LeaseWrapper { return leaseOf("db-1", 7).Annotation(fencing.RetireAnnotation, "db-1") }
+	before := func() *LeaseWrapper { return leaseOf("db-1", 7).Annotation(signal.RetireAnnotation, "db-1") }
 	after := func() *LeaseWrapper { return before().Holder("") }
 	for name, tt := range map[string]struct {
 		before, after *LeaseWrapper
@@ -303,7 +303,7 @@ func TestAfterRelease(t *testing.T) {
 		"renewed":                        {before(), leaseOf("db-1", 7), false},
 		"of another pod":                 {leaseOf("db-0", 7), after(), false},
 		"of no pod":                      {after(), after(), false},
-		"expired":                        {before(), after().Annotation(fencing.ExpiredAnnotation, "db-1"), false},
+		"expired":                        {before(), after().Annotation(signal.ExpiredAnnotation, "db-1"), false},
 		"with another epoch":             {before(), after().Transitions(6), false},
 		"the next pod has it":            {before(), after().Transitions(8).Holder("db-2"), false},
 		"of another singleton":           {before().OwnedBy("other-uid"), after().OwnedBy("other-uid"), false},

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // adviseOneDeployment says why a rollout has no effect if the selector matches pods of several Deployments.
@@ -202,12 +202,12 @@ func rollingMessage(deployment string, pod *corev1.Pod) string {
 
 // leaseMissing says what a fenced standby waits for. The name of the standby comes before.
 func (s Snapshot) leaseMissing() string {
-	return fmt.Sprintf("waits until Lease %s exists", fencing.LeaseName(s.Singleton.Name))
+	return fmt.Sprintf("waits until Lease %s exists", signal.LeaseName(s.Singleton.Name))
 }
 
 // lostLeaseReason says why a standby is not chosen. The name of the standby comes before.
 func lostLeaseReason(singleton *v1.StatefulSingleton) string {
-	return fmt.Sprintf("did not renew Lease %s, so its node may be lost", fencing.LeaseName(singleton.Name))
+	return fmt.Sprintf("did not renew Lease %s, so its node may be lost", signal.LeaseName(singleton.Name))
 }
 
 func (d *decision) leaseMissingMessage(next *ClassifiedPod) string {
@@ -215,12 +215,12 @@ func (d *decision) leaseMissingMessage(next *ClassifiedPod) string {
 }
 
 func (d *decision) fencedMessage(pod *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s runs its main processes only while it renews Lease %s", pod.Name, fencing.LeaseName(d.Singleton.Name))
+	return fmt.Sprintf("pod %s runs its main processes only while it renews Lease %s", pod.Name, signal.LeaseName(d.Singleton.Name))
 }
 
 func (d *decision) notRenewedMessage(pod *ClassifiedPod) string {
 	return fmt.Sprintf("pod %s has not renewed Lease %s recently, and stops its main processes before the Lease expires. Check that the pod reaches the API server: kubectl logs -n %s %[1]s -c %[4]s",
-		pod.Name, fencing.LeaseName(d.Singleton.Name), pod.Namespace, v1.SidecarName)
+		pod.Name, signal.LeaseName(d.Singleton.Name), pod.Namespace, v1.SidecarName)
 }
 
 // notFencedMessage says why the holder is not fenced. Without a Lease, only its kubelet or a person can prove its
@@ -239,13 +239,13 @@ func (d *decision) notFencedMessage(pod *ClassifiedPod) string {
 // leaseTakenMessage says that the Lease expired.
 func (d *decision) leaseTakenMessage(pod string) string {
 	return fmt.Sprintf("pod %s has not renewed Lease %s for %s, before which it stops its main processes: the Lease is taken from the pod",
-		pod, fencing.LeaseName(d.Singleton.Name), d.leaseDuration())
+		pod, signal.LeaseName(d.Singleton.Name), d.leaseDuration())
 }
 
 // leaseHeldMessage says that the Lease names a pod that does not exist.
 func (d *decision) leaseHeldMessage(pod string) string {
 	return fmt.Sprintf("Lease %s names pod %s, which does not exist: no pod is released until the Lease has expired (%s). If the pod still renews it, find and stop the processes of the pod",
-		fencing.LeaseName(d.Singleton.Name), pod, d.leaseDuration())
+		signal.LeaseName(d.Singleton.Name), pod, d.leaseDuration())
 }
 
 // The reasons below say why a rollout cannot create a new pod before it deletes the holder.

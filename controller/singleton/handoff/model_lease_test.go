@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -209,7 +209,7 @@ func (m *model) leaseOf(v view) leases.Observed {
 		return podName(int(n) - 1)
 	}
 	lease := MakeLease().Transitions(int32(v.lease.epoch)).OwnedBy(lifeUID(v.lease.life)).Holder(name(v.lease.holder)).
-		Annotation(fencing.ExpiredAnnotation, name(v.lease.expired)).Annotation(fencing.RetireAnnotation, name(v.lease.retire))
+		Annotation(signal.ExpiredAnnotation, name(v.lease.expired)).Annotation(signal.RetireAnnotation, name(v.lease.retire))
 	if v.silent {
 		return lease.Silent(time.Minute)
 	}
@@ -267,7 +267,7 @@ type LeaseWrapper struct{ coordinationv1.Lease }
 func MakeLease() *LeaseWrapper {
 	return &LeaseWrapper{coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: fencing.LeaseName("db"), UID: "lease-uid", ResourceVersion: version, Annotations: map[string]string{},
+			Namespace: namespace, Name: signal.LeaseName("db"), UID: "lease-uid", ResourceVersion: version, Annotations: map[string]string{},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: "db", UID: "stfs-uid", Controller: new(true)}},
 		},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(int32(15))},
@@ -292,7 +292,7 @@ func (l *LeaseWrapper) UID(uid types.UID) *LeaseWrapper {
 // Holder names the pod. Empty: no pod.
 func (l *LeaseWrapper) Holder(pod string) *LeaseWrapper {
 	if l.Spec.HolderIdentity = nil; pod != "" {
-		l.Spec.HolderIdentity = new(fencing.HolderIdentity(pod, string(uidOf(pod))))
+		l.Spec.HolderIdentity = new(signal.HolderIdentity(pod, string(uidOf(pod))))
 		l.Spec.AcquireTime, l.Spec.RenewTime = microTime(now.Add(-time.Hour)), microTime(now)
 	}
 	return l

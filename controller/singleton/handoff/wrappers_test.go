@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/readiness"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
@@ -136,7 +135,7 @@ func (p *PodWrapper) Readiness(periodSeconds int32) *PodWrapper {
 // Probed has the status sidecar run the readiness probe of app. Call Probed after Injected.
 func (p *PodWrapper) Probed() *PodWrapper {
 	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 10, ProbeHandler: corev1.ProbeHandler{
-		HTTPGet: &corev1.HTTPGetAction{Path: readiness.PathPrefix + "app", Port: intstr.FromInt32(readiness.Port), Scheme: corev1.URISchemeHTTP},
+		HTTPGet: &corev1.HTTPGetAction{Path: signal.ProbePathPrefix + "app", Port: intstr.FromInt32(signal.ProbePort), Scheme: corev1.URISchemeHTTP},
 	}}
 	return p
 }

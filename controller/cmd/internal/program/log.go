@@ -4,7 +4,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/messages"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 )
 
 // shortCore cuts long texts of log lines. The error of a webhook can be as long as a request, and each retry logs it.
@@ -25,7 +25,7 @@ func (s shortCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *za
 
 // Write logs an entry.
 func (s shortCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	entry.Message = messages.Text(entry.Message)
+	entry.Message = apply.CutText(entry.Message)
 	return s.Core.Write(entry, shorten(fields))
 }
 
@@ -37,8 +37,8 @@ func shorten(fields []zapcore.Field) []zapcore.Field {
 		if err, isError := field.Interface.(error); isError && field.Type == zapcore.ErrorType {
 			text = err.Error()
 		}
-		if len(text) > messages.MaxText {
-			field = zap.String(field.Key, messages.Text(text))
+		if len(text) > apply.MaxText {
+			field = zap.String(field.Key, apply.CutText(text))
 		}
 		short[i] = field
 	}

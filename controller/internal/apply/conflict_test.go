@@ -1,19 +1,17 @@
-package conflict_test
+package apply
 
 import (
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/statefulsingleton/statefulsingleton/controller/conflict"
 )
 
 // A few conflicts in a row are retried with growing delays. Then they are errors until a reconcile ends without a conflict. Each
 // object has its own count.
-func TestCounter(t *testing.T) {
+func TestConflicts(t *testing.T) {
 	one, other := types.NamespacedName{Name: "one"}, types.NamespacedName{Name: "other"}
-	var c conflict.Counter
+	var c Conflicts
 	for i := range 8 {
 		if want, got := 10*time.Millisecond<<i, c.Ended(one, true); got != want {
 			t.Errorf("the delay after conflict %d is %s, want %s", i+1, got, want)

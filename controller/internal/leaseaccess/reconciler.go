@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/messages"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
@@ -101,7 +101,7 @@ func (r *Reconciler) result(ctx context.Context, singleton *v1.StatefulSingleton
 	foreign, isForeign := errors.AsType[*foreignError](err)
 	switch {
 	case isForeign:
-		r.Recorder.Eventf(singleton, nil, corev1.EventTypeWarning, eventRefused, "GrantAccess", "%s", messages.Note(foreign.Error()))
+		r.Recorder.Eventf(singleton, nil, corev1.EventTypeWarning, eventRefused, "GrantAccess", "%s", apply.CutNote(foreign.Error()))
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return ctrl.Result{}, nil
 	case errors.Is(err, ErrOutdated) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err):

@@ -1,5 +1,4 @@
-// Package fencingtest makes certificates for tests of the connection between a fenced pod and the API server.
-package fencingtest
+package testenv
 
 import (
 	"crypto/ecdsa"

@@ -1,4 +1,4 @@
-package fencing
+package signal
 
 import (
 	"strings"
@@ -8,39 +8,39 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestParse(t *testing.T) {
+func TestParseLeaseSettings(t *testing.T) {
 	old, renewed := Fingerprint([]byte("old")), Fingerprint([]byte("new"))
 	valid := map[string]string{
-		LeaseEnv: "prod/db", DurationEnv: "15", HeldEnv: "app,web", PodNameEnv: "db-1",
-		URLEnv: "https://10.0.0.1:443", AuthoritiesEnv: old + "," + renewed,
+		LeaseEnv: "prod/db", LeaseDurationEnv: "15", HeldEnv: "app,web", PodNameEnv: "db-1",
+		APIServerEnv: "https://10.0.0.1:443", AuthoritiesEnv: old + "," + renewed,
 	}
-	settings := &Settings{
+	settings := &LeaseSettings{
 		Namespace: "prod", Lease: "db", Duration: 15 * time.Second, Held: []string{"app", "web"}, Pod: "db-1",
 		APIServer: APIServer{URL: "https://10.0.0.1:443", Authorities: []string{old, renewed}},
 	}
 	for name, tc := range map[string]struct {
 		variable, value string
-		want            *Settings
+		want            *LeaseSettings
 		wantErr         string
 	}{
 		"valid":                        {PodNameEnv, "db-1", settings, ""},
 		"no fencing":                   {LeaseEnv, "", nil, ""},
 		"a Lease without a namespace":  {LeaseEnv, "db", nil, LeaseEnv},
 		"a Lease without a name":       {LeaseEnv, "prod/", nil, LeaseEnv},
-		"no duration":                  {DurationEnv, "", nil, DurationEnv},
-		"too short":                    {DurationEnv, "4", nil, DurationEnv},
-		"too long":                     {DurationEnv, "3601", nil, DurationEnv},
+		"no duration":                  {LeaseDurationEnv, "", nil, LeaseDurationEnv},
+		"too short":                    {LeaseDurationEnv, "4", nil, LeaseDurationEnv},
+		"too long":                     {LeaseDurationEnv, "3601", nil, LeaseDurationEnv},
 		"no held containers":           {HeldEnv, "", nil, HeldEnv},
 		"a held container has no name": {HeldEnv, "app,", nil, HeldEnv},
 		"no name of the pod":           {PodNameEnv, "", nil, PodNameEnv},
-		"no API server":                {URLEnv, "", nil, URLEnv},
-		"a server without TLS":         {URLEnv, "http://10.0.0.1:80", nil, URLEnv},
+		"no API server":                {APIServerEnv, "", nil, APIServerEnv},
+		"a server without TLS":         {APIServerEnv, "http://10.0.0.1:80", nil, APIServerEnv},
 		"no authority":                 {AuthoritiesEnv, "", nil, AuthoritiesEnv},
 		"an authority is empty":        {AuthoritiesEnv, old + ",", nil, AuthoritiesEnv},
 		"no SHA-256":                   {AuthoritiesEnv, "abcd", nil, AuthoritiesEnv},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Parse(func(variable string) string {
+			got, err := ParseLeaseSettings(func(variable string) string {
 				if variable == tc.variable {
 					return tc.value
 				}

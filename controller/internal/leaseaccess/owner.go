@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/fencing"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // Owner is a StatefulSingleton or a StatefulSetLock whose pods renew a Lease. The owner controls the Role and the
@@ -30,7 +30,7 @@ type Owner struct {
 
 // OfSingleton returns the owner of the Lease of a StatefulSingleton. Role, RoleBinding and Lease have the same name.
 func OfSingleton(s *v1.StatefulSingleton) Owner {
-	name := fencing.LeaseName(s.Name)
+	name := signal.LeaseName(s.Name)
 	return Owner{s, owner.StatefulSingleton, v1.SingletonLabel, name, name}
 }
 

@@ -1,4 +1,4 @@
-package messages
+package apply
 
 import (
 	"strings"
@@ -21,7 +21,7 @@ func TestCut(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := Note(tc.text)
+			got := CutNote(tc.text)
 			if whole := got == tc.text; whole != tc.wantWhole || len(got) > MaxNote || !utf8.ValidString(got) {
 				t.Fatalf("%d bytes, valid UTF-8 %v, the whole text %v, want at most %d bytes of valid UTF-8 and the whole text %v",
 					len(got), utf8.ValidString(got), whole, MaxNote, tc.wantWhole)

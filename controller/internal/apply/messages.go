@@ -1,7 +1,4 @@
-// Package messages cuts texts that are too long for the API server or for a reader. Names and errors that users and
-// webhooks choose make a text long. The API server rejects a status with a message of more than 32 KiB as a whole, and an
-// event with a note of more than 1 KiB.
-package messages
+package apply
 
 import (
 	"fmt"
@@ -10,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// Names and errors that users and webhooks choose make a text long. The API server rejects a status with a message of more than
+// 32 KiB as a whole, and an event with a note of more than 1 KiB.
 const (
 	// MaxText is the maximum length of a message and of a text in the log, in bytes. A status has the same message several
 	// times, and every reader of the object gets all of them.
@@ -18,17 +17,17 @@ const (
 	MaxNote = 1 << 10
 )
 
-// Text returns the text, or as much as fits into a message or into the log.
-func Text(text string) string { return cut(text, MaxText) }
+// CutText returns the text, or as much as fits into a message or into the log.
+func CutText(text string) string { return cut(text, MaxText) }
 
-// Note returns the text, or as much as fits into the note of an event.
-func Note(text string) string { return cut(text, MaxNote) }
+// CutNote returns the text, or as much as fits into the note of an event.
+func CutNote(text string) string { return cut(text, MaxNote) }
 
-// Fit cuts the messages of a status.
-func Fit(message *string, conditions []metav1.Condition) {
-	*message = Text(*message)
+// CutMessages cuts the messages of a status.
+func CutMessages(message *string, conditions []metav1.Condition) {
+	*message = CutText(*message)
 	for i := range conditions {
-		conditions[i].Message = Text(conditions[i].Message)
+		conditions[i].Message = CutText(conditions[i].Message)
 	}
 }
 

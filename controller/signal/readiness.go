@@ -1,7 +1,7 @@
 // Package readiness is the contract between the policies and the gate about readiness probes. A policy changes the
 // readiness probe of a wrapped container into a request to the status sidecar, and gives the sidecar the original
 // probe. The package imports little, because the gate's binary must be small.
-package readiness
+package signal
 
 import (
 	"cmp"
@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// Port is the port of the sidecar.
-	Port = 9909
+	// ProbePort is the port of the sidecar.
+	ProbePort = 9909
 
-	// PathPrefix begins the path of a request for the readiness of a container. The name of the container follows.
-	PathPrefix = "/ready/"
+	// ProbePathPrefix begins the path of a request for the readiness of a container. The name of the container follows.
+	ProbePathPrefix = "/ready/"
 
-	// EnvPrefix begins the name of the sidecar's environment variable with the original probe of a container, as
-	// Parse reads it. The name of the container follows.
-	EnvPrefix = "READINESS_PROBE_"
+	// ProbeEnvPrefix begins the name of the sidecar's environment variable with the original probe of a container, as
+	// ParseProbe reads it. The name of the container follows.
+	ProbeEnvPrefix = "READINESS_PROBE_"
 
-	// HostEnv is the sidecar's environment variable with the loopback address on which it serves in a pod with
+	// ProbeHostEnv is the sidecar's environment variable with the loopback address on which it serves in a pod with
 	// hostNetwork. On the address of the node, the ports of two pods would clash.
-	HostEnv = "READINESS_HOST"
+	ProbeHostEnv = "READINESS_HOST"
 
 	// extraPatience is how much longer than a period the sidecar may wait before it answers. The kubelet's next
 	// request then follows at once, and one request is always open while a pod is held.
 	extraPatience = 10 * time.Second
 
-	// ExtraTimeoutSeconds is how much longer than the period and the timeout of the original probe the kubelet waits
+	// ExtraProbeTimeoutSeconds is how much longer than the period and the timeout of the original probe the kubelet waits
 	// for the sidecar. It must be more than the sidecar's patience.
-	ExtraTimeoutSeconds = 15
+	ExtraProbeTimeoutSeconds = 15
 )
 
 // Probe is the readiness probe of a container as the user wrote it: the fields of a Kubernetes Probe that the sidecar
@@ -61,12 +61,12 @@ type HTTPGet struct {
 	// Host is empty for the address of the pod.
 	Host string `json:"host"`
 	// Scheme is HTTP or HTTPS. Empty: HTTP.
-	Scheme  string   `json:"scheme"`
-	Headers []Header `json:"httpHeaders"`
+	Scheme  string       `json:"scheme"`
+	Headers []HTTPHeader `json:"httpHeaders"`
 }
 
-// Header is a header of an HTTP request.
-type Header struct {
+// HTTPHeader is a header of an HTTP request.
+type HTTPHeader struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
@@ -90,9 +90,9 @@ type containerPort struct {
 	ContainerPort int    `json:"containerPort"`
 }
 
-// Parse parses the value of an environment variable with an original probe: base64 of a JSON object with the
+// ParseProbe parses the value of an environment variable with an original probe: base64 of a JSON object with the
 // readinessProbe and the ports of the container.
-func Parse(value string) (*Probe, error) {
+func ParseProbe(value string) (*Probe, error) {
 	data, err := base64.StdEncoding.DecodeString(value)
 	if err != nil {
 		return nil, fmt.Errorf("decode readiness probe: %w", err)

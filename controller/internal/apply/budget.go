@@ -1,7 +1,4 @@
-// Package budget writes the PodDisruptionBudgets that block evictions of the holder of a StatefulSingleton and of the writer of
-// a StatefulSetLock. Each selects one pod by its role, so a change of the role does not change the PodDisruptionBudget. An
-// unready pod can still be evicted.
-package budget
+package apply
 
 import (
 	"context"
@@ -22,23 +19,24 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// Refused is the reason of condition EvictionBlocked if the PodDisruptionBudget cannot be created.
-const Refused = "BudgetRefused"
+// BudgetRefused is the reason of condition EvictionBlocked if the PodDisruptionBudget cannot be created.
+const BudgetRefused = "BudgetRefused"
 
-// OfSingleton returns the PodDisruptionBudget of a StatefulSingleton.
-func OfSingleton(s *v1.StatefulSingleton, name string) *policyv1.PodDisruptionBudget {
-	return of(s, owner.StatefulSingleton.Kind, name, v1.SingletonLabel, v1.RoleLabel, v1.RoleActive)
+// BudgetOfSingleton returns the PodDisruptionBudget that blocks evictions of the holder of a StatefulSingleton. It selects the pod by
+// its role, so a change of the role does not change it. An unready pod can still be evicted.
+func BudgetOfSingleton(s *v1.StatefulSingleton, name string) *policyv1.PodDisruptionBudget {
+	return budgetOf(s, owner.StatefulSingleton.Kind, name, v1.SingletonLabel, v1.RoleLabel, v1.RoleActive)
 }
 
-// OfLock returns the PodDisruptionBudget of a StatefulSetLock.
-func OfLock(l *v1.StatefulSetLock, name string) *policyv1.PodDisruptionBudget {
-	return of(l, owner.StatefulSetLock.Kind, name, v1.LockLabel, v1.StsRoleLabel, v1.StsRoleWriter)
+// BudgetOfLock returns the same for the writer of a StatefulSetLock.
+func BudgetOfLock(l *v1.StatefulSetLock, name string) *policyv1.PodDisruptionBudget {
+	return budgetOf(l, owner.StatefulSetLock.Kind, name, v1.LockLabel, v1.StsRoleLabel, v1.StsRoleWriter)
 }
 
-// of returns the PodDisruptionBudget that the object owns, and that selects the pod with the object's label and the role. With
+// budgetOf returns the PodDisruptionBudget that the object owns, and that selects the pod with the object's label and the role. With
 // maxUnavailable, Kubernetes would count the pods that the pod's owner wants. Spares and readers would count as missing, and a
 // pod without an owner, for example after a change of its labels, would cause warnings.
-func of(o client.Object, kind, name, label, roleLabel, role string) *policyv1.PodDisruptionBudget {
+func budgetOf(o client.Object, kind, name, label, roleLabel, role string) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: o.GetNamespace(), Name: name,
@@ -55,8 +53,8 @@ func of(o client.Object, kind, name, label, roleLabel, role string) *policyv1.Po
 	}
 }
 
-// Create creates the PodDisruptionBudget if it is wanted and was not found.
-func Create(ctx context.Context, c client.Client, budget, found *policyv1.PodDisruptionBudget, wanted bool) error {
+// CreateBudget creates the PodDisruptionBudget if it is wanted and was not found.
+func CreateBudget(ctx context.Context, c client.Client, budget, found *policyv1.PodDisruptionBudget, wanted bool) error {
 	if found != nil || !wanted {
 		return nil
 	}
@@ -67,9 +65,9 @@ func Create(ctx context.Context, c client.Client, budget, found *policyv1.PodDis
 	return fmt.Errorf("create PodDisruptionBudget %s: %w", client.ObjectKeyFromObject(budget), err)
 }
 
-// Delete deletes the PodDisruptionBudget that was found if it is not wanted, or if somebody changed it: the next reconcile creates
+// DeleteBudget deletes the PodDisruptionBudget that was found if it is not wanted, or if somebody changed it: the next reconcile creates
 // it again.
-func Delete(ctx context.Context, c client.Client, budget, found *policyv1.PodDisruptionBudget, wanted bool) error {
+func DeleteBudget(ctx context.Context, c client.Client, budget, found *policyv1.PodDisruptionBudget, wanted bool) error {
 	if found == nil || wanted && equality.Semantic.DeepEqual(found.Spec, budget.Spec) {
 		return nil
 	}
@@ -79,11 +77,11 @@ func Delete(ctx context.Context, c client.Client, budget, found *policyv1.PodDis
 	return nil
 }
 
-// ReportRefused sets condition EvictionBlocked to False because of an error of Create. The role of the pod is "holder" or "writer".
+// ReportRefusedBudget sets condition EvictionBlocked to False because of an error of CreateBudget. The role of the pod is "holder" or "writer".
 // The stored conditions are those before the plan set the condition to True.
-func ReportRefused(stored []metav1.Condition, conditions *[]metav1.Condition, budget *policyv1.PodDisruptionBudget, role string, err error, generation int64) {
+func ReportRefusedBudget(stored []metav1.Condition, conditions *[]metav1.Condition, budget *policyv1.PodDisruptionBudget, role string, err error, generation int64) {
 	c := metav1.Condition{
-		Type: v1.ConditionEvictionBlocked, Status: metav1.ConditionFalse, Reason: Refused, ObservedGeneration: generation,
+		Type: v1.ConditionEvictionBlocked, Status: metav1.ConditionFalse, Reason: BudgetRefused, ObservedGeneration: generation,
 		Message: fmt.Sprintf("an eviction stops the %s at once: can't %s. The controller tries again. To show the quotas, run: kubectl describe quota -n %s",
 			role, strings.Join(strings.Fields(err.Error()), " "), budget.Namespace),
 	}

@@ -1,4 +1,4 @@
-package readiness
+package signal
 
 import (
 	"encoding/base64"
@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-func TestParse(t *testing.T) {
+func TestParseProbe(t *testing.T) {
 	tests := map[string]struct {
 		json      string
 		want      *Probe
@@ -17,7 +17,7 @@ func TestParse(t *testing.T) {
 	}{
 		"http": {
 			json: `{"readinessProbe":{"httpGet":{"path":"/a?b","port":8080,"host":"h","scheme":"HTTPS","httpHeaders":[{"name":"Host","value":"x"}]},"timeoutSeconds":3,"periodSeconds":2,"successThreshold":1},"ports":null}`,
-			want: &Probe{HTTPGet: &HTTPGet{Path: "/a?b", Port: float64(8080), Host: "h", Scheme: "HTTPS", Headers: []Header{{"Host", "x"}}}, TimeoutSeconds: 3, PeriodSeconds: 2},
+			want: &Probe{HTTPGet: &HTTPGet{Path: "/a?b", Port: float64(8080), Host: "h", Scheme: "HTTPS", Headers: []HTTPHeader{{"Host", "x"}}}, TimeoutSeconds: 3, PeriodSeconds: 2},
 		},
 		"tcp":         {json: `{"readinessProbe":{"tcpSocket":{"port":"sql"}}}`, want: &Probe{TCPSocket: &TCPSocket{Port: "sql"}}},
 		"grpc":        {json: `{"readinessProbe":{"grpc":{"port":9000,"service":"db"}}}`, want: &Probe{GRPC: &GRPC{Port: 9000, Service: "db"}}},
@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := Parse(base64.StdEncoding.EncodeToString([]byte(test.json)))
+			got, err := ParseProbe(base64.StdEncoding.EncodeToString([]byte(test.json)))
 			if message := text(err); message != test.wantError {
 				t.Fatalf("error %q, want %q", message, test.wantError)
 			}
@@ -37,12 +37,12 @@ func TestParse(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Parse("{"); err == nil {
+	if _, err := ParseProbe("{"); err == nil {
 		t.Error("text that is not base64 is accepted")
 	}
 }
 
-func TestString(t *testing.T) {
+func TestProbeString(t *testing.T) {
 	tests := map[string]Probe{
 		"httpGet http://:8080/":          {HTTPGet: &HTTPGet{Port: float64(8080)}},
 		"httpGet https://db:web/ready?a": {HTTPGet: &HTTPGet{Port: "web", Path: "/ready?a", Host: "db", Scheme: "HTTPS"}},
@@ -93,13 +93,13 @@ func TestPortNumber(t *testing.T) {
 }
 
 // The sidecar answers before the kubelet gives up, and later than one period.
-func TestTimes(t *testing.T) {
+func TestProbeTimes(t *testing.T) {
 	for _, p := range []Probe{{}, {PeriodSeconds: 1}, {PeriodSeconds: 300, TimeoutSeconds: 60}} {
 		period, timeout := p.PeriodSeconds, p.TimeoutSeconds
 		if period == 0 {
 			period, timeout = 10, 1
 		}
-		kubelet := time.Duration(period+timeout+ExtraTimeoutSeconds) * time.Second
+		kubelet := time.Duration(period+timeout+ExtraProbeTimeoutSeconds) * time.Second
 		if p.Patience() <= time.Duration(period)*time.Second || p.Patience()+p.Timeout() >= kubelet {
 			t.Errorf("%+v: patience %s and timeout %s, want them above the period and below the kubelet's %s", p, p.Patience(), p.Timeout(), kubelet)
 		}

@@ -1,7 +1,6 @@
-// Package conflict is the policy of all reconcilers for conflicts, the answers with code 409 of the API server. Other writers
-// cause a few conflicts, after which a reconcile with new reads succeeds. An admission webhook that answers 409 causes one each
-// time.
-package conflict
+// Package apply has the rules by which all reconcilers write: what follows a conflict, how long a text may be, and the
+// PodDisruptionBudgets of holders and writers.
+package apply
 
 import (
 	"sync"
@@ -18,14 +17,16 @@ const (
 	inRow = 8
 )
 
-// Counter counts the conflicts in a row of each object. The zero value is ready for use.
-type Counter struct {
+// Conflicts counts the conflicts in a row of each object: the answers with code 409 of the API server. Other writers cause a few
+// conflicts, after which a reconcile with new reads succeeds. An admission webhook that answers 409 causes one each time. The zero
+// value is ready for use.
+type Conflicts struct {
 	mu        sync.Mutex
 	conflicts map[types.NamespacedName]int
 }
 
 // Tolerates returns true if a conflict in this reconcile of the object is temporary, and false if it must be reported.
-func (c *Counter) Tolerates(object types.NamespacedName) bool {
+func (c *Conflicts) Tolerates(object types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.conflicts[object] < inRow
@@ -33,7 +34,7 @@ func (c *Counter) Tolerates(object types.NamespacedName) bool {
 
 // Ended counts a reconcile of the object that ended in a conflict, or resets the count after any other result. It returns how long
 // to wait before the next reconcile. After a conflict that is not tolerated, and without a conflict, it returns 0: the queue decides.
-func (c *Counter) Ended(object types.NamespacedName, inConflict bool) time.Duration {
+func (c *Conflicts) Ended(object types.NamespacedName, inConflict bool) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !inConflict {
@@ -51,9 +52,9 @@ func (c *Counter) Ended(object types.NamespacedName, inConflict bool) time.Durat
 	return firstDelay << before
 }
 
-// Advice returns what a person can do about an error that is a conflict each time, as the end of a message. It returns nothing for
+// ConflictAdvice returns what a person can do about an error that is a conflict each time, as the end of a message. It returns nothing for
 // other errors.
-func Advice(err error) string {
+func ConflictAdvice(err error) string {
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 		return ""
 	}

@@ -4,7 +4,7 @@
 // A pod may run its main processes until 5/6 of the duration after it sent the last renewal. The pod writes the duration
 // into the Lease with each renewal. Before the controller takes the Lease away, it must have seen no renewal for the
 // duration in the Lease, and not for a duration that somebody has changed since.
-package fencing
+package signal
 
 import (
 	"crypto/sha256"
@@ -26,8 +26,8 @@ const (
 	// <namespace>/<name>. Empty: no fencing.
 	LeaseEnv = "FENCING_LEASE"
 
-	// DurationEnv is the sidecar's environment variable with the duration of the Lease in seconds.
-	DurationEnv = "FENCING_DURATION_SECONDS"
+	// LeaseDurationEnv is the sidecar's environment variable with the duration of the Lease in seconds.
+	LeaseDurationEnv = "FENCING_DURATION_SECONDS"
 
 	// HeldEnv is the sidecar's environment variable with the names of the held containers, separated by commas.
 	HeldEnv = "FENCING_CONTAINERS"
@@ -38,8 +38,8 @@ const (
 	// PodNameEnv is the sidecar's environment variable with the name of the pod.
 	PodNameEnv = "POD_NAME"
 
-	// URLEnv is the sidecar's environment variable with the URL of the API server, as https://<host>:<port>.
-	URLEnv = "FENCING_API_SERVER"
+	// APIServerEnv is the sidecar's environment variable with the URL of the API server, as https://<host>:<port>.
+	APIServerEnv = "FENCING_API_SERVER"
 
 	// AuthoritiesEnv is the sidecar's environment variable with the fingerprints of the certificate authorities that can
 	// have signed the certificate of the API server, separated by commas.
@@ -85,16 +85,16 @@ const (
 	// the writer.
 	WritingAnnotation = "apps.statefulsingleton.com/writing"
 
-	// MinSeconds and MaxSeconds are the limits of the duration in seconds.
-	MinSeconds, MaxSeconds = 5, 3600
+	// MinLeaseSeconds and MaxLeaseSeconds are the limits of the duration in seconds.
+	MinLeaseSeconds, MaxLeaseSeconds = 5, 3600
 )
 
 // LeaseName returns the name of the Lease of a StatefulSingleton, in the same namespace. The Role and the RoleBinding that
 // let the pods renew the Lease have the same name.
 func LeaseName(singleton string) string { return namePrefix + singleton }
 
-// Singleton returns the name of the StatefulSingleton whose Lease has the name.
-func Singleton(lease string) string { return strings.TrimPrefix(lease, namePrefix) }
+// SingletonOf returns the name of the StatefulSingleton whose Lease has the name.
+func SingletonOf(lease string) string { return strings.TrimPrefix(lease, namePrefix) }
 
 const namePrefix = "statefulsingleton-"
 
@@ -137,10 +137,10 @@ func Fingerprint(der []byte) string {
 
 // ParseAPIServer returns the API server in the environment.
 func ParseAPIServer(getenv func(string) string) (APIServer, error) {
-	s := APIServer{URL: getenv(URLEnv), Authorities: strings.Split(getenv(AuthoritiesEnv), ",")}
+	s := APIServer{URL: getenv(APIServerEnv), Authorities: strings.Split(getenv(AuthoritiesEnv), ",")}
 	const help = "Restart the pod: the policies of the controller set the variable in new pods"
 	if !strings.HasPrefix(s.URL, "https://") {
-		return APIServer{}, fmt.Errorf("%s is %q: it must be the https URL of the API server. %s", URLEnv, s.URL, help)
+		return APIServer{}, fmt.Errorf("%s is %q: it must be the https URL of the API server. %s", APIServerEnv, s.URL, help)
 	}
 	for _, fingerprint := range s.Authorities {
 		if sum, err := hex.DecodeString(fingerprint); err != nil || len(sum) != sha256.Size {
@@ -150,8 +150,8 @@ func ParseAPIServer(getenv func(string) string) (APIServer, error) {
 	return s, nil
 }
 
-// Settings are the settings of the sidecar of a pod with fencing.
-type Settings struct {
+// LeaseSettings are the settings of the sidecar of a pod with fencing.
+type LeaseSettings struct {
 	// Namespace and Lease name the Lease.
 	Namespace, Lease string
 	Duration         time.Duration
@@ -164,20 +164,20 @@ type Settings struct {
 	Lock bool
 }
 
-// Parse returns the settings in the environment, or nil if the pod has no fencing.
-func Parse(getenv func(string) string) (*Settings, error) {
+// ParseLeaseSettings returns the settings in the environment, or nil if the pod has no fencing.
+func ParseLeaseSettings(getenv func(string) string) (*LeaseSettings, error) {
 	lease := getenv(LeaseEnv)
 	if lease == "" {
 		return nil, nil //nolint:nilnil // no fencing is no error
 	}
-	s := &Settings{Pod: getenv(PodNameEnv), Held: strings.Split(getenv(HeldEnv), ","), Lock: getenv(LockEnv) != ""}
+	s := &LeaseSettings{Pod: getenv(PodNameEnv), Held: strings.Split(getenv(HeldEnv), ","), Lock: getenv(LockEnv) != ""}
 	s.Namespace, s.Lease, _ = strings.Cut(lease, "/")
 	if s.Namespace == "" || s.Lease == "" {
 		return nil, fmt.Errorf("%s is %q: it must be <namespace>/<name>", LeaseEnv, lease)
 	}
-	seconds, err := strconv.Atoi(getenv(DurationEnv))
-	if err != nil || seconds < MinSeconds || seconds > MaxSeconds {
-		return nil, fmt.Errorf("%s is %q: it must be a number from %d to %d", DurationEnv, getenv(DurationEnv), MinSeconds, MaxSeconds)
+	seconds, err := strconv.Atoi(getenv(LeaseDurationEnv))
+	if err != nil || seconds < MinLeaseSeconds || seconds > MaxLeaseSeconds {
+		return nil, fmt.Errorf("%s is %q: it must be a number from %d to %d", LeaseDurationEnv, getenv(LeaseDurationEnv), MinLeaseSeconds, MaxLeaseSeconds)
 	}
 	s.Duration = time.Duration(seconds) * time.Second
 	if s.Pod == "" {
