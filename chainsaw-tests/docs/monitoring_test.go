@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster"
-	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
@@ -54,7 +53,6 @@ func exportedMetrics(t *testing.T) map[string]bool {
 	t.Helper()
 	own := prometheus.NewRegistry()
 	singleton.NewMetrics(own, nil)
-	injection.NewWebhooks(own, nil)
 	cluster.NewMetrics(own, nil)
 	shared, ok := metrics.Registry.(prometheus.Collector)
 	if !ok {

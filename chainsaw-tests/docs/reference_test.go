@@ -44,7 +44,6 @@ func TestReferenceIsComplete(t *testing.T) {
 		"events that no condition tells": {"../controller/singleton", texts(func(name, _ string) bool { return strings.HasPrefix(name, "event") })},
 		"metrics":                        {"../controller/singleton", metricNames},
 		"metrics of clusters":            {"../controller/cluster", metricNames},
-		"metrics of Kyverno's webhooks":  {"../controller/injection", metricNames},
 		"exit codes of the gate":         {"../controller/gate", exitCodes},
 		"exit codes of the gate alone":   {"../controller/cmd/gate", exitCodes},
 	}

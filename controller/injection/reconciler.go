@@ -102,8 +102,6 @@ type Reconciler struct {
 	Per policies.Per
 	// APIServer says which API server the sidecars of fenced pods use. nil: Options.APIServer.
 	APIServer *APIServer
-	// Webhooks says whether Kyverno's webhooks are nearly full. nil: they never are.
-	Webhooks *Webhooks
 	// Watch starts a watch that reconciles the singletons whose policies change or are deleted. It returns a reader of
 	// the watched policies. It is called after the cluster serves Kyverno's kinds. SetupWithManager sets it.
 	Watch func() (Watched, error)
@@ -169,9 +167,6 @@ type check struct {
 	at time.Time
 	// next is the time of the next check.
 	next time.Time
-	// nearlyFull is true if Kyverno's webhooks were nearly full at the time of the check. Thus the conditions of all
-	// singletons change one after another.
-	nearlyFull bool
 	// inherited is true if another controller did the check, and wrote the result into the status.
 	inherited bool
 }
@@ -277,10 +272,7 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	}
 	if !known && now.recreatedAt.IsZero() && reportsInjected(subject, policy) {
 		// After a restart, the checks of all singletons are spread over the period.
-		last = check{
-			content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(checkPeriod)),
-			nearlyFull: strings.HasSuffix(r.Condition(subject).Message, nearlyFullWarning), inherited: true,
-		}
+		last = check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(checkPeriod)), inherited: true}
 		r.remember(subject, last)
 	}
 	if last.at.Before(now.recreatedAt) {
@@ -290,7 +282,7 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	if r.due(last) || last.inherited && hasOld {
 		return r.checkPolicy(ctx, subject, policy, content, now.at)
 	}
-	state := injected(subject, policy, last.nearlyFull, max(time.Second, last.next.Sub(r.Clock.Now())))
+	state := injected(subject, policy, max(time.Second, last.next.Sub(r.Clock.Now())))
 	if hasOld {
 		state.recheck, state.failed = r.replaceOld(ctx, subject, old)
 	}
@@ -319,19 +311,16 @@ func (r *Reconciler) checkPolicy(ctx context.Context, subject policies.Subject, 
 		}
 		return notInstalled(subject, reason, err.Error())
 	}
-	recheck, full := nextCheck(), r.Webhooks.nearlyFull()
-	r.remember(subject, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck), nearlyFull: full})
+	recheck := nextCheck()
+	r.remember(subject, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
 	if _, hasOld := r.oldPolicy(ctx, subject); hasOld {
 		recheck = replaceDelay
 	}
-	return injected(subject, policy, full, recheck)
+	return injected(subject, policy, recheck)
 }
 
-func injected(subject policies.Subject, policy policies.Ref, nearlyFull bool, recheck time.Duration) installation {
+func injected(subject policies.Subject, policy policies.Ref, recheck time.Duration) installation {
 	message := fmt.Sprintf("a dry-run shows that %s injects new pods", policy)
-	if nearlyFull {
-		message += nearlyFullWarning
-	}
 	return installation{condition: newCondition(subject, metav1.ConditionTrue, reasonInjected, message), recheck: recheck}
 }
 
@@ -354,9 +343,9 @@ func installing(subject policies.Subject, policy policies.Ref) metav1.Condition 
 // reportsInjected returns true if the status reports that a check of this generation succeeded.
 func reportsInjected(subject policies.Subject, policy policies.Ref) bool {
 	reported := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled)
-	want := injected(subject, policy, false, 0).condition
+	want := injected(subject, policy, 0).condition
 	return reported != nil && reported.Status == want.Status && reported.ObservedGeneration == want.ObservedGeneration &&
-		strings.TrimSuffix(reported.Message, nearlyFullWarning) == want.Message
+		reported.Message == want.Message
 }
 
 // probe creates a pod of the singleton in a dry-run and checks the injected pod. The Ready condition of a policy is not

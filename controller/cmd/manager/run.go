@@ -146,8 +146,6 @@ func run(ctx context.Context, o runOptions) error {
 	program.RegisterVersion(version)
 	policyReconciler := o.injection(injection.Singletons, mgr.GetClient(), live)
 	lockPolicies := o.injection(injection.Locks, mgr.GetClient(), live)
-	webhooks := injection.NewWebhooks(metrics.Registry, live)
-	policyReconciler.Webhooks, lockPolicies.Webhooks = webhooks, webhooks
 	apiServer := injection.NewAPIServer(config, mgr.GetClient(), live, o.Namespace())
 	policyReconciler.APIServer, lockPolicies.APIServer = apiServer, apiServer
 	recorder := mgr.GetEventRecorder("statefulsingleton")
@@ -164,9 +162,6 @@ func run(ctx context.Context, o runOptions) error {
 		if err := r.SetupWithManager(mgr); err != nil {
 			return err
 		}
-	}
-	if err := mgr.Add(webhooks); err != nil {
-		return fmt.Errorf("set up the measurement of Kyverno's webhooks: %w", err)
 	}
 	if err := mgr.Add(apiServer); err != nil {
 		return fmt.Errorf("set up what fenced pods know of the API server: %w", err)
