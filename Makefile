@@ -151,7 +151,7 @@ bench-report: bin/bench bin/bench-scale ## Write the tables and pictures of the 
 SCALE ?=
 .PHONY: bench-scale
 bench-scale: own-cluster install bin/bench-scale ## Measure the costs of a thousand singletons; about two hours
-	$(in_cluster) bin/bench-scale $(SCALE)
+	kwok=$$($(cluster) tools kwok); PATH="$$kwok:$$PATH" $(in_cluster) bin/bench-scale $(SCALE)
 	$(MAKE) bench-report
 
 # Go keeps the result until the program, its tools or the test change.
@@ -165,7 +165,7 @@ endif
 cases: install plugin example-images ## Run the end-to-end cases, and test the policies, on the local cluster
 	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
 	@mkdir -p dist
-	$(in_cluster) chainsaw test chainsaw-tests/cases --config chainsaw-tests/.chainsaw.yaml --no-color \
+	chainsaw=$$($(cluster) tools chainsaw); PATH="$$chainsaw:$$PATH" $(in_cluster) chainsaw test chainsaw-tests/cases --config chainsaw-tests/.chainsaw.yaml --no-color \
 		--set image=$(REGISTRY)/app:$(VERSION) --set writer=$(REGISTRY)/writer:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw | tee dist/chainsaw.log \
 		|| { awk -f chainsaw-tests/scripts/errors.awk dist/chainsaw.log; exit 1; }
 
@@ -193,7 +193,7 @@ generator := go -C chainsaw-tests/tools/generate tool
 chart := $(CURDIR)/charts/statefulsingleton
 .PHONY: generate
 generate: deps ## Write the generated files: deep copies, the CRD, docs/api.md, and the chart's schema and README
-	tools=$(tools) && "$$tools/controller-gen" object paths=./controller/api/... crd output:crd:dir=charts/statefulsingleton/files/crds
+	tools=$$($(cluster) tools controller-gen); "$$tools/controller-gen" object paths=./controller/api/... crd output:crd:dir=charts/statefulsingleton/files/crds
 	$(generator) crd-ref-docs --source-path $(CURDIR)/controller/api --config api/config.yaml --templates-dir api --renderer markdown \
 		--output-path $(CURDIR)/docs/api.md --log-level ERROR
 	$(generator) helm-values-schema-json --values $(chart)/values.yaml --output $(chart)/values.schema.json --indent 2 --no-additional-properties

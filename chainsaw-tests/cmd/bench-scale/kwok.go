@@ -46,7 +46,7 @@ func startKwok(directory string) (stop func(), err error) {
 	// Setpgid keeps kwok alive after Ctrl-C, while the objects are removed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start kwok, which `cluster exec` puts on PATH: %w", err)
+		return nil, fmt.Errorf("start kwok, whose directory `cluster tools kwok` prints and `make bench-scale` adds to PATH: %w", err)
 	}
 	return func() {
 		_ = cmd.Process.Kill()

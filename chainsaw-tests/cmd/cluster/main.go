@@ -185,8 +185,8 @@ func execCommand(o opener) *cobra.Command {
 		Use:   "exec -- COMMAND [ARG...]",
 		Short: "Run a command against the cluster",
 		Long: `exec runs a command with the KUBECONFIG of the cluster, in the network of its control plane. The command can connect to
-the API server, to pods and, while node1 runs, to Services. PATH begins with the cluster's kubectl, helm, chainsaw and
-other tools, and with this program, which then uses the same cluster. The exit code is that of the command.`,
+the API server, to pods and, while node1 runs, to Services. PATH begins with the cluster's kubectl, helm and other tools,
+and with this program, which then uses the same cluster. The exit code is that of the command.`,
 		Example: `  cluster exec -- kubectl get pods -A
   cluster exec -- helm list -A
   cluster exec -- bash`,
@@ -392,14 +392,20 @@ status lists, restart a second after they end. The kubelet restarts the main pro
 
 func toolsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "tools",
-		Short:   "Build the missing binaries, and print their directory",
-		Example: "  KUBEBUILDER_ASSETS=$(cluster tools) go test ./controller/...",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:   "tools [NAME]",
+		Short: "Build the missing binaries of a cluster, or those of one tool, and print their directory",
+		Example: `  KUBEBUILDER_ASSETS=$(cluster tools) go test ./controller/...
+  $(cluster tools controller-gen)/controller-gen --help   # one of the tools that no cluster needs: chainsaw, controller-gen, kwok`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			source, err := checkoutSource()
 			if err != nil {
 				return err
+			}
+			if len(args) == 1 {
+				if source.tool = args[0]; len(source.modules()) == 0 {
+					return fmt.Errorf("%s has no tool %s", source.dir, source.tool)
+				}
 			}
 			t, err := source.ensure(cmd.Context())
 			if err != nil {

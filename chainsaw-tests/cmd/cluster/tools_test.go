@@ -75,6 +75,47 @@ func TestKey(t *testing.T) {
 	}
 }
 
+func TestModules(t *testing.T) {
+	tests := map[string]struct {
+		tool       string
+		has, lacks string
+	}{
+		"for a cluster":            {has: "kyverno", lacks: "chainsaw"},
+		"a tool that it needs not": {tool: "chainsaw", has: "chainsaw", lacks: "kyverno"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var names []string
+			for _, m := range (toolsSource{tool: tt.tool}).modules() {
+				names = append(names, m.name)
+			}
+			if !slices.Contains(names, tt.has) || slices.Contains(names, tt.lacks) {
+				t.Errorf("modules %v, want %s and not %s", names, tt.has, tt.lacks)
+			}
+		})
+	}
+}
+
+func TestBuildTitle(t *testing.T) {
+	modules := []toolModule{{name: "large", share: 30}, {name: "small", share: 10}}
+	tests := map[string]struct {
+		modules []toolModule
+		i       int
+		want    string
+	}{
+		"the first":      {modules: modules, i: 0, want: "[1/2, 0% done] build large"},
+		"the last":       {modules: modules, i: 1, want: "[2/2, 75% done] build small"},
+		"without shares": {modules: []toolModule{{name: "extra"}}, want: "[1/1] build extra"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := buildTitle(tt.modules, tt.i); got != tt.want {
+				t.Errorf("title %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 func write(t *testing.T, dir, name, content string) {
 	t.Helper()
 	if err := writeFile(filepath.Join(dir, name), content); err != nil {
