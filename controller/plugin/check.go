@@ -210,14 +210,6 @@ type permission struct {
 	verbs           []string
 }
 
-// scope returns the namespace of the permission; empty for nodes.
-func (p permission) scope(namespace string) string {
-	if p.resource == "nodes" {
-		return ""
-	}
-	return namespace
-}
-
 // permissions are the permissions that commands need.
 var permissions = []commandPermissions{
 	{"status, explain", []permission{
@@ -229,7 +221,6 @@ var permissions = []commandPermissions{
 		{"apps", "statefulsets", []string{"get"}},
 		{"policy", "poddisruptionbudgets", []string{"list"}},
 	}},
-	{"plan", []permission{{"", "nodes", []string{"get"}}}},
 	{"inject", []permission{{"", "pods", []string{"create"}}}},
 	{"rollout", []permission{
 		{v1.GroupVersion.Group, "statefulclusters", []string{"get", "list", "watch", "patch"}},
@@ -250,18 +241,14 @@ func (p commandPermissions) check(ctx context.Context, in *cluster) (string, err
 		for _, verb := range need.verbs {
 			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 				ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Namespace: need.scope(in.namespace), Group: need.group, Resource: need.resource, Verb: verb,
+					Namespace: in.namespace, Group: need.group, Resource: need.resource, Verb: verb,
 				},
 			}}
 			if err := in.Create(ctx, review); err != nil {
 				return "", fmt.Errorf("check your permission to %s %s: %w", verb, need.resource, err)
 			}
 			if !review.Status.Allowed {
-				text := verb + " " + need.resource
-				if need.scope(in.namespace) == "" {
-					text += " (in the whole cluster)"
-				}
-				missing = append(missing, text)
+				missing = append(missing, verb+" "+need.resource)
 			}
 		}
 	}

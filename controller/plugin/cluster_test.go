@@ -129,7 +129,7 @@ func TestUnanswered(t *testing.T) {
 		},
 	}
 	lines := []string{
-		"status", "status -w", "explain db", "plan db", "handover db", "attest db 1 -y", "check",
+		"status", "status -w", "explain db", "handover db", "attest db 1 -y", "check",
 		"inject -f testdata/manifests/deployment.yaml",
 	}
 	for name, tc := range tests {

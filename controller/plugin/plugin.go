@@ -39,10 +39,10 @@ type commands struct {
 func (c commands) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-stfs",
-		Short: "Show the holder of a StatefulSingleton, why it is not Ready, and the next steps",
+		Short: "Show the holder of a StatefulSingleton, and why it is not Ready",
 		Long: `kubectl stfs shows the holder and the standbys of a StatefulSingleton, and explains why the StatefulSingleton is not
-Ready. It shows the next writes of the controller, and how Kyverno would change a new pod. It can also request a
-handoff, and attest that a pod has terminated.`,
+Ready. It shows how Kyverno would change a new pod. It can also request a handoff, and attest that a pod has
+terminated.`,
 		Example: `  # Show all StatefulSingletons of the namespace
   kubectl stfs status
 
@@ -65,7 +65,7 @@ handoff, and attest that a pod has terminated.`,
 	root.PersistentFlags().AddFlagSet(c.flags.set)
 	completeFlag(root, "namespace", c.completeNamespace)
 	completeFlag(root, "context", c.completeContext)
-	root.AddCommand(c.statusCommand(), c.explainCommand(), c.planCommand(), c.injectCommand(),
+	root.AddCommand(c.statusCommand(), c.explainCommand(), c.injectCommand(),
 		c.handoverCommand(), c.attestCommand(), c.rolloutCommand(), c.checkCommand())
 	return root
 }

@@ -22,7 +22,6 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // kyverno injects a pod: the wrapper holds the containers with a command, and a barrier holds the other containers.
@@ -118,11 +117,6 @@ func TestOutput(t *testing.T) {
 		"explain-lock-rejected":     {"locks", "explain lock/rejected", answers{}},
 		"explain-lock-deleting":     {"locks", "explain lock/leaving", answers{}},
 		"explain-lock-hidden":       {"locks", "explain lock/leaving", nodes},
-		"plan-nothing":              {"running", "plan db", answers{}},
-		"plan-release":              {"first", "plan db", answers{}},
-		"plan-deleting":             {"deleting", "plan db", answers{}},
-		"plan-nodes-hidden":         {"lost-node", "plan db --context=staging", nodes},
-		"plan-elsewhere":            {"deleting", "plan db --context=staging", answers{}},
 		"handover":                  {"running", "handover db --context=staging", answers{}},
 		"handover-refused":          {"bare", "handover db --context=staging", answers{}},
 		"attest":                    {"lost-node", "attest db aaaaaaaa-0000-4000-8000-000000000001 -y --context=staging", answers{}},
@@ -161,7 +155,7 @@ func TestOutput(t *testing.T) {
 		"check-bare":                {"running", "check", answers{unserved: []string{"StatefulSingleton", "ClusterPolicy", "NamespacedMutatingPolicy"}}},
 		"check-kyverno-down":        {"kyverno-down", "check --context=staging", answers{}},
 		"check-kyverno-gone":        {"running", "check", answers{}},
-		"check-hidden":              {"cluster", "check", answers{forbidden: []string{"list deployments", "list validatingadmissionpolicies", "get nodes"}}},
+		"check-hidden":              {"cluster", "check", answers{forbidden: []string{"list deployments", "list validatingadmissionpolicies"}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -309,7 +303,7 @@ func TestComplete(t *testing.T) {
 		"locks":          {"locks", "status lock/q", "lock/queue\tqueue-0\n:4\n"},
 		"clusters":       {"clusters", "rollout status ", "stc/cache\tcache-2\nstc/db\tdb-3\nstc/lost\nstc/manual\nstc/new\n:4\n"},
 		"one cluster":    {"clusters", "rollout undo stc/d", "stc/db\tdb-3\n:4\n"},
-		"no second name": {"several", "plan db ", ":4\n"},
+		"no second name": {"several", "explain db ", ":4\n"},
 		"uid":            {"several", "attest db ", "aaaaaaaa-0000-4000-8000-000000000001\tpod db-5c9f-h2qpb\n:4\n"},
 		"no names there": {"several", "status -n shop ", ":4\n"},
 		"output":         {"several", "status -o ", "text\njson\nyaml\n:4\n"},
@@ -349,29 +343,6 @@ func TestHelp(t *testing.T) {
 			t.Errorf("no flag --%s, which kubectl has", flag)
 		}
 	}
-}
-
-// Every kind of step of a plan has a description.
-func TestStepsInWords(t *testing.T) {
-	pod := handoff.PodRef{Name: "db-1"}
-	plan := handoff.Plan{Status: v1.StatefulSingletonStatus{ActivePod: "db-1", ActivePodUID: "1", Epoch: 3}}
-	steps := []handoff.Step{
-		handoff.Protect{Pod: pod}, handoff.Record{}, handoff.OpenBarrier{Pod: pod, ConfigMap: "c", Epoch: 3}, handoff.Signal{Pod: pod},
-		handoff.WriteLease{}, handoff.Demote{Pod: pod}, handoff.Nudge{Pod: pod}, handoff.Unprotect{Pod: pod}, handoff.Retire{ReplicaSet: "db"}, handoff.Roll{Deployment: "db", Replaces: pod},
-		handoff.MarkReady{Pod: pod}, handoff.TakeAttestation{UID: "1"},
-		handoff.RemoveFinalizer{Pod: pod}, handoff.ConfirmGone{}, handoff.Finish{},
-	}
-	if got, want := len(steps), strings.Count(read(t, "../handoff/plan.go"), ") isStep() "); got != want {
-		t.Errorf("%d steps, and package handoff has %d", got, want)
-	}
-	var b strings.Builder
-	for _, step := range append(steps, handoff.TakeAttestation{UID: "1", Refused: "why"},
-		handoff.WriteLease{Version: "1", Holder: pod, Epoch: 3}, handoff.WriteLease{Version: "1", Retire: "2"},
-		handoff.WriteLease{Version: "1", Holder: pod, Epoch: 3, Retire: "2"}, handoff.WriteLease{Version: "1", Expired: "2"}) {
-		b.WriteString(stepInWords(step, plan) + "\n")
-	}
-	b.WriteString(stepInWords(handoff.Record{}, handoff.Plan{}) + "\n")
-	golden.Assert(t, b.String(), "golden/steps.txt")
 }
 
 // supportedKyverno matches the supported version of Kyverno.
