@@ -152,8 +152,7 @@ func (s *LockStatus) text() string {
 	}))
 	b.WriteString(conditionsText(s.Conditions, []string{v1.ConditionReady, v1.ConditionFenced, v1.ConditionPolicyInstalled}, s.Message))
 	if t := s.LastTransition; t != nil {
-		title := "Last change of the writer: " + inWords(string(t.Cause), t.From, t.To, "writer", t.Proof)
-		b.WriteString("\n" + timeline(title, []point{{"started", t.Started}, {"ended", t.Ended}, {"labelled", t.Labelled}}))
+		fmt.Fprintf(&b, "\nLast change of the writer: %s\n", inWords(string(t.Cause), t.From, t.To, "writer", t.Proof))
 	}
 	return b.String()
 }

@@ -284,14 +284,6 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-func TestTimelineWithoutTimes(t *testing.T) {
-	t.Parallel()
-	got := handoffTimeline(&v1.Transition{To: "db-1", Cause: v1.CauseAdopted})
-	if diff := cmp.Diff("Last handoff: Adopted, to db-1\n", got); diff != "" {
-		t.Errorf("timeline (-want +got):\n%s", diff)
-	}
-}
-
 func TestComplete(t *testing.T) {
 	t.Setenv("KUBECONFIG", file(t, "config", kubeconfig))
 	tests := map[string]struct {

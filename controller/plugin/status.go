@@ -85,8 +85,8 @@ func (c commands) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME | lock/NAME]",
 		Short: "Show the holder or the writer, the other pods and the last handoff",
-		Long: `status shows the holder of a StatefulSingleton, its standbys and what they wait for, the conditions, and a timeline
-of the last handoff. With lock/NAME it shows the writer of a StatefulSetLock. Without NAME it shows one line for each
+		Long: `status shows the holder of a StatefulSingleton, its standbys and what they wait for, the conditions, and the last
+handoff. With lock/NAME it shows the writer of a StatefulSetLock. Without NAME it shows one line for each
 StatefulSingleton and each StatefulSetLock of the namespace.
 
 -o json and -o yaml print the same data for scripts. Fields can be added, but are never renamed or removed.`,

@@ -41,8 +41,8 @@ func (s *Status) text() string {
 		}
 	}))
 	b.WriteString(conditionsText(s.Conditions, shownConditions, s.Message))
-	if s.LastTransition != nil {
-		b.WriteString("\n" + handoffTimeline(s.LastTransition))
+	if t := s.LastTransition; t != nil {
+		fmt.Fprintf(&b, "\nLast handoff: %s%s\n", inWords(string(t.Cause), t.From, t.To, "holder", t.Proof), gap(t))
 	}
 	return b.String()
 }
@@ -150,6 +150,31 @@ func (s *Status) lastHandoff() string {
 		return "-"
 	}
 	return string(s.LastTransition.Cause) + gap(s.LastTransition)
+}
+
+// inWords describes the cause, the pods and the proof of a change of the holder or the writer.
+func inWords(cause, from, to, role string, proof v1.Proof) string {
+	words := cause
+	switch {
+	case from != "" && to != "":
+		words += fmt.Sprintf(", %s to %s", from, to)
+	case from != "":
+		words += fmt.Sprintf(", from %s, no new %s yet", from, role)
+	case to != "":
+		words += ", to " + to
+	}
+	if proof != "" {
+		words += ", proof " + string(proof)
+	}
+	return words
+}
+
+// gap returns the gap of a handoff as text, if it is known.
+func gap(t *v1.Transition) string {
+	if t.GapMilliseconds == nil {
+		return ""
+	}
+	return fmt.Sprintf(", gap %s", time.Duration(*t.GapMilliseconds)*time.Millisecond)
 }
 
 // columns aligns cells in columns.
