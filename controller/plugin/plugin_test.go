@@ -60,30 +60,19 @@ func reject(*corev1.Pod) error { return errors.New("admission webhook denied the
 // printed commands have the flag too.
 func TestOutput(t *testing.T) {
 	nodes := answers{forbidden: []string{"get nodes"}}
+	most := slices.DeleteFunc(slices.Clone(guards), func(guard string) bool { return guard == "held" || guard == "roll" })
 	tests := map[string]struct {
 		world, line string
 		answers     answers
 	}{
 		"status-of-one":             {"running", "status db", answers{}},
 		"status-of-one-json":        {"running", "status db -o json", answers{}},
-		"status-of-one-yaml":        {"rollout", "status db -o yaml", answers{}},
 		"status-of-several":         {"several", "status", answers{}},
 		"status-of-all":             {"several", "status -A", answers{}},
 		"status-of-several-yaml":    {"several", "status -o yaml", answers{}},
-		"status-of-none":            {"cluster", "status", answers{}},
 		"status-not-warm":           {"rollout", "status db", answers{}},
-		"status-lost-node":          {"lost-node", "status db", answers{}},
-		"status-holder-gone":        {"several", "status db", answers{}},
 		"status-deleting":           {"deleting", "status db", answers{}},
 		"status-nodes-hidden":       {"deleting", "status db", nodes},
-		"status-all-and-name":       {"running", "status db -A", answers{}},
-		"status-unknown-output":     {"running", "status -o wide", answers{}},
-		"unknown-name":              {"several", "status web", answers{}},
-		"unknown-name-of-none":      {"cluster", "explain web --context=staging", answers{}},
-		"not-installed":             {"cluster", "status --context=staging", answers{unserved: []string{"StatefulSingleton"}}},
-		"forbidden":                 {"running", "status", answers{forbidden: []string{"list statefulsingletons"}}},
-		"no-name":                   {"running", "explain", answers{}},
-		"unknown-flag":              {"running", "status --wach", answers{}},
 		"explain-ready":             {"running", "explain db", answers{}},
 		"explain-not-warm":          {"rollout", "explain db", answers{}},
 		"explain-lost-node":         {"lost-node", "explain db", answers{}},
@@ -91,12 +80,10 @@ func TestOutput(t *testing.T) {
 		"explain-no-kyverno":        {"several", "explain cache", answers{}},
 		"explain-controller-absent": {"first", "explain db", answers{}},
 		"explain-rejected-write":    {"refused", "explain db", answers{}},
-		"explain-deleting":          {"deleting", "explain db", answers{}},
 		"explain-nodes-hidden":      {"lost-node", "explain db", nodes},
 		"explain-crash":             {"troubles", "explain crash", answers{}},
 		"explain-no-next-pod":       {"troubles", "explain ended", answers{}},
 		"explain-overlapping":       {"troubles", "explain left", answers{}},
-		"explain-two-run":           {"troubles", "explain twice --context=staging", answers{}},
 		"explain-unreachable-node":  {"troubles", "explain silent --context=staging", answers{}},
 		"explain-rolling":           {"troubles", "explain rolled", answers{}},
 		"explain-terminating":       {"helps", "explain stopping", answers{}},
@@ -107,65 +94,90 @@ func TestOutput(t *testing.T) {
 		"status-of-lock":            {"locks", "status lock/postgres", answers{}},
 		"status-of-lock-json":       {"locks", "status ssl/queue -o json", answers{}},
 		"status-of-locks":           {"locks", "status -A", answers{}},
-		"unknown-lock":              {"locks", "status lock/web", answers{}},
-		"unknown-lock-of-none":      {"running", "status lock/web", answers{}},
 		"explain-lock":              {"locks", "explain lock/postgres", answers{}},
 		"explain-lock-lost-node":    {"locks", "explain lock/queue --context=staging", answers{}},
-		"explain-lock-nodes-hidden": {"locks", "explain lock/queue", nodes},
 		"explain-lock-lease-hidden": {"locks", "explain lock/postgres", answers{forbidden: []string{"get leases"}}},
 		"explain-lock-no-set":       {"locks", "explain lock/none", answers{}},
 		"explain-lock-rejected":     {"locks", "explain lock/rejected", answers{}},
 		"explain-lock-deleting":     {"locks", "explain lock/leaving", answers{}},
 		"explain-lock-hidden":       {"locks", "explain lock/leaving", nodes},
-		"handover":                  {"running", "handover db --context=staging", answers{}},
-		"handover-refused":          {"bare", "handover db --context=staging", answers{}},
-		"attest":                    {"lost-node", "attest db aaaaaaaa-0000-4000-8000-000000000001 -y --context=staging", answers{}},
-		"attest-refused":            {"running", "attest db aaaaaaaa-0000-4000-8000-000000000002 -y --context=staging", answers{}},
-		"inject":                    {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: kyverno}},
+		"inject":                    {"running", "inject -f testdata/manifests/list.yaml", answers{admit: kyverno}},
 		"inject-yaml":               {"running", "inject -f testdata/manifests/deployment.yaml -o yaml", answers{admit: kyverno}},
-		"inject-list":               {"running", "inject -f testdata/manifests/list.yaml", answers{admit: kyverno}},
-		"inject-no-file":            {"running", "inject -f testdata/manifests/none.yaml", answers{}},
-		"inject-not-selected":       {"running", "inject -f testdata/manifests/pod.yaml", answers{}},
-		"inject-no-flag":            {"running", "inject", answers{}},
-		"inject-other-namespace":    {"running", "inject -f testdata/manifests/elsewhere.yaml", answers{}},
-		"inject-two-namespaces":     {"running", "inject -f testdata/manifests/elsewhere.yaml -n prod", answers{}},
-		"inject-kyverno-absent":     {"running", "inject -f testdata/manifests/deployment.yaml --context=staging", answers{}},
 		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: incomplete}},
-		"inject-rejected":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: reject}},
-		"inject-no-pod":             {"running", "inject -f testdata/manifests/service.yaml", answers{}},
-		"rollout-status":            {"clusters", "rollout status stc/db", answers{}},
-		"rollout-status-waits":      {"clusters", "rollout status stc/cache --watch=false", answers{}},
-		"rollout-status-unseen":     {"clusters", "rollout status stc/new --watch=false", answers{}},
-		"rollout-status-stalled":    {"clusters", "rollout status statefulcluster/lost --context=staging", answers{}},
-		"rollout-status-on-delete":  {"clusters", "rollout status stc/manual", answers{}},
 		"rollout-status-timeout":    {"clusters", "rollout status stc/cache --timeout=1ms", answers{}},
 		"rollout-history":           {"clusters", "rollout history stc/db", answers{}},
 		"rollout-history-of-one":    {"clusters", "rollout history stc/db --revision=1", answers{}},
-		"rollout-history-unknown":   {"clusters", "rollout history stc/db --revision=7 --context=staging", answers{}},
-		"rollout-undo":              {"clusters", "rollout undo stc/db --context=staging", answers{}},
-		"rollout-undo-same":         {"clusters", "rollout undo stc/db --to-revision=3", answers{}},
-		"rollout-undo-first":        {"clusters", "rollout undo stc/cache", answers{}},
-		"rollout-unknown":           {"clusters", "rollout undo stc/web", answers{}},
-		"rollout-unknown-of-none":   {"running", "rollout history stc/web", answers{}},
-		"rollout-other-kind":        {"clusters", "rollout status deployment/web", answers{}},
-		"rollout-not-installed":     {"running", "rollout status stc/web", answers{unserved: []string{"StatefulCluster"}}},
-		"check-clusters":            {"clusters", "check", answers{}},
-		"check":                     {"cluster", "check", answers{}},
-		"check-broken":              {"broken-cluster", "check", answers{kubernetes: "v1.32.4", forbidden: []string{"patch statefulsingletons", "watch pods"}}},
+		"check-clusters":            {"clusters", "check", answers{guards: guards}},
+		"check":                     {"cluster", "check", answers{guards: guards}},
+		"check-broken":              {"broken-cluster", "check --context=staging", answers{kubernetes: "v1.32.4", forbidden: []string{"patch statefulsingletons", "watch pods"}, guards: most}},
 		"check-bare":                {"running", "check", answers{unserved: []string{"StatefulSingleton", "ClusterPolicy", "NamespacedMutatingPolicy"}}},
-		"check-kyverno-down":        {"kyverno-down", "check --context=staging", answers{}},
-		"check-kyverno-gone":        {"running", "check", answers{}},
 		"check-hidden":              {"cluster", "check", answers{forbidden: []string{"list deployments", "list validatingadmissionpolicies"}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, tc.world, tc.answers)
-			if err := s.run(t.Context(), tc.line); err != nil {
-				s.out.WriteString("error: " + err.Error() + "\n")
-			}
-			golden.Assert(t, s.out.String(), "golden/"+name+".txt")
+			golden.Assert(t, output(t, tc.world, tc.line, tc.answers), "golden/"+name+".txt")
 		})
 	}
+}
+
+// The output of commands that print one line.
+func TestLine(t *testing.T) {
+	tests := map[string]struct {
+		world, line string
+		answers     answers
+		want        string
+	}{
+		"status of none":           {"cluster", "status", answers{}, "There are no StatefulSingletons in namespace prod. To list all namespaces, use -A."},
+		"status all and name":      {"running", "status db -A", answers{}, "error: -A shows the objects of all namespaces, so it cannot be used with a name. Leave out the name, or replace -A with -n and a namespace"},
+		"status unknown output":    {"running", "status -o wide", answers{}, `error: --output is "wide": use text, json or yaml`},
+		"unknown name":             {"several", "status web", answers{}, "error: StatefulSingleton web does not exist in namespace prod. The namespace has: cache, db"},
+		"unknown name of none":     {"cluster", "explain web --context=staging", answers{}, "error: StatefulSingleton web does not exist: namespace prod has no StatefulSingletons. Set another namespace with -n. To list all namespaces, run: kubectl stfs status -A --context=staging"},
+		"not installed":            {"cluster", "status --context=staging", answers{unserved: []string{"StatefulSingleton"}}, `error: the API server does not serve StatefulSingletons: no matches for kind "StatefulSingleton" in version "apps.statefulsingleton.com/v1". Install the chart, or select another cluster with --context. To check all requirements, run: kubectl stfs check -n prod --context=staging`},
+		"forbidden":                {"running", "status", answers{forbidden: []string{"list statefulsingletons"}}, "error: statefulsingletons is forbidden: no role allows it. To check your permissions, run: kubectl stfs check -n prod"},
+		"unknown flag":             {"running", "status --wach", answers{}, "error: unknown flag: --wach. To list the flags, run: kubectl stfs status --help"},
+		"unknown lock":             {"locks", "status lock/web", answers{}, "error: StatefulSetLock web does not exist in namespace prod. The namespace has: leaving, none, postgres, queue, rejected"},
+		"handover":                 {"running", "handover db --context=staging", answers{}, "StatefulSingleton prod/db: the controller replaces pod db-7d4b-x8v2n when another pod is warm. To follow the handoff, run: kubectl stfs status db -w -n prod --context=staging"},
+		"handover refused":         {"bare", "handover db --context=staging", answers{}, "error: annotation apps.statefulsingleton.com/handover=2026-01-02T03:04:05Z is ignored: pod db-5c9f-h2qpb belongs to no Deployment, so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n prod pod db-5c9f-h2qpb (add --context=staging to each kubectl command in this message)"},
+		"attest":                   {"lost-node", "attest db aaaaaaaa-0000-4000-8000-000000000001 -y --context=staging", answers{}, "StatefulSingleton prod/db: you attested that pod db-5c9f-h2qpb has terminated. If the controller refuses the attestation, it creates event AttestationRefused. To follow the handoff, run: kubectl stfs status db -w -n prod --context=staging"},
+		"inject no file":           {"running", "inject -f testdata/manifests/none.yaml", answers{}, `error: read testdata/manifests/none.yaml: the path "testdata/manifests/none.yaml" does not exist`},
+		"inject not selected":      {"running", "inject -f testdata/manifests/pod.yaml", answers{}, "error: Pod other: nothing would hold the new pod: no StatefulSingleton in namespace prod selects the labels app=other. StatefulSingleton db selects app=db. Change the labels of the pod, or set another namespace with -n"},
+		"inject no flag":           {"running", "inject", answers{}, "error: no manifests are given. Set -f to a file, a directory, a URL, or - for standard input. To show examples, run: kubectl stfs inject --help"},
+		"inject other namespace":   {"running", "inject -f testdata/manifests/elsewhere.yaml", answers{}, "error: Deployment db: nothing would hold the new pod: no StatefulSingleton in namespace other selects the labels app=db. The namespace has no StatefulSingletons. Set another namespace with -n, or create a StatefulSingleton"},
+		"inject two namespaces":    {"running", "inject -f testdata/manifests/elsewhere.yaml -n prod", answers{}, "error: Deployment db: the manifest has namespace other, and -n is prod. Leave out -n, or remove the namespace from the manifest"},
+		"inject kyverno absent":    {"running", "inject -f testdata/manifests/deployment.yaml --context=staging", answers{}, "error: Deployment db: nothing would hold the new pod, although StatefulSingleton db selects the pod: Kyverno did not change the pod. Condition PolicyInstalled of StatefulSingleton db is True: a dry-run shows that ClusterPolicy stfs-prod-db-0123456789abcdef injects new pods. To check Kyverno and the guards, run: kubectl stfs check -n prod --context=staging"},
+		"inject rejected":          {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: reject}, "error: Deployment db: the API server rejects the new pod: admission webhook denied the request. Condition PolicyInstalled of StatefulSingleton db is True: a dry-run shows that ClusterPolicy stfs-prod-db-0123456789abcdef injects new pods. To check Kyverno and the guards, run: kubectl stfs check -n prod"},
+		"inject no pod":            {"running", "inject -f testdata/manifests/service.yaml", answers{}, "error: testdata/manifests/service.yaml contains neither a Pod nor an object with a pod template, for example a Deployment. Set -f to another file"},
+		"rollout status":           {"clusters", "rollout status stc/db", answers{}, "StatefulCluster prod/db: all 3 pods are available"},
+		"rollout status waits":     {"clusters", "rollout status stc/cache --watch=false", answers{}, "StatefulCluster prod/cache: 1 of 3 pods have revision cache-2"},
+		"rollout status unseen":    {"clusters", "rollout status stc/new --watch=false", answers{}, "StatefulCluster prod/new: waits until the controller has seen the change"},
+		"rollout status stalled":   {"clusters", "rollout status statefulcluster/lost --context=staging", answers{}, "error: the rollout of StatefulCluster prod/lost waits for a person: pod lost-1 is replaced after its termination is proven: its node node-3 does not report. If the node is off, run: kubectl taint node node-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (add --context=staging to each kubectl command in this message)"},
+		"rollout status on delete": {"clusters", "rollout status stc/manual", answers{}, "error: StatefulCluster prod/manual has update strategy OnDelete, so no rollout replaces its pods. Delete the pods that must get the new template"},
+		"rollout history unknown":  {"clusters", "rollout history stc/db --revision=7 --context=staging", answers{}, "error: StatefulCluster prod/db has no revision 7. To list the revisions, run: kubectl stfs rollout history stc/db -n prod --context=staging"},
+		"rollout undo":             {"clusters", "rollout undo stc/db --context=staging", answers{}, "StatefulCluster prod/db has the template of revision 2. To follow the rollout, run: kubectl stfs rollout status stc/db -n prod --context=staging"},
+		"rollout undo same":        {"clusters", "rollout undo stc/db --to-revision=3", answers{}, "StatefulCluster prod/db already has the template of revision 3"},
+		"rollout undo first":       {"clusters", "rollout undo stc/cache", answers{}, "error: StatefulCluster prod/cache has no earlier revision. spec.revisionHistoryLimit is the number of old revisions that are kept"},
+		"rollout unknown":          {"clusters", "rollout undo stc/web", answers{}, "error: StatefulCluster web does not exist in namespace prod. The namespace has: cache, db, lost, manual, new"},
+		"rollout unknown of none":  {"running", "rollout history stc/web", answers{}, "error: StatefulCluster web does not exist: namespace prod has no StatefulClusters. Set another namespace with -n. To list all namespaces, run: kubectl get stc -A"},
+		"rollout other kind":       {"clusters", "rollout status deployment/web", answers{}, `error: "deployment/web" is not the name of a StatefulCluster: use stc/NAME. For other kinds, use kubectl rollout`},
+		"rollout not installed":    {"running", "rollout status stc/web", answers{unserved: []string{"StatefulCluster"}}, "error: the API server does not serve StatefulClusters. Install the chart with statefulClusters.enabled=true"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want+"\n", output(t, tc.world, tc.line, tc.answers)); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// output returns what the command prints. An error is the last line, as in main.
+func output(t *testing.T, world, line string, a answers) string {
+	t.Helper()
+	s := newStage(t, world, a)
+	if err := s.run(t.Context(), line); err != nil {
+		s.out.WriteString("error: " + err.Error() + "\n")
+	}
+	return s.out.String()
 }
 
 // handover and attest write the annotation only if the controller would accept it, and if the user confirms it.

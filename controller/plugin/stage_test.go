@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,8 @@ type answers struct {
 	kubernetes string
 	// unserved are the kinds that the API server does not serve.
 	unserved []string
+	// guards are installed and bound.
+	guards []string
 }
 
 func (a answers) allows(verb, resource string) error {
@@ -84,6 +87,15 @@ func newStage(t *testing.T, world string, a answers) *stage {
 			t.Fatalf("world %s: %v", world, err)
 		}
 		builder.WithObjects(object.(client.Object))
+	}
+	for _, guard := range a.guards {
+		named := metav1.ObjectMeta{Name: "statefulsingleton-" + guard, Labels: chartLabels}
+		builder.WithObjects(&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: named}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+			ObjectMeta: named,
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: named.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+			},
+		})
 	}
 	s := &stage{WithWatch: builder.Build()}
 	streams, in, out, _ := genericiooptions.NewTestIOStreams()
