@@ -46,7 +46,7 @@ func testOnCluster(t *testing.T, c client.Client) {
 	}
 	plain := clusterNamespace(t, c, "policies-plain")
 	tests := map[string][]string{
-		"default": {"shell", "scratch", "args-without-command", "weird-strings", "empty-lists", "several-containers",
+		"default": {"shell", "scratch", "weird-strings", "empty-lists", "several-containers",
 			"init-containers", "probes", "hooks", "restricted", "run-as-user", "run-as-root", "existing-fields", "generate-name"},
 		"named-containers":      {"several-containers"},
 		"named-init-containers": {"init-containers"},

@@ -62,18 +62,13 @@ var fencedPods = map[string][]string{
 	"fencing":                  {"db", "backup"},
 	"fencing-init-containers":  {"migrate", "proxy", "db", "backup"},
 	"fencing-named-containers": {"db"},
-	"fencing-restricted":       {"db"},
 }
 
 func TestGoldenPodsAreFenced(t *testing.T) {
 	for name, held := range fencedPods {
 		t.Run(name, func(t *testing.T) {
-			file := name
-			if name == "fencing-restricted" {
-				file = "fencing"
-			}
 			pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "injected", name+".yaml")))
-			wantFenced(t, &pod, readSingleton(t, file), held...)
+			wantFenced(t, &pod, readSingleton(t, name), held...)
 		})
 	}
 }

@@ -25,14 +25,13 @@ import (
 var goldenSingletons = map[string]string{
 	"several-containers-one-held": "named-containers",
 	"fencing":                     "fencing",
-	"fencing-restricted":          "fencing",
 	"fencing-init-containers":     "fencing-init-containers",
 	"fencing-named-containers":    "fencing-named-containers",
 	"init-containers-held":        "hold-init-containers",
-	"restricted-init-held":        "hold-init-containers",
+	"restricted":                  "hold-init-containers",
 	"init-containers-named":       "named-init-containers",
 	"match-expressions":           "match-expressions",
-	"longer-grace-period":         "grace-period",
+	"existing-fields":             "grace-period",
 	"shorter-grace-period":        "grace-period",
 }
 

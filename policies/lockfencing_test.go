@@ -103,7 +103,6 @@ func TestFencedByLock(t *testing.T) {
 		"startup-probe":   {"startup-probe", options, []string{"db"}},
 		"run-as-user":     {"run-as-user", options, []string{"db"}},
 		"run-as-root":     {"run-as-root", options, nil},
-		"guaranteed":      {"guaranteed", options, nil},
 		"pull-secrets":    {"pull-secrets", pullSecrets, nil},
 	}
 	for name, test := range tests {
@@ -141,7 +140,6 @@ func TestNotFencedByLock(t *testing.T) {
 		change func(*corev1.Pod)
 	}{
 		"no command":                      {pod: "scratch"},
-		"only arguments":                  {pod: "args-without-command"},
 		"no command of another container": {pod: "several-containers"},
 		"shareProcessNamespace":           {pod: "fencing", change: func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }},
 		"hostPID":                         {pod: "fencing", change: func(p *corev1.Pod) { p.Spec.HostPID = true }},
