@@ -45,11 +45,11 @@ func serveOnLoopback() kyvernov1.ForEachMutation {
 	})}}, onHostNetwork, fmt.Sprintf("!contains(element.c.env[].name || `[]`, '%s')", signal.ProbeHostEnv))
 }
 
-// moveReadinessProbe moves the readiness probes of spec.<list>, except for exec probes.
+// moveReadinessProbe moves the readiness probes of spec.<list>, except for exec and gRPC probes.
 func moveReadinessProbe(list string) kyvernov1.ForEachMutation {
 	probe := fmt.Sprintf("/spec/%s/{{element.i}}/readinessProbe", list)
 	handlers := func(container string) string {
-		return fmt.Sprintf("keys(%s.readinessProbe || `{}`)[?contains('httpGet tcpSocket grpc', @)]", container)
+		return fmt.Sprintf("keys(%s.readinessProbe || `{}`)[?contains('httpGet tcpSocket', @)]", container)
 	}
 	// Base64 keeps Kyverno from evaluating variables in the user's strings.
 	// The ports are needed only for a port that is named, and a variable must not become too long.

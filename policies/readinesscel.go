@@ -21,7 +21,7 @@ var (
 	originalProbeCEL    = celString(signal.ProbeEnvPrefix) + " + c.name"
 	asksSidecarCEL      = fmt.Sprintf(`c.?readinessProbe.?httpGet.?path.orValue("") == %s && string(c.?readinessProbe.?httpGet.?port.orValue("")) == %s`, probePathCEL, celString(strconv.Itoa(signal.ProbePort)))
 	isMovedCEL          = sidecarEnvCEL + ".exists(e, e.name == " + originalProbeCEL + ")"
-	handlersCEL         = `["httpGet", "tcpSocket", "grpc"].filter(e, e in c.readinessProbe)`
+	handlersCEL         = `["httpGet", "tcpSocket"].filter(e, e in c.readinessProbe)`
 	hasOneHandlerCEL    = "has(c.readinessProbe) && " + handlersCEL + ".size() == 1"
 	probePortCEL        = `string(c.readinessProbe.?httpGet.?port.or(c.readinessProbe.?tcpSocket.?port).orValue(0))`
 	portsOfProbeCEL     = probePortCEL + `.matches("^[0-9]+$") ? dyn(null) : c.?ports.orValue(null)`
@@ -41,7 +41,7 @@ func moveReadinessProbesCEL() []string {
 	}
 }
 
-// moveReadinessProbeCEL moves the readiness probes of spec.<list>, except for exec probes.
+// moveReadinessProbeCEL moves the readiness probes of spec.<list>, except for exec and gRPC probes.
 func moveReadinessProbeCEL(list string) string {
 	probe := celPathOf(list) + `"/readinessProbe/"`
 	move := fmt.Sprintf("[%s, %s, %s, %s]",

@@ -1,11 +1,8 @@
 package gate
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -32,7 +29,6 @@ type checker struct {
 	// podIP is the address of the pod.
 	podIP string
 	http  *http.Client
-	grpc  *http.Client
 }
 
 // statusError is a failed check of an application that answered with an HTTP status.
@@ -46,8 +42,6 @@ func (e statusError) Error() string {
 func newChecker(podIP string) *checker {
 	// SO_LINGER keeps closed connections for one second instead of a minute.
 	dialer := &net.Dialer{Control: lingerShortly}
-	cleartext := new(http.Protocols)
-	cleartext.SetUnencryptedHTTP2(true)
 	return &checker{
 		podIP: podIP,
 		http: &http.Client{
@@ -66,7 +60,6 @@ func newChecker(podIP string) *checker {
 			},
 			CheckRedirect: followLocal,
 		},
-		grpc: &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, Protocols: cleartext, DisableKeepAlives: true}},
 	}
 }
 
@@ -85,14 +78,10 @@ func followLocal(next *http.Request, via []*http.Request) error {
 func (c *checker) check(ctx context.Context, p *signal.Probe, userAgent string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout())
 	defer cancel()
-	switch {
-	case p.HTTPGet != nil:
+	if p.HTTPGet != nil {
 		return c.checkHTTP(ctx, p, userAgent)
-	case p.TCPSocket != nil:
-		return c.checkTCP(ctx, p)
-	default:
-		return c.checkGRPC(ctx, p.GRPC, userAgent)
 	}
+	return c.checkTCP(ctx, p)
 }
 
 func (c *checker) host(named string) string {
@@ -163,58 +152,6 @@ func (c *checker) checkTCP(ctx context.Context, p *signal.Probe) error {
 		return err
 	}
 	_ = conn.Close()
-	return nil
-}
-
-// checkGRPC calls grpc.health.v1.Health/Check. It encodes the one field of the request itself: a gRPC library would
-// double the size of the gate, which is copied into every held pod.
-func (c *checker) checkGRPC(ctx context.Context, g *signal.GRPC, userAgent string) error {
-	target := "http://" + net.JoinHostPort(c.podIP, strconv.Itoa(g.Port)) + "/grpc.health.v1.Health/Check"
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(grpcFrame(healthRequest(g.Service))))
-	if err != nil {
-		return err
-	}
-	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "User-Agent": {userAgent}}
-	response, err := c.grpc.Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	frame, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
-	if err != nil {
-		return err
-	}
-	if code := response.Trailer.Get("Grpc-Status") + response.Header.Get("Grpc-Status"); code != "0" {
-		return fmt.Errorf("gRPC health check failed with HTTP status %d and gRPC status %q", response.StatusCode, code)
-	}
-	return serving(frame)
-}
-
-// frameHeader is the length of the header of a gRPC message: a byte that says whether the message is compressed, and
-// the length of the message.
-const frameHeader = 5
-
-func grpcFrame(message []byte) []byte {
-	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
-	return append(frame, message...)
-}
-
-// healthRequest returns a HealthCheckRequest: field 1 is the service, as a string.
-func healthRequest(service string) []byte {
-	if service == "" {
-		return nil
-	}
-	return append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(service))), service...)
-}
-
-// serving returns nil if the frame has a HealthCheckResponse with status SERVING: field 1 is the number 1.
-func serving(frame []byte) error {
-	if len(frame) < frameHeader || frame[0] != 0 {
-		return errors.New("gRPC health check failed: the answer has no uncompressed message")
-	}
-	if message := frame[frameHeader:]; !bytes.HasPrefix(message, []byte{1 << 3, 1}) {
-		return fmt.Errorf("gRPC health check failed: the status is not SERVING: %x", message)
-	}
 	return nil
 }
 

@@ -18,9 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
-	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -505,54 +502,6 @@ func TestTCPResult(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if err := check(t, test.probe); (err == nil) != test.ready {
 				t.Errorf("error %v, want ready: %t", err, test.ready)
-			}
-		})
-	}
-}
-
-// A server of the gRPC library, as applications have it, understands the request.
-func TestGRPCResult(t *testing.T) {
-	serve := func(register bool) string {
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		server, services := grpc.NewServer(), health.NewServer()
-		if register {
-			services.SetServingStatus("db", grpc_health_v1.HealthCheckResponse_SERVING)
-			services.SetServingStatus("stopping", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
-			services.SetServingStatus(strings.Repeat("long", 100), grpc_health_v1.HealthCheckResponse_SERVING)
-			grpc_health_v1.RegisterHealthServer(server, services)
-		}
-		go func() { _ = server.Serve(listener) }()
-		t.Cleanup(server.Stop)
-		_, port, err := net.SplitHostPort(listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return port
-	}
-	port, without := serve(true), serve(false)
-	plain := portOf(t, newApplication(t, http.StatusOK).URL)
-	tests := map[string]struct {
-		port, service string
-		wantError     string
-	}{
-		"the server":         {port: port},
-		"a service":          {port: port, service: "db"},
-		"a long name":        {port: port, service: strings.Repeat("long", 100)},
-		"not serving":        {port: port, service: "stopping", wantError: "the status is not SERVING"},
-		"an unknown service": {port: port, service: "other", wantError: `gRPC status "5"`},
-		"no health service":  {port: without, wantError: `gRPC status "12"`},
-		// net/http reports the wrong frame, or the broken connection of a read or a write.
-		"no gRPC": {port: plain, wantError: "/grpc.health.v1.Health/Check"},
-		"nothing": {port: "1", wantError: "connection refused"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			err := check(t, `{"grpc":{"port":`+test.port+`,"service":"`+test.service+`"},"timeoutSeconds":10}`)
-			if test.wantError == "" && err != nil || test.wantError != "" && (err == nil || !strings.Contains(err.Error(), test.wantError)) {
-				t.Errorf("error %v, want %q", err, test.wantError)
 			}
 		})
 	}

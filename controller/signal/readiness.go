@@ -40,11 +40,10 @@ const (
 )
 
 // Probe is the readiness probe of a container as the user wrote it: the fields of a Kubernetes Probe that the sidecar
-// needs. Exactly one of HTTPGet, TCPSocket and GRPC is set.
+// needs. Either HTTPGet or TCPSocket is set.
 type Probe struct {
 	HTTPGet   *HTTPGet   `json:"httpGet"`
 	TCPSocket *TCPSocket `json:"tcpSocket"`
-	GRPC      *GRPC      `json:"grpc"`
 	// TimeoutSeconds is the time limit of one check. Default: 1.
 	TimeoutSeconds int `json:"timeoutSeconds"`
 	// PeriodSeconds is how often the kubelet asks. Default: 10.
@@ -79,12 +78,6 @@ type TCPSocket struct {
 	Host string `json:"host"`
 }
 
-// GRPC is a check by the gRPC health protocol.
-type GRPC struct {
-	Port    int    `json:"port"`
-	Service string `json:"service"`
-}
-
 type containerPort struct {
 	Name          string `json:"name"`
 	ContainerPort int    `json:"containerPort"`
@@ -105,8 +98,8 @@ func ParseProbe(value string) (*Probe, error) {
 		return nil, fmt.Errorf("decode readiness probe: %w", err)
 	}
 	p := container.Probe
-	if p == nil || p.HTTPGet == nil && p.TCPSocket == nil && p.GRPC == nil {
-		return nil, errors.New("decode readiness probe: it has neither httpGet nor tcpSocket nor grpc")
+	if p == nil || p.HTTPGet == nil && p.TCPSocket == nil {
+		return nil, errors.New("decode readiness probe: it has neither httpGet nor tcpSocket")
 	}
 	p.ports = container.Ports
 	return p, nil
@@ -150,13 +143,9 @@ func (p *Probe) PortNumber(port any) (string, error) {
 
 // String describes the probe for people, for example "httpGet https://:8443/ready".
 func (p *Probe) String() string {
-	switch {
-	case p.HTTPGet != nil:
+	if p.HTTPGet != nil {
 		scheme := cmp.Or(strings.ToLower(p.HTTPGet.Scheme), "http")
 		return fmt.Sprintf("httpGet %s://%s:%v/%s", scheme, p.HTTPGet.Host, p.HTTPGet.Port, strings.TrimPrefix(p.HTTPGet.Path, "/"))
-	case p.TCPSocket != nil:
-		return fmt.Sprintf("tcpSocket %s:%v", p.TCPSocket.Host, p.TCPSocket.Port)
-	default:
-		return strings.TrimSpace(fmt.Sprintf("grpc :%d %s", p.GRPC.Port, p.GRPC.Service))
 	}
+	return fmt.Sprintf("tcpSocket %s:%v", p.TCPSocket.Host, p.TCPSocket.Port)
 }

@@ -20,11 +20,10 @@ func TestParseProbe(t *testing.T) {
 			want: &Probe{HTTPGet: &HTTPGet{Path: "/a?b", Port: float64(8080), Host: "h", Scheme: "HTTPS", Headers: []HTTPHeader{{"Host", "x"}}}, TimeoutSeconds: 3, PeriodSeconds: 2},
 		},
 		"tcp":         {json: `{"readinessProbe":{"tcpSocket":{"port":"sql"}}}`, want: &Probe{TCPSocket: &TCPSocket{Port: "sql"}}},
-		"grpc":        {json: `{"readinessProbe":{"grpc":{"port":9000,"service":"db"}}}`, want: &Probe{GRPC: &GRPC{Port: 9000, Service: "db"}}},
-		"exec":        {json: `{"readinessProbe":{"exec":{"command":["a"]}}}`, wantError: "decode readiness probe: it has neither httpGet nor tcpSocket nor grpc"},
-		"none":        {json: `{}`, wantError: "decode readiness probe: it has neither httpGet nor tcpSocket nor grpc"},
+		"exec":        {json: `{"readinessProbe":{"exec":{"command":["a"]}}}`, wantError: "decode readiness probe: it has neither httpGet nor tcpSocket"},
+		"none":        {json: `{}`, wantError: "decode readiness probe: it has neither httpGet nor tcpSocket"},
 		"not JSON":    {json: `{`, wantError: "decode readiness probe: unexpected end of JSON input"},
-		"wrong types": {json: `{"readinessProbe":{"grpc":{"port":"x"}}}`, wantError: "decode readiness probe: json: cannot unmarshal string into Go struct field GRPC.readinessProbe.grpc.port of type int"},
+		"wrong types": {json: `{"readinessProbe":{"tcpSocket":{"port":1,"host":2}}}`, wantError: "decode readiness probe: json: cannot unmarshal number into Go struct field TCPSocket.readinessProbe.tcpSocket.host of type string"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -48,8 +47,6 @@ func TestProbeString(t *testing.T) {
 		"httpGet https://db:web/ready?a": {HTTPGet: &HTTPGet{Port: "web", Path: "/ready?a", Host: "db", Scheme: "HTTPS"}},
 		"tcpSocket :5432":                {TCPSocket: &TCPSocket{Port: float64(5432)}},
 		"tcpSocket db:sql":               {TCPSocket: &TCPSocket{Port: "sql", Host: "db"}},
-		"grpc :9000":                     {GRPC: &GRPC{Port: 9000}},
-		"grpc :9000 db":                  {GRPC: &GRPC{Port: 9000, Service: "db"}},
 	}
 	for want, p := range tests {
 		if got := p.String(); got != want {

@@ -130,7 +130,7 @@ type StatefulSingletonSpec struct {
 	// (default) or Kubelet.
 	//
 	// With Sidecar, the kubelet asks the status sidecar, and the status sidecar runs the
-	// httpGet, tcpSocket or grpc probe of the container with its own timeoutSeconds. The
+	// httpGet or tcpSocket probe of the container with its own timeoutSeconds. The
 	// kubelet learns that a new holder is ready as soon as the probe succeeds, instead of up
 	// to a period later. Other probes do not change. The pod becomes unready while the
 	// status sidecar does not run.
