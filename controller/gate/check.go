@@ -3,7 +3,6 @@ package gate
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,15 +15,15 @@ import (
 )
 
 const (
-	// maxRedirects and maxBody are the kubelet's (pkg/probe/http).
-	maxRedirects = 10
-	maxBody      = 10 << 10
+	// maxBody is the kubelet's (pkg/probe/http).
+	maxBody = 10 << 10
 	// maxHeader is the maximum size of the headers of a response.
 	maxHeader = 256 << 10
 )
 
 // checker runs readiness probes as the kubelet runs them (pkg/probe): the same request, the same time limit and the
-// same result.
+// same result. Only a redirect is a success without another request, although the kubelet follows redirects to the same
+// host.
 type checker struct {
 	// podIP is the address of the pod.
 	podIP string
@@ -58,20 +57,9 @@ func newChecker(podIP string) *checker {
 				DisableKeepAlives:  true,
 				DisableCompression: true,
 			},
-			CheckRedirect: followLocal,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
-}
-
-// followLocal does not follow a redirect to another host. Such a redirect counts as a success.
-func followLocal(next *http.Request, via []*http.Request) error {
-	if next.URL.Hostname() != via[0].URL.Hostname() {
-		return http.ErrUseLastResponse
-	}
-	if len(via) >= maxRedirects {
-		return fmt.Errorf("stopped after %d redirects", maxRedirects)
-	}
-	return nil
 }
 
 // check runs the probe once. The error says why the container is not ready.

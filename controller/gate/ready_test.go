@@ -426,9 +426,7 @@ func TestHTTPResult(t *testing.T) {
 			mux.HandleFunc(fmt.Sprint("/", code), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
 		}
 	}
-	mux.Handle("/local", http.RedirectHandler("/500", http.StatusFound))
-	mux.Handle("/loop", http.RedirectHandler("/loop", http.StatusFound))
-	mux.Handle("/elsewhere", http.RedirectHandler("http://elsewhere.invalid/500", http.StatusFound))
+	mux.Handle("/redirect", http.RedirectHandler("/500", http.StatusFound))
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	mux.HandleFunc("/long", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) })
 	mux.HandleFunc("/partial", func(w http.ResponseWriter, _ *http.Request) {
@@ -451,9 +449,7 @@ func TestHTTPResult(t *testing.T) {
 	}{
 		"200": {"/200", 200}, "204": {"/204", 200}, "399": {"/399", 200},
 		"400": {"/400", 400}, "404": {"/404", 404}, "599": {"/599", 599},
-		"a redirect that is followed":           {"/local", 500},
-		"a redirect to another host":            {"/elsewhere", 200},
-		"a redirect without end":                {"/loop", http.StatusBadGateway},
+		"a redirect that is not followed":       {"/redirect", 200},
 		"slower than the timeout of one second": {"/slow", http.StatusGatewayTimeout},
 		"a long answer":                         {"/long", 200},
 		"no answer":                             {"/cut", http.StatusBadGateway},
@@ -464,8 +460,7 @@ func TestHTTPResult(t *testing.T) {
 		for scheme, server := range map[string]*httptest.Server{"HTTP": plain, "HTTPS": secure} {
 			t.Run(scheme+" "+name, func(t *testing.T) {
 				t.Parallel()
-				// Ten redirects over TLS can take a second on a busy machine.
-				timeout := "30"
+				timeout := "30" // a busy machine can take more than a second
 				if test.want == http.StatusGatewayTimeout {
 					timeout = "1"
 				}
