@@ -113,30 +113,36 @@ func unreached(err error) bool {
 	return is && !errors.Is(err, context.Canceled)
 }
 
-// find reads a singleton of the namespace. If it does not exist, the error names the existing singletons.
-func (c *cluster) find(ctx context.Context, name string) (*v1.StatefulSingleton, error) {
-	singleton := &v1.StatefulSingleton{}
-	err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, singleton)
+// find reads an object of the namespace. If it does not exist, the error names the existing objects of its kind.
+func (c *cluster) find(ctx context.Context, name string, o client.Object, existing client.ObjectList) error {
+	err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, o)
 	if !apierrors.IsNotFound(err) {
-		return singleton, err
+		return err
 	}
-	existing, err := c.list(ctx, c.namespace)
+	gvk, err := c.GroupVersionKindFor(o)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	names := make([]string, len(existing))
-	for i := range existing {
-		names[i] = existing[i].Name
+	if err := c.List(ctx, existing, client.InNamespace(c.namespace)); err != nil {
+		return err
 	}
-	return nil, c.missing("StatefulSingleton", name, names)
+	var names []string
+	if err := meta.EachListItem(existing, func(o runtime.Object) error {
+		names = append(names, o.(client.Object).GetName())
+		return nil
+	}); err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("%[1]s %[2]s does not exist: namespace %[3]s has no %[1]ss. Set another namespace with -n. To list all namespaces, run: %[4]s", gvk.Kind, name, c.namespace, c.kubectl("get %ss -A", strings.ToLower(gvk.Kind)))
+	}
+	return fmt.Errorf("%s %s does not exist in namespace %s. The namespace has: %s", gvk.Kind, name, c.namespace, strings.Join(names, ", "))
 }
 
-// missing returns the error for an object of the namespace that does not exist. The namespace has the objects with the names.
-func (c *cluster) missing(kind, name string, names []string) error {
-	if len(names) == 0 {
-		return fmt.Errorf("%[1]s %[2]s does not exist: namespace %[3]s has no %[1]ss. Set another namespace with -n. To list all namespaces, run: %[4]s", kind, name, c.namespace, c.kubectl("stfs status -A"))
-	}
-	return fmt.Errorf("%s %s does not exist in namespace %s. The namespace has: %s", kind, name, c.namespace, strings.Join(names, ", "))
+// findSingleton is find for a StatefulSingleton.
+func (c *cluster) findSingleton(ctx context.Context, name string) (*v1.StatefulSingleton, error) {
+	singleton := &v1.StatefulSingleton{}
+	return singleton, c.find(ctx, name, singleton, &v1.StatefulSingletonList{})
 }
 
 // list reads the singletons of a namespace, or of all namespaces.
@@ -179,7 +185,7 @@ func assumeReady(s *handoff.Snapshot) {
 
 // lookAt is look for the singleton with the name.
 func (c *cluster) lookAt(ctx context.Context, name string) (view, error) {
-	singleton, err := c.find(ctx, name)
+	singleton, err := c.findSingleton(ctx, name)
 	if err != nil {
 		return view{}, err
 	}

@@ -14,16 +14,10 @@ import (
 
 // completeName completes the names of the singletons in the namespace.
 func (c commands) completeName(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
+	return c.completeFirst(cmd, args, typed, func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
 		singletons, err := in.list(ctx, in.namespace)
 		for i := range singletons {
-			s := &singletons[i]
-			if strings.HasPrefix(s.Name, typed) {
-				offers = append(offers, cobra.CompletionWithDesc(s.Name, string(s.Status.Phase)))
-			}
+			offers = append(offers, cobra.CompletionWithDesc(singletons[i].Name, string(singletons[i].Status.Phase)))
 		}
 		return offers, err
 	})
@@ -31,16 +25,13 @@ func (c commands) completeName(cmd *cobra.Command, args []string, typed string) 
 
 // completeNameOrLock is completeName, and also completes the names of the StatefulSetLocks after lock/.
 func (c commands) completeNameOrLock(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	typed, isLock := strings.CutPrefix(typed, "lock/")
-	if !isLock || len(args) > 0 {
+	if !strings.HasPrefix(typed, "lock/") {
 		return c.completeName(cmd, args, typed)
 	}
-	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
+	return c.completeFirst(cmd, args, typed, func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
 		locks, err := in.locks(ctx, in.namespace)
 		for i := range locks {
-			if l := &locks[i]; strings.HasPrefix(l.Name, typed) {
-				offers = append(offers, cobra.CompletionWithDesc("lock/"+l.Name, l.Status.WriterPod))
-			}
+			offers = append(offers, cobra.CompletionWithDesc("lock/"+locks[i].Name, locks[i].Status.WriterPod))
 		}
 		return offers, err
 	})
@@ -48,17 +39,23 @@ func (c commands) completeNameOrLock(cmd *cobra.Command, args []string, typed st
 
 // completeCluster completes the names of the StatefulClusters after stc/.
 func (c commands) completeCluster(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return c.completeFirst(cmd, args, typed, func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
+		clusters, err := in.clusters(ctx)
+		for i := range clusters {
+			offers = append(offers, cobra.CompletionWithDesc("stc/"+clusters[i].Name, clusters[i].Status.UpdateRevision))
+		}
+		return offers, err
+	})
+}
+
+// completeFirst completes the first argument with the offers that begin with the typed text.
+func (c commands) completeFirst(cmd *cobra.Command, args []string, typed string, offer func(context.Context, *cluster) ([]cobra.Completion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
-		clusters, err := in.clusters(ctx)
-		for i := range clusters {
-			if name := "stc/" + clusters[i].Name; strings.HasPrefix(name, typed) {
-				offers = append(offers, cobra.CompletionWithDesc(name, clusters[i].Status.UpdateRevision))
-			}
-		}
-		return offers, err
+	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) ([]cobra.Completion, error) {
+		offers, err := offer(ctx, in)
+		return beginningWith(typed, offers), err
 	})
 }
 
@@ -68,7 +65,7 @@ func (c commands) completeNameAndUID(cmd *cobra.Command, args []string, typed st
 		return c.completeName(cmd, args, typed)
 	}
 	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) ([]cobra.Completion, error) {
-		s, err := in.find(ctx, args[0])
+		s, err := in.findSingleton(ctx, args[0])
 		if err != nil || s.Status.ActivePodUID == "" {
 			return nil, err
 		}

@@ -17,15 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kyvernoVersions are the versions of Kyverno for which this version writes policies.
-var kyvernoVersions = []string{"1.19"}
+// kyvernoVersion is the version of Kyverno for which this version writes policies.
+const kyvernoVersion = "1.19"
 
-var (
-	// withMutatingPolicies is the first version that applies NamespacedMutatingPolicies reliably.
-	withMutatingPolicies = version.MustParseGeneric("1.19")
-	// withoutClusterPolicies is the first version that rejects new ClusterPolicies.
-	withoutClusterPolicies = version.MustParseGeneric("1.20")
-)
+// withoutClusterPolicies is the first version that rejects new ClusterPolicies.
+var withoutClusterPolicies = version.MustParseGeneric("1.20")
 
 // Upper estimates of Kyverno's memory in MiB, from docs/benchmarks/scale.md: without policies, for each
 // NamespacedMutatingPolicy of one object, and for each that 20 singletons share.
@@ -43,24 +39,23 @@ var imageVersion = regexp.MustCompile(`:v?(\d+\.\d+)(\.\d+)?[^:/@]*(@|$)`)
 
 func checkKyverno(ctx context.Context, in *cluster) (string, error) {
 	d, image, err := kyvernoDeployment(ctx, in)
-	supported := strings.Join(kyvernoVersions, " or ")
 	if err != nil {
 		return "", err
 	}
 	if d == nil {
-		return "", fmt.Errorf("the Deployment of the admission controller does not exist, so Kyverno injects no pod: install Kyverno %s", supported)
+		return "", fmt.Errorf("the Deployment of the admission controller does not exist, so Kyverno injects no pod: install Kyverno %s", kyvernoVersion)
 	}
 	is := versionOf(image)
 	switch {
 	case d.Status.AvailableReplicas == 0:
 		return "", fmt.Errorf("Deployment %s has no available pod, so no pod of a StatefulSingleton can be created. To show why, run: %s", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
 	case is == nil:
-		return "", fmt.Errorf("cannot read the version of Kyverno from image %s: make sure that the version is %s", image, supported)
-	case !is.AtLeast(version.MustParseGeneric(kyvernoVersions[0])):
-		return "", fmt.Errorf("image %s is not supported: install Kyverno %s", image, supported)
+		return "", fmt.Errorf("cannot read the version of Kyverno from image %s: make sure that the version is %s", image, kyvernoVersion)
+	case !is.AtLeast(version.MustParseGeneric(kyvernoVersion)):
+		return "", fmt.Errorf("image %s is not supported: install Kyverno %s", image, kyvernoVersion)
 	}
 	found := fmt.Sprintf("image %s, %d available", image, d.Status.AvailableReplicas)
-	if !slices.Contains(kyvernoVersions, is.String()) {
+	if is.String() != kyvernoVersion {
 		found += fmt.Sprintf(". StatefulSingleton is not tested with this version: see %s", upgradePage)
 	}
 	return found, nil
@@ -150,13 +145,12 @@ func describe(counts map[schema.GroupVersionKind]policyCount) string {
 // misfit says why the policies do not work, and what to do. It returns "" if they work. The version of Kyverno can be nil.
 func misfit(kyverno *version.Version, written schema.GroupVersionKind, counts map[schema.GroupVersionKind]policyCount) string {
 	_, served := counts[written]
-	legacy := kyverno != nil && !kyverno.AtLeast(withMutatingPolicies)
 	next := kyverno != nil && kyverno.AtLeast(withoutClusterPolicies)
 	switch {
 	case len(counts) == 0:
-		return "Install Kyverno " + strings.Join(kyvernoVersions, " or ")
-	case written == mutatingPolicy && (legacy || !served):
-		return fmt.Sprintf("The controller writes NamespacedMutatingPolicies, which need Kyverno %s: upgrade Kyverno, or set policyKind=ClusterPolicy of the chart", withMutatingPolicies)
+		return "Install Kyverno " + kyvernoVersion
+	case written == mutatingPolicy && !served:
+		return fmt.Sprintf("The controller writes NamespacedMutatingPolicies, which need Kyverno %s: upgrade Kyverno, or set policyKind=ClusterPolicy of the chart", kyvernoVersion)
 	case written == clusterPolicy && (next || !served):
 		return fmt.Sprintf("The controller writes ClusterPolicies, which Kyverno %s rejects: set policyKind=NamespacedMutatingPolicy of the chart", withoutClusterPolicies)
 	case next && counts[clusterPolicy].all > 0:

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -83,22 +82,10 @@ func (c *cluster) locks(ctx context.Context, namespace string) ([]v1.StatefulSet
 	return locks.Items, err
 }
 
-// findLock reads a StatefulSetLock of the namespace. If it does not exist, the error names the existing ones.
+// findLock is find for a StatefulSetLock.
 func (c *cluster) findLock(ctx context.Context, name string) (*v1.StatefulSetLock, error) {
 	lock := &v1.StatefulSetLock{}
-	err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, lock)
-	if !apierrors.IsNotFound(err) {
-		return lock, err
-	}
-	existing, err := c.locks(ctx, c.namespace)
-	if err != nil {
-		return nil, err
-	}
-	names := make([]string, len(existing))
-	for i := range existing {
-		names[i] = existing[i].Name
-	}
-	return nil, c.missing("StatefulSetLock", name, names)
+	return lock, c.find(ctx, name, lock, &v1.StatefulSetLockList{})
 }
 
 func (c *cluster) lookAtLock(ctx context.Context, lock *v1.StatefulSetLock) (lockView, error) {
@@ -171,17 +158,11 @@ func (p LockPod) state() string {
 
 // lockTable returns one line for each lock, with a column of namespaces if needed.
 func lockTable(locks []LockStatus, namespace string) string {
-	return columns(func(row func(cells ...string)) {
-		in := func(in string, cells ...string) {
-			if namespace == "" {
-				cells = append([]string{in}, cells...)
-			}
-			row(cells...)
-		}
-		in("NAMESPACE", "LOCK", "STATEFULSET", "WRITER", "EPOCH", "FENCING", "LAST CHANGE", "MESSAGE")
+	return columnsIn(namespace, func(row func(cells ...string)) {
+		row("NAMESPACE", "LOCK", "STATEFULSET", "WRITER", "EPOCH", "FENCING", "LAST CHANGE", "MESSAGE")
 		for i := range locks {
 			s := &locks[i]
-			in(s.Namespace, s.Name, s.StatefulSet, s.writer(), fmt.Sprint(s.Epoch), string(s.Fencing), s.lastChange(), s.Message)
+			row(s.Namespace, s.Name, s.StatefulSet, s.writer(), fmt.Sprint(s.Epoch), string(s.Fencing), s.lastChange(), s.Message)
 		}
 	})
 }

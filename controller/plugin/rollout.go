@@ -14,7 +14,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -240,25 +239,11 @@ func (c *cluster) findCluster(ctx context.Context, arg string) (*v1.StatefulClus
 		return nil, fmt.Errorf("%q is not the name of a StatefulCluster: use stc/NAME. For other kinds, use kubectl rollout", arg)
 	}
 	o := &v1.StatefulCluster{}
-	err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, o)
-	switch {
-	case meta.IsNoMatchError(err):
+	err := c.find(ctx, name, o, &v1.StatefulClusterList{})
+	if meta.IsNoMatchError(err) {
 		return nil, errors.New("the API server does not serve StatefulClusters. Install the chart with statefulClusters.enabled=true")
-	case !apierrors.IsNotFound(err):
-		return o, err
 	}
-	existing, err := c.clusters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(existing) == 0 {
-		return nil, fmt.Errorf("StatefulCluster %s does not exist: namespace %s has no StatefulClusters. Set another namespace with -n. To list all namespaces, run: %s", name, c.namespace, c.kubectl("get stc -A"))
-	}
-	var names []string
-	for i := range existing {
-		names = append(names, existing[i].Name)
-	}
-	return nil, c.missing("StatefulCluster", name, names)
+	return o, err
 }
 
 // clusters reads the StatefulClusters of the namespace.

@@ -175,7 +175,7 @@ func (c commands) statuses(ctx context.Context, in *cluster, namespace string, r
 	var locks []v1.StatefulSetLock
 	switch {
 	case r.name != "":
-		singleton, err := in.find(ctx, r.name)
+		singleton, err := in.findSingleton(ctx, r.name)
 		if err != nil {
 			return all, err
 		}

@@ -94,18 +94,11 @@ func table(statuses []Status, namespace string) string {
 	if len(statuses) == 0 {
 		return fmt.Sprintf("There are no StatefulSingletons in namespace %s. To list all namespaces, use -A.\n", namespace)
 	}
-	return columns(func(row func(cells ...string)) {
-		in := func(namespace string, cells ...string) {
-			cells = append([]string{namespace}, cells...)
-			row(cells...)
-		}
-		if namespace != "" {
-			in = func(_ string, cells ...string) { row(cells...) }
-		}
-		in("NAMESPACE", "NAME", "PHASE", "HOLDER", "EPOCH", "STANDBYS", "POLICY", "LAST HANDOFF", "MESSAGE")
+	return columnsIn(namespace, func(row func(cells ...string)) {
+		row("NAMESPACE", "NAME", "PHASE", "HOLDER", "EPOCH", "STANDBYS", "POLICY", "LAST HANDOFF", "MESSAGE")
 		for i := range statuses {
 			s := &statuses[i]
-			in(s.Namespace, s.Name, string(cmp.Or(s.Phase, idle)), s.holder(), fmt.Sprint(s.Epoch), s.standbys(), s.policy(), s.lastHandoff(), s.Message)
+			row(s.Namespace, s.Name, string(cmp.Or(s.Phase, idle)), s.holder(), fmt.Sprint(s.Epoch), s.standbys(), s.policy(), s.lastHandoff(), s.Message)
 		}
 	})
 }
@@ -175,6 +168,18 @@ func gap(t *v1.Transition) string {
 		return ""
 	}
 	return fmt.Sprintf(", gap %s", time.Duration(*t.GapMilliseconds)*time.Millisecond)
+}
+
+// columnsIn is columns without the first column, the namespace, for objects of one namespace.
+func columnsIn(namespace string, write func(row func(cells ...string))) string {
+	return columns(func(row func(cells ...string)) {
+		write(func(cells ...string) {
+			if namespace != "" {
+				cells = cells[1:]
+			}
+			row(cells...)
+		})
+	})
 }
 
 // columns aligns cells in columns.
