@@ -122,7 +122,7 @@ faults: own-cluster install example-images ## Test failures of nodes, kubelets, 
 
 .PHONY: gitops-fixtures
 gitops-fixtures: own-cluster install ## Record docs/gitops/testdata, with which Argo CD's health check is tested, on the local cluster
-	$(in_cluster) go -C chainsaw-tests test -count=1 -tags cluster -run '^TestGitOps' ./faults -record
+	$(in_cluster) go -C chainsaw-tests test -count=1 -tags cluster -run '^Test(GitOps|KyvernoDown)' ./faults -record
 
 # SEED determines the faults and their order. 0 selects a random seed.
 SEED ?= 0

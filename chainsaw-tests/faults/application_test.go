@@ -87,7 +87,7 @@ func TestCrashLoop(t *testing.T) {
 		}
 		return nil
 	}))
-	wantNobodyElse(t, nobodyElse, old, s)
+	wantStays(t, old, s)
 	deletePod(t, old, nil)
 	must(t, s.Await(t.Context(), "the next holder", func(got *v1.StatefulSingleton) bool { return got.Status.Epoch == 2 }))
 	wantProof(t, s, v1.ProofKubeletReported)

@@ -53,10 +53,14 @@ func membersOn(t *testing.T, node string, last ...int32) (clusters []*world.Clus
 	cordon := func(node string, closed bool) { must(t, w.Cordon(context.Background(), node, closed)) }
 	t.Cleanup(func() { cordon(node, false); cordon(otherNode(node), false) })
 	cordon(node, true)
-	for _, n := range last {
-		c, _ := statefulCluster(t, world.ClusterOptions{Spec: v1.StatefulClusterSpec{Replicas: new(3 - n)}, Volumes: 6, Pod: world.TolerateLostNodes(tolerationSeconds)})
-		clusters = append(clusters, c)
+	clusters = make([]*world.Cluster, len(last))
+	var create []func()
+	for i, n := range last {
+		create = append(create, func() {
+			clusters[i], _ = statefulCluster(t, world.ClusterOptions{Spec: v1.StatefulClusterSpec{Replicas: new(3 - n)}, Volumes: 6, Pod: world.TolerateLostNodes(tolerationSeconds)})
+		})
 	}
+	atOnce(t, create...)
 	cordon(node, false)
 	cordon(otherNode(node), true)
 	for _, c := range clusters {

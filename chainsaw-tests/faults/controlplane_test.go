@@ -62,12 +62,21 @@ func reason(s *v1.StatefulSingleton) string {
 }
 
 // Kyverno is killed, scaled to zero and started again during handoffs, while pods are created that the singleton
-// selects. Each pod is held or rejected. While Kyverno is away, a deleted pod of a StatefulCluster gets its successor.
+// selects. Each pod is held or rejected, and other pods are admitted. While Kyverno is away, a deleted pod of a StatefulCluster gets
+// its successor, and other singletons report that pods are rejected.
 func TestKyvernoDown(t *testing.T) {
 	alone(t)
 	t.Cleanup(func() { must(t, w.ScaleKyverno(context.Background(), w.KyvernoReplicas())) })
-	s := singleton(t, world.Options{})
-	members, _ := statefulCluster(t, world.ClusterOptions{Spec: v1.StatefulClusterSpec{Replicas: new(int32(1))}, Volumes: 1})
+	var s, reports *world.Singleton
+	var members *world.Cluster
+	atOnce(t,
+		func() { s = singleton(t, world.Options{}) },
+		func() { reports = singleton(t, world.Options{}) },
+		func() {
+			members, _ = statefulCluster(t, world.ClusterOptions{Spec: v1.StatefulClusterSpec{Replicas: new(int32(1))}, Volumes: 1})
+		},
+	)
+	empty := emptyNamespace(t)
 	wantHeld := watchPods(t, s.Namespace)
 	create := keepCreating(t, s)
 
@@ -89,11 +98,18 @@ func TestKyvernoDown(t *testing.T) {
 	must(t, s.Roll(t.Context()))
 	old := holder(t, s)
 	create(3 * time.Second)
-	wantNobodyElse(t, 0, old, s)
-	if got := holder(t, s); got.Name != before.Status.ActivePod || got.DeletionTimestamp != nil {
-		t.Errorf("pod %s holds, or is stopped, while its successor can't come: want %s", got.Name, before.Status.ActivePod)
+	must(t, tryPod(t.Context(), w, s.Namespace, old.Spec.Containers[0].Image))
+	wantGitOpsWithoutKyverno(t, empty, reports)
+	wantStays(t, old, s)
+	if got := holder(t, s); got.DeletionTimestamp != nil {
+		t.Errorf("pod %s is stopped, while its successor can't come", got.Name)
 	}
 	must(t, w.ScaleKyverno(t.Context(), w.KyvernoReplicas()))
+	must(t, w.AwaitWhole(t.Context()))
+	for _, s := range []*world.Singleton{s, reports, empty} {
+		must(t, s.Await(t.Context(), "pods are held again", policyInstalled("Injected")))
+	}
+	must(t, s.TryAgain(t.Context()))
 	must(t, s.AwaitHolder(t.Context(), before.Status.Epoch+1))
 	if held := create(time.Second); held == 0 {
 		t.Error("no pod was held, though Kyverno is back")

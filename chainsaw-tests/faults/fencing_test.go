@@ -44,22 +44,6 @@ func withSpare(t *testing.T, o world.Options) (s *world.Singleton, old *corev1.P
 	return s, holder(t, s)
 }
 
-// A rollout hands over as soon as the old pod has released the Lease. On a busy machine, the kubelet's report may come first.
-func TestFencedRollout(t *testing.T) {
-	alone(t)
-	s := singleton(t, fenced())
-	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
-	must(t, s.Roll(t.Context()))
-	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofLeaseReleased)
-	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
-	wantNamed(t, s, 2)
-	starts, err := s.Starts()
-	must(t, err)
-	if last := starts[len(starts)-1]; last.Epoch != 2 {
-		t.Errorf("the application's environment has epoch %d, want 2", last.Epoch)
-	}
-}
-
 // awaitFenced waits for the status and the reason of condition Fenced.
 func awaitFenced(t *testing.T, s *world.Singleton, status metav1.ConditionStatus, reason string) {
 	t.Helper()
@@ -116,43 +100,81 @@ func TestFencedSidecarStandsStill(t *testing.T) {
 	wantGap(t, s, leaseDuration)
 	next := holder(t, s)
 	must(t, goOn())
-	wantNobodyElse(t, nobodyElse, next, s)
+	wantStays(t, next, s)
 	wantStarts(t, s, 2)
 	wantNamed(t, s, 2)
 }
 
-// The application runs on without controllers, and stops without the API server.
-func TestFencedOutage(t *testing.T) {
-	t.Run("of the controllers", func(t *testing.T) {
-		alone(t)
-		s := singleton(t, fenced())
-		old := holder(t, s)
-		_, restart := stopController(t)
-		wantNobodyElse(t, 2*leaseDuration, old, s)
-		restart()
-		must(t, w.AwaitWhole(t.Context()))
-		wantNobodyElse(t, leaseDuration, old, s)
-		must(t, s.AwaitHolder(t.Context(), 1))
-		awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
-		wantNamed(t, s, 1)
-		wantStarts(t, s, 1)
-	})
-	t.Run("of the API server", func(t *testing.T) {
-		alone(t)
-		s := singleton(t, fenced())
-		old := holder(t, s)
-		t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kube-apiserver") })
-		cluster(t, "process", "stop", "kube-apiserver")
-		awaitEnd(t, s)
-		wantNobodyElse(t, leaseDuration, old, s)
-		wantStarts(t, s, 1)
-		cluster(t, "process", "continue", "kube-apiserver")
-		awaitStarts(t, s, 2)
-		must(t, s.AwaitHolder(t.Context(), 1))
-		awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
-		_, err := s.Check(t.Context())
+// The controllers stand still for longer than the durations of two Leases. A fenced application runs on, and the writer of a lock
+// without fencing stays, although nobody renews its Lease. The controllers then continue with their old view.
+func TestControllersStandStill(t *testing.T) {
+	alone(t)
+	const short = 2
+	var s *world.Singleton
+	var old, first *corev1.Pod
+	var l *world.Lock
+	var writers func() []world.Tenure
+	atOnce(t,
+		func() {
+			s = singleton(t, fenced())
+			old = holder(t, s)
+		},
+		func() {
+			l, writers = lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: short})
+			first = writer(t, l, nil)
+		},
+	)
+	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "manager") })
+	cluster(t, "process", "stop", "manager")
+	wantNobodyElse(t, leaseDuration+short*time.Second, old, s)
+	since := time.Now()
+	cluster(t, "process", "continue", "manager")
+	awaitRenewal(t, client.ObjectKey{Namespace: l.Namespace, Name: world.LockName}, since)
+	wantNobodyElse(t, leaseDuration, old, s)
+	wantWriters(t, writers(), first)
+	must(t, s.AwaitHolder(t.Context(), 1))
+	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
+	wantNamed(t, s, 1)
+	wantStarts(t, s, 1)
+}
+
+// The API server stands still for longer than the durations of the Leases. A fenced application and the fenced writer of a lock stop
+// before the Leases can expire. When the API server is back, a pod of each runs without a person.
+func TestFencedWithoutAPIServer(t *testing.T) {
+	alone(t)
+	var s *world.Singleton
+	var old, first *corev1.Pod
+	var l *world.Lock
+	var writers func() []world.Tenure
+	atOnce(t,
+		func() {
+			s = singleton(t, fenced())
+			old = holder(t, s)
+		},
+		func() { l, first, writers = leasedLock(t, leased()) },
+	)
+	wantWriters(t, writers(), first) // the watch could break
+	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kube-apiserver") })
+	away := time.Now()
+	cluster(t, "process", "stop", "kube-apiserver")
+	for _, a := range []application{s, l} {
+		awaitEnd(t, a)
+		entries, err := a.Journal()
 		must(t, err)
-	})
+		if ended := entries[len(entries)-1].Time.Sub(away); ended > leaseDuration {
+			t.Errorf("%s: the application ended %s after the API server, want %s at most", a.Key().Namespace, ended, leaseDuration)
+		}
+	}
+	wantOnly(t, leaseDuration, map[application]*corev1.Pod{s: old, l: first})
+	wantStarts(t, s, 1)
+	wantStarts(t, l, 1)
+	cluster(t, "process", "continue", "kube-apiserver")
+	watchWriters(t, l)
+	awaitStarts(t, s, 2)
+	must(t, s.AwaitHolder(t.Context(), 1))
+	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
+	awaitStarts(t, l, 2)
+	writer(t, l, nil)
 }
 
 // wantNotReady waits until the pod of a lost node is not Ready, and so in no Service. The node controller would take longer.
@@ -169,7 +191,7 @@ func wantNotReady(t *testing.T, lost *corev1.Pod) {
 }
 
 // Fencing is turned on and off on a running singleton. Each change applies to the pod of the next rollout, and restarts
-// nothing.
+// nothing. A rollout of a fenced pod hands over as soon as the pod has released the Lease.
 func TestFencingChanges(t *testing.T) {
 	alone(t) // its Lease must be released before the kubelet reports
 	s := singleton(t, world.Options{})
@@ -187,14 +209,23 @@ func TestFencingChanges(t *testing.T) {
 	wantHandedOver(t, s, 2, v1.CauseRollout, v1.ProofKubeletReported)
 	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
 	wantNamed(t, s, 2)
-
-	changeFencing(v1.FencingKubelet, 2)
-	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed") // the holder is still fenced
 	must(t, s.Roll(t.Context()))
 	wantHandedOver(t, s, 3, v1.CauseRollout, v1.ProofLeaseReleased)
+	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
+	wantNamed(t, s, 3)
+	starts, err := s.Starts()
+	must(t, err)
+	if last := starts[len(starts)-1]; last.Epoch != 3 {
+		t.Errorf("the application's environment has epoch %d, want 3", last.Epoch)
+	}
+
+	changeFencing(v1.FencingKubelet, 3)
+	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed") // the holder is still fenced
+	must(t, s.Roll(t.Context()))
+	wantHandedOver(t, s, 4, v1.CauseRollout, v1.ProofLeaseReleased)
 	must(t, s.Await(t.Context(), "no condition Fenced", func(got *v1.StatefulSingleton) bool {
 		return meta.FindStatusCondition(got.Status.Conditions, v1.ConditionFenced) == nil
 	}))
 	wantNobodyElse(t, leaseDuration, holder(t, s), s)
-	wantStarts(t, s, 3)
+	wantStarts(t, s, 4)
 }

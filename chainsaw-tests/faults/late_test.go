@@ -73,7 +73,7 @@ func TestSignalArrivesLate(t *testing.T) {
 		t.Fatal("the API server has given the signal up: this machine is too slow for the test")
 	}
 	must(t, s.AwaitHolder(t.Context(), 3))
-	wantNobodyElse(t, nobodyElse, next, s)
+	wantStays(t, next, s)
 	got := &corev1.Pod{}
 	must(t, w.Get(t.Context(), client.ObjectKeyFromObject(meant), got))
 	if got.Annotations[signal.Annotation] != "" {

@@ -5,7 +5,6 @@ package faults_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"syscall"
@@ -190,27 +189,6 @@ func TestLockDeletions(t *testing.T) {
 	if got := len(writers()); got != deletions+1 {
 		t.Errorf("%d tenures, want %d", got, deletions+1)
 	}
-}
-
-// The controller stands still for three durations of the Lease. The writer stays.
-func TestLockControllerAway(t *testing.T) {
-	alone(t)
-	const duration = 2
-	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: duration})
-	first := writer(t, l, nil)
-	cluster(t, "process", "stop", "manager")
-	must(t, world.Await(t.Context(), "three durations without a renewal", func(ctx context.Context) error {
-		lease := &coordinationv1.Lease{}
-		err := l.Get(ctx, client.ObjectKey{Namespace: l.Namespace, Name: world.LockName}, lease)
-		if silent := time.Since(lease.Spec.RenewTime.Time); err == nil && silent < 3*duration*time.Second {
-			err = fmt.Errorf("the Lease was renewed %s ago", silent)
-		}
-		return err
-	}))
-	since := time.Now()
-	cluster(t, "process", "continue", "manager")
-	awaitRenewal(t, client.ObjectKey{Namespace: l.Namespace, Name: world.LockName}, since)
-	wantWriters(t, writers(), first)
 }
 
 // A rollout moves the writer once, to an updated pod, and the writer stays afterwards.

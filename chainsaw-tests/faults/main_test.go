@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -112,6 +113,19 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// atOnce runs the parts at the same time, because each of them mostly waits.
+func atOnce(t *testing.T, parts ...func()) {
+	t.Helper()
+	var running sync.WaitGroup
+	for _, part := range parts {
+		running.Go(part)
+	}
+	running.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
 // cluster runs the cluster program.
 func cluster(t *testing.T, args ...string) {
 	t.Helper()
@@ -140,9 +154,23 @@ func deletePod(t *testing.T, pod *corev1.Pod, grace *int64) {
 // force is the grace period of a force delete.
 var force = new(int64(0))
 
-// nobodyElse is the time for which a test checks that no other pod starts. A handoff to a warm standby takes half a
-// second, and the controller retries every 10 s at the latest.
-const nobodyElse = 12 * time.Second
+// decided is an application whose controller can be asked to decide again.
+type decided interface {
+	application
+	Decided(ctx context.Context) (recorded types.UID, err error)
+}
+
+// wantStays checks that the controller decides twice more, and that afterwards the record names the pod and no other pod has
+// started. The controller changes the record before it starts a pod.
+func wantStays(t *testing.T, pod *corev1.Pod, a decided) {
+	t.Helper()
+	recorded, err := a.Decided(t.Context())
+	must(t, err)
+	if recorded != pod.UID {
+		t.Fatalf("%s: the record names the pod with uid %s, want pod %s (%s) still", a.Key().Namespace, recorded, pod.Name, pod.UID)
+	}
+	wantNobodyElse(t, 0, pod, a)
+}
 
 // wantNobodyElse checks for the duration that no pod but the old holder starts.
 func wantNobodyElse(t *testing.T, during time.Duration, old *corev1.Pod, a application) {

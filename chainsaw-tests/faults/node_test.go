@@ -68,11 +68,15 @@ func TestKubeletStandsStill(t *testing.T) {
 	members := membersOn(t, node, 1)[0]
 	pods, err := members.Pods(t.Context())
 	must(t, err)
-	deleted, a := on(t, node, world.Options{MaxTransitionTime: 5})
-	forced, b := on(t, node, world.Options{MaxTransitionTime: 5})
+	var deleted, forced, renews *world.Singleton
+	var a, b, c *corev1.Pod
 	o := fenced()
 	o.MaxTransitionTime = 5
-	renews, c := on(t, node, o)
+	atOnce(t,
+		func() { deleted, a = on(t, node, world.Options{MaxTransitionTime: 5}) },
+		func() { forced, b = on(t, node, world.Options{MaxTransitionTime: 5}) },
+		func() { renews, c = on(t, node, o) },
+	)
 	cordon()
 	t.Cleanup(func() { _ = w.Cluster(context.Background(), "process", "continue", "kubelet", "--on", node) })
 	cluster(t, "process", "stop", "kubelet", "--on", node)
@@ -83,7 +87,7 @@ func TestKubeletStandsStill(t *testing.T) {
 	for _, s := range []*world.Singleton{deleted, forced, renews} {
 		standby(t, s)
 	}
-	wantOnly(t, max(nobodyElse, 3*leaseDuration), map[application]*corev1.Pod{deleted: a, forced: b, renews: c})
+	wantOnly(t, 2*leaseDuration, map[application]*corev1.Pod{deleted: a, forced: b, renews: c})
 	for _, s := range []*world.Singleton{deleted, forced, renews} {
 		must(t, s.Await(t.Context(), "phase Failed", func(got *v1.StatefulSingleton) bool { return got.Status.Phase == v1.PhaseFailed }))
 	}
@@ -100,40 +104,58 @@ func TestKubeletStandsStill(t *testing.T) {
 	wantClaims(t, members, "data-db-0", "data-db-1", "data-db-2")
 }
 
-// The kubelet is killed and returns, without a handoff. If the holder was deleted just before, one handoff follows.
-func TestKubeletKilled(t *testing.T) {
+// The kubelet of a node is killed and returns, and then containerd. A holder of the node keeps running, and a spare keeps waiting,
+// until its holder on another node is deleted. Of each holder that was stopping, one handoff follows.
+func TestKubeletAndContainerdKilled(t *testing.T) {
 	alone(t)
 	node, _ := victim(t)
-	kept, a := on(t, node, world.Options{})
-	deleted, b := on(t, node, world.Options{Env: map[string]string{"STOP_SECONDS": "10"}})
-	deletePod(t, b, nil)
-	must(t, deleted.Await(t.Context(), "the holder stops", func(got *v1.StatefulSingleton) bool { return reason(got) == "HolderStopping" }))
-	cluster(t, "process", "kill", "kubelet", "--on", node)
-	wantHandedOver(t, deleted, 2, v1.CauseDeletion, v1.ProofKubeletReported)
-	if pod := holder(t, kept); pod.UID != a.UID {
-		t.Errorf("pod %s holds, want %s still", pod.Name, a.Name)
+	var kept, spared, deleted, rolled *world.Singleton
+	var a, b, c, spare *corev1.Pod
+	stopsSlowly := world.Options{Env: map[string]string{"STOP_SECONDS": "10"}}
+	atOnce(t,
+		func() { kept, a = on(t, node, world.Options{}) },
+		func() {
+			spared, b = on(t, otherNode(node), world.Options{Replicas: 2})
+			spare = standby(t, spared)
+		},
+		func() { deleted, c = on(t, node, stopsSlowly) },
+		func() { rolled, _ = on(t, node, stopsSlowly) },
+	)
+	if spare.Spec.NodeName != node {
+		t.Fatalf("the spare %s is on %s, want %s", spare.Name, spare.Spec.NodeName, node)
 	}
-	wantStarts(t, kept, 1)
-}
+	killWhileStops := func(program string, s *world.Singleton) {
+		t.Helper()
+		must(t, s.Await(t.Context(), "the holder stops", func(got *v1.StatefulSingleton) bool { return reason(got) == "HolderStopping" }))
+		cluster(t, "process", "kill", program, "--on", node)
+	}
+	wantOthersUnchanged := func() {
+		t.Helper()
+		wantStays(t, a, kept)
+		wantStarts(t, kept, 1)
+		wantStays(t, b, spared)
+		wantStarts(t, spared, 1)
+		if got := standby(t, spared); got.UID != spare.UID {
+			t.Errorf("pod %s is the spare, want %s still", got.Name, spare.Name)
+		}
+	}
 
-// The kubelet of a spare is killed and returns. The spare keeps waiting, and starts after the holder has terminated.
-func TestKubeletOfSpareKilled(t *testing.T) {
-	alone(t)
-	s, old := withSpare(t, world.Options{})
-	spare := standby(t, s)
-	cluster(t, "process", "kill", "kubelet", "--on", spare.Spec.NodeName)
-	awaitRenewal(t, types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: spare.Spec.NodeName}, time.Now())
-	wantNobodyElse(t, nobodyElse, old, s)
-	wantStarts(t, s, 1)
-	if got := standby(t, s); got.UID != spare.UID {
-		t.Errorf("pod %s is the spare, want %s still", got.Name, spare.Name)
-	}
-	deletePod(t, old, nil)
-	wantHandedOver(t, s, 2, v1.CauseDeletion, v1.ProofKubeletReported)
-	if got := holder(t, s); got.UID != spare.UID {
+	deletePod(t, c, nil)
+	killWhileStops("kubelet", deleted)
+	awaitRenewal(t, types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: node}, time.Now())
+	wantHandedOver(t, deleted, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+	wantOthersUnchanged()
+
+	must(t, rolled.Roll(t.Context()))
+	killWhileStops("containerd", rolled)
+	wantHandedOver(t, rolled, 2, v1.CauseRollout, v1.ProofKubeletReported)
+	wantOthersUnchanged()
+
+	deletePod(t, b, nil)
+	wantHandedOver(t, spared, 2, v1.CauseDeletion, v1.ProofKubeletReported)
+	if got := holder(t, spared); got.UID != spare.UID {
 		t.Errorf("pod %s holds, want the spare %s", got.Name, spare.Name)
 	}
-	wantStarts(t, s, 2)
 }
 
 // A node is cut off and its object is deleted. The garbage collector then reports its pods as Failed, although they
@@ -154,12 +176,19 @@ func TestNodeObjectDeleted(t *testing.T) {
 		return err
 	}))
 	standby(t, s)
-	wantNobodyElse(t, nobodyElse, old, s)
+	wantStays(t, old, s)
 
 	cluster(t, "process", "kill", "kubelet", "--on", node) // a starting kubelet registers its node
 	cluster(t, "node", "heal", node)
-	wantNobodyElse(t, nobodyElse, old, s)
 	awaitEnd(t, s)
+	must(t, world.Await(t.Context(), "the late report of the kubelet", func(ctx context.Context) error {
+		pod, err := s.Holder(ctx)
+		if err == nil && pod.Status.ContainerStatuses[0].State.Terminated == nil {
+			err = fmt.Errorf("the container is %+v", pod.Status.ContainerStatuses[0].State)
+		}
+		return err
+	}))
+	wantStays(t, old, s)
 	must(t, s.Attest(t.Context(), old.UID))
 	wantHandedOver(t, s, 2, v1.CauseEviction, v1.ProofAttested)
 }
@@ -198,8 +227,12 @@ func TestNodeKilled(t *testing.T) {
 	node, cordon := victim(t)
 	must(t, w.LeadElsewhere(t.Context(), node)) // a new leader observes a Lease from the beginning
 	c := membersOn(t, node, 1)[0]
-	attested, a := on(t, node, world.Options{})
-	outOfService, b := on(t, node, world.Options{Barrier: true})
+	var attested, outOfService *world.Singleton
+	var a, b *corev1.Pod
+	atOnce(t,
+		func() { attested, a = on(t, node, world.Options{}) },
+		func() { outOfService, b = on(t, node, world.Options{Barrier: true}) },
+	)
 	both := []*world.Singleton{attested, outOfService}
 
 	cluster(t, "node", "kill", node)
@@ -235,7 +268,8 @@ func TestNodeKilled(t *testing.T) {
 	}))
 	awaitSuccessor(t, c, lost)
 	wantClaims(t, c, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
-	wantOnly(t, nobodyElse, map[application]*corev1.Pod{attested: a, outOfService: b})
+	wantStays(t, a, attested)
+	wantStays(t, b, outOfService)
 
 	must(t, attested.Attest(t.Context(), a.UID))
 	must(t, attested.AwaitHolder(t.Context(), 2))
@@ -258,20 +292,4 @@ func wantProof(t *testing.T, s *world.Singleton, want v1.Proof) {
 	if got.Status.LastTransition.Proof != want {
 		t.Errorf("%s: proof %s, want %s", s.Namespace, got.Status.LastTransition.Proof, want)
 	}
-}
-
-// containerd is killed while a holder runs, which changes nothing, and while a holder stops.
-func TestContainerdKilled(t *testing.T) {
-	alone(t)
-	node, _ := victim(t)
-	kept, a := on(t, node, world.Options{})
-	rolled, _ := on(t, node, world.Options{Env: map[string]string{"STOP_SECONDS": "10"}})
-	must(t, rolled.Roll(t.Context()))
-	must(t, rolled.Await(t.Context(), "the holder stops", func(got *v1.StatefulSingleton) bool { return reason(got) == "HolderStopping" }))
-	cluster(t, "process", "kill", "containerd", "--on", node)
-	wantHandedOver(t, rolled, 2, v1.CauseRollout, v1.ProofKubeletReported)
-	if pod := holder(t, kept); pod.UID != a.UID {
-		t.Errorf("pod %s holds, want %s still", pod.Name, a.Name)
-	}
-	wantStarts(t, kept, 1)
 }

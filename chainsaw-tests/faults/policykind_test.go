@@ -25,16 +25,25 @@ import (
 func TestPolicyKindChanges(t *testing.T) {
 	alone(t)
 	t.Cleanup(func() { must(t, changePolicyKind(context.Background(), policies.ClusterPolicy)) })
-	idle, busy := singleton(t, world.Options{}), singleton(t, world.Options{})
-	must(t, idle.Scale(t.Context(), 2))
-	idleHolder, idleStandby := holder(t, idle), standby(t, idle)
-	wantHeld, create := watchPods(t, busy.Namespace), keepCreating(t, busy)
-	// The next pod warms up so slowly that it takes over during the change.
-	slow := singleton(t, world.Options{LeaseDuration: 15, InitTime: 10 * time.Second})
-	wantSlowHeld := watchPods(t, slow.Namespace)
+	var idle, busy, slow *world.Singleton
+	var idleHolder, idleStandby, last *corev1.Pod
+	var l *world.Lock
+	var writers func() []world.Tenure
 	o := leased()
 	o.Spec.LeaseDurationSeconds = 15
-	l, last, writers := leasedLock(t, o)
+	atOnce(t,
+		func() {
+			idle = singleton(t, world.Options{})
+			must(t, idle.Scale(t.Context(), 2))
+			idleHolder, idleStandby = holder(t, idle), standby(t, idle)
+		},
+		func() { busy = singleton(t, world.Options{}) },
+		// The next pod warms up so slowly that it takes over during the change.
+		func() { slow = singleton(t, world.Options{LeaseDuration: 15, InitTime: 10 * time.Second}) },
+		func() { l, last, writers = leasedLock(t, o) },
+	)
+	wantHeld, create := watchPods(t, busy.Namespace), keepCreating(t, busy)
+	wantSlowHeld := watchPods(t, slow.Namespace)
 	wanted := []*corev1.Pod{last}
 	for i, kind := range []policies.Kind{policies.NamespacedMutatingPolicy, policies.ClusterPolicy} {
 		must(t, busy.Roll(t.Context()))

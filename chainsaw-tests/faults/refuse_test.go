@@ -4,10 +4,10 @@ package faults_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -134,11 +136,17 @@ func (r refusal) refused(ctx context.Context) (count int, err error) {
 }
 
 func (r refusal) refusedBy(ctx context.Context, server string) (count int, err error) {
-	out, err := exec.CommandContext(ctx, "kubectl", "--server="+server, "get", "--raw", "/metrics").Output()
+	config := rest.CopyConfig(w.Config)
+	config.Host = server
+	c, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return 0, err
 	}
-	lines := bufio.NewScanner(strings.NewReader(string(out)))
+	out, err := c.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
