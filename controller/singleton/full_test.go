@@ -266,11 +266,11 @@ func TestSwitchPolicyPerWithoutRoom(t *testing.T) {
 		late := w.createNamed("late")
 		w.switchWithoutRoom(policies.PerNamespace, policies.PerSingleton, append(slices.Clone(all), "late"))
 		shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
-		w.Eventually(func() int { return len(w.rules()) }).Should(Equal(len(all)+1), "one policy for each but the newest, and the shared policy")
+		w.Eventually(func() int { return len(w.rules()) }).WithPolling(time.Second).Should(Equal(len(all)+1), "one policy for each but the newest, and the shared policy")
 		w.Expect(w.rules()).To(And(HaveKeyWithValue(shared, append(slices.Clone(all), "late")), Not(HaveKey(own))))
 
 		w.deleteNamed(all[0])
-		w.Eventually(w.rules).Should(And(HaveKey(own), Not(HaveKey(shared))))
+		w.Eventually(w.rules).WithPolling(time.Second).Should(And(HaveKey(own), Not(HaveKey(shared))))
 		w.allInstalled(append(all[1:], "late")...)
 	})
 	t.Run("to namespace", func(t *testing.T) {
@@ -279,10 +279,10 @@ func TestSwitchPolicyPerWithoutRoom(t *testing.T) {
 		late := w.createLarge("late")
 		w.switchWithoutRoom(policies.PerSingleton, policies.PerNamespace, append(slices.Clone(all), "late"))
 		shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
-		w.Eventually(w.rules).Should(Equal(map[string][]string{shared: all, own: {"late"}}))
+		w.Eventually(w.rules).WithPolling(time.Second).Should(Equal(map[string][]string{shared: all, own: {"late"}}))
 
 		w.deleteNamed(all[0])
-		w.Eventually(w.rules).Should(Equal(map[string][]string{shared: append(all[1:], "late")}))
+		w.Eventually(w.rules).WithPolling(time.Second).Should(Equal(map[string][]string{shared: append(all[1:], "late")}))
 		w.allInstalled(append(all[1:], "late")...)
 	})
 }
