@@ -558,7 +558,7 @@ func testControllerBudgets(t *testing.T, config *rest.Config) {
 		b := &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: s.Namespace, Name: "statefulsingleton-" + s.Name,
-				Labels: map[string]string{v1.SingletonLabel: s.Name, policies.ManagedByLabel: policies.ManagedBy},
+				Labels: map[string]string{v1.SingletonLabel: s.Name, v1.ManagedByLabel: v1.ManagedBy},
 				OwnerReferences: []metav1.OwnerReference{{
 					APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: s.Name, UID: s.UID, Controller: new(true),
 				}},

@@ -44,7 +44,7 @@ type podControllers struct {
 func newMutatingPolicy(ref Ref, selector *metav1.LabelSelector) *mutatingPolicy {
 	return &mutatingPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: ref.Kind.GVK().GroupVersion().String(), Kind: string(ref.Kind)},
-		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, Labels: map[string]string{ManagedByLabel: ManagedBy}, Annotations: map[string]string{}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, Labels: map[string]string{v1.ManagedByLabel: v1.ManagedBy}, Annotations: map[string]string{}},
 		Spec: mutatingPolicySpec{
 			FailurePolicy: admissionregistrationv1.Fail,
 			// With a timeout, the policy has a webhook of its own.

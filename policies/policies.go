@@ -35,11 +35,6 @@ import (
 )
 
 const (
-	// ManagedByLabel is a label of every policy, with the value ManagedBy. The controller watches only policies with
-	// this label.
-	ManagedByLabel = "app.kubernetes.io/managed-by"
-	// ManagedBy is the value of ManagedByLabel.
-	ManagedBy = "statefulsingleton"
 	// SingletonAnnotation has the singleton of a policy, as <namespace>/<name>.
 	SingletonAnnotation = "apps.statefulsingleton.com/singleton"
 	// NamespaceAnnotation has the namespace whose singletons share a policy.
@@ -184,7 +179,7 @@ func clusterPolicy(ref Ref, namespace, selected string) *kyvernov1.ClusterPolicy
 		TypeMeta: metav1.TypeMeta{APIVersion: ClusterPolicy.GVK().GroupVersion().String(), Kind: string(ClusterPolicy)},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   ref.Name,
-			Labels: map[string]string{ManagedByLabel: ManagedBy},
+			Labels: map[string]string{v1.ManagedByLabel: v1.ManagedBy},
 			// Otherwise Kyverno also changes the Deployments that own such pods.
 			Annotations: map[string]string{kyverno.AnnotationAutogenControllers: "none"},
 		},

@@ -98,7 +98,7 @@ func policiesAre(ctx context.Context, kind policies.Kind) error {
 	for _, each := range policies.Kinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(each.GVK())
-		if err := w.List(ctx, list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}); err != nil {
+		if err := w.List(ctx, list, client.MatchingLabels{v1.ManagedByLabel: v1.ManagedBy}); err != nil {
 			return err
 		}
 		if n := len(list.Items); (n > 0) != (each == kind) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -192,7 +191,7 @@ func (r *Reconciler) isTemporary(cluster *v1.StatefulCluster, err error) bool {
 
 // reportFailure sets the message and the conditions after the API server has rejected a write.
 func reportFailure(cluster *v1.StatefulCluster, err error) {
-	reportStalled(cluster, reasonWriteRefused, "can't "+strings.Join(strings.Fields(err.Error()), " ")+apply.ConflictAdvice(err))
+	reportStalled(cluster, reasonWriteRefused, "can't "+apply.ErrorText(err))
 }
 
 // reportStalled sets the message and the conditions if a person must act.

@@ -12,20 +12,20 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// conditions has the last reported condition PolicyInstalled of each singleton.
+// conditions has the last reported condition PolicyInstalled of each object.
 type conditions struct {
 	mu       sync.Mutex
 	reported map[types.NamespacedName]reported
 	onChange func(types.NamespacedName)
 }
 
-// reported is the condition of the singleton with the UID.
+// reported is the condition of the object with the UID.
 type reported struct {
 	uid       types.UID
 	condition metav1.Condition
 }
 
-// Condition returns condition PolicyInstalled of the singleton. Before the first reconcile of this process, that is the
+// Condition returns condition PolicyInstalled of the object. Before the first reconcile of this process, that is the
 // condition in the status, or reason Installing.
 func (r *Reconciler) Condition(subject policies.Subject) metav1.Condition {
 	if last, ok := r.conditions.last(subject); ok {
@@ -37,7 +37,7 @@ func (r *Reconciler) Condition(subject policies.Subject) metav1.Condition {
 	return installing(subject, r.policyOf(subject))
 }
 
-// OnChange sets the function that is called with each singleton whose condition changes.
+// OnChange sets the function that is called with each object whose condition changes.
 func (r *Reconciler) OnChange(changed func(types.NamespacedName)) {
 	r.conditions.mu.Lock()
 	defer r.conditions.mu.Unlock()

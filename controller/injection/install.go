@@ -53,7 +53,7 @@ func versionOf(policy client.Object) version {
 // if the policy must not exist. found is the policy in the cluster. Its UID is empty if the policy does not exist.
 type rendering func(ctx context.Context, found *metav1.PartialObjectMetadata) (content string, render func() (*unstructured.Unstructured, error), err error)
 
-// policyOf returns the policy that injects the singleton's pods.
+// policyOf returns the policy that injects the object's pods.
 func (r *Reconciler) policyOf(subject policies.Subject) policies.Ref {
 	if r.Per == policies.PerNamespace {
 		return r.Options.Kind.OfNamespace(subject.GetNamespace())
@@ -61,7 +61,7 @@ func (r *Reconciler) policyOf(subject policies.Subject) policies.Ref {
 	return r.Options.Kind.Of(subject)
 }
 
-// ensurePolicy writes the policy that injects the singleton's pods, unless the policy is as it was last written. It compares
+// ensurePolicy writes the policy that injects the object's pods, unless the policy is as it was last written. It compares
 // versions, because Kyverno's CRD adds defaults to the spec. If trustWatch is set, ensurePolicy trusts the watch that
 // the policy is unchanged. installable are the objects of the namespace that get a policy.
 func (r *Reconciler) ensurePolicy(ctx context.Context, subject policies.Subject, installable []policies.Subject, trustWatch bool) (written, error) {
@@ -85,7 +85,7 @@ func (r *Reconciler) optionsOf(kind policies.Kind) policies.Options {
 	return o
 }
 
-// own returns the rendering of the policy of one singleton.
+// own returns the rendering of the policy of one object.
 func (r *Reconciler) own(subject policies.Subject, kind policies.Kind) rendering {
 	return func(context.Context, *metav1.PartialObjectMetadata) (string, func() (*unstructured.Unstructured, error), error) {
 		return r.contentOf(subject), func() (*unstructured.Unstructured, error) { return policies.RenderOf(subject, r.optionsOf(kind)) }, nil
@@ -231,7 +231,7 @@ func (r *Reconciler) writeOnce(ctx context.Context, ref policies.Ref, of renderi
 	return now, err
 }
 
-// uninstall removes the policy of a deleted singleton, and returns the new state.
+// uninstall removes the policy of a deleted object, and returns the new state.
 func (r *Reconciler) uninstall(ctx context.Context, subject policies.Subject) installation {
 	switch err := r.removeFromPolicies(ctx, subject); {
 	case apierrors.IsConflict(err):
@@ -243,7 +243,7 @@ func (r *Reconciler) uninstall(ctx context.Context, subject policies.Subject) in
 		fmt.Sprintf("%s no longer injects new pods, because the %s is being deleted", r.policyOf(subject), r.Kind.Name))}
 }
 
-// removeFromPolicies deletes the singleton's policy, and removes the singleton from the policy of its namespace. It does so
+// removeFromPolicies deletes the object's policy, and removes the object from the policy of its namespace. It does so
 // for both kinds, because an old policy may still exist.
 func (r *Reconciler) removeFromPolicies(ctx context.Context, subject policies.Subject) error {
 	key := client.ObjectKeyFromObject(subject)

@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -51,7 +51,7 @@ const (
 	// counts as a failure.
 	installTimeout = 15 * time.Second
 	// checkPeriod is the mean time between two checks of a policy that works. The time is random and differs from the
-	// mean by up to a fifth. Otherwise, the checks of singletons that are created together would stay together, and new
+	// mean by up to a fifth. Otherwise, the checks of objects that are created together would stay together, and new
 	// pods would wait for the API server during each burst.
 	checkPeriod = 5 * time.Minute
 	// subjectsPerPage is the number of objects that one request reads for the policy of a namespace.
@@ -70,7 +70,7 @@ const (
 	reasonPolicyRefused    = "PolicyRefused"
 	reasonNotInjected      = "NotInjected"
 	reasonProbeRefused     = "ProbeRefused"
-	reasonInvalidSingleton = "InvalidSingleton"
+	reasonInvalidSpec      = "InvalidSpec"
 	reasonSelectorTooLarge = "SelectorTooLarge"
 	reasonNamespaceFull    = "NamespaceFull"
 )
@@ -97,12 +97,12 @@ type Reconciler struct {
 	Options policies.Options
 	// Kind is the kind of the objects whose pods are injected.
 	Kind Kind
-	// Per says whether each singleton or each namespace has its own policy. Policies for the other value of Per, or of another
+	// Per says whether each object or each namespace has its own policy. Policies for the other value of Per, or of another
 	// kind than Options.Kind, are old policies. They are deleted after a check of the new policies.
 	Per policies.Per
 	// APIServer says which API server the sidecars of fenced pods use. nil: Options.APIServer.
 	APIServer *APIServer
-	// Watch starts a watch that reconciles the singletons whose policies change or are deleted. It returns a reader of
+	// Watch starts a watch that reconciles the objects whose policies change or are deleted. It returns a reader of
 	// the watched policies. It is called after the cluster serves Kyverno's kinds. SetupWithManager sets it.
 	Watch func() (Watched, error)
 
@@ -125,6 +125,8 @@ type Reconciler struct {
 type Kind struct {
 	// Name is the kind, and Controller the name of the controller of its policies.
 	Name, Controller string
+	// LogKey is the key of an object in the log.
+	LogKey string
 	// Annotation is the annotation of a policy with its object, as <namespace>/<name>.
 	Annotation string
 	// Shared is true if the objects of a namespace can share a policy.
@@ -138,7 +140,7 @@ type Kind struct {
 
 // Singletons are the StatefulSingletons.
 var Singletons = Kind{
-	Name: "StatefulSingleton", Controller: "injection", Annotation: policies.SingletonAnnotation, Shared: true,
+	Name: "StatefulSingleton", Controller: "injection", LogKey: "singleton", Annotation: policies.SingletonAnnotation, Shared: true,
 	NotInjected: "new pods are not held", WithoutKyverno: "pods cannot be injected, and the guards reject them",
 	New:     func() policies.Subject { return &v1.StatefulSingleton{} },
 	NewList: func() client.ObjectList { return &v1.StatefulSingletonList{} },
@@ -146,7 +148,7 @@ var Singletons = Kind{
 
 // Locks are the StatefulSetLocks. Each has a policy of its own.
 var Locks = Kind{
-	Name: "StatefulSetLock", Controller: "lock-injection", Annotation: policies.LockAnnotation,
+	Name: "StatefulSetLock", Controller: "lock-injection", LogKey: "lock", Annotation: policies.LockAnnotation,
 	NotInjected: "new pods do not become readers", WithoutKyverno: "the controller makes new pods readers after their creation",
 	New:     func() policies.Subject { return &v1.StatefulSetLock{} },
 	NewList: func() client.ObjectList { return &v1.StatefulSetLockList{} },
@@ -159,7 +161,7 @@ type Watched struct {
 	HasSynced func() bool
 }
 
-// check is the last check of a singleton's policy: a dry-run of a pod, which the policy must inject.
+// check is the last check of an object's policy: a dry-run of a pod, which the policy must inject.
 type check struct {
 	// content identifies the input from which the checked rules were rendered.
 	content string
@@ -171,7 +173,7 @@ type check struct {
 	inherited bool
 }
 
-// installation is the state of a singleton's injection.
+// installation is the state of an object's injection.
 type installation struct {
 	condition metav1.Condition
 	// recheck is the requeue delay. It is zero if no recheck is needed.
@@ -180,7 +182,7 @@ type installation struct {
 	failed bool
 }
 
-// Reconcile installs and checks, or removes, the policy of one singleton. It does nothing before the singleton has the
+// Reconcile installs and checks, or removes, the policy of one object. It does nothing before the object has the
 // finalizer, because only the finalizer ensures that the policy will be deleted.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	subject := r.Kind.New()
@@ -204,7 +206,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	r.conditions.report(subject, state.condition)
 	result := ctrl.Result{RequeueAfter: r.requeueDelay(request.NamespacedName, state), Priority: new(0)}
 	if state.condition.Reason != ReasonInstalling {
-		result.Priority = new(handler.LowPriority) // new singletons come before repeated checks and retries
+		result.Priority = new(handler.LowPriority) // new objects come before repeated checks and retries
 	}
 	return result, nil
 }
@@ -231,12 +233,12 @@ func (r *Reconciler) rateLimiter() workqueue.TypedRateLimiter[types.NamespacedNa
 	return r.retries
 }
 
-// install writes the singleton's policy if the policy is missing or changed. It then checks the policy if a check is due.
+// install writes the object's policy if the policy is missing or changed. It then checks the policy if a check is due.
 func (r *Reconciler) install(ctx context.Context, subject policies.Subject) installation {
 	if err := policies.ValidateOf(subject); errors.Is(err, policies.ErrSelectorTooLarge) {
 		return notInstalled(subject, reasonSelectorTooLarge, err.Error())
 	} else if err != nil {
-		return notInstalled(subject, reasonInvalidSingleton, err.Error())
+		return notInstalled(subject, reasonInvalidSpec, err.Error())
 	}
 	policy, content := r.policyOf(subject), r.contentOf(subject)
 	beside, err := r.installable(ctx, subject)
@@ -271,7 +273,7 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 		return r.outgrown(subject)
 	}
 	if !known && now.recreatedAt.IsZero() && reportsInjected(subject, policy) {
-		// After a restart, the checks of all singletons are spread over the period.
+		// After a restart, the checks of all objects are spread over the period.
 		last = check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(checkPeriod)), inherited: true}
 		r.remember(subject, last)
 	}
@@ -298,7 +300,7 @@ func apiOf(kind policies.Kind) string {
 // due returns true if the policy must be checked now.
 func (r *Reconciler) due(last check) bool { return !r.Clock.Now().Before(last.next) }
 
-// nextCheck returns the time until the next check of a singleton.
+// nextCheck returns the time until the next check of an object.
 func nextCheck() time.Duration { return checkPeriod*4/5 + rand.N(checkPeriod*2/5) }
 
 // checkPolicy checks the policy with a dry-run, and returns the new state.
@@ -348,12 +350,12 @@ func reportsInjected(subject policies.Subject, policy policies.Ref) bool {
 		reported.Message == want.Message
 }
 
-// probe creates a pod of the singleton in a dry-run and checks the injected pod. The Ready condition of a policy is not
+// probe creates a pod of the object in a dry-run and checks the injected pod. The Ready condition of a policy is not
 // enough: Kyverno sets it before all replicas serve the policy.
 func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy policies.Ref) (reason string, err error) {
 	pod, err := policies.ProbePodOf(subject, r.Options)
 	if err != nil {
-		return reasonInvalidSingleton, err
+		return reasonInvalidSpec, err
 	}
 	if err := r.Client.Create(ctx, pod, client.DryRunAll); err != nil {
 		problem := fmt.Errorf("new pods are rejected, as a dry-run shows: %s", sentence(err))
@@ -373,7 +375,7 @@ func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy
 }
 
 // sentence returns the message of an error without the final period. The messages of guards end with a period.
-func sentence(err error) string { return strings.TrimSuffix(handoff.OneLine(err.Error()), ".") }
+func sentence(err error) string { return strings.TrimSuffix(apply.OneLine(err.Error()), ".") }
 
 // watch starts the watch of the policies once. Concurrent callers wait for the same start.
 func (r *Reconciler) watch() error {
@@ -430,7 +432,7 @@ func notInstalled(subject policies.Subject, reason, message string) installation
 
 func newCondition(subject policies.Subject, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{
-		Type: v1.ConditionPolicyInstalled, Status: status, Reason: reason, Message: handoff.OneLine(message),
+		Type: v1.ConditionPolicyInstalled, Status: status, Reason: reason, Message: apply.OneLine(message),
 		ObservedGeneration: subject.GetGeneration(),
 	}
 }

@@ -48,7 +48,7 @@ const inFlight = policies.WebhookTimeoutSeconds * time.Second
 
 // removeOld removes the old policy and returns the requeue delay. It first disables the policy, and deletes it some time
 // after a probe bypassed it. Kyverno rejects the pods of a webhook whose policy was deleted. An old policy of a namespace
-// is kept up to date until a check has shown for each singleton that the new policy works.
+// is kept up to date until a check has shown for each object that the new policy works.
 func (r *Reconciler) removeOld(ctx context.Context, subject policies.Subject, old policies.Ref) (recheck time.Duration, err error) {
 	if old == old.Kind.OfNamespace(subject.GetNamespace()) {
 		all, err := r.notTerminating(ctx, subject.GetNamespace())
@@ -126,10 +126,10 @@ func (r *Reconciler) renderOld(ctx context.Context, subject policies.Subject, ol
 	if err != nil {
 		return nil, err
 	}
-	return render() // not nil, because at least this singleton is listed
+	return render() // not nil, because at least this object is listed
 }
 
-// awaitsCheck returns true if no check of this controller has shown yet that the singleton's pods are injected. A singleton with an
+// awaitsCheck returns true if no check of this controller has shown yet that the object's pods are injected. An object with an
 // earlier spec in the new shared policy gets no check. The check of another singleton shows that Kyverno serves the policy.
 func (r *Reconciler) awaitsCheck(subject policies.Subject) bool {
 	last, _ := r.lastCheck(subject)

@@ -44,7 +44,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			UsePriorityQueue:        new(true),
-			LogConstructor:          LogConstructor(mgr.GetLogger()),
+			LogConstructor:          LogConstructor(mgr.GetLogger(), r.Kind.LogKey),
 		})
 	if r.APIServer != nil {
 		b.WatchesRawSource(source.Channel(r.APIServer.changes(), handler.EnqueueRequestsFromMapFunc(r.fenced)))
@@ -57,24 +57,24 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// LogConstructor returns a function that adds the singleton of a request to the log.
-func LogConstructor(log logr.Logger) func(*reconcile.Request) logr.Logger {
+// LogConstructor returns a function that adds the object of a request to the log, with the key.
+func LogConstructor(log logr.Logger, key string) func(*reconcile.Request) logr.Logger {
 	return func(request *reconcile.Request) logr.Logger {
 		if request == nil {
 			return log
 		}
-		return log.WithValues("singleton", request.String())
+		return log.WithValues(key, request.String())
 	}
 }
 
-// finalizerAdded passes updates that add the finalizer to a singleton.
+// finalizerAdded passes updates that add the finalizer to an object.
 func finalizerAdded() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return controllerutil.ContainsFinalizer(e.ObjectNew, v1.PolicyFinalizer) && !controllerutil.ContainsFinalizer(e.ObjectOld, v1.PolicyFinalizer)
 	}}
 }
 
-// watchPolicies enqueues the singletons whose policies are changed or deleted. The policies have a cache of their own,
+// watchPolicies enqueues the objects whose policies are changed or deleted. The policies have a cache of their own,
 // which starts once the API server serves them. Kyverno may be installed after the controller, and a manager does
 // not start if its cache has a kind that is not served.
 func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (Watched, error) {
@@ -82,7 +82,7 @@ func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (W
 		HTTPClient:           mgr.GetHTTPClient(),
 		Scheme:               mgr.GetScheme(),
 		Mapper:               mgr.GetRESTMapper(),
-		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{policies.ManagedByLabel: policies.ManagedBy}),
+		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{v1.ManagedByLabel: v1.ManagedBy}),
 		DefaultTransform:     observe.TrimMetadata,
 		// A read of a kind that is not watched must not start a watch.
 		ReaderFailOnMissingInformer: true,
@@ -101,7 +101,7 @@ func (r *Reconciler) watchPolicies(mgr ctrl.Manager, c controller.Controller) (W
 	}
 	for _, kind := range kinds {
 		err := c.Watch(source.Kind[client.Object](served, policyMetadata(policies.Ref{Kind: kind}),
-			handler.EnqueueRequestsFromMapFunc(r.singletonsOfPolicy), predicate.GenerationChangedPredicate{}))
+			handler.EnqueueRequestsFromMapFunc(r.objectsOfPolicy), predicate.GenerationChangedPredicate{}))
 		if err != nil {
 			return Watched{}, err
 		}
@@ -134,11 +134,11 @@ func (r *Reconciler) startInformers(served cache.Cache) (synced func() bool, kin
 	return func() bool { return !slices.ContainsFunc(all, func(i cache.Informer) bool { return !i.HasSynced() }) }, kinds, nil
 }
 
-// singletonsOfPolicy returns the singletons whose pods a policy injects.
-func (r *Reconciler) singletonsOfPolicy(ctx context.Context, policy client.Object) []reconcile.Request {
+// objectsOfPolicy returns the objects whose pods a policy injects.
+func (r *Reconciler) objectsOfPolicy(ctx context.Context, policy client.Object) []reconcile.Request {
 	annotations := policy.GetAnnotations()
 	if namespace := annotations[policies.NamespaceAnnotation]; namespace != "" {
-		return r.singletonsIn(ctx, namespace)
+		return r.objectsIn(ctx, namespace)
 	}
 	namespace, name, ok := strings.Cut(annotations[r.Kind.Annotation], "/")
 	if !ok {
@@ -162,7 +162,7 @@ func (r *Reconciler) fenced(ctx context.Context, _ client.Object) (requests []re
 	return requests
 }
 
-func (r *Reconciler) singletonsIn(ctx context.Context, namespace string) []reconcile.Request {
+func (r *Reconciler) objectsIn(ctx context.Context, namespace string) []reconcile.Request {
 	list := r.Kind.NewList()
 	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list objects after an event. The periodic reconcile handles the change", "kind", r.Kind.Name, "namespace", namespace)

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
@@ -54,7 +55,7 @@ func (r *Reconciler) finalize(ctx context.Context, lock *v1.StatefulSetLock) (ct
 		err = r.removeFinalizer(ctx, lock)
 	}
 	if r.mustReport(ctx, lock, err) {
-		err = errors.Join(err, r.reportDeletionWaits(ctx, lock, "the StatefulSetLock can't be removed yet: can't "+describe(err)))
+		err = errors.Join(err, r.reportDeletionWaits(ctx, lock, "the StatefulSetLock can't be removed yet: can't "+apply.ErrorText(err)))
 	}
 	return ctrl.Result{}, err
 }

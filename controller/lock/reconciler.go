@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -127,7 +126,7 @@ func (r *Reconciler) reportFailure(ctx context.Context, lock *v1.StatefulSetLock
 	if !r.mustReport(ctx, lock, err) {
 		return err
 	}
-	return errors.Join(err, r.reportStalled(ctx, lock, string(tenure.WriteRefused), "can't "+describe(err)))
+	return errors.Join(err, r.reportStalled(ctx, lock, string(tenure.WriteRefused), "can't "+apply.ErrorText(err)))
 }
 
 // mustReport returns true if the status must report the error. A conflict is temporary, unless it happens each time. The removal of
@@ -135,11 +134,6 @@ func (r *Reconciler) reportFailure(ctx context.Context, lock *v1.StatefulSetLock
 func (r *Reconciler) mustReport(ctx context.Context, lock *v1.StatefulSetLock, err error) bool {
 	overtaken := isOvertaken(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(lock))
 	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
-}
-
-// describe returns the error in one line, and what to do about it.
-func describe(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ") + apply.ConflictAdvice(err)
 }
 
 // reportStalled reports that a person must act, and keeps the record.

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
 // kyvernoVersion is the version of Kyverno for which this version writes policies.
@@ -94,7 +96,7 @@ var (
 )
 
 // ownPolicies are the labels of the policies that the controller has written.
-var ownPolicies = client.MatchingLabels{"app.kubernetes.io/managed-by": "statefulsingleton"}
+var ownPolicies = client.MatchingLabels{v1.ManagedByLabel: v1.ManagedBy}
 
 // sharedAnnotation is an annotation of the policies that the singletons of a namespace share.
 const sharedAnnotation = "apps.statefulsingleton.com/namespace"

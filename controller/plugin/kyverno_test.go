@@ -16,7 +16,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// The plugin does not import package policies, but knows its kinds, its label and its annotation of shared policies.
+// The plugin does not import package policies, but knows its kinds and its annotation of shared policies.
 func TestPolicyKinds(t *testing.T) {
 	var want []schema.GroupVersionKind
 	for _, kind := range policies.Kinds {
@@ -24,9 +24,6 @@ func TestPolicyKinds(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, policyKinds); diff != "" {
 		t.Errorf("kinds (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}, ownPolicies); diff != "" {
-		t.Errorf("label (-want +got):\n%s", diff)
 	}
 	if sharedAnnotation != policies.NamespaceAnnotation {
 		t.Errorf("shared policies have annotation %s, want %s", sharedAnnotation, policies.NamespaceAnnotation)

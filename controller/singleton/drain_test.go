@@ -19,7 +19,6 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
-	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // node creates a node for this test only, with the name of the namespace.
@@ -93,7 +92,7 @@ func TestWarmDrain(t *testing.T) {
 	w.Eventually(w.budget).ShouldNot(BeNil())
 	budget := w.budget()
 	w.Expect(metav1.IsControlledBy(budget, s)).To(BeTrue(), "the singleton owns the budget")
-	w.Expect(budget.Labels).To(Equal(map[string]string{v1.SingletonLabel: singletonName, policies.ManagedByLabel: policies.ManagedBy}), "by which manager uninstall finds it")
+	w.Expect(budget.Labels).To(Equal(map[string]string{v1.SingletonLabel: singletonName, v1.ManagedByLabel: v1.ManagedBy}), "by which manager uninstall finds it")
 	w.Expect(budget.Spec).To(Equal(policyv1.PodDisruptionBudgetSpec{
 		MinAvailable: new(intstr.FromInt32(1)), UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.SingletonLabel: singletonName, v1.RoleLabel: v1.RoleActive}},

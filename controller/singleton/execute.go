@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
@@ -197,7 +198,7 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 		return fmt.Errorf("roll Deployment %s/%s: %w", deployment.Namespace, step.Deployment, err)
 	default:
 		e.emit(ctx, e.singleton, corev1.EventTypeWarning, "Roll", eventRollRefused,
-			fmt.Sprintf("Deployment %s can't be rolled, and pod %s is not replaced: %s", step.Deployment, step.Replaces.Name, handoff.OneLine(err.Error())))
+			fmt.Sprintf("Deployment %s can't be rolled, and pod %s is not replaced: %s", step.Deployment, step.Replaces.Name, apply.OneLine(err.Error())))
 	}
 	return nil
 }

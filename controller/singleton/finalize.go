@@ -33,7 +33,7 @@ func (r *Reconciler) finalize(ctx context.Context, singleton *v1.StatefulSinglet
 	}
 	result, err := r.finalizePods(ctx, singleton)
 	if r.mustReport(ctx, singleton, err) {
-		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+handoff.OneLine(err.Error())+apply.ConflictAdvice(err)))
+		err = errors.Join(err, r.reportDeletionWaits(ctx, singleton, "the StatefulSingleton can't be removed yet: can't "+apply.ErrorText(err)))
 	}
 	return result, err
 }

@@ -358,7 +358,7 @@ func TestInvalidSelector(t *testing.T) {
 	w.startManager()
 	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.Selector.MatchLabels = map[string]string{"app": "my database"} })
 
-	condition := w.installed("InvalidSingleton")
+	condition := w.installed("InvalidSpec")
 	w.Expect(condition.Message).To(ContainSubstring("spec.selector"))
 	w.Expect(w.singleton().Status.Message).To(Equal(condition.Message))
 	w.Expect(w.pod("bystander").ResourceVersion).To(Equal(bystander.ResourceVersion))

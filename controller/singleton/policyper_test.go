@@ -88,7 +88,7 @@ func TestPolicyPerNamespace(t *testing.T) {
 	w.createSingleton(func(s *v1.StatefulSingleton) {
 		s.Name, s.Spec.Selector.MatchLabels = "broken", map[string]string{"app": "my database"}
 	})
-	w.Eventually(func() string { return w.installedReason("broken") }).Should(Equal("InvalidSingleton"))
+	w.Eventually(func() string { return w.installedReason("broken") }).Should(Equal("InvalidSpec"))
 	w.createNamed("late")
 	w.allInstalled(singletonName, "queue", "late")
 	w.Expect(w.rules()).To(Equal(map[string][]string{shared: {singletonName, "late", "queue"}}))

@@ -166,7 +166,7 @@ func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.Statefu
 	status, decided := &singleton.Status, &plan.Status
 	status.Phase, status.TransitionTimestamp = decided.Phase, decided.TransitionTimestamp
 	status.StandbyPods, status.ObservedGeneration = decided.StandbyPods, decided.ObservedGeneration
-	status.Message = fmt.Sprintf("%s; can't %s%s", decided.Message, handoff.OneLine(err.Error()), apply.ConflictAdvice(err))
+	status.Message = fmt.Sprintf("%s; can't %s", decided.Message, apply.ErrorText(err))
 	for _, c := range decided.Conditions {
 		if c.Message == decided.Message {
 			c.Message = status.Message

@@ -95,7 +95,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			UsePriorityQueue:        new(true),
-			LogConstructor:          injection.LogConstructor(mgr.GetLogger()),
+			LogConstructor:          injection.LogConstructor(mgr.GetLogger(), injection.Singletons.LogKey),
 			// The default maximum of 1000 s is too long: a handoff would wait that long after an outage of
 			// the API server.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 10*time.Second),

@@ -2,6 +2,11 @@ package v1
 
 // Names of labels, annotations, finalizers and conditions.
 const (
+	// ManagedByLabel is a label of every object that the controller creates for others, with the value ManagedBy.
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	// ManagedBy is the value of ManagedByLabel.
+	ManagedBy = "statefulsingleton"
+
 	// InjectedAnnotation has the singleton whose policy injected the pod, as <namespace>/<name>.
 	InjectedAnnotation = "apps.statefulsingleton.com/injected"
 

@@ -190,12 +190,12 @@ func TestUninstall(t *testing.T) {
 	kept.Status.ActivePod, kept.Status.ActivePodUID = holder.Name, holder.UID
 	g.Expect(c.Status().Update(t.Context(), kept)).To(Succeed())
 	g.Expect(c.Delete(t.Context(), going)).To(Succeed())
-	ours, theirs := createPolicy(t, "ours", policies.ManagedBy), createPolicy(t, "theirs", "somebody")
-	ourMutating, theirMutating := createMutatingPolicy(t, "ours", policies.ManagedBy), createMutatingPolicy(t, "theirs", "somebody")
-	blocker := createBudget(t, "blocker", map[string]string{policies.ManagedByLabel: policies.ManagedBy, v1.SingletonLabel: "kept"})
-	budget := createBudget(t, "budget", map[string]string{policies.ManagedByLabel: "Helm"})
-	copied := createBudget(t, "copied", map[string]string{policies.ManagedByLabel: "Helm", v1.SingletonLabel: "kept"})
-	charts := createBudget(t, "charts", map[string]string{policies.ManagedByLabel: policies.ManagedBy})
+	ours, theirs := createPolicy(t, "ours", v1.ManagedBy), createPolicy(t, "theirs", "somebody")
+	ourMutating, theirMutating := createMutatingPolicy(t, "ours", v1.ManagedBy), createMutatingPolicy(t, "theirs", "somebody")
+	blocker := createBudget(t, "blocker", map[string]string{v1.ManagedByLabel: v1.ManagedBy, v1.SingletonLabel: "kept"})
+	budget := createBudget(t, "budget", map[string]string{v1.ManagedByLabel: "Helm"})
+	copied := createBudget(t, "copied", map[string]string{v1.ManagedByLabel: "Helm", v1.SingletonLabel: "kept"})
+	charts := createBudget(t, "charts", map[string]string{v1.ManagedByLabel: v1.ManagedBy})
 
 	done := make(chan error, 1)
 	go func() {
@@ -446,7 +446,7 @@ func createPolicy(t *testing.T, name, managedBy string) *unstructured.Unstructur
 	}}}}}
 	policy.SetGroupVersionKind(policies.ClusterPolicy.GVK())
 	policy.SetName(name)
-	policy.SetLabels(map[string]string{policies.ManagedByLabel: managedBy})
+	policy.SetLabels(map[string]string{v1.ManagedByLabel: managedBy})
 	return create(t, policy)
 }
 
@@ -456,7 +456,7 @@ func createMutatingPolicy(t *testing.T, name, managedBy string) *unstructured.Un
 	policy.SetGroupVersionKind(policies.NamespacedMutatingPolicy.GVK())
 	policy.SetNamespace(metav1.NamespaceDefault)
 	policy.SetName(name)
-	policy.SetLabels(map[string]string{policies.ManagedByLabel: managedBy})
+	policy.SetLabels(map[string]string{v1.ManagedByLabel: managedBy})
 	return create(t, policy)
 }
 

@@ -149,7 +149,7 @@ func deletePolicies(ctx context.Context, c client.Client) error {
 func deletePoliciesOf(ctx context.Context, c client.Client, kind policies.Kind) error {
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(kind.GVK())
-	err := c.List(ctx, &list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy})
+	err := c.List(ctx, &list, client.MatchingLabels{v1.ManagedByLabel: v1.ManagedBy})
 	if meta.IsNoMatchError(err) {
 		return nil // without the kind, no policies exist
 	}
@@ -168,7 +168,7 @@ func deletePoliciesOf(ctx context.Context, c client.Client, kind policies.Kind) 
 func deleteBudgets(ctx context.Context, c client.Client) error {
 	for _, of := range []string{v1.SingletonLabel, v1.LockLabel} {
 		var list policyv1.PodDisruptionBudgetList
-		if err := c.List(ctx, &list, client.MatchingLabels{policies.ManagedByLabel: policies.ManagedBy}, client.HasLabels{of}); err != nil {
+		if err := c.List(ctx, &list, client.MatchingLabels{v1.ManagedByLabel: v1.ManagedBy}, client.HasLabels{of}); err != nil {
 			return err
 		}
 		for i := range list.Items {

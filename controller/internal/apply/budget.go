@@ -3,7 +3,6 @@ package apply
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -16,7 +15,6 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
-	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // BudgetRefused is the reason of condition EvictionBlocked if the PodDisruptionBudget cannot be created.
@@ -40,7 +38,7 @@ func budgetOf(o client.Object, kind, name, label, roleLabel, role string) *polic
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: o.GetNamespace(), Name: name,
-			Labels: map[string]string{label: o.GetName(), policies.ManagedByLabel: policies.ManagedBy},
+			Labels: map[string]string{label: o.GetName(), v1.ManagedByLabel: v1.ManagedBy},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: v1.GroupVersion.String(), Kind: kind, Name: o.GetName(), UID: o.GetUID(), Controller: new(true),
 			}},
@@ -83,7 +81,7 @@ func ReportRefusedBudget(stored []metav1.Condition, conditions *[]metav1.Conditi
 	c := metav1.Condition{
 		Type: v1.ConditionEvictionBlocked, Status: metav1.ConditionFalse, Reason: BudgetRefused, ObservedGeneration: generation,
 		Message: fmt.Sprintf("an eviction stops the %s at once: can't %s. The controller tries again. To show the quotas, run: kubectl describe quota -n %s",
-			role, strings.Join(strings.Fields(err.Error()), " "), budget.Namespace),
+			role, OneLine(err.Error()), budget.Namespace),
 	}
 	if was := meta.FindStatusCondition(stored, c.Type); was != nil && was.Status == c.Status {
 		c.LastTransitionTime = was.LastTransitionTime

@@ -52,9 +52,9 @@ func (c *Conflicts) Ended(object types.NamespacedName, inConflict bool) time.Dur
 	return firstDelay << before
 }
 
-// ConflictAdvice returns what a person can do about an error that is a conflict each time, as the end of a message. It returns nothing for
+// conflictAdvice returns what a person can do about an error that is a conflict each time, as the end of a message. It returns nothing for
 // other errors.
-func ConflictAdvice(err error) string {
+func conflictAdvice(err error) string {
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 		return ""
 	}

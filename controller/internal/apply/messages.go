@@ -31,6 +31,20 @@ func CutMessages(message *string, conditions []metav1.Condition) {
 	}
 }
 
+// OneLine joins the lines of a message, for example of joined errors or of Kyverno's rejections.
+func OneLine(message string) string {
+	var lines []string
+	for line := range strings.Lines(message) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
+}
+
+// ErrorText returns the text of an error for a message, with what a person can do about a conflict.
+func ErrorText(err error) string { return OneLine(err.Error()) + conflictAdvice(err) }
+
 // cut returns a text of at most limit bytes. It cuts the middle out and says so, because the beginning of a message says what
 // failed, and the end has the command that helps. The parentheses make a shell reject a command that was cut.
 func cut(text string, limit int) string {

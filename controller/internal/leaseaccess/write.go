@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // Kinds of the objects.
@@ -145,7 +144,7 @@ func (o Owner) binding(accounts []string) *rbacv1.RoleBinding {
 func (o Owner) metadata() metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: o.GetNamespace(), Name: o.name,
-		Labels: map[string]string{o.label: o.GetName(), policies.ManagedByLabel: policies.ManagedBy},
+		Labels: map[string]string{o.label: o.GetName(), v1.ManagedByLabel: v1.ManagedBy},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: v1.GroupVersion.String(), Kind: o.kind.Kind, Name: o.GetName(), UID: o.GetUID(),
 			Controller: new(true),

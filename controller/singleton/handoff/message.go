@@ -557,14 +557,3 @@ func (s Snapshot) holderName() string {
 	}
 	return fmt.Sprintf("pod %s with uid %s", s.Singleton.Status.ActivePod, s.Singleton.Status.ActivePodUID)
 }
-
-// OneLine joins the lines of a message, for example of joined errors or of Kyverno's rejections.
-func OneLine(message string) string {
-	var lines []string
-	for line := range strings.Lines(message) {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
-		}
-	}
-	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
-}
