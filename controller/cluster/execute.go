@@ -17,10 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 // execution executes one plan.
@@ -44,7 +45,7 @@ const maxReported = 3
 // reject one pod.
 func (r *Reconciler) execute(ctx context.Context, s membership.Snapshot, plan *membership.Plan) (done int, err error) {
 	if len(plan.Steps) > 0 {
-		if err := r.patchFinalizer(ctx, s.Cluster, controllerutil.AddFinalizer); err != nil {
+		if err := apply.AddFinalizer(ctx, r.Client, owner.StatefulCluster.Kind, s.Cluster, v1.MemberFinalizer); err != nil {
 			return 0, err
 		}
 	}
@@ -95,7 +96,7 @@ func isNeeded(step membership.Step) bool {
 // isRejection returns true if the API server rejected this write, and can accept other writes of the plan.
 func isRejection(err error) bool {
 	var of apierrors.APIStatus
-	return errors.As(err, &of) && of.Status().Code <= http.StatusInternalServerError && !isOvertaken(err) && !apierrors.IsNotFound(err) && !apierrors.IsTooManyRequests(err)
+	return errors.As(err, &of) && of.Status().Code <= http.StatusInternalServerError && !apply.IsOvertaken(err) && !apierrors.IsNotFound(err) && !apierrors.IsTooManyRequests(err)
 }
 
 func (e *execution) step(ctx context.Context, step membership.Step) error {
@@ -105,7 +106,7 @@ func (e *execution) step(ctx context.Context, step membership.Step) error {
 	case membership.CreateRevision:
 		return e.create(ctx, e.newRevision(step))
 	case membership.RenumberRevision:
-		return e.patch(ctx, e.revision(step.Name), object{"revision": step.Number})
+		return e.patch(ctx, e.revision(step.Name), apply.Object{"revision": step.Number})
 	case membership.DeleteRevision:
 		return e.delete(ctx, e.revision(step.Name), client.Preconditions{ResourceVersion: &step.Version})
 	case membership.CreateClaim:
@@ -123,11 +124,11 @@ func (e *execution) step(ctx context.Context, step membership.Step) error {
 	case membership.PatchImages:
 		return e.patchImages(ctx, step)
 	case membership.Protect:
-		return e.patch(ctx, e.pod(step.Pod), object{"metadata": object{"uid": step.Pod.UID, "finalizers": []string{v1.MemberFinalizer}}})
+		return e.patch(ctx, e.pod(step.Pod), apply.Object{"metadata": apply.Object{"uid": step.Pod.UID, "finalizers": []string{v1.MemberFinalizer}}})
 	case membership.Ungate:
-		return e.patch(ctx, e.pod(step.Pod), object{
-			"metadata": object{"uid": step.Pod.UID},
-			"spec":     object{"schedulingGates": []object{{"$patch": "delete", "name": v1.MemberGate}}},
+		return e.patch(ctx, e.pod(step.Pod), apply.Object{
+			"metadata": apply.Object{"uid": step.Pod.UID},
+			"spec":     apply.Object{"schedulingGates": []apply.Object{{"$patch": "delete", "name": v1.MemberGate}}},
 		})
 	case membership.Delete:
 		return e.delete(ctx, e.pod(step.Pod), client.Preconditions{UID: &step.Pod.UID})
@@ -162,9 +163,9 @@ func (e *execution) createClaim(ctx context.Context, step membership.CreateClaim
 
 // growClaim raises the request of a claim. A rejection is no error, because no pod needs the new size to run.
 func (e *execution) growClaim(ctx context.Context, step membership.GrowClaim) error {
-	err := e.Client.Patch(ctx, e.claim(step.Claim), strategicPatch(object{
-		"metadata": object{"uid": step.Claim.UID},
-		"spec":     object{"resources": object{"requests": object{corev1.ResourceStorage.String(): step.Storage}}},
+	err := e.Client.Patch(ctx, e.claim(step.Claim), apply.StrategicPatch(apply.Object{
+		"metadata": apply.Object{"uid": step.Claim.UID},
+		"spec":     apply.Object{"resources": apply.Object{"requests": apply.Object{corev1.ResourceStorage.String(): step.Storage}}},
 	}))
 	if !isRejection(err) {
 		return e.failed("patch", e.claim(step.Claim), err)
@@ -200,7 +201,7 @@ func (e *execution) createPod(ctx context.Context, step membership.CreatePod) er
 
 // setServing writes the readiness gate of a pod.
 func (e *execution) setServing(ctx context.Context, step membership.SetServing) error {
-	condition := object{
+	condition := apply.Object{
 		"type": v1.MemberServing, "status": corev1.ConditionFalse, "reason": "Updating", "message": "containers of the pod are being updated",
 		"lastTransitionTime": metav1.NewTime(e.Clock.Now()),
 	}
@@ -208,26 +209,26 @@ func (e *execution) setServing(ctx context.Context, step membership.SetServing) 
 		condition["status"], condition["reason"], condition["message"] = corev1.ConditionTrue, "Serving", "the pod can serve"
 	}
 	pod := e.pod(step.Pod)
-	return e.failed("patch the status of", pod, e.Client.Status().Patch(ctx, pod, strategicPatch(object{
-		"metadata": object{"uid": step.Pod.UID, "resourceVersion": step.Version},
-		"status":   object{"conditions": []object{condition}},
+	return e.failed("patch the status of", pod, e.Client.Status().Patch(ctx, pod, apply.StrategicPatch(apply.Object{
+		"metadata": apply.Object{"uid": step.Pod.UID, "resourceVersion": step.Version},
+		"status":   apply.Object{"conditions": []apply.Object{condition}},
 	})))
 }
 
 // resize changes the resources of a pod. It deletes the pod if the pod can never have them.
 func (e *execution) resize(ctx context.Context, step membership.Resize) error {
-	var containers []object
+	var containers []apply.Object
 	for _, name := range slices.Sorted(maps.Keys(step.Resources)) {
-		containers = append(containers, object{"name": name, "resources": step.Resources[name]})
+		containers = append(containers, apply.Object{"name": name, "resources": step.Resources[name]})
 	}
 	pod := e.pod(step.Pod)
 	var options []client.SubResourcePatchOption
 	if step.DryRun {
 		options = append(options, client.DryRunAll)
 	}
-	err := e.Client.SubResource("resize").Patch(ctx, pod, strategicPatch(object{
-		"metadata": object{"uid": step.Pod.UID, "resourceVersion": step.Version},
-		"spec":     object{"containers": containers},
+	err := e.Client.SubResource("resize").Patch(ctx, pod, apply.StrategicPatch(apply.Object{
+		"metadata": apply.Object{"uid": step.Pod.UID, "resourceVersion": step.Version},
+		"spec":     apply.Object{"containers": containers},
 	}), options...)
 	e.unresized[step.Pod.UID] = err != nil
 	switch {
@@ -260,26 +261,24 @@ func (e *execution) patchImages(ctx context.Context, step membership.PatchImages
 	if err != nil {
 		return err
 	}
-	containers := []object{}
+	containers := []apply.Object{}
 	for _, name := range slices.Sorted(maps.Keys(step.Images)) {
-		containers = append(containers, object{"name": name, "image": step.Images[name]})
+		containers = append(containers, apply.Object{"name": name, "image": step.Images[name]})
 	}
-	return e.patch(ctx, e.pod(step.Pod), object{
-		"metadata": object{
+	return e.patch(ctx, e.pod(step.Pod), apply.Object{
+		"metadata": apply.Object{
 			"uid": step.Pod.UID, "resourceVersion": step.Version,
-			"labels":      object{appsv1.StatefulSetRevisionLabel: step.Revision},
-			"annotations": object{v1.MemberImagesAnnotation: string(before)},
+			"labels":      apply.Object{appsv1.StatefulSetRevisionLabel: step.Revision},
+			"annotations": apply.Object{v1.MemberImagesAnnotation: string(before)},
 		},
-		"spec": object{"containers": containers},
+		"spec": apply.Object{"containers": containers},
 	})
 }
 
 // takeAttestation removes the attestation from the StatefulCluster, if it is still the same.
 func (e *execution) takeAttestation(ctx context.Context, step membership.TakeAttestation) error {
-	before := e.Cluster.DeepCopy()
-	delete(e.Cluster.Annotations, v1.AttestAnnotation)
-	if err := e.Client.Patch(ctx, e.Cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("remove annotation %s=%s from StatefulCluster %s: %w", v1.AttestAnnotation, step.UID, client.ObjectKeyFromObject(e.Cluster), err)
+	if err := apply.RemoveAttestation(ctx, e.Client, owner.StatefulCluster.Kind, e.Cluster); err != nil {
+		return err
 	}
 	if step.Refused != "" {
 		e.emit(ctx, e.Cluster, corev1.EventTypeWarning, eventAttestationRefused, step.Refused)
@@ -303,23 +302,12 @@ func (e *execution) claim(ref membership.Ref) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: e.named(ref.Name)}
 }
 
-// object is a JSON object of a patch.
-type object map[string]any
-
-func strategicPatch(o object) client.Patch {
-	data, err := json.Marshal(o)
-	if err != nil {
-		panic(fmt.Sprintf("encode patch: %v", err)) // strings, numbers, times and maps only
-	}
-	return client.RawPatch(types.StrategicMergePatchType, data)
-}
-
 func (e *execution) create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
 	return e.failed("create", o, e.Client.Create(ctx, o, options...))
 }
 
-func (e *execution) patch(ctx context.Context, o client.Object, body object) error {
-	return e.failed("patch", o, e.Client.Patch(ctx, o, strategicPatch(body)))
+func (e *execution) patch(ctx context.Context, o client.Object, body apply.Object) error {
+	return e.failed("patch", o, e.Client.Patch(ctx, o, apply.StrategicPatch(body)))
 }
 
 func (e *execution) delete(ctx context.Context, o client.Object, is client.Preconditions) error {

@@ -25,6 +25,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 const (
@@ -66,7 +67,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if ctx.Err() != nil {
 		return ctrl.Result{}, nil // the controller stops
 	}
-	if delay := r.conflicts.Ended(request.NamespacedName, isOvertaken(err)); delay > 0 {
+	if delay := r.conflicts.Ended(request.NamespacedName, apply.IsOvertaken(err)); delay > 0 {
 		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
 		return ctrl.Result{RequeueAfter: delay}, nil
 	}
@@ -92,7 +93,7 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	plan, waits := r.decide(snapshot)
 	done, err := r.execute(ctx, snapshot, &plan)
 	if err == nil && !waits {
-		err = client.IgnoreNotFound(r.patchFinalizer(ctx, cluster, controllerutil.RemoveFinalizer))
+		err = apply.RemoveFinalizer(ctx, r.Client, owner.StatefulCluster.Kind, cluster, v1.MemberFinalizer)
 		if err == nil {
 			return ctrl.Result{}, nil
 		}
@@ -161,8 +162,8 @@ func (r *Reconciler) releasePods(ctx context.Context, key types.NamespacedName) 
 
 // unprotect removes the finalizer from a pod, unless another pod has its name.
 func (r *Reconciler) unprotect(ctx context.Context, pod *corev1.Pod) error {
-	err := r.Client.Patch(ctx, pod, strategicPatch(object{
-		"metadata": object{"uid": pod.UID, "$deleteFromPrimitiveList/finalizers": []string{v1.MemberFinalizer}},
+	err := r.Client.Patch(ctx, pod, apply.StrategicPatch(apply.Object{
+		"metadata": apply.Object{"uid": pod.UID, "$deleteFromPrimitiveList/finalizers": []string{v1.MemberFinalizer}},
 	}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("remove the finalizer of pod %s: %w", client.ObjectKeyFromObject(pod), err)
@@ -180,13 +181,10 @@ func (r *Reconciler) decide(s membership.Snapshot) (plan membership.Plan, waits 
 	return plan, message != ""
 }
 
-// isOvertaken returns true if another client wrote an object since the Snapshot. The next decision sees that write.
-func isOvertaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
-
 // isTemporary returns true if the error needs no report. A conflict is temporary, unless it happens each time. The removal of an
 // object since the Snapshot is temporary too.
 func (r *Reconciler) isTemporary(cluster *v1.StatefulCluster, err error) bool {
-	return apierrors.IsNotFound(err) || isOvertaken(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(cluster))
+	return apierrors.IsNotFound(err) || apply.IsOvertaken(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(cluster))
 }
 
 // reportFailure sets the message and the conditions after the API server has rejected a write.
@@ -204,20 +202,6 @@ func reportStalled(cluster *v1.StatefulCluster, reason, message string) {
 			Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: cluster.Generation,
 		})
 	}
-}
-
-// patchFinalizer adds or removes the finalizer that keeps the record. It fails if the StatefulCluster was written since it was
-// read.
-func (r *Reconciler) patchFinalizer(ctx context.Context, cluster *v1.StatefulCluster, change func(client.Object, string) bool) error {
-	before := cluster.DeepCopy()
-	if !change(cluster, v1.MemberFinalizer) {
-		return nil
-	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, cluster, patch); err != nil {
-		return fmt.Errorf("change the finalizers of StatefulCluster %s: %w", client.ObjectKeyFromObject(cluster), err)
-	}
-	return nil
 }
 
 // writeStatus writes the status if it has changed, and reports the change.

@@ -3,7 +3,6 @@ package lock
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -18,7 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -58,26 +59,26 @@ func (e *execution) step(ctx context.Context, step tenure.Step) error {
 	case tenure.Confirm:
 		return e.confirm(ctx)
 	case tenure.LabelWriter:
-		return e.patchPod(ctx, step.Pod, step.Version, object{
-			"labels":      object{v1.StsRoleLabel: v1.StsRoleWriter, v1.LockLabel: e.lock.Name},
-			"annotations": object{v1.TenureAnnotation: strconv.FormatInt(step.Epoch, 10)},
+		return e.patchPod(ctx, step.Pod, step.Version, apply.Object{
+			"labels":      apply.Object{v1.StsRoleLabel: v1.StsRoleWriter, v1.LockLabel: e.lock.Name},
+			"annotations": apply.Object{v1.TenureAnnotation: strconv.FormatInt(step.Epoch, 10)},
 		})
 	case tenure.MarkTenure:
-		return e.patchPod(ctx, step.Pod, step.Version, object{"annotations": object{v1.TenureAnnotation: strconv.FormatInt(step.Epoch, 10)}})
+		return e.patchPod(ctx, step.Pod, step.Version, apply.Object{"annotations": apply.Object{v1.TenureAnnotation: strconv.FormatInt(step.Epoch, 10)}})
 	case tenure.LabelReader:
-		metadata := object{"labels": object{v1.StsRoleLabel: v1.StsRoleReader, v1.LockLabel: e.lock.Name}}
+		metadata := apply.Object{"labels": apply.Object{v1.StsRoleLabel: v1.StsRoleReader, v1.LockLabel: e.lock.Name}}
 		if step.Ends > 0 {
-			metadata["annotations"] = object{v1.TenureEndedAnnotation: strconv.FormatInt(step.Ends, 10)}
+			metadata["annotations"] = apply.Object{v1.TenureEndedAnnotation: strconv.FormatInt(step.Ends, 10)}
 		}
 		return e.patchPod(ctx, step.Pod, step.Version, metadata)
 	case tenure.Protect:
-		return e.patchPod(ctx, step.Pod, step.Version, object{"finalizers": []string{v1.HandoffFinalizer}})
+		return e.patchPod(ctx, step.Pod, step.Version, apply.Object{"finalizers": []string{v1.HandoffFinalizer}})
 	case tenure.Unprotect:
-		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}))
+		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, apply.Object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}))
 	case tenure.Forget:
-		metadata := object{"labels": object{v1.StsRoleLabel: nil, v1.LockLabel: nil}}
+		metadata := apply.Object{"labels": apply.Object{v1.StsRoleLabel: nil, v1.LockLabel: nil}}
 		if step.Ends > 0 {
-			metadata["annotations"] = object{v1.TenureEndedAnnotation: strconv.FormatInt(step.Ends, 10)}
+			metadata["annotations"] = apply.Object{v1.TenureEndedAnnotation: strconv.FormatInt(step.Ends, 10)}
 		}
 		if step.Unprotect {
 			metadata["$deleteFromPrimitiveList/finalizers"] = []string{v1.HandoffFinalizer}
@@ -108,26 +109,15 @@ func (e *execution) confirm(ctx context.Context) error {
 	return nil
 }
 
-// object is a JSON object of a patch.
-type object map[string]any
-
 // patchPod merges metadata into a pod. The API server rejects the patch if the pod has another UID or another version.
-func (e *execution) patchPod(ctx context.Context, ref tenure.PodRef, version tenure.Version, metadata object) error {
+func (e *execution) patchPod(ctx context.Context, ref tenure.PodRef, version tenure.Version, metadata apply.Object) error {
 	metadata["uid"], metadata["resourceVersion"] = ref.UID, cmp.Or(e.written[ref.UID], version)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.lock.Namespace, Name: ref.Name}}
-	if err := e.Client.Patch(ctx, pod, mergePatch(types.StrategicMergePatchType, object{"metadata": metadata})); err != nil {
+	if err := e.Client.Patch(ctx, pod, apply.StrategicPatch(apply.Object{"metadata": metadata})); err != nil {
 		return fmt.Errorf("patch pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	e.written[ref.UID] = tenure.Version(pod.ResourceVersion)
 	return nil
-}
-
-func mergePatch(kind types.PatchType, o object) client.Patch {
-	data, err := json.Marshal(o)
-	if err != nil {
-		panic(fmt.Sprintf("encode patch: %v", err)) // strings, numbers, times and maps only
-	}
-	return client.RawPatch(kind, data)
 }
 
 func (e *execution) deletePod(ctx context.Context, ref tenure.PodRef) error {
@@ -140,10 +130,8 @@ func (e *execution) deletePod(ctx context.Context, ref tenure.PodRef) error {
 
 // takeAttestation removes the attestation from the lock, if it is still the same.
 func (e *execution) takeAttestation(ctx context.Context, step tenure.TakeAttestation) error {
-	before := e.lock.DeepCopy()
-	delete(e.lock.Annotations, v1.AttestAnnotation)
-	if err := e.Client.Patch(ctx, e.lock, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("remove annotation %s=%s from StatefulSetLock %s: %w", v1.AttestAnnotation, step.UID, client.ObjectKeyFromObject(e.lock), err)
+	if err := apply.RemoveAttestation(ctx, e.Client, owner.StatefulSetLock.Kind, e.lock); err != nil {
+		return err
 	}
 	if step.Refused != "" {
 		e.emit(ctx, e.lock, corev1.EventTypeWarning, eventAttestationRefused, step.Refused)
@@ -172,7 +160,7 @@ func (e *execution) createLease(ctx context.Context, step tenure.CreateLease) er
 // writeLease writes holder, epoch and annotations of the Lease, and renews the Lease of an unfenced writer.
 func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) error {
 	now := metav1.NewMicroTime(e.Clock.Now())
-	spec := object{"holderIdentity": step.Holder, "leaseTransitions": step.Epoch}
+	spec := apply.Object{"holderIdentity": step.Holder, "leaseTransitions": step.Epoch}
 	if step.Epoch != int64(ptr.Deref(e.lease.Spec.LeaseTransitions, 0)) {
 		spec["acquireTime"] = now
 	}
@@ -183,10 +171,10 @@ func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) erro
 		spec["leaseDurationSeconds"] = int(step.Duration.Seconds())
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.lease.Namespace, Name: e.lease.Name}}
-	err := e.Client.Patch(ctx, lease, mergePatch(types.MergePatchType, object{
-		"metadata": object{
+	err := e.Client.Patch(ctx, lease, apply.MergePatch(apply.Object{
+		"metadata": apply.Object{
 			"uid": e.lease.UID, "resourceVersion": step.Version,
-			"annotations": object{
+			"annotations": apply.Object{
 				signal.WriterAnnotation: step.Writer, signal.ExpiredAnnotation: orNull(string(step.Expired)), signal.RevokedAnnotation: orNull(epochText(step.Revoked)),
 			},
 		},

@@ -15,6 +15,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 // stoppingPoll is how often to check what the deletion of a lock waits for, for changes that no watch reports.
@@ -52,21 +53,10 @@ func (r *Reconciler) finalize(ctx context.Context, lock *v1.StatefulSetLock) (ct
 		return ctrl.Result{RequeueAfter: stoppingPoll}, r.reportDeletionWaits(ctx, lock, message)
 	}
 	if err == nil {
-		err = r.removeFinalizer(ctx, lock)
+		err = apply.RemoveFinalizer(ctx, r.Client, owner.StatefulSetLock.Kind, lock, v1.PolicyFinalizer)
 	}
 	if r.mustReport(ctx, lock, err) {
 		err = errors.Join(err, r.reportDeletionWaits(ctx, lock, "the StatefulSetLock can't be removed yet: can't "+apply.ErrorText(err)))
 	}
 	return ctrl.Result{}, err
-}
-
-// removeFinalizer removes the finalizer, after which the lock does not exist.
-func (r *Reconciler) removeFinalizer(ctx context.Context, lock *v1.StatefulSetLock) error {
-	before := lock.DeepCopy()
-	controllerutil.RemoveFinalizer(lock, v1.PolicyFinalizer)
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, lock, patch); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("remove the finalizer from StatefulSetLock %s: %w", client.ObjectKeyFromObject(lock), err)
-	}
-	return nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
 
 const (
@@ -70,7 +71,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 // isOvertaken returns true if another client wrote an object since it was read. An object of a deleted lock of the same name is
 // garbage-collected soon.
 func isOvertaken(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.Is(err, leaseaccess.ErrOutdated)
+	return apply.IsOvertaken(err) || errors.Is(err, leaseaccess.ErrOutdated)
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
@@ -89,7 +90,7 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	plan := tenure.Decide(snapshot, r.Clock.Now())
 	if !plan.Outcome.Refused() {
-		if err := r.addFinalizer(ctx, lock); err != nil {
+		if err := apply.AddFinalizer(ctx, r.Client, owner.StatefulSetLock.Kind, lock, v1.PolicyFinalizer); err != nil {
 			return ctrl.Result{}, r.reportFailure(ctx, lock, err)
 		}
 	}
@@ -150,19 +151,6 @@ func (r *Reconciler) reportStalled(ctx context.Context, lock *v1.StatefulSetLock
 		})
 	}
 	return r.writeStatus(ctx, stored, lock)
-}
-
-// addFinalizer adds the finalizer, after which the policy is installed.
-func (r *Reconciler) addFinalizer(ctx context.Context, lock *v1.StatefulSetLock) error {
-	before := lock.DeepCopy()
-	if !controllerutil.AddFinalizer(lock, v1.PolicyFinalizer) {
-		return nil
-	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, lock, patch); err != nil {
-		return fmt.Errorf("add the finalizer to StatefulSetLock %s: %w", client.ObjectKeyFromObject(lock), err)
-	}
-	return nil
 }
 
 // writeStatus writes the status if it has changed, and reports the change.

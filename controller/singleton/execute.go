@@ -3,7 +3,6 @@ package singleton
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -20,6 +19,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
@@ -53,13 +53,13 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.Record:
 		return e.recordStrictly(ctx)
 	case handoff.Protect:
-		labels := object{v1.SingletonLabel: e.singleton.Name}
+		labels := apply.Object{v1.SingletonLabel: e.singleton.Name}
 		if step.Holder {
 			labels[v1.RoleLabel] = v1.RoleActive
 		}
-		metadata := object{"finalizers": []string{v1.HandoffFinalizer}, "labels": labels}
+		metadata := apply.Object{"finalizers": []string{v1.HandoffFinalizer}, "labels": labels}
 		if step.ChosenBy != "" {
-			metadata["annotations"] = object{v1.ChosenByAnnotation: step.ChosenBy}
+			metadata["annotations"] = apply.Object{v1.ChosenByAnnotation: step.ChosenBy}
 		}
 		return e.patchPod(ctx, step.Pod, step.Version, metadata)
 	case handoff.OpenBarrier:
@@ -71,8 +71,8 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.Demote:
 		return e.setConditions(ctx, step.Pod, step.Version, unreleased(), standsBy, notReady)
 	case handoff.Nudge:
-		return e.patchPod(ctx, step.Pod, "", object{
-			"annotations": object{v1.NudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
+		return e.patchPod(ctx, step.Pod, "", apply.Object{
+			"annotations": apply.Object{v1.NudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
 		})
 	case handoff.Unprotect:
 		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, unreleased()))
@@ -81,7 +81,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.Roll:
 		return e.roll(ctx, step)
 	case handoff.MarkReady:
-		return e.setConditions(ctx, step.Pod, "", object{}, holds)
+		return e.setConditions(ctx, step.Pod, "", apply.Object{}, holds)
 	case handoff.TakeAttestation:
 		return e.takeAttestation(ctx, step)
 	case handoff.RemoveFinalizer:
@@ -110,15 +110,12 @@ func (e *execution) recordStrictly(ctx context.Context) error {
 	return err
 }
 
-// object is a JSON object of a patch.
-type object map[string]any
-
 // patchPod merges metadata into a pod. The API server rejects the patch if the pod has another UID or another
 // version.
-func (e *execution) patchPod(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object) error {
+func (e *execution) patchPod(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata apply.Object) error {
 	pod := e.podOf(ref)
 	e.addPreconditions(ref, version, metadata)
-	if err := e.Client.Patch(ctx, pod, mergePatch(object{"metadata": metadata})); err != nil {
+	if err := e.Client.Patch(ctx, pod, apply.StrategicPatch(apply.Object{"metadata": metadata})); err != nil {
 		return fmt.Errorf("patch pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	e.written[ref.UID] = handoff.Version(pod.ResourceVersion)
@@ -126,7 +123,7 @@ func (e *execution) patchPod(ctx context.Context, ref handoff.PodRef, version ha
 }
 
 // addPreconditions adds the UID to the metadata of a patch, and the version if the step has one.
-func (e *execution) addPreconditions(ref handoff.PodRef, version handoff.Version, metadata object) {
+func (e *execution) addPreconditions(ref handoff.PodRef, version handoff.Version, metadata apply.Object) {
 	metadata["uid"] = ref.UID
 	if version != "" {
 		metadata["resourceVersion"] = cmp.Or(e.written[ref.UID], version)
@@ -135,16 +132,6 @@ func (e *execution) addPreconditions(ref handoff.PodRef, version handoff.Version
 
 func (e *execution) podOf(ref handoff.PodRef) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.singleton.Namespace, Name: ref.Name}}
-}
-
-// mergePatch returns a strategic merge patch, which adds to finalizers and conditions and does not replace
-// them.
-func mergePatch(o object) client.Patch {
-	data, err := json.Marshal(o)
-	if err != nil {
-		panic(fmt.Sprintf("encode patch: %v", err)) // strings, numbers, times and maps only
-	}
-	return client.RawPatch(types.StrategicMergePatchType, data)
 }
 
 // openBarrier creates the ConfigMap that the pod's barrier waits for. The pod owns the ConfigMap, which is
@@ -184,9 +171,9 @@ func (e *execution) retire(ctx context.Context, step handoff.Retire) error {
 // only reports it: the status must still be written, because it has the time at which a drain began.
 func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: e.singleton.Namespace, Name: step.Deployment}}
-	err := e.Client.Patch(ctx, deployment, mergePatch(object{
-		"metadata": object{"uid": step.UID, "resourceVersion": step.Version},
-		"spec": object{"template": object{"metadata": object{"annotations": object{
+	err := e.Client.Patch(ctx, deployment, apply.StrategicPatch(apply.Object{
+		"metadata": apply.Object{"uid": step.UID, "resourceVersion": step.Version},
+		"spec": apply.Object{"template": apply.Object{"metadata": apply.Object{"annotations": apply.Object{
 			v1.ReplacesAnnotation: step.Replaces.UID,
 		}}}},
 	}))
@@ -207,18 +194,18 @@ func (e *execution) roll(ctx context.Context, step handoff.Roll) error {
 // too (pkg/registry/core/pod: podStatusStrategy). The kubelet sees both at the same time.
 func (e *execution) signal(ctx context.Context, step handoff.Signal) error {
 	step.Signal.Time = e.Clock.Now().UTC()
-	return e.setConditions(ctx, step.Pod, step.Version, object{
-		"labels":      object{v1.RoleLabel: v1.RoleActive},
-		"annotations": object{signal.Annotation: step.Signal.String()},
+	return e.setConditions(ctx, step.Pod, step.Version, apply.Object{
+		"labels":      apply.Object{v1.RoleLabel: v1.RoleActive},
+		"annotations": apply.Object{signal.Annotation: step.Signal.String()},
 	}, holds)
 }
 
 // unreleased is the metadata of a patch that removes finalizer, role and signal from a pod.
-func unreleased() object {
-	return object{
+func unreleased() apply.Object {
+	return apply.Object{
 		"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer},
-		"labels":                              object{v1.RoleLabel: nil},
-		"annotations":                         object{signal.Annotation: nil},
+		"labels":                              apply.Object{v1.RoleLabel: nil},
+		"annotations":                         apply.Object{signal.Annotation: nil},
 	}
 }
 
@@ -241,15 +228,15 @@ var (
 const readinessGatesNotReady = "ReadinessGatesNotReady"
 
 // setConditions sets conditions of a pod, and merges the metadata.
-func (e *execution) setConditions(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata object, conditions ...corev1.PodCondition) error {
+func (e *execution) setConditions(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata apply.Object, conditions ...corev1.PodCondition) error {
 	e.addPreconditions(ref, version, metadata)
-	var set []object
+	var set []apply.Object
 	for _, c := range conditions {
-		set = append(set, object{
+		set = append(set, apply.Object{
 			"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastTransitionTime": metav1.NewTime(e.Clock.Now()),
 		})
 	}
-	patch := mergePatch(object{"metadata": metadata, "status": object{"conditions": set}})
+	patch := apply.StrategicPatch(apply.Object{"metadata": metadata, "status": apply.Object{"conditions": set}})
 	pod := e.podOf(ref)
 	if err := e.Client.Status().Patch(ctx, pod, patch); err != nil {
 		return fmt.Errorf("patch the status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -261,10 +248,8 @@ func (e *execution) setConditions(ctx context.Context, ref handoff.PodRef, versi
 // takeAttestation removes the attestation. An event says why an attestation is refused.
 func (e *execution) takeAttestation(ctx context.Context, step handoff.TakeAttestation) error {
 	s := e.singleton
-	before := s.DeepCopy()
-	delete(s.Annotations, v1.AttestAnnotation)
-	if err := e.Client.Patch(ctx, s, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("remove annotation %s from StatefulSingleton %s: %w", v1.AttestAnnotation, client.ObjectKeyFromObject(s), err)
+	if err := apply.RemoveAttestation(ctx, e.Client, owner.StatefulSingleton.Kind, s); err != nil {
+		return err
 	}
 	if step.Refused != "" {
 		e.emit(ctx, s, corev1.EventTypeWarning, "Attest", eventAttestationRefused,
@@ -275,9 +260,9 @@ func (e *execution) takeAttestation(ctx context.Context, step handoff.TakeAttest
 
 // removeFinalizer removes the finalizer from a pod. It fails if the pod does not exist or has changed since the read.
 func (e *execution) removeFinalizer(ctx context.Context, step handoff.RemoveFinalizer) error {
-	metadata := object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}
+	metadata := apply.Object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}
 	if step.Unchoose {
-		metadata["annotations"] = object{v1.ChosenByAnnotation: nil}
+		metadata["annotations"] = apply.Object{v1.ChosenByAnnotation: nil}
 	}
 	if err := e.patchPod(ctx, step.Pod, step.Version, metadata); err != nil {
 		return fmt.Errorf("remove finalizer %s from pod %s: %w", v1.HandoffFinalizer, step.Pod.Name, err)

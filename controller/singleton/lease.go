@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -35,10 +36,10 @@ func (e *execution) writeLease(ctx context.Context, step handoff.WriteLease) err
 			client.ObjectKeyFromObject(e.lease), e.singleton.Name, e.singleton.UID, e.lease.Namespace, e.lease.Name)
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.lease.Namespace, Name: e.lease.Name}}
-	err := e.Client.Patch(ctx, lease, mergePatch(object{
-		"metadata": object{
+	err := e.Client.Patch(ctx, lease, apply.StrategicPatch(apply.Object{
+		"metadata": apply.Object{
 			"uid": e.lease.UID, "resourceVersion": version,
-			"annotations": object{signal.RetireAnnotation: orNull(step.Retire), signal.ExpiredAnnotation: orNull(step.Expired)},
+			"annotations": apply.Object{signal.RetireAnnotation: orNull(step.Retire), signal.ExpiredAnnotation: orNull(step.Expired)},
 		},
 		"spec": e.leaseSpec(step),
 	}))
@@ -50,12 +51,12 @@ func (e *execution) writeLease(ctx context.Context, step handoff.WriteLease) err
 
 // leaseSpec returns the fields of the spec that the step changes. If the holder stays, the Lease keeps its duration,
 // because the holder runs for the duration of its last renewal.
-func (e *execution) leaseSpec(step handoff.WriteLease) object {
+func (e *execution) leaseSpec(step handoff.WriteLease) apply.Object {
 	holder := ""
 	if step.Holder != (handoff.PodRef{}) {
 		holder = signal.HolderIdentity(step.Holder.Name, string(step.Holder.UID))
 	}
-	spec := object{"holderIdentity": holder, "leaseTransitions": step.Epoch}
+	spec := apply.Object{"holderIdentity": holder, "leaseTransitions": step.Epoch}
 	if holder != "" && (holder != leases.HolderOf(e.lease) || step.Epoch != int64(ptr.Deref(e.lease.Spec.LeaseTransitions, 0))) {
 		spec["acquireTime"] = metav1.NewMicroTime(e.Clock.Now())
 		if step.Duration > 0 {

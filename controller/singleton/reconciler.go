@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -25,6 +24,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
@@ -90,7 +90,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (c
 	if !singleton.DeletionTimestamp.IsZero() {
 		return r.finalize(ctx, singleton)
 	}
-	if err := r.addFinalizer(ctx, singleton); err != nil {
+	if err := apply.AddFinalizer(ctx, r.Client, owner.StatefulSingleton.Kind, singleton, v1.PolicyFinalizer); err != nil {
 		return ctrl.Result{}, err
 	}
 	snapshot, err := r.observer().Observe(ctx, singleton)
@@ -184,18 +184,6 @@ func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.Statefu
 func (r *Reconciler) mustReport(ctx context.Context, singleton *v1.StatefulSingleton, err error) bool {
 	overtaken := apierrors.IsConflict(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(singleton))
 	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
-}
-
-func (r *Reconciler) addFinalizer(ctx context.Context, singleton *v1.StatefulSingleton) error {
-	before := singleton.DeepCopy()
-	if !controllerutil.AddFinalizer(singleton, v1.PolicyFinalizer) {
-		return nil
-	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, singleton, patch); err != nil {
-		return fmt.Errorf("add the finalizer to StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
-	}
-	return nil
 }
 
 // setInjectionStatus adds condition PolicyInstalled to the status, and its effect on Ready and Reconciling.

@@ -1,0 +1,67 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+)
+
+// Object is a JSON object of a patch.
+type Object map[string]any
+
+// StrategicPatch returns a patch that adds to lists such as finalizers and conditions, and does not replace them.
+func StrategicPatch(o Object) client.Patch { return patch(types.StrategicMergePatchType, o) }
+
+// MergePatch returns a patch that replaces lists.
+func MergePatch(o Object) client.Patch { return patch(types.MergePatchType, o) }
+
+func patch(kind types.PatchType, o Object) client.Patch {
+	data, err := json.Marshal(o)
+	if err != nil {
+		panic(fmt.Sprintf("encode patch: %v", err)) // strings, numbers, times, lists and maps only
+	}
+	return client.RawPatch(kind, data)
+}
+
+// IsOvertaken returns true if another client wrote an object since it was read. The next decision sees that write.
+func IsOvertaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+// AddFinalizer adds the finalizer to an object of the kind, unless the object has it.
+func AddFinalizer(ctx context.Context, c client.Client, kind string, o client.Object, finalizer string) error {
+	return swap(ctx, c, o, fmt.Sprintf("add the finalizer to %s", kind), func() bool { return controllerutil.AddFinalizer(o, finalizer) })
+}
+
+// RemoveFinalizer removes the finalizer from an object of the kind, if the object has it. Afterwards the object may not exist.
+func RemoveFinalizer(ctx context.Context, c client.Client, kind string, o client.Object, finalizer string) error {
+	err := swap(ctx, c, o, fmt.Sprintf("remove the finalizer from %s", kind), func() bool { return controllerutil.RemoveFinalizer(o, finalizer) })
+	return client.IgnoreNotFound(err)
+}
+
+// RemoveAttestation removes the attestation from an object of the kind.
+func RemoveAttestation(ctx context.Context, c client.Client, kind string, o client.Object) error {
+	return swap(ctx, c, o, fmt.Sprintf("remove annotation %s from %s", v1.AttestAnnotation, kind), func() bool {
+		annotations := o.GetAnnotations()
+		delete(annotations, v1.AttestAnnotation)
+		o.SetAnnotations(annotations)
+		return true
+	})
+}
+
+// swap changes the metadata of an object. It fails if the object was written since it was read.
+func swap(ctx context.Context, c client.Client, o client.Object, what string, change func() bool) error {
+	before := o.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy has the type of the object
+	if !change() {
+		return nil
+	}
+	if err := c.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("%s %s: %w", what, client.ObjectKeyFromObject(o), err)
+	}
+	return nil
+}
