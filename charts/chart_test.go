@@ -179,7 +179,6 @@ func TestRights(t *testing.T) {
 
 			"everywhere tokenreviews.authentication.k8s.io": "create",
 
-
 			"the-namespace leases.coordination.k8s.io":                   "create",
 			"the-namespace leases.coordination.k8s.io/statefulsingleton": "get update",
 			"the-namespace configmaps/statefulsingleton-api-server":      "get patch",
