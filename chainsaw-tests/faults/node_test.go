@@ -108,22 +108,18 @@ func TestKubeletStandsStill(t *testing.T) {
 // until its holder on another node is deleted. Of each holder that was stopping, one handoff follows.
 func TestKubeletAndContainerdKilled(t *testing.T) {
 	alone(t)
-	node, _ := victim(t)
-	var kept, spared, deleted, rolled *world.Singleton
-	var a, b, c, spare *corev1.Pod
+	spared, b := withSpare(t, world.Options{Drain: v1.DrainEvict})
+	spare := standby(t, spared)
+	node := spare.Spec.NodeName
+	must(t, w.KyvernoElsewhere(t.Context(), node))
+	var kept, deleted, rolled *world.Singleton
+	var a, c *corev1.Pod
 	stopsSlowly := world.Options{Env: map[string]string{"STOP_SECONDS": "10"}}
 	atOnce(t,
 		func() { kept, a = on(t, node, world.Options{}) },
-		func() {
-			spared, b = on(t, otherNode(node), world.Options{Replicas: 2})
-			spare = standby(t, spared)
-		},
 		func() { deleted, c = on(t, node, stopsSlowly) },
 		func() { rolled, _ = on(t, node, stopsSlowly) },
 	)
-	if spare.Spec.NodeName != node {
-		t.Fatalf("the spare %s is on %s, want %s", spare.Name, spare.Spec.NodeName, node)
-	}
 	killWhileStops := func(program string, s *world.Singleton) {
 		t.Helper()
 		must(t, s.Await(t.Context(), "the holder stops", func(got *v1.StatefulSingleton) bool { return reason(got) == "HolderStopping" }))
