@@ -95,6 +95,7 @@ func TestLeaseClientTrustsPinnedAuthorities(t *testing.T) {
 			defer server.Close()
 
 			c := leaseClientOf(t, server.URL, test.pinned...)
+			c.duration = time.Minute // for the longest timeout, because handshakes are slow on a busy machine
 			writeAuthorities(t, c, test.before)
 			if _, err := c.get(t.Context()); err != nil {
 				t.Fatalf("before the change: %v", err)
@@ -121,10 +122,10 @@ func writeAuthorities(t *testing.T, c *leaseClient, authorities []*testenv.Autho
 	}
 }
 
-// leaseClientOf returns a client of the API server with the shortest timeout. The authorities are pinned.
+// leaseClientOf returns a client of the API server that waits half a second for an answer. The authorities are pinned.
 func leaseClientOf(t *testing.T, url string, authorities ...*testenv.Authority) *leaseClient {
 	t.Helper()
-	settings := &signal.LeaseSettings{Namespace: "prod", Lease: "statefulsingleton-db", Duration: time.Second, APIServer: signal.APIServer{URL: url}}
+	settings := &signal.LeaseSettings{Namespace: "prod", Lease: "statefulsingleton-db", Duration: 5 * time.Second, APIServer: signal.APIServer{URL: url}}
 	for _, a := range authorities {
 		settings.APIServer.Authorities = append(settings.APIServer.Authorities, signal.Fingerprint(a.DER()))
 	}
