@@ -3,6 +3,7 @@ package singleton_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +18,7 @@ import (
 )
 
 // ownCRDs are the CRDs of the chart.
-var ownCRDs = envtest.CRDInstallOptions{Paths: []string{"../../charts/statefulsingleton/files/crds"}, ErrorIfPathMissing: true}
+var ownCRDs = envtest.CRDInstallOptions{Paths: []string{"../../charts/statefulsingleton/files/crds"}, ErrorIfPathMissing: true, MaxTime: time.Minute}
 
 // If the CRD is from an older release, the API server drops fields of the record. The controller then releases no pod,
 // and continues after the CRD is updated. The test cannot run in parallel, because it removes a field of the CRD for

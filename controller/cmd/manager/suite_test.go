@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,7 +19,7 @@ var (
 	env    *testenv.Env
 	config *rest.Config
 	c      client.Client
-	crds   = envtest.CRDInstallOptions{Paths: []string{testenv.Definitions}, ErrorIfPathMissing: true}
+	crds   = envtest.CRDInstallOptions{Paths: []string{testenv.Definitions}, ErrorIfPathMissing: true, MaxTime: time.Minute}
 )
 
 const release = testenv.Release
