@@ -1,9 +1,3 @@
-// Package fencing is the contract between the policies, the controller and the gate about fencing by a Lease. It imports
-// little, because the gate's binary must be small.
-//
-// A pod may run its main processes until 5/6 of the duration after it sent the last renewal. The pod writes the duration
-// into the Lease with each renewal. Before the controller takes the Lease away, it must have seen no renewal for the
-// duration in the Lease, and not for a duration that somebody has changed since.
 package signal
 
 import (

@@ -1,6 +1,3 @@
-// Package readiness is the contract between the policies and the gate about readiness probes. A policy changes the
-// readiness probe of a wrapped container into a request to the status sidecar, and gives the sidecar the original
-// probe. The package imports little, because the gate's binary must be small.
 package signal
 
 import (
@@ -40,7 +37,7 @@ const (
 )
 
 // Probe is the readiness probe of a container as the user wrote it: the fields of a Kubernetes Probe that the sidecar
-// needs. Either HTTPGet or TCPSocket is set.
+// needs. A policy changes the probe of a wrapped container into a request to the sidecar, and gives the sidecar the original. Either HTTPGet or TCPSocket is set.
 type Probe struct {
 	HTTPGet   *HTTPGet   `json:"httpGet"`
 	TCPSocket *TCPSocket `json:"tcpSocket"`

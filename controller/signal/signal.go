@@ -1,5 +1,10 @@
-// Package signal is the contract between the controller, which writes the signal on a pod, and the gate in the pod,
-// which reads it. The package imports little, because the gate's binary must be small.
+// Package signal is what controller, policies and gate agree on: the signal that the controller writes on a pod and the gate in
+// the pod reads, the settings of fencing by a Lease, and the readiness probes that the status sidecar runs. The package imports
+// little, because the gate's binary must be small.
+//
+// With fencing, a pod may run its main processes until 5/6 of the duration after it sent the last renewal. The pod writes the
+// duration into the Lease with each renewal. Before the controller takes the Lease away, it must have seen no renewal for the
+// duration in the Lease, and not for a duration that somebody has changed since.
 package signal
 
 import (
