@@ -93,7 +93,7 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	plan, waits := r.decide(snapshot)
 	done, err := r.execute(ctx, snapshot, &plan)
 	if err == nil && !waits {
-		err = apply.RemoveFinalizer(ctx, r.Client, owner.StatefulCluster.Kind, cluster, v1.MemberFinalizer)
+		err = client.IgnoreNotFound(apply.RemoveFinalizer(ctx, r.Client, owner.StatefulCluster.Kind, cluster, v1.MemberFinalizer))
 		if err == nil {
 			return ctrl.Result{}, nil
 		}

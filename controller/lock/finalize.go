@@ -53,7 +53,7 @@ func (r *Reconciler) finalize(ctx context.Context, lock *v1.StatefulSetLock) (ct
 		return ctrl.Result{RequeueAfter: stoppingPoll}, r.reportDeletionWaits(ctx, lock, message)
 	}
 	if err == nil {
-		err = apply.RemoveFinalizer(ctx, r.Client, owner.StatefulSetLock.Kind, lock, v1.PolicyFinalizer)
+		err = client.IgnoreNotFound(apply.RemoveFinalizer(ctx, r.Client, owner.StatefulSetLock.Kind, lock, v1.PolicyFinalizer))
 	}
 	if r.mustReport(ctx, lock, err) {
 		err = errors.Join(err, r.reportDeletionWaits(ctx, lock, "the StatefulSetLock can't be removed yet: can't "+apply.ErrorText(err)))

@@ -286,5 +286,5 @@ func (e *execution) confirmGone(ctx context.Context) error {
 // finish removes the finalizer from the singleton. A singleton that does not exist is no error.
 func (e *execution) finish(ctx context.Context, step handoff.Finish) error {
 	e.singleton.ResourceVersion = string(step.Version)
-	return client.IgnoreNotFound(RemoveFinalizer(ctx, e.Client, e.singleton, v1.PolicyFinalizer))
+	return client.IgnoreNotFound(apply.RemoveFinalizer(ctx, e.Client, owner.StatefulSingleton.Kind, e.singleton, v1.PolicyFinalizer))
 }

@@ -3,7 +3,6 @@ package singleton
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -112,25 +111,5 @@ func RemovePodFinalizer(ctx context.Context, c client.Client, singleton *v1.Stat
 	if pod.UID != singleton.Status.ActivePodUID && pod.Annotations[v1.ChosenByAnnotation] == string(singleton.UID) {
 		annotations = []string{v1.ChosenByAnnotation}
 	}
-	return RemoveFinalizer(ctx, c, pod, v1.HandoffFinalizer, annotations...)
-}
-
-// RemoveFinalizer removes a finalizer and annotations from an object. It writes nothing if the object has none of
-// them. It returns an error if the object does not exist or was written since it was read.
-func RemoveFinalizer(ctx context.Context, c client.Client, o client.Object, finalizer string, annotations ...string) error {
-	before := o.DeepCopyObject().(client.Object)
-	changed := controllerutil.RemoveFinalizer(o, finalizer)
-	for _, annotation := range annotations {
-		_, has := o.GetAnnotations()[annotation]
-		delete(o.GetAnnotations(), annotation)
-		changed = changed || has
-	}
-	if !changed {
-		return nil
-	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := c.Patch(ctx, o, patch); err != nil {
-		return fmt.Errorf("remove finalizer %s from %T %s: %w", finalizer, o, client.ObjectKeyFromObject(o), err)
-	}
-	return nil
+	return apply.RemoveFinalizer(ctx, c, "Pod", pod, v1.HandoffFinalizer, annotations...)
 }

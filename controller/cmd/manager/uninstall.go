@@ -19,6 +19,8 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/cmd/internal/program"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
+	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
@@ -190,7 +192,7 @@ func removeFinalizers(ctx context.Context, c client.Client) error {
 	byName := map[types.NamespacedName]*v1.StatefulSingleton{}
 	for i := range singletons.Items {
 		s := &singletons.Items[i]
-		if err := singleton.RemoveFinalizer(ctx, c, s, v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
+		if err := apply.RemoveFinalizer(ctx, c, owner.StatefulSingleton.Kind, s, v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 		byName[client.ObjectKeyFromObject(s)] = s
@@ -217,7 +219,7 @@ func removeLockFinalizers(ctx context.Context, c client.Client) error {
 		return err
 	}
 	for i := range locks.Items {
-		if err := singleton.RemoveFinalizer(ctx, c, &locks.Items[i], v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
+		if err := apply.RemoveFinalizer(ctx, c, owner.StatefulSetLock.Kind, &locks.Items[i], v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
@@ -231,7 +233,7 @@ func removePodFinalizers(ctx context.Context, c client.Client, label, finalizer 
 		return err
 	}
 	for i := range pods.Items {
-		if err := singleton.RemoveFinalizer(ctx, c, &pods.Items[i], finalizer); client.IgnoreNotFound(err) != nil {
+		if err := apply.RemoveFinalizer(ctx, c, "Pod", &pods.Items[i], finalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
@@ -245,7 +247,7 @@ func removeClusterFinalizers(ctx context.Context, c client.Client) error {
 		return err
 	}
 	for i := range clusters.Items {
-		if err := singleton.RemoveFinalizer(ctx, c, &clusters.Items[i], v1.MemberFinalizer); client.IgnoreNotFound(err) != nil {
+		if err := apply.RemoveFinalizer(ctx, c, owner.StatefulCluster.Kind, &clusters.Items[i], v1.MemberFinalizer); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}

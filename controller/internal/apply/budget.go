@@ -75,8 +75,8 @@ func DeleteBudget(ctx context.Context, c client.Client, budget, found *policyv1.
 	return nil
 }
 
-// ReportRefusedBudget sets condition EvictionBlocked to False because of an error of CreateBudget. The role of the pod is "holder" or "writer".
-// The stored conditions are those before the plan set the condition to True.
+// ReportRefusedBudget sets condition EvictionBlocked to False because of an error of CreateBudget. The role of the pod is "holder" or
+// "writer". The stored conditions are those before the plan set the condition to True.
 func ReportRefusedBudget(stored []metav1.Condition, conditions *[]metav1.Condition, budget *policyv1.PodDisruptionBudget, role string, err error, generation int64) {
 	c := metav1.Condition{
 		Type: v1.ConditionEvictionBlocked, Status: metav1.ConditionFalse, Reason: BudgetRefused, ObservedGeneration: generation,

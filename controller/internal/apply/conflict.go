@@ -1,5 +1,5 @@
-// Package apply has the rules by which all reconcilers write: what follows a conflict, how long a text may be, and the
-// PodDisruptionBudgets of holders and writers.
+// Package apply has the rules by which all reconcilers write: patches that fail if somebody wrote the object meanwhile, finalizers and
+// attestations, what follows a conflict, how long a text may be, and the PodDisruptionBudgets of holders and writers.
 package apply
 
 import (
@@ -52,8 +52,8 @@ func (c *Conflicts) Ended(object types.NamespacedName, inConflict bool) time.Dur
 	return firstDelay << before
 }
 
-// conflictAdvice returns what a person can do about an error that is a conflict each time, as the end of a message. It returns nothing for
-// other errors.
+// conflictAdvice returns what a person can do about an error that is a conflict each time, as the end of a message. It returns
+// nothing for other errors.
 func conflictAdvice(err error) string {
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 		return ""

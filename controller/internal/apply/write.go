@@ -38,25 +38,32 @@ func AddFinalizer(ctx context.Context, c client.Client, kind string, o client.Ob
 	return swap(ctx, c, o, fmt.Sprintf("add the finalizer to %s", kind), func() bool { return controllerutil.AddFinalizer(o, finalizer) })
 }
 
-// RemoveFinalizer removes the finalizer from an object of the kind, if the object has it. Afterwards the object may not exist.
-func RemoveFinalizer(ctx context.Context, c client.Client, kind string, o client.Object, finalizer string) error {
-	err := swap(ctx, c, o, fmt.Sprintf("remove the finalizer from %s", kind), func() bool { return controllerutil.RemoveFinalizer(o, finalizer) })
-	return client.IgnoreNotFound(err)
+// RemoveFinalizer removes the finalizer and the annotations from an object of the kind, and writes nothing if the object has none of
+// them. Without its last finalizer, an object that is being deleted no longer exists.
+func RemoveFinalizer(ctx context.Context, c client.Client, kind string, o client.Object, finalizer string, annotations ...string) error {
+	return swap(ctx, c, o, fmt.Sprintf("remove finalizer %s from %s", finalizer, kind), func() bool {
+		changed := controllerutil.RemoveFinalizer(o, finalizer)
+		for _, annotation := range annotations {
+			_, has := o.GetAnnotations()[annotation]
+			delete(o.GetAnnotations(), annotation)
+			changed = changed || has
+		}
+		return changed
+	})
 }
 
 // RemoveAttestation removes the attestation from an object of the kind.
 func RemoveAttestation(ctx context.Context, c client.Client, kind string, o client.Object) error {
 	return swap(ctx, c, o, fmt.Sprintf("remove annotation %s from %s", v1.AttestAnnotation, kind), func() bool {
-		annotations := o.GetAnnotations()
-		delete(annotations, v1.AttestAnnotation)
-		o.SetAnnotations(annotations)
+		delete(o.GetAnnotations(), v1.AttestAnnotation)
 		return true
 	})
 }
 
-// swap changes the metadata of an object. It fails if the object was written since it was read.
+// swap changes the metadata of an object, unless change returns false. It fails if the object does not exist, or was written since it
+// was read.
 func swap(ctx context.Context, c client.Client, o client.Object, what string, change func() bool) error {
-	before := o.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy has the type of the object
+	before := o.DeepCopyObject().(client.Object)
 	if !change() {
 		return nil
 	}
