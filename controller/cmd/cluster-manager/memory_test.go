@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	goruntime "runtime"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -17,30 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
 )
-
-// limit is the memory limit of the controller in the chart.
-const limit = 512 << 20
-
-// peakHeap returns the largest heap in bytes while do runs. As in the chart, Go collects garbage before the limit.
-func peakHeap(do func()) (peak uint64) {
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
-	ctx, stop := context.WithCancel(context.Background())
-	sampled := make(chan struct{})
-	go func() {
-		defer close(sampled)
-		for ctx.Err() == nil {
-			var now goruntime.MemStats
-			goruntime.ReadMemStats(&now)
-			peak = max(peak, now.HeapInuse)
-			time.Sleep(5 * time.Millisecond)
-		}
-	}()
-	do()
-	stop()
-	<-sampled
-	return peak
-}
 
 // BenchmarkMemory measures the heap of the controller while a user has 136 claims with annotations of 250 KB, half of them with the label
 // of a StatefulCluster, and creates eight StatefulClusters without replicas. The heap must stay below half of the limit.
@@ -64,7 +40,7 @@ func BenchmarkMemory(b *testing.B) {
 	for range b.N {
 		ctx, stop := context.WithCancel(b.Context())
 		stopped := make(chan error, 1)
-		peak := peakHeap(func() {
+		peak := testenv.PeakHeap(func() {
 			go func() {
 				stopped <- execute(ctx, "--leader-elect=false", "--health-probe-bind-address=0", "--metrics-bind-address=0", "--log-level=error")
 			}()
@@ -90,8 +66,8 @@ func BenchmarkMemory(b *testing.B) {
 		b.ReportMetric(float64(peak>>20), "MiB")
 		stop()
 		g.Eventually(stopped).Should(Receive(BeNil()))
-		if peak > limit/2 {
-			b.Errorf("the heap reached %d MiB, want at most half of %d MiB", peak>>20, limit>>20)
+		if peak > testenv.MemoryLimit/2 {
+			b.Errorf("the heap reached %d MiB, want at most half of %d MiB", peak>>20, testenv.MemoryLimit>>20)
 		}
 	}
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"runtime"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -14,30 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
 )
-
-// limit is the memory limit of the controller in the chart.
-const limit = 512 << 20
-
-// peakHeap returns the largest heap in bytes while do runs. As in the chart, Go collects garbage before the limit.
-func peakHeap(do func()) (peak uint64) {
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
-	ctx, stop := context.WithCancel(context.Background())
-	sampled := make(chan struct{})
-	go func() {
-		defer close(sampled)
-		for ctx.Err() == nil {
-			var now runtime.MemStats
-			runtime.ReadMemStats(&now)
-			peak = max(peak, now.HeapInuse)
-			time.Sleep(5 * time.Millisecond)
-		}
-	}()
-	do()
-	stop()
-	<-sampled
-	return peak
-}
 
 // BenchmarkLockMemory measures the heap of the controller while a user creates 150 locks with annotations of 250 KB, half of them for
 // one StatefulSet. The heap must stay below half of the limit.
@@ -50,7 +26,7 @@ func BenchmarkLockMemory(b *testing.B) {
 	for range b.N {
 		ctx, stop := context.WithCancel(b.Context())
 		stopped := make(chan error, 1)
-		peak := peakHeap(func() {
+		peak := testenv.PeakHeap(func() {
 			go func() {
 				stopped <- execute(ctx, runCommand(), "--gate-image=gate", "--leader-elect=false", "--health-probe-bind-address=0", "--metrics-bind-address=0", "--log-level=error")
 			}()
@@ -75,8 +51,8 @@ func BenchmarkLockMemory(b *testing.B) {
 		b.ReportMetric(float64(peak>>20), "MiB")
 		stop()
 		g.Eventually(stopped).Should(Receive(BeNil()))
-		if peak > limit/2 {
-			b.Errorf("the heap reached %d MiB, want at most half of %d MiB", peak>>20, limit>>20)
+		if peak > testenv.MemoryLimit/2 {
+			b.Errorf("the heap reached %d MiB, want at most half of %d MiB", peak>>20, testenv.MemoryLimit>>20)
 		}
 	}
 }
