@@ -41,13 +41,13 @@ type toolModule struct {
 }
 
 var toolModules = []toolModule{
-	{name: kubernetesModule, main: kubernetesMain, share: 37, stamp: kubernetesVersion},
-	{name: "etcd", main: "go.etcd.io/etcd/server/v3", own: true, share: 3},
-	{name: "containerd", main: "github.com/containerd/containerd/v2", share: 6},
+	{name: kubernetesModule, main: kubernetesMain, share: 50, stamp: kubernetesVersion},
+	{name: "etcd", main: "go.etcd.io/etcd/server/v3", own: true, share: 2},
+	{name: "containerd", main: "github.com/containerd/containerd/v2", share: 7},
 	// Debian 12 has version 1.1, which does not support user namespaces for pods.
-	{name: "runc", main: "github.com/opencontainers/runc", cgo: "seccomp", share: 1},
-	{name: "kyverno", main: "github.com/kyverno/kyverno", share: 34, finish: kyvernoAssets},
-	{name: "helm", main: "helm.sh/helm/v4", share: 19},
+	{name: "runc", main: "github.com/opencontainers/runc", cgo: "seccomp", share: 2},
+	{name: "kyverno", main: "github.com/kyverno/kyverno", share: 37, finish: kyvernoAssets},
+	{name: "helm", main: "helm.sh/helm/v4", share: 2},
 	{name: "pause", own: true, finish: pauseImage},
 	{name: "chainsaw", main: "github.com/kyverno/chainsaw", extra: true},
 	{name: "controller-gen", main: "sigs.k8s.io/controller-tools", extra: true},
@@ -292,7 +292,9 @@ func (m toolModule) make(ctx context.Context, toolsDir, root string) error {
 	return os.Rename(b.out, dir)
 }
 
-const buildFlags = "-mod=readonly -trimpath -buildvcs=false -ldflags=-s -w"
+// buildFlags are the flags of the Makefile and of cmd/images too, so that the modules share the packages that Go compiles. For
+// the same reason, the modules require one version of what several of them need. Kyverno needs an older k8s.io.
+var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
 
 func (m toolModule) build(ctx context.Context, b *build) error {
 	source, err := patched(ctx, b, m.main)
@@ -318,8 +320,8 @@ func (m toolModule) build(ctx context.Context, b *build) error {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return err
 	}
-	args := []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-tags=" + m.cgo, "-ldflags=" + ldflags, "-o", bin + "/", what}
-	_, err = goCommand(ctx, source, m.cgo != "", args...)
+	args := append([]string{"build", "-tags=" + m.cgo, "-ldflags=" + ldflags, "-o", bin + "/"}, buildFlags...)
+	_, err = goCommand(ctx, source, m.cgo != "", append(args, what)...)
 	if err != nil || m.finish == nil {
 		return err
 	}

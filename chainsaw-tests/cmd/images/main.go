@@ -54,9 +54,9 @@ func (p program) build(archive, ref, version, arch string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version="+version, "-o", binary, p.pkg)
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X main.version="+version, "-o", binary, p.pkg)
 	cmd.Dir = p.module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOGC=400")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("go build %s: %w", p.pkg, err)
