@@ -82,15 +82,13 @@ search: ## Search all states of small models for two running pods; DEEP=1 search
 	nice go test -count=1 -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
 
 # The packages that make unit runs with the race detector, which would find nothing in the searches, because they are
-# pure. cmd/gate is not among them, because its tests run the gate as a program of its own, without the detector. Tests of
-# namespaces without room for another policy would take minutes with it. The longest package of each command comes first.
+# pure. cmd/gate is not among them, because its tests run the gate as a program of its own, without the detector. The longest
+# package of each command comes first.
 raced := $(addprefix ./controller/,singleton cluster gate injection lock plugin)
-slow := Full|WithoutRoom|InAnOldCache|GrowthAndChange
 .PHONY: unit
 unit: deps $(promtool) search ## Run the tests beside the code, with Kyverno's engine, a real API server and the race detector
 	tools=$(tools); export PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m TIMEFORMAT="%0lR, and %0U s of CPU time"; \
-	time nice go test -race -count=1 -timeout 20m -skip '^TestSearch|$(slow)' $(raced); \
-	time nice go test -count=1 -run '$(slow)' ./controller/injection ./controller/singleton; \
+	time nice go test -race -count=1 -timeout 20m -skip '^TestSearch' $(raced); \
 	time nice go test -count=1 -timeout 20m -skip '^TestSearch' ./policies $$(go list ./... | grep -vxF "$$(go list $(raced))"); \
 	time nice go -C chainsaw-tests test -count=1 ./...
 

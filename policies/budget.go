@@ -8,32 +8,37 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-const (
-	// WebhooksLimit is the maximum size in bytes of Kyverno's webhooks. Kyverno keeps the webhooks of all policies in one
-	// object, and etcd accepts no larger request by default.
-	WebhooksLimit = 3 << 19
-	// NamespaceBudget is the size in bytes that the webhooks for the objects of one kind in one namespace may have
-	// together: a tenth of WebhooksLimit.
-	NamespaceBudget = WebhooksLimit / 10
-	// PolicyBudget is the size in bytes that the estimates of all singletons in a shared policy may have together. The policy
-	// itself is smaller. With more, the time that Kyverno needs for each selected pod becomes noticeable.
-	PolicyBudget = WebhooksLimit / 3
-	// expressionBudget is the size in bytes that the selectors in a shared policy may have together, because they are one
-	// expression: the API server compiles no longer one than 100,000 code points, and Kyverno adds some conditions.
-	expressionBudget = 99_000
-	// webhookBytes is an upper estimate of the size in bytes of a webhook without the selector, also with the longest names.
-	// Most of it is the certificate of Kyverno's CA.
-	webhookBytes = 2100
-)
+// WebhooksLimit is the maximum size in bytes of Kyverno's webhooks. Kyverno keeps the webhooks of all policies in one object, and
+// etcd accepts no larger request by default.
+const WebhooksLimit = 3 << 19
 
-// WithinBudget returns the objects of one kind in one namespace that get a policy. It first returns the installed singletons,
+// webhookBytes is an upper estimate of the size in bytes of a webhook without the selector, also with the longest names.
+// Most of it is the certificate of Kyverno's CA.
+const webhookBytes = 2100
+
+// Budget is the room of one namespace for the objects of one kind, in bytes.
+type Budget struct {
+	// Webhooks is the size that all their webhooks may have together.
+	Webhooks int
+	// Policy is the size that the estimates of all singletons in a shared policy may have together. The policy itself is smaller.
+	Policy int
+	// Expression is the size that the selectors in a shared policy may have together, because they are one expression.
+	Expression int
+}
+
+// DefaultBudget gives a namespace a tenth of WebhooksLimit. With a larger shared policy, the time that Kyverno needs for each
+// selected pod becomes noticeable. The API server compiles no longer expression than 100,000 code points, and Kyverno adds some
+// conditions.
+var DefaultBudget = Budget{Webhooks: WebhooksLimit / 10, Policy: WebhooksLimit / 3, Expression: 99_000}
+
+// Within returns the objects of one kind in one namespace that get a policy. It first returns the installed singletons,
 // because their new pods depend on the shared policy. Thus rules that become longer can exceed the budgets. If the present
-// spec of an installed singleton has no room, WithinBudget returns a copy of the singleton with the installed variant.
+// spec of an installed singleton has no room, Within returns a copy of the singleton with the installed variant.
 //
-// Another object has room if its webhook fits into NamespaceBudget beside the webhooks of the installed singletons and of all
-// older objects. A shared policy has budgets of its own. Thus a deletion takes no room from any object. For objects of the
+// Another object has room if its webhook fits into Webhooks beside the webhooks of the installed singletons and of all
+// older objects. In a shared policy, it also needs room in Policy and Expression. Thus a deletion takes no room from any object. For objects of the
 // same second, the UID decides, because users cannot choose it. Objects that ValidateOf rejects get no policy and take no room.
-func WithinBudget(subjects []Subject, per Per, installed Installed) (installable []Subject) {
+func (b Budget) Within(subjects []Subject, per Per, installed Installed) (installable []Subject) {
 	var waiting []Subject
 	for _, s := range slices.SortedFunc(slices.Values(subjects), byAge) {
 		switch {
@@ -44,11 +49,11 @@ func WithinBudget(subjects []Subject, per Per, installed Installed) (installable
 			waiting = append(waiting, s)
 		}
 	}
-	installable = installed.limit(installable)
+	installable = b.limit(installed, installable)
 	taken := usageOf(per, installable)
 	for _, s := range waiting {
 		taken.count(s, 1)
-		if taken.webhooks > NamespaceBudget || taken.policy > PolicyBudget || taken.expression > expressionBudget {
+		if taken.webhooks > b.Webhooks || taken.policy > b.Policy || taken.expression > b.Expression {
 			break
 		}
 		installable = append(installable, s)
@@ -56,25 +61,25 @@ func WithinBudget(subjects []Subject, per Per, installed Installed) (installable
 	return installable
 }
 
-// limit returns the installed singletons, which are sorted by age. If the present spec of a singleton has no room in PolicyBudget,
+// limit returns the installed singletons, which are sorted by age. If the present spec of a singleton has no room in Policy,
 // the result has a copy with the installed variant. The oldest singletons get the room.
-func (i Installed) limit(all []Subject) []Subject {
+func (b Budget) limit(installed Installed, all []Subject) []Subject {
 	var limited []Subject
 	for _, s := range all {
-		limited = append(limited, i.earlier(s))
+		limited = append(limited, installed.earlier(s))
 	}
 	if slices.Equal(limited, all) {
 		return all
 	}
 	taken := usageOf(PerNamespace, limited)
-	if usageOf(PerNamespace, all).policy <= max(taken.policy, PolicyBudget) {
+	if usageOf(PerNamespace, all).policy <= max(taken.policy, b.Policy) {
 		return all
 	}
 	for n, s := range all {
 		before, old := taken.policy, limited[n]
 		taken.count(old, -1)
 		taken.count(s, 1)
-		if taken.policy <= max(before, PolicyBudget) {
+		if taken.policy <= max(before, b.Policy) {
 			limited[n] = s
 			continue
 		}

@@ -73,7 +73,7 @@ func TestWithinBudget(t *testing.T) {
 			if test.want > 0 {
 				want = namesOf(test.all[:test.want])
 			}
-			if diff := gocmp.Diff(want, namesOf(policies.WithinBudget(test.all, test.per, nil))); diff != "" {
+			if diff := gocmp.Diff(want, namesOf(policies.DefaultBudget.Within(test.all, test.per, nil))); diff != "" {
 				t.Errorf("objects that get a policy (-want +got):\n%s", diff)
 			}
 		})
@@ -144,14 +144,14 @@ func selectorCondition(t rapid.TB, policy *unstructured.Unstructured) string {
 // fullPolicy returns the shared policy of the singletons within the budget.
 func fullPolicy(t rapid.TB, kind policies.Kind, all []policies.Subject) *unstructured.Unstructured {
 	t.Helper()
-	return renderShared(t, kind, policies.WithinBudget(all, policies.PerNamespace, nil))
+	return renderShared(t, kind, policies.DefaultBudget.Within(all, policies.PerNamespace, nil))
 }
 
 // An invalid object takes no room, so the objects after it get a policy.
 func TestInvalidTakesNoRoom(t *testing.T) {
 	all := fleet(3, v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
 	all[1].(*v1.StatefulSingleton).Spec.Selector = largestSelector()
-	if diff := gocmp.Diff([]string{"db-0", "db-2"}, namesOf(policies.WithinBudget(all, policies.PerSingleton, nil))); diff != "" {
+	if diff := gocmp.Diff([]string{"db-0", "db-2"}, namesOf(policies.DefaultBudget.Within(all, policies.PerSingleton, nil))); diff != "" {
 		t.Errorf("objects that get a policy (-want +got):\n%s", diff)
 	}
 }
@@ -169,20 +169,20 @@ func TestBudgetInvariants(t *testing.T) {
 		byAge := func(a, b policies.Subject) int {
 			return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetUID(), b.GetUID()))
 		}
-		before := policies.WithinBudget(all, per, nil)
+		before := policies.DefaultBudget.Within(all, per, nil)
 
 		shuffled := rapid.Permutation(all).Draw(t, "order")
-		if diff := gocmp.Diff(namesOf(before), namesOf(policies.WithinBudget(shuffled, per, nil))); diff != "" {
+		if diff := gocmp.Diff(namesOf(before), namesOf(policies.DefaultBudget.Within(shuffled, per, nil))); diff != "" {
 			t.Errorf("the order of the list matters (-first +second):\n%s", diff)
 		}
 		newest := singletonOf(selectorOfValues(1))
 		newest.Name, newest.CreationTimestamp = "newest", metav1.Unix(int64(time.Hour), 0)
-		if after := policies.WithinBudget(append(slices.Clone(all), newest), per, nil); !slices.Equal(before, after[:len(before)]) {
+		if after := policies.DefaultBudget.Within(append(slices.Clone(all), newest), per, nil); !slices.Equal(before, after[:len(before)]) {
 			t.Errorf("a new object takes the room of an older one: %v, before %v", namesOf(after), namesOf(before))
 		}
 		gone := rapid.SampledFrom(all).Draw(t, "deleted")
 		is := func(s policies.Subject) bool { return s == gone }
-		after := policies.WithinBudget(slices.DeleteFunc(slices.Clone(all), is), per, nil)
+		after := policies.DefaultBudget.Within(slices.DeleteFunc(slices.Clone(all), is), per, nil)
 		for _, s := range before {
 			if s != gone && !slices.Contains(after, s) {
 				t.Errorf("the deletion of %s takes the room of %s", gone.GetName(), s.GetName())

@@ -71,7 +71,7 @@ func TestGrowthInSharedPolicy(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			installed := installedIn(t, kind, before)
 			within := func(all []policies.Subject) map[string]string {
-				return variantsOf(policies.WithinBudget(all, policies.PerNamespace, installed))
+				return variantsOf(policies.DefaultBudget.Within(all, policies.PerNamespace, installed))
 			}
 			want := func(what string, want, got map[string]string) {
 				if diff := gocmp.Diff(want, got); diff != "" {
@@ -130,7 +130,7 @@ func TestSharedPolicyAboveBudget(t *testing.T) {
 	specOf(changed[250]).Fencing, specOf(changed[251]).Fencing = v1.FencingLease, v1.FencingLease
 	want := variantsOf(before)
 	want["db-150"] = policies.Variant(changed[150])
-	if diff := gocmp.Diff(want, variantsOf(policies.WithinBudget(changed, policies.PerNamespace, installed))); diff != "" {
+	if diff := gocmp.Diff(want, variantsOf(policies.DefaultBudget.Within(changed, policies.PerNamespace, installed))); diff != "" {
 		t.Errorf("variants (-want +got):\n%s", diff)
 	}
 }
@@ -153,7 +153,7 @@ func TestInstalledStay(t *testing.T) {
 		for _, s := range all {
 			*specOf(s) = drawn("first")
 		}
-		now := policies.WithinBudget(all, policies.PerNamespace, nil)
+		now := policies.DefaultBudget.Within(all, policies.PerNamespace, nil)
 		for step := range rapid.IntRange(1, 4).Draw(t, "steps") {
 			installed := installedIn(t, kind, now)
 			gone := rapid.SampledFrom(all).Draw(t, "deleted")
@@ -177,7 +177,7 @@ func TestInstalledStay(t *testing.T) {
 func awaitRest(t *rapid.T, kind policies.Kind, all, before []policies.Subject, installed policies.Installed) []policies.Subject {
 	current := variantsOf(all)
 	for range len(all) + 1 {
-		now := policies.WithinBudget(rapid.Permutation(all).Draw(t, "order"), policies.PerNamespace, installed)
+		now := policies.DefaultBudget.Within(rapid.Permutation(all).Draw(t, "order"), policies.PerNamespace, installed)
 		old, is := variantsOf(before), variantsOf(now)
 		for _, s := range all {
 			name := s.GetName()
@@ -192,8 +192,8 @@ func awaitRest(t *rapid.T, kind policies.Kind, all, before []policies.Subject, i
 			}
 		}
 		policy := renderShared(t, kind, now)
-		if data, err := policy.MarshalJSON(); err != nil || len(data) > policies.PolicyBudget {
-			t.Fatalf("%s has %d bytes, want at most %d (%v)", kind, len(data), policies.PolicyBudget, err)
+		if data, err := policy.MarshalJSON(); err != nil || len(data) > policies.DefaultBudget.Policy {
+			t.Fatalf("%s has %d bytes, want at most %d (%v)", kind, len(data), policies.DefaultBudget.Policy, err)
 		}
 		if maps.Equal(old, is) {
 			return now

@@ -68,6 +68,7 @@ func newFailing(t *testing.T, policyErr error) *failing {
 		Kind:   Singletons,
 		Client: c, Live: c, Clock: f.clock,
 		Options: policies.Options{SidecarImage: "gate"},
+		Budget:  policies.DefaultBudget,
 		Watch:   func() (Watched, error) { return Watched{}, nil },
 	}
 	return f

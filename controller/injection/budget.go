@@ -31,7 +31,7 @@ func (r *Reconciler) installable(ctx context.Context, subject policies.Subject) 
 // withinBudget returns the objects of a namespace that get a policy. If not all of them have room, it reads from the API server
 // which singletons the policy that they share already has.
 func (r *Reconciler) withinBudget(ctx context.Context, all []policies.Subject, policy policies.Ref) ([]policies.Subject, error) {
-	installable := policies.WithinBudget(all, r.Per, nil)
+	installable := r.Budget.Within(all, r.Per, nil)
 	if r.Per != policies.PerNamespace || len(installable) == len(all) {
 		return installable, nil
 	}
@@ -40,7 +40,7 @@ func (r *Reconciler) withinBudget(ctx context.Context, all []policies.Subject, p
 		return nil, err
 	}
 	installed, err := r.installedIn(ctx, all[0].GetNamespace(), found)
-	return policies.WithinBudget(all, r.Per, installed), err
+	return r.Budget.Within(all, r.Per, installed), err
 }
 
 // installedIn returns the singletons of the shared policy that was found. If the policy does not exist, installedIn returns the
@@ -88,7 +88,7 @@ func unreadable(subject policies.Subject, err error) installation {
 // namespaceFull returns the state of a subject without room in the budget of its namespace. The deletion of another object
 // reconciles the subject.
 func (r *Reconciler) namespaceFull(subject policies.Subject) installation {
-	full := fmt.Sprintf("the %d bytes that namespace %s gets of Kyverno's webhooks, which all namespaces share", policies.NamespaceBudget, subject.GetNamespace())
+	full := fmt.Sprintf("the %d bytes that namespace %s gets of Kyverno's webhooks, which all namespaces share", r.Budget.Webhooks, subject.GetNamespace())
 	share := ""
 	switch {
 	case r.Per == policies.PerNamespace:
@@ -108,7 +108,7 @@ func (r *Reconciler) outgrown(subject policies.Subject) installation {
 	message := fmt.Sprintf("%[1]s %[2]s/%[3]s has an earlier spec in %[4]s, because the policy has no room for the present one within %[5]d bytes. "+
 		"New pods still get the earlier spec.containers, spec.holdInitContainers, spec.readinessProbes and spec.fencing. "+
 		"Revert the change of these fields, or delete others (kubectl get %[6]s -n %[2]s)",
-		r.Kind.Name, subject.GetNamespace(), subject.GetName(), r.policyOf(subject), policies.PolicyBudget, strings.ToLower(r.Kind.Name))
+		r.Kind.Name, subject.GetNamespace(), subject.GetName(), r.policyOf(subject), r.Budget.Policy, strings.ToLower(r.Kind.Name))
 	return installation{condition: newCondition(subject, metav1.ConditionFalse, reasonNamespaceFull, message), recheck: nextCheck()}
 }
 

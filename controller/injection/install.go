@@ -105,7 +105,7 @@ func (r *Reconciler) shared(namespace string, policy policies.Ref) rendering {
 			return "", nil, err
 		}
 		all, err := r.notTerminatingLive(ctx, namespace)
-		all = policies.WithinBudget(all, policies.PerNamespace, installed)
+		all = r.Budget.Within(all, policies.PerNamespace, installed)
 		if err != nil || len(all) == 0 {
 			return "", nil, err
 		}

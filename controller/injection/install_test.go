@@ -57,7 +57,7 @@ func TestLocksShareNoPolicy(t *testing.T) {
 	lock := &v1.StatefulSetLock{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "1", Finalizers: []string{v1.PolicyFinalizer}}}
 	shared, own := policyNamed(policies.NamespaceName("shop")), policyNamed(policies.NameOf(lock))
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(lock, shared, own).Build()
-	r := &Reconciler{Kind: Locks, Client: c, Live: c, Clock: clocktesting.NewFakeClock(time.Now())}
+	r := &Reconciler{Kind: Locks, Budget: policies.DefaultBudget, Client: c, Live: c, Clock: clocktesting.NewFakeClock(time.Now())}
 	r.watched = Watched{Reader: c, HasSynced: func() bool { return true }}
 	if old, exists := r.oldPolicy(t.Context(), lock); exists {
 		t.Errorf("the old policy is %s", old)
@@ -87,7 +87,7 @@ func TestLockInFullNamespace(t *testing.T) {
 		objects.WithObjects(newest)
 	}
 	c := objects.Build()
-	r := &Reconciler{Kind: Locks, Client: c, Live: c, Clock: clocktesting.NewFakeClock(time.Now())}
+	r := &Reconciler{Kind: Locks, Budget: policies.DefaultBudget, Client: c, Live: c, Clock: clocktesting.NewFakeClock(time.Now())}
 	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(newest)})
 	if err != nil || result.RequeueAfter < checkPeriod/2 {
 		t.Errorf("Reconcile: requeue after %s, error %v, want a requeue after about %s", result.RequeueAfter, err, checkPeriod)

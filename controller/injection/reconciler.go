@@ -100,6 +100,8 @@ type Reconciler struct {
 	// Per says whether each object or each namespace has its own policy. Policies for the other value of Per, or of another
 	// kind than Options.Kind, are old policies. They are deleted after a check of the new policies.
 	Per policies.Per
+	// Budget is the room of each namespace for policies.
+	Budget policies.Budget
 	// APIServer says which API server the sidecars of fenced pods use. nil: Options.APIServer.
 	APIServer *APIServer
 	// Watch starts a watch that reconciles the objects whose policies change or are deleted. It returns a reader of

@@ -36,6 +36,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
 // c has all permissions, controller those of the controller, and kubelet writes as the kubelet does. The API server has the chart's
@@ -110,7 +111,7 @@ func newReconciler(writes client.Client) *lock.Reconciler {
 	clock := clocktesting.NewFakeClock(time.Now())
 	return &lock.Reconciler{
 		Client: writes, Live: controller, Clock: clock, Recorder: events.NewFakeRecorder(100),
-		Injection: &injection.Reconciler{Kind: injection.Locks, Client: writes, Live: controller, Clock: clock},
+		Injection: &injection.Reconciler{Kind: injection.Locks, Budget: policies.DefaultBudget, Client: writes, Live: controller, Clock: clock},
 	}
 }
 

@@ -20,32 +20,32 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// createLarge creates a singleton with a selector of almost 7 KiB as CEL.
+// createLarge creates a singleton with a selector of more than 2 KiB as CEL.
 func (w *world) createLarge(name string) *v1.StatefulSingleton {
 	w.t.Helper()
 	return w.createSingleton(func(s *v1.StatefulSingleton) {
 		s.Name, s.Spec.Selector.MatchLabels = name, map[string]string{"app": name}
-		for key := range 3 {
-			e := v1.LabelSelectorRequirement{Key: fmt.Sprintf("not-%d", key), Operator: metav1.LabelSelectorOpNotIn}
-			for value := range 32 {
-				e.Values = append(e.Values, fmt.Sprintf("%02d-", value)+strings.Repeat("x", 60))
-			}
-			s.Spec.Selector.MatchExpressions = append(s.Spec.Selector.MatchExpressions, e)
+		not := v1.LabelSelectorRequirement{Key: "not", Operator: metav1.LabelSelectorOpNotIn}
+		for value := range 32 {
+			not.Values = append(not.Values, fmt.Sprintf("%02d-", value)+strings.Repeat("x", 60))
 		}
+		s.Spec.Selector.MatchExpressions = []v1.LabelSelectorRequirement{not}
 	})
 }
 
-// fill creates as many singletons as the namespace has room for. It returns after the second of their creation, because
-// the UID decides between objects of the same second.
+// fill gives the namespace a quarter of the default budget, and creates as many singletons as it then has room for. It returns
+// after the second of their creation, because the UID decides between objects of the same second.
 func (w *world) fill(per policies.Per, create func(name string) *v1.StatefulSingleton) (names []string) {
 	w.t.Helper()
+	whole := policies.DefaultBudget
+	w.room = policies.Budget{Webhooks: whole.Webhooks / 4, Policy: whole.Policy / 4, Expression: whole.Expression / 4}
 	var all []policies.Subject
 	for full := false; !full; {
 		last := create(fmt.Sprintf("db-%02d", len(all)))
 		all, names = append(all, last), append(names, last.Name)
 		next := last.DeepCopy()
 		next.CreationTimestamp.Time = last.CreationTimestamp.Add(time.Hour)
-		full = len(policies.WithinBudget(append(slices.Clone(all), next), per, nil)) == len(all)
+		full = len(w.room.Within(append(slices.Clone(all), next), per, nil)) == len(all)
 	}
 	newest := all[len(all)-1].GetCreationTimestamp()
 	w.Eventually(func() bool { return time.Now().After(newest.Add(time.Second)) }).Should(BeTrue())
@@ -225,13 +225,13 @@ func TestLateCacheOfFullNamespace(t *testing.T) {
 	w.Expect(w.injectedNames()).To(Equal(all))
 }
 
-// grow makes the singleton name as many containers as the definition admits, which takes more than 100 KiB of the shared policy.
+// grow makes the singleton name so many containers that its rules take more than 50 KiB of the shared policy.
 func (w *world) grow(name string) {
 	w.t.Helper()
 	s := &v1.StatefulSingleton{}
 	w.Expect(c.Get(w.t.Context(), w.key(name), s)).To(Succeed())
 	before := s.DeepCopy()
-	for i := range 64 {
+	for i := range 20 {
 		s.Spec.Containers = append(s.Spec.Containers, fmt.Sprintf("container-%02d-", i)+strings.Repeat("x", 50))
 	}
 	w.Expect(c.Patch(w.t.Context(), s, client.MergeFrom(before))).To(Succeed())
@@ -250,7 +250,9 @@ func TestFullNamespaceUnreadable(t *testing.T) {
 			return c.Get(ctx, key, o, options...)
 		},
 	})
-	w.reconcileOne(newReconciler(controllerClient, live, w.clock), w.key("late"))
+	r := newReconciler(controllerClient, live, w.clock)
+	r.Injection.Budget = w.room
+	w.reconcileOne(r, w.key("late"))
 	w.Expect(w.installedReason("late")).To(Equal("PolicyRefused"))
 	late := &v1.StatefulSingleton{}
 	w.Expect(c.Get(t.Context(), w.key("late"), late)).To(Succeed())
@@ -258,7 +260,8 @@ func TestFullNamespaceUnreadable(t *testing.T) {
 }
 
 // If a namespace has no room for all its singletons after a change of policyPer, the old policy of the newest singleton stays,
-// and still injects its pods. The old policy is deleted after the singleton has a new one.
+// and still injects its pods. The old policy is deleted after the singleton has a new one. The steps need checks, which fail and
+// wait longer and longer on a busy machine.
 func TestSwitchPolicyPerWithoutRoom(t *testing.T) {
 	t.Run("to singleton", func(t *testing.T) {
 		w := newWorld(t)
@@ -266,11 +269,11 @@ func TestSwitchPolicyPerWithoutRoom(t *testing.T) {
 		late := w.createNamed("late")
 		w.switchWithoutRoom(policies.PerNamespace, policies.PerSingleton, append(slices.Clone(all), "late"))
 		shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
-		w.Eventually(func() int { return len(w.rules()) }).WithPolling(time.Second).Should(Equal(len(all)+1), "one policy for each but the newest, and the shared policy")
+		w.Eventually(func() int { return len(w.rules()) }).WithPolling(time.Second).WithTimeout(3*time.Minute).Should(Equal(len(all)+1), "one policy for each but the newest, and the shared policy")
 		w.Expect(w.rules()).To(And(HaveKeyWithValue(shared, append(slices.Clone(all), "late")), Not(HaveKey(own))))
 
 		w.deleteNamed(all[0])
-		w.Eventually(w.rules).WithPolling(time.Second).Should(And(HaveKey(own), Not(HaveKey(shared))))
+		w.Eventually(w.rules).WithPolling(time.Second).WithTimeout(3 * time.Minute).Should(And(HaveKey(own), Not(HaveKey(shared))))
 		w.allInstalled(append(all[1:], "late")...)
 	})
 	t.Run("to namespace", func(t *testing.T) {
@@ -279,10 +282,10 @@ func TestSwitchPolicyPerWithoutRoom(t *testing.T) {
 		late := w.createLarge("late")
 		w.switchWithoutRoom(policies.PerSingleton, policies.PerNamespace, append(slices.Clone(all), "late"))
 		shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
-		w.Eventually(w.rules).WithPolling(time.Second).Should(Equal(map[string][]string{shared: all, own: {"late"}}))
+		w.Eventually(w.rules).WithPolling(time.Second).WithTimeout(3 * time.Minute).Should(Equal(map[string][]string{shared: all, own: {"late"}}))
 
 		w.deleteNamed(all[0])
-		w.Eventually(w.rules).WithPolling(time.Second).Should(Equal(map[string][]string{shared: append(all[1:], "late")}))
+		w.Eventually(w.rules).WithPolling(time.Second).WithTimeout(3 * time.Minute).Should(Equal(map[string][]string{shared: append(all[1:], "late")}))
 		w.allInstalled(append(all[1:], "late")...)
 	})
 }
@@ -295,5 +298,5 @@ func (w *world) switchWithoutRoom(from, to policies.Per, all []string) {
 	w.allInstalled(all...)
 	stop()
 	w.run(to)
-	w.Eventually(func() string { return w.installedReason(all[len(all)-1]) }).Should(Equal("NamespaceFull"))
+	w.Eventually(func() string { return w.installedReason(all[len(all)-1]) }).WithTimeout(3 * time.Minute).Should(Equal("NamespaceFull"))
 }

@@ -25,7 +25,7 @@ const inFlight = (policies.WebhookTimeoutSeconds + 1) * time.Second
 // controllerOf returns a controller with the given policyPer. Its watch knows every policy.
 func (w *world) controllerOf(per policies.Per, writes client.Client) controllers {
 	r := newReconciler(writes, controllerClient, w.clock)
-	r.Injection.Per = per
+	r.Injection.Per, r.Injection.Budget = per, w.room
 	r.Injection.Watch = func() (injection.Watched, error) {
 		return injection.Watched{Reader: controllerClient, HasSynced: func() bool { return true }}, nil
 	}

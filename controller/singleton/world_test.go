@@ -59,6 +59,8 @@ type world struct {
 	kind policies.Kind
 	// wrap wraps the transport of the managers, or is nil.
 	wrap transport.WrapperFunc
+	// room is the budget of the namespace for policies.
+	room policies.Budget
 	// policyReads counts the reads of policies from the API server by the managers.
 	policyReads atomic.Int32
 }
@@ -72,7 +74,7 @@ func newWorld(t *testing.T) *world {
 // newLonelyWorld returns the world of a test that cannot run in parallel.
 func newLonelyWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{WithT: NewWithT(t), t: t, clock: &skewedClock{}}
+	w := &world{WithT: NewWithT(t), t: t, clock: &skewedClock{}, room: policies.DefaultBudget}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	w.Expect(c.Create(t.Context(), namespace)).To(Succeed())
 	w.namespace = namespace.Name
@@ -122,7 +124,7 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	}
 	registry = prometheus.NewRegistry()
 	reconciler := newReconciler(listsOf{mgr.GetClient(), w.namespace}, live, w.clock)
-	reconciler.Injection.Per = per
+	reconciler.Injection.Per, reconciler.Injection.Budget = per, w.room
 	if w.kind != "" {
 		reconciler.Injection.Options.Kind = w.kind
 	}
@@ -232,6 +234,7 @@ func newReconciler(writes client.Client, live client.Reader, clock clock.Passive
 			Kind:   injection.Singletons,
 			Client: writes, Live: live, Clock: clock,
 			Options: policies.Options{SidecarImage: "gate"},
+			Budget:  policies.DefaultBudget,
 			Watch:   func() (injection.Watched, error) { return injection.Watched{}, nil },
 		},
 	}}

@@ -101,7 +101,8 @@ func (o *runOptions) injection(kind injection.Kind, c client.Client, live client
 		per = policies.PerSingleton
 	}
 	return &injection.Reconciler{
-		Client: c, Live: live, Clock: clock.RealClock{}, Kind: kind, Options: o.policyOptions(), Per: per,
+		Client: c, Live: live, Clock: clock.RealClock{}, Kind: kind, Options: o.policyOptions(),
+		Per: per, Budget: policies.DefaultBudget,
 	}
 }
 
