@@ -166,7 +166,7 @@ func denies(bindings []admissionregistrationv1.ValidatingAdmissionPolicyBinding,
 }
 
 func (c commands) checkController(ctx context.Context, in *cluster) (string, error) {
-	deployments, err := controllers(ctx, in)
+	deployments, err := deploymentsOf(ctx, in, "controller")
 	if err != nil {
 		return "", err
 	}
@@ -191,11 +191,6 @@ func (c commands) checkController(ctx context.Context, in *cluster) (string, err
 
 // stops says what stops without a component of the chart.
 var stops = map[string]string{"controller": "no handoff continues", "cluster-manager": "no pod of a StatefulCluster is created or replaced"}
-
-// controllers reads the Deployments of the controller.
-func controllers(ctx context.Context, in *cluster) ([]appsv1.Deployment, error) {
-	return deploymentsOf(ctx, in, "controller")
-}
 
 // deploymentsOf reads the Deployments of a component of the chart.
 func deploymentsOf(ctx context.Context, in *cluster, component string) ([]appsv1.Deployment, error) {

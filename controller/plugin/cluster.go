@@ -155,9 +155,20 @@ func (c *cluster) list(ctx context.Context, namespace string) ([]v1.StatefulSing
 // view is a singleton with its Snapshot, as the controller reads it.
 type view struct {
 	handoff.Snapshot
-	in *cluster
+	place
+}
+
+// place is where an object was read, for the commands that are printed.
+type place struct {
+	in        *cluster
+	namespace string
 	// hidden is what the user cannot read. A decision or a message that depends on it can differ from the controller's.
 	hidden string
+}
+
+// kubectl returns a kubectl command for the cluster and the namespace.
+func (p place) kubectl(format string, args ...any) string {
+	return p.in.kubectl("%s -n %s", fmt.Sprintf(format, args...), p.namespace)
 }
 
 // look reads the Snapshot of a singleton. If the user cannot read nodes, look assumes that nodes are Ready.
@@ -167,7 +178,7 @@ func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (vi
 	if reader.nodes.Load() {
 		assumeReady(&snapshot)
 	}
-	return view{snapshot, c, reader.hidden()}, err
+	return view{snapshot, place{c, singleton.Namespace, reader.hidden()}}, err
 }
 
 // assumeReady adds a Ready node for each pod that is not terminating, if the user cannot read nodes. Otherwise, the

@@ -10,51 +10,51 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
 // completeName completes the names of the singletons in the namespace.
 func (c commands) completeName(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.completeFirst(cmd, args, typed, func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
-		singletons, err := in.list(ctx, in.namespace)
-		for i := range singletons {
-			offers = append(offers, cobra.CompletionWithDesc(singletons[i].Name, string(singletons[i].Status.Phase)))
-		}
-		return offers, err
+	return c.completeFirst(cmd, args, typed, "", &v1.StatefulSingletonList{}, func(o runtime.Object) string {
+		return string(o.(*v1.StatefulSingleton).Status.Phase)
 	})
 }
 
 // completeNameOrLock is completeName, and also completes the names of the StatefulSetLocks after lock/.
 func (c commands) completeNameOrLock(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if !strings.HasPrefix(typed, "lock/") {
+	const prefix = "lock/"
+	if !strings.HasPrefix(typed, prefix) {
 		return c.completeName(cmd, args, typed)
 	}
-	return c.completeFirst(cmd, args, typed, func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
-		locks, err := in.locks(ctx, in.namespace)
-		for i := range locks {
-			offers = append(offers, cobra.CompletionWithDesc("lock/"+locks[i].Name, locks[i].Status.WriterPod))
-		}
-		return offers, err
+	return c.completeFirst(cmd, args, typed, prefix, &v1.StatefulSetLockList{}, func(o runtime.Object) string {
+		return o.(*v1.StatefulSetLock).Status.WriterPod
 	})
 }
 
 // completeCluster completes the names of the StatefulClusters after stc/.
 func (c commands) completeCluster(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.completeFirst(cmd, args, typed, func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
-		clusters, err := in.clusters(ctx)
-		for i := range clusters {
-			offers = append(offers, cobra.CompletionWithDesc("stc/"+clusters[i].Name, clusters[i].Status.UpdateRevision))
-		}
-		return offers, err
+	return c.completeFirst(cmd, args, typed, "stc/", &v1.StatefulClusterList{}, func(o runtime.Object) string {
+		return o.(*v1.StatefulCluster).Status.UpdateRevision
 	})
 }
 
-// completeFirst completes the first argument with the offers that begin with the typed text.
-func (c commands) completeFirst(cmd *cobra.Command, args []string, typed string, offer func(context.Context, *cluster) ([]cobra.Completion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
+// completeFirst completes the first argument with the names of the objects of a kind, after a prefix.
+func (c commands) completeFirst(cmd *cobra.Command, args []string, typed, prefix string, list client.ObjectList, describe func(runtime.Object) string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) ([]cobra.Completion, error) {
-		offers, err := offer(ctx, in)
+	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
+		if err := in.List(ctx, list, client.InNamespace(in.namespace)); err != nil {
+			return nil, err
+		}
+		err = meta.EachListItem(list, func(o runtime.Object) error {
+			offers = append(offers, cobra.CompletionWithDesc(prefix+o.(client.Object).GetName(), describe(o)))
+			return nil
+		})
 		return beginningWith(typed, offers), err
 	})
 }

@@ -70,10 +70,8 @@ type explanation struct {
 // explain explains the state of the singleton at the time now.
 func explain(s view, now time.Time) string {
 	e := s.explanation(now)
-	installed := meta.FindStatusCondition(s.Singleton.Status.Conditions, v1.ConditionPolicyInstalled)
-	if s.Singleton.DeletionTimestamp.IsZero() && (installed == nil || installed.Status != metav1.ConditionTrue) {
-		e.texts = append(e.texts, "No dry-run has shown that new pods are held: "+s.in.amended(policyMessage(installed)))
-		e.helps = append(e.helps, s.check())
+	if s.Singleton.DeletionTimestamp.IsZero() {
+		e.addPolicy(s.place, s.Singleton.Status.Conditions, "are held")
 	}
 	return e.text("StatefulSingleton " + fullName(s.Singleton))
 }
@@ -94,11 +92,30 @@ func (e explanation) text(object string) string {
 	return b.String()
 }
 
-func policyMessage(c *metav1.Condition) string {
-	if c == nil {
-		return "the controller has not set condition PolicyInstalled yet"
+// addPolicy says why it is not known that new pods are injected, if condition PolicyInstalled is not True.
+func (e *explanation) addPolicy(p place, conditions []metav1.Condition, pods string) {
+	if meta.IsStatusConditionTrue(conditions, v1.ConditionPolicyInstalled) {
+		return
 	}
-	return c.Message
+	message := "the controller has not set condition PolicyInstalled yet"
+	if installed := meta.FindStatusCondition(conditions, v1.ConditionPolicyInstalled); installed != nil {
+		message = installed.Message
+	}
+	e.texts = append(e.texts, fmt.Sprintf("No dry-run has shown that new pods %s: %s", pods, p.in.amended(message)))
+	e.helps = append(e.helps, p.check())
+}
+
+// addCaveats says that the status is stale, or that the explanation is only the status, because the user cannot read all that
+// the controller reads.
+func (e *explanation) addCaveats(p place, kind string, stale bool) {
+	if stale {
+		e.texts = append(e.texts, "The status of the "+kind+" does not report this yet. "+
+			"If the status does not change within a few seconds, the controller does not run.")
+		e.helps = append(e.helps, p.check())
+	}
+	if p.hidden != "" {
+		e.texts = append(e.texts, "You do not have permission to read "+p.hidden+", so this is what the status of the "+kind+" says.")
+	}
 }
 
 func (s view) explanation(now time.Time) explanation {
@@ -130,28 +147,12 @@ func (s view) explanation(now time.Time) explanation {
 			e.helps = s.helps(outcome, status.Phase == v1.PhaseFailed)
 		}
 	}
-	if stale {
-		e.texts = append(e.texts, staleMessage("StatefulSingleton"))
-		e.helps = append(e.helps, s.check())
-	}
-	if s.hidden != "" {
-		e.texts = append(e.texts, fromStatusMessage("StatefulSingleton", s.hidden))
-	}
+	e.addCaveats(s.place, "StatefulSingleton", stale)
 	return e
-}
-
-func staleMessage(kind string) string {
-	return "The status of the " + kind + " does not report this yet. " +
-		"If the status does not change within a few seconds, the controller does not run."
 }
 
 func hiddenMessage(kind, hidden string) string {
 	return "You do not have permission to read " + hidden + ", so this command cannot show what the deletion waits for. The events of the " + kind + " show it."
-}
-
-// fromStatusMessage says that the explanation is the status, because the user cannot read all that the controller reads.
-func fromStatusMessage(kind, hidden string) string {
-	return "You do not have permission to read " + hidden + ", so this is what the status of the " + kind + " says."
 }
 
 func deletedSoonMessage(kind string) string {
@@ -190,11 +191,6 @@ func (s view) deleting(now time.Time) explanation {
 		e.helps = append(e.helps, s.attestations(holder)...)
 	}
 	return e
-}
-
-// kubectl returns a kubectl command for the singleton's cluster and namespace.
-func (s view) kubectl(format string, args ...any) string {
-	return s.in.kubectl("%s -n %s", fmt.Sprintf(format, args...), s.Singleton.Namespace)
 }
 
 // helps returns the commands that help with an outcome. If stuck is true, the handoff may need a person to continue.
@@ -237,7 +233,7 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 	return nil
 }
 
-func (s view) check() help { return help{"check the installation", s.kubectl("stfs check")} }
+func (p place) check() help { return help{"check the installation", p.kubectl("stfs check")} }
 
 // attestations returns the commands with which a person states that the node is off, or attests the termination of the
 // pod. It leaves out an attestation that the controller would refuse.

@@ -43,61 +43,41 @@ func (c *cluster) follow(ctx context.Context, namespace string, all []watched, s
 
 // followOnce is follow until the API server ends a watch.
 func (c *cluster) followOnce(ctx context.Context, namespace string, all []watched, show func() error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	events := make(chan watch.Event)
+	open, ended := context.WithCancel(ctx)
+	defer ended()
+	changed := make(chan struct{}, 1)
 	for _, w := range all {
 		changes, err := c.Watch(ctx, w.list, client.InNamespace(namespace), w.labels)
 		if err != nil {
 			return err
 		}
 		defer changes.Stop()
-		go forward(ctx, changes.ResultChan(), events)
+		go func() {
+			defer ended()
+			for event := range changes.ResultChan() {
+				if event.Type == watch.Error {
+					return
+				}
+				select {
+				case changed <- struct{}{}:
+				default: // a change is waiting to be shown
+				}
+			}
+		}()
 	}
 	for {
 		if err := show(); err != nil {
 			return err
 		}
-		if !change(ctx, events) {
+		select {
+		case <-open.Done():
 			return nil
-		}
-	}
-}
-
-// forward passes the events of one watch on. The last event is an error.
-func forward(ctx context.Context, from <-chan watch.Event, to chan<- watch.Event) {
-	for {
-		event, open := <-from
-		if !open {
-			event.Type = watch.Error
+		case <-changed:
 		}
 		select {
-		case to <- event:
-		case <-ctx.Done():
-			return
-		}
-		if !open {
-			return
-		}
-	}
-}
-
-// change waits for a change and for further changes that follow at once. It returns false if the watch ended.
-func change(ctx context.Context, events <-chan watch.Event) bool {
-	var settled <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-settled:
-			return true
-		case event := <-events:
-			if event.Type == watch.Error {
-				return false
-			}
-		}
-		if settled == nil {
-			settled = time.After(debounce)
+		case <-open.Done():
+			return nil
+		case <-time.After(debounce):
 		}
 	}
 }

@@ -40,14 +40,15 @@ const upgradePage = "https://github.com/statefulsingleton/statefulsingleton/blob
 var imageVersion = regexp.MustCompile(`:v?(\d+\.\d+)(\.\d+)?[^:/@]*(@|$)`)
 
 func checkKyverno(ctx context.Context, in *cluster) (string, error) {
-	d, image, err := kyvernoDeployment(ctx, in)
+	d, kyverno, err := kyvernoDeployment(ctx, in)
 	if err != nil {
 		return "", err
 	}
 	if d == nil {
 		return "", fmt.Errorf("the Deployment of the admission controller does not exist, so Kyverno injects no pod: install Kyverno %s", kyvernoVersion)
 	}
-	is := versionOf(image)
+	image := kyverno.Image
+	is := versionOf(kyverno)
 	switch {
 	case d.Status.AvailableReplicas == 0:
 		return "", fmt.Errorf("Deployment %s has no available pod, so no pod of a StatefulSingleton can be created. To show why, run: %s", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
@@ -63,25 +64,30 @@ func checkKyverno(ctx context.Context, in *cluster) (string, error) {
 	return found, nil
 }
 
-// kyvernoDeployment reads the Deployment of Kyverno's admission controller, and returns its image. It returns nil if the
+// kyvernoDeployment reads the Deployment of Kyverno's admission controller, and its container. It returns nil if the
 // Deployment does not exist.
-func kyvernoDeployment(ctx context.Context, in *cluster) (d *appsv1.Deployment, image string, err error) {
+func kyvernoDeployment(ctx context.Context, in *cluster) (*appsv1.Deployment, *corev1.Container, error) {
 	var deployments appsv1.DeploymentList
 	if err := in.List(ctx, &deployments, client.MatchingLabels{"app.kubernetes.io/component": "admission-controller"}); err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	for i := range deployments.Items {
 		containers := deployments.Items[i].Spec.Template.Spec.Containers
-		if at := slices.IndexFunc(containers, isKyverno); at >= 0 {
-			return &deployments.Items[i], containers[at].Image, nil
+		for j := range containers {
+			if containers[j].Name == "kyverno" {
+				return &deployments.Items[i], &containers[j], nil
+			}
 		}
 	}
-	return nil, "", nil
+	return nil, nil, nil
 }
 
-// versionOf returns the minor version in the tag of the image, or nil.
-func versionOf(image string) *version.Version {
-	tag := imageVersion.FindStringSubmatch(image)
+// versionOf returns the minor version in the tag of the container's image, or nil. The container can be nil.
+func versionOf(kyverno *corev1.Container) *version.Version {
+	if kyverno == nil {
+		return nil
+	}
+	tag := imageVersion.FindStringSubmatch(kyverno.Image)
 	if tag == nil {
 		return nil
 	}
@@ -111,7 +117,7 @@ func (c policyCount) mebibytes() int64 {
 
 // checkPolicies checks whether the policies fit the version of Kyverno, and says what to do before an upgrade.
 func checkPolicies(ctx context.Context, in *cluster) (string, error) {
-	kyverno, image, err := kyvernoDeployment(ctx, in)
+	_, kyverno, err := kyvernoDeployment(ctx, in)
 	if err != nil {
 		return "", err
 	}
@@ -124,7 +130,7 @@ func checkPolicies(ctx context.Context, in *cluster) (string, error) {
 		return "", err
 	}
 	found := describe(counts)
-	if wrong := misfit(versionOf(image), written, counts); wrong != "" {
+	if wrong := misfit(versionOf(kyverno), written, counts); wrong != "" {
 		return "", fmt.Errorf("%s. %s. See %s", found, wrong, upgradePage)
 	}
 	return found + hint(written, counts) + memoryHint(kyverno, counts), nil
@@ -174,12 +180,11 @@ func hint(written schema.GroupVersionKind, counts map[schema.GroupVersionKind]po
 
 // memoryHint says what to do if Kyverno's memory limit is too small for the policies as NamespacedMutatingPolicies. Kyverno
 // can be nil.
-func memoryHint(kyverno *appsv1.Deployment, counts map[schema.GroupVersionKind]policyCount) string {
+func memoryHint(kyverno *corev1.Container, counts map[schema.GroupVersionKind]policyCount) string {
 	if kyverno == nil {
 		return ""
 	}
-	containers := kyverno.Spec.Template.Spec.Containers
-	limit := containers[slices.IndexFunc(containers, isKyverno)].Resources.Limits.Memory().Value() >> 20
+	limit := kyverno.Resources.Limits.Memory().Value() >> 20
 	most := counts[mutatingPolicy]
 	if now := counts[clusterPolicy]; now.mebibytes() > most.mebibytes() {
 		most = now
@@ -194,12 +199,10 @@ func memoryHint(kyverno *appsv1.Deployment, counts map[schema.GroupVersionKind]p
 	return problem + ", or share policies with policyPer=namespace of the chart"
 }
 
-func isKyverno(c corev1.Container) bool { return c.Name == "kyverno" }
-
 // writtenKind returns the kind of policies that the controller writes, by the argument of its Deployment. It is empty if
 // the Deployment does not exist.
 func writtenKind(ctx context.Context, in *cluster) (schema.GroupVersionKind, error) {
-	deployments, err := controllers(ctx, in)
+	deployments, err := deploymentsOf(ctx, in, "controller")
 	if err != nil || len(deployments) == 0 {
 		return schema.GroupVersionKind{}, err
 	}

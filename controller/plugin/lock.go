@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -70,9 +69,7 @@ func lockName(arg string) (name string, ok bool) {
 // lockView is a StatefulSetLock with its Snapshot, as the controller reads it.
 type lockView struct {
 	tenure.Snapshot
-	in *cluster
-	// hidden is what the user cannot read.
-	hidden string
+	place
 }
 
 // locks reads the StatefulSetLocks of a namespace, or of all namespaces.
@@ -91,7 +88,7 @@ func (c *cluster) findLock(ctx context.Context, name string) (*v1.StatefulSetLoc
 func (c *cluster) lookAtLock(ctx context.Context, lock *v1.StatefulSetLock) (lockView, error) {
 	reader := &hiding{Reader: c}
 	snapshot, err := observe.Observer{Client: reader, Live: reader}.ObserveLock(ctx, lock)
-	return lockView{snapshot, c, reader.hidden()}, err
+	return lockView{snapshot, place{c, lock.Namespace, reader.hidden()}}, err
 }
 
 func (s lockView) status() LockStatus {
@@ -122,21 +119,8 @@ func (s lockView) status() LockStatus {
 func (s *LockStatus) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "StatefulSetLock %s/%s: StatefulSet %s, fencing %s, epoch %d\n", s.Namespace, s.Name, s.StatefulSet, s.Fencing, s.Epoch)
-	if s.Deleting {
-		fmt.Fprintln(&b, "The StatefulSetLock is being deleted.")
-	}
-	if s.Message != "" {
-		fmt.Fprintf(&b, "  %s\n", s.Message)
-	}
-	b.WriteString("\nPods\n")
-	if len(s.Pods) == 0 {
-		b.WriteString("  none\n")
-	}
-	b.WriteString(columns(func(row func(cells ...string)) {
-		for _, pod := range s.Pods {
-			row("  "+pod.Name, strings.ToLower(pod.Role), cmp.Or(pod.Node, "-"), pod.state())
-		}
-	}))
+	b.WriteString(messageText("StatefulSetLock", s.Deleting, s.Message))
+	b.WriteString(podsText(s.Pods, func(p LockPod) []string { return []string{p.Name, p.Role, p.Node, p.state()} }))
 	b.WriteString(conditionsText(s.Conditions, []string{v1.ConditionReady, v1.ConditionFenced, v1.ConditionPolicyInstalled}, s.Message))
 	if t := s.LastTransition; t != nil {
 		fmt.Fprintf(&b, "\nLast change of the writer: %s\n", inWords(string(t.Cause), t.From, t.To, "writer", t.Proof))
@@ -190,10 +174,8 @@ func (s *LockStatus) lastChange() string {
 // explainLock explains the state of the lock at the time now.
 func explainLock(s lockView, now time.Time) string {
 	e := s.explanation(now)
-	installed := meta.FindStatusCondition(s.Lock.Status.Conditions, v1.ConditionPolicyInstalled)
-	if !e.refused && s.Lock.DeletionTimestamp.IsZero() && (installed == nil || installed.Status != metav1.ConditionTrue) {
-		e.texts = append(e.texts, "No dry-run has shown that new pods become readers: "+s.in.amended(policyMessage(installed)))
-		e.helps = append(e.helps, s.check())
+	if !e.refused && s.Lock.DeletionTimestamp.IsZero() {
+		e.addPolicy(s.place, s.Lock.Status.Conditions, "become readers")
 	}
 	return e.text("StatefulSetLock " + fullName(s.Lock))
 }
@@ -223,13 +205,7 @@ func (s lockView) explanation(now time.Time) explanation {
 	if fenced := meta.FindStatusCondition(status.Conditions, v1.ConditionFenced); fenced != nil && fenced.Status != metav1.ConditionTrue {
 		e.texts = append(e.texts, "Fencing: "+fenced.Message)
 	}
-	if stale {
-		e.texts = append(e.texts, staleMessage("StatefulSetLock"))
-		e.helps = append(e.helps, s.check())
-	}
-	if s.hidden != "" {
-		e.texts = append(e.texts, fromStatusMessage("StatefulSetLock", s.hidden))
-	}
+	e.addCaveats(s.place, "StatefulSetLock", stale)
 	return e
 }
 
@@ -279,10 +255,3 @@ func (s lockView) helps(outcome tenure.Outcome) []help {
 		return nil
 	}
 }
-
-// kubectl returns a kubectl command for the lock's cluster and namespace.
-func (s lockView) kubectl(format string, args ...any) string {
-	return s.in.kubectl("%s -n %s", fmt.Sprintf(format, args...), s.Lock.Namespace)
-}
-
-func (s lockView) check() help { return help{"check the installation", s.kubectl("stfs check")} }

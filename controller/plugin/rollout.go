@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -101,12 +100,12 @@ func (c commands) rolloutStatus(ctx context.Context, in *cluster, arg string, wa
 
 // rolloutState returns what a rollout waits for, and whether it is complete. The error says what a person must do.
 func rolloutState(o *v1.StatefulCluster) (text string, complete bool, err error) {
-	switch stalled := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionStalled); {
+	switch {
 	case o.Spec.UpdateStrategy.Type == v1.ClusterOnDelete:
 		return "", false, fmt.Errorf("StatefulCluster %s has update strategy OnDelete, so no rollout replaces its pods. Delete the pods that must get the new template", fullName(o))
 	case o.Status.ObservedGeneration < o.Generation:
 		return fmt.Sprintf("StatefulCluster %s: waits until the controller has seen the change", fullName(o)), false, nil
-	case stalled != nil && stalled.Status == metav1.ConditionTrue:
+	case meta.IsStatusConditionTrue(o.Status.Conditions, v1.ConditionStalled):
 		return "", false, fmt.Errorf("the rollout of StatefulCluster %s waits for a person: %s", fullName(o), o.Status.Message)
 	}
 	text = fmt.Sprintf("StatefulCluster %s: %s", fullName(o), o.Status.Message)
@@ -244,13 +243,6 @@ func (c *cluster) findCluster(ctx context.Context, arg string) (*v1.StatefulClus
 		return nil, errors.New("the API server does not serve StatefulClusters. Install the chart with statefulClusters.enabled=true")
 	}
 	return o, err
-}
-
-// clusters reads the StatefulClusters of the namespace.
-func (c *cluster) clusters(ctx context.Context) ([]v1.StatefulCluster, error) {
-	var list v1.StatefulClusterList
-	err := c.List(ctx, &list, client.InNamespace(c.namespace))
-	return list.Items, err
 }
 
 // history reads a StatefulCluster and its revisions, with the newest last.

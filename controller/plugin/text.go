@@ -25,26 +25,37 @@ var shownConditions = []string{v1.ConditionReady, v1.ConditionPolicyInstalled, v
 func (s *Status) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "StatefulSingleton %s/%s: %s, epoch %d\n", s.Namespace, s.Name, cmp.Or(s.Phase, idle), s.Epoch)
-	if s.Deleting {
-		fmt.Fprintln(&b, "The StatefulSingleton is being deleted.")
-	}
-	if s.Message != "" {
-		fmt.Fprintf(&b, "  %s\n", s.Message)
-	}
-	b.WriteString("\nPods\n")
-	if len(s.Pods) == 0 {
-		b.WriteString("  none\n")
-	}
-	b.WriteString(columns(func(row func(cells ...string)) {
-		for _, pod := range s.Pods {
-			row("  "+pod.Name, strings.ToLower(string(pod.Role)), cmp.Or(pod.Node, "-"), pod.state())
-		}
-	}))
+	b.WriteString(messageText("StatefulSingleton", s.Deleting, s.Message))
+	b.WriteString(podsText(s.Pods, func(p Pod) []string { return []string{p.Name, string(p.Role), p.Node, p.state()} }))
 	b.WriteString(conditionsText(s.Conditions, shownConditions, s.Message))
 	if t := s.LastTransition; t != nil {
 		fmt.Fprintf(&b, "\nLast handoff: %s%s\n", inWords(string(t.Cause), t.From, t.To, "holder", t.Proof), gap(t))
 	}
 	return b.String()
+}
+
+// messageText returns the message of the status of an object.
+func messageText(kind string, deleting bool, message string) (text string) {
+	if deleting {
+		text = "The " + kind + " is being deleted.\n"
+	}
+	if message != "" {
+		text += "  " + message + "\n"
+	}
+	return text
+}
+
+// podsText returns a line for each pod, with its name, role, node and state.
+func podsText[P any](pods []P, describe func(P) []string) string {
+	if len(pods) == 0 {
+		return "\nPods\n  none\n"
+	}
+	return "\nPods\n" + columns(func(row func(cells ...string)) {
+		for _, pod := range pods {
+			cells := describe(pod)
+			row("  "+cells[0], strings.ToLower(cells[1]), cmp.Or(cells[2], "-"), cells[3])
+		}
+	})
 }
 
 // conditionsText returns the conditions of the types. It leaves out the message of Ready and the message that is printed
