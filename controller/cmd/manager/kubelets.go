@@ -9,6 +9,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // nodesPerPage is the number of nodes that are read at once.
@@ -62,20 +64,11 @@ func (k kubeletUsers) readyNode(ctx context.Context) (*corev1.Node, error) {
 		if err := k.live.List(ctx, &nodes, page, client.Continue(nodes.Continue)); err != nil {
 			return nil, fmt.Errorf("list nodes: %w", err)
 		}
-		if i := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return ready(&n) }); i >= 0 {
+		if i := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return proof.NodeReady(&n) }); i >= 0 {
 			return &nodes.Items[i], nil
 		}
 		if nodes.Continue == "" {
 			return nil, nil
 		}
 	}
-}
-
-func ready(node *corev1.Node) bool {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -72,7 +73,12 @@ func uninstallWith(ctx context.Context, c client.Client, namespace string, deplo
 		do   func(context.Context, client.Client) error
 	}{
 		{"stop the controllers", func(ctx context.Context, c client.Client) error {
-			return stopControllers(ctx, c, namespace, deployments)
+			for _, name := range deployments {
+				if err := stopController(ctx, c, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
+					return err
+				}
+			}
+			return nil
 		}},
 		{"delete the policies of Kyverno", deletePolicies},
 		{"delete the PodDisruptionBudgets", deleteBudgets},
@@ -103,15 +109,6 @@ func retryConflicts(ctx context.Context, c client.Client, do func(context.Contex
 	return err
 }
 
-func stopControllers(ctx context.Context, c client.Client, namespace string, deployments []string) error {
-	for _, name := range deployments {
-		if err := stopController(ctx, c, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // stopController scales the controller to zero and waits until its pods are removed. A running controller would add
 // the finalizers again.
 func stopController(ctx context.Context, c client.Client, name types.NamespacedName) error {
@@ -139,27 +136,12 @@ func stopController(ctx context.Context, c client.Client, name types.NamespacedN
 	return err
 }
 
+// deletePolicies deletes the policies of each kind that the API server serves.
 func deletePolicies(ctx context.Context, c client.Client) error {
 	for _, kind := range policies.Kinds {
-		if err := deletePoliciesOf(ctx, c, kind); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func deletePoliciesOf(ctx context.Context, c client.Client, kind policies.Kind) error {
-	var list metav1.PartialObjectMetadataList
-	list.SetGroupVersionKind(kind.GVK())
-	err := c.List(ctx, &list, client.MatchingLabels{v1.ManagedByLabel: v1.ManagedBy})
-	if meta.IsNoMatchError(err) {
-		return nil // without the kind, no policies exist
-	}
-	if err != nil {
-		return err
-	}
-	for i := range list.Items {
-		if err := c.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind.GVK())
+		if err := each(ctx, c, list, deleteObject(ctx, c), client.MatchingLabels{v1.ManagedByLabel: v1.ManagedBy}); err != nil {
 			return err
 		}
 	}
@@ -169,87 +151,63 @@ func deletePoliciesOf(ctx context.Context, c client.Client, kind policies.Kind) 
 // deleteBudgets deletes the PodDisruptionBudgets, which would block drains without a controller.
 func deleteBudgets(ctx context.Context, c client.Client) error {
 	for _, of := range []string{v1.SingletonLabel, v1.LockLabel} {
-		var list policyv1.PodDisruptionBudgetList
-		if err := c.List(ctx, &list, client.MatchingLabels{v1.ManagedByLabel: v1.ManagedBy}, client.HasLabels{of}); err != nil {
+		err := each(ctx, c, &policyv1.PodDisruptionBudgetList{}, deleteObject(ctx, c), client.MatchingLabels{v1.ManagedByLabel: v1.ManagedBy}, client.HasLabels{of})
+		if err != nil {
 			return err
-		}
-		for i := range list.Items {
-			if err := c.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {
-				return err
-			}
 		}
 	}
 	return nil
+}
+
+func deleteObject(ctx context.Context, c client.Client) func(client.Object) error {
+	return func(o client.Object) error { return c.Delete(ctx, o) }
+}
+
+// each lists objects, and calls do with each. A kind that the API server does not serve has no objects, and do may find that
+// an object is gone.
+func each(ctx context.Context, c client.Client, list client.ObjectList, do func(client.Object) error, options ...client.ListOption) error {
+	if err := c.List(ctx, list, options...); meta.IsNoMatchError(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return meta.EachListItem(list, func(o runtime.Object) error { return client.IgnoreNotFound(do(o.(client.Object))) })
 }
 
 // removeFinalizers removes the finalizers from StatefulSingletons and then from pods. After the write to a
 // StatefulSingleton, the API server rejects late writes of a controller that lost its connection.
 func removeFinalizers(ctx context.Context, c client.Client) error {
-	var singletons v1.StatefulSingletonList
-	if err := c.List(ctx, &singletons); err != nil && !meta.IsNoMatchError(err) { // without the CRD, no StatefulSingletons exist
-		return err
-	}
 	byName := map[types.NamespacedName]*v1.StatefulSingleton{}
-	for i := range singletons.Items {
-		s := &singletons.Items[i]
-		if err := apply.RemoveFinalizer(ctx, c, owner.StatefulSingleton.Kind, s, v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-		byName[client.ObjectKeyFromObject(s)] = s
-	}
-	var pods corev1.PodList
-	if err := c.List(ctx, &pods, client.HasLabels{v1.SingletonLabel}); err != nil {
+	err := each(ctx, c, &v1.StatefulSingletonList{}, func(o client.Object) error {
+		byName[client.ObjectKeyFromObject(o)] = o.(*v1.StatefulSingleton)
+		return apply.RemoveFinalizer(ctx, c, owner.StatefulSingleton.Kind, o, v1.PolicyFinalizer)
+	})
+	if err != nil {
 		return err
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		its := cmp.Or(byName[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1.SingletonLabel]}], &v1.StatefulSingleton{})
-		if err := singleton.RemovePodFinalizer(ctx, c, its, pod); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-	}
-	return nil
+	return each(ctx, c, &corev1.PodList{}, func(pod client.Object) error {
+		its := cmp.Or(byName[types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[v1.SingletonLabel]}], &v1.StatefulSingleton{})
+		return singleton.RemovePodFinalizer(ctx, c, its, pod.(*corev1.Pod))
+	}, client.HasLabels{v1.SingletonLabel})
 }
 
 // removeLockFinalizers removes the finalizers from StatefulSetLocks and then from their pods. The labels stay, so Services
 // still find the last writer.
 func removeLockFinalizers(ctx context.Context, c client.Client) error {
-	var locks v1.StatefulSetLockList
-	if err := c.List(ctx, &locks); err != nil && !meta.IsNoMatchError(err) { // without the CRD, no StatefulSetLocks exist
+	if err := each(ctx, c, &v1.StatefulSetLockList{}, removeFinalizer(ctx, c, owner.StatefulSetLock.Kind, v1.PolicyFinalizer)); err != nil {
 		return err
 	}
-	for i := range locks.Items {
-		if err := apply.RemoveFinalizer(ctx, c, owner.StatefulSetLock.Kind, &locks.Items[i], v1.PolicyFinalizer); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-	}
-	return removePodFinalizers(ctx, c, v1.LockLabel, v1.HandoffFinalizer)
-}
-
-// removePodFinalizers removes the finalizer from all pods with the label.
-func removePodFinalizers(ctx context.Context, c client.Client, label, finalizer string) error {
-	var pods corev1.PodList
-	if err := c.List(ctx, &pods, client.HasLabels{label}); err != nil {
-		return err
-	}
-	for i := range pods.Items {
-		if err := apply.RemoveFinalizer(ctx, c, "Pod", &pods.Items[i], finalizer); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-	}
-	return nil
+	return each(ctx, c, &corev1.PodList{}, removeFinalizer(ctx, c, "Pod", v1.HandoffFinalizer), client.HasLabels{v1.LockLabel})
 }
 
 // removeClusterFinalizers removes the finalizers from StatefulClusters and then from their pods.
 func removeClusterFinalizers(ctx context.Context, c client.Client) error {
-	var clusters v1.StatefulClusterList
-	if err := c.List(ctx, &clusters); err != nil && !meta.IsNoMatchError(err) { // without the CRD, no StatefulClusters exist
+	if err := each(ctx, c, &v1.StatefulClusterList{}, removeFinalizer(ctx, c, owner.StatefulCluster.Kind, v1.MemberFinalizer)); err != nil {
 		return err
 	}
-	for i := range clusters.Items {
-		if err := apply.RemoveFinalizer(ctx, c, owner.StatefulCluster.Kind, &clusters.Items[i], v1.MemberFinalizer); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-	}
-	return removePodFinalizers(ctx, c, v1.ClusterLabel, v1.MemberFinalizer)
+	return each(ctx, c, &corev1.PodList{}, removeFinalizer(ctx, c, "Pod", v1.MemberFinalizer), client.HasLabels{v1.ClusterLabel})
+}
+
+func removeFinalizer(ctx context.Context, c client.Client, kind, finalizer string) func(client.Object) error {
+	return func(o client.Object) error { return apply.RemoveFinalizer(ctx, c, kind, o, finalizer) }
 }
