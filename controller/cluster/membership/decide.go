@@ -42,10 +42,12 @@ type decision struct {
 // Decide returns what to do about the StatefulCluster of the Snapshot at the time now.
 func Decide(s Snapshot, now time.Time) Plan {
 	d := begin(s, now)
-	switch problem := s.templateProblem(); {
+	problem, lost := s.templateProblem(), d.lostPods()
+	switch {
 	case problem != "":
 		d.found(InvalidTemplate, problem)
-	case d.adopt():
+	case len(lost) > 0:
+		d.adopt(lost)
 	default:
 		d.revise()
 		d.settleEnded()
@@ -94,27 +96,29 @@ func (d *decision) left(of time.Duration, p *corev1.Pod, c *corev1.PodCondition)
 	return proof.Left(of, proof.ChangedAt(p, c, d.now), d.now)
 }
 
-// adopt records the pods of a record that was lost. The counter never gave the numbers in their names.
-func (d *decision) adopt() bool {
-	adopted, first := 0, d.status.Next
+// lostPods returns the pods of a record that was lost. The counter never gave the numbers in their names.
+func (d *decision) lostPods() (lost []*corev1.Pod) {
 	for i := range d.Pods {
 		p := &d.Pods[i]
-		if n := d.ordinalOf(p.Name); d.controls(p) && n >= first && n <= maxNumber {
-			adopted++
-			d.status.Next = max(d.status.Next, n+1)
-			d.members = append(d.members, &member{pod: p, ClusterMember: v1.ClusterMember{
-				Name: p.Name, UID: p.UID, State: v1.MemberActive, Revision: revisionOf(p), Claims: d.claimsOf(p),
-			}})
+		if n := d.ordinalOf(p.Name); d.controls(p) && n >= d.status.Next && n <= maxNumber {
+			lost = append(lost, p)
 		}
 	}
-	if adopted == 0 {
-		return false
+	return lost
+}
+
+// adopt records the pods of a record that was lost.
+func (d *decision) adopt(pods []*corev1.Pod) {
+	for _, p := range pods {
+		d.status.Next = max(d.status.Next, d.ordinalOf(p.Name)+1)
+		d.members = append(d.members, &member{pod: p, ClusterMember: v1.ClusterMember{
+			Name: p.Name, UID: p.UID, State: v1.MemberActive, Revision: revisionOf(p), Claims: d.claimsOf(p),
+		}})
 	}
 	d.separateClaims()
 	d.count()
 	d.record()
-	d.found(PodsAdopted, d.adoptedMessage(adopted))
-	return true
+	d.found(PodsAdopted, d.adoptedMessage(len(pods)))
 }
 
 // separateClaims leaves each claim to the newest of its members. The pods of the others have terminated, or cannot run yet: such a

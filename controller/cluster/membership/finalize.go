@@ -21,7 +21,9 @@ import (
 // the StatefulCluster.
 func Finalize(s Snapshot, now time.Time) (plan Plan, message string) {
 	d := begin(s, now)
-	if !d.adopt() {
+	if lost := d.lostPods(); len(lost) > 0 {
+		d.adopt(lost)
+	} else {
 		d.endAll()
 		d.record()
 		d.syncPods()

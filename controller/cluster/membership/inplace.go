@@ -181,7 +181,11 @@ func (d *decision) updateInPlace(m *member, c changes) {
 		d.do(resize) // a pod that cannot be resized keeps serving
 	}
 	switch {
-	case c.restarts(m.pod) && !d.closed(m):
+	case c.restarts(m.pod) && !isClosed(m.pod):
+		d.do(SetServing{Pod: refOf(m.pod), Version: m.pod.ResourceVersion})
+		d.requeueIn(servingPoll)
+	case c.restarts(m.pod) && d.stillServes(m):
+		d.requeueIn(servingPoll)
 	case !c.isResized(m.pod):
 		d.do(resize)
 	case !c.runsResized(m.pod):
@@ -202,18 +206,9 @@ func (d *decision) patchImages(m *member, c changes) {
 	d.do(PatchImages{Pod: refOf(m.pod), Version: m.pod.ResourceVersion, Revision: d.status.UpdateRevision, Images: c.images, Before: before})
 }
 
-// closed returns true if no Service sends requests to the pod. Otherwise it continues to remove the pod from the EndpointSlices.
-func (d *decision) closed(m *member) bool {
-	if !isClosed(m.pod) {
-		d.do(SetServing{Pod: refOf(m.pod), Version: m.pod.ResourceVersion})
-		d.requeueIn(servingPoll)
-		return false
-	}
-	if d.Serving[m.UID] && d.left(servingPatience, m.pod, proof.Condition(m.pod, v1.MemberServing)) > 0 {
-		d.requeueIn(servingPoll)
-		return false
-	}
-	return true
+// stillServes returns true if a Service may send requests to the pod, although the pod must not serve.
+func (d *decision) stillServes(m *member) bool {
+	return d.Serving[m.UID] && d.left(servingPatience, m.pod, proof.Condition(m.pod, v1.MemberServing)) > 0
 }
 
 // isClosed returns true if the pod must not serve.

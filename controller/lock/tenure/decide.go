@@ -226,6 +226,7 @@ func (d *decision) takeAttestation() {
 func (d *decision) withoutWriter() {
 	switch {
 	case d.leaseBlocks():
+		d.awaitLease()
 	case d.next != nil:
 		if last := d.status.LastTransition; last == nil || last.To != "" {
 			d.overtakeLostRecord(d.next)
@@ -422,7 +423,11 @@ func (d *decision) succeed(proven v1.Proof) {
 	now := metav1.NewMicroTime(d.now)
 	t, old := d.status.LastTransition, d.writer
 	t.Proof, t.Ended = proven, &now
-	if d.next != nil && !d.leaseBlocks() {
+	blocked := d.next != nil && d.leaseBlocks()
+	if blocked {
+		d.awaitLease()
+	}
+	if d.next != nil && !blocked {
 		d.grant(d.next, t)
 	} else {
 		d.recordWriter(nil, d.status.Epoch)
@@ -479,6 +484,7 @@ func (d *decision) keep() {
 	w := d.writer
 	named, writing, labelled := d.isNamed(), d.isWriting(), w.labelled && w.Labels[v1.LockLabel] == d.Lock.Name
 	if !named && d.leaseBlocks() {
+		d.awaitLease()
 		return
 	}
 	d.protect(w)

@@ -49,6 +49,7 @@ func (d *decision) tenureLeft() string {
 	}
 	switch {
 	case d.leaseBlocks():
+		d.awaitLease()
 		return d.message
 	case uid == "" || d.writer != nil && d.proofOf(d.writer) != "" || d.proofOfRemoved() != "":
 		return ""

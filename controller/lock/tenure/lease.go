@@ -152,8 +152,10 @@ func (d *decision) revokeLease() {
 	is, uid := d.inLease(), d.status.WriterPodUID
 	empty := WriteLease{Version: d.leaseVersion(), Writer: uid, Epoch: d.status.Epoch}
 	d.found(TenureRevoked, d.revokedMessage())
-	switch names := is.fenced && is.writer.UID == uid; {
+	names := is.fenced && is.writer.UID == uid
+	switch {
 	case d.leaseBlocks():
+		d.awaitLease()
 	case d.leaseExpired():
 		// Also if the Lease was deleted and created again: the pod could not renew the old one.
 		empty.Expired = uid
@@ -177,24 +179,26 @@ func (d *decision) revoke(is inLease) {
 // leaseBlocks returns true if the Lease is held, or names a fenced pod that is not the recorded writer. The pod can be a writer
 // until it releases the Lease, or until the Lease expires.
 func (d *decision) leaseBlocks() bool {
-	if d.isHeld() {
-		d.found(LeaseHeld, d.heldMessage())
-		return true
-	}
 	is, last := d.inLease(), d.status.LastTransition
 	ended := last != nil && last.FromUID == is.writer.UID && last.Proof != "" // by another proof than the Lease
-	if !is.fenced || is.writer.UID == d.status.WriterPodUID || ended && is.epoch <= d.status.Epoch {
-		return false
-	}
+	return d.isHeld() || is.fenced && is.writer.UID != d.status.WriterPodUID && !(ended && is.epoch <= d.status.Epoch)
+}
+
+// awaitLease takes a Lease that blocks, if it has expired. Otherwise it revokes the tenure of its pod, and reports that the lock
+// waits.
+func (d *decision) awaitLease() {
+	is := d.inLease()
 	switch {
+	case d.isHeld():
+		d.found(LeaseHeld, d.heldMessage())
+		return
 	case d.leaseExpired():
 		d.do(WriteLease{Version: d.leaseVersion(), Writer: is.writer.UID, Epoch: is.epoch, Expired: is.writer.UID})
 		d.found(LeaseTaken, d.leaseTakenMessage(is.writer.Name))
 		d.requeueIn(0)
-		return true
+		return
 	case is.revoked < is.epoch:
 		d.revoke(is)
 	}
 	d.found(LeaseHeld, d.leaseHeldMessage(is.writer.Name))
-	return true
 }

@@ -71,19 +71,18 @@ func (d *decision) forgo(pod *ClassifiedPod) {
 	}
 }
 
-// blocked reports why no pod may be signalled. It returns false if nothing prevents that.
-func (d *decision) blocked() bool {
-	switch {
-	case d.overlap != "":
+// blocked returns true if no pod may be signalled.
+func (d *decision) blocked() bool { return d.overlap != "" || len(d.unrecorded) > 0 }
+
+// reportBlocked reports why no pod may be signalled.
+func (d *decision) reportBlocked() {
+	if d.overlap != "" {
 		d.needsPerson = true
 		d.found(Overlapping, d.overlapMessage())
-	case len(d.unrecorded) > 0:
-		d.needsPerson = !slices.ContainsFunc(d.unrecorded, func(p *ClassifiedPod) bool { return proof.Going(p.Pod) })
-		d.found(SeveralRun, d.severalMessage())
-	default:
-		return false
+		return
 	}
-	return true
+	d.needsPerson = !slices.ContainsFunc(d.unrecorded, func(p *ClassifiedPod) bool { return proof.Going(p.Pod) })
+	d.found(SeveralRun, d.severalMessage())
 }
 
 // protect adds the finalizer to pods without it. A terminating pod cannot receive a finalizer.
@@ -128,23 +127,26 @@ func (d *decision) withHolder() {
 }
 
 func (d *decision) withoutHolder() {
+	next, lost := d.warm(), d.onlyLost()
 	switch {
 	case d.overlap != "", len(d.unrecorded) > 1 && d.terminatingUnprotected() == nil:
 		d.unprotectOthers(nil)
 		d.protect(d.unrecorded...)
-		d.blocked()
+		d.reportBlocked()
 	case len(d.unrecorded) > 0:
 		d.unprotectOthers(nil)
 		d.adopt(cmp.Or(d.terminatingUnprotected(), d.unrecorded[0]))
-	case len(d.standbys) > 0 && d.replaceLost():
-	case len(d.standbys) > 0 && d.warm() == nil:
+	case lost != nil && d.rollsLost(lost.Pod) != nil:
+		d.roll(d.rollsLost(lost.Pod), lost.Pod)
+	case len(d.standbys) > 0 && next == nil:
 		d.needsPerson = d.standbys[0].needsPerson
 		d.found(WarmingUp, coldMessage(d.standbys[0]))
 		d.adviseReplacement(d.standbys[0], d.standbys[0].nodeProblem)
-	case len(d.standbys) > 0 && d.leaseBlocks(d.warm()):
-	case len(d.standbys) > 0:
-		d.unprotectOthers(d.warm())
-		d.release(d.warm(), d.nextTransition())
+	case next != nil && d.leaseBlocks(next):
+		d.awaitLease(next)
+	case next != nil:
+		d.unprotectOthers(next)
+		d.release(next, d.nextTransition())
 	case d.status.LastTransition != nil && d.status.LastTransition.To == "" && d.status.LastTransition.Cause != v1.CauseScaleDown:
 		d.found(AwaitingPod, d.awaitingPodMessage())
 	default:
@@ -176,16 +178,19 @@ func (d *decision) warm() *ClassifiedPod {
 func (d *decision) succeed(proof v1.Proof) {
 	now := metav1.NewMicroTime(d.now)
 	t := &v1.Transition{From: d.status.ActivePod, FromUID: d.status.ActivePodUID, Cause: d.cause(), Proof: proof, Started: d.begun(), Terminated: &now}
-	switch next := d.warm(); {
+	next := d.warm()
+	switch {
 	case d.overlap == "" && len(d.unrecorded) == 1:
 		d.recordNoHolder(t) // the next reconcile adopts the unrecorded pod
 		d.found(HolderEnded, endedMessage(t, d.unrecorded[0]))
 	case d.blocked():
+		d.reportBlocked()
 		d.recordNoHolder(t)
 	case next == nil:
 		d.recordNoHolder(t)
 		d.found(HolderEnded, endedMessage(t, nil))
 	case d.leaseBlocks(next):
+		d.awaitLease(next)
 		d.recordNoHolder(t)
 	default:
 		d.release(next, t)
@@ -290,8 +295,12 @@ func (d *decision) keepOrReplace() {
 	containers := d.holder.held
 	given, hasSignal := signalled(d.holder.Pod)
 	if d.awaitsRelease(d.holder) {
-		switch problem := d.nodeProblem(d.holder.Pod); {
-		case d.blocked() || d.leaseBlocks(d.holder):
+		problem := d.nodeProblem(d.holder.Pod)
+		switch {
+		case d.blocked():
+			d.reportBlocked()
+		case d.leaseBlocks(d.holder):
+			d.awaitLease(d.holder)
 		case problem != "" && d.isUnreleased(d.holder):
 			if !protected(d.holder.Pod) {
 				d.do(Protect{Pod: refOf(d.holder.Pod), Version: Version(d.holder.ResourceVersion)})
@@ -311,6 +320,7 @@ func (d *decision) keepOrReplace() {
 	d.nudge(containers, given)
 	d.followStart(containers, given)
 	if d.blocked() {
+		d.reportBlocked()
 		return
 	}
 	if next := d.warm(); next != nil {

@@ -164,21 +164,6 @@ func (d *decision) replace() bool {
 	return true
 }
 
-// replaceLost rolls the Deployment of a standby whose Lease expired if no other standby can start. It returns false if the
-// pod is not replaced.
-func (d *decision) replaceLost() bool {
-	lost := d.onlyLost()
-	if lost == nil {
-		return false
-	}
-	deployment := d.rollsLost(lost.Pod)
-	if deployment == nil {
-		return false
-	}
-	d.roll(deployment, lost.Pod)
-	return true
-}
-
 // onlyLost returns the standby whose Lease expired if the nodes of all other standbys cannot start them, or nil. The node
 // of the pod may be lost, even if it still appears Ready.
 func (d *decision) onlyLost() (lost *ClassifiedPod) {

@@ -180,7 +180,11 @@ func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.Resour
 // the Lease has not expired.
 func (d *decision) holderExpires() bool {
 	mayRun := d.named(d.holder) || d.leaseHolder() == "" && proof.Going(d.holder.Pod) // the Lease was created again
-	if d.holder.fencing == nil || d.ownLease() == nil || !mayRun || d.status.Epoch != d.Singleton.Status.Epoch || !d.leaseExpired() {
+	if d.holder.fencing == nil || d.ownLease() == nil || !mayRun || d.status.Epoch != d.Singleton.Status.Epoch {
+		return false
+	}
+	d.awaitExpiry()
+	if !d.leaseExpired() {
 		return false
 	}
 	d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.status.Epoch, Expired: d.holder.UID})
@@ -188,36 +192,43 @@ func (d *decision) holderExpires() bool {
 	return true
 }
 
-// leaseExpired returns true if the Lease has not been renewed for its duration. If a renewal is overdue, it decides again
-// when the Lease expires.
-func (d *decision) leaseExpired() bool {
-	left := d.leaseDuration() - d.Lease.Silent
+// leaseExpired returns true if the Lease has not been renewed for its duration.
+func (d *decision) leaseExpired() bool { return d.Lease.Silent >= d.leaseDuration() }
+
+// awaitExpiry decides again when the Lease expires, if a renewal is overdue.
+func (d *decision) awaitExpiry() {
 	if d.Lease.Overdue() {
-		d.requeueIn(left)
+		d.requeueIn(d.leaseDuration() - d.Lease.Silent)
 	}
-	return left <= 0
 }
 
 // leaseBlocks returns true if the Lease names a pod that may run beside the pod to release. A pod of the Snapshot without
 // a proof of termination is unrecorded, which blocks every release. Another pod blocks until the Lease has expired.
 func (d *decision) leaseBlocks(next *ClassifiedPod) bool {
-	identity, recorded := d.leaseHolder(), d.Singleton.Status.ActivePodUID
-	known := slices.ContainsFunc(d.pods, func(p *ClassifiedPod) bool { return d.named(p) })
+	recorded := d.Singleton.Status.ActivePodUID
 	switch {
 	case next.fencing != nil && d.Lease.Object == nil:
-		d.found(LeaseHeld, d.leaseMissingMessage(next))
 		return true
-	case identity == "" || known || recorded != "" && d.leaseNames(recorded) || next.fencing == nil && d.ownLease() == nil:
+	case next.fencing == nil && d.ownLease() == nil, d.leaseHolder() == "", recorded != "" && d.leaseNames(recorded):
 		return false
 	}
-	name, uid, _ := strings.Cut(identity, "_")
+	return !slices.ContainsFunc(d.pods, func(p *ClassifiedPod) bool { return d.named(p) })
+}
+
+// awaitLease takes a Lease that blocks the pod to release, if it has expired. Otherwise it reports why the pod waits.
+func (d *decision) awaitLease(next *ClassifiedPod) {
+	if d.Lease.Object == nil {
+		d.found(LeaseHeld, d.leaseMissingMessage(next))
+		return
+	}
+	d.awaitExpiry()
+	name, uid, _ := strings.Cut(d.leaseHolder(), "_")
 	if d.leaseExpired() && d.ownLease() != nil {
 		d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: types.UID(uid)})
 		d.found(LeaseTaken, d.leaseTakenMessage(name))
-		return true
+		return
 	}
 	d.found(LeaseHeld, d.leaseHeldMessage(name))
-	return true
 }
 
 // lostLease returns true if the pod was the last holder and its Lease expired. Its node may be lost, even if it still
