@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -27,7 +28,9 @@ const (
 type checker struct {
 	// podIP is the address of the pod.
 	podIP string
-	http  *http.Client
+	// dialer makes connections with SO_LINGER, which keeps closed connections for one second instead of a minute.
+	dialer *net.Dialer
+	http   *http.Client
 }
 
 // statusError is a failed check of an application that answered with an HTTP status.
@@ -39,10 +42,10 @@ func (e statusError) Error() string {
 }
 
 func newChecker(podIP string) *checker {
-	// SO_LINGER keeps closed connections for one second instead of a minute.
 	dialer := &net.Dialer{Control: lingerShortly}
 	return &checker{
-		podIP: podIP,
+		podIP:  podIP,
+		dialer: dialer,
 		http: &http.Client{
 			Transport: &http.Transport{
 				DialContext: dialer.DialContext,
@@ -72,13 +75,6 @@ func (c *checker) check(ctx context.Context, p *signal.Probe, userAgent string) 
 	return c.checkTCP(ctx, p)
 }
 
-func (c *checker) host(named string) string {
-	if named != "" {
-		return named
-	}
-	return c.podIP
-}
-
 func (c *checker) checkHTTP(ctx context.Context, p *signal.Probe, userAgent string) error {
 	get := p.HTTPGet
 	port, err := p.PortNumber(get.Port)
@@ -89,10 +85,7 @@ func (c *checker) checkHTTP(ctx context.Context, p *signal.Probe, userAgent stri
 	if err != nil {
 		target = &url.URL{Path: get.Path}
 	}
-	target.Scheme, target.Host = "http", net.JoinHostPort(c.host(get.Host), port)
-	if get.Scheme != "" {
-		target.Scheme = strings.ToLower(get.Scheme)
-	}
+	target.Scheme, target.Host = strings.ToLower(cmp.Or(get.Scheme, "http")), net.JoinHostPort(cmp.Or(get.Host, c.podIP), port)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
 		return err
@@ -135,7 +128,7 @@ func (c *checker) checkTCP(ctx context.Context, p *signal.Probe) error {
 	if err != nil {
 		return err
 	}
-	conn, err := (&net.Dialer{Control: lingerShortly}).DialContext(ctx, "tcp", net.JoinHostPort(c.host(p.TCPSocket.Host), port))
+	conn, err := c.dialer.DialContext(ctx, "tcp", net.JoinHostPort(cmp.Or(p.TCPSocket.Host, c.podIP), port))
 	if err != nil {
 		return err
 	}

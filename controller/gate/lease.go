@@ -67,12 +67,16 @@ type leaseClient struct {
 	authorities []string
 	duration    time.Duration
 
-	mu sync.Mutex
 	// requests and watches have connections of their own: a watch must not delay a renewal.
-	requests, watches *http.Client
-	// read is the content of ca from which roots were parsed, the certificate authorities of the clients.
-	read  []byte
-	roots *x509.CertPool
+	requests, watches connection
+}
+
+// connection has the HTTP client of some requests.
+type connection struct {
+	mu sync.Mutex
+	// client is nil while there is none. ca is the content of the file with its certificate authorities.
+	client *http.Client
+	ca     []byte
 }
 
 // newLeaseClient returns a client for the Lease, with the credentials in the directory.
@@ -87,34 +91,39 @@ func newLeaseClient(s *signal.LeaseSettings, credentials string) *leaseClient {
 	}
 }
 
-// connect returns the client for requests or for watches. It creates both clients again after a change of the certificates.
-// The client uses no proxy of the environment.
-func (c *leaseClient) connect(watch bool) (*http.Client, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// connect returns the HTTP client of the connection. It creates the client again after a change of the certificates. The client
+// uses no proxy of the environment.
+func (c *leaseClient) connect(to *connection) (*http.Client, error) {
 	ca, err := os.ReadFile(c.ca)
 	if err != nil {
 		return nil, err
 	}
-	if c.roots == nil || !bytes.Equal(ca, c.read) {
-		roots, err := pinned(ca, c.authorities)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.ca, err)
-		}
-		c.read, c.roots = ca, roots
-		c.disconnect(false)
-		c.disconnect(true)
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	if to.client != nil && bytes.Equal(ca, to.ca) {
+		return to.client, nil
 	}
-	client := c.client(watch)
-	if *client == nil {
-		*client = &http.Client{Transport: &http.Transport{
-			TLSClientConfig:   &tls.Config{RootCAs: c.roots, MinVersion: tls.VersionTLS12},
-			ForceAttemptHTTP2: true,
-			IdleConnTimeout:   90 * time.Second,
-			HTTP2:             &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout},
-		}}
+	roots, err := pinned(ca, c.authorities)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.ca, err)
 	}
-	return *client, nil
+	to.close()
+	to.ca = ca
+	to.client = &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		ForceAttemptHTTP2: true,
+		IdleConnTimeout:   90 * time.Second,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout},
+	}}
+	return to.client, nil
+}
+
+// close makes connect create the client again. c.mu is locked.
+func (c *connection) close() {
+	if c.client != nil {
+		c.client.CloseIdleConnections()
+		c.client = nil
+	}
 }
 
 // pinned returns the certificates with the fingerprints.
@@ -137,33 +146,6 @@ func pinned(ca []byte, fingerprints []string) (*x509.CertPool, error) {
 			"namespace. To restore it, delete it: kubectl delete configmap kube-root-ca.crt", signal.AuthoritiesEnv, strings.Join(fingerprints, ", "))
 	}
 	return roots, nil
-}
-
-// client returns the field with the client. c.mu is locked.
-func (c *leaseClient) client(watch bool) **http.Client {
-	if watch {
-		return &c.watches
-	}
-	return &c.requests
-}
-
-// disconnect makes connect create the client again. c.mu is locked.
-func (c *leaseClient) disconnect(watch bool) {
-	if client := c.client(watch); *client != nil {
-		(*client).CloseIdleConnections()
-		*client = nil
-	}
-}
-
-// failed disconnects after a failed request. An API server that cannot reach etcd keeps its connections open and answers
-// pings, and a new connection may reach another API server.
-func (c *leaseClient) failed(watch bool, err error) {
-	if answer, ok := errors.AsType[leaseError](err); ok && answer.code < http.StatusInternalServerError {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.disconnect(watch)
 }
 
 func (c *leaseClient) get(ctx context.Context) (*lease, error) {
@@ -203,7 +185,7 @@ func (c *leaseClient) do(ctx context.Context, method string, body []byte) (*leas
 	// Several requests must fit into the time until main processes stop.
 	ctx, cancel := context.WithTimeout(ctx, min(c.duration/10, maxRequestTimeout))
 	defer cancel()
-	response, err := c.send(ctx, false, method, c.collection+"/"+c.name, body)
+	response, err := c.send(ctx, &c.requests, method, c.collection+"/"+c.name, body)
 	if err != nil {
 		return nil, err
 	}
@@ -224,17 +206,21 @@ type leaseError struct {
 // Error returns the request and the answer.
 func (e leaseError) Error() string { return e.text }
 
-// send sends a request, and returns the response if it is a success. After a failure, the next request connects again.
-func (c *leaseClient) send(ctx context.Context, watch bool, method, target string, body []byte) (*http.Response, error) {
-	response, err := c.trySend(ctx, watch, method, target, body)
-	if err != nil {
-		c.failed(watch, err)
+// send sends a request, and returns the response if it is a success. After a failure, the next request connects again, because an
+// API server that cannot reach etcd keeps its connections open and answers pings, and a new connection may reach another.
+func (c *leaseClient) send(ctx context.Context, to *connection, method, target string, body []byte) (*http.Response, error) {
+	response, err := c.trySend(ctx, to, method, target, body)
+	answer, answered := errors.AsType[leaseError](err)
+	if err != nil && (!answered || answer.code >= http.StatusInternalServerError) {
+		to.mu.Lock()
+		defer to.mu.Unlock()
+		to.close()
 	}
 	return response, err
 }
 
-func (c *leaseClient) trySend(ctx context.Context, watch bool, method, target string, body []byte) (*http.Response, error) {
-	client, err := c.connect(watch)
+func (c *leaseClient) trySend(ctx context.Context, to *connection, method, target string, body []byte) (*http.Response, error) {
+	client, err := c.connect(to)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +258,7 @@ func (c *leaseClient) watch(ctx context.Context, since *lease, seen func(*lease)
 		"watch": {"true"}, "fieldSelector": {"metadata.name=" + c.name}, "resourceVersion": {since.Metadata.ResourceVersion},
 		"timeoutSeconds": {strconv.Itoa(watchSeconds)},
 	}
-	response, err := c.send(ctx, true, http.MethodGet, c.collection+"?"+query.Encode(), nil)
+	response, err := c.send(ctx, &c.watches, http.MethodGet, c.collection+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}
