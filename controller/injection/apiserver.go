@@ -2,7 +2,6 @@ package injection
 
 import (
 	"context"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"maps"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -102,12 +100,9 @@ func (s *APIServer) publish(ctx context.Context, now signal.APIServer) error {
 	if maps.Equal(found.Data, want) {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"data": want})
-	if err != nil {
-		return err
-	}
-	target := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	if err := s.client.Patch(ctx, target, client.RawPatch("application/merge-patch+json", patch), fieldOwner); err != nil {
+	changed := found.DeepCopy()
+	changed.Data = want
+	if err := s.client.Patch(ctx, changed, client.MergeFrom(found), fieldOwner); err != nil {
 		return fmt.Errorf("write ConfigMap %s: %w", key, err)
 	}
 	return nil

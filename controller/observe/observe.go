@@ -125,12 +125,12 @@ func (r *reading) podsOfSingleton(ctx context.Context, s *handoff.Snapshot) erro
 	if err != nil || holder == "" || hasPod(s, singleton.Status.ActivePodUID) {
 		return err
 	}
-	found, err := named[corev1.Pod](ctx, r, r.Live, singleton.Namespace, sets.New(holder))
-	if pod := found[holder]; pod != nil && pod.UID == singleton.Status.ActivePodUID {
-		s.Pods = append(s.Pods, *pod)
-	}
+	pod, err := one[corev1.Pod](ctx, r, holder)
 	if err != nil {
 		return err
+	}
+	if pod != nil && pod.UID == singleton.Status.ActivePodUID {
+		s.Pods = append(s.Pods, *pod)
 	}
 	return r.leaseOfPods(ctx, s)
 }
@@ -147,8 +147,7 @@ func (o Observer) selectorSuffices(ctx context.Context, singleton *v1.StatefulSi
 
 // Labelled returns the pods with the singleton's label, from the cache.
 func (o Observer) Labelled(ctx context.Context, singleton *v1.StatefulSingleton) ([]metav1.PartialObjectMetadata, error) {
-	pods := &metav1.PartialObjectMetadataList{}
-	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	pods := podMetadataList()
 	err := o.Client.List(ctx, pods, client.InNamespace(singleton.Namespace), client.MatchingLabels{v1.SingletonLabel: singleton.Name})
 	return pods.Items, err
 }
