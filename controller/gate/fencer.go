@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/net/netutil"
-	"golang.org/x/sys/unix"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -24,34 +23,9 @@ import (
 const (
 	// helloTimeout is the timeout of the first message of a gate.
 	helloTimeout = 2 * time.Second
-	// sendTimeout is the timeout of a message between gate and sidecar.
-	sendTimeout = 100 * time.Millisecond
 	// maxGates is the maximum number of concurrent connections to the socket.
 	maxGates = 64
-	// maxMessage is the maximum length of a message between gate and sidecar.
-	maxMessage = 1 << 10
 )
-
-// fromGate is a message from the gate of a held container to the sidecar.
-type fromGate struct {
-	// Container is set in the first message.
-	Container string `json:"container,omitempty"`
-	// Runs: the main process was started. In the first message: before this connection.
-	Runs bool `json:"runs,omitempty"`
-	// Started is set in the first message: the start was reported before this connection. A promote hook may still run if
-	// only Runs is set.
-	Started bool `json:"started,omitempty"`
-	// Ended: every process of the container has ended, or in a pod of a StatefulSetLock, none is the writer.
-	Ended bool `json:"ended,omitempty"`
-	// Epoch is that of the writer that has started or ended. In the first message, and in other pods, it is 0.
-	Epoch int64 `json:"epoch,omitempty"`
-}
-
-// fromSidecar is a message from the sidecar to the gate of a held container.
-type fromSidecar struct {
-	// Term is the time for which the main process may run. The first message lets the main process start.
-	Term Term `json:"term"`
-}
 
 // fencer runs in the sidecar of a pod with fencing by a Lease. It renews and releases the Lease, and tells the gates of
 // the held containers when main processes may start and must stop.
@@ -145,15 +119,6 @@ func (v Volume) roleFile() string    { return filepath.Join(string(v), filepath.
 func (v Volume) fenceFile() string   { return filepath.Join(string(v), "fence.json") }
 func (v Volume) fenceSocket() string { return filepath.Join(string(v), "fence.sock") }
 
-// bootTime returns the time of CLOCK_BOOTTIME, which also counts while the machine is suspended.
-func bootTime() time.Duration {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		panic(fmt.Sprintf("read CLOCK_BOOTTIME: %v", err)) // the kernel has the clock
-	}
-	return time.Duration(now.Nano())
-}
-
 func (f *fencer) listen(ctx context.Context) (net.Listener, error) {
 	if err := os.Remove(f.volume.fenceSocket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -241,27 +206,6 @@ func (f *fencer) end(container string, epoch int64) {
 		f.tell()  // writers in other containers must end, too
 	}
 	f.wake()
-}
-
-// receive returns the next message of a connection.
-func receive[M any](conn net.Conn) (m M, err error) {
-	buffer := make([]byte, maxMessage)
-	n, err := conn.Read(buffer)
-	if err != nil {
-		return m, err
-	}
-	return m, json.Unmarshal(buffer[:n], &m)
-}
-
-// send sends a message as one packet. A receiver that does not read must not delay the sender.
-func send(conn net.Conn, message any) error {
-	data, err := json.Marshal(message)
-	if err != nil {
-		return err
-	}
-	_ = conn.SetWriteDeadline(time.Now().Add(sendTimeout))
-	_, err = conn.Write(data)
-	return err
 }
 
 func (f *fencer) connect(hello fromGate, conn net.Conn) bool {

@@ -68,11 +68,11 @@ type leaseClient struct {
 	duration    time.Duration
 
 	// requests and watches have connections of their own: a watch must not delay a renewal.
-	requests, watches connection
+	requests, watches apiConnection
 }
 
-// connection has the HTTP client of some requests.
-type connection struct {
+// apiConnection has the HTTP client of some requests.
+type apiConnection struct {
 	mu sync.Mutex
 	// client is nil while there is none. ca is the content of the file with its certificate authorities.
 	client *http.Client
@@ -93,7 +93,7 @@ func newLeaseClient(s *signal.LeaseSettings, credentials string) *leaseClient {
 
 // connect returns the HTTP client of the connection. It creates the client again after a change of the certificates. The client
 // uses no proxy of the environment.
-func (c *leaseClient) connect(to *connection) (*http.Client, error) {
+func (c *leaseClient) connect(to *apiConnection) (*http.Client, error) {
 	ca, err := os.ReadFile(c.ca)
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (c *leaseClient) connect(to *connection) (*http.Client, error) {
 }
 
 // close makes connect create the client again. c.mu is locked.
-func (c *connection) close() {
+func (c *apiConnection) close() {
 	if c.client != nil {
 		c.client.CloseIdleConnections()
 		c.client = nil
@@ -208,7 +208,7 @@ func (e leaseError) Error() string { return e.text }
 
 // send sends a request, and returns the response if it is a success. After a failure, the next request connects again, because an
 // API server that cannot reach etcd keeps its connections open and answers pings, and a new connection may reach another.
-func (c *leaseClient) send(ctx context.Context, to *connection, method, target string, body []byte) (*http.Response, error) {
+func (c *leaseClient) send(ctx context.Context, to *apiConnection, method, target string, body []byte) (*http.Response, error) {
 	response, err := c.trySend(ctx, to, method, target, body)
 	answer, answered := errors.AsType[leaseError](err)
 	if err != nil && (!answered || answer.code >= http.StatusInternalServerError) {
@@ -219,7 +219,7 @@ func (c *leaseClient) send(ctx context.Context, to *connection, method, target s
 	return response, err
 }
 
-func (c *leaseClient) trySend(ctx context.Context, to *connection, method, target string, body []byte) (*http.Response, error) {
+func (c *leaseClient) trySend(ctx context.Context, to *apiConnection, method, target string, body []byte) (*http.Response, error) {
 	client, err := c.connect(to)
 	if err != nil {
 		return nil, err
