@@ -149,7 +149,8 @@ func (i *incarnation) order(ctx context.Context, s os.Signal) {
 
 // follow follows a message of the sidecar.
 func (i *incarnation) follow(ctx context.Context, term Term) {
-	switch isWriter := i.term.Epoch > 0; {
+	isWriter := i.term.Epoch > 0
+	switch {
 	case !isWriter && (term.Ends || bootTime() >= term.Stop || i.sidecar.ended(term.Epoch)):
 		i.next = Term{}
 		if term.Ends {

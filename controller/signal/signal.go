@@ -86,7 +86,8 @@ func parse(data []byte) (s Signal, err error) {
 	if err := errors.Join(append(duplicates, err)...); err != nil {
 		return s, err
 	}
-	switch year := s.Time.UTC().Year(); {
+	year := s.Time.UTC().Year()
+	switch {
 	case s.UID == "":
 		return s, errors.New("uid is empty")
 	case s.Epoch < 1:

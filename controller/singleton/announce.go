@@ -94,7 +94,8 @@ func isExpected(before, after *v1.StatefulSingletonStatus) bool {
 // begins returns true if a handoff began.
 func begins(before, after *v1.StatefulSingletonStatus) bool {
 	was, is := before.LastTransition, after.LastTransition
-	switch outcome := outcomeOf(after); {
+	outcome := outcomeOf(after)
+	switch {
 	case !inHandoff(after):
 		return false
 	case outcome == handoff.SeveralRun || outcome == handoff.Overlapping || outcome == handoff.HolderLost || outcome == reasonTooManyPods:

@@ -544,7 +544,8 @@ func (d *decision) createPods() {
 		}
 		usable := true
 		for _, c := range m.Claims {
-			switch is := d.claim(c.Name); {
+			is := d.claim(c.Name)
+			switch {
 			case is == nil:
 				d.do(CreateClaim{Name: c.Name, Volume: c.Volume})
 			case is.DeletionTimestamp != nil:

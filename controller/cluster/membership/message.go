@@ -71,7 +71,8 @@ func (d *decision) endUserMessage(p *corev1.Pod) string {
 
 // proveMessage says what the proof of a termination waits for, and how a person can prove it.
 func (d *decision) proveMessage(m *member) string {
-	switch node := d.Nodes[m.Node]; {
+	node := d.Nodes[m.Node]
+	switch {
 	case m.pod == nil:
 		return "its object was removed. " + d.attestMessage(m.UID)
 	case node == nil:

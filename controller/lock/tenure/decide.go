@@ -241,7 +241,8 @@ func (d *decision) withoutWriter() {
 
 // withWriter ends the tenure of the writer if there is a cause.
 func (d *decision) withWriter() {
-	switch cause := d.cause(); {
+	cause := d.cause()
+	switch {
 	case d.writer == nil:
 		d.writerRemoved()
 	case cause == "":
@@ -396,7 +397,8 @@ func (d *decision) terminate() {
 
 // protect adds the finalizer to a pod with a tenure if only its termination ends the tenure, and removes it otherwise.
 func (d *decision) protect(p *pod) {
-	switch terminates := d.endsBy(p) == v1.LockFencingTermination; {
+	terminates := d.endsBy(p) == v1.LockFencingTermination
+	switch {
 	case !terminates:
 		d.unprotect(p)
 	case !p.protected():
@@ -407,7 +409,8 @@ func (d *decision) protect(p *pod) {
 // writerRemoved handles a writer whose object does not exist.
 func (d *decision) writerRemoved() {
 	d.beginTransition(v1.TenureDeletion)
-	switch proven, by := d.proofOfRemoved(), d.recordedEndsBy(); {
+	proven, by := d.proofOfRemoved(), d.recordedEndsBy()
+	switch {
 	case proven != "" || by == v1.LockFencingNone:
 		d.succeed(proven)
 	case by == v1.LockFencingLease:

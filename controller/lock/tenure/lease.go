@@ -119,7 +119,8 @@ func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.Resour
 // leaseProof returns the proof of the Lease that the recorded tenure has ended. Empty: there is no proof. The name of an
 // unfenced writer is never removed.
 func (d *decision) leaseProof() v1.Proof {
-	switch is := d.inLease(); {
+	is := d.inLease()
+	switch {
 	case is.writer.UID == "" || is.writer.Name != "" || is.epoch != d.status.Epoch || is.writer.UID != d.status.WriterPodUID:
 		return ""
 	case is.expired == d.status.WriterPodUID:

@@ -75,7 +75,8 @@ func (d *decision) awaitingEndpointsMessage() string {
 }
 
 func (d *decision) stoppingMessage(w *pod) string {
-	switch node := d.Nodes[w.Spec.NodeName]; {
+	node := d.Nodes[w.Spec.NodeName]
+	switch {
 	case w.DeletionTimestamp == nil:
 		return fmt.Sprintf("deleting pod %s, because its tenure ends when the pod has terminated", w.Name)
 	case node == nil:

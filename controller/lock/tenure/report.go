@@ -94,7 +94,8 @@ func (d *decision) report() {
 // reportFencing sets condition Fenced, which is True if the tenure of a writer provably ends before the next one begins.
 func (d *decision) reportFencing() {
 	w, fencing := find(d.pods, d.status.WriterPodUID), d.Lock.Spec.Fencing
-	switch last := d.status.LastTransition; {
+	last := d.status.LastTransition
+	switch {
 	case fencing == v1.LockFencingNone:
 		d.setCondition(v1.ConditionFenced, false, string(fencing), noneMessage)
 	case last != nil && last.From != "" && last.To != "" && last.Proof == "":

@@ -63,7 +63,8 @@ func (s Snapshot) leaseProof(p *ClassifiedPod) v1.Proof {
 		return "" // an earlier singleton of the name released the pod, under a Lease that no longer exists
 	}
 	given, hasSignal := signalled(p.Pod)
-	switch epoch := s.leaseEpoch(); {
+	epoch := s.leaseEpoch()
+	switch {
 	case recorded && epoch == s.Singleton.Status.Epoch, !recorded && hasSignal && epoch == given.Epoch:
 		return s.proofOfRemoval(p)
 	case !recorded && hasSignal && epoch > given.Epoch, !recorded && !hasSignal && released(p.Pod) && epoch > 0:

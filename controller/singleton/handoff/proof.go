@@ -86,7 +86,8 @@ func (d *decision) judgeAttestation() (remove bool, refused string) {
 	case i < 0:
 		return true, d.attestationOfNoPodMessage(attested)
 	}
-	switch pod := d.pods[i]; {
+	pod := d.pods[i]
+	switch {
 	case pod.Proof != "":
 		return pod.Proof != v1.ProofAttested, ""
 	case !proof.Going(pod.Pod):

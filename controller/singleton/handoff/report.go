@@ -69,7 +69,8 @@ func (d *decision) cause() v1.Cause {
 	}
 	pod := d.holder.Pod
 	disrupted := proof.IsTrue(pod, corev1.DisruptionTarget)
-	switch replaced := d.replaced(); {
+	replaced := d.replaced()
+	switch {
 	case replaced != "":
 		return replaced
 	case pod.DeletionTimestamp == nil && d.holder.Proof == v1.ProofLeaseExpired:
