@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -140,11 +139,7 @@ func (r *reading) podsOfOthers(ctx context.Context, s membership.Snapshot) (othe
 	if len(claims) == 0 || !membership.GivesClaims(s) {
 		return nil, nil
 	}
-	has, err := labels.NewRequirement(v1.ClusterLabel, selection.Exists, nil)
-	if err != nil {
-		return nil, err
-	}
-	another, err := labels.NewRequirement(v1.ClusterLabel, selection.NotEquals, []string{s.Cluster.Name})
+	ofAnother, err := labels.Parse(fmt.Sprintf("%[1]s, %[1]s != %[2]s", v1.ClusterLabel, s.Cluster.Name))
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +150,7 @@ func (r *reading) podsOfOthers(ctx context.Context, s membership.Snapshot) (othe
 		}
 		others = append(others, *pod)
 		return r.keep(pod)
-	}, client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*has, *another)})
+	}, client.MatchingLabelsSelector{Selector: ofAnother})
 	return others, err
 }
 

@@ -153,13 +153,9 @@ func lockTable(locks []LockStatus, namespace string) string {
 
 func (s *LockStatus) writer() string {
 	for _, pod := range s.Pods {
-		if pod.Role != writer {
-			continue
+		if pod.Role == writer {
+			return nameAndState(pod.Name, pod.state())
 		}
-		if state := pod.state(); state != "Ready" {
-			return fmt.Sprintf("%s (%s)", pod.Name, state)
-		}
-		return pod.Name
 	}
 	return "-"
 }

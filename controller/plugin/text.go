@@ -118,11 +118,15 @@ func (s *Status) holder() string {
 	if len(s.Pods) == 0 || s.Pods[0].Role != handoff.Holder {
 		return "-"
 	}
-	holder := &s.Pods[0]
-	if state := holder.state(); state != "Ready" {
-		return holder.Name + " (" + state + ")"
+	return nameAndState(s.Pods[0].Name, s.Pods[0].state())
+}
+
+// nameAndState leaves out the state Ready.
+func nameAndState(name, state string) string {
+	if state == "Ready" {
+		return name
 	}
-	return holder.Name
+	return name + " (" + state + ")"
 }
 
 func (s *Status) standbys() string {
