@@ -76,10 +76,11 @@ verify: ## Fail if make generate would change a file; changes nothing
 	diff -ruN -x .git -x bin -x dist . "$$copy" || \
 		{ echo "The files above are not what make generate writes: run it, and commit what it changes." >&2; exit 1; }
 
+# Go keeps the result until the packages change, because a search depends on nothing else.
 .PHONY: search
 search: ## Search all states of small models for two running pods; DEEP=1 searches larger models
-	nice go test -count=1 -v -timeout 2h -run '^TestSearch' ./controller/singleton/handoff ./controller/cluster/membership ./controller/lock/tenure $(if $(DEEP),-deep) | grep -v '^=== '
-	nice go test -count=1 -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
+	nice go test $(flags) -v -timeout 2h -run '^TestSearch' ./controller/singleton/handoff ./controller/cluster/membership ./controller/lock/tenure $(if $(DEEP),-deep) | grep -v '^=== '
+	nice go test $(flags) -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
 
 # The packages that make unit runs with the race detector, which would find nothing in the searches, because they are
 # pure. cmd/gate is not among them, because its tests run the gate as a program of its own, without the detector. The longest
