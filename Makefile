@@ -93,9 +93,9 @@ unit: deps $(promtool) search ## Run the tests beside the code, with Kyverno's e
 	time nice go test -count=1 -timeout 20m -skip '^TestSearch' ./policies $$(go list ./... | grep -vxF "$$(go list $(raced))"); \
 	time nice go -C chainsaw-tests test -count=1 ./...
 
-# Packages that decide, or judge a proof. Gremlins runs the tests of the package for each mutation, and has no flag that leaves
-# out the searches and walks, which take minutes.
-MUTATED ?= singleton/handoff cluster/membership lock/tenure proof gate
+# Packages that decide, say what is held, or judge a proof. Gremlins runs the tests of the package for each mutation, and has no
+# flag that leaves out the searches and walks, which take minutes.
+MUTATED ?= singleton/handoff cluster/membership lock/tenure injected proof gate
 .PHONY: mutations
 mutations: $(gremlins) ## Change the code of the packages MUTATED in one place at a time, and list changes that no test notices
 	@mkdir -p dist

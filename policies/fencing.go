@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -43,7 +43,7 @@ var (
 	notMounted = fmt.Sprintf("!contains(%s || `[]`, '%s')", mountedNames, signal.CredentialsVolume)
 )
 
-// fenceable returns the conditions that a pod can be fenced. They must not be weaker than handoff.NotFenceable.
+// fenceable returns the conditions that a pod can be fenced. They must not be weaker than injected.NotFenceableBy.
 func fenceable(s *v1.StatefulSingleton) []string {
 	regular, init := "`true`", notSidecar
 	if names := s.Spec.Containers; len(names) > 0 {
@@ -103,7 +103,7 @@ func removeFromSidecar(more ...string) []kyvernov1.ForEachMutation {
 	unmark := fmt.Sprintf("request.object.metadata.annotations.%q != `null` && [{op: 'remove', path: '/metadata/annotations/%s'}] || `[]`",
 		v1.FencingAnnotation, pointer(v1.FencingAnnotation))
 	isCredentials := fmt.Sprintf("c.name == '%s' && to_string(c.projected.sources || '') == %s",
-		signal.CredentialsVolume, stringLiteral(string(sorted(leases.CredentialsSources()))))
+		signal.CredentialsVolume, stringLiteral(string(sorted(injected.CredentialsSources()))))
 	removeVolumes := step(fmt.Sprintf("reverse(%s.join('', ['/spec/volumes/', to_string(i)]))[].{op: 'remove', path: @}", indexed("volumes", isCredentials)))
 	removeVolumes.AnyAllConditions = all(notMounted)
 	return []kyvernov1.ForEachMutation{
@@ -155,6 +155,6 @@ func credentialsMount() corev1.VolumeMount {
 
 func credentialsVolume() corev1.Volume {
 	return corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
+		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
 	}}
 }

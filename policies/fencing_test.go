@@ -13,8 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -36,7 +35,7 @@ func readPod(t *testing.T, name string, change func(*corev1.Pod)) *corev1.Pod {
 
 func wantFenced(t *testing.T, pod *corev1.Pod, s *v1.StatefulSingleton, wantHeld ...string) {
 	t.Helper()
-	settings, problem := handoff.FencedBy(pod, s)
+	settings, problem := injected.FencedBy(pod, s)
 	if problem != "" {
 		t.Fatalf("the pod is not fenced: %s", problem)
 	}
@@ -79,7 +78,7 @@ func TestNotFenced(t *testing.T) {
 		pod       string
 		change    func(*corev1.Pod)
 		singleton string
-		// want is part of what handoff.FencedBy says.
+		// want is part of what injected.FencedBy says.
 		want string
 	}{
 		"no command":                       {pod: "scratch", want: "needs a command"},
@@ -118,7 +117,7 @@ func TestNotFenced(t *testing.T) {
 			wantSame(t, "as without fencing", newKyverno(t, ownPolicy(unfenced, options)).mutate(t, pod, firstRequest), got)
 			wantSame(t, "after a second pass", got, k.mutate(t, got, secondRequest))
 			decodedGot := decoded[corev1.Pod](t, got)
-			if _, problem := handoff.FencedBy(&decodedGot, s); !strings.Contains(problem, test.want) {
+			if _, problem := injected.FencedBy(&decodedGot, s); !strings.Contains(problem, test.want) {
 				t.Errorf("the problem is %q, want %q in it", problem, test.want)
 			}
 		})
@@ -159,7 +158,7 @@ func addVolume(source corev1.VolumeSource) func(*corev1.Pod) {
 }
 
 func credentialsSource() corev1.VolumeSource {
-	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources(), DefaultMode: new(int32(0o644))}}
+	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources(), DefaultMode: new(int32(0o644))}}
 }
 
 func mountCredentials(p *corev1.Pod) { mountIn(&p.Spec.Containers[0]) }
@@ -288,7 +287,7 @@ func TestFencedContainerHasItsName(t *testing.T) {
 			t.Errorf("container %s, with %v (-want +got):\n%s", c.Name, c.Name, diff)
 		}
 	}
-	if _, problem := handoff.FencedBy(&got, s); problem != "" {
+	if _, problem := injected.FencedBy(&got, s); problem != "" {
 		t.Errorf("the pod is not fenced: %s", problem)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -73,7 +73,7 @@ func fenceCEL(s *v1.StatefulSingleton, o Options, fenceable string) []string {
 
 // removeFromSidecarCEL returns the mutations that remove what fenceSidecarCEL adds. They leave a volume of the user's own.
 func removeFromSidecarCEL() []string {
-	credentials := fmt.Sprintf("c.name == %s && c.?projected.?sources.orValue([]) == %s", celString(signal.CredentialsVolume), celValue(leases.CredentialsSources()))
+	credentials := fmt.Sprintf("c.name == %s && c.?projected.?sources.orValue([]) == %s", celString(signal.CredentialsVolume), celValue(injected.CredentialsSources()))
 	return []string{
 		celRemoveFrom("initContainers", isSidecarCEL, "env", "e.name in "+celValue(fencingEnvs)),
 		celRemoveFrom("initContainers", isSidecarCEL, "volumeMounts", isMountCEL),

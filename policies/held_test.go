@@ -19,7 +19,7 @@ import (
 )
 
 // heldCase is a pod that the definitions of "held" must judge in the same way: the CEL of the guard, the JMESPath of the
-// policy, and CheckInjected with handoff.Holds.
+// policy, and CheckInjected with injected.Containers.
 type heldCase struct {
 	singleton string
 	// pod is the name of a file in testdata/injected.

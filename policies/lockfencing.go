@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -100,7 +100,7 @@ func hooksEnv(l *v1.StatefulSetLock) corev1.EnvVar {
 
 // lockFenceable returns true if the policy of a lock can fence the pod.
 func lockFenceable(pod *corev1.Pod) bool {
-	return leases.NotFenceable(pod) == "" &&
+	return injected.NotFenceable(pod) == "" &&
 		!slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return len(c.Command) == 0 })
 }
 
@@ -109,12 +109,12 @@ func notFencedByLock(pod *corev1.Pod, l *v1.StatefulSetLock) string {
 	var names []string
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		if !leases.IsWrapped(c) || !leases.IsSupervised(c) || leases.Variable(c, signal.HooksEnv).Value == "" {
+		if !injected.IsSupervised(c) || injected.Variable(c, signal.HooksEnv).Value == "" {
 			return fmt.Sprintf("the gate does not start container %s in its role", c.Name)
 		}
 		names = append(names, c.Name)
 	}
-	settings, problem := leases.SettingsOf(pod, l.Spec.LeaseName, names)
+	settings, problem := injected.SettingsOf(pod, l.Spec.LeaseName, names)
 	if problem == "" && !settings.Lock {
 		problem = fmt.Sprintf("container %s has no %s", v1.SidecarName, signal.LockEnv)
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
@@ -44,11 +44,11 @@ func readMember(t *testing.T, name string, change func(*corev1.Pod)) *corev1.Pod
 
 func wantFencedByLock(t *testing.T, pod *corev1.Pod, wantHeld ...string) {
 	t.Helper()
-	settings, problem := leases.SettingsOf(pod, "db-lease", wantHeld)
+	settings, problem := injected.SettingsOf(pod, "db-lease", wantHeld)
 	if problem != "" {
 		t.Fatalf("the pod is not fenced: %s", problem)
 	}
-	if problem := leases.NotFenceable(pod); problem != "" {
+	if problem := injected.NotFenceable(pod); problem != "" {
 		t.Errorf("the pod cannot be fenced: %s", problem)
 	}
 	if !settings.Lock || settings.Duration.Seconds() != 15 || pod.Annotations[v1.FencingAnnotation] != "Lease" {
@@ -58,10 +58,10 @@ func wantFencedByLock(t *testing.T, pod *corev1.Pod, wantHeld ...string) {
 		t.Error("a reader would never be Ready, because the pod has a readiness gate")
 	}
 	for _, c := range pod.Spec.Containers {
-		if !leases.IsWrapped(&c) || !leases.IsSupervised(&c) {
+		if !injected.IsSupervised(&c) {
 			t.Errorf("the gate does not start container %s", c.Name)
 		}
-		hooks, err := signal.ParseHooks(func(name string) string { return leases.Variable(&c, name).Value })
+		hooks, err := signal.ParseHooks(func(name string) string { return injected.Variable(&c, name).Value })
 		if hooks == nil || err != nil {
 			t.Errorf("container %s has no role: %v", c.Name, err)
 		}
@@ -205,7 +205,7 @@ func TestFencedByLockAgain(t *testing.T) {
 			if test.wantHeld != nil {
 				wantFencedByLock(t, &again, test.wantHeld...)
 				for _, c := range again.Spec.Containers {
-					if got := leases.Variable(&c, "STATEFULSETLOCK_HOOKS").Value; got != `{"promote":["promote"]}` {
+					if got := injected.Variable(&c, "STATEFULSETLOCK_HOOKS").Value; got != `{"promote":["promote"]}` {
 						t.Errorf("the hooks of container %s are %s", c.Name, got)
 					}
 				}
@@ -234,7 +234,7 @@ func TestHooksAreLiteral(t *testing.T) {
 	}
 	got := decoded[corev1.Pod](t, newLockKyverno(t, fencedLock(hooks), options).mutate(t, encode(t, readMember(t, "fencing", nil)), firstRequest))
 	for _, c := range got.Spec.Containers {
-		found, err := signal.ParseHooks(func(name string) string { return expand(leases.Variable(&c, name).Value) })
+		found, err := signal.ParseHooks(func(name string) string { return expand(injected.Variable(&c, name).Value) })
 		if err != nil {
 			t.Fatal(err)
 		}

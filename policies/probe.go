@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 const (
@@ -99,8 +99,8 @@ func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy Ref) error {
 		return err
 	}
 	// Another webhook may have added a container to the probe that keeps pods from being fenced.
-	if s.Spec.Fencing == v1.FencingLease && handoff.NotFenceable(pod, s) == "" {
-		if _, problem := handoff.FencedBy(pod, s); problem != "" {
+	if s.Spec.Fencing == v1.FencingLease && injected.NotFenceableBy(pod, s) == "" {
+		if _, problem := injected.FencedBy(pod, s); problem != "" {
 			return fmt.Errorf("%w: %s", ErrNotFenced, problem)
 		}
 	}
@@ -131,11 +131,11 @@ func CheckInjected(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	require(slices.ContainsFunc(pod.Spec.Volumes, isPodinfoVolume), "no downward API volume %s with %s", podinfoVolume, signal.Annotation)
 	require(slices.ContainsFunc(pod.Spec.InitContainers, isSidecar), "no native sidecar %s", v1.SidecarName)
 
-	holds := slices.DeleteFunc(handoff.Holds(pod, s), func(h handoff.Hold) bool { return !h.Named })
-	require(slices.ContainsFunc(holds, func(h handoff.Hold) bool { return !h.Init }),
+	named := slices.DeleteFunc(injected.Containers(pod, s), func(h injected.Container) bool { return !h.Named })
+	require(slices.ContainsFunc(named, func(h injected.Container) bool { return !h.Init }),
 		"no regular container to hold: spec.containers names %s", strings.Join(s.Spec.Containers, ", "))
-	for _, h := range holds {
-		require(works(pod, h), "container %s is not held", h.Container)
+	for _, h := range named {
+		require(works(pod, h), "container %s is not held", h.Name)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("pod is not injected: %w", errors.Join(missing...))
@@ -162,22 +162,19 @@ func isSidecar(c corev1.Container) bool {
 }
 
 // works returns true if the pod has everything that the wrapper or the barrier of a container needs.
-func works(pod *corev1.Pod, h handoff.Hold) bool {
-	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
-	c := all[slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == h.Container })]
-	switch h.By {
-	case handoff.ByWrapper:
-		// The gate needs its volume and the pod's UID. See sharesProcesses.
-		return hasMount(c, signalVolume, signal.Dir) && hasOwnUID(c) &&
-			!ptr.Deref(pod.Spec.ShareProcessNamespace, false) && !pod.Spec.HostPID
-	case handoff.ByBarrier:
-		return barrierConfigMap.MatchString(h.ConfigMap) && slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+func works(pod *corev1.Pod, h injected.Container) bool {
+	switch {
+	case h.Unheld:
+		return false
+	case h.ConfigMap != "":
+		return barrierConfigMap.MatchString(h.ConfigMap) && slices.ContainsFunc(h.Env, func(e corev1.EnvVar) bool {
 			return e.Name == signal.EpochEnv && e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil &&
 				e.ValueFrom.ConfigMapKeyRef.Name == h.ConfigMap && e.ValueFrom.ConfigMapKeyRef.Key == signal.EpochKey
 		})
-	case handoff.ByNothing:
 	}
-	return false
+	// The gate needs its volume and the pod's UID. See sharesProcesses.
+	return hasMount(*h.Container, signalVolume, signal.Dir) && hasOwnUID(*h.Container) &&
+		!ptr.Deref(pod.Spec.ShareProcessNamespace, false) && !pod.Spec.HostPID
 }
 
 // hasOwnUID returns true if c has one variable signal.PodUIDEnv, and its value is the pod's UID.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 
@@ -128,7 +129,7 @@ func TestLockLeaseChanged(t *testing.T) {
 	third := writer(t, l, second)
 	awaitEnd(t, l)
 	awaitLockFenced(t, l, metav1.ConditionTrue, string(v1.LockFencingTermination))
-	if leases.IsWrapped(&third.Spec.Containers[0]) {
+	if injected.IsWrapped(&third.Spec.Containers[0]) {
 		t.Errorf("the new pod %s is wrapped", third.Name)
 	}
 }

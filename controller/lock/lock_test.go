@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
@@ -156,7 +157,7 @@ func (w *world) fence(pod *corev1.Pod) {
 	app.Command = append(slices.Clone(signal.Wrapper), "db")
 	app.Env = []corev1.EnvVar{{Name: signal.ContainerEnv, Value: app.Name}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
+		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
 	}}}
 	pod.Spec.InitContainers = []corev1.Container{{
 		Name: v1.SidecarName, Image: "gate", RestartPolicy: new(corev1.ContainerRestartPolicyAlways),

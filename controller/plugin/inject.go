@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 )
 
 func (c commands) injectCommand() *cobra.Command {
@@ -169,10 +169,10 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 	if i < 0 {
 		return in.notInjected(is.pod, singletons, selecting)
 	}
-	holds := handoff.Holds(is.pod, &singletons[i])
+	held := injected.Containers(is.pod, &singletons[i])
 	if output == "text" {
 		if err := c.print("A pod of %s in namespace %s would be injected for StatefulSingleton %s:\n\n%s",
-			is.from, is.pod.Namespace, singletons[i].Name, containersInWords(is.pod, holds)); err != nil {
+			is.from, is.pod.Namespace, singletons[i].Name, containersInWords(is.pod, held)); err != nil {
 			return err
 		}
 		if text := probesInWords(is.pod); text != "" {
@@ -184,17 +184,17 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 	if len(selecting) > 1 {
 		return fmt.Errorf("several StatefulSingletons select the new pod, so none of them would release the pod: %s. Delete all but one of them, or change the labels of the pod", namesOf(selecting))
 	}
-	if names := notHeld(holds); len(names) > 0 {
+	if names := notHeld(held); len(names) > 0 {
 		return fmt.Errorf("these containers would start before the signal, because nothing holds them: %s. To check Kyverno and the guards, run: %s", strings.Join(names, ", "), in.check())
 	}
 	return nil
 }
 
 // notHeld returns the containers that must be held, and that nothing holds.
-func notHeld(holds []handoff.Hold) (names []string) {
-	for _, hold := range holds {
-		if hold.By == handoff.ByNothing {
-			names = append(names, hold.Container)
+func notHeld(held []injected.Container) (names []string) {
+	for _, h := range held {
+		if h.Unheld {
+			names = append(names, h.Name)
 		}
 	}
 	return names
@@ -243,7 +243,7 @@ func namesOf(singletons []v1.StatefulSingleton) string {
 }
 
 // containersInWords describes how each container is held, and when it starts.
-func containersInWords(pod *corev1.Pod, holds []handoff.Hold) string {
+func containersInWords(pod *corev1.Pod, held []injected.Container) string {
 	return columns(func(row func(cells ...string)) {
 		row("CONTAINER", "KIND", "HELD BY", "STARTS")
 		for i := range pod.Spec.InitContainers {
@@ -252,27 +252,27 @@ func containersInWords(pod *corev1.Pod, holds []handoff.Hold) string {
 			if container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 				kind = "sidecar"
 			}
-			by, starts := holdInWords(container.Name, true, holds)
+			by, starts := holdInWords(container.Name, true, held)
 			row(container.Name, kind, by, starts)
 		}
 		for i := range pod.Spec.Containers {
-			by, starts := holdInWords(pod.Spec.Containers[i].Name, false, holds)
+			by, starts := holdInWords(pod.Spec.Containers[i].Name, false, held)
 			row(pod.Spec.Containers[i].Name, "regular", by, starts)
 		}
 	})
 }
 
-func holdInWords(container string, isInit bool, holds []handoff.Hold) (by, starts string) {
-	i := slices.IndexFunc(holds, func(h handoff.Hold) bool { return h.Container == container && h.Init == isInit })
+func holdInWords(container string, isInit bool, held []injected.Container) (by, starts string) {
+	i := slices.IndexFunc(held, func(h injected.Container) bool { return h.Name == container && h.Init == isInit })
 	switch {
 	case container == v1.SidecarName && isInit:
 		return "-", "at once, to deliver the signal"
 	case i < 0:
 		return "-", "at once, also in a standby"
-	case holds[i].By == handoff.ByWrapper:
-		return "wrapper", "after the signal"
-	case holds[i].By == handoff.ByBarrier:
-		return "barrier", "after ConfigMap " + holds[i].ConfigMap + " exists. Each pod has its own ConfigMap"
+	case held[i].Unheld:
+		return "NOTHING", "at once, although the container must be held"
+	case held[i].ConfigMap != "":
+		return "barrier", "after ConfigMap " + held[i].ConfigMap + " exists. Each pod has its own ConfigMap"
 	}
-	return "NOTHING", "at once, although the container must be held"
+	return "wrapper", "after the signal"
 }

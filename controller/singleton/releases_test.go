@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -27,7 +27,7 @@ func (w *world) fencedPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod
 	}
 	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true})
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
+		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
 	}})
 	w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
 	w.report(pod, held)

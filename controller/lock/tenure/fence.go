@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 )
 
 // fence says whether the pod is a writer only while it holds the Lease of the lock. The field spec.fencing does not matter,
@@ -21,7 +21,7 @@ func (p *pod) fence(lock *v1.StatefulSetLock) {
 // fencedBy returns the duration of the Lease in the pod's sidecar. The problem says why the pod is not fenced by the Lease of
 // the lock. It is empty if the pod is fenced.
 func fencedBy(p *corev1.Pod, lock *v1.StatefulSetLock) (duration time.Duration, problem string) {
-	if problem := leases.NotFenceable(p); problem != "" {
+	if problem := injected.NotFenceable(p); problem != "" {
 		return 0, problem
 	}
 	var names []string
@@ -30,12 +30,12 @@ func fencedBy(p *corev1.Pod, lock *v1.StatefulSetLock) (duration time.Duration, 
 		switch {
 		case len(c.Command) == 0:
 			return 0, fmt.Sprintf("container %s needs a command", c.Name)
-		case !leases.IsWrapped(c) || !leases.IsSupervised(c) || p.Annotations[v1.FencingAnnotation] != string(v1.FencingLease):
+		case !injected.IsSupervised(c) || p.Annotations[v1.FencingAnnotation] != string(v1.FencingLease):
 			return 0, "the pod was created before spec.fencing was Lease"
 		}
 		names = append(names, c.Name)
 	}
-	settings, problem := leases.SettingsOf(p, lock.Spec.LeaseName, names)
+	settings, problem := injected.SettingsOf(p, lock.Spec.LeaseName, names)
 	if problem == "" && !settings.Lock {
 		problem = fmt.Sprintf("container %s does not know that the pod has a StatefulSetLock", v1.SidecarName)
 	}

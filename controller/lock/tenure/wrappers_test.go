@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -66,7 +66,7 @@ func (p *PodWrapper) Fenced() *PodWrapper {
 		c.Env = []corev1.EnvVar{{Name: signal.ContainerEnv, Value: c.Name}, {Name: signal.HooksEnv, Value: "{}"}}
 	}
 	p.Spec.Volumes = []corev1.Volume{{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: leases.CredentialsSources()},
+		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
 	}}}
 	p.Spec.InitContainers = []corev1.Container{{
 		Name:         v1.SidecarName,

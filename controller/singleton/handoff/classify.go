@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -39,7 +40,7 @@ type ClassifiedPod struct {
 	WaitsFor string
 
 	// held are the containers that must not start their main process before the signal.
-	held []heldContainer
+	held []injected.Container
 	// fencing are the settings of a fenced pod. Nil: the pod is not fenced, and notFenced says why.
 	fencing   *signal.LeaseSettings
 	notFenced string
@@ -83,8 +84,8 @@ func classify(s Snapshot) []*ClassifiedPod {
 	all := make([]*ClassifiedPod, len(s.Pods))
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		all[i] = &ClassifiedPod{Pod: pod, held: held(pod, s.Singleton), selected: selector.Matches(labels.Set(pod.Labels))}
-		if settings, problem := FencedBy(pod, s.Singleton); problem == "" {
+		all[i] = &ClassifiedPod{Pod: pod, held: injected.Containers(pod, s.Singleton), selected: selector.Matches(labels.Set(pod.Labels))}
+		if settings, problem := injected.FencedBy(pod, s.Singleton); problem == "" {
 			all[i].fencing = &settings
 		} else {
 			all[i].notFenced = problem
@@ -225,7 +226,7 @@ func nodeProblemIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 // mayRun returns true if a pod without a proof of termination may run a main process: the pod is not held,
 // or is no longer held.
 func (s Snapshot) mayRun(p *ClassifiedPod, all []*ClassifiedPod) bool {
-	return !isHeld(p.Pod, p.held) || released(p.Pod) || s.named(p) || s.chosenElsewhere(p.Pod) || slices.ContainsFunc(p.held, heldContainer.pastBarrier) ||
+	return !injected.IsHeld(p.Pod, p.held) || released(p.Pod) || s.named(p) || s.chosenElsewhere(p.Pod) || slices.ContainsFunc(p.held, pastBarrier) ||
 		sharing(p, all, s.opened) != nil
 }
 
@@ -242,7 +243,7 @@ func sharing(p *ClassifiedPod, all []*ClassifiedPod, which func(*ClassifiedPod) 
 			continue
 		}
 		for _, theirs := range other.held {
-			if theirs.configMap != "" && slices.ContainsFunc(p.held, func(h heldContainer) bool { return h.configMap == theirs.configMap }) {
+			if theirs.ConfigMap != "" && slices.ContainsFunc(p.held, func(h injected.Container) bool { return h.ConfigMap == theirs.ConfigMap }) {
 				return other
 			}
 		}
@@ -276,17 +277,17 @@ func waitsFor(pod *ClassifiedPod) string {
 		}
 		return notScheduled()
 	}
-	byName := map[string]heldContainer{}
+	byName := map[string]injected.Container{}
 	for _, h := range pod.held {
-		byName[h.name] = h
+		byName[h.Name] = h
 	}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		if h, ok := byName[c.Name]; ok {
-			if h.waitsForSignal() {
+			if waitsForSignal(h) {
 				return "" // the containers after it have not been created yet
 			}
-			return containerState(c.Name, h.status)
+			return containerState(c.Name, h.Status)
 		}
 		status := proof.StatusOf(pod.Status.InitContainerStatuses, c.Name)
 		if !initDone(c, status) {
@@ -297,7 +298,7 @@ func waitsFor(pod *ClassifiedPod) string {
 		name := pod.Spec.Containers[i].Name
 		status := proof.StatusOf(pod.Status.ContainerStatuses, name)
 		if h, ok := byName[name]; ok {
-			if !h.waitsForSignal() {
+			if !waitsForSignal(h) {
 				return containerState(name, status)
 			}
 		} else if status == nil || status.ImageID == "" && status.State.Running == nil {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
@@ -31,24 +30,6 @@ func TestClassify(t *testing.T) {
 		{"warm", "Standby", ""},
 		{"theirs", "Foreign", ""},
 		{"ended", "Ended", ""},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestHolds(t *testing.T) {
-	pod := MakePod("db-1").Barrier().InitContainer(corev1.Container{Name: "migrate", Env: barrier("", "statefulsingleton-db-1").Env}).
-		InitContainer(corev1.Container{Name: "seed"}).
-		Container(corev1.Container{Name: "side", Command: []string{"/bin/side"}}).Injected().
-		Container(corev1.Container{Name: "late"})
-	got := handoff.Holds(pod.Obj(), MakeSnapshot().HoldInit().Singleton)
-	want := []handoff.Hold{
-		{Container: "migrate", Named: true, Init: true, By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
-		{Container: "seed", Named: true, Init: true, By: handoff.ByNothing},
-		{Container: "app", Named: true, By: handoff.ByBarrier, ConfigMap: "statefulsingleton-db-1"},
-		{Container: "side", Named: true, By: handoff.ByWrapper},
-		{Container: "late", Named: true, By: handoff.ByNothing},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

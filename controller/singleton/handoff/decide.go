@@ -264,8 +264,8 @@ func (d *decision) protectStandby(pod *ClassifiedPod) {
 // barriers returns the steps that open the barriers of the pod, one for each ConfigMap.
 func (d *decision) barriers(pod *ClassifiedPod) (steps []Step) {
 	for _, h := range pod.held {
-		open := OpenBarrier{refOf(pod.Pod), h.configMap, d.status.Epoch}
-		if h.configMap != "" && !slices.Contains(steps, Step(open)) {
+		open := OpenBarrier{refOf(pod.Pod), h.ConfigMap, d.status.Epoch}
+		if h.ConfigMap != "" && !slices.Contains(steps, Step(open)) {
 			steps = append(steps, open)
 		}
 	}

@@ -45,7 +45,7 @@
 // The files follow one decision:
 //
 //   - snapshot.go has the input.
-//   - classify.go and held.go find out what each pod is, and proof.go which pods have terminated.
+//   - classify.go, held.go and package injected find out what each pod is, and proof.go which pods have terminated.
 //   - decide.go decides who may run, and in which order.
 //   - rollout.go and drain.go decide when to replace the holder.
 //   - pace.go has the waits, message.go all sentences, report.go the status, and plan.go the output.

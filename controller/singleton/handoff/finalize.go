@@ -5,6 +5,7 @@ import (
 	"time"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
@@ -79,7 +80,7 @@ func Orphans(s Snapshot) (steps []Step) {
 // runsForAnother returns true if the pod may run its main process and a singleton that is not being
 // deleted selects it. A held pod does not count, because this singleton may be about to signal it.
 func (s Snapshot) runsForAnother(pod *ClassifiedPod) bool {
-	runs := !isHeld(pod.Pod, pod.held) || released(pod.Pod) || slices.ContainsFunc(pod.held, heldContainer.pastBarrier)
+	runs := !injected.IsHeld(pod.Pod, pod.held) || released(pod.Pod) || slices.ContainsFunc(pod.held, pastBarrier)
 	return runs && slices.ContainsFunc(s.Others, func(other v1.StatefulSingleton) bool {
 		return other.DeletionTimestamp.IsZero() && selects(&other, pod.Pod)
 	})

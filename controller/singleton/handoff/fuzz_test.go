@@ -18,7 +18,7 @@ import (
 // Each bit of a shape is a fact about pod db-1, whose main process runs.
 const (
 	recorded  = 1 << iota // the pod is the recorded holder
-	injected              // the wrapper or a barrier held the pod
+	held                  // the wrapper or a barrier held the pod
 	deleting              // the pod is terminating
 	nodeLost              // the node does not answer
 	removed               // the object is gone, if the pod is recorded
@@ -38,9 +38,9 @@ func FuzzDecide(f *testing.F) {
 		f.Add(shape, "", own, "prod/db", "", "prod/db", "7", "statefulsingleton-db-1")
 	}
 	for _, text := range []string{uid, uid + "\n", " " + uid, "DB-1-UID", string(uidOf("db-2")), "null", "true", "\xff", "{{x}}", own, foreign, late, highest} {
-		f.Add(uint8(recorded|injected|deleting|nodeLost), text, text, text, text, text, text, text)
+		f.Add(uint8(recorded|held|deleting|nodeLost), text, text, text, text, text, text, text)
 		f.Add(uint8(recorded|removed), text, own, "prod/db", text, "prod/db", text, text)
-		f.Add(uint8(recorded|injected|unseen), text, text, "prod/db", text, "prod/db", text, text)
+		f.Add(uint8(recorded|held|unseen), text, text, "prod/db", text, "prod/db", text, text)
 		f.Add(uint8(0), text, text, "", "", "prod/db", text, text)
 	}
 	f.Fuzz(func(t *testing.T, shape uint8, attested, signal1, injected1, signal2, injected2, env, configMap string) {
@@ -59,13 +59,13 @@ func FuzzDecide(f *testing.F) {
 			pod.Annotation(v1.InjectedAnnotation, itsInjection).Annotation(signal.Annotation, itsSignal)
 			return pod.Warm()
 		}
-		unrecorded := podOf("db-1", signal1, injected1, is(injected)).Running()
-		if !is(injected) {
+		unrecorded := podOf("db-1", signal1, injected1, is(held)).Running()
+		if !is(held) {
 			unrecorded.Spec.Containers[0].Env = []corev1.EnvVar{{Name: signal.EpochEnv, Value: env}}
 		}
 		if is(recorded) {
 			unrecorded.Label(v1.RoleLabel, v1.RoleActive).Protected()
-		} else if given, err := signal.Parse([]byte(signal1)); is(injected) && !is(barriers) && (err != nil || given.UID != uid) {
+		} else if given, err := signal.Parse([]byte(signal1)); is(held) && !is(barriers) && (err != nil || given.UID != uid) {
 			return // a pod that the wrapper holds and that has no valid signal does not run
 		}
 		if is(deleting) {

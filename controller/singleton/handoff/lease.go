@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
@@ -297,7 +298,7 @@ func whyNotFenced(p *ClassifiedPod) string {
 	switch {
 	case ptr.Deref(p.Spec.ShareProcessNamespace, false) || p.Spec.HostPID:
 		return sharedProcesses
-	case slices.ContainsFunc(p.held, func(h heldContainer) bool { return h.unheld || h.configMap != "" }):
+	case slices.ContainsFunc(p.held, func(h injected.Container) bool { return h.Unheld || h.ConfigMap != "" }):
 		return notWrapped
 	}
 	return createdBefore

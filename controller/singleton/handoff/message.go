@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -130,9 +131,9 @@ func (d *decision) holderReadyMessage() string {
 	return fmt.Sprintf("pod %s is the holder with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareNote(), d.foreignHelp())
 }
 
-func (d *decision) startingMessage(containers []heldContainer) string {
+func (d *decision) startingMessage(containers []injected.Container) string {
 	why := notReady(d.holder.Pod)
-	if slices.ContainsFunc(containers, heldContainer.atBarrier) {
+	if slices.ContainsFunc(containers, atBarrier) {
 		why = "the kubelet has not created the container behind the open barrier yet"
 	}
 	return fmt.Sprintf("pod %s is the holder and has not been Ready yet: %s", d.holder.Name, why)
@@ -371,12 +372,12 @@ func (d *decision) whyInjectedRuns(pod *ClassifiedPod) string {
 		return fmt.Sprintf("Another StatefulSingleton, which may have been deleted, may have released pod %s. ", pod.Name)
 	}
 	containers := pod.held
-	i := slices.IndexFunc(containers, func(h heldContainer) bool { return h.unheld })
+	i := slices.IndexFunc(containers, func(h injected.Container) bool { return h.Unheld })
 	if i < 0 || pod.Annotations[v1.InjectedAnnotation] == "" {
 		return ""
 	}
-	field, name := "spec.containers", containers[i].name
-	if containers[i].init && !slices.Contains(d.Singleton.Spec.Containers, name) {
+	field, name := "spec.containers", containers[i].Name
+	if containers[i].Init && !slices.Contains(d.Singleton.Spec.Containers, name) {
 		field = "spec.holdInitContainers"
 	}
 	return fmt.Sprintf("Nothing holds container %s of pod %s, which was created before %s named the container. ", name, pod.Name, field)
@@ -453,12 +454,12 @@ func (s Snapshot) stoppingHelp(pod *ClassifiedPod, now time.Time) string {
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that the pod has ended: %s", pod.Spec.NodeName, attest)
 	case !proof.NodeReady(node):
 		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that the pod has ended. If node %s is off, run: %s; %s", node.Name, node.Name, TaintCommand(node), attest)
-	case proof.Terminal(pod.Pod) && first(containers, heldContainer.lost) != "":
+	case proof.Terminal(pod.Pod) && first(containers, lost) != "":
 		return fmt.Sprintf(", but its kubelet could not locate container %s (ContainerStatusUnknown), and nothing proves that the container has ended. Look for its processes on node %s; %s",
-			first(containers, heldContainer.lost), node.Name, attest)
-	case proof.Terminal(pod.Pod) && first(containers, heldContainer.cleaningUp) != "":
+			first(containers, lost), node.Name, attest)
+	case proof.Terminal(pod.Pod) && first(containers, cleaningUp) != "":
 		return fmt.Sprintf("; its kubelet could not locate container %s. The kubelet kills the remaining processes of the pod, and then reports that the pod has terminated",
-			first(containers, heldContainer.cleaningUp))
+			first(containers, cleaningUp))
 	case proof.Terminal(pod.Pod):
 		return fmt.Sprintf(", but it is %s without a report that every held container has ended: %s", pod.Status.Phase, attest)
 	}
@@ -469,12 +470,12 @@ func (s Snapshot) stoppingHelp(pod *ClassifiedPod, now time.Time) string {
 }
 
 // first returns the name of the first container that fulfils the condition. Empty: there is none.
-func first(containers []heldContainer, which func(heldContainer) bool) string {
+func first(containers []injected.Container, which func(injected.Container) bool) string {
 	i := slices.IndexFunc(containers, which)
 	if i < 0 {
 		return ""
 	}
-	return containers[i].name
+	return containers[i].Name
 }
 
 // LostNode returns the pod's node if the node exists and is not Ready, or nil.

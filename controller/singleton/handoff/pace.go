@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -120,20 +121,20 @@ func (d *decision) settling(standby *ClassifiedPod) time.Duration {
 // typically reported. The kubelet may have missed the signal: while it projects changed pods into
 // volumes it can use an older version of the pod (pkg/kubelet/volumemanager: findAndAddNewPods,
 // mountOrAttachVolumes). By itself it would reconcile the pod after 60 to 90 s.
-func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
+func (d *decision) nudge(containers []injected.Container, given signal.Signal) {
 	t := d.status.LastTransition
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil && !proof.IsTrue(d.holder.Pod, corev1.PodReady)
-	atBarrier := slices.ContainsFunc(containers, heldContainer.atBarrier)
+	waits := slices.ContainsFunc(containers, atBarrier)
 	after := nudgeAfter(containers)
 	nudged := d.holder.Annotations[v1.NudgeAnnotation] == fmt.Sprint(given.Epoch)
-	if after == 0 || !atBarrier && (!starts || nudged) {
+	if after == 0 || !waits && (!starts || nudged) {
 		return
 	}
 	if left := d.left(after, given.Time); left > 0 {
 		d.requeueIn(left)
 		return
 	}
-	if atBarrier {
+	if waits {
 		d.do(d.barriers(d.holder)...)
 	}
 	if !nudged {
@@ -142,13 +143,13 @@ func (d *decision) nudge(containers []heldContainer, given signal.Signal) {
 }
 
 // nudgeAfter is how long after the signal nudge acts. 0: never.
-func nudgeAfter(containers []heldContainer) time.Duration {
+func nudgeAfter(containers []injected.Container) time.Duration {
 	switch {
-	case slices.ContainsFunc(containers, func(h heldContainer) bool { return h.configMap != "" }):
+	case slices.ContainsFunc(containers, func(h injected.Container) bool { return h.ConfigMap != "" }):
 		return typicalBarrierReport
-	case slices.ContainsFunc(containers, func(h heldContainer) bool { return h.seldomProbed }):
+	case slices.ContainsFunc(containers, seldomProbed):
 		return kubeletRelist
-	case slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.unheld && !(h.gateProbe && h.started()) }):
+	case slices.ContainsFunc(containers, func(h injected.Container) bool { return !h.Unheld && !(hasGateProbe(h) && started(h)) }):
 		return typicalStart
 	}
 	return 0

@@ -9,14 +9,15 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // awaitsSignal returns true if the pod has held containers and was not signalled.
-func awaitsSignal(pod *corev1.Pod, containers []heldContainer) bool {
+func awaitsSignal(pod *corev1.Pod, containers []injected.Container) bool {
 	_, hasSignal := signalled(pod)
-	return !hasSignal && slices.ContainsFunc(containers, func(h heldContainer) bool { return !h.unheld })
+	return !hasSignal && slices.ContainsFunc(containers, func(h injected.Container) bool { return !h.Unheld })
 }
 
 // askedToStop returns when the deletion of the pod was requested, in whole seconds; the zero time if the

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -55,14 +56,14 @@ func (s Snapshot) isUnreleased(p *ClassifiedPod) bool {
 	recorded := p.UID == s.Singleton.Status.ActivePodUID && (last == nil || last.Signalled != nil || chosenBy(p.Pod) != "")
 	_, hasSignal := p.Annotations[signal.Annotation]
 	unnamed := !s.named(p) && (p.fencing == nil || p.UID != s.Singleton.Status.ActivePodUID || s.neverNamed(p))
-	return isHeld(p.Pod, p.held) && !recorded && !hasSignal && !released(p.Pod) && unnamed &&
-		!s.chosenElsewhere(p.Pod) && !slices.ContainsFunc(p.held, heldContainer.pastBarrier)
+	return injected.IsHeld(p.Pod, p.held) && !recorded && !hasSignal && !released(p.Pod) && unnamed &&
+		!s.chosenElsewhere(p.Pod) && !slices.ContainsFunc(p.held, pastBarrier)
 }
 
 // states returns what the kubelet reports about the containers.
-func states(containers []heldContainer) (all []*corev1.ContainerStatus) {
+func states(containers []injected.Container) (all []*corev1.ContainerStatus) {
 	for _, h := range containers {
-		all = append(all, h.status)
+		all = append(all, h.Status)
 	}
 	return all
 }

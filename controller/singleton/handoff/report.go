@@ -10,13 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // serving reports a holder that is not about to be replaced.
-func (d *decision) serving(containers []heldContainer) {
+func (d *decision) serving(containers []injected.Container) {
 	t, next := d.status.LastTransition, d.successor()
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil
 	problem := nodeProblemIn(d.Nodes, d.holder.Pod)
@@ -41,7 +42,7 @@ func (d *decision) serving(containers []heldContainer) {
 }
 
 // followStart records in the transition what the kubelet reports about the start of the new holder.
-func (d *decision) followStart(containers []heldContainer, given signal.Signal) {
+func (d *decision) followStart(containers []injected.Container, given signal.Signal) {
 	t := d.status.LastTransition
 	if t == nil || t.To != d.holder.Name {
 		return
@@ -161,8 +162,8 @@ func (d *decision) activeBarrier() string {
 		return d.status.ActiveBarrier
 	}
 	for _, h := range active.held {
-		if h.configMap != "" {
-			return h.configMap
+		if h.ConfigMap != "" {
+			return h.ConfigMap
 		}
 	}
 	return ""

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
@@ -112,6 +113,33 @@ func (p *PodWrapper) InjectedFor(singleton string) *PodWrapper {
 		}
 	}
 	return p
+}
+
+// Fenced changes an injected pod like the policy of singleton db with fencing by a Lease.
+func (p *PodWrapper) Fenced() *PodWrapper {
+	var names []string
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if c := &list[i]; len(c.Command) > 0 && c.Command[0] == signal.GatePath {
+				c.Env = append(c.Env, corev1.EnvVar{Name: signal.ContainerEnv, Value: c.Name})
+				names = append(names, c.Name)
+			}
+		}
+	}
+	sidecar := &p.Spec.InitContainers[0]
+	sidecar.Env = []corev1.EnvVar{
+		{Name: signal.LeaseEnv, Value: "prod/statefulsingleton-db"},
+		{Name: signal.LeaseDurationEnv, Value: "15"},
+		{Name: signal.HeldEnv, Value: strings.Join(names, ",")},
+		{Name: signal.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+		{Name: signal.APIServerEnv, Value: "https://10.96.0.1:443"},
+		{Name: signal.AuthoritiesEnv, Value: signal.Fingerprint(nil)},
+	}
+	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true})
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
+	}})
+	return p.Annotation(v1.FencingAnnotation, "Lease")
 }
 
 // Barrier holds the container app by a barrier. Call Barrier before Injected.

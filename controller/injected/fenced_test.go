@@ -1,20 +1,63 @@
-package handoff_test
+package injected_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
-// Fenced changes an injected pod like the policy of singleton db with fencing by a Lease.
-func (p *PodWrapper) Fenced() *PodWrapper {
+// makeSingleton returns a singleton that names the containers.
+func makeSingleton(name string, containers ...string) *v1.StatefulSingleton {
+	return &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name}, Spec: v1.StatefulSingletonSpec{Containers: containers}}
+}
+
+// holdInit returns singleton db, which asks for all init containers to be held.
+func holdInit() *v1.StatefulSingleton {
+	s := makeSingleton("db")
+	s.Spec.HoldInitContainers = true
+	return s
+}
+
+// makePod returns pod db-1 with the containers and the sidecar that the policy of singleton db adds.
+func makePod(containers ...corev1.Container) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db-1", Annotations: map[string]string{v1.InjectedAnnotation: "prod/db"}},
+		Spec:       corev1.PodSpec{InitContainers: []corev1.Container{{Name: v1.SidecarName}}, Containers: containers},
+	}
+}
+
+// withInit adds an init container to the pod.
+func withInit(pod *corev1.Pod, c corev1.Container) *corev1.Pod {
+	pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
+	return pod
+}
+
+// wrapped returns a container that the wrapper holds.
+func wrapped(name string) corev1.Container {
+	return corev1.Container{Name: name, Command: append(slices.Clone(signal.Wrapper), "/bin/"+name)}
+}
+
+// barrier returns a container that a barrier holds.
+func barrier(name string) corev1.Container {
+	return corev1.Container{Name: name, Env: []corev1.EnvVar{{
+		Name: signal.EpochEnv,
+		ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "statefulsingleton-db-1"}, Key: signal.EpochKey,
+		}},
+	}}}
+}
+
+// fence changes the pod like the policy of singleton db with fencing by a Lease.
+func fence(p *corev1.Pod) *corev1.Pod {
 	var names []string
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
@@ -35,7 +78,8 @@ func (p *PodWrapper) Fenced() *PodWrapper {
 	}
 	sidecar.VolumeMounts = append(sidecar.VolumeMounts, credentialsMount())
 	p.Spec.Volumes = append(p.Spec.Volumes, credentialsVolume())
-	return p.Annotation(v1.FencingAnnotation, "Lease")
+	p.Annotations[v1.FencingAnnotation] = "Lease"
+	return p
 }
 
 func fieldRef(path string) *corev1.EnvVarSource {
@@ -62,16 +106,16 @@ func credentialsVolume() corev1.Volume {
 
 func TestFencedBy(t *testing.T) {
 	for name, tc := range map[string]struct {
-		pod       *PodWrapper
-		singleton *SnapshotWrapper
+		pod       *corev1.Pod
+		singleton *v1.StatefulSingleton
 		wantHeld  []string
 	}{
-		"one container":         {pod: MakePod("db-1").Injected().Fenced(), wantHeld: []string{"app"}},
-		"a held init container": {pod: heldInit("db-1").Fenced(), wantHeld: []string{"migrate", "app"}},
+		"one container":         {pod: fence(makePod(wrapped("app"))), wantHeld: []string{"app"}},
+		"a held init container": {pod: fence(withInit(makePod(wrapped("app")), wrapped("migrate"))), wantHeld: []string{"migrate", "app"}},
 		"beside a container that nothing holds": {
-			pod: MakePod("db-1").Injected().Container(corev1.Container{Name: "web"}).Fenced(), singleton: MakeSnapshot().Containers("app"), wantHeld: []string{"app"},
+			pod: fence(makePod(wrapped("app"), corev1.Container{Name: "web"})), singleton: makeSingleton("db", "app"), wantHeld: []string{"app"},
 		},
-		"the singleton has no fencing any more": {pod: MakePod("db-1").Injected().Fenced(), wantHeld: []string{"app"}},
+		"the singleton has no fencing any more": {pod: fence(makePod(wrapped("app"))), wantHeld: []string{"app"}},
 		"the last variable counts": {pod: change(func(p *corev1.Pod) {
 			c := &p.Spec.Containers[0]
 			c.Env = append([]corev1.EnvVar{{Name: signal.ContainerEnv, Value: "other"}}, c.Env...)
@@ -79,9 +123,9 @@ func TestFencedBy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.singleton == nil {
-				tc.singleton = MakeSnapshot()
+				tc.singleton = makeSingleton("db")
 			}
-			got, problem := handoff.FencedBy(tc.pod.Obj(), tc.singleton.Singleton)
+			got, problem := injected.FencedBy(tc.pod, tc.singleton)
 			want := signal.LeaseSettings{
 				Namespace: "prod", Lease: "statefulsingleton-db", Duration: 15 * time.Second, Held: tc.wantHeld, Pod: "db-1",
 				APIServer: signal.APIServer{URL: "https://10.96.0.1:443", Authorities: []string{signal.Fingerprint(nil)}},
@@ -94,33 +138,31 @@ func TestFencedBy(t *testing.T) {
 }
 
 // change returns a fenced pod with a change.
-func change(do func(*corev1.Pod)) *PodWrapper {
-	p := MakePod("db-1").Injected().Fenced()
-	do(p.Obj())
+func change(do func(*corev1.Pod)) *corev1.Pod {
+	p := fence(makePod(wrapped("app")))
+	do(p)
 	return p
 }
 
 func TestNotFencedBy(t *testing.T) {
-	app := func(do func(*corev1.Container)) *PodWrapper {
+	app := func(do func(*corev1.Container)) *corev1.Pod {
 		return change(func(p *corev1.Pod) { do(&p.Spec.Containers[0]) })
 	}
-	sidecar := func(do func(*corev1.Container)) *PodWrapper {
+	sidecar := func(do func(*corev1.Container)) *corev1.Pod {
 		return change(func(p *corev1.Pod) { do(&p.Spec.InitContainers[0]) })
 	}
-	env := func(name string, e corev1.EnvVar) *PodWrapper {
+	env := func(name string, e corev1.EnvVar) *corev1.Pod {
 		return sidecar(func(c *corev1.Container) {
 			e.Name = name
 			c.Env = append(c.Env, e)
 		})
 	}
-	volume := func(do func(*corev1.Volume)) *PodWrapper {
+	volume := func(do func(*corev1.Volume)) *corev1.Pod {
 		return change(func(p *corev1.Pod) { do(&p.Spec.Volumes[len(p.Spec.Volumes)-1]) })
 	}
-	mount := func(do func(*corev1.VolumeMount)) *PodWrapper {
+	mount := func(do func(*corev1.VolumeMount)) *corev1.Pod {
 		return sidecar(func(c *corev1.Container) { do(&c.VolumeMounts[len(c.VolumeMounts)-1]) })
 	}
-	other := MakeSnapshot()
-	other.Singleton.Name = "web"
 	const (
 		own     = "volume statefulsingleton-credentials is the pod's own"
 		noMount = "container status-sidecar has no volume statefulsingleton-credentials at /var/run/secrets/statefulsingleton"
@@ -129,37 +171,37 @@ func TestNotFencedBy(t *testing.T) {
 		misname = "STATEFULSINGLETON_CONTAINER of container app is not the name of the container"
 	)
 	for name, tc := range map[string]struct {
-		pod       *PodWrapper
-		singleton *SnapshotWrapper
+		pod       *corev1.Pod
+		singleton *v1.StatefulSingleton
 		want      string
 	}{
 		// No policy can prepare these pods.
 		"shareProcessNamespace": {pod: change(func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }), want: "the pod has shareProcessNamespace"},
 		"hostPID":               {pod: change(func(p *corev1.Pod) { p.Spec.HostPID = true }), want: "the pod has hostPID"},
-		"a barrier":             {pod: MakePod("db-1").Barrier().Injected(), want: "container app needs a command"},
+		"a barrier":             {pod: makePod(barrier("app")), want: "container app needs a command"},
 		"a barrier beside the wrapper": {
-			pod: MakePod("db-1").Injected().Container(barrier("web", barrierOf("db-1"))).Fenced(), want: "container web needs a command",
+			pod: fence(makePod(wrapped("app"), barrier("web"))), want: "container web needs a command",
 		},
 		"a barrier that the singleton does not name": {
-			pod:       MakePod("db-1").Injected().Container(barrier("web", barrierOf("db-1"))).Fenced(),
-			singleton: MakeSnapshot().Containers("app"), want: "container web needs a command",
+			pod:       fence(makePod(wrapped("app"), barrier("web"))),
+			singleton: makeSingleton("db", "app"), want: "container web needs a command",
 		},
 		"a barrier for a startup probe": {pod: app(func(c *corev1.Container) {
-			*c = barrier("app", barrierOf("db-1"))
+			*c = barrier("app")
 			c.Command, c.StartupProbe = []string{"/app"}, &corev1.Probe{}
 		}), want: "container app has a startupProbe"},
 		"a barrier for a hook": {pod: app(func(c *corev1.Container) {
-			*c = barrier("app", barrierOf("db-1"))
+			*c = barrier("app")
 			c.Command, c.Lifecycle = []string{"/app"}, &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}}
 		}), want: "container app has a postStart hook"},
 		"another barrier": {pod: app(func(c *corev1.Container) {
-			*c = barrier("app", barrierOf("db-1"))
+			*c = barrier("app")
 			c.Command = []string{"/app"}
 		}), want: "container app is held by a barrier"},
-		"nothing holds a container":      {pod: MakePod("db-1").Injected().Container(corev1.Container{Name: "web"}).Fenced(), want: "nothing holds container web"},
-		"nothing holds a named one":      {pod: MakePod("db-1").Injected().Container(corev1.Container{Name: "web"}).Fenced(), singleton: MakeSnapshot().Containers("app", "web"), want: "nothing holds container web"},
-		"nothing holds an init one":      {pod: openInit("db-1").Fenced(), singleton: MakeSnapshot().HoldInit(), want: "nothing holds container seed"},
-		"no injection":                   {pod: MakePod("db-1"), want: "nothing holds container app"},
+		"nothing holds a container":      {pod: fence(makePod(wrapped("app"), corev1.Container{Name: "web"})), want: "nothing holds container web"},
+		"nothing holds a named one":      {pod: fence(makePod(wrapped("app"), corev1.Container{Name: "web"})), singleton: makeSingleton("db", "app", "web"), want: "nothing holds container web"},
+		"nothing holds an init one":      {pod: fence(withInit(makePod(wrapped("app")), corev1.Container{Name: "seed"})), singleton: holdInit(), want: "nothing holds container seed"},
+		"no injection":                   {pod: makePod(corev1.Container{Name: "app", Command: []string{"/bin/app"}}), want: "nothing holds container app"},
 		"another volume":                 {pod: volume(func(v *corev1.Volume) { v.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}} }), want: own},
 		"a token for others":             {pod: volume(func(v *corev1.Volume) { v.Projected.Sources[0].ServiceAccountToken.Audience = "vault" }), want: own},
 		"a third source":                 {pod: volume(func(v *corev1.Volume) { v.Projected.Sources = append(v.Projected.Sources, v.Projected.Sources[1]) }), want: own},
@@ -167,7 +209,7 @@ func TestNotFencedBy(t *testing.T) {
 		"the app mounts the credentials": {pod: app(func(c *corev1.Container) { c.VolumeMounts = append(c.VolumeMounts, credentialsMount()) }), want: "container app mounts volume statefulsingleton-credentials"},
 
 		// A policy has not prepared these pods.
-		"before fencing was turned on": {pod: MakePod("db-1").Injected(), want: "the pod was injected before fencing was turned on"},
+		"before fencing was turned on": {pod: makePod(wrapped("app")), want: "the pod was injected before fencing was turned on"},
 		"no annotation":                {pod: change(func(p *corev1.Pod) { delete(p.Annotations, v1.FencingAnnotation) }), want: "the pod was injected before fencing was turned on"},
 		"not by a policy":              {pod: change(func(p *corev1.Pod) { delete(p.Annotations, v1.InjectedAnnotation) }), want: "no policy injected the pod"},
 		"no held container":            {pod: change(func(p *corev1.Pod) { p.Spec.Containers = nil }), want: "no policy injected the pod"},
@@ -178,8 +220,8 @@ func TestNotFencedBy(t *testing.T) {
 			c.Env = append(c.Env, corev1.EnvVar{Name: signal.ContainerEnv, Value: "web"})
 		}), want: misname},
 		"a name that is no literal": {pod: app(func(c *corev1.Container) { c.Env[0].ValueFrom = fieldRef("metadata.name") }), want: misname},
-		"an init container without name": {pod: func() *PodWrapper {
-			p := heldInit("db-1").Fenced()
+		"an init container without name": {pod: func() *corev1.Pod {
+			p := fence(withInit(makePod(wrapped("app")), wrapped("migrate")))
 			p.Spec.InitContainers[1].Env = nil
 			return p
 		}(), want: "STATEFULSINGLETON_CONTAINER of container migrate is not the name of the container"},
@@ -206,20 +248,20 @@ func TestNotFencedBy(t *testing.T) {
 		"no API server":              {pod: env(signal.APIServerEnv, corev1.EnvVar{}), want: `container status-sidecar: FENCING_API_SERVER is "": it must be the https URL of the API server. Restart the pod: the policies of the controller set the variable in new pods`},
 		"other held containers":      {pod: env(signal.HeldEnv, corev1.EnvVar{Value: "web"}), want: held},
 		"more held containers":       {pod: env(signal.HeldEnv, corev1.EnvVar{Value: "app,web"}), want: held},
-		"fewer held containers": {pod: func() *PodWrapper {
-			p := heldInit("db-1").Fenced()
+		"fewer held containers": {pod: func() *corev1.Pod {
+			p := fence(withInit(makePod(wrapped("app")), wrapped("migrate")))
 			p.Spec.InitContainers[0].Env[2].Value = "app"
 			return p
 		}(), want: held},
 		"another field for the pod":      {pod: env(signal.PodNameEnv, corev1.EnvVar{ValueFrom: fieldRef("metadata.uid")}), want: "container status-sidecar: POD_NAME is empty"},
 		"the name of another pod":        {pod: env(signal.PodNameEnv, corev1.EnvVar{Value: "db-2"}), want: "POD_NAME of container status-sidecar is not the name of the pod"},
-		"the Lease of another singleton": {pod: MakePod("db-1").Injected().Fenced(), singleton: other, want: "FENCING_LEASE of container status-sidecar is not prod/statefulsingleton-web"},
+		"the Lease of another singleton": {pod: fence(makePod(wrapped("app"))), singleton: makeSingleton("web"), want: "FENCING_LEASE of container status-sidecar is not prod/statefulsingleton-web"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.singleton == nil {
-				tc.singleton = MakeSnapshot()
+				tc.singleton = makeSingleton("db")
 			}
-			got, problem := handoff.FencedBy(tc.pod.Obj(), tc.singleton.Singleton)
+			got, problem := injected.FencedBy(tc.pod, tc.singleton)
 			if problem != tc.want {
 				t.Errorf("problem is %q, want %q", problem, tc.want)
 			}

@@ -1,4 +1,4 @@
-package leases
+package injected
 
 import (
 	"fmt"
@@ -12,6 +12,58 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
+
+// FencedBy returns the settings of the pod's sidecar. The problem says why the pod is not fenced by the Lease of the
+// singleton, and is empty if it is fenced. The field spec.fencing does not matter, because it applies only to new pods.
+func FencedBy(pod *corev1.Pod, singleton *v1.StatefulSingleton) (settings signal.LeaseSettings, problem string) {
+	if problem := NotFenceableBy(pod, singleton); problem != "" {
+		return signal.LeaseSettings{}, problem
+	}
+	containers := Containers(pod, singleton)
+	if !IsHeld(pod, containers) {
+		return signal.LeaseSettings{}, "no policy injected the pod"
+	}
+	if pod.Annotations[v1.FencingAnnotation] != string(v1.FencingLease) {
+		return signal.LeaseSettings{}, "the pod was injected before fencing was turned on"
+	}
+	var names []string
+	for _, h := range containers {
+		if !IsSupervised(h.Container) {
+			return signal.LeaseSettings{}, fmt.Sprintf("%s of container %s is not the name of the container", signal.ContainerEnv, h.Name)
+		}
+		names = append(names, h.Name)
+	}
+	return SettingsOf(pod, signal.LeaseName(singleton.Name), names)
+}
+
+// NotFenceableBy returns why the policy of the singleton cannot prepare the pod for fencing, or nothing if it can.
+func NotFenceableBy(pod *corev1.Pod, singleton *v1.StatefulSingleton) string {
+	if problem := NotFenceable(pod); problem != "" {
+		return problem
+	}
+	for _, h := range Containers(pod, singleton) {
+		if h.Unheld {
+			return fmt.Sprintf("nothing holds container %s", h.Name)
+		}
+		if h.ConfigMap != "" {
+			return fmt.Sprintf("container %s %s", h.Name, notWrappable(h.Container))
+		}
+	}
+	return ""
+}
+
+// notWrappable returns why a container has a barrier instead of the wrapper.
+func notWrappable(c *corev1.Container) string {
+	switch {
+	case len(c.Command) == 0:
+		return "needs a command"
+	case c.StartupProbe != nil:
+		return "has a startupProbe"
+	case c.Lifecycle != nil && c.Lifecycle.PostStart != nil:
+		return "has a postStart hook"
+	}
+	return "is held by a barrier"
+}
 
 // NotFenceable returns why no Lease can fence the pod. Empty: if its containers are prepared, a Lease can.
 func NotFenceable(pod *corev1.Pod) string {
@@ -34,14 +86,10 @@ func NotFenceable(pod *corev1.Pod) string {
 	return ""
 }
 
-// IsWrapped returns true if the gate starts the main process of the container.
-func IsWrapped(c *corev1.Container) bool {
-	return len(c.Command) > len(signal.Wrapper) && slices.Equal(c.Command[:len(signal.Wrapper)], signal.Wrapper)
-}
-
-// IsSupervised returns true if the gate of a wrapped container asks the sidecar whether the main process may run.
+// IsSupervised returns true if the gate starts the main process of the container, and asks the sidecar whether the main
+// process may run.
 func IsSupervised(c *corev1.Container) bool {
-	return Variable(c, signal.ContainerEnv) == corev1.EnvVar{Name: signal.ContainerEnv, Value: c.Name}
+	return IsWrapped(c) && Variable(c, signal.ContainerEnv) == corev1.EnvVar{Name: signal.ContainerEnv, Value: c.Name}
 }
 
 // Variable returns the environment variable of a container. The last variable of a name wins, as in Kubernetes.
