@@ -211,12 +211,6 @@ func (c cluster) etcdFaults(ctx context.Context, change *etcdFaultChange) ([]etc
 	return now, json.NewDecoder(response.Body).Decode(&now)
 }
 
-// setEtcdFault sets the fault of API server i, and leaves the others as they are.
-func (c cluster) setEtcdFault(ctx context.Context, i int, fault etcdFault) error {
-	_, err := c.etcdFaults(ctx, &etcdFaultChange{Server: i, Fault: fault})
-	return err
-}
-
 // healEtcd ends the faults of all API servers.
 func (c cluster) healEtcd(ctx context.Context) error {
 	if c.apiServers() == 1 {

@@ -68,7 +68,7 @@ func TestSeveralAPIServers(t *testing.T) {
 	if diff := cmp.Diff(wantClients, clients); diff != "" {
 		t.Errorf("API servers of clients (-want +got):\n%s", diff)
 	}
-	for n := 1; n <= maxNodes; n++ {
+	for _, n := range nodes {
 		for i := 1; i <= maxAPIServers; i++ {
 			if nodeAddress(n) == apiServerAddress(i) {
 				t.Errorf("node %d has the address of API server %d", n, i)
@@ -112,10 +112,10 @@ func TestFaultsOfProxies(t *testing.T) {
 	c := testServers(t, 2)
 	proxies := []*etcdProxy{newEtcdProxy(), newEtcdProxy()}
 	serveFaults(t, c, proxies)
-	if err := c.setEtcdFault(t.Context(), 2, etcdFault{Cut: true}); err != nil {
+	if _, err := c.etcdFaults(t.Context(), &etcdFaultChange{Server: 2, Fault: etcdFault{Cut: true}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.setEtcdFault(t.Context(), 1, etcdFault{Delay: 5 * time.Second}); err != nil {
+	if _, err := c.etcdFaults(t.Context(), &etcdFaultChange{Server: 1, Fault: etcdFault{Delay: 5 * time.Second}}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"kube-apiserver-1 is late by 5s with changes in etcd", "kube-apiserver-2 is cut off from etcd"}

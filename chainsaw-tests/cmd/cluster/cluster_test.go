@@ -82,12 +82,11 @@ func (l lab) pid(t *testing.T, machine string) int {
 // wantBridgeMAC checks that the other nodes can still send to the control plane.
 func (l lab) wantBridgeMAC(t *testing.T) {
 	t.Helper()
-	h, ns, err := in(l.pid(t, controlMachine))
+	h, err := networkOf(l.pid(t, controlMachine))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = ns.Close() }()
-	defer h.Close()
+	defer h.close()
 	bridge, err := h.LinkByName(bridgeName)
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +151,6 @@ func TestLifeOfACluster(t *testing.T) {
 	t.Run("a kubelet stopped, continued and killed", func(t *testing.T) { signalKubelet(t, l) })
 	t.Run("a node cut off and healed", func(t *testing.T) { partition(t, l) })
 	t.Run("a node killed and healed", func(t *testing.T) { powerCut(t, l) })
-	t.Run("a node added", func(t *testing.T) { addNode(t, l) })
 	t.Run("down leaves nothing", func(t *testing.T) { downLeavesNothing(t, l, interfaces) })
 }
 
@@ -185,7 +183,7 @@ func execPasses(t *testing.T, l lab) {
 	l.must(t, "exec", "--", "helm", "status", "kyverno", "--namespace", kyvernoNamespace)
 }
 
-// loadImage runs a pod of the image on every node, also on nodes that are added later.
+// loadImage runs a pod of the image on every node.
 func loadImage(t *testing.T, l lab) {
 	archive := filepath.Join(t.TempDir(), "test.tar")
 	err := image.Write(archive, image.Spec{
@@ -275,8 +273,8 @@ func partition(t *testing.T, l lab) {
 	if out, err := l.try(asks...); err == nil {
 		t.Errorf("the kubelet of a node that is cut off answers: %s", out)
 	}
-	if out, _ := l.try("status"); !strings.Contains(out, "cut off") {
-		t.Errorf("status does not say so:\n%s", out)
+	if _, err := l.try("status"); err == nil || !strings.Contains(err.Error(), "cut off") {
+		t.Errorf("status says %v", err)
 	}
 	l.must(t, "node", "heal", "2")
 	l.must(t, asks...)
@@ -303,16 +301,9 @@ func powerCut(t *testing.T, l lab) {
 		"--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=60s")
 }
 
-func addNode(t *testing.T, l lab) {
-	l.must(t, "node", "add")
-	l.wantReady(t, "node1", "node2", "node3")
-	// rollout status would accept two pods until the controller of the DaemonSet has seen the node.
-	l.kubectl(t, "wait", "daemonset/everywhere", "--for=jsonpath={.status.numberReady}=3", "--timeout=60s")
-}
-
 func downLeavesNothing(t *testing.T, l lab, interfaces []string) {
 	var owned []runningProcess
-	for _, machine := range []string{controlMachine, "node1", "node2", "node3"} {
+	for _, machine := range []string{controlMachine, "node1", "node2"} {
 		owned = append(owned, descendants(t, l.pid(t, machine))...)
 	}
 	visitor := exec.Command(l.program, "--name", l.name, "exec", "--", "sleep", "600")

@@ -9,9 +9,9 @@ import (
 
 type object = map[string]any
 
-// encode returns a configuration as JSON, which is also YAML. It cannot fail, because the configuration has only maps,
-// lists and strings.
-func encode(content object) string {
+// encode returns a configuration or a machineSpec as JSON, which is also YAML, and always in the same way. It cannot fail, because
+// both have only maps, lists, strings and numbers.
+func encode(content any) string {
 	text, _ := json.MarshalIndent(content, "", "  ")
 	return string(text) + "\n"
 }

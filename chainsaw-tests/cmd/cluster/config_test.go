@@ -63,7 +63,7 @@ func TestNodesShareNothing(t *testing.T) {
 		t.Errorf("cgroup roots of two nodes of two clusters: %v", roots)
 	}
 	seen := map[string]bool{}
-	for n := 1; n <= maxNodes; n++ {
+	for _, n := range nodes {
 		for _, network := range []string{nodeAddress(n), nodePodNetwork(n), controlLinkName(n)} {
 			if seen[network] {
 				t.Errorf("node %d shares %s", n, network)
@@ -121,14 +121,14 @@ func TestSpecChanged(t *testing.T) {
 	if !c.specChanged("node1") {
 		t.Error("a machine that was never started is not told from a running one")
 	}
-	if err := writeFile(c.specFile("node1"), spec.encode()); err != nil {
+	if err := writeFile(c.specFile("node1"), encode(spec)); err != nil {
 		t.Fatal(err)
 	}
 	if c.specChanged("node1") {
 		t.Error("changed at once")
 	}
 	spec.Processes[1].Binary = "/cache/kubernetes-older/bin/kubelet"
-	if err := writeFile(c.specFile("node1"), spec.encode()); err != nil {
+	if err := writeFile(c.specFile("node1"), encode(spec)); err != nil {
 		t.Fatal(err)
 	}
 	if !c.specChanged("node1") {

@@ -24,11 +24,6 @@ func chosenCluster() (clusterChoice, error) {
 	return choice, nil
 }
 
-// refuseCurrent returns the error of commands that need this program's own machines.
-func refuseCurrent(command string) error {
-	return fmt.Errorf("CLUSTER=current: `%s` works only on a local cluster. Unset CLUSTER", command)
-}
-
 // findCachedTools appends the cached tools to PATH if they were built. Another cluster may need only kubectl, and
 // Kubernetes is not built for it.
 func findCachedTools() error {
@@ -47,23 +42,20 @@ func findCachedTools() error {
 	return os.Setenv("PATH", os.Getenv("PATH")+":"+t.bin())
 }
 
-func runCurrent(ctx context.Context, argv ...string) (string, error) {
-	return output(exec.CommandContext(ctx, argv[0], argv[1:]...))
-}
-
 // checkCurrent returns an error if the tests cannot use the cluster of the current kubeconfig.
 func checkCurrent(ctx context.Context) error {
-	name, err := runCurrent(ctx, "kubectl", "config", "current-context")
+	kubectl := func(args ...string) (string, error) { return output(exec.CommandContext(ctx, "kubectl", args...)) }
+	name, err := kubectl("config", "current-context")
 	if err != nil {
 		return fmt.Errorf("CLUSTER=current, but there is no current context: set KUBECONFIG, or run `kubectl config use-context NAME`: %w", err)
 	}
-	if _, err := runCurrent(ctx, "kubectl", "get", "--raw", "/readyz", "--request-timeout=10s"); err != nil {
+	if _, err := kubectl("get", "--raw", "/readyz", "--request-timeout=10s"); err != nil {
 		return fmt.Errorf("the cluster of the context %s does not answer: %w", name, err)
 	}
-	if _, err := runCurrent(ctx, "kubectl", "get", "crd", "clusterpolicies.kyverno.io"); err != nil {
+	if _, err := kubectl("get", "crd", "clusterpolicies.kyverno.io"); err != nil {
 		return fmt.Errorf("the cluster of the context %s has no Kyverno: install it (https://kyverno.io/docs/installation), 1.19: %w", name, err)
 	}
-	ready, err := runCurrent(ctx, "kubectl", "get", "deployments", "--all-namespaces",
+	ready, err := kubectl("get", "deployments", "--all-namespaces",
 		"--selector", "app.kubernetes.io/part-of=kyverno,app.kubernetes.io/component=admission-controller",
 		"--output", "jsonpath={.items[*].status.readyReplicas}")
 	if err != nil {

@@ -15,14 +15,6 @@ import (
 // down stops and removes everything of the cluster: processes, and with them mounts and network namespaces; cgroups;
 // files. It works in each state of the cluster.
 func (c cluster) down(ctx context.Context) error {
-	if err := c.stop(ctx); err != nil {
-		return err
-	}
-	return os.RemoveAll(c.dir)
-}
-
-// stop stops all processes and keeps the files.
-func (c cluster) stop(ctx context.Context) error {
 	pids, err := c.machinePIDs()
 	if err != nil {
 		return err
@@ -49,7 +41,7 @@ func (c cluster) stop(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return os.RemoveAll(c.dir)
 }
 
 // killVisitors kills processes that `exec` started, because they would keep the network namespace of the control plane.

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// load imports an image archive on every running node, and keeps it for nodes that start later.
+// load imports an image archive on every running node, and keeps it for nodes that start again.
 func (c cluster) load(ctx context.Context, archive string) error {
 	if err := c.requireControl(); err != nil {
 		return err
@@ -25,11 +25,7 @@ func (c cluster) load(ctx context.Context, archive string) error {
 	}
 	kept := filepath.Join(c.images(), archiveName(tags[0]))
 	if err := copyFile(kept, archive); err != nil {
-		return fmt.Errorf("keep %s for nodes to come: %w", archive, err)
-	}
-	nodes, err := c.nodes()
-	if err != nil {
-		return err
+		return fmt.Errorf("keep %s for nodes that start again: %w", archive, err)
 	}
 	return step("load "+strings.Join(tags, ", "), func() error {
 		for _, n := range nodes {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -59,12 +58,6 @@ func (p process) command() (program string, argv []string) {
 	return p.Binary, append([]string{filepath.Join(filepath.Dir(p.Binary), p.Name)}, p.Args...)
 }
 
-// encode is deterministic. It cannot fail, because the specification has only maps, lists and strings.
-func (s machineSpec) encode() string {
-	text, _ := json.MarshalIndent(s, "", "  ")
-	return string(text) + "\n"
-}
-
 var machineOwnDirs = []string{"/run", "/var/run", "/var/lib", "/var/log"}
 
 const (
@@ -89,7 +82,7 @@ func (c cluster) specOf(name string) machineSpec {
 // versions.
 func (c cluster) specChanged(name string) bool {
 	got, err := os.ReadFile(c.specFile(name))
-	return err != nil || string(got) != c.specOf(name).encode()
+	return err != nil || string(got) != encode(c.specOf(name))
 }
 
 // startMachine starts the first process of a machine. Its processes wait until release is called, after the network
@@ -106,7 +99,7 @@ func (c cluster) startMachine(name string) (pid int, release func() error, err e
 			return 0, nil, err
 		}
 	}
-	if err := writeFile(c.specFile(name), spec.encode()); err != nil {
+	if err := writeFile(c.specFile(name), encode(spec)); err != nil {
 		return 0, nil, err
 	}
 	self, err := os.Executable()

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -73,7 +72,7 @@ func (o opener) own(command string) (cluster, error) {
 		return cluster{}, err
 	}
 	if choice == currentCluster {
-		return cluster{}, refuseCurrent(command)
+		return cluster{}, fmt.Errorf("CLUSTER=current: `%s` works only on a local cluster. Unset CLUSTER", command)
 	}
 	if err := checkRoot(); err != nil {
 		return cluster{}, err
@@ -81,18 +80,20 @@ func (o opener) own(command string) (cluster, error) {
 	return openCluster(*o.name)
 }
 
-// change runs a command that changes the cluster. Only one such command runs at a time.
-func (o opener) change(cmd *cobra.Command, run func(context.Context, cluster) error) error {
-	c, err := o.own(cmd.CommandPath())
-	if err != nil {
-		return err
-	}
-	unlock, err := c.lock(cmd.Context())
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return run(cmd.Context(), c)
+// changing returns a command that changes the cluster. Only one such command runs at a time.
+func (o opener) changing(use, short string, args cobra.PositionalArgs, run func(context.Context, cluster, []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		c, err := o.own(cmd.CommandPath())
+		if err != nil {
+			return err
+		}
+		unlock, err := lock(cmd.Context(), c.dir+".lock", "another command changes the cluster "+c.name)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		return run(cmd.Context(), c, args)
+	}}
 }
 
 // current runs the function if CLUSTER=current is set, and returns whether it is set.
@@ -108,65 +109,55 @@ func (o opener) current(run func() error) (bool, error) {
 }
 
 func upCommand(o opener) *cobra.Command {
-	return &cobra.Command{
-		Use:   "up",
-		Short: "Start or repair the cluster",
-		Example: `  cluster up
+	cmd := o.changing("up", "Start or repair the cluster", cobra.NoArgs, func(ctx context.Context, c cluster, _ []string) error {
+		if err := checkPackages(); err != nil {
+			return err
+		}
+		source, err := checkoutSource()
+		if err != nil {
+			return err
+		}
+		if err := c.checkKubernetes(source.kubernetes.version); err != nil {
+			return err
+		}
+		servers, err := askedAPIServers()
+		if err != nil {
+			return err
+		}
+		if err := c.checkAPIServers(servers); err != nil {
+			return err
+		}
+		t, err := source.ensure(ctx)
+		if err != nil {
+			return err
+		}
+		return c.up(ctx, t, servers)
+	})
+	cmd.Example = `  cluster up
   cluster --name second up        # a second cluster
   KUBERNETES=v1.34.4 cluster up   # a cluster with this version of Kubernetes
   API_SERVERS=3 cluster up        # a cluster with three API servers
-  CLUSTER=current cluster up      # only check that the tests can use the cluster of the current kubeconfig`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := o.current(func() error { return checkCurrent(cmd.Context()) }); done {
-				return err
-			}
-			return o.change(cmd, func(ctx context.Context, c cluster) error {
-				if err := checkPackages(); err != nil {
-					return err
-				}
-				source, err := checkoutSource()
-				if err != nil {
-					return err
-				}
-				if err := c.checkKubernetes(source.kubernetes.version); err != nil {
-					return err
-				}
-				servers, err := askedAPIServers()
-				if err != nil {
-					return err
-				}
-				if err := c.checkAPIServers(servers); err != nil {
-					return err
-				}
-				t, err := source.ensure(ctx)
-				if err != nil {
-					return err
-				}
-				return c.up(ctx, t, servers)
-			})
-		},
+  CLUSTER=current cluster up      # only check that the tests can use the cluster of the current kubeconfig`
+	own := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if done, err := o.current(func() error { return checkCurrent(cmd.Context()) }); done {
+			return err
+		}
+		return own(cmd, args)
 	}
+	return cmd
 }
 
 func downCommand(o opener) *cobra.Command {
-	return &cobra.Command{
-		Use:     "down",
-		Short:   "Stop the cluster and remove its files, except the cached binaries",
-		Example: "  cluster down",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.change(cmd, func(ctx context.Context, c cluster) error { return c.down(ctx) })
-		},
-	}
+	return o.changing("down", "Stop the cluster and remove its files, except the cached binaries", cobra.NoArgs,
+		func(ctx context.Context, c cluster, _ []string) error { return c.down(ctx) })
 }
 
 func statusCommand(o opener) *cobra.Command {
 	return &cobra.Command{
-		Use:     "status",
-		Short:   "Show nodes, processes, versions, KUBECONFIG and logs; the exit code is 1 if anything is missing",
-		Example: "  cluster status",
-		Args:    cobra.NoArgs,
+		Use:   "status",
+		Short: "Show versions, KUBECONFIG and logs; the exit code is 1 if anything is missing",
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if done, err := o.current(func() error { return checkCurrent(cmd.Context()) }); done {
 				return err
@@ -221,86 +212,56 @@ func replaceProcess(argv []string, environment func() []string) error {
 }
 
 func loadCommand(o opener) *cobra.Command {
-	return &cobra.Command{
-		Use:   "load IMAGE.tar...",
-		Short: "Copy image archives, as `docker save` writes them, to all nodes",
-		Long: `load copies image archives to every node, also to nodes that you add later. Pods that use such an image need
-imagePullPolicy IfNotPresent or Never, because the image is in no registry.`,
-		Example: "  cluster load dist/manager.tar dist/gate.tar",
-		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, archives []string) error {
-			if done, err := o.current(func() error {
-				return errors.New("CLUSTER=current: `cluster load` can load images only into a local cluster. Push the image to a registry that the cluster can pull from, and set REGISTRY")
-			}); done {
-				return err
-			}
-			return o.change(cmd, func(ctx context.Context, c cluster) error {
-				for _, archive := range archives {
-					if err := c.load(ctx, archive); err != nil {
-						return err
-					}
+	cmd := o.changing("load IMAGE.tar...", "Copy image archives, as `docker save` writes them, to all nodes", cobra.MinimumNArgs(1),
+		func(ctx context.Context, c cluster, archives []string) error {
+			for _, archive := range archives {
+				if err := c.load(ctx, archive); err != nil {
+					return err
 				}
-				return nil
-			})
-		},
-	}
+			}
+			return nil
+		})
+	cmd.Long = `load copies image archives to every node. Pods that use such an image need imagePullPolicy IfNotPresent or Never,
+because the image is in no registry.`
+	cmd.Example = "  cluster load dist/images/manager.tar dist/images/gate.tar"
+	return cmd
 }
 
 func unloadCommand(o opener) *cobra.Command {
 	var on string
-	cmd := &cobra.Command{
-		Use:   "unload IMAGE",
-		Short: "Remove an image from a node, so the next pod that needs it must pull it",
-		Long: `unload removes an image from a node. If load copied the image, a restart of the node imports the image again. An image of
-registry.local is pulled from the registry that a program inside exec serves at ` + registryAddress + `.`,
-		Example: "  cluster unload registry.local/app:1 --on 2",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.change(cmd, func(ctx context.Context, c cluster) error {
-				n, err := c.parseNode(on)
-				if err != nil {
-					return err
-				}
-				return c.unload(ctx, args[0], n)
-			})
-		},
-	}
+	cmd := o.changing("unload IMAGE", "Remove an image from a node, so the next pod that needs it must pull it", cobra.ExactArgs(1),
+		func(ctx context.Context, c cluster, args []string) error {
+			n, err := c.parseNode(on)
+			if err != nil {
+				return err
+			}
+			return c.unload(ctx, args[0], n)
+		})
+	cmd.Long = `unload removes an image from a node. If load copied the image, a restart of the node imports the image again. An image of
+registry.local is pulled from the registry that a program inside exec serves at ` + registryAddress + `.`
+	cmd.Example = "  cluster unload registry.local/app:1 --on 2"
 	cmd.Flags().StringVar(&on, "on", "", "number of the node")
 	_ = cmd.MarkFlagRequired("on") // it exists
 	return cmd
 }
 
 func nodeCommand(o opener) *cobra.Command {
-	node := &cobra.Command{Use: "node", Short: "Add, partition, heal or kill a node"}
-	node.AddCommand(&cobra.Command{
-		Use:     "add",
-		Short:   "Add a node and wait until it is Ready",
-		Example: "  cluster node add",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.change(cmd, func(ctx context.Context, c cluster) error { return c.addNode(ctx) })
-		},
-	})
-	add := func(use, short, example string, run func(context.Context, cluster, int) error) {
-		node.AddCommand(&cobra.Command{
-			Use: use, Short: short, Example: example, Args: cobra.ExactArgs(1),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				return o.change(cmd, func(ctx context.Context, c cluster) error {
-					n, err := c.parseNode(args[0])
-					if err != nil {
-						return err
-					}
-					return run(ctx, c, n)
-				})
-			},
-		})
+	node := &cobra.Command{Use: "node", Short: "Partition, heal or kill a node", Example: "  cluster node partition 2\n  cluster node heal 2"}
+	add := func(use, short string, run func(context.Context, cluster, int) error) {
+		node.AddCommand(o.changing(use, short, cobra.ExactArgs(1), func(ctx context.Context, c cluster, args []string) error {
+			n, err := c.parseNode(args[0])
+			if err != nil {
+				return err
+			}
+			return run(ctx, c, n)
+		}))
 	}
 	add("partition N", "Disconnect a node from the control plane and the other nodes. Its processes keep running",
-		"  cluster node partition 2", func(_ context.Context, c cluster, n int) error { return c.partitionNode(n) })
+		func(_ context.Context, c cluster, n int) error { return c.partitionNode(n) })
 	add("heal N", "Reconnect or restart a node, and wait until it is Ready",
-		"  cluster node heal 2", func(ctx context.Context, c cluster, n int) error { return c.healNode(ctx, n) })
+		func(ctx context.Context, c cluster, n int) error { return c.healNode(ctx, n) })
 	add("kill N", "Kill all processes of a node, as a power failure does",
-		"  cluster node kill 2", func(ctx context.Context, c cluster, n int) error { return c.killMachine(ctx, nodeName(n)) })
+		func(ctx context.Context, c cluster, n int) error { return c.killMachine(ctx, nodeName(n)) })
 	return node
 }
 
@@ -310,10 +271,11 @@ func apiServerCommand(o opener) *cobra.Command {
 		Short: "Cut one of several API servers off from etcd, delay its watches, or heal it",
 		Long: `apiserver changes the connection of one API server to etcd, in a cluster with several API servers. To kill a server, run:
 cluster process kill kube-apiserver-2`,
+		Example: "  cluster apiserver cut 2\n  cluster apiserver delay 2 5s",
 	}
-	add := func(use, short, long, example string, args int, parse func(args []string) (etcdFault, error)) {
+	add := func(use, short, long string, args int, parse func(args []string) (etcdFault, error)) {
 		server.AddCommand(&cobra.Command{
-			Use: use, Short: short, Long: long, Example: example, Args: cobra.ExactArgs(args),
+			Use: use, Short: short, Long: long, Args: cobra.ExactArgs(args),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				fault, err := parse(args)
 				if err != nil {
@@ -328,25 +290,26 @@ cluster process kill kube-apiserver-2`,
 				if err != nil {
 					return err
 				}
-				return c.setEtcdFault(cmd.Context(), i, fault)
+				_, err = c.etcdFaults(cmd.Context(), &etcdFaultChange{Server: i, Fault: fault})
+				return err
 			},
 		})
 	}
 	add("cut N", "Cut an API server off from etcd",
 		`cut stops all bytes between an API server and etcd, and leaves the connections open. After some seconds the server is not
 ready, and the balancer closes its connections. Clients that connect to the server directly stay.`,
-		"  cluster apiserver cut 2", 1, func([]string) (etcdFault, error) { return etcdFault{Cut: true}, nil })
+		1, func([]string) (etcdFault, error) { return etcdFault{Cut: true}, nil })
 	add("delay N DURATION", "Deliver changes in etcd late to an API server",
 		`delay makes an API server receive changes late. The server answers from an old state where it answers from its cache:
 watches, lists with resourceVersion 0, and the parameters of admission policies. Its reads and writes of etcd are not delayed.`,
-		"  cluster apiserver delay 2 5s", 2, func(args []string) (etcdFault, error) {
+		2, func(args []string) (etcdFault, error) {
 			d, err := time.ParseDuration(args[1])
 			if err == nil && d < 0 {
 				err = fmt.Errorf("%s is negative", args[1])
 			}
 			return etcdFault{Delay: d}, err
 		})
-	add("heal N", "Connect an API server to etcd without delay", "", "  cluster apiserver heal 2", 1,
+	add("heal N", "Connect an API server to etcd without delay", "", 1,
 		func([]string) (etcdFault, error) { return etcdFault{}, nil })
 	return server
 }
@@ -355,13 +318,16 @@ func processCommand(o opener) *cobra.Command {
 	process := &cobra.Command{
 		Use:   "process",
 		Short: "Kill, pause or continue the processes of a program",
-		Long: `process sends a signal to every process of a program. Programs of the control plane and of the nodes, which cluster
-status lists, restart a second after they end. The kubelet restarts the main process of a container.`,
+		Long: `process sends a signal to every process of a program. Programs of the control plane and of the nodes, for example
+kube-apiserver and kubelet, restart a second after they end. The kubelet restarts the main process of a container.`,
+		Example: `  cluster process kill kube-apiserver
+  cluster process kill kube-apiserver-2   # one of several API servers
+  cluster process stop containerd --on 2`,
 	}
-	add := func(use, short, example string, s unix.Signal) {
+	add := func(use, short string, s unix.Signal) {
 		var on string
 		cmd := &cobra.Command{
-			Use: use + " PROGRAM", Short: short, Example: example, Args: cobra.ExactArgs(1),
+			Use: use + " PROGRAM", Short: short, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				// Without a lock, because a command with the lock may wait for this process to continue.
 				c, err := o.own(cmd.CommandPath())
@@ -382,11 +348,9 @@ status lists, restart a second after they end. The kubelet restarts the main pro
 		cmd.Flags().StringVar(&on, "on", "", `machine: "control" or the number of a node (default: all)`)
 		process.AddCommand(cmd)
 	}
-	add("kill", "Kill a program with SIGKILL, and wait until it has ended", `  cluster process kill kube-apiserver
-  cluster process kill kube-apiserver-2   # one of several API servers
-  cluster process kill containerd --on 2`, unix.SIGKILL)
-	add("stop", "Pause a program with SIGSTOP", "  cluster process stop kubelet --on 2", unix.SIGSTOP)
-	add("continue", "Continue a paused program", "  cluster process continue kubelet --on 2", unix.SIGCONT)
+	add("kill", "Kill a program with SIGKILL, and wait until it has ended", unix.SIGKILL)
+	add("stop", "Pause a program with SIGSTOP", unix.SIGSTOP)
+	add("continue", "Continue a paused program", unix.SIGCONT)
 	return process
 }
 

@@ -18,8 +18,10 @@ const (
 	podNetwork      = "10.244.0.0/16"
 
 	controlMachine = "control"
-	maxNodes       = 200
 )
+
+// nodes are the numbers of the nodes of each cluster.
+var nodes = []int{1, 2}
 
 func nodeName(n int) string        { return fmt.Sprintf("node%d", n) }
 func nodeAddress(n int) string     { return fmt.Sprintf("10.99.0.%d", 10+n) }

@@ -15,28 +15,38 @@ const bridgeName = "nodes"
 // comes or goes, the other nodes lose the control plane for some 20 s, until their neighbor tables expire.
 var bridgeMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 1} // locally administered
 
-// in opens the network namespace of the first process of a machine.
-func in(pid int) (handle *netlink.Handle, ns netns.NsHandle, err error) {
-	ns, err = netns.GetFromPid(pid)
+// network is the network namespace of a machine.
+type network struct {
+	*netlink.Handle
+	ns netns.NsHandle
+}
+
+// networkOf opens the network namespace of the first process of a machine.
+func networkOf(pid int) (network, error) {
+	ns, err := netns.GetFromPid(pid)
 	if err != nil {
-		return nil, ns, fmt.Errorf("open the network namespace of process %d: %w", pid, err)
+		return network{}, fmt.Errorf("open the network namespace of process %d: %w", pid, err)
 	}
-	handle, err = netlink.NewHandleAt(ns)
+	handle, err := netlink.NewHandleAt(ns)
 	if err != nil {
 		_ = ns.Close()
 	}
-	return handle, ns, err
+	return network{handle, ns}, err
+}
+
+func (n network) close() {
+	n.Handle.Close()
+	_ = n.ns.Close()
 }
 
 // makeBridge creates the bridge in the control plane that connects the nodes. The control plane is also their router.
 // The cluster has no connection to other networks.
 func makeBridge(control, apiServers int) error {
-	h, ns, err := in(control)
+	h, err := networkOf(control)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = ns.Close() }()
-	defer h.Close()
+	defer h.close()
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: bridgeMAC}}
 	if err := h.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("make the nodes' bridge: %w", err)
@@ -59,19 +69,17 @@ func makeBridge(control, apiServers int) error {
 
 // connectNode creates the link between a node and the control plane if it does not exist, and enables it.
 func connectNode(control, node, n int) error {
-	ctl, ctlNS, err := in(control)
+	ctl, err := networkOf(control)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = ctlNS.Close() }()
-	defer ctl.Close()
-	own, ownNS, err := in(node)
+	defer ctl.close()
+	own, err := networkOf(node)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = ownNS.Close() }()
-	defer own.Close()
-	if err := makeCable(ctl, own, ctlNS, ownNS, n); err != nil {
+	defer own.close()
+	if err := makeCable(ctl, own, n); err != nil {
 		return fmt.Errorf("connect %s: %w", nodeName(n), err)
 	}
 	port, err := ctl.LinkByName(controlLinkName(n))
@@ -105,7 +113,7 @@ func connectNode(control, node, n int) error {
 
 // makeCable keeps a complete link. A link with one end missing no longer exists, because both ends are removed
 // together.
-func makeCable(ctl, own *netlink.Handle, ctlNS, ownNS netns.NsHandle, n int) error {
+func makeCable(ctl, own network, n int) error {
 	if _, err := own.LinkByName("eth0"); err == nil {
 		return nil
 	}
@@ -116,9 +124,9 @@ func makeCable(ctl, own *netlink.Handle, ctlNS, ownNS netns.NsHandle, n int) err
 		}
 	}
 	cable := &netlink.Veth{
-		LinkAttrs:     netlink.LinkAttrs{Name: controlLinkName(n), Namespace: netlink.NsFd(ctlNS)},
+		LinkAttrs:     netlink.LinkAttrs{Name: controlLinkName(n), Namespace: netlink.NsFd(ctl.ns)},
 		PeerName:      "eth0",
-		PeerNamespace: netlink.NsFd(ownNS),
+		PeerNamespace: netlink.NsFd(own.ns),
 	}
 	if err := ctl.LinkAdd(cable); err != nil {
 		return err
@@ -140,12 +148,11 @@ func makeCable(ctl, own *netlink.Handle, ctlNS, ownNS netns.NsHandle, n int) err
 
 // cutNode disables the node's link at the control plane.
 func cutNode(control, n int) error {
-	h, ns, err := in(control)
+	h, err := networkOf(control)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = ns.Close() }()
-	defer h.Close()
+	defer h.close()
 	port, err := h.LinkByName(controlLinkName(n))
 	if err != nil {
 		return fmt.Errorf("find the link of %s: %w", nodeName(n), err)
@@ -155,12 +162,11 @@ func cutNode(control, n int) error {
 
 // nodeConnected returns true if the node's link exists and is enabled.
 func nodeConnected(control, n int) bool {
-	h, ns, err := in(control)
+	h, err := networkOf(control)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = ns.Close() }()
-	defer h.Close()
+	defer h.close()
 	port, err := h.LinkByName(controlLinkName(n))
 	return err == nil && port.Attrs().Flags&net.FlagUp != 0
 }

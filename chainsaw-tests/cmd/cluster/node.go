@@ -3,31 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 )
-
-// addNode adds the next node and waits until it is Ready.
-func (c cluster) addNode(ctx context.Context) error {
-	if err := c.requireControl(); err != nil {
-		return err
-	}
-	nodes, err := c.nodes()
-	if err != nil {
-		return err
-	}
-	n := 1
-	if len(nodes) > 0 {
-		n = nodes[len(nodes)-1] + 1
-	}
-	if n > maxNodes {
-		return fmt.Errorf("the cluster %s has %d nodes: more do not fit its network", c.name, len(nodes))
-	}
-	if err := c.ensureIdentity(nodeIdentity(n)); err != nil {
-		return err
-	}
-	return c.healNode(ctx, n)
-}
 
 // healNode starts a stopped node, connects a disconnected node, and waits until the node is Ready.
 func (c cluster) healNode(ctx context.Context, n int) error {

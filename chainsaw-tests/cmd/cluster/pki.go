@@ -25,12 +25,13 @@ type identity struct {
 	hasKubeconfig bool
 }
 
-func controlIdentities() []identity {
+// identities returns the identities of the control plane and of the nodes.
+func identities() []identity {
 	addresses := []string{controlAddress, serviceAddress, "127.0.0.1"}
 	for i := 1; i <= maxAPIServers; i++ {
 		addresses = append(addresses, apiServerAddress(i))
 	}
-	return []identity{
+	all := []identity{
 		{name: "apiserver", user: "kube-apiserver",
 			hosts: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost"}, addresses: addresses},
 		{name: "apiserver-kubelet-client", user: "kube-apiserver-kubelet-client", groups: []string{"system:masters"}},
@@ -40,11 +41,24 @@ func controlIdentities() []identity {
 		{name: "scheduler", user: "system:kube-scheduler", hasKubeconfig: true},
 		{name: "proxy", user: "system:kube-proxy", hasKubeconfig: true},
 	}
+	for _, n := range nodes {
+		all = append(all, identity{name: nodeName(n), user: "system:node:" + nodeName(n), groups: []string{"system:nodes"},
+			hosts: []string{nodeName(n)}, addresses: []string{nodeAddress(n)}, hasKubeconfig: true})
+	}
+	return all
 }
 
-func nodeIdentity(n int) identity {
-	return identity{name: nodeName(n), user: "system:node:" + nodeName(n), groups: []string{"system:nodes"},
-		hosts: []string{nodeName(n)}, addresses: []string{nodeAddress(n)}, hasKubeconfig: true}
+// ensureCertificates creates all certificates and kubeconfigs that do not exist.
+func (c cluster) ensureCertificates() error {
+	if err := c.ensureAuthority(); err != nil {
+		return err
+	}
+	for _, id := range identities() {
+		if err := c.ensureIdentity(id); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ensureAuthority creates the certificate authority and the service account key, unless they exist.

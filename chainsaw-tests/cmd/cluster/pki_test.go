@@ -25,7 +25,7 @@ func TestCertificatesVerify(t *testing.T) {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
-	for _, id := range append(controlIdentities(), nodeIdentity(1)) {
+	for _, id := range identities() {
 		t.Run(id.name, func(t *testing.T) {
 			if err := c.ensureIdentity(id); err != nil {
 				t.Fatal(err)
@@ -61,7 +61,7 @@ func TestCertificatesStay(t *testing.T) {
 	files := []string{c.cert("ca"), c.key("ca"), c.key("sa"), c.path("pki/sa.pub"), c.cert("admin"), c.key("admin"), c.kubeconfig()}
 	var contents [2]map[string]string
 	for i := range contents {
-		if err := c.prepareControl(); err != nil {
+		if err := c.ensureCertificates(); err != nil {
 			t.Fatal(err)
 		}
 		contents[i] = map[string]string{}
@@ -81,13 +81,13 @@ func TestCertificatesStay(t *testing.T) {
 // If a crash left a key without certificate, both are created again.
 func TestCertificateIsCompleted(t *testing.T) {
 	c := testCluster(t)
-	if err := c.prepareControl(); err != nil {
+	if err := c.ensureCertificates(); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(c.cert("scheduler")); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.prepareControl(); err != nil {
+	if err := c.ensureCertificates(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tls.LoadX509KeyPair(c.cert("scheduler"), c.key("scheduler")); err != nil {

@@ -28,7 +28,7 @@ func (c cluster) signalProcesses(ctx context.Context, program, machine string, s
 		if machine != "" {
 			where = machine + " of the cluster " + c.name
 		}
-		return 0, fmt.Errorf("no process %q runs on %s: `cluster status` lists the machines' own processes", program, where)
+		return 0, fmt.Errorf("no process %q runs on %s", program, where)
 	}
 	for _, pid := range found {
 		if s == unix.SIGKILL {

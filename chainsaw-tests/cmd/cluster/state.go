@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -65,11 +64,6 @@ func (c cluster) key(name string) string       { return c.path("pki", name+".key
 // exists returns true if `up` has created anything of this cluster.
 func (c cluster) exists() bool { return exists(c.dir) }
 
-// lock prevents concurrent commands from changing the cluster.
-func (c cluster) lock(ctx context.Context) (unlock func(), err error) {
-	return lock(ctx, c.dir+".lock", "another command changes the cluster "+c.name)
-}
-
 // useTools stores the path of the tools for later commands, which then need no checkout.
 func (c cluster) useTools(t tools) error {
 	if now, err := os.Readlink(c.path("tools")); err == nil && now == t.dir {
@@ -88,33 +82,9 @@ func (c cluster) useTools(t tools) error {
 	return os.Rename(partial, c.path("tools"))
 }
 
-// nodes returns the numbers of the cluster's nodes, whether they run or not.
-func (c cluster) nodes() ([]int, error) {
-	entries, err := os.ReadDir(c.path("machines"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	var nodes []int
-	for _, e := range entries {
-		if number, ok := strings.CutPrefix(e.Name(), "node"); ok {
-			n, err := strconv.Atoi(number)
-			if err != nil {
-				return nil, fmt.Errorf("%s is no node of the cluster: remove it", c.machineDir(e.Name()))
-			}
-			nodes = append(nodes, n)
-		}
-	}
-	slices.Sort(nodes)
-	return nodes, nil
-}
-
-// parseNode parses the number of a node on the command line, for example "2" or "node2". It returns an error if the
-// cluster does not have the node.
+// parseNode parses the number of a node on the command line, for example "2" or "node2". It returns an error if there
+// is no such node.
 func (c cluster) parseNode(arg string) (int, error) {
-	nodes, err := c.nodes()
-	if err != nil {
-		return 0, err
-	}
 	n, err := strconv.Atoi(strings.TrimPrefix(arg, "node"))
 	if err != nil || !slices.Contains(nodes, n) {
 		return 0, fmt.Errorf("the cluster %s has no node %q: it has %v", c.name, arg, nodes)

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"strings"
 	"time"
 )
 
 const (
-	firstNodes     = 2
 	controlTimeout = 90 * time.Second
 	nodeTimeout    = 2 * time.Minute
 )
@@ -19,11 +16,11 @@ const (
 // up starts or repairs the whole cluster from any state.
 func (c cluster) up(ctx context.Context, t tools, apiServers int) error {
 	start := time.Now()
-	had := c.exists()
+	existed := c.exists()
 	if err := errors.Join(c.useTools(t), c.useAPIServers(apiServers)); err != nil {
 		return err
 	}
-	if had {
+	if existed {
 		faults := c.faults(ctx)
 		if len(faults) == 0 {
 			progress("the cluster %s is running already", c.name)
@@ -31,52 +28,20 @@ func (c cluster) up(ctx context.Context, t tools, apiServers int) error {
 		}
 		progress("the cluster %s needs repair:\n  %s", c.name, strings.Join(faults, "\n  "))
 	}
-	err := c.bringUp(ctx)
-	if _, dead := errors.AsType[*deadControlError](err); had && dead && ctx.Err() == nil {
-		progress("the control plane does not come back (%v): making the cluster anew", err)
-		err = c.rebuild(ctx)
-	}
-	if err != nil {
+	if err := c.bringUp(ctx); err != nil {
 		return err
 	}
 	progress("the cluster %s is up, %s in all", c.name, time.Since(start).Round(100*time.Millisecond))
 	return nil
 }
 
-// rebuild creates the cluster again with two nodes. Only the loaded images stay.
-func (c cluster) rebuild(ctx context.Context) error {
-	if err := c.stop(ctx); err != nil {
-		return err
-	}
-	for _, dir := range []string{"machines", "kubectl-cache"} {
-		if err := os.RemoveAll(c.path(dir)); err != nil {
-			return err
-		}
-	}
-	return c.bringUp(ctx)
-}
-
 // bringUp creates everything that does not exist: files, machines, links, Kyverno.
 func (c cluster) bringUp(ctx context.Context) error {
-	if err := c.prepareControl(); err != nil {
+	if err := c.ensureCertificates(); err != nil {
 		return err
-	}
-	nodes, err := c.nodes()
-	if err != nil {
-		return err
-	}
-	for n := 1; n <= firstNodes; n++ {
-		if !slices.Contains(nodes, n) {
-			nodes = append(nodes, n)
-		}
-	}
-	for _, n := range nodes {
-		if err := c.ensureIdentity(nodeIdentity(n)); err != nil {
-			return err
-		}
 	}
 	since := time.Now()
-	err = step("start the control plane", func() error { return c.startControl(ctx) })
+	err := step("start the control plane", func() error { return c.startControl(ctx) })
 	if err != nil {
 		return err
 	}
@@ -97,21 +62,6 @@ func (c cluster) bringUp(ctx context.Context) error {
 	}
 	return step("wait for Kyverno", func() error { return c.awaitKyverno(ctx) })
 }
-
-func (c cluster) prepareControl() error {
-	if err := c.ensureAuthority(); err != nil {
-		return err
-	}
-	for _, id := range controlIdentities() {
-		if err := c.ensureIdentity(id); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// deadControlError means that the control plane was started and does not answer.
-type deadControlError struct{ error }
 
 // startControl starts the machine of the control plane if it does not run with the right specification, and waits until
 // it answers. It restarts a control plane that ran before and does not answer.
@@ -149,7 +99,7 @@ func (c cluster) startControl(ctx context.Context) error {
 func (c cluster) awaitControl(ctx context.Context) error {
 	err := poll(ctx, controlTimeout, 200*time.Millisecond, func() error { return c.controlReady(ctx) })
 	if err != nil {
-		return &deadControlError{fmt.Errorf("the API server does not answer: %w; see the logs of control in %s", err, c.logs())}
+		return fmt.Errorf("the API server does not answer: %w; see the logs of control in %s. If it can't be repaired, run: cluster down", err, c.logs())
 	}
 	return nil
 }
@@ -206,7 +156,8 @@ func (c cluster) awaitNode(ctx context.Context, n int, since time.Time) error {
 		if t, err := time.Parse(time.RFC3339, renewed); err != nil || t.Before(since) {
 			return fmt.Errorf("its kubelet has not reported since %s (last: %s)", since.Format(time.TimeOnly), renewed)
 		}
-		ready, err := c.run(ctx, "kubectl", "get", "node", name, "--output", nodeReadyPath)
+		ready, err := c.run(ctx, "kubectl", "get", "node", name, "--output",
+			`jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 		if err == nil && ready != "True" {
 			return fmt.Errorf("its condition Ready is %q", ready)
 		}
@@ -217,5 +168,3 @@ func (c cluster) awaitNode(ctx context.Context, n int, since time.Time) error {
 	}
 	return nil
 }
-
-const nodeReadyPath = `jsonpath={.status.conditions[?(@.type=="Ready")].status}`
