@@ -23,7 +23,7 @@ func statefulCluster(t *testing.T, o world.ClusterOptions) (*world.Cluster, *wor
 	if c != nil {
 		t.Cleanup(func() {
 			ctx := context.Background()
-			if _, err := c.Check(ctx); err != nil {
+			if _, err := c.Check(); err != nil {
 				t.Error(err)
 			}
 			if t.Failed() {

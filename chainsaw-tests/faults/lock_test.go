@@ -43,7 +43,7 @@ func lockWith(t *testing.T, o world.LockOptions) (l *world.Lock, writers func() 
 		t.Cleanup(func() {
 			ctx := context.Background()
 			if o.Roles {
-				if _, err := l.Check(ctx); err != nil {
+				if _, err := l.Check(); err != nil {
 					t.Error(err)
 				}
 			}

@@ -26,6 +26,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -46,7 +47,7 @@ func TestMain(m *testing.M) {
 }
 
 func runOnCluster(m *testing.M) (code int, err error) {
-	if w, err = world.Connect(context.Background(), "../.."); err != nil {
+	if w, err = world.Connect(context.Background()); err != nil {
 		return 0, err
 	}
 	return m.Run(), nil
@@ -55,10 +56,10 @@ func runOnCluster(m *testing.M) (code int, err error) {
 // application is an application with a journal.
 type application interface {
 	Key() types.NamespacedName
-	Journal() ([]world.Entry, error)
-	Starts() ([]world.Entry, error)
+	Journal() ([]journal.Entry, error)
+	Starts() ([]journal.Entry, error)
 	Ended() (bool, error)
-	Check(ctx context.Context) (world.Summary, error)
+	Check() (journal.Summary, error)
 }
 
 // singleton creates a singleton with a Ready holder. At the end of each test, also of a failed one, the journal must
@@ -69,7 +70,7 @@ func singleton(t *testing.T, o world.Options) *world.Singleton {
 	if s != nil {
 		t.Cleanup(func() {
 			ctx := context.Background()
-			if _, err := s.Check(ctx); err != nil {
+			if _, err := s.Check(); err != nil {
 				t.Error(err)
 			}
 			if t.Failed() {
@@ -216,7 +217,7 @@ func wantStarts(t *testing.T, a application, want int) {
 	if len(starts) != want {
 		t.Errorf("%s: %d processes started, want %d: %+v", a.Key().Namespace, len(starts), want, starts)
 	}
-	_, err = a.Check(t.Context())
+	_, err = a.Check()
 	must(t, err)
 }
 

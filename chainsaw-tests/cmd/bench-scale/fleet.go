@@ -47,10 +47,10 @@ func (r *run) nth(i int) singleton {
 	return singleton{Namespace: fmt.Sprintf("bench-scale-%03d", i%namespaces), Name: fmt.Sprintf("s%04d", i)}
 }
 
-// forAll calls do for all singletons concurrently, until the first error.
-func forAll(ctx context.Context, all []singleton, do func(context.Context, singleton) error) error {
+// forAll calls do for all singletons, at most so many at once, until the first error.
+func forAll(ctx context.Context, atOnce int, all []singleton, do func(context.Context, singleton) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(writers)
+	group.SetLimit(atOnce)
 	for _, s := range all {
 		group.Go(func() error { return do(ctx, s) })
 	}
@@ -63,7 +63,7 @@ func (r *run) grow(ctx context.Context, step *figures) error {
 	for i := len(r.made); i < step.Singletons; i++ {
 		added = append(added, r.nth(i))
 	}
-	if err := forAll(ctx, added, r.create); err != nil {
+	if err := forAll(ctx, writers, added, r.create); err != nil {
 		return err
 	}
 	r.made = append(r.made, added...)
@@ -78,7 +78,7 @@ func (r *run) enforced(step *figures) []singleton {
 // deploy adds a Deployment to each singleton whose policy works, and waits for the holders.
 func (r *run) deploy(ctx context.Context, step *figures) error {
 	fresh := slices.DeleteFunc(r.enforced(step), func(s singleton) bool { return slices.Contains(r.served, s) })
-	if err := forAll(ctx, fresh, func(ctx context.Context, s singleton) error { return r.Create(ctx, deployment(s)) }); err != nil {
+	if err := forAll(ctx, writers, fresh, func(ctx context.Context, s singleton) error { return r.Create(ctx, deployment(s)) }); err != nil {
 		return err
 	}
 	r.served = append(r.served, fresh...)
@@ -219,9 +219,4 @@ func (r *run) awaitSettled(ctx context.Context, all []singleton, replicas int) e
 		}
 		return nil
 	})
-}
-
-// patch patches a Deployment.
-func (r *run) patch(ctx context.Context, s singleton, format string, args ...any) error {
-	return r.Patch(ctx, deployment(s), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, format, args...)))
 }

@@ -7,12 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/report"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -31,7 +30,7 @@ type cause struct {
 var (
 	// In a rollout, Kubernetes' controllers create and remove the pods at their own pace.
 	rollout = cause{"rollout", 1, func(r *run, ctx context.Context, s singleton) error {
-		return r.patch(ctx, s, `{"spec":{"template":{"metadata":{"annotations":{"rolled":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
+		return r.Restart(ctx, deployment(s))
 	}}
 	// With deletions and a warm spare, all holders terminate at once.
 	deletion = cause{"deletion", 2, func(r *run, ctx context.Context, s singleton) error {
@@ -63,12 +62,8 @@ func (r *run) handOver(ctx context.Context, step *figures, c cause) error {
 	if err != nil {
 		return err
 	}
-	begin, begun := time.Now(), observer.Now()
-	group, groupContext := errgroup.WithContext(ctx) // concurrently
-	for _, s := range all {
-		group.Go(func() error { return c.begin(r, groupContext, s) })
-	}
-	if err := group.Wait(); err != nil {
+	begin, begun := time.Now(), journal.Now()
+	if err := forAll(ctx, len(all), all, func(ctx context.Context, s singleton) error { return c.begin(r, ctx, s) }); err != nil {
 		return err
 	}
 	if err := r.awaitOthers(ctx, all, old); err != nil {
@@ -92,8 +87,8 @@ func (r *run) handOver(ctx context.Context, step *figures, c cause) error {
 
 // scale sets the replicas, and waits for a holder and the warm spares of each singleton.
 func (r *run) scale(ctx context.Context, all []singleton, replicas int) error {
-	err := forAll(ctx, all, func(ctx context.Context, s singleton) error {
-		return r.patch(ctx, s, `{"spec":{"replicas":%d}}`, replicas)
+	err := forAll(ctx, writers, all, func(ctx context.Context, s singleton) error {
+		return r.Merge(ctx, deployment(s), `{"spec":{"replicas":%d}}`, replicas)
 	})
 	if err != nil {
 		return err

@@ -103,13 +103,7 @@ func (r *run) restartKyverno(ctx context.Context) error {
 	if err := r.Delete(ctx, pod); err != nil {
 		return err
 	}
-	err = world.Await(ctx, "another Kyverno", func(ctx context.Context) error {
-		now, err := r.kyvernoPod(ctx)
-		if err == nil && (now.UID == pod.UID || !world.IsTrue(now, corev1.PodReady)) {
-			err = errors.New("it is not Ready")
-		}
-		return err
-	})
+	err = r.awaitKyverno(ctx, "another Kyverno", func(now *corev1.Pod) bool { return now.UID != pod.UID })
 	return errors.Join(err, r.AwaitWhole(ctx))
 }
 
@@ -120,9 +114,16 @@ func (r *run) giveKyvernoMemory(ctx context.Context) error {
 	if err := r.Patch(ctx, deployment, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
 		return err
 	}
-	return world.Await(ctx, "Kyverno with "+kyvernoMemory+" of memory", func(ctx context.Context) error {
+	return r.awaitKyverno(ctx, "Kyverno with "+kyvernoMemory+" of memory", func(pod *corev1.Pod) bool {
+		return pod.Spec.Containers[0].Resources.Limits.Memory().Cmp(resource.MustParse(kyvernoMemory)) == 0
+	})
+}
+
+// awaitKyverno waits until Kyverno's only pod is Ready and fulfills the condition.
+func (r *run) awaitKyverno(ctx context.Context, what string, so func(*corev1.Pod) bool) error {
+	return world.Await(ctx, what, func(ctx context.Context) error {
 		pod, err := r.kyvernoPod(ctx)
-		if err == nil && (pod.Spec.Containers[0].Resources.Limits.Memory().Cmp(resource.MustParse(kyvernoMemory)) != 0 || !world.IsTrue(pod, corev1.PodReady)) {
+		if err == nil && !(so(pod) && world.IsTrue(pod, corev1.PodReady)) {
 			err = errors.New("it is not Ready")
 		}
 		return err
@@ -166,7 +167,7 @@ func (r *run) measureRestart(ctx context.Context, s *figures) error {
 		return err
 	}
 	enforced := r.enforced(s)
-	err := forAll(ctx, enforced[:min(len(enforced), samples)], func(ctx context.Context, of singleton) error {
+	err := forAll(ctx, writers, enforced[:min(len(enforced), samples)], func(ctx context.Context, of singleton) error {
 		var unheld error
 		err := world.AwaitFor(ctx, 10*time.Minute, "a pod of StatefulSingleton "+of.String()+" that is held", func(ctx context.Context) error {
 			pod := dryRunPod(of.Namespace, labelsOf(of))

@@ -39,7 +39,7 @@ func measure(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	w, err := world.Connect(ctx, ".")
+	w, err := world.Connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -83,25 +84,25 @@ func TestRowAndVerdict(t *testing.T) {
 
 func TestProcesses(t *testing.T) {
 	const ms = time.Millisecond
-	entry := func(event string, run int64, at time.Duration) world.Entry {
-		return world.Entry{Event: event, Run: run, Monotonic: int64(at)}
+	entry := func(event string, run int64, at time.Duration) journal.Entry {
+		return journal.Entry{Event: event, Run: run, Monotonic: int64(at)}
 	}
-	earlier := []world.Entry{entry("start", 1, 10*ms), entry("stopping", 1, 80*ms), entry("stop", 1, 90*ms), entry("start", 2, 100*ms)}
+	earlier := []journal.Entry{entry("start", 1, 10*ms), entry("stopping", 1, 80*ms), entry("stop", 1, 90*ms), entry("start", 2, 100*ms)}
 	tests := map[string]struct {
-		since   []world.Entry
+		since   []journal.Entry
 		lost    bool
 		wantGap time.Duration
 		wantErr string
 	}{
-		"one after the other": {since: []world.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms)}, wantGap: 300 * ms},
-		"both at once":        {since: []world.Entry{entry("overlap", 3, 1020*ms), entry("start", 3, 1020*ms), entry("stop", 2, 1150*ms)}, wantGap: -130 * ms},
+		"one after the other": {since: []journal.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms)}, wantGap: 300 * ms},
+		"both at once":        {since: []journal.Entry{entry("overlap", 3, 1020*ms), entry("start", 3, 1020*ms), entry("stop", 2, 1150*ms)}, wantGap: -130 * ms},
 		"on a lost node": {
-			since: []world.Entry{entry("alive", 2, 1100*ms), entry("alive", 2, 1150*ms), entry("start", 3, 1450*ms), entry("alive", 3, 1500*ms)}, lost: true,
+			since: []journal.Entry{entry("alive", 2, 1100*ms), entry("alive", 2, 1150*ms), entry("start", 3, 1450*ms), entry("alive", 3, 1500*ms)}, lost: true,
 			wantGap: 300 * ms,
 		},
-		"no start": {since: []world.Entry{entry("stop", 2, 1150*ms)}, wantErr: "started 0 times"},
-		"crashed":  {since: []world.Entry{entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms), entry("start", 4, 1500*ms)}, wantErr: "started 2 times"},
-		"killed":   {since: []world.Entry{entry("start", 3, 1450*ms)}, wantErr: "no end"},
+		"no start": {since: []journal.Entry{entry("stop", 2, 1150*ms)}, wantErr: "started 0 times"},
+		"crashed":  {since: []journal.Entry{entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms), entry("start", 4, 1500*ms)}, wantErr: "started 2 times"},
+		"killed":   {since: []journal.Entry{entry("start", 3, 1450*ms)}, wantErr: "no end"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -180,8 +181,8 @@ func TestRegistryIsAsSlowAsItsLimit(t *testing.T) {
 
 func TestNewChange(t *testing.T) {
 	const ms = time.Millisecond
-	entry := func(event, pod string, at time.Duration) world.Entry {
-		return world.Entry{Event: event, Pod: pod, Monotonic: int64(at)}
+	entry := func(event, pod string, at time.Duration) journal.Entry {
+		return journal.Entry{Event: event, Pod: pod, Monotonic: int64(at)}
 	}
 	change := func(write, label, downtime int64, overlaps int) sample {
 		return sample{map[string]int64{"write gap": write, "label gap": label, "downtime": downtime}, overlaps}
@@ -189,31 +190,31 @@ func TestNewChange(t *testing.T) {
 	off := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	moved := []world.Tenure{{Pod: "db-0", Unlabelled: off}, {Pod: "db-1", Seen: off.Add(250 * ms)}}
 	// Before the change, db-1 was a writer too.
-	earlier := []world.Entry{entry("write", "db-1", 700*ms), entry("start", "db-0", 800*ms)}
+	earlier := []journal.Entry{entry("write", "db-1", 700*ms), entry("start", "db-0", 800*ms)}
 	tests := map[string]struct {
 		tenures []world.Tenure
-		since   []world.Entry
+		since   []journal.Entry
 		want    sample
 		wantErr string
 	}{
 		"one after the other": {
 			tenures: moved,
-			since:   []world.Entry{entry("write", "db-0", 1010*ms), entry("stop", "db-0", 1020*ms), entry("start", "db-1", 1200*ms), entry("write", "db-1", 1300*ms)},
+			since:   []journal.Entry{entry("write", "db-0", 1010*ms), entry("stop", "db-0", 1020*ms), entry("start", "db-1", 1200*ms), entry("write", "db-1", 1300*ms)},
 			want:    change(180, 250, 400, 0),
 		},
 		"a late write of the old writer": {
 			tenures: moved,
-			since:   []world.Entry{entry("write", "db-1", 1200*ms), entry("write", "db-0", 1250*ms), entry("write", "db-1", 1300*ms)},
+			since:   []journal.Entry{entry("write", "db-1", 1200*ms), entry("write", "db-0", 1250*ms), entry("write", "db-1", 1300*ms)},
 			want:    change(-50, 250, 400, 1),
 		},
 		"a process that did not end": {
 			tenures: moved,
-			since:   []world.Entry{entry("write", "db-0", 1010*ms), entry("overlap", "db-1", 1200*ms), entry("start", "db-1", 1200*ms)},
+			since:   []journal.Entry{entry("write", "db-0", 1010*ms), entry("overlap", "db-1", 1200*ms), entry("start", "db-1", 1200*ms)},
 			want:    change(190, 250, 400, 1),
 		},
 		"a third writer": {
 			tenures: moved,
-			since:   []world.Entry{entry("write", "db-2", 1100*ms), entry("write", "db-1", 1200*ms)},
+			since:   []journal.Entry{entry("write", "db-2", 1100*ms), entry("write", "db-1", 1200*ms)},
 			wantErr: "pod db-2 wrote too",
 		},
 		"no write":          {tenures: moved, wantErr: "lacks writes"},

@@ -14,8 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -106,7 +108,7 @@ func beginGap(ctx context.Context, l *lab, w workload) (series, error) {
 	t := &gapSeries{lab: l, options: gapOptions(w), pull: w.Condition == "pull"}
 	if t.pull && l.registry == nil {
 		var err error
-		if l.registry, err = serveImage(ctx, l.App); err != nil {
+		if l.registry, err = serveImage(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -180,7 +182,7 @@ func (t *gapSeries) once(ctx context.Context, cause string) (_ sample, err error
 	if err := t.prepare(ctx, cause); err != nil {
 		return sample{}, err
 	}
-	before, err := t.overlaps(ctx)
+	before, err := t.overlaps()
 	if err != nil {
 		return sample{}, err
 	}
@@ -194,7 +196,7 @@ func (t *gapSeries) once(ctx context.Context, cause string) (_ sample, err error
 		return sample{}, err
 	}
 	pulled := t.pulled()
-	old, begun := t.active, observer.Now()
+	old, begun := t.active, journal.Now()
 	if err := t.cause(ctx, cause, service, direct); err != nil {
 		return sample{}, fmt.Errorf("begin it: %w", err)
 	}
@@ -208,7 +210,7 @@ func (t *gapSeries) once(ctx context.Context, cause string) (_ sample, err error
 	if t.pull && t.pulled()-pulled < imageSize {
 		return sample{}, fmt.Errorf("only %d bytes of the image were pulled: %s had some of it", t.pulled()-pulled, t.active.Spec.NodeName)
 	}
-	after, err := t.overlaps(context.WithoutCancel(ctx))
+	after, err := t.overlaps()
 	if err != nil {
 		return sample{}, err
 	}
@@ -261,8 +263,8 @@ func (t *gapSeries) cause(ctx context.Context, cause string, clients ...*prober)
 }
 
 // overlaps returns how often a process of the application started while another process ran.
-func (t *gapSeries) overlaps(ctx context.Context) (int, error) {
-	s, err := t.Check(ctx)
+func (t *gapSeries) overlaps() (int, error) {
+	s, err := t.Check()
 	if s.Overlaps > 0 {
 		err = nil // overlaps are counted, and are no error here
 	}
@@ -275,20 +277,17 @@ func (t *gapSeries) drain(ctx context.Context) error {
 	if err := t.lab.cordon(ctx, t.active.Spec.NodeName); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(patience); ; {
+	err := wait.PollUntilContextTimeout(ctx, again, patience, true, func(ctx context.Context) (bool, error) {
 		err := t.EvictPod(ctx, t.active)
-		if err == nil || apierrors.IsConflict(err) || t.observer.LifeOf(t.active.UID).Gone > 0 {
-			return nil
+		if apierrors.IsTooManyRequests(err) && t.observer.LifeOf(t.active.UID).Gone == 0 {
+			return false, nil
 		}
-		if !apierrors.IsTooManyRequests(err) || time.Now().After(deadline) {
-			return fmt.Errorf("evict pod %s: %w", t.active.Name, err)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(again):
-		}
+		return true, err
+	})
+	if err == nil || apierrors.IsConflict(err) || t.observer.LifeOf(t.active.UID).Gone > 0 {
+		return nil
 	}
+	return fmt.Errorf("evict pod %s: %w", t.active.Name, err)
 }
 
 // prepareLoss makes the active pod run on the node, and the leader of the controller and the spare elsewhere.
@@ -363,7 +362,7 @@ func (t *gapSeries) loseNode(ctx context.Context, clients []*prober) error {
 
 // processes returns, by the journal, when the process that ran when the handoff began ended, and when the next process
 // started. A process on a lost node ends with its last entry.
-func processes(entries []world.Entry, begun time.Duration, lost bool) (exit, start time.Duration, err error) {
+func processes(entries []journal.Entry, begun time.Duration, lost bool) (exit, start time.Duration, err error) {
 	var run int64
 	starts := 0
 	for _, e := range entries {

@@ -29,7 +29,7 @@ type lab struct {
 }
 
 func connect(ctx context.Context) (*lab, error) {
-	w, err := world.Connect(ctx, ".")
+	w, err := world.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}

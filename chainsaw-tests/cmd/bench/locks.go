@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -131,7 +131,7 @@ func (t *lockSeries) measure(ctx context.Context, cause string) (measurement, er
 	if err != nil {
 		return measurement{}, err
 	}
-	m := measurement{begun: observer.Now()}
+	m := measurement{begun: journal.Now()}
 	err = t.cause(ctx, cause)
 	if err == nil {
 		t.last = t.writer
@@ -181,7 +181,7 @@ func (t *lockSeries) written(ctx context.Context, since time.Duration) error {
 
 // newChange computes a sample from the watch, the client and the journal. A writer with a role also records its start, its
 // stop, and that it is alive. All entries of a writer count as writes.
-func newChange(m measurement, entries []world.Entry) (sample, error) {
+func newChange(m measurement, entries []journal.Entry) (sample, error) {
 	if len(m.tenures) != 2 || m.tenures[0].Pod == m.tenures[1].Pod || m.tenures[0].Unlabelled.IsZero() {
 		return sample{}, fmt.Errorf("the watch showed the writers %v, want the old and the next", m.tenures)
 	}

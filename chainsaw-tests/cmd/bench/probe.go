@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -68,7 +68,7 @@ func (p *prober) ask(ctx context.Context) {
 	if response.StatusCode == http.StatusOK {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.answers = append(p.answers, observer.Now())
+		p.answers = append(p.answers, journal.Now())
 	}
 }
 
@@ -88,7 +88,7 @@ func (p *prober) since(then time.Duration) int {
 // answered waits until each client has had several successful responses after now.
 func answered(ctx context.Context, clients ...*prober) error {
 	const enough = 10
-	then := observer.Now()
+	then := journal.Now()
 	return world.AwaitFor(ctx, patience, "answers to all clients", func(context.Context) error {
 		for _, p := range clients {
 			if n := p.since(then); n < enough {

@@ -40,8 +40,8 @@ type registry struct {
 	scratch string
 }
 
-// serveImage starts the registry. The image has the application and incompressible bytes.
-func serveImage(ctx context.Context, app string) (*registry, error) {
+// serveImage starts the registry. The image has incompressible bytes and the application, which `make install` builds.
+func serveImage(ctx context.Context) (*registry, error) {
 	scratch, err := os.MkdirTemp("", "bench")
 	if err != nil {
 		return nil, err
@@ -64,10 +64,10 @@ func serveImage(ctx context.Context, app string) (*registry, error) {
 			fmt.Fprintln(os.Stderr, "bench: the registry:", err)
 		}
 	}()
-	return r, push(ctx, scratch, app)
+	return r, push(ctx, scratch)
 }
 
-func push(ctx context.Context, scratch, app string) error {
+func push(ctx context.Context, scratch string) error {
 	ballast := filepath.Join(scratch, "ballast")
 	file, err := os.Create(ballast)
 	if err != nil {
@@ -78,7 +78,7 @@ func push(ctx context.Context, scratch, app string) error {
 		return fmt.Errorf("write %s: %w", ballast, err)
 	}
 	built, err := image.Build(image.Spec{
-		Ref: pulledImage, Files: map[string]string{"/app": app, "/ballast": ballast}, Entrypoint: []string{"/app"},
+		Ref: pulledImage, Files: map[string]string{"/app": "dist/images/bin/app", "/ballast": ballast}, Entrypoint: []string{"/app"},
 	})
 	if err != nil {
 		return err

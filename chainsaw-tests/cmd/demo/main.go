@@ -4,7 +4,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,16 +12,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 //go:embed app.yaml
@@ -36,18 +31,16 @@ const (
 )
 
 func main() {
-	rollouts := flag.Int("rollouts", 1, "number of rollouts")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := demo(ctx, *rollouts); err != nil {
+	if err := demo(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
 }
 
-func demo(ctx context.Context, rollouts int) error {
-	c, err := connect()
+func demo(ctx context.Context) error {
+	c, err := world.Client()
 	if err != nil {
 		return err
 	}
@@ -62,10 +55,8 @@ func demo(ctx context.Context, rollouts int) error {
 	if err := kubectl(ctx, "", "wait", "stfs/"+name, "--for=jsonpath={.status.phase}=Running", "--timeout=2m"); err != nil {
 		return err
 	}
-	for range rollouts {
-		if err := rollOver(ctx, c); err != nil {
-			return err
-		}
+	if err := rollOver(ctx, c); err != nil {
+		return err
 	}
 	heading("The gap of each handoff by the application's log on its volume: from the end of the old process to the start of the next")
 	if err := kubectl(ctx, "", "exec", "deployment/"+name, "-c", "app", "--", "/app", "check", "/data"); err != nil {
@@ -95,22 +86,6 @@ func dataDirectory(ctx context.Context, c client.Client) (string, error) {
 		return "", fmt.Errorf("create namespace %s: %w", namespace, err)
 	}
 	return "/tmp/statefulsingleton-demo/" + string(ns.UID), nil
-}
-
-func connect() (client.WithWatch, error) {
-	ctrl.SetLogger(logr.Discard())
-	config, err := ctrl.GetConfig()
-	if err != nil {
-		return nil, fmt.Errorf("find the cluster: %w. Run: make demo", err)
-	}
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	if err := v1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	return client.NewWithWatch(config, client.Options{Scheme: scheme})
 }
 
 // rollOver restarts the Deployment and prints each step until the handoff is complete.

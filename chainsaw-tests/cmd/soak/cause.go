@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -22,7 +23,7 @@ type subject interface {
 	Key() types.NamespacedName
 	causes() []cause
 	// Check checks the journals.
-	Check(context.Context) (world.Summary, error)
+	Check() (journal.Summary, error)
 	// evict requests the eviction of the pods on the node that count.
 	evict(ctx context.Context, node string) error
 	// settle waits until the workload is complete.

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -89,8 +90,8 @@ func (m members) anyPod(ctx context.Context) (*corev1.Pod, error) {
 }
 
 // Check also returns an error if a name was used twice, which counts as stale.
-func (m members) Check(ctx context.Context) (world.Summary, error) {
-	summary, err := m.Cluster.Check(ctx)
+func (m members) Check() (journal.Summary, error) {
+	summary, err := m.Cluster.Check()
 	_, twice := m.names.Count()
 	if twice != nil {
 		summary.Stale++

@@ -7,8 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -27,7 +28,9 @@ var faults = []fault{
 		end: ignoring(func(ctx context.Context, r *run, _ string) error {
 			return r.Cluster(ctx, "process", "continue", "manager")
 		})},
-	{name: "API server killed", inject: controlProcess("kill", "kube-apiserver")},
+	{name: "API server killed", inject: func(ctx context.Context, r *run, _ string) error {
+		return r.Cluster(ctx, "process", "kill", "kube-apiserver", "--on", "control")
+	}},
 	{name: "Kyverno killed", inject: func(ctx context.Context, r *run, _ string) error { return r.KillKyverno(ctx) }},
 	{name: "Kyverno scaled to zero",
 		inject: func(ctx context.Context, r *run, _ string) error { return r.ScaleKyverno(ctx, 0) },
@@ -101,12 +104,6 @@ func process(do, program string) func(context.Context, *run, string) error {
 	}
 }
 
-func controlProcess(do, program string) func(context.Context, *run, string) error {
-	return func(ctx context.Context, r *run, _ string) error {
-		return r.Cluster(ctx, "process", do, program, "--on", "control")
-	}
-}
-
 // ignoring is for faults that another fault or the kubelet may have ended.
 func ignoring(end func(context.Context, *run, string) error) func(context.Context, *run, string) error {
 	return func(ctx context.Context, r *run, node string) error {
@@ -177,16 +174,12 @@ func (r *run) breakThings(ctx context.Context) error {
 	rounds := newRounds(r.seed, r.faults())
 	for {
 		next := rounds.next()
-		var injections sync.WaitGroup
-		failed := make(chan error, len(next.scheduled))
+		var injections errgroup.Group
 		for _, b := range next.scheduled {
-			injections.Go(func() { failed <- r.inject(ctx, b) })
+			injections.Go(func() error { return r.inject(ctx, b) })
 		}
-		injections.Wait()
-		for range next.scheduled {
-			if err := <-failed; err != nil {
-				return err
-			}
+		if err := injections.Wait(); err != nil {
+			return err
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -202,7 +195,7 @@ func (r *run) breakThings(ctx context.Context) error {
 func (r *run) awaitHandoffs(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, roundPatience)
 	defer cancel()
-	for before := r.judge(ctx).handoffs; r.judge(ctx).handoffs < before+n; {
+	for before := r.judge().handoffs; r.judge().handoffs < before+n; {
 		if !pause(ctx, time.Second) {
 			return
 		}
@@ -211,20 +204,18 @@ func (r *run) awaitHandoffs(ctx context.Context, n int) {
 
 // inject retries a fault that is not possible during another fault. It also ends the fault after the context has ended.
 func (r *run) inject(ctx context.Context, b scheduledFault) error {
-	defer r.begins(b)()
+	defer func() { r.note("cluster", b.String()+" is over") }()
 	err := world.AwaitFor(ctx, time.Minute, b.String(), func(ctx context.Context) error { return b.fault.inject(ctx, r, b.node) })
 	if err == nil {
 		r.count("", b.fault.name)
-		if b.fault.end == nil {
-			return nil
-		}
-		pause(ctx, b.lasts)
-	}
-	if err != nil && ctx.Err() == nil {
+	} else if ctx.Err() == nil {
 		r.missed(b, err)
 	}
 	if b.fault.end == nil {
 		return nil
+	}
+	if err == nil {
+		pause(ctx, b.lasts)
 	}
 	return world.Await(context.WithoutCancel(ctx), "an end of "+b.String(), func(ctx context.Context) error { return b.fault.end(ctx, r, b.node) })
 }

@@ -12,9 +12,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -56,7 +57,7 @@ func (o options) target() string {
 }
 
 func soak(ctx context.Context, o options) error {
-	w, err := world.Connect(ctx, ".")
+	w, err := world.Connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -92,37 +93,34 @@ func (r *run) all(ctx context.Context) error {
 func (r *run) injectFaults(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
-	var actors sync.WaitGroup
-	failed := make(chan error, 1)
+	group, ctx := errgroup.WithContext(ctx)
 	for _, a := range r.actors {
-		actors.Go(func() { a.act(ctx) })
+		group.Go(func() error {
+			a.act(ctx)
+			return nil
+		})
 	}
-	actors.Go(func() {
-		if err := r.breakThings(ctx); err != nil {
-			failed <- err
-		}
+	group.Go(func() error { return r.breakThings(ctx) })
+	group.Go(func() error {
+		defer cancel()
+		return r.follow(ctx)
 	})
-	err := r.follow(ctx, failed)
-	cancel()
-	actors.Wait()
-	return err
+	return group.Wait()
 }
 
 // follow prints the progress until enough handoffs have happened or a check fails.
-func (r *run) follow(ctx context.Context, failed <-chan error) error {
+func (r *run) follow(ctx context.Context) error {
 	tick := time.NewTicker(5 * time.Second)
 	defer tick.Stop()
 	for {
 		select {
-		case err := <-failed:
-			return err
 		case <-ctx.Done():
-			return fmt.Errorf("only %d of %d handoffs within %s: %w", r.total().handoffs, r.handoffs, r.limit, ctx.Err())
+			return fmt.Errorf("only %d of %d handoffs within %s: %w", r.judge().handoffs, r.handoffs, r.limit, ctx.Err())
 		case <-tick.C:
 		}
-		total := r.judge(ctx)
-		fmt.Printf("soak: %4d s: %d/%d handoffs, %d faults, %d overlaps; now: %s\n",
-			int(time.Since(r.start).Seconds()), total.handoffs, r.handoffs, total.faults, total.overlaps+total.stale, r.now())
+		total := r.judge()
+		fmt.Printf("soak: %4d s: %d/%d handoffs, %d faults, %d overlaps\n",
+			int(time.Since(r.start).Seconds()), total.handoffs, r.handoffs, total.faults, total.overlaps+total.stale)
 		switch {
 		case total.overlaps+total.stale > 0:
 			return fmt.Errorf("two processes ran at once: %d overlaps, %d stale tokens", total.overlaps, total.stale)

@@ -11,11 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -36,16 +36,8 @@ type run struct {
 	done map[string]int
 	// faulted counts the faults.
 	faulted int
-	// current has the current faults.
-	current []string
 	// servers counts the faults of one API server.
 	servers int
-	// kills counts the stored logs of controllers that were killed.
-	kills int
-	// last has the last totals of the journals.
-	last totals
-	// unsettled counts the workloads that are not complete at the end.
-	unsettled int
 }
 
 type totals struct {
@@ -74,18 +66,16 @@ func (r *run) begin(ctx context.Context) error {
 		}
 	}
 	r.actors = make([]*actor, len(create))
-	failed := make([]error, len(create))
-	var made sync.WaitGroup
+	var all errgroup.Group
 	for i, create := range create {
-		made.Go(func() {
+		all.Go(func() error {
 			random := rand.New(rand.NewPCG(r.seed, uint64(1+i)))
-			var s subject
-			s, failed[i] = create(random)
+			s, err := create(random)
 			r.actors[i] = &actor{r, s, random}
+			return err
 		})
 	}
-	made.Wait()
-	return errors.Join(failed...)
+	return all.Wait()
 }
 
 // count records an action on a workload or, if it has no namespace, on the whole cluster.
@@ -112,34 +102,11 @@ func (r *run) note(whom, what string) {
 	_, _ = fmt.Fprintf(r.file, "%s %s: %s\n", time.Now().UTC().Format(time.RFC3339Nano), whom, what)
 }
 
-// begins records that a fault has begun. ends records its end.
-func (r *run) begins(b scheduledFault) (ends func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.current = append(r.current, b.String())
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		i := slices.Index(r.current, b.String())
-		r.current = slices.Delete(r.current, i, i+1)
-		r.note("cluster", b.String()+" is over")
-	}
-}
-
-func (r *run) now() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.current) == 0 {
-		return "nothing"
-	}
-	return strings.Join(r.current, ", ")
-}
-
 // judge reads all journals.
-func (r *run) judge(ctx context.Context) totals {
+func (r *run) judge() totals {
 	var t totals
 	for _, a := range r.actors {
-		s, _ := a.Check(ctx) // a failed check is counted
+		s, _ := a.Check() // a failed check is counted
 		t.handoffs += len(s.Handoffs)
 		t.overlaps += s.Overlaps
 		t.stale += s.Stale
@@ -152,14 +119,7 @@ func (r *run) judge(ctx context.Context) totals {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t.faults = r.faulted
-	r.last = t
 	return t
-}
-
-func (r *run) total() totals {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last
 }
 
 // endFaults ends all faults, and waits until every workload is complete.
@@ -169,22 +129,21 @@ func (r *run) endFaults(ctx context.Context) error {
 		return err
 	}
 	var failed []error
-	if r.total().faults == 0 {
+	if r.faulted == 0 {
 		failed = append(failed, fmt.Errorf("no fault was injected, see %s", r.file.Name()))
 	}
 	for _, a := range r.actors {
 		if err := a.settle(ctx); err != nil {
-			r.unsettled++
 			failed = append(failed, err)
 		}
-		_, err := a.Check(ctx)
+		_, err := a.Check()
 		failed = append(failed, err)
 	}
-	r.judge(ctx)
 	return errors.Join(failed...)
 }
 
 func (r *run) table(out io.Writer) {
+	last := r.judge()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -197,20 +156,16 @@ func (r *run) table(out io.Writer) {
 	row("time", time.Since(r.start).Round(time.Second))
 	row("workloads", len(r.actors))
 	row("faults", r.faulted)
-	row("handoffs", r.last.handoffs)
-	row("worst recorded gap", r.last.worst)
-	row("overlaps", r.last.overlaps)
-	row("stale tokens, and names used twice", r.last.stale)
-	row("incomplete workloads", r.unsettled)
+	row("handoffs", last.handoffs)
+	row("worst recorded gap", last.worst)
+	row("overlaps", last.overlaps)
+	row("stale tokens, and names used twice", last.stale)
 	_ = table.Flush()
 }
 
 // killController first stores the logs, which are lost with the pods.
 func (r *run) killController(ctx context.Context) error {
-	r.mu.Lock()
-	r.kills++
-	file := filepath.Join(r.out, fmt.Sprintf("controller-%d.log", r.kills))
-	r.mu.Unlock()
+	file := filepath.Join(r.out, fmt.Sprintf("controller-%d.log", time.Now().Unix()))
 	if err := r.ControllerLogs(ctx, file); err != nil {
 		r.note("cluster", err.Error())
 	}

@@ -15,14 +15,11 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 )
 
-// The files of the data directory.
-const (
-	journalFile = "events.jsonl"
-	lockFile    = "lock"
-)
+// lockFile is the lock in the data directory.
+const lockFile = "lock"
 
 // The roles of a process.
 const (
@@ -33,24 +30,8 @@ const (
 	noRole = "none"
 )
 
-// entry is one line of the journal.
-type entry struct {
-	// Event is overlap, start, alive, write, stopping or stop.
-	Event string `json:"event"`
-	Pod   string `json:"pod"`
-	// Run distinguishes the processes of a pod. It is the start time in nanoseconds.
-	Run   int64     `json:"run"`
-	Epoch int64     `json:"epoch"`
-	Time  time.Time `json:"time"`
-	// Monotonic is the time since the boot of the machine in nanoseconds. Nobody sets this clock, and all processes of
-	// a machine share it. Zero means unknown.
-	Monotonic int64 `json:"monotonic,omitempty"`
-	// Boot identifies a boot of a machine.
-	Boot string `json:"boot,omitempty"`
-}
-
-// journal writes the entries of one process.
-type journal struct {
+// recorder writes the entries of one process.
+type recorder struct {
 	dir   string
 	file  *os.File
 	pod   string
@@ -64,11 +45,11 @@ type journal struct {
 	stopped bool
 }
 
-func openJournal(dir string, started time.Time) (*journal, error) {
+func openJournal(dir string, started time.Time) (*recorder, error) {
 	if dir == "" {
 		dir = "/data"
 	}
-	j := &journal{dir: dir, pod: os.Getenv("POD_NAME"), run: started.UnixNano()}
+	j := &recorder{dir: dir, pod: os.Getenv("POD_NAME"), run: started.UnixNano()}
 	var err error
 	if j.pod == "" {
 		if j.pod, err = os.Hostname(); err != nil {
@@ -78,7 +59,7 @@ func openJournal(dir string, started time.Time) (*journal, error) {
 	if j.role, err = roleFromEnvironment(); err != nil || j.role == reader {
 		return j, err
 	}
-	if j.file, err = os.OpenFile(filepath.Join(dir, journalFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
+	if j.file, err = os.OpenFile(filepath.Join(dir, journal.File), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666); err != nil {
 		return nil, fmt.Errorf("open the journal: %w", err)
 	}
 	if j.epoch, err = epochFromEnvironment(); err != nil {
@@ -120,14 +101,11 @@ func epochFromEnvironment() (int64, error) {
 
 // begin takes the lock and records the start. If another process has the lock, it records an overlap and continues,
 // because its purpose is to report overlaps.
-func (j *journal) begin() error {
+func (j *recorder) begin() error {
 	if j.role != writer {
 		return nil
 	}
-	monotonic, err := sinceBoot()
-	if err != nil {
-		return err
-	}
+	started := journal.Now()
 	free, err := takeLock(filepath.Join(j.dir, lockFile))
 	if err != nil {
 		return err
@@ -137,7 +115,7 @@ func (j *journal) begin() error {
 			return err
 		}
 	}
-	return j.writeAt("start", time.Unix(0, j.run), monotonic)
+	return j.writeAt("start", time.Unix(0, j.run), started)
 }
 
 // takeLock returns whether the lock was free. If it was not, it takes the lock as soon as possible. The file descriptor
@@ -158,18 +136,9 @@ func takeLock(path string) (free bool, err error) {
 	return true, nil
 }
 
-// sinceBoot returns the time since the boot. Nobody sets this clock.
-func sinceBoot() (nanoseconds int64, err error) {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return 0, fmt.Errorf("read the time since the boot: %w", err)
-	}
-	return t.Nano(), nil
-}
-
 // beat records repeatedly that the process runs, until the context ends. After a SIGKILL, only these entries show how
 // long it ran.
-func (j *journal) beat(ctx context.Context, every time.Duration) {
+func (j *recorder) beat(ctx context.Context, every time.Duration) {
 	tick := time.Tick(every)
 	for {
 		select {
@@ -184,7 +153,7 @@ func (j *journal) beat(ctx context.Context, every time.Duration) {
 }
 
 // write records an event of the process, if the process is a writer.
-func (j *journal) write(event string) error {
+func (j *recorder) write(event string) error {
 	if j.role != writer {
 		return nil
 	}
@@ -192,7 +161,7 @@ func (j *journal) write(event string) error {
 }
 
 // serveWrite records a write of a client. It returns an error if the process is a reader, or has stopped.
-func (j *journal) serveWrite() error {
+func (j *recorder) serveWrite() error {
 	if j.role == reader {
 		return fmt.Errorf("%s reader", j.pod)
 	}
@@ -200,23 +169,19 @@ func (j *journal) serveWrite() error {
 }
 
 // record appends an entry with the current time.
-func (j *journal) record(event string) error {
+func (j *recorder) record(event string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.stopped {
 		return fmt.Errorf("%s has stopped", j.pod)
 	}
 	j.stopped = event == "stop"
-	monotonic, err := sinceBoot()
-	if err != nil {
-		return err
-	}
-	return j.writeAt(event, time.Now(), monotonic)
+	return j.writeAt(event, time.Now(), journal.Now())
 }
 
 // writeAt appends one line with one write, so lines of two processes never mix.
-func (j *journal) writeAt(event string, at time.Time, monotonic int64) error {
-	line, err := json.Marshal(entry{Event: event, Pod: j.pod, Run: j.run, Epoch: j.epoch, Time: at.UTC(), Monotonic: monotonic, Boot: j.boot})
+func (j *recorder) writeAt(event string, at time.Time, monotonic time.Duration) error {
+	line, err := json.Marshal(journal.Entry{Event: event, Pod: j.pod, Run: j.run, Epoch: j.epoch, Time: at.UTC(), Monotonic: monotonic.Nanoseconds(), Boot: j.boot})
 	if err == nil {
 		_, err = j.file.Write(append(line, '\n'))
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 )
 
 func TestLockIsHeldForGood(t *testing.T) {
@@ -41,11 +42,7 @@ func TestBeginWritesAnOverlapDown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	data, err := os.ReadFile(filepath.Join(dir, journalFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	entries, err := readEntries(bytes.NewReader(data))
+	entries, err := journal.Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,20 +63,20 @@ func TestBeginWritesAnOverlapDown(t *testing.T) {
 func TestRoles(t *testing.T) {
 	for name, tt := range map[string]struct {
 		environment map[string]string
-		want        []entry
+		want        []journal.Entry
 		wantLock    bool
 		// wantServed are the status codes of a write before and of a write after the stop.
 		wantServed []int
 	}{
 		"no lock": {
 			environment: map[string]string{"STATEFULSINGLETON_EPOCH": "3"},
-			want:        []entry{{Event: "start", Epoch: 3}, {Event: "write", Epoch: 3}, {Event: "stop", Epoch: 3}},
+			want:        []journal.Entry{{Event: "start", Epoch: 3}, {Event: "write", Epoch: 3}, {Event: "stop", Epoch: 3}},
 			wantLock:    true,
 			wantServed:  []int{http.StatusOK, http.StatusServiceUnavailable},
 		},
 		"the writer": {
 			environment: map[string]string{"DEFAULT_ROLE": "reader", "STATEFULSETLOCK_ROLE": "writer", "STATEFULSETLOCK_EPOCH": "7"},
-			want:        []entry{{Event: "start", Epoch: 7}, {Event: "write", Epoch: 7}, {Event: "stop", Epoch: 7}},
+			want:        []journal.Entry{{Event: "start", Epoch: 7}, {Event: "write", Epoch: 7}, {Event: "stop", Epoch: 7}},
 			wantLock:    true,
 			wantServed:  []int{http.StatusOK, http.StatusServiceUnavailable},
 		},
@@ -93,7 +90,7 @@ func TestRoles(t *testing.T) {
 		},
 		"no role": {
 			environment: map[string]string{"DEFAULT_ROLE": "none"},
-			want:        []entry{{Event: "write"}, {Event: "write"}},
+			want:        []journal.Entry{{Event: "write"}, {Event: "write"}},
 			wantServed:  []int{http.StatusOK, http.StatusOK},
 		},
 	} {
@@ -121,9 +118,9 @@ func TestRoles(t *testing.T) {
 			if diff := cmp.Diff(tt.wantServed, served); diff != "" {
 				t.Errorf("answers to writes (-want +got):\n%s", diff)
 			}
-			var got []entry
+			var got []journal.Entry
 			for _, e := range journalOf(t, dir) {
-				got = append(got, entry{Event: e.Event, Epoch: e.Epoch})
+				got = append(got, journal.Entry{Event: e.Event, Epoch: e.Epoch})
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("journal (-want +got):\n%s", diff)

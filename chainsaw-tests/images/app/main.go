@@ -150,7 +150,7 @@ func seconds(name string, d *time.Duration) error {
 
 // handler answers /ready after the start, and other paths with the name and the epoch. A reader has no epoch, and rejects
 // writes.
-func (j *journal) handler(ready time.Time) http.Handler {
+func (j *recorder) handler(ready time.Time) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if time.Now().Before(ready) {

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 )
 
 // runAsApp is the environment variable that makes the test binary the application.
@@ -53,14 +53,10 @@ func await(t *testing.T, dir, told string) {
 }
 
 // journalOf reads the journal of the directory. It returns nil if no journal exists.
-func journalOf(t *testing.T, dir string) []entry {
+func journalOf(t *testing.T, dir string) []journal.Entry {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, journalFile))
+	entries, err := journal.Read(dir)
 	if err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
-	}
-	entries, err := readEntries(bytes.NewReader(data))
-	if err != nil {
 		t.Fatal(err)
 	}
 	return entries
@@ -175,7 +171,7 @@ func TestApp(t *testing.T) {
 			if diff := cmp.Diff(tc.want, events(t, dir)); diff != "" {
 				t.Errorf("journal (-want +got):\n%s", diff)
 			}
-			got := summarize(journalOf(t, dir))
+			got := journal.Summarize(journalOf(t, dir))
 			if len(got.Handoffs) != 1 || got.Overlaps != tc.wantOverlaps {
 				t.Errorf("summary %+v, want one handoff and %d overlaps", got, tc.wantOverlaps)
 			}
