@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/search"
 )
 
 // The model is a small world around the real Decide and its steps. It has an API server, kubelets, a scheduler, and controllers
@@ -131,6 +132,8 @@ type view struct {
 type model struct {
 	setting
 	mutation mutation
+	// onlyGuarantee is true if a world in which the StatefulCluster does not get its pods is no violation.
+	onlyGuarantee bool
 
 	plans   []planState
 	planIDs map[string]uint32
@@ -146,9 +149,6 @@ type mutation struct {
 	// With blindRecord, Record ignores the writes of other clients. Without gates, new pods can be scheduled at once.
 	blindRecord, withoutGates bool
 }
-
-// violation is a broken guarantee. The model panics with it.
-type violation string
 
 func newModel(of setting) *model {
 	return &model{setting: of, plans: []planState{{}}, planIDs: map[string]uint32{}, decided: map[view]uint32{}}
@@ -478,13 +478,13 @@ func (w *world) deletePod(slot int) {
 // can begin to use a claim at any time: checkUses checks what each decision does about the forged pods that it saw.
 func (m *model) check(w *world, slot int) {
 	if w.ran&(1<<slot) != 0 && !w.lost {
-		panic(violation(fmt.Sprintf("two pods run with the name %s", podName(slot))))
+		panic(search.Violation(fmt.Sprintf("two pods run with the name %s", podName(slot))))
 	}
 	w.ran |= 1 << slot
 	claim := w.pods[slot].claim
 	for i := range w.pods {
 		if other := &w.pods[i]; i != slot && other.exists && !other.forged && other.bound && !other.over && other.claim == claim || w.left[i].claim == claim {
-			panic(violation(fmt.Sprintf("%s starts with the claim of %s, which runs", podName(slot), podName(i))))
+			panic(search.Violation(fmt.Sprintf("%s starts with the claim of %s, which runs", podName(slot), podName(i))))
 		}
 	}
 }
@@ -604,7 +604,7 @@ func (m *model) write(w *world, c int, step membership.Step) bool {
 func (m *model) deleteClaim(w *world, claim int) {
 	for i := range w.pods {
 		if p := &w.pods[i]; p.exists && !p.forged && p.bound && !p.over && int(p.claim) == claim+1 || int(w.left[i].claim) == claim+1 {
-			panic(violation(fmt.Sprintf("the claim of %s is deleted while the pod runs", podName(i))))
+			panic(search.Violation(fmt.Sprintf("the claim of %s is deleted while the pod runs", podName(i))))
 		}
 	}
 	w.claims, w.ending = w.claims&^(1<<claim), w.ending&^(1<<claim)
@@ -621,7 +621,7 @@ func checkUses(v *view, p *planState) {
 			continue
 		}
 		broken := func(what string) {
-			panic(violation(fmt.Sprintf("the claim of %s %s while %s runs with it", podName(int(user.claim)-1), what, podName(i))))
+			panic(search.Violation(fmt.Sprintf("the claim of %s %s while %s runs with it", podName(int(user.claim)-1), what, podName(i))))
 		}
 		isCarried := slices.ContainsFunc(v.record.members[:], func(r memberState) bool { return r.life > 0 && r.claim == user.claim })
 		for j, r := range p.status.members {

@@ -3,13 +3,13 @@ package membership_test
 import (
 	"flag"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"testing"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/search"
 )
 
 var deep = flag.Bool("deep", false, "visit larger worlds too")
@@ -54,90 +54,34 @@ var searches = map[string]setting{
 	"two pods, all at once":    {replicas: 2, target: unscaled, controllers: 2, deletions: 1, faults: 1, deep: true},
 }
 
-// search visits every reachable world, in breadth-first order.
-type search struct {
-	*model
-	visited map[uint64]struct{}
-	seed    maphash.Seed
-	from    []origin
-	// here are the worlds of the current depth. there are the worlds of the next depth.
-	here, there []world
-	depth       int
-	// onlyGuarantee is true if a world in which the StatefulCluster does not get its pods is no violation.
-	onlyGuarantee bool
-}
-
-// origin is a world, by its number, and an action in that world.
-type origin struct {
-	world uint32
-	kind  actionKind
-	slot  uint8
-}
-
-// explore visits every world that is reachable from start. It returns the first violation and the number of its world,
-// or "".
-func (s *search) explore(start world) (broken string, at uint32) {
-	s.visited, s.seed = map[uint64]struct{}{}, maphash.MakeSeed()
-	s.add(start, origin{})
-	for first := 0; len(s.there) > 0; s.depth++ {
-		s.here, s.there = s.there, nil
-		here := first
-		first += len(s.here)
-		for i := range s.here {
-			w := &s.here[i]
-			if stuck := s.settle(*w); stuck != "" {
-				return stuck, uint32(here + i)
-			}
-			for kind := range actionKinds {
-				for slot := range maxNames {
-					if !s.enabled(w, kind, slot) {
-						continue
-					}
-					after, o := *w, origin{uint32(here + i), kind, uint8(slot)}
-					if broken := s.try(&after, kind, slot); broken != "" {
-						s.from = append(s.from, o)
-						return broken, uint32(len(s.from) - 1)
-					}
-					s.add(after, o)
-				}
+func (m *model) Actions(w *world, then func(search.Action)) {
+	for kind := range actionKinds {
+		for slot := range maxNames {
+			if m.enabled(w, kind, slot) {
+				then(search.Action{Kind: uint8(kind), A: uint8(slot)})
 			}
 		}
 	}
-	return "", 0
 }
 
-func (s *search) try(w *world, kind actionKind, slot int) (broken string) {
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case violation:
-			broken = string(r)
-		default:
-			panic(r)
-		}
-	}()
-	s.do(w, kind, slot)
-	return ""
+func (m *model) Do(w *world, a search.Action) { m.do(w, actionKind(a.Kind), int(a.A)) }
+
+func (m *model) Describe(before, _ *world, a search.Action) string {
+	text := fmt.Sprintf("%s %d", actionNames[a.Kind], a.A)
+	if c := before.controllers[a.A%maxControllers]; actionKind(a.Kind) == advanceAction && c.stage == planStage {
+		text += fmt.Sprintf(": %T%+[1]v", m.plans[c.plan].steps[c.done])
+	}
+	return text
 }
 
-func (s *search) add(w world, from origin) {
-	if w.record.next == tooMany {
-		return
-	}
-	fingerprint := maphash.Comparable(s.seed, w)
-	if _, ok := s.visited[fingerprint]; ok {
-		return
-	}
-	s.visited[fingerprint] = struct{}{}
-	s.there, s.from = append(s.there, w), append(s.from, from)
-}
+func (m *model) Reduce(w *world) bool { return w.record.next != tooMany }
 
 // settle lets everything that is not a fault happen until nothing changes. It returns a text if the pods are not those that the
 // StatefulCluster should have then.
-func (s *search) settle(w world) string {
+func (m *model) settle(w world) string {
 	for i := range w.nodes {
 		if w.nodes[i].cut && !w.nodes[i].off {
-			s.do(&w, healAction, i)
+			m.do(&w, healAction, i)
 		}
 	}
 	w.controllers, w.faults, w.deletions = [maxControllers]controllerState{}, 0, 0
@@ -145,16 +89,16 @@ func (s *search) settle(w world) string {
 		before := w
 		for kind := deliverAction; kind < actionKinds; kind++ {
 			for slot := range maxNames {
-				if !s.enabled(&w, kind, slot) {
+				if !m.enabled(&w, kind, slot) {
 					continue
 				}
-				if broken := s.try(&w, kind, slot); broken != "" {
+				if broken := search.Broken(func() { m.do(&w, kind, slot) }); broken != "" {
 					return broken
 				}
 			}
 		}
 		for range 12 {
-			if broken := s.try(&w, advanceAction, 0); broken != "" {
+			if broken := search.Broken(func() { m.do(&w, advanceAction, 0) }); broken != "" {
 				return broken
 			}
 			if w.record.next == tooMany {
@@ -165,17 +109,17 @@ func (s *search) settle(w world) string {
 			break
 		}
 	}
-	if s.onlyGuarantee {
+	if m.onlyGuarantee {
 		return ""
 	}
-	return s.wrong(&w)
+	return m.wrong(&w)
 }
 
 // remains is part of the text about a pod that should not exist.
 const remains = "remains"
 
 // wrong returns what is wrong with a settled world, or "".
-func (s *search) wrong(w *world) string {
+func (m *model) wrong(w *world) string {
 	ready := 0
 	for i := range w.pods {
 		p, r := &w.pods[i], w.record.members[i]
@@ -205,34 +149,14 @@ func TestSearch(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := &search{model: newModel(tc)}
-			start := s.start()
-			if broken, at := s.explore(start); broken != "" {
-				t.Fatalf("%s:\n%s", broken, s.trace(start, at))
+			m := newModel(tc)
+			s := search.Search[world]{Model: m, Start: m.start(), Check: m.settle}
+			if broken := s.Run(); broken != "" {
+				t.Fatalf("%s:\n%s", broken, s.Trace())
 			}
-			t.Logf("%d states, depth %d, %d different decisions", len(s.from), s.depth, len(s.plans)-1)
+			t.Logf("%d states, depth %d, %d different decisions", s.States(), s.Depth, len(m.plans)-1)
 		})
 	}
-}
-
-// trace returns the actions that led to the world, one per line.
-func (s *search) trace(w world, at uint32) string {
-	var path []origin
-	for i := at; i != 0; i = s.from[i].world {
-		path = append(path, s.from[i])
-	}
-	var lines []string
-	for _, o := range slices.Backward(path) {
-		line := fmt.Sprintf("%2d. %s %d", len(lines)+1, actionNames[o.kind], o.slot)
-		if c := w.controllers[o.slot%maxControllers]; o.kind == advanceAction && c.stage == planStage {
-			line += fmt.Sprintf(": %T%+[1]v", s.plans[c.plan].steps[c.done])
-		}
-		if broken := s.try(&w, o.kind, int(o.slot)); broken != "" {
-			line += ": " + broken
-		}
-		lines = append(lines, line)
-	}
-	return strings.Join(lines, "\n")
 }
 
 // mutations are errors in the protocol that the search must find.
@@ -371,14 +295,14 @@ func TestSearchFindsMutations(t *testing.T) {
 	for name, tc := range mutations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := &search{model: newModel(tc.setting)}
-			s.mutation, s.onlyGuarantee = tc.mutation, tc.want != remains
-			start := s.start()
-			broken, at := s.explore(start)
+			m := newModel(tc.setting)
+			m.mutation, m.onlyGuarantee = tc.mutation, tc.want != remains
+			s := search.Search[world]{Model: m, Start: m.start(), Check: m.settle}
+			broken := s.Run()
 			if !strings.Contains(broken, tc.want) || broken == "" {
 				t.Fatalf("the search found %q, want %q", broken, tc.want)
 			}
-			t.Log(s.trace(start, at))
+			t.Log(s.Trace())
 		})
 	}
 }

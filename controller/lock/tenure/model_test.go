@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/search"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
@@ -171,9 +172,6 @@ type mutation struct {
 	// lockStays: nobody replaces the lock.
 	lockStays bool
 }
-
-// violation is a broken guarantee. The model panics with it.
-type violation string
 
 func newModel(fencing v1.LockFencing, slots, controllers int) *model {
 	return &model{fencing: fencing, slots: slots, controllers: controllers, plans: []planState{{}}, planIDs: map[string]uint32{}, decided: map[view]uint32{}}
@@ -402,7 +400,7 @@ func (m *model) checkEpoch(w *world, slot int) {
 			last = max(last, p.term, p.writes, p.done)
 		}
 		if epoch := w.pods[slot].term; last >= epoch {
-			panic(violation(fmt.Sprintf("%s gets epoch %d, and %s had epoch %d", podName(slot), epoch, podName(i), last)))
+			panic(search.Violation(fmt.Sprintf("%s gets epoch %d, and %s had epoch %d", podName(slot), epoch, podName(i), last)))
 		}
 	}
 }
@@ -419,7 +417,7 @@ func (m *model) checkWriters(w *world) {
 		}
 	}
 	if len(writers) > 1 {
-		panic(violation(fmt.Sprintf("%s write at the same time", strings.Join(writers, " and "))))
+		panic(search.Violation(fmt.Sprintf("%s write at the same time", strings.Join(writers, " and "))))
 	}
 }
 
@@ -656,13 +654,13 @@ func (m *model) check(w *world, slot int) {
 	for i := range m.slots {
 		other := &w.pods[i]
 		if i != slot && other.exists() && other.role == writerRole {
-			panic(violation(fmt.Sprintf("%s gets the label while %s has it", podName(slot), podName(i))))
+			panic(search.Violation(fmt.Sprintf("%s gets the label while %s has it", podName(slot), podName(i))))
 		}
 		if m.fencing != v1.LockFencingTermination {
 			continue
 		}
 		if w.left[i].tenured || i != slot && other.exists() && other.tenured && !other.over {
-			panic(violation(fmt.Sprintf("%s gets a tenure while the processes of %s run", podName(slot), podName(i))))
+			panic(search.Violation(fmt.Sprintf("%s gets a tenure while the processes of %s run", podName(slot), podName(i))))
 		}
 	}
 }

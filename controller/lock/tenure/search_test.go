@@ -3,12 +3,12 @@ package tenure_test
 import (
 	"flag"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"testing"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/search"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 )
 
@@ -37,87 +37,34 @@ var searches = map[string]struct {
 // maxEpoch is the latest epoch of the worlds that the search visits.
 const maxEpoch = 4
 
-// search visits every reachable world, in breadth-first order.
-type search struct {
-	*model
-	visited map[uint64]struct{}
-	seed    maphash.Seed
-	from    []origin
-	// here are the worlds of the current depth. there are the worlds of the next depth.
-	here, there []world
-	depth       int
-}
-
-// origin is a world, by its number, and an action in that world.
-type origin struct {
-	world uint32
-	kind  actionKind
-	slot  uint8
-}
-
-// explore visits every world that is reachable from start. It returns the first violation and the number of its world,
-// or "".
-func (s *search) explore(start world) (broken string, at uint32) {
-	s.visited, s.seed = map[uint64]struct{}{}, maphash.MakeSeed()
-	s.add(start, origin{})
-	for first := 0; len(s.there) > 0; s.depth++ {
-		s.here, s.there = s.there, nil
-		here := first
-		first += len(s.here)
-		for i := range s.here {
-			w := &s.here[i]
-			if stuck := s.settle(*w); stuck != "" {
-				return stuck, uint32(here + i)
-			}
-			for kind := range actionKinds {
-				for slot := range maxSlots {
-					if !s.enabled(w, kind, slot) {
-						continue
-					}
-					after, o := *w, origin{uint32(here + i), kind, uint8(slot)}
-					if broken := s.try(&after, kind, slot); broken != "" {
-						s.from = append(s.from, o)
-						return broken, uint32(len(s.from) - 1)
-					}
-					s.add(after, o)
-				}
+func (m *model) Actions(w *world, then func(search.Action)) {
+	for kind := range actionKinds {
+		for slot := range maxSlots {
+			if m.enabled(w, kind, slot) {
+				then(search.Action{Kind: uint8(kind), A: uint8(slot)})
 			}
 		}
 	}
-	return "", 0
 }
 
-func (s *search) try(w *world, kind actionKind, slot int) (broken string) {
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case violation:
-			broken = string(r)
-		default:
-			panic(r)
-		}
-	}()
-	s.do(w, kind, slot)
-	return ""
+func (m *model) Do(w *world, a search.Action) { m.do(w, actionKind(a.Kind), int(a.A)) }
+
+func (m *model) Describe(before, _ *world, a search.Action) string {
+	text := fmt.Sprintf("%s %d", actionNames[a.Kind], a.A)
+	if c := before.controllers[a.A%maxControllers]; actionKind(a.Kind) == advanceAction && c.stage == planStage {
+		text += fmt.Sprintf(": %T%+[1]v", m.plans[c.plan].steps[c.done])
+	}
+	return text
 }
 
-func (s *search) add(w world, from origin) {
-	if w.latestEpoch() > maxEpoch { // two controllers can overtake each other again and again
-		return
-	}
-	fingerprint := maphash.Comparable(s.seed, w)
-	if _, ok := s.visited[fingerprint]; ok {
-		return
-	}
-	s.visited[fingerprint] = struct{}{}
-	s.there, s.from = append(s.there, w), append(s.from, from)
-}
+// Reduce leaves out late worlds, because two controllers can overtake each other again and again.
+func (m *model) Reduce(w *world) bool { return w.latestEpoch() <= maxEpoch }
 
 // settle lets everything that is not a fault happen until nothing changes. It returns a text if no pod is the writer then.
-func (s *search) settle(w world) string {
+func (m *model) settle(w world) string {
 	for i := range w.nodes {
 		if w.nodes[i].cut {
-			s.do(&w, healAction, i)
+			m.do(&w, healAction, i)
 		}
 	}
 	w.controllers, w.faults, w.deletions = [maxControllers]controllerState{}, 0, 0
@@ -125,16 +72,16 @@ func (s *search) settle(w world) string {
 		before := w
 		for kind := stopAction; kind <= readyAction; kind++ {
 			for slot := range maxSlots {
-				if !s.enabled(&w, kind, slot) {
+				if !m.enabled(&w, kind, slot) {
 					continue
 				}
-				if broken := s.try(&w, kind, slot); broken != "" {
+				if broken := search.Broken(func() { m.do(&w, kind, slot) }); broken != "" {
 					return broken
 				}
 			}
 		}
 		for range 12 {
-			if broken := s.try(&w, advanceAction, 0); broken != "" {
+			if broken := search.Broken(func() { m.do(&w, advanceAction, 0) }); broken != "" {
 				return broken
 			}
 		}
@@ -142,7 +89,7 @@ func (s *search) settle(w world) string {
 			break
 		}
 	}
-	for i := range s.slots {
+	for i := range m.slots {
 		if w.pods[i].role == writerRole && w.pods[i].ready && int(w.record.writer) == i+1 {
 			return ""
 		}
@@ -163,35 +110,15 @@ func TestSearch(t *testing.T) {
 			}
 			t.Run(string(fencing)+", "+name, func(t *testing.T) {
 				t.Parallel()
-				s := &search{model: newModel(fencing, tc.pods, tc.controllers)}
-				start := s.start(tc.deletions, tc.faults)
-				if broken, at := s.explore(start); broken != "" {
-					t.Fatalf("%s:\n%s", broken, s.trace(start, at))
+				m := newModel(fencing, tc.pods, tc.controllers)
+				s := search.Search[world]{Model: m, Start: m.start(tc.deletions, tc.faults), Check: m.settle}
+				if broken := s.Run(); broken != "" {
+					t.Fatalf("%s:\n%s", broken, s.Trace())
 				}
-				t.Logf("%d states, depth %d, %d different decisions", len(s.from), s.depth, len(s.plans)-1)
+				t.Logf("%d states, depth %d, %d different decisions", s.States(), s.Depth, len(m.plans)-1)
 			})
 		}
 	}
-}
-
-// trace returns the actions that led to the world, one per line.
-func (s *search) trace(w world, at uint32) string {
-	var path []origin
-	for i := at; i != 0; i = s.from[i].world {
-		path = append(path, s.from[i])
-	}
-	var lines []string
-	for _, o := range slices.Backward(path) {
-		line := fmt.Sprintf("%2d. %s %d", len(lines)+1, actionNames[o.kind], o.slot)
-		if c := w.controllers[o.slot%maxControllers]; o.kind == advanceAction && c.stage == planStage {
-			line += fmt.Sprintf(": %T%+[1]v", s.plans[c.plan].steps[c.done])
-		}
-		if broken := s.try(&w, o.kind, int(o.slot)); broken != "" {
-			line += ": " + broken
-		}
-		lines = append(lines, line)
-	}
-	return strings.Join(lines, "\n")
 }
 
 // mutations are errors in the protocol that the search must find.
@@ -296,14 +223,14 @@ func TestSearchFindsMutations(t *testing.T) {
 	for name, tc := range mutations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := &search{model: newModel(tc.fencing, tc.pods, tc.controllers)}
-			s.mutation = tc.mutation
-			start := s.start(tc.deletions, tc.faults)
-			broken, at := s.explore(start)
+			m := newModel(tc.fencing, tc.pods, tc.controllers)
+			m.mutation = tc.mutation
+			s := search.Search[world]{Model: m, Start: m.start(tc.deletions, tc.faults), Check: m.settle}
+			broken := s.Run()
 			if broken == "" || !strings.Contains(broken, tc.want) {
 				t.Fatalf("the search found %q, want %q", broken, tc.want)
 			}
-			t.Log(s.trace(start, at))
+			t.Log(s.Trace())
 		})
 	}
 }

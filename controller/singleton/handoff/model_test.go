@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/search"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
@@ -323,9 +324,6 @@ func (m *model) newPod(i int, revision uint8) podState {
 	return p
 }
 
-// violation is a broken guarantee. The model panics with it.
-type violation string
-
 func podName(i int) string { return fmt.Sprintf("db-%d", i) }
 
 // wrote marks the pod as stale for all controllers except the writer. by is the controller that wrote, or -1.
@@ -434,7 +432,7 @@ func (w *world) act(pod int) {
 	case w.open(pod):
 		for i := range w.pods {
 			if w.pods[i].runs == mainProcess && (p.kind != barePod || w.pods[i].kind != barePod) {
-				panic(violation(fmt.Sprintf("%s starts while %s runs", podName(pod), podName(i))))
+				panic(search.Violation(fmt.Sprintf("%s starts while %s runs", podName(pod), podName(i))))
 			}
 		}
 		p.runs = mainProcess
@@ -706,7 +704,7 @@ func (m *model) checkEpoch(w *world, s step) {
 	for i := range w.pods {
 		p := &w.pods[i]
 		if unseen := p.gone && p.signal; m.epochs && i != int(s.pod) && p.epoch >= s.epoch && !unseen {
-			panic(violation(fmt.Sprintf("%s is released with epoch %d, and %s had %d", podName(int(s.pod)), s.epoch, podName(i), p.epoch)))
+			panic(search.Violation(fmt.Sprintf("%s is released with epoch %d, and %s had %d", podName(int(s.pod)), s.epoch, podName(i), p.epoch)))
 		}
 	}
 }
@@ -973,7 +971,7 @@ func (m *model) translateStep(v view, s handoff.Step) step {
 			return p.kind != noPod && fmt.Sprintf("db-v%d", p.revision) == s.ReplicaSet
 		})
 		if !v.warmAfter(v.pods[i].revision) {
-			panic(violation(fmt.Sprintf("%s is asked to stop, and no pod is warm on a node that answers", podName(i))))
+			panic(search.Violation(fmt.Sprintf("%s is asked to stop, and no pod is warm on a node that answers", podName(i))))
 		}
 		return step{do: retireStep, pod: uint8(i)}
 	default:

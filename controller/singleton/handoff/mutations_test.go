@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/search"
 )
 
 const (
@@ -207,12 +209,12 @@ func TestSearchFindsMutationsOfFencing(t *testing.T) {
 			}
 			m := newModel(tc.pods, max(1, tc.nodes), max(1, tc.controllers))
 			m.mutation = tc.mutation
-			s := &search{model: m, start: m.start(1, tc.faults)}
-			broken, at := s.explore(func(world) string { return "" })
+			s := search.Search[world]{Model: m, Start: m.start(1, tc.faults), Check: func(world) string { return "" }}
+			broken := s.Run()
 			if !strings.Contains(broken, twoRun) && !strings.Contains(broken, wrongEpoch) {
-				t.Fatalf("broken: %q, want %q or %q in it; %d states", broken, twoRun, wrongEpoch, len(s.from))
+				t.Fatalf("broken: %q, want %q or %q in it; %d states", broken, twoRun, wrongEpoch, s.States())
 			}
-			t.Logf("after %d states: %s:\n%s", len(s.from), broken, s.trace(at))
+			t.Logf("after %d states: %s:\n%s", s.States(), broken, s.Trace())
 		})
 	}
 }
@@ -285,16 +287,15 @@ func TestSearchFindsMutations(t *testing.T) {
 			}
 			m := newModel(tc.pods, 1, max(1, tc.controllers))
 			m.mutation = tc.mutation
-			s := &search{model: m, start: m.start(max(1, tc.created), tc.faults)}
-			check := newSettler(m).check
+			s := search.Search[world]{Model: m, Start: m.start(max(1, tc.created), tc.faults), Check: newSettler(m).check}
 			if tc.wantBroken == twoRun {
-				check = func(world) string { return "" } // the model checks each start on its own
+				s.Check = func(world) string { return "" } // the model checks each start on its own
 			}
-			broken, at := s.explore(check)
+			broken := s.Run()
 			if broken == "" || !strings.Contains(broken, tc.wantBroken) {
-				t.Fatalf("broken: %q, want %q in it; %d states", broken, tc.wantBroken, len(s.from))
+				t.Fatalf("broken: %q, want %q in it; %d states", broken, tc.wantBroken, s.States())
 			}
-			t.Logf("after %d states: %s:\n%s", len(s.from), broken, s.trace(at))
+			t.Logf("after %d states: %s:\n%s", s.States(), broken, s.Trace())
 		})
 	}
 }

@@ -1,5 +1,7 @@
 package handoff_test
 
+import "github.com/statefulsingleton/statefulsingleton/controller/internal/search"
+
 // settler checks that a world reaches a holder after faults stop.
 type settler struct {
 	*model
@@ -12,7 +14,13 @@ func newSettler(m *model) *settler { return &settler{m, map[world]bool{}} }
 // check stops all faults in the world. Nodes come back, controllers finish their steps, and a person follows the
 // message. It returns the problem with the outcome, or "".
 func (s *settler) check(w world) (wrong string) {
-	defer recoverViolation(&wrong)
+	if broken := search.Broken(func() { wrong = s.settle(w) }); broken != "" {
+		return broken
+	}
+	return wrong
+}
+
+func (s *settler) settle(w world) string {
 	w.faults = 0
 	for i := range s.nodes {
 		w.nodes[i] = nodeState{}

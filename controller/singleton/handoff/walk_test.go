@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/search"
 )
 
 // TestWalkNeverRunsTwo takes random paths through a world that is too large for a complete search. The world has six
@@ -31,12 +33,8 @@ func TestWalkNeverRunsTwo(t *testing.T) {
 		w.excused, w.expiries = true, 255
 		for range rapid.IntRange(1, 250).Draw(t, "steps") {
 			kind, a, b := drawAction(t, m, &w)
-			before, broken := w, ""
-			func() {
-				defer recoverViolation(&broken)
-				m.do(&w, kind, a, b)
-			}()
-			if broken != "" {
+			before := w
+			if broken := search.Broken(func() { m.do(&w, kind, a, b) }); broken != "" {
 				t.Fatal(broken)
 			}
 			t.Log(m.describe(&before, &w, kind, a, b))
