@@ -42,15 +42,15 @@ down: $(cluster) ## Remove the local cluster and all its processes
 
 ##@ Test
 
-# Fault tests and the soak test break the cluster, so they don't run on that of the current kubeconfig. Fault tests mostly wait,
-# so the tests beside the code run at the same time.
+# Fault tests and the soak test break the cluster, so they don't run on that of the current kubeconfig. Fault tests wait half
+# of the time, so the searches, which nothing can disturb, run beside them.
 stages := chainsaw-tests/scripts/stages.sh
 ifeq ($(CLUSTER),current)
 broken :=
-beside := unit
+beside := search unit
 else
 broken := 'soak SEED=1 HANDOFFS=20'
-beside := 'faults unit'
+beside := 'faults search' unit
 endif
 
 .PHONY: test
@@ -87,7 +87,7 @@ search: ## Search all states of small models for two running pods; DEEP=1 search
 # package of each command comes first.
 raced := $(addprefix ./controller/,singleton cluster gate injection lock plugin)
 .PHONY: unit
-unit: deps $(promtool) search ## Run the tests beside the code, with Kyverno's engine, a real API server and the race detector
+unit: deps $(promtool) ## Run the tests beside the code, with Kyverno's engine, a real API server and the race detector
 	tools=$(tools); export PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m TIMEFORMAT="%0lR, and %0U s of CPU time"; \
 	time nice go test -race -count=1 -timeout 20m -skip '^TestSearch' $(raced); \
 	time nice go test -count=1 -timeout 20m -skip '^TestSearch' ./policies $$(go list ./... | grep -vxF "$$(go list $(raced))"); \
