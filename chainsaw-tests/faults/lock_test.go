@@ -197,7 +197,9 @@ func TestLockRollout(t *testing.T) {
 	for _, fencing := range []v1.LockFencing{v1.LockFencingNone, v1.LockFencingTermination, v1.LockFencingLease} {
 		t.Run(string(fencing), func(t *testing.T) {
 			t.Parallel()
-			l, writers := lockWith(t, fencedBy(fencing))
+			o := fencedBy(fencing)
+			o.MinReadySeconds = 10 // by itself, a StatefulSet deletes the last pod while the Lease is still being released
+			l, writers := lockWith(t, o)
 			first := writer(t, l, nil)
 			must(t, l.RollOut(t.Context()))
 			must(t, l.AwaitReplicas(t.Context()))
