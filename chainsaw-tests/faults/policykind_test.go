@@ -30,7 +30,7 @@ func TestPolicyKindChanges(t *testing.T) {
 	var l *world.Lock
 	var writers func() []world.Tenure
 	o := leased()
-	o.Spec.LeaseDurationSeconds = 15
+	o.Spec.LeaseDurationSeconds = 60 // requests can take seconds meanwhile, and no Lease is to expire
 	atOnce(t,
 		func() {
 			idle = singleton(t, world.Options{})
@@ -39,7 +39,7 @@ func TestPolicyKindChanges(t *testing.T) {
 		},
 		func() { busy = singleton(t, world.Options{}) },
 		// The next pod warms up so slowly that it takes over during the change.
-		func() { slow = singleton(t, world.Options{LeaseDuration: 15, InitTime: 10 * time.Second}) },
+		func() { slow = singleton(t, world.Options{LeaseDuration: 60, InitTime: 10 * time.Second}) },
 		func() { l, last, writers = leasedLock(t, o) },
 	)
 	wantHeld, create := watchPods(t, busy.Namespace), keepCreating(t, busy)
