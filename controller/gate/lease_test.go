@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/authority"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -40,11 +40,11 @@ func TestLeaseClientConnectsAgain(t *testing.T) {
 					conns.Add(1)
 				}
 			}
-			authority := testenv.NewAuthority(t)
-			server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Certify(t)}}
+			ca := authority.New(t)
+			server.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Certify(t)}}
 			server.StartTLS()
 			defer server.Close()
-			c := leaseClientOf(t, server.URL, authority)
+			c := leaseClientOf(t, server.URL, ca)
 			_, _ = c.get(t.Context())
 			_, _ = c.get(t.Context())
 			if got := conns.Load(); got != tt.wantConns {
@@ -56,13 +56,13 @@ func TestLeaseClientConnectsAgain(t *testing.T) {
 
 // A fenced pod trusts the certificate authorities that its policy has pinned, and no other that users of the namespace add.
 func TestLeaseClientTrustsPinnedAuthorities(t *testing.T) {
-	old, renewed, foreign := testenv.NewAuthority(t), testenv.NewAuthority(t), testenv.NewAuthority(t)
-	type authorities = []*testenv.Authority
+	old, renewed, foreign := authority.New(t), authority.New(t), authority.New(t)
+	type authorities = []*authority.Authority
 	tests := map[string]struct {
 		pinned authorities
 		// before and after are in ca.crt before and after the API server gets another certificate, which signs has signed.
 		before, after authorities
-		signs         *testenv.Authority
+		signs         *authority.Authority
 		wantRefused   bool
 	}{
 		"nothing changes":                           {authorities{old}, authorities{old}, authorities{old}, old, false},
@@ -80,7 +80,7 @@ func TestLeaseClientTrustsPinnedAuthorities(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var now atomic.Pointer[tls.Config]
-			certify := func(by *testenv.Authority) {
+			certify := func(by *authority.Authority) {
 				now.Store(&tls.Config{Certificates: []tls.Certificate{by.Certify(t)}})
 			}
 			var asked atomic.Int32
@@ -111,7 +111,7 @@ func TestLeaseClientTrustsPinnedAuthorities(t *testing.T) {
 	}
 }
 
-func writeAuthorities(t *testing.T, c *leaseClient, authorities []*testenv.Authority) {
+func writeAuthorities(t *testing.T, c *leaseClient, authorities []*authority.Authority) {
 	t.Helper()
 	var bundle []byte
 	for _, a := range authorities {
@@ -123,7 +123,7 @@ func writeAuthorities(t *testing.T, c *leaseClient, authorities []*testenv.Autho
 }
 
 // leaseClientOf returns a client of the API server that waits half a second for an answer. The authorities are pinned.
-func leaseClientOf(t *testing.T, url string, authorities ...*testenv.Authority) *leaseClient {
+func leaseClientOf(t *testing.T, url string, authorities ...*authority.Authority) *leaseClient {
 	t.Helper()
 	settings := &signal.LeaseSettings{Namespace: "prod", Lease: "statefulsingleton-db", Duration: 5 * time.Second, APIServer: signal.APIServer{URL: url}}
 	for _, a := range authorities {

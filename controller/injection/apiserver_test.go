@@ -16,16 +16,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/authority"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // While the certificate authority is rotated, the controller reads the new file without a restart. The guard and the policies
 // of fenced pods know both authorities, and other policies stay as they are.
 func TestAPIServerChanges(t *testing.T) {
-	old, renewed := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	old, renewed := authority.New(t), authority.New(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	write := func(authorities ...*testenv.Authority) {
+	write := func(authorities ...*authority.Authority) {
 		t.Helper()
 		var bundle []byte
 		for _, a := range authorities {
@@ -48,13 +48,13 @@ func TestAPIServerChanges(t *testing.T) {
 
 	for _, step := range []struct {
 		name        string
-		authorities []*testenv.Authority
+		authorities []*authority.Authority
 		wantChange  bool
 	}{
-		{"at the start", []*testenv.Authority{old}, false},
-		{"both", []*testenv.Authority{old, renewed}, true},
-		{"unchanged", []*testenv.Authority{old, renewed}, false},
-		{"the new one", []*testenv.Authority{renewed}, true},
+		{"at the start", []*authority.Authority{old}, false},
+		{"both", []*authority.Authority{old, renewed}, true},
+		{"unchanged", []*authority.Authority{old, renewed}, false},
+		{"the new one", []*authority.Authority{renewed}, true},
 	} {
 		write(step.authorities...)
 		if err := s.sync(t.Context()); err != nil {

@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/authority"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -32,7 +32,7 @@ import (
 type leaseServer struct {
 	*httptest.Server
 	// authority has signed the certificate of the server.
-	authority *testenv.Authority
+	authority *authority.Authority
 
 	mu      sync.Mutex
 	version int
@@ -61,7 +61,7 @@ type leaseServer struct {
 
 func newLeaseServer(t *testing.T) *leaseServer {
 	t.Helper()
-	s := &leaseServer{changed: make(chan struct{}), authority: testenv.NewAuthority(t)}
+	s := &leaseServer{changed: make(chan struct{}), authority: authority.New(t)}
 	s.write(map[string]any{}, map[string]any{"leaseTransitions": 0})
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
 	s.EnableHTTP2 = true
@@ -425,14 +425,14 @@ func TestFalseAPIServer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		// ca are the authorities in ca.crt.
-		ca func(real, other *testenv.Authority) []byte
+		ca func(real, other *authority.Authority) []byte
 		// hijacked is true if the false server answers at the address of the API server.
 		hijacked   bool
 		wantStarts bool
 	}{
-		"in the variables of the Service":  {func(real, other *testenv.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, false, true},
-		"without the true authority":       {func(_, other *testenv.Authority) []byte { return other.PEM() }, false, false},
-		"at the address of the API server": {func(real, other *testenv.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, true, false},
+		"in the variables of the Service":  {func(real, other *authority.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, false, true},
+		"without the true authority":       {func(_, other *authority.Authority) []byte { return other.PEM() }, false, false},
+		"at the address of the API server": {func(real, other *authority.Authority) []byte { return slices.Concat(other.PEM(), real.PEM()) }, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

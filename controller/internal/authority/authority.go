@@ -1,4 +1,6 @@
-package testenv
+// Package authority makes certificate authorities for tests. It is not part of testenv, because the test program of the gate runs
+// itself in containers, where envtest cannot be initialized.
+package authority
 
 import (
 	"crypto/ecdsa"
@@ -20,8 +22,8 @@ type Authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-// NewAuthority returns a new authority. All authorities have the same name.
-func NewAuthority(t testing.TB) *Authority {
+// New returns a new authority. All authorities have the same name.
+func New(t testing.TB) *Authority {
 	t.Helper()
 	template := &x509.Certificate{IsCA: true, KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true}
 	a := &Authority{key: newKey(t)}
