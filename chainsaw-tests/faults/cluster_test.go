@@ -132,11 +132,11 @@ func wantClaims(t *testing.T, c *world.Cluster, want ...string) {
 	}
 }
 
-// All pods are deleted again and again, 200 times in total. In some rounds, the manager is killed after it has recorded the
+// All pods are deleted again and again, 60 times in total. In two rounds, the manager is killed after it has recorded the
 // successors, and before it creates their pods. Nothing else that runs at the same time needs the manager.
 func TestMembersDeleted(t *testing.T) {
 	t.Parallel()
-	const replicas, rounds = 20, 10
+	const replicas, rounds = 15, 4
 	c, names := statefulCluster(t, world.ClusterOptions{Spec: v1.StatefulClusterSpec{Replicas: new(int32(replicas))}, Volumes: replicas})
 	claims, err := c.Claims(t.Context())
 	must(t, err)

@@ -167,7 +167,7 @@ func TestLockSession(t *testing.T) {
 	}
 }
 
-// Fifty deletions of the writer, one after the other, with a second controller. The second controller also acts on the
+// Fifteen deletions of the writer, one after the other, with a second controller. The second controller also acts on the
 // locks of tests that run at the same time.
 func TestLockDeletions(t *testing.T) {
 	t.Parallel()
@@ -179,7 +179,7 @@ func TestLockDeletions(t *testing.T) {
 	must(t, second.SetupWithManager(mgr))
 	start(t, mgr)
 	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15})
-	const deletions = 50
+	const deletions = 15
 	var last *corev1.Pod
 	for range deletions {
 		last = writer(t, l, last)

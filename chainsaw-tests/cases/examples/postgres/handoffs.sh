@@ -1,6 +1,6 @@
 #!/bin/bash
-# Hands the singleton postgres over once by every cause, and has its server crash in between. From the first handoff on the
-# server keeps its journal on the volume, where it outlives the pods.
+# Hands the singleton postgres over by the causes that ../pgbouncer leaves out, and has its server crash in between. From the first
+# handoff on the server keeps its journal on the volume, where it outlives the pods.
 set -euo pipefail
 . ../../../scripts/postgres.sh
 
@@ -18,15 +18,11 @@ scale_down() {
   handed_over Created
 }
 
+# Such a server leaves everything as it is, and the next one recovers.
 crash() {
   local holder
   holder=$(status activePod)
-  if [ "${CLUSTER:-}" = current ]; then
-    # From inside nobody can kill a container's first process. This one, too, leaves everything as it is.
-    kubectl exec -n "$NAMESPACE" "$holder" -c postgres -- sh -c 'kill -QUIT 1'
-  else
-    cluster process kill postgres
-  fi
+  kubectl exec -n "$NAMESPACE" "$holder" -c postgres -- sh -c 'kill -QUIT 1'
   kubectl wait -n "$NAMESPACE" "pod/$holder" --for=jsonpath='{.status.containerStatuses[0].restartCount}'=1 --timeout=60s
   kubectl wait -n "$NAMESPACE" "pod/$holder" --for=condition=Ready --timeout=60s
   client_is_served
@@ -36,10 +32,6 @@ client_is_served
 kubectl patch -n "$NAMESPACE" deployment postgres -p '{"spec": {"template": {"spec": {"containers": [
   {"name": "postgres", "args": ["-c", "logging_collector=on", "-c", "log_filename=postgresql.log"]}]}}}}'
 handed_over Rollout
-delete
-hand_over
 crash
-drain Drain
-evict
 complete
 scale_down
