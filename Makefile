@@ -42,24 +42,18 @@ down: $(cluster) ## Remove the local cluster and all its processes
 
 ##@ Test
 
-# Fault tests and the soak test break the cluster, so they don't run on that of the current kubeconfig. Fault tests wait half
-# of the time, so the searches, which nothing can disturb, run beside them.
+# Fault tests break the cluster, so they don't run on that of the current kubeconfig. They wait half of the time, so the searches,
+# which nothing can disturb, run beside them.
 stages := chainsaw-tests/scripts/stages.sh
-ifeq ($(CLUSTER),current)
-broken :=
-beside := search unit
-else
-broken := 'soak SEED=1 HANDOFFS=20'
-beside := 'faults search' unit
-endif
+own_faults := $(if $(filter current,$(CLUSTER)),,faults)
 
 .PHONY: test
 test: ## Run all tests, and keep the time of each stage in dist/stages.tsv
-	@$(stages) verify lint life demo $(beside) $(broken) cases pages readme
+	@$(stages) verify lint life demo '$(own_faults) search' unit cases pages readme
 
 .PHONY: e2e
-e2e: ## Run the end-to-end tests: local cluster, demo, faults, soak, cases, pages, README
-	@$(stages) life demo $(if $(broken),faults) $(broken) cases pages readme
+e2e: ## Run the end-to-end tests: local cluster, demo, faults, cases, pages, README
+	@$(stages) life demo $(own_faults) cases pages readme
 
 .PHONY: lint
 lint: $(golangci) ## Check the code with .golangci.yml
@@ -82,10 +76,10 @@ search: ## Search all states of small models for two running pods; DEEP=1 search
 	nice go test $(flags) -v -timeout 2h -run '^TestSearch' ./controller/singleton/handoff ./controller/cluster/membership ./controller/lock/tenure $(if $(DEEP),-deep) | grep -v '^=== '
 	nice go test $(flags) -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
 
-# The packages that make unit runs with the race detector, which would find nothing in the searches, because they are
-# pure. cmd/gate is not among them, because its tests run the gate as a program of its own, without the detector. The longest
-# package of each command comes first.
-raced := $(addprefix ./controller/,singleton cluster gate injection lock plugin)
+# The packages that make unit runs with the race detector: those whose code runs beside itself, and by them what all reconcilers share.
+# cmd/gate cannot be among them, because its tests run the gate as a program of its own, without the detector.
+RACED ?= gate injection lock plugin
+raced = $(addprefix ./controller/,$(RACED))
 .PHONY: unit
 unit: deps $(promtool) ## Run the tests beside the code, with Kyverno's engine, a real API server and the race detector
 	tools=$(tools); export PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m TIMEFORMAT="%0lR, and %0U s of CPU time"; \
