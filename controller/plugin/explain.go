@@ -127,7 +127,7 @@ func (s view) explanation(now time.Time) explanation {
 	if s.hidden == "" {
 		plan := handoff.Decide(s.Snapshot, now)
 		status = plan.Status
-		stale = reported == nil || !plan.StatusCanWait && reported.Reason != string(plan.Outcome) && !aboutPolicy(s.Singleton, reported)
+		stale = reported == nil || reported.Reason != string(plan.Outcome) && !aboutPolicy(s.Singleton, reported)
 	}
 	e := explanation{headline: "is not Ready"}
 	if is := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); is != nil {

@@ -111,9 +111,7 @@ func (r *Reconciler) decide(ctx context.Context, snapshot handoff.Snapshot) (ctr
 		return ctrl.Result{}, errors.Join(err, r.reportFailedPlan(ctx, singleton, plan, err))
 	}
 	stored := singleton.DeepCopy()
-	if !plan.StatusCanWait {
-		singleton.Status = plan.Status
-	}
+	singleton.Status = plan.Status
 	installed := r.Injection.Condition(singleton)
 	setInjectionStatus(&singleton.Status, installed)
 	own, found := apply.BudgetOfSingleton(singleton, handoff.BudgetName(singleton)), snapshot.Budget()

@@ -115,7 +115,6 @@ func (d *decision) withHolder() {
 	if proof.Going(d.holder.Pod) {
 		d.protect(d.holder)
 		d.retireInLease()
-		d.paceStop()
 		d.found(HolderStopping, d.stoppingMessage(d.holder))
 		return
 	}

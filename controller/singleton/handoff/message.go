@@ -384,7 +384,7 @@ func (d *decision) whyInjectedRuns(pod *ClassifiedPod) string {
 }
 
 // spareNote reports the standby of a holder that is not about to be replaced: the standby is warm, or takes
-// longer than typical to warm up, and why.
+// longer than warmUpPatience, and why.
 func (d *decision) spareNote() string {
 	if pod := d.warm(); pod != nil {
 		return fmt.Sprintf("; pod %s is warm and would take over", pod.Name)
@@ -393,7 +393,8 @@ func (d *decision) spareNote() string {
 		return ""
 	}
 	spare := d.standbys[0]
-	if d.warmingUp(spare) > 0 {
+	if left := d.left(warmUpPatience, spare.CreationTimestamp.Time); left > 0 {
+		d.requeueIn(left)
 		return ""
 	}
 	d.adviseReplacement(spare, spare.nodeProblem)

@@ -916,7 +916,7 @@ func (m *model) translate(v view, plan handoff.Plan) planState {
 	}
 	was := v.singleton
 	was.exists, was.attested, was.life = false, 0, 0
-	if !recorded && !plan.StatusCanWait && was != p.status {
+	if !recorded && was != p.status {
 		p.steps[n] = step{do: recordStep}
 	}
 	return p

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -15,15 +13,6 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
-
-// pacing is when to write and when to decide again. No rule about who may run reads it.
-type pacing struct {
-	// statusDelay is how much longer the current step typically takes. Until then the status is not
-	// written if nothing but progress changed. 0: the status is written.
-	statusDelay time.Duration
-	// requeueAfter is when to decide again if no event arrives before. 0: at the next poll.
-	requeueAfter time.Duration
-}
 
 const (
 	// standbyQuietPeriod is how long a standby must not have been written before the ReplicaSet of the
@@ -41,22 +30,6 @@ const (
 	kubeletRelist = time.Second
 )
 
-// Typical durations. A status that says "in progress" is written only after they have passed.
-const (
-	// typicalWarmUp is from the creation of a standby to warm, if images and volumes are there.
-	typicalWarmUp = 5 * time.Second
-	// typicalScaleDown is from Retire to the deletion of the pod.
-	typicalScaleDown = time.Second
-	// typicalBarrierReport is from the signal to the kubelet's report that a container is past its
-	// barrier.
-	typicalBarrierReport = 2 * time.Second
-	// typicalStop is from the deletion of a pod, in whole seconds, to the kubelet's report that the
-	// pod has terminated.
-	typicalStop = 4 * time.Second
-	// typicalStart is from the signal to a Ready holder.
-	typicalStart = 5 * time.Second
-)
-
 const (
 	// transitionPoll is how often to decide again during a handoff, for changes that no watch
 	// reports: taints of nodes, pods without the singleton's label.
@@ -65,8 +38,20 @@ const (
 	settledPoll = 5 * time.Minute
 )
 
-// maxUnreportedAge is the longest time that a handoff can be under way before a status says it.
-const maxUnreportedAge = typicalWarmUp + maxQuietWait + typicalScaleDown + typicalStop
+// maxUnreportedAge is the longest time that a handoff can be under way before the status reports it, for example
+// while the controller restarts.
+const maxUnreportedAge = 25 * time.Second
+
+// barrierPatience is how long the kubelet typically takes from the signal to the report that a container is past its
+// barrier, startPatience how long the holder takes until it is Ready.
+const (
+	barrierPatience = 2 * time.Second
+	startPatience   = 5 * time.Second
+)
+
+// warmUpPatience is how long a standby typically takes from its creation to warm, if images and volumes are there. For
+// so long the status does not report that a spare is cold.
+const warmUpPatience = 5 * time.Second
 
 // lostNodePatience is the time after which a lost node no longer appears Ready. It is longer than the default of
 // --node-monitor-grace-period of kube-controller-manager, which is 50 s.
@@ -75,34 +60,6 @@ const lostNodePatience = time.Minute
 // attachPatience is how long a standby on another node waits for a ReadWriteOnce volume of the
 // holder before the handoff goes cold. Some volumes with that access mode can be attached twice.
 const attachPatience = 20 * time.Second
-
-// paceStop delays the status while a holder on a Ready node takes no longer to stop than typical.
-func (d *decision) paceStop() {
-	if node := d.Nodes[d.holder.Spec.NodeName]; node != nil && proof.NodeReady(node) && !proof.Terminal(d.holder.Pod) {
-		d.statusDelay = d.left(typicalStop, askedToStop(d.holder.Pod))
-	}
-}
-
-// paceStart delays the status while the holder takes no longer to become Ready than typical. The
-// gap is written as soon as it is known.
-func (d *decision) paceStart() {
-	t := d.status.LastTransition
-	if d.Singleton.Status.LastTransition.GapMilliseconds != nil || t.GapMilliseconds == nil {
-		d.statusDelay = d.left(typicalStart, t.Signalled.Time)
-	}
-}
-
-// paceSpare decides again when a cold spare has taken longer to become warm than typical.
-func (d *decision) paceSpare() {
-	if d.warm() == nil && len(d.standbys) > 0 {
-		d.requeueIn(d.warmingUp(d.standbys[0]))
-	}
-}
-
-// warmingUp is how much longer a standby typically takes to become warm.
-func (d *decision) warmingUp(standby *ClassifiedPod) time.Duration {
-	return d.left(typicalWarmUp, standby.CreationTimestamp.Time)
-}
 
 // requeueIn decides again after the delay, unless an earlier decision is due. 0: it changes nothing.
 func (d *decision) requeueIn(delay time.Duration) {
@@ -146,11 +103,11 @@ func (d *decision) nudge(containers []injected.Container, given signal.Signal) {
 func nudgeAfter(containers []injected.Container) time.Duration {
 	switch {
 	case slices.ContainsFunc(containers, func(h injected.Container) bool { return h.ConfigMap != "" }):
-		return typicalBarrierReport
+		return barrierPatience
 	case slices.ContainsFunc(containers, seldomProbed):
 		return kubeletRelist
 	case slices.ContainsFunc(containers, func(h injected.Container) bool { return !h.Unheld && !(hasGateProbe(h) && started(h)) }):
-		return typicalStart
+		return startPatience
 	}
 	return 0
 }
@@ -180,17 +137,6 @@ func (d *decision) begun() *metav1.MicroTime {
 		}
 	}
 	return new(metav1.NewMicroTime(began))
-}
-
-// statusCanWait returns true if the status differs only in its progress.
-func (d *decision) statusCanWait() bool {
-	was, is := &d.Singleton.Status, d.status
-	unchanged := func(conditionType string) bool {
-		before, after := meta.FindStatusCondition(was.Conditions, conditionType), meta.FindStatusCondition(is.Conditions, conditionType)
-		return before == nil && after == nil || before != nil && after != nil && before.Reason == after.Reason
-	}
-	return !d.needsPerson && !slices.Contains(d.plan.Steps, Step(Record{})) &&
-		unchanged(v1.ConditionDraining) && unchanged(v1.ConditionEvictionBlocked) && equality.Semantic.DeepEqual(was.Handover, is.Handover)
 }
 
 // lastWrite returns when the pod was last written by any client, in whole seconds.

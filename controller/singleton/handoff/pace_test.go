@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -58,7 +57,7 @@ func TestDecideWaitsForQuietStandby(t *testing.T) {
 			}
 			wantRequeue := tc.wantWait
 			if tc.wantWait == 0 {
-				wantSteps, wantRequeue = append(wantSteps, handoff.Retire{ReplicaSet: "db-v1"}), time.Second
+				wantSteps, wantRequeue = append(wantSteps, handoff.Retire{ReplicaSet: "db-v1"}), 5*time.Second
 			}
 			if diff := cmp.Diff(wantSteps, plan.Steps); diff != "" || plan.Outcome != handoff.Retiring {
 				t.Errorf("outcome %s, steps (-want +got):\n%s", plan.Outcome, diff)
@@ -70,72 +69,14 @@ func TestDecideWaitsForQuietStandby(t *testing.T) {
 	}
 }
 
-// The status write can wait while a handoff takes the expected time. The status is written at once if a person must
-// know about it or if the record changes.
-func TestDecideDelaysExpectedStatus(t *testing.T) {
-	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Revision(1) }
-	standby := func(age time.Duration) *PodWrapper {
-		return MakePod("db-2").Injected().Revision(2).On(node1).Created(now.Add(-age))
-	}
-	starting := func(ago time.Duration) *SnapshotWrapper {
-		given := signal.Signal{UID: "db-1-uid", Epoch: 7, Time: now.Add(-ago)}
-		s := MakeSnapshot(MakePod("db-1").Injected().Warm().Annotation(signal.Annotation, given.String()).Protected()).Holder("db-1")
-		s.Singleton.Status.LastTransition.Ready, s.Singleton.Status.LastTransition.Signalled = nil, nil
-		s.Singleton.Status.LastTransition.GapMilliseconds = nil
-		return s
-	}
-	started := func() *SnapshotWrapper {
-		s := starting(time.Second)
-		s.Pods = []corev1.Pod{*MakePod("db-1").Barrier().Injected().Signalled(7).Running().Obj()}
-		return s
-	}
-	retired := MakeSnapshot(holder(), standby(time.Hour).Warm().Protected()).Holder("db-1").ReplicaSet("db-v1", 0)
-	copies := MakePod("db-3").Barrier().Injected().Revision(2).CopiedFrom("db-2").Created(now)
-	for name, tc := range map[string]struct {
-		snapshot          *SnapshotWrapper
-		wantOutcome       handoff.Outcome
-		wantStatusCanWait bool
-		wantRequeue       time.Duration
-	}{
-		"the standby is new":                    {MakeSnapshot(holder(), standby(time.Second)).Holder("db-1"), handoff.StandbyNotWarm, true, 4 * time.Second},
-		"the standby takes longer than typical": {MakeSnapshot(holder(), standby(5*time.Second)).Holder("db-1"), handoff.StandbyNotWarm, false, 5 * time.Second},
-		"the standby can never become warm": {
-			MakeSnapshot(holder(), MakePod("db-2").Barrier().Injected().Revision(2).Created(now), copies).Holder("db-1"), handoff.StandbyNotWarm, false, 5 * time.Second,
-		},
-		"the ReplicaSet is just being scaled to zero":                         {MakeSnapshot(holder(), standby(time.Hour).Warm()).Holder("db-1"), handoff.Retiring, true, time.Second},
-		"the ReplicaSet is scaled to zero, and the holder is not terminating": {retired, handoff.Retiring, false, 5 * time.Second},
-		"the holder is terminating":                                           {MakeSnapshot(holder().AskedToStop(time.Second), standby(time.Hour).Warm()).Holder("db-1"), handoff.HolderStopping, true, 3 * time.Second},
-		"the holder takes longer to stop than typical":                        {MakeSnapshot(holder().AskedToStop(4*time.Second), standby(time.Hour).Warm()).Holder("db-1"), handoff.HolderStopping, false, 5 * time.Second},
-		"the holder is terminating on a lost node": {
-			MakeSnapshot(holder().AskedToStop(time.Second)).Holder("db-1").Node("node-1", corev1.ConditionUnknown), handoff.HolderStopping, false, 5 * time.Second,
-		},
-		"the holder is Failed, and nothing proves the termination": {
-			MakeSnapshot(rejected(holder().AskedToStop(time.Second))).Holder("db-1"), handoff.HolderStopping, false, 5 * time.Second,
-		},
-		"the holder was just released":                  {starting(time.Second), handoff.Starting, true, 4 * time.Second},
-		"the holder takes longer to start than typical": {starting(5 * time.Second), handoff.Starting, false, 5 * time.Second},
-		"the holder has started and is not Ready yet":   {started(), handoff.Starting, false, 5 * time.Second},
-		"the record changes":                            {MakeSnapshot(standby(time.Second).Warm()), handoff.Released, false, 5 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			// The status already has the conditions about drains.
-			tc.snapshot.Singleton.Status.Conditions = handoff.Decide(tc.snapshot.Snapshot, now).Status.Conditions
-			plan := handoff.Decide(tc.snapshot.Snapshot, now)
-			if plan.Outcome != tc.wantOutcome || plan.StatusCanWait != tc.wantStatusCanWait || plan.Requeue != tc.wantRequeue {
-				t.Errorf("outcome %s, status can wait %t, requeue after %s, want %s, %t, %s", plan.Outcome, plan.StatusCanWait, plan.Requeue, tc.wantOutcome, tc.wantStatusCanWait, tc.wantRequeue)
-			}
-		})
-	}
-}
-
 // An older pod has a signal with an epoch that is not recorded. The epoch is recorded first.
 func TestDecideReportsEpoch(t *testing.T) {
 	ended := MakePod("db-0").Injected().Signalled(9).Deleting().Ended()
 	s := MakeSnapshot(ended, MakePod("db-1").Injected().Holding().Revision(1), MakePod("db-2").Injected().Revision(2).On(node1).Created(now)).Holder("db-1")
 	s.Singleton.Status.Conditions = handoff.Decide(s.Snapshot, now).Status.Conditions // the status already has the conditions
 	plan := handoff.Decide(s.Snapshot, now)
-	if !slices.Contains(plan.Steps, handoff.Step(handoff.Record{})) || plan.StatusCanWait || plan.Status.Epoch != 9 {
-		t.Errorf("steps %v, status can wait %t, epoch %d, want a record of epoch 9", plan.Steps, plan.StatusCanWait, plan.Status.Epoch)
+	if !slices.Contains(plan.Steps, handoff.Step(handoff.Record{})) || plan.Status.Epoch != 9 {
+		t.Errorf("steps %v, epoch %d, want a record of epoch 9", plan.Steps, plan.Status.Epoch)
 	}
 }
 

@@ -70,9 +70,6 @@ type Plan struct {
 	// Status is the new status of the singleton. Record writes it among the steps; without a Record
 	// the executor writes it after the last step.
 	Status v1.StatefulSingletonStatus
-	// StatusCanWait: the status has no news but progress, and the current step has not taken longer
-	// than typical. There is no Record among the steps.
-	StatusCanWait bool
 	// Budget is whether a PodDisruptionBudget must block evictions of the holder.
 	Budget bool
 	// Requeue is the delay after which to decide again if no event arrives before.
@@ -106,7 +103,8 @@ type decision struct {
 	advice []string
 	// needsPerson: the handoff cannot continue without a person.
 	needsPerson bool
-	pacing
+	// requeueAfter is when to decide again if no event arrives before. 0: at the next poll.
+	requeueAfter time.Duration
 }
 
 func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }

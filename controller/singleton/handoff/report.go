@@ -21,7 +21,6 @@ func (d *decision) serving(containers []injected.Container) {
 	t, next := d.status.LastTransition, d.successor()
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil
 	problem := nodeProblemIn(d.Nodes, d.holder.Pod)
-	d.paceSpare()
 	switch {
 	case next == nil && proof.IsTrue(d.holder.Pod, corev1.PodReady):
 		d.found(HolderReady, d.holderReadyMessage())
@@ -29,7 +28,6 @@ func (d *decision) serving(containers []injected.Container) {
 		d.found(Starting, d.startingOnLostNodeMessage(problem))
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
 	case starts:
-		d.paceStart()
 		d.found(Starting, d.startingMessage(containers))
 	case problem != "":
 		d.found(HolderNotReady, d.holderOnLostNodeMessage(problem))
@@ -132,9 +130,6 @@ func (d *decision) report() {
 	}
 	if outcome == HolderEnded || outcome == LeaseTaken {
 		d.plan.Requeue = time.Millisecond // the record or the Lease just moved, so decide again at once
-	}
-	if d.statusDelay > 0 {
-		d.plan.Requeue, d.plan.StatusCanWait = min(d.plan.Requeue, d.statusDelay), d.statusCanWait()
 	}
 	d.status.Phase, d.status.Message = phase, strings.Join(append([]string{message}, d.advice...), ". ")
 	d.status.ActiveBarrier = d.activeBarrier()

@@ -37,7 +37,6 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 	if next.WaitsFor != "" {
 		if cold = d.waitsForHolder(next.Pod); cold == "" {
 			d.needsPerson = next.needsPerson
-			d.statusDelay = d.left(typicalWarmUp, next.CreationTimestamp.Time)
 			d.found(StandbyNotWarm, d.newerNotWarmMessage(next))
 			d.adviseReplacement(next, next.nodeProblem)
 			return
@@ -45,7 +44,8 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 	}
 	if cold == "" {
 		d.found(Retiring, d.retiringMessage(next, ""))
-		if d.statusDelay = d.settling(next); d.statusDelay > 0 {
+		if wait := d.settling(next); wait > 0 {
+			d.requeueIn(wait)
 			return
 		}
 	} else {
@@ -57,9 +57,6 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 	}
 	d.do(Retire{rs.Name})
 	d.retireInLease() // only now is it certain that the pod will be deleted
-	if cold == "" {
-		d.statusDelay = typicalScaleDown
-	}
 }
 
 // waitsForHolder returns which volume keeps the standby cold while the holder runs. Empty: there is no such
