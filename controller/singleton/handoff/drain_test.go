@@ -15,52 +15,22 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
-// drainCase is a snapshot of a holder that may have to be replaced, and the expected plan.
-type drainCase struct {
-	snapshot    *SnapshotWrapper
-	wantOutcome handoff.Outcome
-	wantSteps   []handoff.Step
-	wantPhase   v1.Phase
-	wantBudget  bool
-	// wantEvictions is the reason of condition EvictionBlocked.
-	wantEvictions string
-	// wantDraining is true if condition Draining must be True.
-	wantDraining bool
-	wantMessage  string
-	wantRequeue  time.Duration
-}
-
-func runDrain(t *testing.T, cases map[string]drainCase) {
+// runDrain also checks the budget and the conditions about drains. The holder is db-1.
+func runDrain(t *testing.T, cases map[string]decideCase) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
+			tc.run(t)
 			plan := handoff.Decide(tc.snapshot.Snapshot, now)
-			status := plan.Status
-			if plan.Outcome != tc.wantOutcome || status.Phase != tc.wantPhase {
-				t.Errorf("outcome %s in phase %q, want %s in phase %q", plan.Outcome, status.Phase, tc.wantOutcome, tc.wantPhase)
+			conditions, wantBudget := plan.Status.Conditions, tc.want.blocked == "BudgetInPlace"
+			blocked := meta.FindStatusCondition(conditions, v1.ConditionEvictionBlocked)
+			if blocked == nil || blocked.Reason != tc.want.blocked || (blocked.Status == "True") != wantBudget || plan.Budget != wantBudget {
+				t.Errorf("budget %t, condition EvictionBlocked %v, want reason %s", plan.Budget, blocked, tc.want.blocked)
 			}
-			if diff := cmp.Diff(tc.wantSteps, plan.Steps); diff != "" {
-				t.Errorf("steps (-want +got):\n%s", diff)
+			if got := meta.IsStatusConditionTrue(conditions, v1.ConditionDraining); got != tc.want.drained {
+				t.Errorf("condition Draining %t, want %t", got, tc.want.drained)
 			}
-			if plan.Budget != tc.wantBudget {
-				t.Errorf("budget %t, want %t", plan.Budget, tc.wantBudget)
-			}
-			guarded := meta.FindStatusCondition(status.Conditions, v1.ConditionEvictionBlocked)
-			if got := ""; guarded != nil || tc.wantEvictions != "" {
-				if guarded != nil {
-					got = guarded.Reason
-				}
-				if got != tc.wantEvictions || (guarded.Status == "True") != tc.wantBudget {
-					t.Errorf("condition EvictionBlocked %v, want reason %s", guarded, tc.wantEvictions)
-				}
-			}
-			if got := meta.IsStatusConditionTrue(status.Conditions, v1.ConditionDraining); got != tc.wantDraining {
-				t.Errorf("condition Draining %t, want %t", got, tc.wantDraining)
-			}
-			if !strings.Contains(status.Message, tc.wantMessage) {
-				t.Errorf("message %q, want %q in it", status.Message, tc.wantMessage)
-			}
-			if tc.wantRequeue != 0 && plan.Requeue != tc.wantRequeue {
-				t.Errorf("requeue after %s, want %s", plan.Requeue, tc.wantRequeue)
+			if tc.want.requeue != 0 && plan.Requeue != tc.want.requeue {
+				t.Errorf("requeue after %s, want %s", plan.Requeue, tc.want.requeue)
 			}
 		})
 	}
@@ -70,7 +40,7 @@ func runDrain(t *testing.T, cases map[string]drainCase) {
 var rolled = []handoff.Step{handoff.Roll{Deployment: "db", UID: uidOf("db"), Version: version, Replaces: ref("db-1")}}
 
 // holding returns pod db-1 of revision 1, which holds on node-1.
-func holding() *PodWrapper { return MakePod("db-1").Revision(1).Injected().Holding() }
+func holding() *PodWrapper { return holder().Revision(1) }
 
 // next returns pod db-2 of revision 2, which is warm on the node.
 func next(node string) *PodWrapper { return MakePod("db-2").Revision(2).Injected().Warm().On(node) }
@@ -90,15 +60,13 @@ func TestDecideDrain(t *testing.T) {
 		pod.Spec.Tolerations = []corev1.Toleration{toleration}
 		return pod
 	}
-	ready := drainCase{wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"}
-	isReady := func(s *SnapshotWrapper) drainCase { tc := ready; tc.snapshot = s; return tc }
-	rolls := func(s *SnapshotWrapper, message string) drainCase {
-		return drainCase{
-			snapshot: s, wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantSteps: rolled,
-			wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true, wantMessage: message,
-		}
+	isReady := func(s *SnapshotWrapper) decideCase {
+		return decideCase{s, keeps(handoff.HolderReady)}
 	}
-	runDrain(t, map[string]drainCase{
+	rolls := func(s *SnapshotWrapper, message string) decideCase {
+		return decideCase{s, keeps(handoff.Rolling, rolled...).draining().says(message)}
+	}
+	runDrain(t, map[string]decideCase{
 		"no drain":                 isReady(MakeSnapshot(holding()).Holder("db-1")),
 		"another node is cordoned": isReady(MakeSnapshot(holding()).Holder("db-1").Cordon(node2)),
 		"the node does not answer": isReady(MakeSnapshot(holding()).Holder("db-1").Node(node1, corev1.ConditionUnknown).Cordon(node1)),
@@ -122,66 +90,52 @@ func TestDecideDrain(t *testing.T) {
 		"the spare is on the same node":                    rolls(drained(holding(), spare(node1).Protected()).Deployment(2), ""),
 		"the spare is not warm":                            rolls(drained(holding(), MakePod("db-2").Revision(1).Injected()).Deployment(2), ""),
 		"the spare is warm on another node": {
-			snapshot:    drained(holding(), spare(node2).Protected()).Deployment(2),
-			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantEvictions: "StandbyWaits", wantDraining: true,
-			wantMessage: "an eviction hands over to pod db-2, which is warm on node node-2",
+			drained(holding(), spare(node2).Protected()).Deployment(2),
+			keeps(handoff.HolderReady).evictions("StandbyWaits").draining().says("an eviction hands over to pod db-2, which is warm on node node-2"),
 		},
 		"the Deployment was rolled before": {
-			snapshot:    drained(holding()).Rolled("db-1").DrainedFor(time.Minute),
-			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantMessage: "at most until 2026-01-02T03:08:05Z",
+			drained(holding()).Rolled("db-1").DrainedFor(time.Minute), keeps(handoff.Rolling).draining().says("at most until 2026-01-02T03:08:05Z"),
 		},
-		"the Deployment was rolled for an earlier holder": rolls(drained(holding()).Rolled("db-0"), ""),
-		"a rollout is under way": {
-			snapshot:    drained(holding()).RevisionOfDeployment("2"),
-			wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-		},
+		"the Deployment was rolled for an earlier holder":       rolls(drained(holding()).Rolled("db-0"), ""),
+		"a rollout is under way":                                {drained(holding()).RevisionOfDeployment("2"), keeps(handoff.Rolling).draining()},
 		"the holder has the current revision of the Deployment": rolls(drained(holding()).RevisionOfDeployment("1"), ""),
 		"the next pod is not warm": {
-			snapshot:    drained(holding(), pending()).DrainedFor(298 * time.Second),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantMessage: "pod db-2 can't be scheduled: 0/2 nodes are available; pod db-1 keeps running until pod db-2 is warm; node node-1 is cordoned: evictions of the holder are blocked",
-			wantRequeue: 2 * time.Second,
+			drained(holding(), pending()).DrainedFor(298 * time.Second),
+			keeps(handoff.StandbyNotWarm).draining().requeues(2 * time.Second).
+				says("pod db-2 can't be scheduled: 0/2 nodes are available; pod db-1 keeps running until pod db-2 is warm; node node-1 is " +
+					"cordoned: evictions of the holder are blocked"),
 		},
 		"the next pod is not warm before the deadline": {
-			snapshot:    drained(holding(), pending()).Budgeted().DrainedFor(300*time.Second).Since(v1.PhaseTransitioning, 300*time.Second),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseFailed, wantEvictions: "DrainTimedOut", wantDraining: true,
-			wantMessage: "an eviction stops the holder at once, because no pod was warm on another node within maxTransitionTime (300s)",
+			drained(holding(), pending()).Budgeted().DrainedFor(300*time.Second).Since(v1.PhaseTransitioning, 300*time.Second),
+			keeps(handoff.StandbyNotWarm).failed().evictions("DrainTimedOut").draining().
+				says("an eviction stops the holder at once, because no pod was warm on another node within maxTransitionTime (300s)"),
 		},
 		"the node is uncordoned after the deadline": {
-			snapshot:    MakeSnapshot(holding(), pending()).Holder("db-1").DrainedFor(time.Hour),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
+			MakeSnapshot(holding(), pending()).Holder("db-1").DrainedFor(time.Hour), keeps(handoff.StandbyNotWarm),
 		},
 		"the next pod is warm on the drained node": {
-			snapshot:    drained(holding(), next(node1).Protected()),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantMessage: "pod db-2 is warm, but node node-1 is cordoned; pod db-1 keeps running until a pod is warm on another node",
+			drained(holding(), next(node1).Protected()),
+			keeps(handoff.StandbyNotWarm).draining().
+				says("pod db-2 is warm, but node node-1 is cordoned; pod db-1 keeps running until a pod is warm on another node"),
 		},
 		"the next pod is warm on the drained node, after the deadline": {
-			snapshot:    drained(holding(), next(node1)).DrainedFor(300 * time.Second),
-			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantEvictions: "DrainTimedOut", wantDraining: true,
-			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+			drained(holding(), next(node1)).DrainedFor(300 * time.Second),
+			keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1")).evictions("DrainTimedOut").draining(),
 		},
 		"the next pod is warm on another node": {
-			snapshot:    drained(holding(), next(node2)),
-			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+			drained(holding(), next(node2)), keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1")).draining(),
 		},
 		"one next pod is warm on another node, and one on the drained node": {
-			snapshot:    drained(holding(), MakePod("db-0").Revision(2).Injected().Warm(), next(node2)).Deployment(2),
-			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+			drained(holding(), MakePod("db-0").Revision(2).Injected().Warm(), next(node2)).Deployment(2),
+			keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1")).draining(),
 		},
 		"the next pod is warm on another node, and spec.handoff is Manual": {
-			snapshot:    drained(holding(), next(node2)).Manual(),
-			wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
+			drained(holding(), next(node2)).Manual(), keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1")).draining(),
 		},
 		"the next pod waits for the volume of the holder": {
-			snapshot: drained(holding().Claim("data"), pending().Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable",
+			drained(holding().Claim("data"), pending().Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable",
 				"node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")).Claim("data", corev1.ReadWriteOncePod),
-			wantOutcome: handoff.RetiringCold, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace", wantDraining: true,
-			wantSteps: []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}},
+			keeps(handoff.RetiringCold, retire("db-v1")).draining(),
 		},
 	})
 }
@@ -189,11 +143,8 @@ func TestDecideDrain(t *testing.T) {
 // If no other pod can be warm before the holder stops, evictions do not wait.
 func TestDecideDrainWithoutSurge(t *testing.T) {
 	surge := appsv1.RollingUpdateDeploymentStrategyType
-	plain := func(s *SnapshotWrapper, reason, message string) drainCase {
-		return drainCase{
-			snapshot: s.Cordon(node1), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning,
-			wantEvictions: reason, wantDraining: true, wantMessage: message,
-		}
+	plain := func(s *SnapshotWrapper, reason, message string) decideCase {
+		return decideCase{s.Cordon(node1), keeps(handoff.HolderReady).evictions(reason).draining().says(message)}
 	}
 	one := func() *SnapshotWrapper { return MakeSnapshot(holding()).Holder("db-1").Budgeted() }
 	owned := func(kind string) *SnapshotWrapper {
@@ -202,19 +153,13 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 	tolerant := holding()
 	tolerant.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	const atOnce = "node node-1 is cordoned: an eviction stops the holder at once, because "
-	evict := plain(one().DrainPolicy(v1.DrainEvict), "DrainIsEvict", "")
-	evict.wantDraining = false
-	rollsUnderOther := plain(one().Budget("theirs"), "OtherBudget", "PodDisruptionBudget theirs exists, and the controller creates none beside it")
-	rollsUnderOther.wantOutcome, rollsUnderOther.wantPhase, rollsUnderOther.wantSteps = handoff.Rolling, v1.PhaseTransitioning, rolled
 	deleted := one()
 	deleted.Deployments[uidOf("db")].DeletionTimestamp = new(metav1.NewTime(now))
-	nameTaken := plain(MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("statefulsingleton-db"), "OtherBudget", "PodDisruptionBudget statefulsingleton-db exists, and the controller")
-	nameTaken.wantOutcome, nameTaken.wantPhase, nameTaken.wantSteps = handoff.Rolling, v1.PhaseTransitioning, rolled
-	runDrain(t, map[string]drainCase{
-		"spec.drain is Evict":                 evict,
+	runDrain(t, map[string]decideCase{
+		"spec.drain is Evict":                 {one().DrainPolicy(v1.DrainEvict).Cordon(node1), keeps(handoff.HolderReady).evictions("DrainIsEvict")},
 		"a StatefulSet":                       plain(owned("StatefulSet").StatefulSet("db", 1, ""), "CannotSurge", atOnce+"pod db-1 belongs to StatefulSet db, and not to a Deployment"),
 		"a bare ReplicaSet":                   plain(owned("ReplicaSet").BareReplicaSet("db", 1), "CannotSurge", atOnce+"pod db-1 belongs to ReplicaSet db, and not to a Deployment"),
-		"a bare pod":                          plain(MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1"), "CannotSurge", atOnce+"pod db-1 belongs to no Deployment"),
+		"a bare pod":                          plain(MakeSnapshot(holder()).Holder("db-1"), "CannotSurge", atOnce+"pod db-1 belongs to no Deployment"),
 		"Recreate":                            plain(one().Strategy(appsv1.RecreateDeploymentStrategyType, "25%", "25%"), "CannotSurge", "Deployment db has strategy Recreate"),
 		"maxSurge is 0":                       plain(one().Strategy(surge, "0", "1"), "CannotSurge", "Deployment db has maxSurge 0"),
 		"maxSurge is 0%":                      plain(one().Strategy(surge, "0%", "1"), "CannotSurge", "Deployment db has maxSurge 0"),
@@ -222,21 +167,22 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 		"the Deployment is paused":            plain(one().Paused(), "CannotSurge", "Deployment db is paused"),
 		"the holder tolerates cordoned nodes": plain(MakeSnapshot(tolerant).Holder("db-1").Budgeted(), "CannotSurge",
 			atOnce+"the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"),
-		"another budget covers the holder": rollsUnderOther,
-		"another budget has the name":      nameTaken,
-		"the budget is no longer needed": {
-			snapshot:    one().Deployment(0),
-			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantEvictions: "CannotSurge",
+		"another budget covers the holder": {
+			one().Budget("theirs").Cordon(node1),
+			keeps(handoff.Rolling, rolled...).evictions("OtherBudget").draining().
+				says("PodDisruptionBudget theirs exists, and the controller creates none beside it"),
 		},
-		"the Deployment is deleted": plain(deleted, "CannotSurge", "Deployment db is being deleted or has no replicas"),
+		"another budget has the name": {
+			MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("statefulsingleton-db").Cordon(node1),
+			keeps(handoff.Rolling, rolled...).evictions("OtherBudget").draining().
+				says("PodDisruptionBudget statefulsingleton-db exists, and the controller"),
+		},
+		"the budget is no longer needed": {one().Deployment(0), keeps(handoff.HolderReady).evictions("CannotSurge")},
+		"the Deployment is deleted":      plain(deleted, "CannotSurge", "Deployment db is being deleted or has no replicas"),
 		"another budget covers other pods": {
-			snapshot:    MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("theirs"),
-			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace",
+			MakeSnapshot(holding().Label("app", "other")).Holder("db-1").Budget("theirs"), keeps(handoff.HolderReady),
 		},
-		"maxSurge is in percent": {
-			snapshot:    MakeSnapshot(holding()).Holder("db-1").Strategy(surge, "25%", "25%"),
-			wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace",
-		},
+		"maxSurge is in percent": {MakeSnapshot(holding()).Holder("db-1").Strategy(surge, "25%", "25%"), keeps(handoff.HolderReady)},
 	})
 }
 
@@ -268,55 +214,45 @@ func TestDecideHandover(t *testing.T) {
 	asked := func(pods ...*PodWrapper) *SnapshotWrapper {
 		return MakeSnapshot(pods...).Holder("db-1").Handover("now")
 	}
-	retires := func(s *SnapshotWrapper) drainCase {
-		return drainCase{
-			snapshot: s, wantOutcome: handoff.Retiring, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
-			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Retire{ReplicaSet: "db-v1"}},
-		}
+	retires := func(s *SnapshotWrapper) decideCase {
+		return decideCase{s, keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1"))}
 	}
-	rolls := func(s *SnapshotWrapper) drainCase {
-		return drainCase{
-			snapshot: s, wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
-			wantSteps: rolled, wantMessage: "Deployment db is rolled",
-		}
+	rolls := func(s *SnapshotWrapper) decideCase {
+		return decideCase{s, keeps(handoff.Rolling, rolled...).says("Deployment db is rolled")}
 	}
-	waits := func(s *SnapshotWrapper, message string) drainCase {
-		return drainCase{
-			snapshot: s, wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace",
-			wantMessage: message, wantRequeue: 5 * time.Minute,
-		}
+	waits := func(s *SnapshotWrapper, message string) decideCase {
+		return decideCase{s, keeps(handoff.AwaitingHandover).requeues(5 * time.Minute).says(message)}
 	}
-	refuses := func(s *SnapshotWrapper, why string) drainCase {
-		return drainCase{
-			snapshot: s, wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantEvictions: "CannotSurge",
-			wantMessage: "annotation apps.statefulsingleton.com/handover=now is ignored: " + why +
-				", so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n prod pod db-1",
+	refuses := func(s *SnapshotWrapper, why string) decideCase {
+		return decideCase{
+			s,
+			keeps(handoff.HolderReady).evictions("CannotSurge").
+				says("annotation apps.statefulsingleton.com/handover=now is ignored: " + why + ", so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n prod pod db-1"),
 		}
 	}
 	rwop := func(pod *PodWrapper) *PodWrapper {
 		return pod.Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "ReadWriteOncePod")
 	}
-	runDrain(t, map[string]drainCase{
+	runDrain(t, map[string]decideCase{
 		"a first request":                                  rolls(asked(holding())),
 		"a new request":                                    rolls(asked(holding()).HandedOver("before")),
 		"a request, and spec.handoff is Manual":            rolls(asked(holding()).Manual()),
 		"a request, and a spare exists":                    rolls(asked(holding(), MakePod("db-2").Revision(1).Injected().Warm().On(node2).Protected()).Deployment(2)),
-		"the Deployment was rolled before":                 {snapshot: asked(holding()).Rolled("db-1"), wantOutcome: handoff.Rolling, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace"},
-		"a request that was handled":                       {snapshot: asked(holding()).HandedOver("now"), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"},
-		"an empty request":                                 {snapshot: asked(holding()).Handover(""), wantOutcome: handoff.HolderReady, wantPhase: v1.PhaseRunning, wantBudget: true, wantEvictions: "BudgetInPlace"},
+		"the Deployment was rolled before":                 {asked(holding()).Rolled("db-1"), keeps(handoff.Rolling)},
+		"a request that was handled":                       {asked(holding()).HandedOver("now"), keeps(handoff.HolderReady)},
+		"an empty request":                                 {asked(holding()).Handover(""), keeps(handoff.HolderReady)},
 		"the next pod is warm":                             retires(asked(holding(), next(node2))),
 		"the next pod is warm, and spec.handoff is Manual": retires(asked(holding(), next(node2)).Manual()),
 		"a rollout waits for a request":                    waits(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual(), `pod db-2 is warm. spec.handoff is Manual: pod db-2 takes over from pod db-1 only when you request the handoff. Run: kubectl annotate -n prod stfs db apps.statefulsingleton.com/handover="$(date +%s)" --overwrite`),
 		"a rollout waits after a request was handled":      waits(asked(holding(), next(node2).Protected()).Manual().HandedOver("now"), ""),
 		"a rollout waits for a request, and spec.drain is Evict": {
-			snapshot:    MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual().DrainPolicy(v1.DrainEvict).Cordon(node1),
-			wantOutcome: handoff.AwaitingHandover, wantPhase: v1.PhaseRunning, wantEvictions: "DrainIsEvict",
+			MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Manual().DrainPolicy(v1.DrainEvict).Cordon(node1),
+			keeps(handoff.AwaitingHandover).evictions("DrainIsEvict"),
 		},
 		"a cold rollout waits for a request": waits(MakeSnapshot(holding().Claim("data"), rwop(MakePod("db-2").Revision(2).Injected())).
 			Claim("data", corev1.ReadWriteOncePod).Holder("db-1").Manual(), "pod db-2 can only warm up after pod db-1 has terminated, because claim data is ReadWriteOncePod. spec.handoff is Manual: pod db-2 takes over"),
 		"the next pod of a rollout is not warm": {
-			snapshot:    MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1").Manual(),
-			wantOutcome: handoff.StandbyNotWarm, wantPhase: v1.PhaseTransitioning, wantBudget: true, wantEvictions: "BudgetInPlace",
+			MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1").Manual(), keeps(handoff.StandbyNotWarm),
 		},
 		"Recreate": refuses(asked(holding()).Strategy(appsv1.RecreateDeploymentStrategyType, "1", "0"), "Deployment db has strategy Recreate"),
 		"a StatefulSet": refuses(MakeSnapshot(MakePod("db-1").OwnedBy("StatefulSet", "db").Injected().Holding()).Holder("db-1").StatefulSet("db", 1, "").Handover("now"),

@@ -13,7 +13,6 @@ import (
 
 // While a singleton is deleted, a running pod keeps its finalizer if another singleton selects the pod.
 func TestDeletionKeepsPodsOfOthers(t *testing.T) {
-	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
 		// deleting is true if the other singleton is also being deleted.
@@ -25,7 +24,7 @@ func TestDeletionKeepsPodsOfOthers(t *testing.T) {
 		"another singleton selects the pod and is being deleted": {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "db"), deleting: true},
 		"another singleton selects other pods":                   {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "cache")},
 		"a running pod is not held":                              {snapshot: MakeSnapshot(MakePod("db-1").Running().Protected()).Other("other", "db"), wantKeep: []handoff.PodRef{ref("db-1")}},
-		"a late signal may release the pod":                      {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm().Protected()).Other("other", "db")},
+		"a late signal may release the pod":                      {snapshot: MakeSnapshot(warm("db-1").Protected()).Other("other", "db")},
 		"the pod has terminated":                                 {snapshot: MakeSnapshot(holder().Ended()).Holder("db-1").Other("other", "db")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +49,6 @@ func strip(name string) handoff.RemoveFinalizer {
 func TestFinalize(t *testing.T) {
 	finish := handoff.Finish{Version: version}
 	unchoose := handoff.RemoveFinalizer{Pod: ref("db-2"), Version: version, Unchoose: true}
-	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	for name, tc := range map[string]struct {
 		snapshot    *SnapshotWrapper
 		want        []handoff.Step
@@ -58,11 +56,11 @@ func TestFinalize(t *testing.T) {
 	}{
 		"no pods":                      {snapshot: MakeSnapshot(), want: []handoff.Step{finish}},
 		"a holder":                     {snapshot: MakeSnapshot(holder()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
-		"a standby":                    {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm()), want: []handoff.Step{finish}},
-		"a standby with the finalizer": {snapshot: MakeSnapshot(MakePod("db-1").Injected().Warm().Protected()), want: []handoff.Step{strip("db-1"), finish}},
+		"a standby":                    {snapshot: MakeSnapshot(warm("db-1")), want: []handoff.Step{finish}},
+		"a standby with the finalizer": {snapshot: MakeSnapshot(warm("db-1").Protected()), want: []handoff.Step{strip("db-1"), finish}},
 		"the holder has terminated":    {snapshot: MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
 		"the holder is terminating": {
-			snapshot: MakeSnapshot(holder().Deleting(), MakePod("db-2").Injected().Warm().Protected()).Holder("db-1"), want: []handoff.Step{strip("db-2")},
+			snapshot: MakeSnapshot(holder().Deleting(), warm("db-2").Protected()).Holder("db-1"), want: []handoff.Step{strip("db-2")},
 			wantMessage: "the StatefulSingleton is removed once pod db-1 has terminated: the pod is terminating",
 		},
 		"the pod garbage collector set phase Failed, and the pod is not terminating": {
@@ -106,7 +104,7 @@ func TestOrphans(t *testing.T) {
 		want     []string
 	}{
 		"the holder has terminated":                            {MakeSnapshot(MakePod("db-1").Running().Protected().Deleting().Ended()), []string{"db-1"}},
-		"never signalled":                                      {MakeSnapshot(MakePod("db-1").Injected().Warm().Protected().Deleting()), []string{"db-1"}},
+		"never signalled":                                      {MakeSnapshot(warm("db-1").Protected().Deleting()), []string{"db-1"}},
 		"failed by the pod garbage collector":                  {MakeSnapshot(MakePod("db-1").Running().Protected().FailedByGC("DeletionByPodGC")), nil},
 		"terminated, without the finalizer":                    {MakeSnapshot(MakePod("db-1").Running().Deleting().Ended()), nil},
 		"running":                                              {MakeSnapshot(MakePod("db-1").Running().Protected()), nil},

@@ -52,49 +52,34 @@ func takeLease(pod string, epoch int64) handoff.Step {
 func TestDecideReleaseByLease(t *testing.T) {
 	standby := fencedStandby("db-2").Warm()
 	runDecide(t, map[string]decideCase{
-		"the Lease is created before it is needed": {
-			snapshot:    MakeSnapshot().Fencing(leases.Observed{}),
-			wantOutcome: handoff.NoPods, wantSteps: []handoff.Step{handoff.WriteLease{}},
-		},
+		"the Lease is created before it is needed": {MakeSnapshot().Fencing(leases.Observed{}), nobody(0, handoff.NoPods, handoff.WriteLease{})},
 		"a standby waits for the Lease": {
-			snapshot:    MakeSnapshot(standby).Fencing(leases.Observed{}),
-			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.WriteLease{}}, wantMessage: "pod db-2 waits until Lease statefulsingleton-db exists",
+			MakeSnapshot(standby).Fencing(leases.Observed{}),
+			nobody(0, handoff.WarmingUp, handoff.WriteLease{}).says("pod db-2 waits until Lease statefulsingleton-db exists"),
 		},
 		"the Lease names the pod after the record": {
-			snapshot:    MakeSnapshot(standby).Fencing(MakeLease().Silent(time.Hour)),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 1, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{choose("db-2"), handoff.Record{}, nameInLease("db-2", 1), signalOf("db-2", 1)},
+			MakeSnapshot(standby).Fencing(MakeLease().Silent(time.Hour)),
+			holds("db-2", 1, handoff.Released, choose("db-2"), record, nameInLease("db-2", 1), signalOf("db-2", 1)),
 		},
 		"the release of a pod without fencing changes the Lease too": {
-			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Warm()).Ended(v1.CauseDeletion).Fencing(MakeLease().Transitions(7).Silent(time.Hour)),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{
-				protectStandby("db-2"), handoff.Record{}, handoff.WriteLease{Version: version, Holder: ref("db-2"), Epoch: 8}, signalOf("db-2", 8),
-			},
+			MakeSnapshot(warm("db-2")).Ended(v1.CauseDeletion).Fencing(MakeLease().Transitions(7).Silent(time.Hour)),
+			holds("db-2", 8, handoff.Released, protectStandby("db-2"), record, handoff.WriteLease{Version: version, Holder: ref("db-2"), Epoch: 8}, signalOf("db-2", 8)),
 		},
-		"without fencing there is no Lease": {
-			snapshot:    MakeSnapshot(MakePod("db-2").Injected().Warm()).Ended(v1.CauseDeletion),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{protectStandby("db-2"), handoff.Record{}, signalOf("db-2", 8)},
-		},
+		"without fencing there is no Lease": {MakeSnapshot(warm("db-2")).Ended(v1.CauseDeletion), releases("db-2", 8)},
 		"the epoch grows beyond that of the Lease": {
-			snapshot:    MakeSnapshot(standby).Fencing(MakeLease().Transitions(40).Silent(time.Hour)),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 41, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{choose("db-2"), handoff.Record{}, nameInLease("db-2", 41), signalOf("db-2", 41)},
+			MakeSnapshot(standby).Fencing(MakeLease().Transitions(40).Silent(time.Hour)),
+			holds("db-2", 41, handoff.Released, choose("db-2"), record, nameInLease("db-2", 41), signalOf("db-2", 41)),
 		},
 		"no pod is released while the Lease names a pod that does not exist": {
-			snapshot:    MakeSnapshot(standby).Ended(v1.CauseDeletion).Fencing(leaseOf("db-1", 7).Silent(leaseDuration - 1)),
-			wantOutcome: handoff.LeaseHeld, wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantMessage: "names pod db-1, which does not exist",
+			MakeSnapshot(standby).Ended(v1.CauseDeletion).Fencing(leaseOf("db-1", 7).Silent(leaseDuration - 1)),
+			nobody(7, handoff.LeaseHeld).says("names pod db-1, which does not exist"),
 		},
 		"the Lease of a pod that does not exist expires": {
-			snapshot:    MakeSnapshot(standby).Ended(v1.CauseDeletion).Fencing(leaseOf("db-1", 7).Silent(leaseDuration)),
-			wantOutcome: handoff.LeaseTaken, wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: []handoff.Step{takeLease("db-1", 7)},
+			MakeSnapshot(standby).Ended(v1.CauseDeletion).Fencing(leaseOf("db-1", 7).Silent(leaseDuration)),
+			nobody(7, handoff.LeaseTaken, takeLease("db-1", 7)),
 		},
 		"a pod that the Lease names may run, although it was not signalled": {
-			snapshot:    MakeSnapshot(fencedStandby("db-1").Warm(), standby).Fencing(leaseOf("db-1", 7).Silent(0)),
-			wantOutcome: handoff.Adopted, wantHolder: "db-1", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Protect{Pod: ref("db-1")}, handoff.Record{}, handoff.Protect{Pod: ref("db-1"), Holder: true}},
+			MakeSnapshot(fencedStandby("db-1").Warm(), standby).Fencing(leaseOf("db-1", 7).Silent(0)), adopts("db-1", 8),
 		},
 	})
 }
@@ -104,85 +89,71 @@ func TestDecideFencedHolder(t *testing.T) {
 		return fencedStandby("db-1").Holding().Annotation(v1.ChosenByAnnotation, "stfs-uid")
 	}
 	standby := fencedStandby("db-2").Warm().ChosenBy("stfs-uid")
-	unprotect := handoff.Unprotect{Pod: ref("db-1")}
-	release := []handoff.Step{handoff.Record{}, nameInLease("db-2", 8), signalOf("db-2", 8)}
+	release := []handoff.Step{record, nameInLease("db-2", 8), signalOf("db-2", 8)}
 	runDecide(t, map[string]decideCase{
 		"a holder that renews the Lease stays": {
-			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(leaseDuration - 1)),
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(leaseDuration - 1)), keeps(handoff.HolderReady),
 		},
 		"a holder that has not renewed the Lease loses it": {
-			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(leaseDuration)),
-			wantOutcome: handoff.LeaseTaken, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{takeLease("db-1", 7)}, wantMessage: "pod db-1 has not renewed Lease statefulsingleton-db for 15s",
+			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(leaseDuration)),
+			keeps(handoff.LeaseTaken, takeLease("db-1", 7)).says("pod db-1 has not renewed Lease statefulsingleton-db for 15s"),
 		},
 		"a longer duration in the Lease counts": {
-			snapshot: MakeSnapshot(holder(), standby).Holder("db-1").Fencing(func() leases.Observed {
+			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(func() leases.Observed {
 				lease := leaseOf("db-1", 7)
 				lease.Spec.LeaseDurationSeconds = new(int32(30))
 				return lease.Silent(leaseDuration)
 			}()),
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			keeps(handoff.HolderReady),
 		},
 		"a holder without fencing does not lose the Lease": {
-			snapshot: MakeSnapshot(MakePod("db-1").Injected().Revision(1).Holding(), standby).Holder("db-1").Fencing(
-				leaseOf("db-1", 7).Silent(time.Hour)),
-			wantOutcome: handoff.HolderReady, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseRunning,
+			MakeSnapshot(MakePod("db-1").Injected().Revision(1).Holding(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(time.Hour)),
+			keeps(handoff.HolderReady),
 		},
 		"an expired Lease is a proof": {
-			snapshot: MakeSnapshot(holder(), standby).Holder("db-1").Fencing(
-				leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-1").Silent(0)),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: append(release[:3:3], handoff.Demote{Pod: ref("db-1"), Version: version}),
+			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-1").Silent(0)),
+			holds("db-2", 8, handoff.Released, append(release[:3:3], demote("db-1"))...),
 		},
 		"a released Lease is a proof": {
-			snapshot:    MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 7).Silent(0)),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: append(release[:3:3], unprotect),
+			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 7).Silent(0)),
+			holds("db-2", 8, handoff.Released, append(release[:3:3], unprotect("db-1"))...),
 		},
 		"an older epoch in the Lease proves nothing": {
-			snapshot:    MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 6).Silent(0)),
-			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 6).Silent(0)), keeps(handoff.HolderStopping),
 		},
 		"a Lease that was taken from another pod proves nothing": {
-			snapshot: MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(
-				leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-0").Silent(0)),
-			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-0").Silent(0)),
+			keeps(handoff.HolderStopping),
 		},
 		"the Lease of another singleton proves nothing": {
-			snapshot:    MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 7).OwnedBy("other-uid").Silent(time.Hour)),
-			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 7).OwnedBy("other-uid").Silent(time.Hour)),
+			keeps(handoff.HolderStopping),
 		},
 		"a terminating holder retires": {
-			snapshot:    MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)),
-			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{retireInLease("db-1", 7)},
+			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)),
+			keeps(handoff.HolderStopping, retireInLease("db-1", 7)),
 		},
 		"a retired holder is awaited": {
-			snapshot: MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(
+			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(
 				leaseOf("db-1", 7).Annotation(signal.RetireAnnotation, "db-1").Silent(0)),
-			wantOutcome: handoff.HolderStopping, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			keeps(handoff.HolderStopping),
 		},
 		"a rollout retires the holder after its ReplicaSet is scaled down": {
-			snapshot:    MakeSnapshot(holder(), fencedStandby("db-2").Revision(2).Warm().ChosenBy("stfs-uid")).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)),
-			wantOutcome: handoff.Retiring, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Retire{ReplicaSet: "db-v1"}, retireInLease("db-1", 7)},
+			MakeSnapshot(holder(), fencedStandby("db-2").Revision(2).Warm().ChosenBy("stfs-uid")).Holder("db-1").Fencing(leaseOf("db-1", 7).
+				Silent(0)),
+			keeps(handoff.Retiring, retire("db-v1"), retireInLease("db-1", 7)),
 		},
 		"a holder is named again after its Lease was deleted": {
-			snapshot:    MakeSnapshot(holder(), standby).Holder("db-1").Fencing(MakeLease().Silent(0)),
-			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, nameInLease("db-1", 7), signalOf("db-1", 7)},
+			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(MakeLease().Silent(0)),
+			keeps(handoff.Released, record, nameInLease("db-1", 7), signalOf("db-1", 7)),
 		},
 		"without a standby, the Lease loses the name of a holder that has terminated": {
-			snapshot:    MakeSnapshot(holder().Deleting().Ended()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)),
-			wantOutcome: handoff.HolderEnded, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, takeLease("db-1", 7), unprotect},
+			MakeSnapshot(holder().Deleting().Ended()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)),
+			nobody(7, handoff.HolderEnded, record, takeLease("db-1", 7), unprotect("db-1")),
 		},
 		"a controller that stopped after Record names the new holder": {
-			snapshot: MakeSnapshot(fencedStandby("db-0").Holding().Deleting().SignalledAt(6, now), standby).Chosen("db-2").Fencing(
-				leaseOf("", 6).Silent(0)),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, nameInLease("db-2", 7), signalOf("db-2", 7), handoff.Unprotect{Pod: ref("db-0")}},
+			MakeSnapshot(fencedStandby("db-0").Holding().Deleting().SignalledAt(6, now), standby).Chosen("db-2").Fencing(leaseOf("", 6).Silent(0)),
+			holds("db-2", 7, handoff.Released, record, nameInLease("db-2", 7), signalOf("db-2", 7), unprotect("db-0")),
 		},
 	})
 }
@@ -194,40 +165,32 @@ func TestDecideLostNode(t *testing.T) {
 	roll := handoff.Roll{Deployment: "db", UID: uidOf("db"), Version: version, Replaces: ref("db-1")}
 	runDecide(t, map[string]decideCase{
 		"another standby is next, although it is younger": {
-			snapshot:    MakeSnapshot(lost(), fencedStandby("db-2").Warm().Created(now)).Lost(time.Second).Fencing(lease),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{choose("db-2"), handoff.Record{}, nameInLease("db-2", 8), signalOf("db-2", 8)},
+			MakeSnapshot(lost(), fencedStandby("db-2").Warm().Created(now)).Lost(time.Second).Fencing(lease),
+			holds("db-2", 8, handoff.Released, choose("db-2"), record, nameInLease("db-2", 8), signalOf("db-2", 8)),
 		},
-		"a pod without other standbys is replaced": {
-			snapshot:    MakeSnapshot(lost()).Lost(time.Second).Fencing(lease),
-			wantOutcome: handoff.Rolling, wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: []handoff.Step{roll},
-		},
+		"a pod without other standbys is replaced": {MakeSnapshot(lost()).Lost(time.Second).Fencing(lease), nobody(7, handoff.Rolling, roll)},
 		"a pod is replaced if the other standby is on a lost node too": {
-			snapshot:    MakeSnapshot(lost(), fencedStandby("db-2").Warm().On(node3)).Node(node3, corev1.ConditionUnknown).Lost(time.Second).Fencing(lease),
-			wantOutcome: handoff.Rolling, wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: []handoff.Step{roll},
+			MakeSnapshot(lost(), fencedStandby("db-2").Warm().On(node3)).Node(node3, corev1.ConditionUnknown).Lost(time.Second).Fencing(lease),
+			nobody(7, handoff.Rolling, roll),
 		},
 		"a pod that is replaced waits for the next pod": {
-			snapshot:    MakeSnapshot(lost(), fencedStandby("db-2").Revision(2)).Lost(time.Second).Fencing(lease),
-			wantOutcome: handoff.WarmingUp, wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
+			MakeSnapshot(lost(), fencedStandby("db-2").Revision(2)).Lost(time.Second).Fencing(lease), nobody(7, handoff.WarmingUp),
 		},
 		"a pod that cannot be replaced becomes the holder again": {
-			snapshot:    MakeSnapshot(lost()).DrainPolicy(v1.DrainEvict).Lost(time.Second).Fencing(lease),
-			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{choose("db-1"), handoff.Record{}, nameInLease("db-1", 8), signalOf("db-1", 8)},
+			MakeSnapshot(lost()).DrainPolicy(v1.DrainEvict).Lost(time.Second).Fencing(lease),
+			holds("db-1", 8, handoff.Released, choose("db-1"), record, nameInLease("db-1", 8), signalOf("db-1", 8)),
 		},
 		"a pod that tolerates unreachable nodes is not replaced": {
-			snapshot: MakeSnapshot(func() *PodWrapper {
+			MakeSnapshot(func() *PodWrapper {
 				pod := lost()
 				pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 				return pod
 			}()).Lost(time.Second).Fencing(lease),
-			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{choose("db-1"), handoff.Record{}, nameInLease("db-1", 8), signalOf("db-1", 8)},
+			holds("db-1", 8, handoff.Released, choose("db-1"), record, nameInLease("db-1", 8), signalOf("db-1", 8)),
 		},
 		"after a minute on a Ready node, a pod can be next again": {
-			snapshot:    MakeSnapshot(lost(), fencedStandby("db-2")).Lost(time.Minute).Fencing(lease),
-			wantOutcome: handoff.Released, wantHolder: "db-1", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{choose("db-1"), handoff.Record{}, nameInLease("db-1", 8), signalOf("db-1", 8)},
+			MakeSnapshot(lost(), fencedStandby("db-2")).Lost(time.Minute).Fencing(lease),
+			holds("db-1", 8, handoff.Released, choose("db-1"), record, nameInLease("db-1", 8), signalOf("db-1", 8)),
 		},
 	})
 }

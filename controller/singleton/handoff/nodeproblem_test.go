@@ -39,10 +39,10 @@ func TestDecidePassesOverStandbysOnUnreachableNodes(t *testing.T) {
 	healthy := func(revision int) *PodWrapper { return MakePod("db-3").Revision(revision).Injected().Warm().On(node2) }
 	gone := func() *PodWrapper { return holding().Deleting().Ended() }
 	rolledTo := func(name string) []handoff.Step {
-		return []handoff.Step{protectStandby(name), handoff.Retire{ReplicaSet: "db-v1"}}
+		return []handoff.Step{protectStandby(name), retire("db-v1")}
 	}
 	released := func(name string) []handoff.Step {
-		return []handoff.Step{protectStandby(name), handoff.Record{}, signalOf(name, 8), handoff.Unprotect{Pod: ref("db-1")}}
+		return []handoff.Step{protectStandby(name), record, signalOf(name, 8), unprotect("db-1")}
 	}
 
 	for name, tc := range map[string]struct {
@@ -83,11 +83,11 @@ func TestDecidePassesOverStandbysOnUnreachableNodes(t *testing.T) {
 		"the other standby is on a cordoned node": {
 			holder: gone, revision: 1, change: func(s *SnapshotWrapper) { s.Cordon(node2) },
 			want: handoff.Released, wantSteps: released("db-3"), wantWithout: handoff.HolderEnded,
-			withoutSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
+			withoutSteps: []handoff.Step{record, unprotect("db-1")},
 		},
 		"unplanned termination": {
 			holder: gone, revision: 1, want: handoff.Released, wantSteps: released("db-3"), wantWithout: handoff.HolderEnded,
-			withoutSteps: []handoff.Step{handoff.Record{}, handoff.Unprotect{Pod: ref("db-1")}},
+			withoutSteps: []handoff.Step{record, unprotect("db-1")},
 			wantMessage:  "no standby is warm yet",
 		},
 	} {
@@ -146,68 +146,57 @@ func TestDecideGoesColdForNoUnreachableNode(t *testing.T) {
 func TestDecideReleasesOnUnreachableNode(t *testing.T) {
 	const taint = "If node node-3 is off, run: kubectl taint node node-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 	unreachable := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node3, corev1.ConditionUnknown) }
-	chosen := func() *PodWrapper { return MakePod("db-2").Injected().Warm().On(node3).Protected() }
+	chosen := func() *PodWrapper { return warm("db-2").On(node3).Protected() }
 	atBarrier := func() *PodWrapper { return MakePod("db-2").Barrier().Injected().Warm().On(node3).ChosenBy("stfs-uid") }
-	spare := func() *PodWrapper { return MakePod("db-3").Injected().Warm().On(node2).Protected() }
+	spare := func() *PodWrapper { return warm("db-3").On(node2).Protected() }
 	releasedAtBarrier := []handoff.Step{
-		handoff.Record{}, handoff.OpenBarrier{Pod: ref("db-2"), ConfigMap: barrierOf("db-2"), Epoch: 7}, signalOf("db-2", 7),
+		record, openBarrier("db-2", 7), signalOf("db-2", 7),
 	}
 	runDecide(t, map[string]decideCase{
 		"no other pod exists": {
-			snapshot:    unreachable(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3))),
-			wantOutcome: handoff.WarmingUp, wantPhase: v1.PhaseTransitioning,
-			wantMessage: "pod db-2 can't start: its node node-3 does not answer. " + adviceReplace,
+			unreachable(MakeSnapshot(warm("db-2").On(node3))),
+			nobody(0, handoff.WarmingUp).says("pod db-2 can't start: its node node-3 does not answer. " + adviceReplace),
 		},
 		"the node is Ready in the cache, which may lag": {
-			snapshot:    cacheLags(unreachable(MakeSnapshot(chosen())).Chosen("db-2")),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 7)},
+			cacheLags(unreachable(MakeSnapshot(chosen())).Chosen("db-2")), holds("db-2", 7, handoff.Released, record, signalOf("db-2", 7)),
 		},
 		"recorded": {
-			snapshot:    unreachable(MakeSnapshot(chosen(), spare()).Chosen("db-2")),
-			wantOutcome: handoff.WarmingUp, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantMessage: "pod db-2 is the holder with epoch 7 and is not signalled, because its node node-3 does not answer. " + adviceReplace,
+			unreachable(MakeSnapshot(chosen(), spare()).Chosen("db-2")),
+			holds("db-2", 7, handoff.WarmingUp).
+				says("pod db-2 is the holder with epoch 7 and is not signalled, because its node node-3 does not answer. " + adviceReplace),
 		},
 		"recorded, and somebody removed the finalizer": {
-			snapshot:    unreachable(MakeSnapshot(MakePod("db-2").Injected().Warm().On(node3)).Chosen("db-2")),
-			wantOutcome: handoff.WarmingUp, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{protectStandby("db-2")},
+			unreachable(MakeSnapshot(warm("db-2").On(node3)).Chosen("db-2")), holds("db-2", 7, handoff.WarmingUp, protectStandby("db-2")),
 		},
 		"recorded and terminating": {
-			snapshot:    unreachable(MakeSnapshot(chosen().Deleting(), spare()).Chosen("db-2")),
-			wantOutcome: handoff.Released, wantHolder: "db-3", wantEpoch: 8, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-3", 8), handoff.Unprotect{Pod: ref("db-2")}},
+			unreachable(MakeSnapshot(chosen().Deleting(), spare()).Chosen("db-2")),
+			holds("db-3", 8, handoff.Released, record, signalOf("db-3", 8), unprotect("db-2")),
 		},
 		"recorded, and its barrier may be open": {
-			snapshot:    unreachable(MakeSnapshot(atBarrier()).Chosen("db-2")),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantSteps: releasedAtBarrier,
+			unreachable(MakeSnapshot(atBarrier()).Chosen("db-2")), holds("db-2", 7, handoff.Released, releasedAtBarrier...),
 		},
 		"recorded as signalled, and somebody removed the signal": {
-			snapshot:    unreachable(MakeSnapshot(chosen()).Holder("db-2")),
-			wantOutcome: handoff.Released, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.Record{}, signalOf("db-2", 7)},
+			unreachable(MakeSnapshot(chosen()).Holder("db-2")), holds("db-2", 7, handoff.Released, record, signalOf("db-2", 7)),
 		},
 		"recorded, and another pod runs": {
-			snapshot:    unreachable(MakeSnapshot(chosen(), MakePod("db-0").Ready().Protected()).Chosen("db-2")),
-			wantOutcome: handoff.SeveralRun, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseFailed,
+			unreachable(MakeSnapshot(chosen(), MakePod("db-0").Ready().Protected()).Chosen("db-2")), holds("db-2", 7, handoff.SeveralRun).failed(),
 		},
 		"signalled": {
-			snapshot:    unreachable(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7"), spare()).Chosen("db-2")),
-			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
-			wantMessage: "pod db-2 is the holder with epoch 7 and has not been Ready yet, and its node node-3 does not answer: the pod may start there, so no other pod is released" +
-				"; pod db-3 is warm and would take over. " + taint,
+			unreachable(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7"), spare()).Chosen("db-2")),
+			holds("db-2", 7, handoff.Starting, markReady("db-2")).
+				says("pod db-2 is the holder with epoch 7 and has not been Ready yet, and its node node-3 does not answer: the pod may start there, so no other pod is released; pod db-3 is warm and would take over. " + taint),
 		},
 		"signalled, and the node does not exist": {
-			snapshot:    MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7")).Chosen("db-2"),
-			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning,
-			wantSteps: []handoff.Step{handoff.MarkReady{Pod: ref("db-2")}},
-			wantMessage: "and its node node-3 does not exist: the pod may start there, so no other pod is released. " +
-				"If you have made sure that the processes of pod db-2 have ended, run: kubectl delete -n prod pod db-2 --wait=false && kubectl annotate -n prod stfs db apps.statefulsingleton.com/attest-terminated=db-2-uid --overwrite",
+			MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7")).Chosen("db-2"),
+			holds("db-2", 7, handoff.Starting, markReady("db-2")).
+				says("and its node node-3 does not exist: the pod may start there, so no other pod is released. If you have made sure that the " +
+					"processes of pod db-2 have ended, run: kubectl delete -n prod pod db-2 --wait=false && kubectl annotate -n prod stfs db " +
+					"apps.statefulsingleton.com/attest-terminated=db-2-uid --overwrite"),
 		},
 		"just signalled": {
-			snapshot:    unreachable(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")).Chosen("db-2")),
-			wantOutcome: handoff.Starting, wantHolder: "db-2", wantEpoch: 7, wantPhase: v1.PhaseTransitioning, wantMessage: taint,
+			unreachable(MakeSnapshot(chosen().Signalled(7).Annotation(v1.NudgeAnnotation, "7").
+				Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")).Chosen("db-2")),
+			holds("db-2", 7, handoff.Starting).says(taint),
 		},
 	})
 }

@@ -23,7 +23,7 @@ func startedAgo(p *PodWrapper, d time.Duration) *PodWrapper {
 // A rollout waits until the kubelet has finished its work on a standby that has just become warm. Then db-1 is asked to
 // stop.
 func TestDecideWaitsForQuietStandby(t *testing.T) {
-	wrapper := func() *PodWrapper { return MakePod("db-2").Injected().Warm() }
+	wrapper := func() *PodWrapper { return warm("db-2") }
 	written := func(p *PodWrapper, ago ...time.Duration) *PodWrapper {
 		for _, d := range ago {
 			p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{Time: new(metav1.NewTime(now.Add(-d)))})
@@ -49,7 +49,7 @@ func TestDecideWaitsForQuietStandby(t *testing.T) {
 		"the time of the last write is unknown": {wrapper(), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Revision(1), tc.standby.Revision(2)).Holder("db-1")
+			s := MakeSnapshot(holding(), tc.standby.Revision(2)).Holder("db-1")
 			plan := handoff.Decide(s.Snapshot, now)
 			wantSteps := []handoff.Step{protectStandby("db-2")}
 			if name == "the standby waits at the barrier" {
@@ -72,7 +72,7 @@ func TestDecideWaitsForQuietStandby(t *testing.T) {
 // An older pod has a signal with an epoch that is not recorded. The epoch is recorded first.
 func TestDecideReportsEpoch(t *testing.T) {
 	ended := MakePod("db-0").Injected().Signalled(9).Deleting().Ended()
-	s := MakeSnapshot(ended, MakePod("db-1").Injected().Holding().Revision(1), MakePod("db-2").Injected().Revision(2).On(node1).Created(now)).Holder("db-1")
+	s := MakeSnapshot(ended, holding(), MakePod("db-2").Injected().Revision(2).On(node1).Created(now)).Holder("db-1")
 	s.Singleton.Status.Conditions = handoff.Decide(s.Snapshot, now).Status.Conditions // the status already has the conditions
 	plan := handoff.Decide(s.Snapshot, now)
 	if !slices.Contains(plan.Steps, handoff.Step(handoff.Record{})) || plan.Status.Epoch != 9 {
@@ -93,7 +93,7 @@ func TestDecideDatesHandoff(t *testing.T) {
 		"the deletion of the holder was requested long ago":                       {long, long, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			holder := MakePod("db-1").Injected().Holding().Revision(1).AskedToStop(tc.asked)
+			holder := holding().AskedToStop(tc.asked)
 			s := MakeSnapshot(holder, MakePod("db-2").Injected().Revision(2).Warm().Created(now.Add(-tc.created))).Holder("db-1")
 			plan := handoff.Decide(s.Snapshot, now)
 			if ago := now.Sub(plan.Status.TransitionTimestamp.Time); ago != tc.wantAgo {

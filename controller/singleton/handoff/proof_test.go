@@ -17,14 +17,13 @@ import (
 
 // A warm standby is released if, and only if, the recorded holder is proven terminated.
 func TestDecideReleasesOnProofOnly(t *testing.T) {
-	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	plain := func() *PodWrapper { return MakePod("db-1").Protected().Ready() }
 	two := func() *PodWrapper {
 		return MakePod("db-1").Container(corev1.Container{Name: "helper", Command: []string{"/helper"}}).Injected().Holding()
 	}
 	// chosen returns a pod that is recorded and is not known to be signalled.
-	chosen := func() *PodWrapper { return MakePod("db-1").Injected().Warm().Protected() }
-	standby := MakePod("db-2").Injected().Warm().On(node2)
+	chosen := func() *PodWrapper { return warm("db-1").Protected() }
+	standby := warm("db-2").On(node2)
 	with := func(db1 *PodWrapper) *SnapshotWrapper { return MakeSnapshot(db1, standby).Holder("db-1") }
 	unsignalled := func(db1 *PodWrapper) *SnapshotWrapper { return MakeSnapshot(db1, standby).Chosen("db-1") }
 
@@ -175,7 +174,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"recorded":                                      {unsignalled(chosen()), ""},
 		"recorded and Failed":                           {unsignalled(rejected(chosen())), v1.ProofNeverSignalled},
 		"recorded, signalled and terminating":           {unsignalled(chosen().Signalled(7).Deleting()), ""},
-		"recorded, terminating, without the finalizer":  {unsignalled(MakePod("db-1").Injected().Warm().Deleting()), v1.ProofNeverSignalled},
+		"recorded, terminating, without the finalizer":  {unsignalled(warm("db-1").Deleting()), v1.ProofNeverSignalled},
 		"recorded, terminating, with an invalid signal": {unsignalled(chosen().Annotation(signal.Annotation, "go!").Deleting()), ""},
 		"recorded, terminating, not held":               {unsignalled(MakePod("db-1").Running().Deleting()), ""},
 		"recorded, terminating, one container not held": {unsignalled(openHelper("db-1").Deleting()), ""},
@@ -280,16 +279,16 @@ func openSidecar(name string) *PodWrapper {
 // A pod other than the holder, which may run, blocks releases and keeps its finalizer until the pod is proven
 // terminated.
 func TestDecideProtectsPodsWithoutProof(t *testing.T) {
-	holder := MakePod("db-2").Injected().Signalled(8).Ready()
+	next := MakePod("db-2").Injected().Signalled(8).Ready()
 	for name, tc := range map[string]struct {
 		old       *PodWrapper
 		wantLetGo bool
 		// wantSeveral is true if the pod counts as a pod that may run.
 		wantSeveral bool
 	}{
-		"terminating":                                    {MakePod("db-1").Injected().Holding().Deleting(), false, true},
-		"ended by the kubelet":                           {MakePod("db-1").Injected().Holding().Deleting().Ended(), true, false},
-		"ended without a deletion":                       {MakePod("db-1").Injected().Holding().Ended(), true, false},
+		"terminating":                                    {holder().Deleting(), false, true},
+		"ended by the kubelet":                           {holder().Deleting().Ended(), true, false},
+		"ended without a deletion":                       {holder().Ended(), true, false},
 		"ended, without the finalizer":                   {MakePod("db-1").Injected().Running().Deleting().Ended(), false, false},
 		"somebody removed the signal":                    {MakePod("db-1").Injected().Protected().Label(v1.RoleLabel, v1.RoleActive).Running(), false, true},
 		"somebody removed the signal and the role":       {MakePod("db-1").Injected().Protected().Ready(), false, true},
@@ -299,18 +298,14 @@ func TestDecideProtectsPodsWithoutProof(t *testing.T) {
 		"somebody removed the finalizer":                 {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Running().Deleting(), false, true},
 		"not injected, and ended":                        {MakePod("db-1").Protected().Running().Deleting().Ended(), true, false},
 		"chosen by a deleted singleton, and terminating": {MakePod("db-1").Barrier().Injected().ChosenBy("gone").Warm().Deleting(), false, true},
-		"a terminating standby":                          {MakePod("db-1").Injected().Warm().Deleting(), false, false},
+		"a terminating standby":                          {warm("db-1").Deleting(), false, false},
 		"a signal for another pod":                       {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-0-uid","epoch":7}`).Warm(), false, false},
 		"an invalid signal":                              {MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid"}`).Warm(), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan := handoff.Decide(MakeSnapshot(holder, tc.old).Holder("db-2").Snapshot, now)
-			unprotect := false
-			for _, step := range plan.Steps {
-				unprotect = unprotect || step == handoff.Unprotect{Pod: ref("db-1")}
-			}
-			if unprotect != tc.wantLetGo {
-				t.Errorf("let go: %t, want %t", unprotect, tc.wantLetGo)
+			plan := handoff.Decide(MakeSnapshot(next, tc.old).Holder("db-2").Snapshot, now)
+			if letGo := slices.Contains(plan.Steps, unprotect("db-1")); letGo != tc.wantLetGo {
+				t.Errorf("let go: %t, want %t", letGo, tc.wantLetGo)
 			}
 			if several := plan.Outcome == handoff.SeveralRun; several != tc.wantSeveral {
 				t.Errorf("outcome %s, want SeveralRun: %t", plan.Outcome, tc.wantSeveral)
@@ -321,7 +316,6 @@ func TestDecideProtectsPodsWithoutProof(t *testing.T) {
 
 // An attestation is accepted, kept while it is needed, or removed at once.
 func TestDecideTakesTheAttestation(t *testing.T) {
-	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 	stopping := func() *PodWrapper { return holder().Deleting() }
 	lost := func(s *SnapshotWrapper) *SnapshotWrapper { return s.Node(node1, corev1.ConditionUnknown) }
 	attested := func(s *SnapshotWrapper) *SnapshotWrapper {
@@ -350,7 +344,7 @@ func TestDecideTakesTheAttestation(t *testing.T) {
 			wantRefused: "node node-1 of pod db-1 is Ready",
 		},
 		"the UID of another pod": {
-			snapshot: lost(MakeSnapshot(stopping(), MakePod("db-2").Injected().Warm()).Holder("db-1")), attested: "db-2-uid",
+			snapshot: lost(MakeSnapshot(stopping(), warm("db-2")).Holder("db-1")), attested: "db-2-uid",
 			wantRefused: "pod db-2 is not terminating",
 		},
 		"the name of the pod": {

@@ -16,8 +16,7 @@ import (
 )
 
 func TestDecideReportsConditions(t *testing.T) {
-	holder := func() *PodWrapper { return MakePod("db-1").Injected().Holding() }
-	standby := MakePod("db-2").Injected().Warm()
+	standby := warm("db-2")
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
 		// wantTrue is the only condition that is True. wantReason is the reason of all three conditions.
@@ -59,7 +58,7 @@ func TestDecideReportsConditions(t *testing.T) {
 }
 
 func TestDecideKeepsOtherConditions(t *testing.T) {
-	s := MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1")
+	s := MakeSnapshot(holder()).Holder("db-1")
 	before := metav1.NewTime(now.Add(-time.Hour))
 	s.Singleton.Status.Conditions = []metav1.Condition{
 		{Type: v1.ConditionPolicyInstalled, Status: metav1.ConditionTrue, LastTransitionTime: before},
@@ -89,7 +88,7 @@ func TestDecideBoundsPatience(t *testing.T) {
 		"maxTransitionTime ended before": {v1.PhaseFailed, time.Hour, v1.PhaseFailed, now.Add(-time.Hour), 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting(), MakePod("db-2").Injected().Warm())
+			s := MakeSnapshot(holder().Deleting(), warm("db-2"))
 			plan := handoff.Decide(s.Holder("db-1").Since(tc.phase, tc.since).Snapshot, now)
 			if plan.Status.ActivePod != "db-1" || len(plan.Steps) > 0 {
 				t.Errorf("holder %s, steps %v, want db-1 and none", plan.Status.ActivePod, plan.Steps)
@@ -109,7 +108,7 @@ func TestDecideBoundsPatience(t *testing.T) {
 }
 
 func TestDecideCompletesLate(t *testing.T) {
-	s := MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended(), MakePod("db-2").Injected().Warm()).
+	s := MakeSnapshot(holder().Deleting().Ended(), warm("db-2")).
 		Holder("db-1").Since(v1.PhaseFailed, time.Hour)
 	plan := handoff.Decide(s.Snapshot, now)
 	if got := signalledBy(plan); got != "db-2" {
@@ -129,11 +128,11 @@ func TestDecideRequeue(t *testing.T) {
 		snapshot *SnapshotWrapper
 		want     time.Duration
 	}{
-		"settled": {MakeSnapshot(MakePod("db-1").Injected().Holding()).Holder("db-1"), 5 * time.Minute},
+		"settled": {MakeSnapshot(holder()).Holder("db-1"), 5 * time.Minute},
 		"a spare may become warm soon": {
-			MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected().Created(now.Add(-time.Second))).Holder("db-1"), 4 * time.Second,
+			MakeSnapshot(holder(), MakePod("db-2").Injected().Created(now.Add(-time.Second))).Holder("db-1"), 4 * time.Second,
 		},
-		"a spare takes longer than typical to become warm": {MakeSnapshot(MakePod("db-1").Injected().Holding(), MakePod("db-2").Injected()).Holder("db-1"), 5 * time.Minute},
+		"a spare takes longer than typical to become warm": {MakeSnapshot(holder(), MakePod("db-2").Injected()).Holder("db-1"), 5 * time.Minute},
 		"the holder starts on a lost node, and is nudged before a spare typically becomes warm": {
 			MakeSnapshot(MakePod("db-1").Injected().Protected().Warm().SignalledAt(7, now.Add(-time.Second)), MakePod("db-2").Injected().Created(now.Add(-500*time.Millisecond))).
 				Chosen("db-1").Node(node1, corev1.ConditionUnknown), 4 * time.Second,
@@ -141,7 +140,7 @@ func TestDecideRequeue(t *testing.T) {
 		"no pods": {MakeSnapshot(), 5 * time.Minute},
 		"handoff": {MakeSnapshot(MakePod("db-1").Injected()), 5 * time.Second},
 		"the record has no holder, and the next decision follows at once": {
-			MakeSnapshot(MakePod("db-1").Injected().Holding().Deleting().Ended()).Holder("db-1"), time.Millisecond,
+			MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), time.Millisecond,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +153,7 @@ func TestDecideRequeue(t *testing.T) {
 
 // The cause of a transition says why the terminated holder ended.
 func TestDecideNamesTheCause(t *testing.T) {
-	dead := func() *PodWrapper { return MakePod("db-1").Injected().Holding().Deleting().Ended() }
+	dead := func() *PodWrapper { return holder().Deleting().Ended() }
 	inSet := func(revision string) *PodWrapper {
 		return dead().OwnedBy("StatefulSet", "db").Label("controller-revision-hash", revision)
 	}
@@ -163,7 +162,7 @@ func TestDecideNamesTheCause(t *testing.T) {
 		clear(s.ReplicaSets)
 		return s
 	}
-	completed := MakePod("db-1").Injected().Holding().Ended()
+	completed := holder().Ended()
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
 		want     v1.Cause
@@ -239,7 +238,7 @@ func TestDecideFollowsTheStart(t *testing.T) {
 }
 
 func TestDecideContinuesTransition(t *testing.T) {
-	standby := MakePod("db-2").Injected().Warm()
+	standby := warm("db-2")
 	ended := MakeSnapshot(standby).Ended(v1.CauseEviction)
 	goesOn := ended.Singleton.Status.LastTransition.DeepCopy()
 	goesOn.To = "db-2"
@@ -264,13 +263,13 @@ func TestDecideContinuesTransition(t *testing.T) {
 func TestDecideListsStandbys(t *testing.T) {
 	s := MakeSnapshot(
 		MakePod("db-4").Injected().Revision(2).Created(now), MakePod("db-2").Injected().Revision(1), MakePod("db-3").Injected().Revision(2),
-		MakePod("db-1").Injected().Holding().Revision(1), MakePod("db-5").Injected().Revision(2).Deleting(),
+		holding(), MakePod("db-5").Injected().Revision(2).Deleting(),
 	).Holder("db-1")
 	want := []string{"db-3", "db-4", "db-2"}
 	if diff := cmp.Diff(want, handoff.Decide(s.Snapshot, now).Status.StandbyPods); diff != "" {
 		t.Errorf("standbys (-want +got):\n%s", diff)
 	}
-	released := MakeSnapshot(MakePod("db-1").Injected().Warm(), MakePod("db-2").Injected().Warm())
+	released := MakeSnapshot(warm("db-1"), warm("db-2"))
 	if diff := cmp.Diff([]string{"db-2"}, handoff.Decide(released.Snapshot, now).Status.StandbyPods); diff != "" {
 		t.Errorf("standbys, without the released pod, (-want +got):\n%s", diff)
 	}

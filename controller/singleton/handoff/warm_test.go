@@ -72,7 +72,7 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 		"container that is not held pulls":   {MakePod("db-2").Injected().Container(helper).Warm().State("helper", waiting("ImagePullBackOff", "")), "container helper waits: ImagePullBackOff"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			holder := MakePod("db-1").Injected().Holding().Revision(1)
+			holder := holding()
 			s := MakeSnapshot(holder, tc.standby.Revision(2)).Holder("db-1").Containers("app")
 			plan := handoff.Decide(s.Snapshot, now)
 			wantOutcome, wantMessage := handoff.Retiring, "pod db-2 is warm; next, the ReplicaSet of pod db-1 is scaled to zero"

@@ -49,6 +49,30 @@ func choose(name string) handoff.Step {
 	return handoff.Protect{Pod: ref(name), Version: version, ChosenBy: "stfs-uid"}
 }
 
+var record handoff.Step = handoff.Record{}
+
+// protect returns the step that puts the finalizer on a pod that may run, and the role if the pod is the holder.
+func protect(name string, holder bool) handoff.Step {
+	return handoff.Protect{Pod: ref(name), Holder: holder}
+}
+
+// unprotect returns the step that removes the finalizer of a pod with a proof of termination, and forgo that of a held pod.
+func unprotect(name string) handoff.Step { return handoff.Unprotect{Pod: ref(name)} }
+
+func forgo(name string) handoff.Step { return handoff.Unprotect{Pod: ref(name), Version: version} }
+
+func openBarrier(name string, epoch int64) handoff.Step {
+	return handoff.OpenBarrier{Pod: ref(name), ConfigMap: barrierOf(name), Epoch: epoch}
+}
+
+func markReady(name string) handoff.Step { return handoff.MarkReady{Pod: ref(name)} }
+
+func nudge(name string, epoch int64) handoff.Step { return handoff.Nudge{Pod: ref(name), Epoch: epoch} }
+
+func demote(name string) handoff.Step { return handoff.Demote{Pod: ref(name), Version: version} }
+
+func retire(replicaSet string) handoff.Step { return handoff.Retire{ReplicaSet: replicaSet} }
+
 // signalOf returns the step that signals the pod.
 func signalOf(name string, epoch int64) handoff.Signal {
 	return handoff.Signal{Pod: ref(name), Version: version, Signal: signal.Signal{UID: string(uidOf(name)), Epoch: epoch}}
@@ -74,6 +98,12 @@ func MakePod(name string) *PodWrapper {
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}}
 }
+
+// warm returns an injected pod that waits only for the signal.
+func warm(name string) *PodWrapper { return MakePod(name).Injected().Warm() }
+
+// holder returns pod db-1, which holds with epoch 7.
+func holder() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 
 func (p *PodWrapper) Obj() *corev1.Pod { return &p.Pod }
 
