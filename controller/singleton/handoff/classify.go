@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -164,7 +165,7 @@ func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
 	switch {
 	case shares != "":
 	case p.nodeProblem != "":
-		p.WaitsFor = cannotStart(p)
+		p.WaitsFor = fmt.Sprintf("can't start: its node %s %s", p.Spec.NodeName, p.nodeProblem)
 	case p.WaitsFor == "" && p.fencing != nil && s.Lease.Object == nil:
 		p.WaitsFor = s.leaseMissing()
 	}
@@ -216,9 +217,9 @@ func nodeProblemIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 	case name == "":
 		return ""
 	case node == nil:
-		return nodeMissing()
+		return "does not exist"
 	case !proof.NodeReady(node):
-		return nodeUnreachable()
+		return "does not answer"
 	}
 	return ""
 }
@@ -256,7 +257,7 @@ func (s Snapshot) overlap(all []*ClassifiedPod) string {
 	for _, p := range all {
 		for i := range s.Others {
 			if other := &s.Others[i]; p.selected && selects(other, p.Pod) {
-				return bothSelect(other, p)
+				return fmt.Sprintf("StatefulSingleton %s also selects pod %s", other.Name, p.Name)
 			}
 		}
 	}
@@ -273,9 +274,9 @@ func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
 func waitsFor(pod *ClassifiedPod) string {
 	if pod.Spec.NodeName == "" {
 		if c := proof.Condition(pod.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-			return unschedulable(c.Message)
+			return "can't be scheduled: " + c.Message
 		}
-		return notScheduled()
+		return "is not scheduled yet"
 	}
 	byName := map[string]injected.Container{}
 	for _, h := range pod.held {

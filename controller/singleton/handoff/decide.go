@@ -78,11 +78,11 @@ func (d *decision) blocked() bool { return d.overlap != "" || len(d.unrecorded) 
 func (d *decision) reportBlocked() {
 	if d.overlap != "" {
 		d.needsPerson = true
-		d.found(Overlapping, d.overlapMessage())
+		d.found(Overlapping, "%s: no pod is released while two StatefulSingletons select the same pod. Delete one of the two StatefulSingletons", d.overlap)
 		return
 	}
 	d.needsPerson = !slices.ContainsFunc(d.unrecorded, func(p *ClassifiedPod) bool { return proof.Going(p.Pod) })
-	d.found(SeveralRun, d.severalMessage())
+	d.found(SeveralRun, "%s", d.severalMessage())
 }
 
 // protect adds the finalizer to pods without it. A terminating pod cannot receive a finalizer.
@@ -102,7 +102,7 @@ func (d *decision) withHolder() {
 			return
 		}
 		d.needsPerson = true
-		d.found(HolderLost, d.lostHelp())
+		d.found(HolderLost, "%s", d.lostHelp())
 		return
 	}
 	if d.holder.Proof != "" {
@@ -115,7 +115,7 @@ func (d *decision) withHolder() {
 	if proof.Going(d.holder.Pod) {
 		d.protect(d.holder)
 		d.retireInLease()
-		d.found(HolderStopping, d.stoppingMessage(d.holder))
+		d.found(HolderStopping, "pod %s is terminating%s", d.holder.Name, d.stoppingHelp(d.holder, d.now))
 		return
 	}
 	if d.Singleton.Spec.Drain != v1.DrainEvict {
@@ -139,7 +139,7 @@ func (d *decision) withoutHolder() {
 		d.roll(d.rollsLost(lost.Pod), lost.Pod)
 	case len(d.standbys) > 0 && next == nil:
 		d.needsPerson = d.standbys[0].needsPerson
-		d.found(WarmingUp, coldMessage(d.standbys[0]))
+		d.found(WarmingUp, "pod %s %s", d.standbys[0].Name, d.standbys[0].WaitsFor)
 		d.adviseReplacement(d.standbys[0], d.standbys[0].nodeProblem)
 	case next != nil && d.leaseBlocks(next):
 		d.awaitLease(next)
@@ -147,9 +147,9 @@ func (d *decision) withoutHolder() {
 		d.unprotectOthers(next)
 		d.release(next, d.nextTransition())
 	case d.status.LastTransition != nil && d.status.LastTransition.To == "" && d.status.LastTransition.Cause != v1.CauseScaleDown:
-		d.found(AwaitingPod, d.awaitingPodMessage())
+		d.found(AwaitingPod, "pod %s has terminated, and the next pod does not exist yet%s", d.status.LastTransition.From, d.foreignHelp())
 	default:
-		d.found(NoPods, d.noPodsMessage())
+		d.found(NoPods, "%s", d.noPodsMessage())
 	}
 }
 
@@ -181,13 +181,13 @@ func (d *decision) succeed(proof v1.Proof) {
 	switch {
 	case d.overlap == "" && len(d.unrecorded) == 1:
 		d.recordNoHolder(t) // the next reconcile adopts the unrecorded pod
-		d.found(HolderEnded, endedMessage(t, d.unrecorded[0]))
+		d.found(HolderEnded, "pod %s has terminated, and pod %s already runs", t.From, d.unrecorded[0].Name)
 	case d.blocked():
 		d.reportBlocked()
 		d.recordNoHolder(t)
 	case next == nil:
 		d.recordNoHolder(t)
-		d.found(HolderEnded, endedMessage(t, nil))
+		d.found(HolderEnded, "pod %s has terminated, and no standby is warm yet", t.From)
 	case d.leaseBlocks(next):
 		d.awaitLease(next)
 		d.recordNoHolder(t)
@@ -234,7 +234,6 @@ func (d *decision) release(pod *ClassifiedPod, t *v1.Transition) {
 	d.status.Epoch++
 	d.standbys = slices.DeleteFunc(d.standbys, func(s *ClassifiedPod) bool { return s == pod })
 	d.signalHolder(pod)
-	d.found(Released, d.releasedMessage(pod))
 }
 
 // signalHolder signals the recorded holder. The Record before the Signal is a compare-and-swap: it stops
@@ -246,6 +245,7 @@ func (d *decision) signalHolder(pod *ClassifiedPod) {
 	d.nameInLease(pod)
 	d.do(Signal{refOf(pod.Pod), Version(pod.ResourceVersion), signal.Signal{UID: string(pod.UID), Epoch: d.status.Epoch}})
 	d.requeueIn(nudgeAfter(pod.held))
+	d.found(Released, "pod %s is released with epoch %d", pod.Name, d.status.Epoch)
 }
 
 // protectStandby adds the finalizer to the next standby, and annotates it with the singleton that may start it before the
@@ -286,7 +286,7 @@ func (d *decision) adopt(pod *ClassifiedPod) {
 	if pod.DeletionTimestamp == nil {
 		d.do(Protect{Pod: refOf(pod.Pod), Holder: true})
 	}
-	d.found(Adopted, adoptedMessage(pod))
+	d.found(Adopted, "pod %s already runs and becomes the holder", pod.Name)
 }
 
 // keepOrReplace handles a holder that is not terminating.
@@ -304,11 +304,11 @@ func (d *decision) keepOrReplace() {
 			if !protected(d.holder.Pod) {
 				d.do(Protect{Pod: refOf(d.holder.Pod), Version: Version(d.holder.ResourceVersion)})
 			}
-			d.found(WarmingUp, d.notSignalledMessage(problem))
+			d.found(WarmingUp, "pod %s is the holder with epoch %d and is not signalled, because its node %s %s",
+				d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, problem)
 			d.adviseReplacement(d.holder, problem)
 		default:
 			d.signalHolder(d.holder)
-			d.found(Released, d.releasedMessage(d.holder))
 		}
 		return
 	}

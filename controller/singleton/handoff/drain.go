@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"fmt"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -53,10 +54,10 @@ func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 func (d *decision) surging(pod *corev1.Pod) (deployment *appsv1.Deployment, why string) {
 	controller := metav1.GetControllerOf(pod)
 	if controller == nil {
-		return nil, noOwnerReason(pod)
+		return nil, fmt.Sprintf("pod %s belongs to no Deployment", pod.Name)
 	}
 	if deployment = d.deployment(pod); deployment == nil {
-		return nil, otherOwnerReason(pod, controller)
+		return nil, fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", pod.Name, controller.Kind, controller.Name)
 	}
 	spec := &deployment.Spec
 	replicas := int(ptr.Deref(spec.Replicas, 1))
@@ -67,17 +68,19 @@ func (d *decision) surging(pod *corev1.Pod) (deployment *appsv1.Deployment, why 
 	}
 	switch {
 	case deployment.DeletionTimestamp != nil || replicas == 0:
-		return nil, deploymentEndsReason(deployment)
+		why = "is being deleted or has no replicas"
 	case spec.Paused:
-		return nil, deploymentPausedReason(deployment)
+		why = "is paused"
 	case spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType:
-		return nil, recreateReason(deployment)
+		why = "has strategy Recreate"
 	case surge == 0:
-		return nil, noSurgeReason(deployment)
+		why = "has maxSurge 0"
 	case unavailable >= replicas:
-		return nil, maxUnavailableReason(deployment)
+		why = "stops the holder at once in a rollout, because its maxUnavailable is not below its replicas"
+	default:
+		return deployment, ""
 	}
-	return deployment, ""
+	return nil, fmt.Sprintf("Deployment %s %s", deployment.Name, why)
 }
 
 // resolve returns the number of pods for a count or a percentage, rounded as the Deployment controller does
@@ -139,9 +142,9 @@ func (d *decision) postpone(next *ClassifiedPod) bool {
 	case next.WaitsFor != "" && cold == "":
 		return false
 	case d.drained != "" && cold == "" && next.drained != "" && !d.drainTimedOut():
-		d.found(StandbyNotWarm, d.warmOnDrainedNodeMessage(next))
+		d.found(StandbyNotWarm, "pod %s is warm, but %s; pod %s keeps running until a pod is warm on another node", next.Name, next.drained, d.holder.Name)
 	case d.Singleton.Spec.Handoff == v1.HandoffManual && d.drained == "" && d.handoverAsked() == "":
-		d.found(AwaitingHandover, d.awaitingHandoverMessage(next, cold))
+		d.found(AwaitingHandover, "%s", d.awaitingHandoverMessage(next, cold))
 	default:
 		return false
 	}
@@ -154,7 +157,9 @@ func (d *decision) replace() bool {
 	asked := d.handoverAsked()
 	deployment, why := d.surging(d.holder.Pod)
 	if why != "" {
-		d.refuseHandover(asked, why)
+		if asked != "" {
+			d.status.Handover = &v1.Handover{Value: asked, Refused: d.handoverRefusedMessage(asked, why)}
+		}
 		return false
 	}
 	if asked == "" && (d.drained == "" || d.toleratesCordon() || d.spare() != nil) {
@@ -196,14 +201,7 @@ func (d *decision) roll(deployment *appsv1.Deployment, pod *corev1.Pod) {
 	if !rolled {
 		d.do(Roll{Deployment: deployment.Name, UID: deployment.UID, Version: Version(deployment.ResourceVersion), Replaces: refOf(pod)})
 	}
-	d.found(Rolling, rollingMessage(deployment.Name, pod))
-}
-
-// refuseHandover reports a request for a handoff that cannot be followed.
-func (d *decision) refuseHandover(asked, why string) {
-	if asked != "" {
-		d.status.Handover = &v1.Handover{Value: asked, Refused: d.handoverRefusedMessage(asked, why)}
-	}
+	d.found(Rolling, "Deployment %s is rolled, and the pod that takes over from pod %s does not exist yet", deployment.Name, pod.Name)
 }
 
 // replaced returns CauseDrain or CauseHandover if that is why the holder's Deployment was rolled. Empty: there
@@ -233,8 +231,9 @@ func (d *decision) reportEvictions() {
 	if d.drained == "" {
 		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionDraining)
 	} else {
-		d.message += "; " + d.drainMessage(message)
-		d.setConditionTo(v1.ConditionDraining, metav1.ConditionTrue, nodeDrained, d.drainMessage(message))
+		message = d.drained + ": " + message
+		d.message += "; " + message
+		d.setConditionTo(v1.ConditionDraining, metav1.ConditionTrue, nodeDrained, message)
 	}
 	if h := d.status.Handover; h != nil && h.Refused != "" && h.Value == d.Singleton.Annotations[v1.HandoverAnnotation] {
 		d.message += "; " + h.Refused
@@ -248,21 +247,23 @@ func (d *decision) evictions() (reason, message string) {
 	other := d.otherBudget(d.holder.Pod)
 	switch {
 	case d.Singleton.Spec.Drain == v1.DrainEvict:
-		return drainIsEvict, evictionMessage(drainIsEvictReason())
+		return drainIsEvict, evictionMessage("spec.drain is Evict")
 	case other != nil:
-		return otherBudget, otherBudgetMessage(other)
+		return otherBudget, fmt.Sprintf("PodDisruptionBudget %s exists, and the controller creates none beside it: "+
+			"a pod that two budgets cover cannot be evicted", other.Name)
 	case why != "":
 		return cannotSurge, evictionMessage(why)
 	case d.drained != "" && d.toleratesCordon():
-		return cannotSurge, evictionMessage(toleratesCordonReason())
+		return cannotSurge, evictionMessage("the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node")
 	case d.drained != "" && d.newest() == nil && d.spare() != nil:
-		return StandbyWaits, spareTakesOverMessage(d.spare())
+		return StandbyWaits, fmt.Sprintf("an eviction hands over to pod %s, which is warm on node %s", d.spare().Name, d.spare().Spec.NodeName)
 	case d.drained != "" && d.drainTimedOut():
-		return drainTimedOut, evictionMessage(d.drainTimedOutReason())
+		return drainTimedOut, evictionMessage(fmt.Sprintf("no pod was warm on another node within maxTransitionTime (%ds)", d.Singleton.Spec.MaxTransitionTime))
 	case d.drained != "":
-		return budgetInPlace, d.blockedUntilMessage()
+		return budgetInPlace, fmt.Sprintf("evictions of the holder are blocked until another pod is warm, at most until %s",
+			d.drainDeadline().UTC().Format(time.RFC3339))
 	}
-	return budgetInPlace, evictionsBlockedMessage()
+	return budgetInPlace, "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
 }
 
 // concludeDrain ends a drain and a requested handoff when the holder changes.

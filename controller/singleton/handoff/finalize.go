@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -49,13 +50,13 @@ func (s Snapshot) keptWhileDeleting(pods []*ClassifiedPod, now time.Time) (keep 
 		case pod.Proof != "" || !protected(pod.Pod):
 		case proof.Going(pod.Pod):
 			keep = append(keep, refOf(pod.Pod))
-			message = s.keptByPodMessage(pod, now)
+			message = fmt.Sprintf("the StatefulSingleton is removed once pod %s has terminated: the pod is terminating%s", pod.Name, s.stoppingHelp(pod, now))
 		case s.runsForAnother(pod):
 			keep = append(keep, refOf(pod.Pod))
 		}
 	}
 	if lost {
-		message = s.keptByLostHolderMessage()
+		message = "the StatefulSingleton is removed once there is a proof that its holder has terminated: " + s.lostHelp()
 	}
 	return keep, message
 }

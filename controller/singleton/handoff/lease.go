@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -190,7 +191,7 @@ func (d *decision) holderExpires() bool {
 		return false
 	}
 	d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.status.Epoch, Expired: d.holder.UID})
-	d.found(LeaseTaken, d.leaseTakenMessage(d.holder.Name))
+	d.reportTaken(d.holder.Name)
 	return true
 }
 
@@ -220,17 +221,24 @@ func (d *decision) leaseBlocks(next *ClassifiedPod) bool {
 // awaitLease takes a Lease that blocks the pod to release, if it has expired. Otherwise it reports why the pod waits.
 func (d *decision) awaitLease(next *ClassifiedPod) {
 	if d.Lease.Object == nil {
-		d.found(LeaseHeld, d.leaseMissingMessage(next))
+		d.found(LeaseHeld, "pod %s %s", next.Name, d.leaseMissing())
 		return
 	}
 	d.awaitExpiry()
 	name, uid, _ := strings.Cut(d.leaseHolder(), "_")
 	if d.leaseExpired() && d.ownLease() != nil {
 		d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: types.UID(uid)})
-		d.found(LeaseTaken, d.leaseTakenMessage(name))
+		d.reportTaken(name)
 		return
 	}
-	d.found(LeaseHeld, d.leaseHeldMessage(name))
+	d.found(LeaseHeld, "Lease %s names pod %s, which does not exist: no pod is released until the Lease has expired (%s). "+
+		"If the pod still renews it, find and stop the processes of the pod", signal.LeaseName(d.Singleton.Name), name, d.leaseDuration())
+}
+
+// reportTaken reports that the Lease was taken from the pod.
+func (d *decision) reportTaken(pod string) {
+	d.found(LeaseTaken, "pod %s has not renewed Lease %s for %s, before which it stops its main processes: the Lease is taken from the pod",
+		pod, signal.LeaseName(d.Singleton.Name), d.leaseDuration())
 }
 
 // lostLease returns true if the pod was the last holder and its Lease expired. Its node may be lost, even if it still
@@ -254,7 +262,7 @@ func (d *decision) distrustLost() {
 			continue
 		}
 		if ended := d.status.LastTransition.Terminated; ended != nil && d.left(lostNodePatience, ended.Time) > 0 {
-			p.WaitsFor = lostLeaseReason(d.Singleton)
+			p.WaitsFor = fmt.Sprintf("did not renew Lease %s, so its node may be lost", signal.LeaseName(d.Singleton.Name))
 		}
 	}
 }
@@ -287,7 +295,8 @@ func (d *decision) reportFencing() {
 	case active.fencing == nil:
 		d.setConditionTo(v1.ConditionFenced, metav1.ConditionFalse, whyNotFenced(active), d.notFencedMessage(active))
 	case d.named(active) && d.Lease.Renewed():
-		d.setConditionTo(v1.ConditionFenced, metav1.ConditionTrue, leaseRenewed, d.fencedMessage(active))
+		d.setConditionTo(v1.ConditionFenced, metav1.ConditionTrue, leaseRenewed,
+			fmt.Sprintf("pod %s runs its main processes only while it renews Lease %s", active.Name, signal.LeaseName(d.Singleton.Name)))
 	default:
 		d.setConditionTo(v1.ConditionFenced, metav1.ConditionFalse, leaseNotRenewed, d.notRenewedMessage(active))
 	}

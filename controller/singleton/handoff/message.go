@@ -7,10 +7,7 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injected"
@@ -56,47 +53,13 @@ func (s Snapshot) lostHelp() string {
 		s.Singleton.Status.ActivePod, s.Singleton.Namespace, s.Singleton.Name, v1.AttestAnnotation, s.Singleton.Status.ActivePodUID)
 }
 
-// bothSelect says that another singleton selects the pod too.
-func bothSelect(other *v1.StatefulSingleton, pod *ClassifiedPod) string {
-	return fmt.Sprintf("StatefulSingleton %s also selects pod %s", other.Name, pod.Name)
-}
-
-func (d *decision) overlapMessage() string {
-	return d.overlap + ": no pod is released while two StatefulSingletons select the same pod. Delete one of the two StatefulSingletons"
-}
-
+// severalMessage says that pods beside the holder may run, and what to do.
 func (d *decision) severalMessage() string {
 	why := "and no record names the holder"
 	if d.status.ActivePodUID != "" {
 		why = "and may run beside the holder"
 	}
 	return fmt.Sprintf("%s not held, %s: no pod is released until only one pod is left. %s", these(d.unrecorded), why, d.severalHelp())
-}
-
-func (d *decision) stoppingMessage(pod *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s is terminating%s", pod.Name, d.stoppingHelp(pod, d.now))
-}
-
-// nodeMissing and nodeUnreachable say why a pod cannot start on its node. The name of the node comes before.
-func nodeMissing() string     { return "does not exist" }
-func nodeUnreachable() string { return "does not answer" }
-
-// notScheduled, unschedulable and cannotStart say what a standby waits for. The name of the standby comes before.
-func notScheduled() string { return "is not scheduled yet" }
-
-func unschedulable(why string) string { return "can't be scheduled: " + why }
-
-func cannotStart(standby *ClassifiedPod) string {
-	return fmt.Sprintf("can't start: its node %s %s", standby.Spec.NodeName, standby.nodeProblem)
-}
-
-// coldMessage says what keeps a standby from being warm.
-func coldMessage(standby *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s %s", standby.Name, standby.WaitsFor)
-}
-
-func (d *decision) awaitingPodMessage() string {
-	return fmt.Sprintf("pod %s has terminated, and the next pod does not exist yet%s", d.status.LastTransition.From, d.foreignHelp())
 }
 
 func (d *decision) noPodsMessage() string {
@@ -107,75 +70,12 @@ func (d *decision) noPodsMessage() string {
 	return none + d.foreignHelp()
 }
 
-// endedMessage says that the holder has ended, and which pod runs already; nil if none does.
-func endedMessage(t *v1.Transition, runs *ClassifiedPod) string {
-	if runs != nil {
-		return fmt.Sprintf("pod %s has terminated, and pod %s already runs", t.From, runs.Name)
-	}
-	return fmt.Sprintf("pod %s has terminated, and no standby is warm yet", t.From)
-}
-
-func (d *decision) releasedMessage(pod *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s is released with epoch %d", pod.Name, d.status.Epoch)
-}
-
-func (d *decision) notSignalledMessage(problem string) string {
-	return fmt.Sprintf("pod %s is the holder with epoch %d and is not signalled, because its node %s %s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, problem)
-}
-
-func adoptedMessage(pod *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s already runs and becomes the holder", pod.Name)
-}
-
-func (d *decision) holderReadyMessage() string {
-	return fmt.Sprintf("pod %s is the holder with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareNote(), d.foreignHelp())
-}
-
-func (d *decision) startingMessage(containers []injected.Container) string {
-	why := notReady(d.holder.Pod)
+// whyNotStarted says why the holder has not been Ready yet.
+func whyNotStarted(holder *ClassifiedPod, containers []injected.Container) string {
 	if slices.ContainsFunc(containers, atBarrier) {
-		why = "the kubelet has not created the container behind the open barrier yet"
+		return "the kubelet has not created the container behind the open barrier yet"
 	}
-	return fmt.Sprintf("pod %s is the holder and has not been Ready yet: %s", d.holder.Name, why)
-}
-
-func (d *decision) startingOnLostNodeMessage(problem string) string {
-	return fmt.Sprintf("pod %s is the holder with epoch %d and has not been Ready yet, and its node %s %s: the pod may start there, so no other pod is released%s",
-		d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, problem, d.spareNote())
-}
-
-func (d *decision) holderOnLostNodeMessage(problem string) string {
-	return fmt.Sprintf("pod %s is the holder, and its node %s %s: the pod may still run there, so no other pod is released%s",
-		d.holder.Name, d.holder.Spec.NodeName, problem, d.spareNote())
-}
-
-// successorMessage says how the newer pod of a StatefulSet takes over.
-func (d *decision) successorMessage(next *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s is warm and has a newer revision than pod %s, and their StatefulSet continues only after pod %s is Ready. To have it take over, run: kubectl delete -n %s pod %s",
-		next.Name, d.holder.Name, next.Name, d.Singleton.Namespace, d.holder.Name)
-}
-
-func (d *decision) notReadyMessage() string {
-	return fmt.Sprintf("pod %s is the holder and is not Ready: %s", d.holder.Name, notReady(d.holder.Pod))
-}
-
-// newerNotWarmMessage says what keeps a standby of a newer revision from being warm.
-func (d *decision) newerNotWarmMessage(next *ClassifiedPod) string {
-	return fmt.Sprintf("%s; pod %s keeps running until pod %s is warm", coldMessage(next), d.holder.Name, next.Name)
-}
-
-// retiringMessage says that the next pod replaces the holder. cold is the volume that keeps the next pod cold. Empty:
-// the next pod is warm.
-func (d *decision) retiringMessage(next *ClassifiedPod, cold string) string {
-	if cold == "" {
-		return fmt.Sprintf("pod %s is warm; next, the ReplicaSet of pod %s is scaled to zero", next.Name, d.holder.Name)
-	}
-	return fmt.Sprintf("pod %s stops before pod %s is warm, because %s", d.holder.Name, next.Name, cold)
-}
-
-// warmOnDrainedNodeMessage says that the next pod, on a drained node, waits for a warm pod on another node.
-func (d *decision) warmOnDrainedNodeMessage(next *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s is warm, but %s; pod %s keeps running until a pod is warm on another node", next.Name, next.drained, d.holder.Name)
+	return notReady(holder.Pod)
 }
 
 // awaitingHandoverMessage says how a person hands over to the next pod if spec.handoff is Manual.
@@ -188,35 +88,9 @@ func (d *decision) awaitingHandoverMessage(next *ClassifiedPod, cold string) str
 		next.Name, state, d.holder.Name, d.Singleton.Namespace, d.Singleton.Name, v1.HandoverAnnotation)
 }
 
-// readWriteOncePodReason and attachedReason say which volume keeps a standby cold while the holder runs.
-func readWriteOncePodReason(claim *corev1.PersistentVolumeClaim) string {
-	return fmt.Sprintf("claim %s is ReadWriteOncePod", claim.Name)
-}
-
-func (d *decision) attachedReason(claim *corev1.PersistentVolumeClaim) string {
-	return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s", claim.Name, d.holder.Spec.NodeName)
-}
-
-func rollingMessage(deployment string, pod *corev1.Pod) string {
-	return fmt.Sprintf("Deployment %s is rolled, and the pod that takes over from pod %s does not exist yet", deployment, pod.Name)
-}
-
 // leaseMissing says what a fenced standby waits for. The name of the standby comes before.
 func (s Snapshot) leaseMissing() string {
 	return fmt.Sprintf("waits until Lease %s exists", signal.LeaseName(s.Singleton.Name))
-}
-
-// lostLeaseReason says why a standby is not chosen. The name of the standby comes before.
-func lostLeaseReason(singleton *v1.StatefulSingleton) string {
-	return fmt.Sprintf("did not renew Lease %s, so its node may be lost", signal.LeaseName(singleton.Name))
-}
-
-func (d *decision) leaseMissingMessage(next *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s %s", next.Name, d.leaseMissing())
-}
-
-func (d *decision) fencedMessage(pod *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s runs its main processes only while it renews Lease %s", pod.Name, signal.LeaseName(d.Singleton.Name))
 }
 
 func (d *decision) notRenewedMessage(pod *ClassifiedPod) string {
@@ -237,102 +111,15 @@ func (d *decision) notFencedMessage(pod *ClassifiedPod) string {
 	return fmt.Sprintf("pod %s is not fenced: %s. If its node is lost, the handoff waits for a person. %s", pod.Name, pod.notFenced, help)
 }
 
-// leaseTakenMessage says that the Lease expired.
-func (d *decision) leaseTakenMessage(pod string) string {
-	return fmt.Sprintf("pod %s has not renewed Lease %s for %s, before which it stops its main processes: the Lease is taken from the pod",
-		pod, signal.LeaseName(d.Singleton.Name), d.leaseDuration())
-}
-
-// leaseHeldMessage says that the Lease names a pod that does not exist.
-func (d *decision) leaseHeldMessage(pod string) string {
-	return fmt.Sprintf("Lease %s names pod %s, which does not exist: no pod is released until the Lease has expired (%s). If the pod still renews it, find and stop the processes of the pod",
-		signal.LeaseName(d.Singleton.Name), pod, d.leaseDuration())
-}
-
-// The reasons below say why a rollout cannot create a new pod before it deletes the holder.
-
-func deploymentEndsReason(deployment *appsv1.Deployment) string {
-	return fmt.Sprintf("Deployment %s is being deleted or has no replicas", deployment.Name)
-}
-
-func deploymentPausedReason(deployment *appsv1.Deployment) string {
-	return fmt.Sprintf("Deployment %s is paused", deployment.Name)
-}
-
-func recreateReason(deployment *appsv1.Deployment) string {
-	return fmt.Sprintf("Deployment %s has strategy Recreate", deployment.Name)
-}
-
-func noSurgeReason(deployment *appsv1.Deployment) string {
-	return fmt.Sprintf("Deployment %s has maxSurge 0", deployment.Name)
-}
-
-func maxUnavailableReason(deployment *appsv1.Deployment) string {
-	return fmt.Sprintf("Deployment %s stops the holder at once in a rollout, because its maxUnavailable is not below its replicas", deployment.Name)
-}
-
-func noOwnerReason(pod *corev1.Pod) string {
-	return fmt.Sprintf("pod %s belongs to no Deployment", pod.Name)
-}
-
-func otherOwnerReason(pod *corev1.Pod, owner *metav1.OwnerReference) string {
-	return fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", pod.Name, owner.Kind, owner.Name)
-}
-
-// The messages below say what happens to an eviction of the holder.
-
-func evictionsBlockedMessage() string {
-	return "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
-}
-
 // evictionMessage says that an eviction stops the holder before another pod is warm, and why.
 func evictionMessage(why string) string {
 	return "an eviction stops the holder at once, because " + why
 }
 
-func drainIsEvictReason() string { return "spec.drain is Evict" }
-
-func toleratesCordonReason() string {
-	return "the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"
-}
-
-func (d *decision) drainTimedOutReason() string {
-	return fmt.Sprintf("no pod was warm on another node within maxTransitionTime (%ds)", d.Singleton.Spec.MaxTransitionTime)
-}
-
-func otherBudgetMessage(other *policyv1.PodDisruptionBudget) string {
-	return fmt.Sprintf("PodDisruptionBudget %s exists, and the controller creates none beside it: a pod that two budgets cover cannot be evicted", other.Name)
-}
-
-func spareTakesOverMessage(spare *ClassifiedPod) string {
-	return fmt.Sprintf("an eviction hands over to pod %s, which is warm on node %s", spare.Name, spare.Spec.NodeName)
-}
-
-func (d *decision) blockedUntilMessage() string {
-	return fmt.Sprintf("evictions of the holder are blocked until another pod is warm, at most until %s", d.drainDeadline().UTC().Format(time.RFC3339))
-}
-
-// drainMessage says why the holder's node is being drained, and what happens to an eviction.
-func (d *decision) drainMessage(evictions string) string { return d.drained + ": " + evictions }
-
 // handoverRefusedMessage says why the controller refuses a requested handoff.
 func (d *decision) handoverRefusedMessage(asked, why string) string {
 	return fmt.Sprintf("annotation %s=%s is ignored: %s, so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n %s pod %s",
 		v1.HandoverAnnotation, asked, why, d.holder.Namespace, d.holder.Name)
-}
-
-// attestationOfNoPodMessage refuses an attestation.
-func (d *decision) attestationOfNoPodMessage(uid string) string {
-	return fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", uid, d.holderName())
-}
-
-func attestationTooEarlyMessage(pod *corev1.Pod) string {
-	return fmt.Sprintf("pod %s is not terminating, and the kubelet may restart its containers. Delete the pod, and then attest again. Run: kubectl delete -n %s pod %s --wait=false",
-		pod.Name, pod.Namespace, pod.Name)
-}
-
-func attestationOnReadyNodeMessage(pod *corev1.Pod) string {
-	return fmt.Sprintf("node %s of pod %s is Ready, and its kubelet reports when the pod has terminated", pod.Spec.NodeName, pod.Name)
 }
 
 // these lists pods as the subject of a sentence, in the singular or the plural.
@@ -410,21 +197,6 @@ func (d *decision) foreignHelp() string {
 	pod := pods[0]
 	return fmt.Sprintf("; pod %s is held for StatefulSingleton %s and is never released by this one: delete the pod to have it recreated",
 		pod.Name, pod.Annotations[v1.InjectedAnnotation])
-}
-
-// keptByPodMessage says which pod keeps a singleton that is being deleted.
-func (s Snapshot) keptByPodMessage(pod *ClassifiedPod, now time.Time) string {
-	return fmt.Sprintf("the StatefulSingleton is removed once pod %s has terminated: the pod is terminating%s", pod.Name, s.stoppingHelp(pod, now))
-}
-
-// keptByLostHolderMessage says that a lost holder keeps a singleton that is being deleted.
-func (s Snapshot) keptByLostHolderMessage() string {
-	return "the StatefulSingleton is removed once there is a proof that its holder has terminated: " + s.lostHelp()
-}
-
-// tooLongMessage says that the handoff takes longer than the user allows.
-func tooLongMessage(patience time.Duration, message string) string {
-	return fmt.Sprintf("the handoff takes longer than maxTransitionTime (%s): %s", patience, message)
 }
 
 // attestHelp says how a person attests the termination of the pod. It follows an "if".

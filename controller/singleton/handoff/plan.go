@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,8 +111,8 @@ type decision struct {
 func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }
 
 // found sets the outcome, and the message that says what the outcome means here.
-func (d *decision) found(outcome Outcome, message string) {
-	d.plan.Outcome, d.message = outcome, message
+func (d *decision) found(outcome Outcome, format string, args ...any) {
+	d.plan.Outcome, d.message = outcome, fmt.Sprintf(format, args...)
 }
 
 // Step is one write to the API server, or a read that the next write depends on.

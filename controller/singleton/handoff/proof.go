@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,15 +86,16 @@ func (d *decision) judgeAttestation() (remove bool, refused string) {
 	case i < 0 && status.LastTransition != nil && string(status.LastTransition.FromUID) == attested:
 		return true, ""
 	case i < 0:
-		return true, d.attestationOfNoPodMessage(attested)
+		return true, fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", attested, d.holderName())
 	}
 	pod := d.pods[i]
 	switch {
 	case pod.Proof != "":
 		return pod.Proof != v1.ProofAttested, ""
 	case !proof.Going(pod.Pod):
-		return true, attestationTooEarlyMessage(pod.Pod)
+		return true, fmt.Sprintf("pod %s is not terminating, and the kubelet may restart its containers. Delete the pod, and then attest again. "+
+			"Run: kubectl delete -n %s pod %[1]s --wait=false", pod.Name, pod.Namespace)
 	default:
-		return true, attestationOnReadyNodeMessage(pod.Pod)
+		return true, fmt.Sprintf("node %s of pod %s is Ready, and its kubelet reports when the pod has terminated", pod.Spec.NodeName, pod.Name)
 	}
 }

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -23,19 +24,22 @@ func (d *decision) serving(containers []injected.Container) {
 	problem := nodeProblemIn(d.Nodes, d.holder.Pod)
 	switch {
 	case next == nil && proof.IsTrue(d.holder.Pod, corev1.PodReady):
-		d.found(HolderReady, d.holderReadyMessage())
+		d.found(HolderReady, "pod %s is the holder with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareNote(), d.foreignHelp())
 	case starts && problem != "":
-		d.found(Starting, d.startingOnLostNodeMessage(problem))
+		d.found(Starting, "pod %s is the holder with epoch %d and has not been Ready yet, and its node %s %s: "+
+			"the pod may start there, so no other pod is released%s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, problem, d.spareNote())
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
 	case starts:
-		d.found(Starting, d.startingMessage(containers))
+		d.found(Starting, "pod %s is the holder and has not been Ready yet: %s", d.holder.Name, whyNotStarted(d.holder, containers))
 	case problem != "":
-		d.found(HolderNotReady, d.holderOnLostNodeMessage(problem))
+		d.found(HolderNotReady, "pod %s is the holder, and its node %s %s: the pod may still run there, so no other pod is released%s",
+			d.holder.Name, d.holder.Spec.NodeName, problem, d.spareNote())
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
 	case next != nil:
-		d.found(AwaitingHandover, d.successorMessage(next))
+		d.found(AwaitingHandover, "pod %s is warm and has a newer revision than pod %s, and their StatefulSet continues only after pod %[1]s is Ready. "+
+			"To have it take over, run: kubectl delete -n %[3]s pod %[2]s", next.Name, d.holder.Name, d.Singleton.Namespace)
 	default:
-		d.found(HolderNotReady, d.notReadyMessage())
+		d.found(HolderNotReady, "pod %s is the holder and is not Ready: %s", d.holder.Name, notReady(d.holder.Pod))
 	}
 }
 
@@ -117,7 +121,7 @@ func (d *decision) report() {
 			phase = v1.PhaseFailed
 		case spent >= patience:
 			phase = v1.PhaseFailed
-			message = tooLongMessage(patience, message)
+			message = fmt.Sprintf("the handoff takes longer than maxTransitionTime (%s): %s", patience, message)
 		default:
 			d.plan.Requeue = min(transitionPoll, patience-spent)
 		}

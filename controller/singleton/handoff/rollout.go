@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -37,19 +38,19 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 	if next.WaitsFor != "" {
 		if cold = d.waitsForHolder(next.Pod); cold == "" {
 			d.needsPerson = next.needsPerson
-			d.found(StandbyNotWarm, d.newerNotWarmMessage(next))
+			d.found(StandbyNotWarm, "pod %s %s; pod %s keeps running until pod %[1]s is warm", next.Name, next.WaitsFor, d.holder.Name)
 			d.adviseReplacement(next, next.nodeProblem)
 			return
 		}
 	}
 	if cold == "" {
-		d.found(Retiring, d.retiringMessage(next, ""))
+		d.found(Retiring, "pod %s is warm; next, the ReplicaSet of pod %s is scaled to zero", next.Name, d.holder.Name)
 		if wait := d.settling(next); wait > 0 {
 			d.requeueIn(wait)
 			return
 		}
 	} else {
-		d.found(RetiringCold, d.retiringMessage(next, cold))
+		d.found(RetiringCold, "pod %s stops before pod %s is warm, because %s", d.holder.Name, next.Name, cold)
 	}
 	rs := d.replicaSet(d.holder.Pod)
 	if rs.Spec.Replicas != nil && *rs.Spec.Replicas == 0 {
@@ -80,13 +81,13 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 			// This is the scheduler's message (pkg/scheduler/framework/plugins/volumerestrictions). A pod
 			// that no node can run for other reasons has another message.
 			if scheduled != nil && scheduled.Status == corev1.ConditionFalse && strings.Contains(scheduled.Message, "ReadWriteOncePod") {
-				return readWriteOncePodReason(claim)
+				return fmt.Sprintf("claim %s is ReadWriteOncePod", claim.Name)
 			}
 		case slices.Contains(modes, corev1.ReadWriteMany) || slices.Contains(modes, corev1.ReadOnlyMany):
 		case pod.Spec.NodeName != "" && pod.Spec.NodeName != d.holder.Spec.NodeName &&
 			!proof.IsTrue(pod, corev1.PodReadyToStartContainers) &&
 			scheduled != nil && d.left(attachPatience, proof.ChangedAt(pod, scheduled, d.now)) == 0:
-			return d.attachedReason(claim)
+			return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s", claim.Name, d.holder.Spec.NodeName)
 		}
 	}
 	return ""
