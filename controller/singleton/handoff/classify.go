@@ -127,6 +127,14 @@ func withRole(all []*ClassifiedPod, role Role) (pods []*ClassifiedPod) {
 	return pods
 }
 
+// find returns the first pod that fulfils the condition, or nil.
+func find(pods []*ClassifiedPod, which func(*ClassifiedPod) bool) *ClassifiedPod {
+	if i := slices.IndexFunc(pods, which); i >= 0 {
+		return pods[i]
+	}
+	return nil
+}
+
 // judgeStandbys sets the fields of standbys, and sorts the standbys.
 func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 	standbys := withRole(all, Standby)
@@ -134,19 +142,22 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 		s.judgeStandby(p, all)
 	}
 	for _, p := range standbys {
-		p.newerStandbys = s.newerRevisions(p, standbys)
+		for _, other := range standbys {
+			// Revisions of two Deployments cannot be compared.
+			if other.revision > p.revision && s.deployment(other.Pod) == s.deployment(p.Pod) {
+				p.newerStandbys++
+			}
+		}
 	}
-	var holder *ClassifiedPod
-	if i := slices.IndexFunc(all, func(p *ClassifiedPod) bool { return p.Role == Holder }); i >= 0 {
-		holder = all[i]
-	}
+	holder := find(all, func(p *ClassifiedPod) bool { return p.Role == Holder })
+	otherDeployment := func(p *ClassifiedPod) bool { return holder != nil && s.deployment(p.Pod) != s.deployment(holder.Pod) }
 	slices.SortFunc(standbys, func(a, b *ClassifiedPod) int {
-		return cmp.Or(cmp.Compare(s.otherDeployment(a, holder), s.otherDeployment(b, holder)), // pods of the holder's Deployment first
+		return cmp.Or(falseFirst(otherDeployment(a), otherDeployment(b)), // pods of the holder's Deployment first
 			cmp.Compare(a.newerStandbys, b.newerStandbys),
-			cmp.Compare(number(s.lostLease(a)), number(s.lostLease(b))),         // a pod that lost its Lease last
-			cmp.Compare(min(len(a.nodeProblem), 1), min(len(b.nodeProblem), 1)), // Ready nodes first
-			cmp.Compare(min(len(a.drained), 1), min(len(b.drained), 1)),         // nodes that are not drained first
-			cmp.Compare(min(len(a.WaitsFor), 1), min(len(b.WaitsFor), 1)),       // warm standbys first
+			falseFirst(s.lostLease(a), s.lostLease(b)),           // a pod that lost its Lease last
+			falseFirst(a.nodeProblem != "", b.nodeProblem != ""), // Ready nodes first
+			falseFirst(a.drained != "", b.drained != ""),         // nodes that are not drained first
+			falseFirst(a.WaitsFor != "", b.WaitsFor != ""),       // warm standbys first
 			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			cmp.Compare(a.Name, b.Name))
 	})
@@ -159,7 +170,7 @@ func (s Snapshot) judgeStandbys(all []*ClassifiedPod) {
 
 // judgeStandby sets the fields of one standby.
 func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
-	p.revision, p.nodeProblem, p.drained = s.revision(p.Pod), s.nodeProblem(p.Pod), proof.Drained(p.Pod, s.CachedNodes[p.Spec.NodeName])
+	p.revision, p.nodeProblem, p.drained = s.revision(p.Pod), nodeProblem(s.CachedNodes, p.Pod), proof.Drained(p.Pod, s.CachedNodes[p.Spec.NodeName])
 	shares := sharesBarrier(p, all)
 	p.WaitsFor, p.needsPerson = cmp.Or(shares, waitsFor(p)), shares != ""
 	switch {
@@ -171,32 +182,15 @@ func (s Snapshot) judgeStandby(p *ClassifiedPod, all []*ClassifiedPod) {
 	}
 }
 
-// newerRevisions returns how many standbys have a newer revision and the same Deployment, or no Deployment. Revisions of
-// two Deployments cannot be compared.
-func (s Snapshot) newerRevisions(p *ClassifiedPod, standbys []*ClassifiedPod) (n int) {
-	for _, other := range standbys {
-		if other.revision > p.revision && s.deployment(other.Pod) == s.deployment(p.Pod) {
-			n++
-		}
-	}
-	return n
-}
-
-// number returns 1 for true, and 0 for false.
-func number(value bool) int {
-	if value {
+// falseFirst compares two conditions: false comes before true.
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
 		return 1
 	}
-	return 0
-}
-
-// otherDeployment returns 0 if the pod and the holder have the same Deployment or none, or if there is no holder,
-// and 1 otherwise.
-func (s Snapshot) otherDeployment(p, holder *ClassifiedPod) int {
-	if holder == nil || s.deployment(p.Pod) == s.deployment(holder.Pod) {
-		return 0
-	}
-	return 1
+	return -1
 }
 
 // selects returns true if the selector of another singleton matches the pod. An invalid selector matches no pod.
@@ -206,11 +200,9 @@ func selects(singleton *v1.StatefulSingleton, pod *corev1.Pod) bool {
 }
 
 // nodeProblem returns why the node of a pod cannot start the pod: the node does not exist, or does not
-// answer. Empty: the node is Ready, or the pod is not scheduled. The node is read from the cache: the
-// result keeps a pod from being chosen, and proves nothing.
-func (s Snapshot) nodeProblem(pod *corev1.Pod) string { return nodeProblemIn(s.CachedNodes, pod) }
-
-func nodeProblemIn(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
+// answer. Empty: the node is Ready, or the pod is not scheduled. With the cached nodes, the result keeps a pod
+// from being chosen, and proves nothing.
+func nodeProblem(nodes map[string]*corev1.Node, pod *corev1.Pod) string {
 	name := pod.Spec.NodeName
 	node := nodes[name]
 	switch {
@@ -239,17 +231,11 @@ func (s Snapshot) opened(p *ClassifiedPod) bool {
 
 // sharing returns another pod that fulfils the condition and waits for one of the same ConfigMaps, or nil.
 func sharing(p *ClassifiedPod, all []*ClassifiedPod, which func(*ClassifiedPod) bool) *ClassifiedPod {
-	for _, other := range all {
-		if other.UID == p.UID || !which(other) {
-			continue
-		}
-		for _, theirs := range other.held {
-			if theirs.ConfigMap != "" && slices.ContainsFunc(p.held, func(h injected.Container) bool { return h.ConfigMap == theirs.ConfigMap }) {
-				return other
-			}
-		}
-	}
-	return nil
+	return find(all, func(other *ClassifiedPod) bool {
+		return other.UID != p.UID && which(other) && slices.ContainsFunc(other.held, func(theirs injected.Container) bool {
+			return theirs.ConfigMap != "" && slices.ContainsFunc(p.held, func(h injected.Container) bool { return h.ConfigMap == theirs.ConfigMap })
+		})
+	})
 }
 
 // overlap names another singleton and a pod that both select. Empty: there is none.

@@ -156,21 +156,12 @@ func (d *decision) withoutHolder() {
 // terminatingUnprotected returns an unrecorded pod that was deleted before it had the finalizer, or nil.
 // The object of such a pod can be removed while its processes run.
 func (d *decision) terminatingUnprotected() *ClassifiedPod {
-	i := slices.IndexFunc(d.unrecorded, func(pod *ClassifiedPod) bool { return pod.DeletionTimestamp != nil && !protected(pod.Pod) })
-	if i < 0 {
-		return nil
-	}
-	return d.unrecorded[i]
+	return find(d.unrecorded, func(pod *ClassifiedPod) bool { return pod.DeletionTimestamp != nil && !protected(pod.Pod) })
 }
 
 // warm returns the standby to release next, or nil if none is warm.
 func (d *decision) warm() *ClassifiedPod {
-	for _, s := range d.standbys {
-		if s.WaitsFor == "" {
-			return s
-		}
-	}
-	return nil
+	return find(d.standbys, func(pod *ClassifiedPod) bool { return pod.WaitsFor == "" })
 }
 
 // succeed moves the record on from a holder that has terminated.
@@ -294,7 +285,7 @@ func (d *decision) keepOrReplace() {
 	containers := d.holder.held
 	given, hasSignal := signalled(d.holder.Pod)
 	if d.awaitsRelease(d.holder) {
-		problem := d.nodeProblem(d.holder.Pod)
+		problem := nodeProblem(d.CachedNodes, d.holder.Pod)
 		switch {
 		case d.blocked():
 			d.reportBlocked()

@@ -223,17 +223,13 @@ func (d *decision) replaced() v1.Cause {
 func (d *decision) reportEvictions() {
 	reason, message := d.evictions()
 	d.plan.Budget = reason == budgetInPlace
-	blocked := metav1.ConditionFalse
-	if d.plan.Budget {
-		blocked = metav1.ConditionTrue
-	}
-	d.setConditionTo(v1.ConditionEvictionBlocked, blocked, reason, message)
+	d.setCondition(v1.ConditionEvictionBlocked, d.plan.Budget, reason, message)
 	if d.drained == "" {
 		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionDraining)
 	} else {
 		message = d.drained + ": " + message
 		d.message += "; " + message
-		d.setConditionTo(v1.ConditionDraining, metav1.ConditionTrue, nodeDrained, message)
+		d.setCondition(v1.ConditionDraining, true, nodeDrained, message)
 	}
 	if h := d.status.Handover; h != nil && h.Refused != "" && h.Value == d.Singleton.Annotations[v1.HandoverAnnotation] {
 		d.message += "; " + h.Refused

@@ -15,9 +15,8 @@ import (
 // fails if its pod was written or removed since the Snapshot: the pod may have been signalled, or may be
 // lost. For the same reason the finalizer of the singleton is removed after those of its pods.
 func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
-	pods := classify(s)
-	keep, message := s.keptWhileDeleting(pods, now)
-	for _, pod := range pods {
+	keep, message := KeptWhileDeleting(s, now)
+	for _, pod := range classify(s) {
 		// A pod that is not recorded now never will be, and then nothing opens its barrier.
 		unchoose := pod.UID != s.Singleton.Status.ActivePodUID && chosenBy(pod.Pod) != "" && chosenBy(pod.Pod) == s.Singleton.UID
 		if ref := refOf(pod.Pod); !slices.Contains(keep, ref) && (protected(pod.Pod) || unchoose) {
@@ -38,13 +37,9 @@ func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
 // name would know neither the terminating pod nor the lost holder. A running pod that another singleton selects
 // keeps its finalizer too: that singleton removes it.
 func KeptWhileDeleting(s Snapshot, now time.Time) (keep []PodRef, message string) {
-	return s.keptWhileDeleting(classify(s), now)
-}
-
-func (s Snapshot) keptWhileDeleting(pods []*ClassifiedPod, now time.Time) (keep []PodRef, message string) {
 	status := &s.Singleton.Status
 	lost := status.ActivePodUID != "" && s.proofForMissingHolder() == ""
-	for _, pod := range pods {
+	for _, pod := range classify(s) {
 		lost = lost && pod.UID != status.ActivePodUID
 		switch {
 		case pod.Proof != "" || !protected(pod.Pod):

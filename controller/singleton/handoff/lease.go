@@ -8,7 +8,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -29,12 +28,9 @@ import (
 // after a renewal. Both removals are proofs that the main processes have ended. A released pod never starts them again.
 // A pod whose Lease expired starts them only if the Lease names it again.
 
-// leaseHolder returns the holder identity in the Lease. Empty: there is none, or no Lease.
-func (s Snapshot) leaseHolder() string { return s.Lease.Holder() }
-
 // named returns true if the Lease names the pod.
 func (s Snapshot) named(p *ClassifiedPod) bool {
-	return s.leaseHolder() == signal.HolderIdentity(p.Name, string(p.UID))
+	return s.Lease.Holder() == signal.HolderIdentity(p.Name, string(p.UID))
 }
 
 // ownLease returns the Lease if the singleton controls it, or nil. Another object may have the name of the Lease.
@@ -80,7 +76,7 @@ func (s Snapshot) leaseProof(p *ClassifiedPod) v1.Proof {
 func (s Snapshot) proofOfRemoval(p *ClassifiedPod) v1.Proof {
 	expired := types.UID(s.Lease.Object.Annotations[signal.ExpiredAnnotation])
 	switch {
-	case s.leaseHolder() != "":
+	case s.Lease.Holder() != "":
 		return ""
 	case expired == "":
 		return v1.ProofLeaseReleased
@@ -110,11 +106,11 @@ func (s Snapshot) neverNamed(p *ClassifiedPod) bool {
 func (s Snapshot) AfterRelease(later *coordinationv1.Lease) (after Snapshot, released bool) {
 	before := s.ownLease()
 	uid := s.Singleton.Status.ActivePodUID
-	if before == nil || uid == "" || !strings.HasSuffix(s.leaseHolder(), "_"+string(uid)) || later.UID != before.UID {
+	if before == nil || uid == "" || !strings.HasSuffix(s.Lease.Holder(), "_"+string(uid)) || later.UID != before.UID {
 		return s, false
 	}
 	s.Lease = leases.Observed{Object: later}
-	released = s.leaseHolder() == "" && s.leaseEpoch() == s.Singleton.Status.Epoch && later.Annotations[signal.ExpiredAnnotation] == ""
+	released = s.Lease.Holder() == "" && s.leaseEpoch() == s.Singleton.Status.Epoch && later.Annotations[signal.ExpiredAnnotation] == ""
 	return s, released
 }
 
@@ -174,7 +170,7 @@ func (d *decision) emptyLease() {
 
 // leaseNames returns true if the Lease names the pod with the UID.
 func (d *decision) leaseNames(uid types.UID) bool {
-	return strings.HasSuffix(d.leaseHolder(), "_"+string(uid))
+	return strings.HasSuffix(d.Lease.Holder(), "_"+string(uid))
 }
 
 func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.ResourceVersion) }
@@ -182,7 +178,7 @@ func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.Resour
 // holderExpires takes the Lease from a fenced holder that has not renewed it for its duration. It returns false if
 // the Lease has not expired.
 func (d *decision) holderExpires() bool {
-	mayRun := d.named(d.holder) || d.leaseHolder() == "" && proof.Going(d.holder.Pod) // the Lease was created again
+	mayRun := d.named(d.holder) || d.Lease.Holder() == "" && proof.Going(d.holder.Pod) // the Lease was created again
 	if d.holder.fencing == nil || d.ownLease() == nil || !mayRun || d.status.Epoch != d.Singleton.Status.Epoch {
 		return false
 	}
@@ -212,7 +208,7 @@ func (d *decision) leaseBlocks(next *ClassifiedPod) bool {
 	switch {
 	case next.fencing != nil && d.Lease.Object == nil:
 		return true
-	case next.fencing == nil && d.ownLease() == nil, d.leaseHolder() == "", recorded != "" && d.leaseNames(recorded):
+	case next.fencing == nil && d.ownLease() == nil, d.Lease.Holder() == "", recorded != "" && d.leaseNames(recorded):
 		return false
 	}
 	return !slices.ContainsFunc(d.pods, func(p *ClassifiedPod) bool { return d.named(p) })
@@ -225,7 +221,7 @@ func (d *decision) awaitLease(next *ClassifiedPod) {
 		return
 	}
 	d.awaitExpiry()
-	name, uid, _ := strings.Cut(d.leaseHolder(), "_")
+	name, uid, _ := strings.Cut(d.Lease.Holder(), "_")
 	if d.leaseExpired() && d.ownLease() != nil {
 		d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: types.UID(uid)})
 		d.reportTaken(name)
@@ -293,12 +289,12 @@ func (d *decision) reportFencing() {
 	case active == nil || d.Singleton.Spec.Fencing != v1.FencingLease && active.fencing == nil:
 		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionFenced)
 	case active.fencing == nil:
-		d.setConditionTo(v1.ConditionFenced, metav1.ConditionFalse, whyNotFenced(active), d.notFencedMessage(active))
+		d.setCondition(v1.ConditionFenced, false, whyNotFenced(active), d.notFencedMessage(active))
 	case d.named(active) && d.Lease.Renewed():
-		d.setConditionTo(v1.ConditionFenced, metav1.ConditionTrue, leaseRenewed,
+		d.setCondition(v1.ConditionFenced, true, leaseRenewed,
 			fmt.Sprintf("pod %s runs its main processes only while it renews Lease %s", active.Name, signal.LeaseName(d.Singleton.Name)))
 	default:
-		d.setConditionTo(v1.ConditionFenced, metav1.ConditionFalse, leaseNotRenewed, d.notRenewedMessage(active))
+		d.setCondition(v1.ConditionFenced, false, leaseNotRenewed, d.notRenewedMessage(active))
 	}
 }
 

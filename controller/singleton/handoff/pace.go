@@ -125,15 +125,15 @@ func (d *decision) begun() *metav1.MicroTime {
 		return was.TransitionTimestamp.DeepCopy()
 	}
 	began := d.now
-	if d.holder != nil {
-		times := []time.Time{askedToStop(d.holder.Pod)}
-		if next := d.newest(); next != nil {
-			times = append(times, next.CreationTimestamp.Time)
+	since := func(at time.Time) {
+		if d.left(maxUnreportedAge, at) > 0 && at.Before(began) {
+			began = at
 		}
-		for _, at := range times {
-			if d.left(maxUnreportedAge, at) > 0 && at.Before(began) {
-				began = at
-			}
+	}
+	if d.holder != nil {
+		since(askedToStop(d.holder.Pod))
+		if next := d.newest(); next != nil {
+			since(next.CreationTimestamp.Time)
 		}
 	}
 	return new(metav1.NewMicroTime(began))

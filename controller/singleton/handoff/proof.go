@@ -79,23 +79,19 @@ func (s Snapshot) attested(pod *corev1.Pod) bool {
 func (d *decision) judgeAttestation() (remove bool, refused string) {
 	attested := d.Singleton.Annotations[v1.AttestAnnotation]
 	status := &d.Singleton.Status
-	i := slices.IndexFunc(d.pods, func(p *ClassifiedPod) bool { return string(p.UID) == attested })
+	pod := find(d.pods, func(p *ClassifiedPod) bool { return string(p.UID) == attested })
 	switch {
-	case attested == "" || i < 0 && attested == string(status.ActivePodUID):
+	case attested == "" || pod == nil && attested == string(status.ActivePodUID):
 		return false, ""
-	case i < 0 && status.LastTransition != nil && string(status.LastTransition.FromUID) == attested:
+	case pod == nil && status.LastTransition != nil && string(status.LastTransition.FromUID) == attested:
 		return true, ""
-	case i < 0:
+	case pod == nil:
 		return true, fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", attested, d.holderName())
-	}
-	pod := d.pods[i]
-	switch {
 	case pod.Proof != "":
 		return pod.Proof != v1.ProofAttested, ""
 	case !proof.Going(pod.Pod):
 		return true, fmt.Sprintf("pod %s is not terminating, and the kubelet may restart its containers. Delete the pod, and then attest again. "+
 			"Run: kubectl delete -n %s pod %[1]s --wait=false", pod.Name, pod.Namespace)
-	default:
-		return true, fmt.Sprintf("node %s of pod %s is Ready, and its kubelet reports when the pod has terminated", pod.Spec.NodeName, pod.Name)
 	}
+	return true, fmt.Sprintf("node %s of pod %s is Ready, and its kubelet reports when the pod has terminated", pod.Spec.NodeName, pod.Name)
 }

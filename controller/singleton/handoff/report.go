@@ -21,7 +21,7 @@ import (
 func (d *decision) serving(containers []injected.Container) {
 	t, next := d.status.LastTransition, d.successor()
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil
-	problem := nodeProblemIn(d.Nodes, d.holder.Pod)
+	problem := nodeProblem(d.Nodes, d.holder.Pod)
 	switch {
 	case next == nil && proof.IsTrue(d.holder.Pod, corev1.PodReady):
 		d.found(HolderReady, "pod %s is the holder with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareNote(), d.foreignHelp())
@@ -136,8 +136,7 @@ func (d *decision) report() {
 		d.plan.Requeue = time.Millisecond // the record or the Lease just moved, so decide again at once
 	}
 	d.status.Phase, d.status.Message = phase, strings.Join(append([]string{message}, d.advice...), ". ")
-	d.status.ActiveBarrier = d.activeBarrier()
-	d.status.ActiveNode = d.activeNode()
+	d.reportActive()
 	d.status.ObservedGeneration = d.Singleton.Generation
 	d.status.StandbyPods = nil
 	for _, s := range d.standbys {
@@ -145,59 +144,40 @@ func (d *decision) report() {
 	}
 	serves := outcome == AwaitingHandover && proof.IsTrue(d.holder.Pod, corev1.PodReady)
 	d.reportFencing()
-	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods || serves)
-	d.setCondition(v1.ConditionReconciling, phase == v1.PhaseTransitioning)
-	d.setCondition(v1.ConditionStalled, phase == v1.PhaseFailed)
+	reason, text := string(outcome), d.status.Message
+	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods || serves, reason, text)
+	d.setCondition(v1.ConditionReconciling, phase == v1.PhaseTransitioning, reason, text)
+	d.setCondition(v1.ConditionStalled, phase == v1.PhaseFailed, reason, text)
 }
 
-// activeBarrier returns the ConfigMap of the holder's barriers. The policy gives all barriers of a pod the
-// same ConfigMap.
-func (d *decision) activeBarrier() string {
-	if d.status.ActivePodUID == "" {
-		return ""
-	}
+// reportActive reports the node of the holder, and the ConfigMap of its barriers. The policy gives all barriers of a pod
+// the same ConfigMap. Both stay as they are if the object of the holder does not exist.
+func (d *decision) reportActive() {
 	active := d.active()
+	if active == nil && d.status.ActivePodUID != "" {
+		return
+	}
+	d.status.ActiveBarrier, d.status.ActiveNode = "", ""
 	if active == nil {
-		return d.status.ActiveBarrier
+		return
 	}
-	for _, h := range active.held {
-		if h.ConfigMap != "" {
-			return h.ConfigMap
-		}
+	d.status.ActiveNode = active.Spec.NodeName
+	if i := slices.IndexFunc(active.held, func(h injected.Container) bool { return h.ConfigMap != "" }); i >= 0 {
+		d.status.ActiveBarrier = active.held[i].ConfigMap
 	}
-	return ""
-}
-
-// activeNode returns the node of the holder.
-func (d *decision) activeNode() string {
-	if d.status.ActivePodUID == "" {
-		return ""
-	}
-	active := d.active()
-	if active == nil {
-		return d.status.ActiveNode
-	}
-	return active.Spec.NodeName
 }
 
 // active returns the pod that the new status names as the holder, or nil if its object does not exist.
 func (d *decision) active() *ClassifiedPod {
-	i := slices.IndexFunc(d.pods, func(p *ClassifiedPod) bool { return p.UID == d.status.ActivePodUID })
-	if i < 0 {
-		return nil
-	}
-	return d.pods[i]
+	return find(d.pods, func(p *ClassifiedPod) bool { return p.UID == d.status.ActivePodUID })
 }
 
-func (d *decision) setCondition(conditionType string, value bool) {
+// setCondition sets a condition to True or False.
+func (d *decision) setCondition(conditionType string, value bool, reason, message string) {
 	status := metav1.ConditionFalse
 	if value {
 		status = metav1.ConditionTrue
 	}
-	d.setConditionTo(conditionType, status, string(d.plan.Outcome), d.status.Message)
-}
-
-func (d *decision) setConditionTo(conditionType string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
 		Type: conditionType, Status: status, Reason: reason, Message: message,
 		ObservedGeneration: d.Singleton.Generation, LastTransitionTime: metav1.NewTime(d.now),

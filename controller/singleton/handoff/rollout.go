@@ -23,12 +23,7 @@ func (d *decision) successor() *ClassifiedPod {
 
 // newest returns the first standby with a newer revision than the holder, or nil.
 func (d *decision) newest() *ClassifiedPod {
-	for _, pod := range d.standbys {
-		if d.newer(pod.Pod, d.holder.Pod) {
-			return pod
-		}
-	}
-	return nil
+	return find(d.standbys, func(pod *ClassifiedPod) bool { return d.newer(pod.Pod, d.holder.Pod) })
 }
 
 // rollOver scales down the ReplicaSet of the holder once a pod of a newer revision is warm, or can warm up only
@@ -53,7 +48,7 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 		d.found(RetiringCold, "pod %s stops before pod %s is warm, because %s", d.holder.Name, next.Name, cold)
 	}
 	rs := d.replicaSet(d.holder.Pod)
-	if rs.Spec.Replicas != nil && *rs.Spec.Replicas == 0 {
+	if isZero(rs.Spec.Replicas) {
 		return
 	}
 	d.do(Retire{rs.Name})
@@ -63,7 +58,7 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 // waitsForHolder returns which volume keeps the standby cold while the holder runs. Empty: there is no such
 // volume, or the node cannot start the standby in any case.
 func (d *decision) waitsForHolder(pod *corev1.Pod) string {
-	if d.nodeProblem(pod) != "" {
+	if nodeProblem(d.CachedNodes, pod) != "" {
 		return ""
 	}
 	for _, volume := range pod.Spec.Volumes {
