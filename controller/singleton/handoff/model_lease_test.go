@@ -279,15 +279,9 @@ func (l *LeaseWrapper) Transitions(epoch int32) *LeaseWrapper {
 	return l
 }
 
-func (l *LeaseWrapper) OwnedBy(uid types.UID) *LeaseWrapper {
-	l.OwnerReferences[0].UID = uid
-	return l
-}
+func (l *LeaseWrapper) OwnedBy(uid types.UID) *LeaseWrapper { l.OwnerReferences[0].UID = uid; return l }
 
-func (l *LeaseWrapper) UID(uid types.UID) *LeaseWrapper {
-	l.ObjectMeta.UID = uid
-	return l
-}
+func (l *LeaseWrapper) UID(uid types.UID) *LeaseWrapper { l.ObjectMeta.UID = uid; return l }
 
 // Holder names the pod. Empty: no pod.
 func (l *LeaseWrapper) Holder(pod string) *LeaseWrapper {
