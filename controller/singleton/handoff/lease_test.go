@@ -168,6 +168,10 @@ func TestDecideLostNode(t *testing.T) {
 			MakeSnapshot(lost(), fencedStandby("db-2").Warm().Created(now)).Lost(time.Second).Fencing(lease),
 			holds("db-2", 8, handoff.Released, choose("db-2"), record, nameInLease("db-2", 8), signalOf("db-2", 8)),
 		},
+		"another standby is next, although the node has been Ready for a minute": {
+			MakeSnapshot(lost(), fencedStandby("db-2").Warm().Created(now)).Lost(time.Minute).Fencing(lease),
+			holds("db-2", 8, handoff.Released, choose("db-2"), record, nameInLease("db-2", 8), signalOf("db-2", 8)),
+		},
 		"a pod without other standbys is replaced": {MakeSnapshot(lost()).Lost(time.Second).Fencing(lease), nobody(7, handoff.Rolling, roll)},
 		"a pod is replaced if the other standby is on a lost node too": {
 			MakeSnapshot(lost(), fencedStandby("db-2").Warm().On(node3)).Node(node3, corev1.ConditionUnknown).Lost(time.Second).Fencing(lease),

@@ -57,6 +57,28 @@ func TestDecideReportsConditions(t *testing.T) {
 	}
 }
 
+// The node and the barrier are those of the recorded holder. They stay if its object does not exist.
+func TestDecideReportsWhereTheHolderRuns(t *testing.T) {
+	pod := func() *PodWrapper { return MakePod("db-1").Barrier().Injected().Holding() }
+	for name, tc := range map[string]struct {
+		snapshot                *SnapshotWrapper
+		wantNode, wantConfigMap string
+	}{
+		"a holder with a barrier":  {MakeSnapshot(pod()).Holder("db-1"), node1, barrierOf("db-1")},
+		"a holder without barrier": {MakeSnapshot(holder()).Holder("db-1"), node1, ""},
+		"the holder is lost":       {MakeSnapshot().Holder("db-1"), "before", "before"},
+		"the holder has ended":     {MakeSnapshot(pod().Deleting().Ended()).Holder("db-1"), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.snapshot.Singleton.Status.ActiveNode, tc.snapshot.Singleton.Status.ActiveBarrier = "before", "before"
+			status := handoff.Decide(tc.snapshot.Snapshot, now).Status
+			if status.ActiveNode != tc.wantNode || status.ActiveBarrier != tc.wantConfigMap {
+				t.Errorf("node %q, barrier %q, want %q and %q", status.ActiveNode, status.ActiveBarrier, tc.wantNode, tc.wantConfigMap)
+			}
+		})
+	}
+}
+
 func TestDecideKeepsOtherConditions(t *testing.T) {
 	s := MakeSnapshot(holder()).Holder("db-1")
 	before := metav1.NewTime(now.Add(-time.Hour))
