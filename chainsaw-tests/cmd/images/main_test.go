@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,45 +22,48 @@ import (
 // find returns the program of that name, with the path of its module from here.
 func find(t *testing.T, name string) program {
 	t.Helper()
-	for _, p := range programs {
-		if p.name == name {
-			p.module = filepath.Join("../../..", p.module)
-			return p
-		}
+	i := slices.IndexFunc(programs, func(p program) bool { return p.name == name })
+	if i < 0 {
+		t.Fatalf("there is no program %q", name)
 	}
-	t.Fatalf("there is no program %q", name)
-	return program{}
+	p := programs[i]
+	p.module = filepath.Join("../../..", p.module)
+	return p
 }
 
-// unpack returns the image in the archive and the path of its only file, unpacked.
-func unpack(t *testing.T, archive string) (img v1.Image, name, path string) {
+// unpack returns the configuration of the image in the archive, and the path of its only file, unpacked.
+func unpack(t *testing.T, archive string) (config *v1.ConfigFile, name, path string) {
 	t.Helper()
 	img, err := tarball.ImageFromPath(archive, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	config, err = img.ConfigFile()
+	must(t, err)
 	content := mutate.Extract(img)
 	defer func() { _ = content.Close() }()
-	files := tar.NewReader(content)
-	header, err := files.Next()
-	for err == nil && header.Typeflag == tar.TypeDir {
-		header, err = files.Next()
+	for files := tar.NewReader(content); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return config, name, path
+		}
+		must(t, err)
+		if header.Typeflag == tar.TypeDir {
+			continue
+		}
+		if name != "" {
+			t.Fatalf("the image holds %s besides %s, want one file", header.Name, name)
+		}
+		data, err := io.ReadAll(files)
+		must(t, err)
+		name, path = header.Name, filepath.Join(t.TempDir(), "program")
+		must(t, os.WriteFile(path, data, header.FileInfo().Mode()))
 	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := io.ReadAll(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if more, err := files.Next(); !errors.Is(err, io.EOF) {
-		t.Fatalf("the image holds %v besides %s (error %v), want one file", more, header.Name, err)
-	}
-	path = filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(path, data, header.FileInfo().Mode()); err != nil {
-		t.Fatal(err)
-	}
-	return img, header.Name, path
 }
 
 func TestBuild(t *testing.T) {
@@ -75,14 +79,8 @@ func TestBuild(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			archive := filepath.Join(t.TempDir(), name+".tar")
 			p := find(t, name)
-			if err := p.build(archive, "registry.example.com/"+name+":1.2.3", "1.2.3", runtime.GOARCH); err != nil {
-				t.Fatal(err)
-			}
-			img, file, path := unpack(t, archive)
-			config, err := img.ConfigFile()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.build(archive, "registry.example.com/"+name+":1.2.3", "1.2.3", runtime.GOARCH))
+			config, file, path := unpack(t, archive)
 			got := []string{file, config.OS, config.Architecture, config.Config.User, strings.Join(config.Config.Entrypoint, " ")}
 			if diff := cmp.Diff([]string{strings.TrimPrefix(p.path, "/"), "linux", runtime.GOARCH, "65532:65532", p.path}, got); diff != "" {
 				t.Errorf("image (-want +got):\n%s", diff)
@@ -100,9 +98,7 @@ func TestBuild(t *testing.T) {
 func wantStatic(t *testing.T, path string) {
 	t.Helper()
 	file, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = file.Close() }()
 	for _, p := range file.Progs {
 		if p.Type == elf.PT_INTERP {
@@ -112,24 +108,20 @@ func wantStatic(t *testing.T, path string) {
 }
 
 func TestBuildErrors(t *testing.T) {
-	tests := map[string]struct {
-		program program
-		ref     string
-		wantErr string
-	}{
-		"no such package":         {program: program{"x", ".", "./missing", "/x"}, ref: "registry.example.com/x:1", wantErr: "go build ./missing"},
-		"a reference without tag": {program: find(t, "gate"), ref: "registry.example.com/gate", wantErr: "needs registry, repository and tag"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			archive := filepath.Join(t.TempDir(), "x.tar")
-			err := tc.program.build(archive, tc.ref, "1.2.3", runtime.GOARCH)
-			if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-				t.Errorf("error %v, want %q", err, tc.wantErr)
-			}
-			if _, err := os.Stat(archive); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("an archive is there (error %v), want none", err)
-			}
-		})
+	for wantErr, build := range map[string]func(archive string) error{
+		"go build ./missing": func(archive string) error {
+			return program{"x", ".", "./missing", "/x"}.build(archive, "registry.example.com/x:1", "1.2.3", runtime.GOARCH)
+		},
+		"needs registry, repository and tag": func(archive string) error {
+			return find(t, "gate").build(archive, "registry.example.com/gate", "1.2.3", runtime.GOARCH)
+		},
+	} {
+		archive := filepath.Join(t.TempDir(), "x.tar")
+		if err := build(archive); err == nil || !strings.Contains(err.Error(), wantErr) {
+			t.Errorf("error %v, want %q", err, wantErr)
+		}
+		if _, err := os.Stat(archive); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("an archive is there (error %v), want none", err)
+		}
 	}
 }
