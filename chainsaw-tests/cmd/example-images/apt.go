@@ -52,18 +52,10 @@ type apt struct {
 
 func newAPT(dir, mirror string) (apt, error) {
 	sources, status := filepath.Join(dir, "sources.list"), filepath.Join(dir, "state/status")
-	for _, d := range []string{"state/lists/partial", "cache/archives/partial"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			return apt{}, err
-		}
-	}
-	if err := os.WriteFile(status, nil, 0o644); err != nil {
-		return apt{}, err
-	}
 	line := fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring, mirror, release)
-	if err := os.WriteFile(sources, []byte(line), 0o644); err != nil {
-		return apt{}, err
-	}
+	err := errors.Join(os.MkdirAll(filepath.Join(dir, "state/lists/partial"), 0o755),
+		os.MkdirAll(filepath.Join(dir, "cache/archives/partial"), 0o755),
+		os.WriteFile(status, nil, 0o644), os.WriteFile(sources, []byte(line), 0o644))
 	return apt{dir, []string{
 		"--quiet=2",
 		"--option=Dir::State=" + filepath.Join(dir, "state"),
@@ -74,7 +66,7 @@ func newAPT(dir, mirror string) (apt, error) {
 		"--option=Dir::Etc::preferencesparts=/dev/null",
 		// The user _apt cannot write to the directory.
 		"--option=APT::Sandbox::User=root",
-	}}, nil
+	}}, err
 }
 
 func (a apt) get(args ...string) (string, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
 )
@@ -40,7 +42,7 @@ var recipes = []recipe{
 			"libc-l10n", "locales", "openssl-provider-legacy",
 		},
 		texts: map[string]string{
-			"usr/local/bin/docker-entrypoint.sh": source("docker-entrypoint.sh"),
+			"usr/local/bin/docker-entrypoint.sh": entrypoint,
 			// The ids are those of the official image.
 			"etc/passwd": "root:x:0:0:root:/root:/bin/sh\npostgres:x:999:999::/var/lib/postgresql:/bin/sh\n",
 			"etc/group":  "root:x:0:\npostgres:x:999:\n",
@@ -131,14 +133,8 @@ var setUp = []string{
 
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// source returns one of the embedded files.
-func source(name string) string {
-	content, err := sources.ReadFile(name)
-	if err != nil {
-		panic(err) // the file is embedded
-	}
-	return string(content)
-}
+//go:embed docker-entrypoint.sh
+var entrypoint string
 
 // unread are files and directories of packages that no program of the images reads.
 var unread = []string{
@@ -150,10 +146,8 @@ var unread = []string{
 // layOut creates the image's files under root.
 func (r recipe) layOut(root string, packages []string) error {
 	for _, dir := range []string{"bin", "lib", "lib64", "sbin"} {
-		if err := os.MkdirAll(filepath.Join(root, "usr", dir), 0o755); err != nil {
-			return err
-		}
-		if err := os.Symlink("usr/"+dir, filepath.Join(root, dir)); err != nil {
+		err := errors.Join(os.MkdirAll(filepath.Join(root, "usr", dir), 0o755), os.Symlink("usr/"+dir, filepath.Join(root, dir)))
+		if err != nil {
 			return err
 		}
 	}
@@ -173,10 +167,8 @@ func (r recipe) layOut(root string, packages []string) error {
 		}
 	}
 	for p, target := range r.links {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, p)), 0o755); err != nil {
-			return err
-		}
-		if err := os.Symlink(target, filepath.Join(root, p)); err != nil {
+		link := filepath.Join(root, p)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink(target, link)); err != nil {
 			return err
 		}
 	}
@@ -203,12 +195,9 @@ func unpack(file, root string) error {
 }
 
 func writeText(file, text string) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
-	}
 	mode := fs.FileMode(0o644)
-	if len(text) > 2 && text[:2] == "#!" {
+	if strings.HasPrefix(text, "#!") {
 		mode = 0o755
 	}
-	return os.WriteFile(file, []byte(text), mode)
+	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), mode))
 }
