@@ -1,19 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 )
 
 const (
@@ -94,15 +89,14 @@ type proxySpec struct {
 	Balancer string
 	// Servers has the addresses of the API servers.
 	Servers []string
-	// Proxies has the address of the proxy to etcd of each server.
-	Proxies []string
+	// Proxies maps the address of the proxy to etcd of each server to the file with its fault.
+	Proxies map[string]string
 	Etcd    string
-	// Socket is the path at which the proxies receive faults.
-	Socket string
 }
 
-func (c cluster) faultsSocket() string {
-	return filepath.Join(c.machineDir(controlMachine), "faults.sock")
+// faultFile returns the file with the fault of an API server.
+func (c cluster) faultFile(i int) string {
+	return filepath.Join(c.machineDir(controlMachine), "faults", apiServerName(i)+".json")
 }
 
 // proxySpec returns nil for one API server.
@@ -111,112 +105,43 @@ func (c cluster) proxySpec() *proxySpec {
 	if servers == 1 {
 		return nil
 	}
-	p := &proxySpec{Balancer: controlAddress + ":6443", Etcd: "127.0.0.1:2379", Socket: c.faultsSocket()}
+	p := &proxySpec{Balancer: controlAddress + ":6443", Etcd: "127.0.0.1:2379", Proxies: map[string]string{}}
 	for i := 1; i <= servers; i++ {
 		p.Servers = append(p.Servers, apiServerAddress(i)+":6443")
-		p.Proxies = append(p.Proxies, etcdProxyAddress(i))
+		p.Proxies[etcdProxyAddress(i)] = c.faultFile(i)
 	}
 	return p
 }
 
-// start starts to listen at all addresses, and then serves until the machine ends. A part that fails is reported to failed.
-func (s *proxySpec) start(failed func(error)) error {
-	var serves []func() error
-	listen := func(network, address string, serve func(net.Listener) error) error {
-		listener, err := (&net.ListenConfig{}).Listen(context.Background(), network, address)
-		if err != nil {
-			return err
+// start starts to listen at all addresses, and then serves until the machine ends. A part that fails is reported to failed. Faults
+// of an earlier machine end.
+func (s *proxySpec) start(failed chan<- error) error {
+	serve := func(address string, serve func(net.Listener) error) error {
+		listener, err := net.Listen("tcp", address)
+		if err == nil {
+			go func() { failed <- fmt.Errorf("serve %s: %w", address, serve(listener)) }()
 		}
-		serves = append(serves, func() error { return fmt.Errorf("serve %s: %w", address, serve(listener)) })
-		return nil
+		return err
 	}
-	var proxies []*etcdProxy
-	for _, address := range s.Proxies {
-		p := newEtcdProxy()
-		proxies = append(proxies, p)
-		if err := listen("tcp", address, func(l net.Listener) error { return p.serve(l, s.Etcd) }); err != nil {
+	for address, file := range s.Proxies {
+		p := etcdProxy{etcd: s.Etcd, faultFile: file}
+		if err := errors.Join(p.set(etcdFault{}), serve(address, p.serve)); err != nil {
 			return err
 		}
 	}
 	b := newBalancer(s.Servers)
-	if err := listen("tcp", s.Balancer, b.serve); err != nil {
-		return err
-	}
-	if err := os.Remove(s.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err // of an earlier machine
-	}
-	if err := listen("unix", s.Socket, func(l net.Listener) error {
-		return (&http.Server{Handler: faultsHandler(proxies), ReadHeaderTimeout: time.Second}).Serve(l)
-	}); err != nil {
-		return err
-	}
-	go b.check(context.Background(), func(address string) error { return get("https://" + address + "/readyz") })
-	for _, serve := range serves {
-		go func() { failed(serve()) }()
-	}
-	return nil
+	b.check(context.Background(), func(address string) error { return get("https://" + address + "/readyz") })
+	return serve(s.Balancer, b.serve)
 }
 
-// etcdFaultChange sets the fault of one API server, or of all.
-type etcdFaultChange struct {
-	// Server is the number of the API server, from 1. 0 means all.
-	Server int
-	Fault  etcdFault
-}
+// proxyOf returns the proxy of an API server, for its fault.
+func (c cluster) proxyOf(i int) etcdProxy { return etcdProxy{faultFile: c.faultFile(i)} }
 
-// faultsHandler answers with the faults of all proxies. A request can have a change, which comes first.
-func faultsHandler(proxies []*etcdProxy) http.Handler {
-	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
-		var change etcdFaultChange
-		err := json.NewDecoder(request.Body).Decode(&change)
-		if err != nil && !errors.Is(err, io.EOF) {
-			http.Error(response, err.Error(), http.StatusBadRequest)
-			return
-		}
-		now := make([]etcdFault, len(proxies))
-		for i, p := range proxies {
-			if err == nil && (change.Server == 0 || change.Server == i+1) {
-				p.set(change.Fault)
-			}
-			now[i], _ = p.now()
-		}
-		_ = json.NewEncoder(response).Encode(now) // the client may have gone
-	})
-}
-
-// etcdFaults returns the current fault of each API server. If change is not nil, it comes first.
-func (c cluster) etcdFaults(ctx context.Context, change *etcdFaultChange) ([]etcdFault, error) {
-	var body bytes.Buffer
-	if change != nil {
-		if err := json.NewEncoder(&body).Encode(change); err != nil {
-			return nil, err
-		}
+// healAPIServers ends the faults of all API servers.
+func (c cluster) healAPIServers() (err error) {
+	for i := 1; i <= c.apiServers(); i++ {
+		err = errors.Join(err, c.proxyOf(i).set(etcdFault{}))
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", c.faultsSocket())
-	}}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://control/", &body)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("reach the proxies of the control plane (to repair the cluster, run: cluster up): %w", err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the proxies of the control plane answered %s", response.Status)
-	}
-	var now []etcdFault
-	return now, json.NewDecoder(response.Body).Decode(&now)
-}
-
-// healEtcd ends the faults of all API servers.
-func (c cluster) healEtcd(ctx context.Context) error {
-	if c.apiServers() == 1 {
-		return nil
-	}
-	_, err := c.etcdFaults(ctx, &etcdFaultChange{})
 	return err
 }
 
@@ -238,12 +163,8 @@ func (c cluster) apiServerFaults(ctx context.Context) (faults []string) {
 	if c.apiServers() == 1 {
 		return nil
 	}
-	etcd, err := c.etcdFaults(ctx, nil)
-	if err != nil {
-		return []string{err.Error()}
-	}
 	for i := 1; i <= c.apiServers(); i++ {
-		if fault := etcd[i-1].String(); fault != "" {
+		if fault := c.proxyOf(i).fault().String(); fault != "" {
 			faults = append(faults, apiServerName(i)+" is "+fault)
 		} else if err := c.serverReady(ctx, apiServerAddress(i)); err != nil {
 			faults = append(faults, fmt.Sprintf("%s is not ready: %v", apiServerName(i), err))

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"net"
-	"net/http"
-	"os"
-	"slices"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -16,34 +13,27 @@ import (
 func testServers(t *testing.T, n int) cluster {
 	t.Helper()
 	c := testCluster(t)
-	if err := c.useAPIServers(n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.useAPIServers(n))
 	return c
 }
 
-func TestOneAPIServerHasNoProxies(t *testing.T) {
-	spec := testCluster(t).controlSpec()
-	if spec.Proxies != nil {
-		t.Errorf("proxies: %+v", spec.Proxies)
-	}
-	if i := slices.IndexFunc(spec.Processes, func(p process) bool { return p.Name == "kube-apiserver" }); i < 0 {
-		t.Errorf("no process kube-apiserver in %+v", spec.Processes)
-	}
-}
-
 func TestSeveralAPIServers(t *testing.T) {
+	if one := testCluster(t).controlSpec(); one.Proxies != nil || one.Processes[1].Name != "kube-apiserver" {
+		t.Errorf("with one API server: %+v", one)
+	}
 	c := testServers(t, 3)
+	if same, other := c.checkAPIServers(3), c.checkAPIServers(1); same != nil || other == nil {
+		t.Errorf("with 3 API servers: %v, with another number: %v", same, other)
+	}
 	spec := c.controlSpec()
 	var names []string
 	unique := map[string]bool{}
 	for _, p := range spec.Processes {
 		names = append(names, p.Name)
-		program, argv := p.command()
 		if !strings.HasPrefix(p.Name, "kube-apiserver") {
 			continue
 		}
-		if !strings.HasSuffix(program, "/kube-apiserver") || !strings.HasSuffix(argv[0], "/"+p.Name) {
+		if program, argv := p.command(); !strings.HasSuffix(program, "/kube-apiserver") || !strings.HasSuffix(argv[0], "/"+p.Name) {
 			t.Errorf("%s is started as %s with the name %s", p.Name, program, argv[0])
 		}
 		for _, arg := range p.Args {
@@ -86,16 +76,6 @@ func TestAskedAPIServers(t *testing.T) {
 	}
 }
 
-func TestNumberOfAPIServersStays(t *testing.T) {
-	c := testServers(t, 3)
-	if err := c.checkAPIServers(3); err != nil {
-		t.Error(err)
-	}
-	if err := c.checkAPIServers(1); err == nil || !strings.Contains(err.Error(), "the cluster has 3, and the number cannot change") {
-		t.Errorf("error %v", err)
-	}
-}
-
 func TestParseAPIServer(t *testing.T) {
 	three := testServers(t, 3)
 	for arg, want := range map[string]int{"1": 1, "kube-apiserver-3": 3, "0": 0, "4": 0, "node1": 0} {
@@ -108,44 +88,24 @@ func TestParseAPIServer(t *testing.T) {
 	}
 }
 
-func TestFaultsOfProxies(t *testing.T) {
+func TestFaultsOfAPIServers(t *testing.T) {
 	c := testServers(t, 2)
-	proxies := []*etcdProxy{newEtcdProxy(), newEtcdProxy()}
-	serveFaults(t, c, proxies)
-	if _, err := c.etcdFaults(t.Context(), &etcdFaultChange{Server: 2, Fault: etcdFault{Cut: true}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.etcdFaults(t.Context(), &etcdFaultChange{Server: 1, Fault: etcdFault{Delay: 5 * time.Second}}); err != nil {
-		t.Fatal(err)
+	for arg, fault := range map[string]etcdFault{"1": {Delay: 5 * time.Second}, "2": {Cut: true}} {
+		i, err := c.parseAPIServer(arg)
+		must(t, errors.Join(err, c.proxyOf(i).set(fault)))
 	}
 	want := []string{"kube-apiserver-1 is late by 5s with changes in etcd", "kube-apiserver-2 is cut off from etcd"}
 	if diff := cmp.Diff(want, c.apiServerFaults(t.Context())); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
-	if fault, _ := proxies[1].now(); !fault.Cut {
-		t.Error("the proxy does not cut")
-	}
-	if err := c.healEtcd(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for i, p := range proxies {
-		if fault, _ := p.now(); fault != (etcdFault{}) {
-			t.Errorf("proxy %d after the end of all faults: %+v", i+1, fault)
+	must(t, c.healAPIServers())
+	for i := 1; i <= 2; i++ {
+		if fault := c.proxyOf(i).fault(); fault != (etcdFault{}) {
+			t.Errorf("proxy %d after the end of all faults: %+v", i, fault)
 		}
 	}
-}
-
-// serveFaults receives the faults of the proxies as the control plane of the cluster does.
-func serveFaults(t *testing.T, c cluster, proxies []*etcdProxy) {
-	t.Helper()
-	if err := os.MkdirAll(c.machineDir(controlMachine), 0o755); err != nil {
-		t.Fatal(err)
+	write(t, c.dir, "unreadable", "{")
+	if fault := (etcdProxy{faultFile: c.path("unreadable")}).fault(); !fault.Cut {
+		t.Errorf("a proxy whose fault cannot be read forwards: %+v", fault)
 	}
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", c.faultsSocket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: faultsHandler(proxies), ReadHeaderTimeout: time.Second}
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(func() { _ = server.Close() })
 }

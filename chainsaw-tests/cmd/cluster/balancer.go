@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -75,24 +77,13 @@ func (b *balancer) forward(client net.Conn) {
 func (b *balancer) candidates() []*backend {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var healthy, unhealthy []*backend
-	for _, server := range b.backends {
-		if server.failed < unhealthyAfter {
-			healthy = append(healthy, server)
-		} else {
-			unhealthy = append(unhealthy, server)
-		}
+	healthy := slices.DeleteFunc(slices.Clone(b.backends), func(s *backend) bool { return s.failed >= unhealthyAfter })
+	if len(healthy) == 0 {
+		healthy = b.backends
 	}
 	b.next++
-	return append(rotate(healthy, b.next), rotate(unhealthy, b.next)...)
-}
-
-func rotate(servers []*backend, n int) []*backend {
-	if len(servers) == 0 {
-		return nil
-	}
-	n %= len(servers)
-	return slices.Concat(servers[n:], servers[:n])
+	n := b.next % len(healthy)
+	return slices.Concat(healthy[n:], healthy[:n], b.backends)
 }
 
 func (b *balancer) track(server *backend, client net.Conn, open bool) {
@@ -107,19 +98,9 @@ func (b *balancer) track(server *backend, client net.Conn, open bool) {
 
 // check checks the health of each server periodically.
 func (b *balancer) check(ctx context.Context, healthy func(address string) error) {
-	var checks sync.WaitGroup
 	for _, server := range b.backends {
-		checks.Go(func() {
-			for ctx.Err() == nil {
-				b.report(server, healthy(server.address))
-				select {
-				case <-ctx.Done():
-				case <-time.After(healthPeriod):
-				}
-			}
-		})
+		go wait.UntilWithContext(ctx, func(context.Context) { b.report(server, healthy(server.address)) }, healthPeriod)
 	}
-	checks.Wait()
 }
 
 // report counts a check. It closes the connections to a server that has become unhealthy, because clients would keep them.

@@ -29,27 +29,20 @@ func named(t *testing.T, name string) string {
 // connect returns a connection through the balancer, and the name of its server.
 func connect(t *testing.T, address string) (net.Conn, string) {
 	t.Helper()
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, err := net.Dial("tcp", address)
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
 	name := make([]byte, 1)
-	if _, err := io.ReadFull(conn, name); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.ReadFull(conn, name)
+	must(t, err)
 	return conn, string(name)
 }
 
 func TestBalancer(t *testing.T) {
 	gone := localListener(t)
 	b := newBalancer([]string{named(t, "a"), named(t, "b"), gone.Addr().String()})
-	if err := gone.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, gone.Close())
 	front := localListener(t)
 	go func() { _ = b.serve(front) }()
 	address := front.Addr().String()

@@ -2,21 +2,23 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"net"
-	"sync"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // etcdWatch is the method with which an API server receives the changes in etcd.
@@ -44,38 +46,44 @@ func (f etcdFault) String() string {
 // etcdProxy connects one API server to etcd, with the current fault. It forwards every gRPC method, and knows only which one
 // is the watch.
 type etcdProxy struct {
-	mu    sync.Mutex
-	fault etcdFault
-	// changed is closed and replaced when the fault changes.
-	changed chan struct{}
+	// etcd is the address of etcd.
+	etcd string
+	// faultFile has the current fault, which the commands of this program change. Without the file, nothing is wrong.
+	faultFile string
 }
 
-func newEtcdProxy() *etcdProxy { return &etcdProxy{changed: make(chan struct{})} }
+// faultPeriod is how often a proxy that keeps something back looks whether the fault has ended.
+const faultPeriod = 10 * time.Millisecond
 
-func (p *etcdProxy) set(f etcdFault) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.fault = f
-	close(p.changed)
-	p.changed = make(chan struct{})
+func (p etcdProxy) set(f etcdFault) error {
+	if f == (etcdFault{}) {
+		return os.RemoveAll(p.faultFile)
+	}
+	return writeFile(p.faultFile, encode(f))
 }
 
-// now returns the current fault, and a channel that is closed when it changes.
-func (p *etcdProxy) now() (etcdFault, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.fault, p.changed
+// fault returns the current fault. A file that cannot be read lets nothing through.
+func (p etcdProxy) fault() etcdFault {
+	content, err := os.ReadFile(p.faultFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return etcdFault{}
+	}
+	var f etcdFault
+	if err := errors.Join(err, json.Unmarshal(content, &f)); err != nil {
+		return etcdFault{Cut: true}
+	}
+	return f
 }
 
 // serve forwards the connections of the listener to etcd. It returns only with an error.
-func (p *etcdProxy) serve(listener net.Listener, etcd string) error {
-	client, err := grpc.NewClient("passthrough:///"+etcd, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
+func (p etcdProxy) serve(listener net.Listener) error {
+	client, err := grpc.NewClient("passthrough:///"+p.etcd, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
 		// The API server sends a ping every 30 s. The default closes connections with more than one in five minutes.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.UnknownServiceHandler(func(_ any, call grpc.ServerStream) error { return p.forward(client, call) }))
@@ -83,7 +91,7 @@ func (p *etcdProxy) serve(listener net.Listener, etcd string) error {
 }
 
 // forward forwards one call, and ends it as etcd does.
-func (p *etcdProxy) forward(client *grpc.ClientConn, call grpc.ServerStream) error {
+func (p etcdProxy) forward(client *grpc.ClientConn, call grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(call)
 	incoming, _ := metadata.FromIncomingContext(call.Context())
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(call.Context(), incoming.Copy()))
@@ -115,7 +123,7 @@ type messages interface {
 // pump forwards messages. It returns nil at the end of the stream.
 func pump(from, to messages) error {
 	for {
-		m := &rawMessage{}
+		m := &message{}
 		if err := from.RecvMsg(m); err != nil {
 			return ignoreEOF(err)
 		}
@@ -134,7 +142,7 @@ func ignoreEOF(err error) error {
 
 // lateMessage is a message of a watch with the time at which it arrived, or the error that ended the watch.
 type lateMessage struct {
-	*rawMessage
+	*message
 	at  time.Time
 	err error
 }
@@ -143,12 +151,12 @@ type lateMessage struct {
 const maxLate = 1 << 16
 
 // pumpLate is pump with the current delay of watches.
-func (p *etcdProxy) pumpLate(ctx context.Context, from, to messages) error {
+func (p etcdProxy) pumpLate(ctx context.Context, from, to messages) error {
 	queue := make(chan lateMessage, maxLate)
 	go func() {
 		for {
-			m := lateMessage{rawMessage: &rawMessage{}}
-			m.err = from.RecvMsg(m.rawMessage)
+			m := lateMessage{message: &message{}}
+			m.err = from.RecvMsg(m.message)
 			m.at = time.Now()
 			select {
 			case queue <- m:
@@ -169,7 +177,7 @@ func (p *etcdProxy) pumpLate(ctx context.Context, from, to messages) error {
 			if m.err != nil {
 				return ignoreEOF(m.err)
 			}
-			if err := to.SendMsg(m.rawMessage); err != nil {
+			if err := to.SendMsg(m.message); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -179,54 +187,27 @@ func (p *etcdProxy) pumpLate(ctx context.Context, from, to messages) error {
 }
 
 // await waits until a message that arrived at the time may be forwarded.
-func (p *etcdProxy) await(ctx context.Context, at time.Time) error {
+func (p etcdProxy) await(ctx context.Context, at time.Time) error {
 	for {
-		fault, changed := p.now()
-		wait := time.Until(at.Add(fault.Delay))
+		wait := time.Until(at.Add(p.fault().Delay))
 		if wait <= 0 {
 			return nil
 		}
 		select {
-		case <-time.After(wait):
-		case <-changed:
+		case <-time.After(min(wait, faultPeriod)):
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
 }
 
-// rawMessage is an encoded message.
-type rawMessage struct{ data []byte }
-
-// rawCodec leaves messages as they are.
-type rawCodec struct{}
-
-// Marshal returns the encoded message.
-func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
-	m, ok := v.(*rawMessage)
-	if !ok {
-		return nil, status.Errorf(codes.Internal, "the proxy cannot encode a %T", v)
-	}
-	return mem.BufferSlice{mem.SliceBuffer(m.data)}, nil
-}
-
-// Unmarshal copies the encoded message.
-func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(*rawMessage)
-	if !ok {
-		return status.Errorf(codes.Internal, "the proxy cannot decode a %T", v)
-	}
-	m.data = data.Materialize()
-	return nil
-}
-
-// Name returns the codec that etcd's messages have.
-func (rawCodec) Name() string { return "proto" }
+// message is any message of etcd: its decoder keeps all fields, because it knows none.
+type message = emptypb.Empty
 
 // cuttableListener accepts connections whose bytes stop while the proxy is cut.
 type cuttableListener struct {
 	net.Listener
-	*etcdProxy
+	etcdProxy
 }
 
 // Accept returns the next connection.
@@ -235,14 +216,13 @@ func (l cuttableListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cuttableConn{Conn: conn, proxy: l.etcdProxy, closed: make(chan struct{})}, nil
+	return &cuttableConn{Conn: conn, proxy: l.etcdProxy}, nil
 }
 
 type cuttableConn struct {
 	net.Conn
-	proxy  *etcdProxy
-	once   sync.Once
-	closed chan struct{}
+	proxy  etcdProxy
+	closed atomic.Bool
 }
 
 // Read returns what arrived, after the end of a cut.
@@ -260,20 +240,12 @@ func (c *cuttableConn) Write(b []byte) (int, error) {
 
 // Close closes the connection also during a cut.
 func (c *cuttableConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
+	c.closed.Store(true)
 	return c.Conn.Close()
 }
 
 func (c *cuttableConn) awaitHealed() {
-	for {
-		fault, changed := c.proxy.now()
-		if !fault.Cut {
-			return
-		}
-		select {
-		case <-changed:
-		case <-c.closed:
-			return
-		}
+	for !c.closed.Load() && c.proxy.fault().Cut {
+		time.Sleep(faultPeriod)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -10,22 +11,23 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 const etcdRange = "/etcdserverpb.KV/Range"
 
 // echoedBy starts a server that returns each message, and a proxy in front of it. It returns the proxy and a client of it. The
 // channel receives a value for each message that the server has returned.
-func echoedBy(t *testing.T) (*etcdProxy, *grpc.ClientConn, <-chan struct{}) {
+func echoedBy(t *testing.T) (etcdProxy, *grpc.ClientConn, <-chan struct{}) {
 	t.Helper()
 	echoed := make(chan struct{}, 10)
-	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, call grpc.ServerStream) error {
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, call grpc.ServerStream) error {
 		for {
-			m := &rawMessage{}
+			m := &text{}
 			if err := call.RecvMsg(m); err != nil {
 				return ignoreEOF(err)
 			}
-			if string(m.data) == "fail" {
+			if m.Value == "fail" {
 				return status.Error(codes.ResourceExhausted, "as asked")
 			}
 			if err := call.SendMsg(m); err != nil {
@@ -37,56 +39,44 @@ func echoedBy(t *testing.T) (*etcdProxy, *grpc.ClientConn, <-chan struct{}) {
 	upstream, front := localListener(t), localListener(t)
 	go func() { _ = server.Serve(upstream) }()
 	t.Cleanup(server.Stop)
-	p := newEtcdProxy()
-	go func() { _ = p.serve(front, upstream.Addr().String()) }()
-	client, err := grpc.NewClient("passthrough:///"+front.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := etcdProxy{etcd: upstream.Addr().String(), faultFile: filepath.Join(t.TempDir(), "fault")}
+	go func() { _ = p.serve(front) }()
+	client, err := grpc.NewClient("passthrough:///"+front.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return p, client, echoed
 }
 
+// text is a message with a field, of which the proxy does not know.
+type text = wrapperspb.StringValue
+
 func localListener(t *testing.T) net.Listener {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	return listener
 }
 
 // call sends one message and returns the answer.
 func call(ctx context.Context, client *grpc.ClientConn, method, message string) (string, error) {
-	answer := &rawMessage{}
-	err := client.Invoke(ctx, method, &rawMessage{[]byte(message)}, answer)
-	return string(answer.data), err
+	answer := &text{}
+	err := client.Invoke(ctx, method, wrapperspb.String(message), answer)
+	return answer.Value, err
 }
 
 // openWatch starts a watch, and returns a function that sends a message, and a channel with the answers.
 func openWatch(t *testing.T, client *grpc.ClientConn) (send func(string), answers <-chan string) {
 	t.Helper()
 	watch, err := client.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, etcdWatch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	received := make(chan string, 10)
 	go func() {
-		for {
-			m := &rawMessage{}
-			if watch.RecvMsg(m) != nil {
-				return
-			}
-			received <- string(m.data)
+		for m := (&text{}); watch.RecvMsg(m) == nil; {
+			received <- m.Value
 		}
 	}()
-	return func(message string) {
-		if err := watch.SendMsg(&rawMessage{[]byte(message)}); err != nil {
-			t.Fatal(err)
-		}
-	}, received
+	return func(message string) { must(t, watch.SendMsg(wrapperspb.String(message))) }, received
 }
 
 func wantMessage(t *testing.T, from <-chan string, want string) {
@@ -117,7 +107,7 @@ func TestEtcdProxyForwards(t *testing.T) {
 func TestEtcdProxyDelaysOnlyWatches(t *testing.T) {
 	p, client, echoed := echoedBy(t)
 	send, answers := openWatch(t, client)
-	p.set(etcdFault{Delay: time.Hour})
+	must(t, p.set(etcdFault{Delay: time.Hour}))
 	send("late")
 	send("later")
 	<-echoed
@@ -130,11 +120,11 @@ func TestEtcdProxyDelaysOnlyWatches(t *testing.T) {
 		t.Errorf("message %q came at once", got)
 	default:
 	}
-	p.set(etcdFault{})
+	must(t, p.set(etcdFault{}))
 	wantMessage(t, answers, "late")
 	wantMessage(t, answers, "later")
 
-	p.set(etcdFault{Delay: 200 * time.Millisecond})
+	must(t, p.set(etcdFault{Delay: 200 * time.Millisecond}))
 	sent := time.Now()
 	send("soon")
 	wantMessage(t, answers, "soon")
@@ -149,7 +139,7 @@ func TestEtcdProxyCuts(t *testing.T) {
 	send("before")
 	wantMessage(t, answers, "before")
 	<-echoed
-	p.set(etcdFault{Cut: true})
+	must(t, p.set(etcdFault{Cut: true}))
 	send("during")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
@@ -159,7 +149,7 @@ func TestEtcdProxyCuts(t *testing.T) {
 	if len(echoed) > 0 {
 		t.Error("a message reached etcd")
 	}
-	p.set(etcdFault{})
+	must(t, p.set(etcdFault{}))
 	wantMessage(t, answers, "during")
 	if got, err := call(t.Context(), client, etcdRange, "read"); got != "read" || err != nil {
 		t.Errorf("after the cut: answer %q, error %v", got, err)

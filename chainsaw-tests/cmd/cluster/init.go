@@ -48,9 +48,11 @@ func runMachine(specFile string) error {
 		return errors.New("the command that started this machine ended before its network was made")
 	}
 	if spec.Proxies != nil {
-		if err := spec.Proxies.start(func(err error) { log.Fatal(err) }); err != nil {
+		failed := make(chan error)
+		if err := spec.Proxies.start(failed); err != nil {
 			return err
 		}
+		go func() { log.Fatal(<-failed) }()
 	}
 	children := &reaper{waiting: map[int]chan<- syscall.WaitStatus{}, started: make(chan struct{}, 1)}
 	for _, p := range spec.Processes {

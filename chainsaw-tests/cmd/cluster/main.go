@@ -290,8 +290,10 @@ cluster process kill kube-apiserver-2`,
 				if err != nil {
 					return err
 				}
-				_, err = c.etcdFaults(cmd.Context(), &etcdFaultChange{Server: i, Fault: fault})
-				return err
+				if err := c.requireControl(); err != nil {
+					return err
+				}
+				return c.proxyOf(i).set(fault)
 			},
 		})
 	}

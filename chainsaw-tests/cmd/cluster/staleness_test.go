@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -31,7 +32,7 @@ const namespace = metav1.NamespaceDefault
 // staleServers are two real API servers over one etcd. One of them did not see the deletion of a pod, because its proxy has a
 // fault.
 type staleServers struct {
-	proxy *etcdProxy
+	proxy etcdProxy
 	// fresh and stale are clients of each server.
 	fresh, stale corev1client.CoreV1Interface
 	deleted      *corev1.Pod
@@ -49,11 +50,11 @@ func startStale(t *testing.T, fault etcdFault) staleServers {
 	etcd := &envtest.Etcd{StartTimeout: startTimeout}
 	must(t, etcd.Start())
 	t.Cleanup(func() { must(t, etcd.Stop()) })
-	s := staleServers{proxy: newEtcdProxy()}
+	s := staleServers{proxy: etcdProxy{etcd: etcd.URL.Host, faultFile: filepath.Join(t.TempDir(), "fault")}}
 	front := localListener(t)
-	go func() { _ = s.proxy.serve(front, etcd.URL.Host) }()
+	go func() { _ = s.proxy.serve(front) }()
 	s.fresh = startAPIServer(t, etcd.URL, func() {})
-	s.stale = startAPIServer(t, &url.URL{Scheme: "http", Host: front.Addr().String()}, func() { s.proxy.set(etcdFault{}) })
+	s.stale = startAPIServer(t, &url.URL{Scheme: "http", Host: front.Addr().String()}, func() { must(t, s.proxy.set(etcdFault{})) })
 
 	account, err := s.fresh.ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "app"}}, metav1.CreateOptions{})
 	must(t, err)
@@ -67,7 +68,7 @@ func startStale(t *testing.T, fault etcdFault) staleServers {
 		_, err := s.stale.Pods(namespace).Get(t.Context(), "old", metav1.GetOptions{ResourceVersion: "0"})
 		return err
 	}))
-	s.proxy.set(fault)
+	must(t, s.proxy.set(fault))
 	must(t, s.fresh.Pods(namespace).Delete(t.Context(), "old", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 	if got := s.list(t, "0"); len(got) != 1 {
 		t.Fatalf("the cache of the stale server has %d pods, want the deleted pod", len(got))
@@ -175,7 +176,7 @@ func TestLateAPIServer(t *testing.T) {
 		wantPods(t, lists, 1)
 	})
 	t.Run("a client restarts when the server is no longer late", func(t *testing.T) {
-		s.proxy.set(etcdFault{})
+		must(t, s.proxy.set(etcdFault{}))
 		lists, _ := s.restartClient(t, 300, false)
 		wantPods(t, lists, 0)
 	})

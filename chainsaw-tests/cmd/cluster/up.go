@@ -71,7 +71,7 @@ func (c cluster) startControl(ctx context.Context) error {
 		return err
 	}
 	if pid != 0 && !c.specChanged(controlMachine) {
-		err := c.healEtcd(ctx)
+		err := c.healAPIServers()
 		if err == nil {
 			err = c.awaitControl(ctx)
 		}
