@@ -56,21 +56,21 @@ func (c cluster) makeCgroup(machine string) error {
 		return err
 	}
 	for _, root := range roots {
-		parent := root
+		dir := root
 		for element := range strings.SplitSeq(c.cgroup(machine), "/") {
+			parent := dir
+			dir = filepath.Join(parent, element)
 			if err := delegateControllers(parent); err != nil {
 				return err
 			}
-			dir := filepath.Join(parent, element)
 			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
 			if err := inheritCpuset(dir, parent); err != nil {
 				return err
 			}
-			parent = dir
 		}
-		if err := delegateControllers(parent); err != nil {
+		if err := delegateControllers(dir); err != nil {
 			return err
 		}
 	}
@@ -132,18 +132,16 @@ func (c cluster) removeCgroup(ctx context.Context, machine string) error {
 // removeCgroupTree removes only directories, because the files in a cgroup disappear with it.
 func removeCgroupTree(dir string) error {
 	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			err = errors.Join(err, removeCgroupTree(filepath.Join(dir, e.Name())))
+		}
+	}
+	if err == nil {
+		err = os.Remove(dir)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			if err := removeCgroupTree(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return os.Remove(dir)
+	return err
 }

@@ -71,7 +71,7 @@ func cniConfig(n int) object {
 }
 
 // containerdConfig uses containerd's default paths, because each machine has its own /run and /var/lib.
-func containerdConfig(cniDir, registriesDir string) string {
+func containerdConfig(dir string) string {
 	return fmt.Sprintf(`version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = %q
@@ -85,12 +85,7 @@ func containerdConfig(cniDir, registriesDir string) string {
     conf_dir = %q
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
-`, pauseImageRef, registriesDir, cniPlugins, cniDir)
-}
-
-// registryConfig makes containerd pull images of the registry from the cluster network, where a test may serve them.
-func registryConfig() string {
-	return fmt.Sprintf("server = %q\n", "http://"+registryAddress)
+`, pauseImageRef, filepath.Join(dir, "registries"), cniPlugins, filepath.Join(dir, "cni"))
 }
 
 const (
@@ -128,7 +123,6 @@ func auditPolicy() object {
 // controlSpec returns the machine of the control plane, with etcd, the API servers and one of each other server.
 func (c cluster) controlSpec() machineSpec {
 	api := "https://" + c.apiServerFor("controller-manager") + ":6443/readyz"
-	config := func(user string) string { return c.path(user + ".kubeconfig") }
 	audit := filepath.Join(c.machineDir(controlMachine), "audit.yaml")
 	processes := []process{{Name: "etcd", Args: []string{
 		"--data-dir=/var/lib/etcd",
@@ -137,29 +131,26 @@ func (c cluster) controlSpec() machineSpec {
 	}}}
 	processes = append(processes, c.apiServerProcesses(audit)...)
 	processes = append(processes,
-		process{Name: "kube-controller-manager", After: api, Args: []string{
-			"--kubeconfig=" + config("controller-manager"),
-			"--authentication-kubeconfig=" + config("controller-manager"),
-			"--authorization-kubeconfig=" + config("controller-manager"),
-			"--service-account-private-key-file=" + c.key("sa"),
-			"--root-ca-file=" + c.cert("ca"),
-			"--cluster-signing-cert-file=" + c.cert("ca"),
-			"--cluster-signing-key-file=" + c.key("ca"),
+		process{Name: "kube-controller-manager", After: api, Args: append(c.clientArgs("controller-manager"),
+			"--service-account-private-key-file="+c.key("sa"),
+			"--root-ca-file="+c.cert("ca"),
+			"--cluster-signing-cert-file="+c.cert("ca"),
+			"--cluster-signing-key-file="+c.key("ca"),
 			"--use-service-account-credentials=true",
-			"--flex-volume-plugin-dir=" + volumePlugins,
-			"--leader-elect=false",
-		}},
-		process{Name: "kube-scheduler", After: api, Args: []string{
-			"--kubeconfig=" + config("scheduler"),
-			"--authentication-kubeconfig=" + config("scheduler"),
-			"--authorization-kubeconfig=" + config("scheduler"),
-			"--leader-elect=false",
-		}},
+			"--flex-volume-plugin-dir="+volumePlugins,
+		)},
+		process{Name: "kube-scheduler", After: api, Args: c.clientArgs("scheduler")},
 	)
 	spec := c.spec(controlMachine, processes)
 	spec.Files = map[string]string{audit: encode(auditPolicy())}
 	spec.Proxies = c.proxySpec()
 	return spec
+}
+
+// clientArgs returns the arguments of the programs that ask the API server, and whose own API it authorizes.
+func (c cluster) clientArgs(user string) []string {
+	config := "kubeconfig=" + c.path(user+".kubeconfig")
+	return []string{"--" + config, "--authentication-" + config, "--authorization-" + config, "--leader-elect=false"}
 }
 
 // apiServerProcesses returns the only API server, or several that reach etcd by a proxy each.
@@ -231,8 +222,9 @@ func (c cluster) nodeSpec(n int) machineSpec {
 		}},
 	})
 	spec.Files = map[string]string{
-		filepath.Join(dir, "containerd.toml"):                         containerdConfig(filepath.Join(dir, "cni"), filepath.Join(dir, "registries")),
-		filepath.Join(dir, "registries", registryName, "hosts.toml"):  registryConfig(),
+		filepath.Join(dir, "containerd.toml"): containerdConfig(dir),
+		// Images of the registry are pulled from the cluster network, where a test may serve them.
+		filepath.Join(dir, "registries", registryName, "hosts.toml"):  fmt.Sprintf("server = %q\n", "http://"+registryAddress),
 		filepath.Join(dir, "cni/10-pods.conflist"):                    encode(cniConfig(n)),
 		filepath.Join(dir, "kubelet.yaml"):                            encode(kubeletConfig(c, n)),
 		filepath.Join(dir, "lib/kubelet/seccomp", seccompProfileName): encode(seccompProfile()),

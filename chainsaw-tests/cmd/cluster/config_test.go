@@ -10,53 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestKubeconfig(t *testing.T) {
-	c := cluster{name: "test", dir: "/state/test"}
-	want := `{
-  "apiVersion": "v1",
-  "clusters": [
-    {
-      "cluster": {
-        "certificate-authority": "/state/test/pki/ca.crt",
-        "server": "https://10.99.0.1:6443"
-      },
-      "name": "test"
-    }
-  ],
-  "contexts": [
-    {
-      "context": {
-        "cluster": "test",
-        "user": "admin"
-      },
-      "name": "test"
-    }
-  ],
-  "current-context": "test",
-  "kind": "Config",
-  "users": [
-    {
-      "name": "admin",
-      "user": {
-        "client-certificate": "/state/test/pki/admin.crt",
-        "client-key": "/state/test/pki/admin.key"
-      }
-    }
-  ]
-}
-`
-	if diff := cmp.Diff(want, encode(kubeconfig(c, "admin"))); diff != "" {
-		t.Errorf("kubeconfig (-want +got):\n%s", diff)
-	}
-}
-
 // Two kubelets that share a cgroup root, an address or a pod network destroy each other's pods.
 func TestNodesShareNothing(t *testing.T) {
-	first, second := cluster{name: "a", dir: "/state/a"}, cluster{name: "b", dir: "/state/b"}
 	roots := map[any]bool{}
-	for _, c := range []cluster{first, second} {
-		for n := 1; n <= 2; n++ {
-			roots[kubeletConfig(c, n)["cgroupRoot"]] = true
+	for _, name := range []string{"a", "b"} {
+		for _, n := range nodes {
+			roots[kubeletConfig(cluster{name: name}, n)["cgroupRoot"]] = true
 		}
 	}
 	if len(roots) != 4 {
@@ -117,21 +76,16 @@ func TestNodeSpec(t *testing.T) {
 
 func TestSpecChanged(t *testing.T) {
 	c := testCluster(t)
-	spec := c.nodeSpec(1)
 	if !c.specChanged("node1") {
 		t.Error("a machine that was never started is not told from a running one")
 	}
-	if err := writeFile(c.specFile("node1"), encode(spec)); err != nil {
-		t.Fatal(err)
-	}
-	if c.specChanged("node1") {
-		t.Error("changed at once")
-	}
-	spec.Processes[1].Binary = "/cache/kubernetes-older/bin/kubelet"
-	if err := writeFile(c.specFile("node1"), encode(spec)); err != nil {
-		t.Fatal(err)
-	}
-	if !c.specChanged("node1") {
-		t.Error("another kubelet goes unnoticed")
+	same := c.nodeSpec(1)
+	other := c.nodeSpec(1)
+	other.Processes[1].Binary = "/cache/kubernetes-older/bin/kubelet"
+	for spec, want := range map[string]bool{encode(same): false, encode(other): true} {
+		must(t, writeFile(c.specFile("node1"), spec))
+		if got := c.specChanged("node1"); got != want {
+			t.Errorf("changed %t, want %t, after %s", got, want, spec)
+		}
 	}
 }

@@ -56,15 +56,16 @@ func makeBridge(control, apiServers int) error {
 		addresses = append(addresses, apiServerAddress(i))
 	}
 	for _, a := range addresses {
-		address, err := netlink.ParseAddr(a + "/24")
-		if err != nil {
-			return err
-		}
-		if err := h.AddrAdd(bridge, address); err != nil {
+		if err := h.AddrAdd(bridge, &netlink.Addr{IPNet: subnet(a, 24)}); err != nil {
 			return fmt.Errorf("add %s to the nodes' bridge: %w", a, err)
 		}
 	}
 	return h.LinkSetUp(bridge)
+}
+
+// subnet returns an IPv4 address with a prefix of that many bits.
+func subnet(address string, bits int) *net.IPNet {
+	return &net.IPNet{IP: net.ParseIP(address), Mask: net.CIDRMask(bits, 32)}
 }
 
 // connectNode creates the link between a node and the control plane if it does not exist, and enables it.
@@ -135,15 +136,11 @@ func makeCable(ctl, own network, n int) error {
 	if err != nil {
 		return err
 	}
-	address, err := netlink.ParseAddr(nodeAddress(n) + "/24")
+	err = errors.Join(own.AddrAdd(eth0, &netlink.Addr{IPNet: subnet(nodeAddress(n), 24)}), own.LinkSetUp(eth0))
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(own.AddrAdd(eth0, address), own.LinkSetUp(eth0)); err != nil {
-		return err
-	}
-	everywhere := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-	return own.RouteReplace(&netlink.Route{Dst: everywhere, Gw: net.ParseIP(controlAddress), LinkIndex: eth0.Attrs().Index})
+	return own.RouteReplace(&netlink.Route{Dst: subnet("0.0.0.0", 0), Gw: net.ParseIP(controlAddress), LinkIndex: eth0.Attrs().Index})
 }
 
 // cutNode disables the node's link at the control plane.

@@ -54,8 +54,15 @@ func (c cluster) ensureCertificates() error {
 		return err
 	}
 	for _, id := range identities() {
-		if err := c.ensureIdentity(id); err != nil {
-			return err
+		if !exists(c.cert(id.name)) {
+			if err := c.issue(id); err != nil {
+				return fmt.Errorf("make the certificate of %s: %w", id.name, err)
+			}
+		}
+		if id.hasKubeconfig {
+			if err := writeFile(c.path(id.name+".kubeconfig"), encode(kubeconfig(c, id.name))); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -72,7 +79,7 @@ func (c cluster) ensureAuthority() error {
 		if err != nil {
 			return err
 		}
-		if err := writeCertificate(c.cert("ca"), ca.Raw); err != nil {
+		if err := writePEM(c.cert("ca"), cert.CertificateBlockType, ca.Raw); err != nil {
 			return err
 		}
 	}
@@ -88,19 +95,6 @@ func (c cluster) ensureAuthority() error {
 		return err
 	}
 	return writePEM(c.path("pki/sa.pub"), keyutil.PublicKeyBlockType, public)
-}
-
-// ensureIdentity creates the certificate, key and kubeconfig of an identity, unless they exist.
-func (c cluster) ensureIdentity(id identity) error {
-	if !exists(c.cert(id.name)) {
-		if err := c.issue(id); err != nil {
-			return fmt.Errorf("make the certificate of %s: %w", id.name, err)
-		}
-	}
-	if !id.hasKubeconfig {
-		return nil
-	}
-	return writeFile(c.path(id.name+".kubeconfig"), encode(kubeconfig(c, id.name)))
 }
 
 // issue signs a certificate with the authority. Package cert of client-go creates only self-signed certificates, and
@@ -132,7 +126,7 @@ func (c cluster) issue(id identity) error {
 	if err != nil {
 		return err
 	}
-	return writeCertificate(c.cert(id.name), certificate)
+	return writePEM(c.cert(id.name), cert.CertificateBlockType, certificate)
 }
 
 // authority reads the files of ensureAuthority.
@@ -159,10 +153,6 @@ func newKey(path string) (*ecdsa.PrivateKey, error) {
 	}
 	// Only the owner can read the files of writeFile.
 	return key, writeFile(path, string(text))
-}
-
-func writeCertificate(path string, der []byte) error {
-	return writePEM(path, cert.CertificateBlockType, der)
 }
 
 func writePEM(path, kind string, der []byte) error {

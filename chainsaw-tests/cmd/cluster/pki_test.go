@@ -3,7 +3,9 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,24 +18,15 @@ func testCluster(t *testing.T) cluster {
 
 func TestCertificatesVerify(t *testing.T) {
 	c := testCluster(t)
-	if err := c.ensureAuthority(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.ensureCertificates())
 	ca, _, err := c.authority()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
 	for _, id := range identities() {
 		t.Run(id.name, func(t *testing.T) {
-			if err := c.ensureIdentity(id); err != nil {
-				t.Fatal(err)
-			}
 			pair, err := tls.LoadX509KeyPair(c.cert(id.name), c.key(id.name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, host := range append(id.hosts, id.addresses...) {
 				serves := x509.VerifyOptions{Roots: roots, DNSName: host, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 				if _, err := pair.Leaf.Verify(serves); err != nil {
@@ -58,22 +51,21 @@ func TestCertificatesVerify(t *testing.T) {
 // A second `up` must not replace the certificates of running programs.
 func TestCertificatesStay(t *testing.T) {
 	c := testCluster(t)
-	files := []string{c.cert("ca"), c.key("ca"), c.key("sa"), c.path("pki/sa.pub"), c.cert("admin"), c.key("admin"), c.kubeconfig()}
-	var contents [2]map[string]string
-	for i := range contents {
-		if err := c.ensureCertificates(); err != nil {
-			t.Fatal(err)
-		}
-		contents[i] = map[string]string{}
-		for _, file := range files {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	contents := func() map[string]string {
+		must(t, c.ensureCertificates())
+		read := map[string]string{}
+		must(t, filepath.WalkDir(c.dir, func(file string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
 			}
-			contents[i][file] = string(content)
-		}
+			content, err := os.ReadFile(file)
+			read[file] = string(content)
+			return err
+		}))
+		return read
 	}
-	if diff := cmp.Diff(contents[0], contents[1]); diff != "" {
+	first := contents()
+	if diff := cmp.Diff(first, contents()); diff != "" || first[c.kubeconfig()] == "" {
 		t.Errorf("the second time differs (-first +second):\n%s", diff)
 	}
 }
@@ -81,16 +73,9 @@ func TestCertificatesStay(t *testing.T) {
 // If a crash left a key without certificate, both are created again.
 func TestCertificateIsCompleted(t *testing.T) {
 	c := testCluster(t)
-	if err := c.ensureCertificates(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(c.cert("scheduler")); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.ensureCertificates(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tls.LoadX509KeyPair(c.cert("scheduler"), c.key("scheduler")); err != nil {
-		t.Error(err)
-	}
+	must(t, c.ensureCertificates())
+	must(t, os.Remove(c.cert("scheduler")))
+	must(t, c.ensureCertificates())
+	_, err := tls.LoadX509KeyPair(c.cert("scheduler"), c.key("scheduler"))
+	must(t, err)
 }

@@ -66,20 +66,8 @@ func (c cluster) exists() bool { return exists(c.dir) }
 
 // useTools stores the path of the tools for later commands, which then need no checkout.
 func (c cluster) useTools(t tools) error {
-	if now, err := os.Readlink(c.path("tools")); err == nil && now == t.dir {
-		return nil
-	}
-	if err := os.MkdirAll(c.dir, 0o755); err != nil {
-		return err
-	}
 	partial := c.path(".tools")
-	if err := os.Remove(partial); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.Symlink(t.dir, partial); err != nil {
-		return err
-	}
-	return os.Rename(partial, c.path("tools"))
+	return errors.Join(os.MkdirAll(c.dir, 0o755), os.RemoveAll(partial), os.Symlink(t.dir, partial), os.Rename(partial, c.path("tools")))
 }
 
 // parseNode parses the number of a node on the command line, for example "2" or "node2". It returns an error if there
