@@ -83,7 +83,7 @@ func (c cluster) apiServerFor(user string) string {
 }
 
 // proxySpec describes what connects several API servers with clients and etcd: a balancer in front of them, and a proxy to
-// etcd behind each. The first process of the machine runs them.
+// etcd behind each. The supervisor of the machine runs them.
 type proxySpec struct {
 	// Balancer is the address of the balancer.
 	Balancer string

@@ -33,8 +33,8 @@ func TestSeveralAPIServers(t *testing.T) {
 		if !strings.HasPrefix(p.Name, "kube-apiserver") {
 			continue
 		}
-		if program, argv := p.command(); !strings.HasSuffix(program, "/kube-apiserver") || !strings.HasSuffix(argv[0], "/"+p.Name) {
-			t.Errorf("%s is started as %s with the name %s", p.Name, program, argv[0])
+		if cmd := p.command(); !strings.HasSuffix(cmd.Path, "/kube-apiserver") || !strings.HasSuffix(cmd.Args[0], "/"+p.Name) {
+			t.Errorf("%s is started as %s with the name %s", p.Name, cmd.Path, cmd.Args[0])
 		}
 		for _, arg := range p.Args {
 			for _, flag := range []string{"--etcd-servers=", "--advertise-address=", "--bind-address=", "--audit-log-path="} {

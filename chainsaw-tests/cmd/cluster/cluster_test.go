@@ -34,9 +34,7 @@ type lab struct {
 func newLab(t *testing.T) lab {
 	t.Helper()
 	c, err := openCluster("cluster-test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l := lab{cluster: c, program: filepath.Join(t.TempDir(), "cluster")}
 	if out, err := exec.Command("go", "build", "-o", l.program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build the program: %v\n%s", err, out)
@@ -72,10 +70,8 @@ func (l lab) kubectl(t *testing.T, args ...string) string {
 
 func (l lab) pid(t *testing.T, machine string) int {
 	t.Helper()
-	pid, err := l.machinePID(machine)
-	if err != nil || pid == 0 {
-		t.Fatalf("find the machine %s: %d, %v", machine, pid, err)
-	}
+	pid, err := l.runningPID(machine)
+	must(t, err)
 	return pid
 }
 
@@ -83,14 +79,10 @@ func (l lab) pid(t *testing.T, machine string) int {
 func (l lab) wantBridgeMAC(t *testing.T) {
 	t.Helper()
 	h, err := networkOf(l.pid(t, controlMachine))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer h.close()
 	bridge, err := h.LinkByName(bridgeName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if is := bridge.Attrs().HardwareAddr; !bytes.Equal(is, bridgeMAC) {
 		t.Errorf("the bridge has the address %s, want %s", is, bridgeMAC)
 	}
@@ -99,11 +91,18 @@ func (l lab) wantBridgeMAC(t *testing.T) {
 // child returns the process id of a program of a machine.
 func (l lab) child(t *testing.T, machine, program string) int {
 	t.Helper()
-	children, err := runningChildren(l.pid(t, machine))
-	if err != nil || children[program] == 0 {
-		t.Fatalf("find %s of %s: %v, %v", program, machine, children, err)
+	running := runningChildren(l.pid(t, machine))
+	if running[program] == 0 {
+		t.Fatalf("find %s of %s: %v", program, machine, running)
 	}
-	return children[program]
+	return running[program]
+}
+
+// wantFault checks that status reports the fault.
+func (l lab) wantFault(t *testing.T, want string) {
+	t.Helper()
+	_, err := l.try("status")
+	wantError(t, err, want)
 }
 
 func (l lab) wantReady(t *testing.T, nodes ...string) {
@@ -131,34 +130,27 @@ func TestLifeOfACluster(t *testing.T) {
 	t.Run("exec passes the exit code through", func(t *testing.T) { execPasses(t, l) })
 	t.Run("an image is loaded", func(t *testing.T) { loadImage(t, l) })
 	t.Run("an image is unloaded", func(t *testing.T) { unloadImage(t, l) })
-	t.Run("a killed API server", func(t *testing.T) {
-		repaired(t, l, func() { kill(t, l.child(t, controlMachine, "kube-apiserver")) })
-	})
-	t.Run("a killed control plane", func(t *testing.T) {
-		repaired(t, l, func() {
+	for name, damage := range map[string]func(t *testing.T){
+		"a killed API server": func(t *testing.T) { kill(t, l.child(t, controlMachine, "kube-apiserver")) },
+		"a killed containerd": func(t *testing.T) { kill(t, l.child(t, "node1", "containerd")) },
+		"a killed control plane": func(t *testing.T) {
 			kill(t, l.pid(t, controlMachine))
-			if _, err := l.try("status"); err == nil || !strings.Contains(err.Error(), "control does not run") {
-				t.Errorf("status says %v", err)
-			}
-		})
-	})
-	t.Run("a killed containerd", func(t *testing.T) { repaired(t, l, func() { kill(t, l.child(t, "node1", "containerd")) }) })
-	t.Run("Kyverno scaled to zero", func(t *testing.T) {
-		repaired(t, l, func() {
+			l.wantFault(t, "control does not run")
+		},
+		"Kyverno scaled to zero": func(t *testing.T) {
 			l.kubectl(t, "--namespace", kyvernoNamespace, "scale", "deployment", kyvernoDeployment, "--replicas=0")
-		})
-	})
-	t.Run("a kubelet stopped, continued and killed", func(t *testing.T) { signalKubelet(t, l) })
+		},
+		"a kubelet stopped, continued and killed": func(t *testing.T) { signalKubelet(t, l) },
+	} {
+		t.Run(name, func(t *testing.T) { repaired(t, l, func() { damage(t) }) })
+	}
 	t.Run("a node cut off and healed", func(t *testing.T) { partition(t, l) })
 	t.Run("a node killed and healed", func(t *testing.T) { powerCut(t, l) })
 	t.Run("down leaves nothing", func(t *testing.T) { downLeavesNothing(t, l, interfaces) })
 }
 
 func upAgain(t *testing.T, l lab) {
-	machines, err := l.machinePIDs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := l.machinePIDs()
 	start := time.Now()
 	if out := l.must(t, "up"); !strings.Contains(out, "running already") {
 		t.Errorf("up says:\n%s", out)
@@ -166,37 +158,36 @@ func upAgain(t *testing.T, l lab) {
 	if took := time.Since(start); took > 2*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	after, err := l.machinePIDs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(machines, after); diff != "" {
+	if diff := cmp.Diff(before, l.machinePIDs()); diff != "" {
 		t.Errorf("machines (-before +after):\n%s", diff)
 	}
 }
 
 func execPasses(t *testing.T, l lab) {
 	_, err := l.try("exec", "--", "sh", "-c", `test "$(which kubectl)" = "$1"; exit 7`, "-", filepath.Join(l.tools().bin(), "kubectl"))
-	if code := exitCode(err); code != 7 {
-		t.Errorf("exit code %d, want 7: %v", code, err)
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 7 {
+		t.Errorf("error %v, want exit code 7", err)
 	}
 	l.must(t, "exec", "--", "helm", "status", "kyverno", "--namespace", kyvernoNamespace)
 }
 
+// loadPause writes and loads an image with the program pause at the path.
+func (l lab) loadPause(t *testing.T, ref, path string) {
+	t.Helper()
+	archive := filepath.Join(t.TempDir(), "test.tar")
+	must(t, image.Write(archive, image.Spec{
+		Ref:        ref,
+		Files:      map[string]string{path: filepath.Join(l.tools().bin(), "pause")},
+		Entrypoint: []string{path},
+	}))
+	l.must(t, "load", archive)
+}
+
 // loadImage runs a pod of the image on every node.
 func loadImage(t *testing.T, l lab) {
-	archive := filepath.Join(t.TempDir(), "test.tar")
-	err := image.Write(archive, image.Spec{
-		Ref:        testImage,
-		Files:      map[string]string{"/pause": filepath.Join(l.tools().bin(), "pause")},
-		Entrypoint: []string{"/pause"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.must(t, "load", archive)
-	manifest := filepath.Join(t.TempDir(), "daemonset.yaml")
-	write(t, filepath.Dir(manifest), filepath.Base(manifest), `
+	l.loadPause(t, testImage, "/pause")
+	dir := t.TempDir()
+	write(t, dir, "daemonset.yaml", `
 apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: everywhere}
@@ -208,24 +199,17 @@ spec:
       terminationGracePeriodSeconds: 1
       containers: [{name: test, image: "`+testImage+`"}]
 `)
-	l.kubectl(t, "apply", "--filename", manifest)
+	l.kubectl(t, "apply", "--filename", dir)
 	l.kubectl(t, "rollout", "status", "daemonset/everywhere", "--timeout=60s")
 }
 
 // unloadImage removes an image from one node. The other node keeps it.
 func unloadImage(t *testing.T, l lab) {
 	const ref = "registry.local/cluster-test-unload:1"
-	archive := filepath.Join(t.TempDir(), "test.tar")
-	binary := filepath.Join(l.tools().bin(), "pause")
-	err := image.Write(archive, image.Spec{Ref: ref, Files: map[string]string{"/unload": binary}, Entrypoint: []string{"/unload"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.must(t, "load", archive)
+	l.loadPause(t, ref, "/unload")
 	l.must(t, "unload", ref, "--on", "1")
 	for node, want := range map[string]bool{"node1": false, "node2": true} {
-		out, err := output(insideMachine(t.Context(), l.pid(t, node), filepath.Join(l.tools().bin(), "ctr"),
-			"--address", containerdSocket, "--namespace", "k8s.io", "images", "list", "--quiet"))
+		out, err := l.ctr(t.Context(), l.pid(t, node), "images", "list", "--quiet")
 		if err != nil || strings.Contains(out, ref) != want {
 			t.Errorf("images of %s, want %s there: %t; error %v\n%s", node, ref, want, err, out)
 		}
@@ -259,10 +243,8 @@ func signalKubelet(t *testing.T, l lab) {
 	if after := l.child(t, "node1", "kubelet"); after != other {
 		t.Error("another node's kubelet was killed")
 	}
-	repaired(t, l, func() {})
-	if _, err := l.try("process", "kill", "nosuch"); err == nil || !strings.Contains(err.Error(), `no process "nosuch" runs`) {
-		t.Errorf("kill of a program that is not there: %v", err)
-	}
+	_, err := l.try("process", "kill", "nosuch")
+	wantError(t, err, `no process "nosuch" runs`)
 }
 
 func partition(t *testing.T, l lab) {
@@ -273,9 +255,7 @@ func partition(t *testing.T, l lab) {
 	if out, err := l.try(asks...); err == nil {
 		t.Errorf("the kubelet of a node that is cut off answers: %s", out)
 	}
-	if _, err := l.try("status"); err == nil || !strings.Contains(err.Error(), "cut off") {
-		t.Errorf("status says %v", err)
-	}
+	l.wantFault(t, "cut off")
 	l.must(t, "node", "heal", "2")
 	l.must(t, asks...)
 	if after := l.child(t, "node2", "kubelet"); after != kubelet {
@@ -285,7 +265,7 @@ func partition(t *testing.T, l lab) {
 }
 
 func powerCut(t *testing.T, l lab) {
-	before := descendants(t, l.pid(t, "node2"))
+	before := descendants(l.pid(t, "node2"))
 	if !slices.ContainsFunc(before, func(p runningProcess) bool { return p.name == "pause" }) {
 		t.Fatalf("no container among the node's processes: %v", before)
 	}
@@ -304,18 +284,14 @@ func powerCut(t *testing.T, l lab) {
 func downLeavesNothing(t *testing.T, l lab, interfaces []string) {
 	var owned []runningProcess
 	for _, machine := range []string{controlMachine, "node1", "node2"} {
-		owned = append(owned, descendants(t, l.pid(t, machine))...)
+		owned = append(owned, descendants(l.pid(t, machine))...)
 	}
 	visitor := exec.Command(l.program, "--name", l.name, "exec", "--", "sleep", "600")
-	if err := visitor.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, visitor.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- visitor.Wait() }()
 	unrelated := exec.Command("sleep", "600")
-	if err := unrelated.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unrelated.Start())
 	defer func() { _ = unrelated.Process.Kill(); _ = unrelated.Wait() }()
 	awaitVisitor(t, l, visitor.Process.Pid)
 
@@ -331,9 +307,7 @@ func downLeavesNothing(t *testing.T, l lab, interfaces []string) {
 	}
 	l.wantNoCgroup(t, "")
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if strings.Contains(string(mounts), l.dir) {
 		t.Errorf("mounts are left:\n%s", mounts)
 	}
@@ -344,42 +318,28 @@ func downLeavesNothing(t *testing.T, l lab, interfaces []string) {
 		t.Errorf("%s is left", l.dir)
 	}
 	l.must(t, "down")
-	if _, err := l.try("status"); err == nil || !strings.Contains(err.Error(), "there is no cluster") {
-		t.Errorf("status after down: %v", err)
-	}
+	l.wantFault(t, "there is no cluster")
 }
 
 // awaitVisitor waits until exec has started the command.
 func awaitVisitor(t *testing.T, l lab, pid int) {
 	t.Helper()
 	visitor, err := procfs.NewProc(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = poll(t.Context(), 10*time.Second, 10*time.Millisecond, func() error {
-		args, _ := visitor.CmdLine() // the process may have ended
-		if len(args) == 0 || args[0] != "sleep" || !l.isVisitor(visitor) {
+	must(t, err)
+	must(t, poll(t.Context(), 10*time.Second, 10*time.Millisecond, func() error {
+		if args := arguments(visitor); len(args) == 0 || args[0] != "sleep" || !l.isVisitor(visitor) {
 			return fmt.Errorf("process %d is %v", pid, args)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func (l lab) wantNoCgroup(t *testing.T, machine string) {
 	t.Helper()
-	left, err := filepath.Glob(filepath.Join(cgroupMount, "*", l.cgroup(machine)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	unified, err := filepath.Glob(filepath.Join(cgroupMount, l.cgroup(machine)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if left = append(left, unified...); len(left) > 0 {
-		t.Errorf("cgroups are left: %v", left)
+	for _, pattern := range []string{filepath.Join("*", l.cgroup(machine)), l.cgroup(machine)} {
+		if left, err := filepath.Glob(filepath.Join(cgroupMount, pattern)); err != nil || len(left) > 0 {
+			t.Errorf("cgroups are left: %v, error %v", left, err)
+		}
 	}
 }
 
@@ -392,27 +352,13 @@ type runningProcess struct {
 
 // descendants returns a process and all its descendants. For the first process of a namespace, they are all processes
 // of the namespace.
-func descendants(t *testing.T, ancestor int) []runningProcess {
-	t.Helper()
-	var found []runningProcess
-	for _, p := range allProcesses(t) {
-		for pid := p.PID; pid > 1; pid = stat(pid).PPID {
-			if pid == ancestor {
-				found = append(found, runningProcess{p.PID, stat(p.PID).Comm, namespaces(p.PID)})
-				break
-			}
+func descendants(ancestor int) (found []runningProcess) {
+	for _, p := range processes() {
+		if p.PID == ancestor || slices.Contains(ancestors(p.PID), ancestor) {
+			found = append(found, runningProcess{p.PID, stat(p.PID).Comm, namespaces(p.PID)})
 		}
 	}
 	return found
-}
-
-func allProcesses(t *testing.T) procfs.Procs {
-	t.Helper()
-	processes, err := procfs.AllProcs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return processes
 }
 
 func namespaces(pid int) (names [3]string) {
@@ -423,17 +369,17 @@ func namespaces(pid int) (names [3]string) {
 }
 
 // wantGone checks that the processes have ended, and that no process is left in their namespaces.
-func wantGone(t *testing.T, processes []runningProcess) {
+func wantGone(t *testing.T, ended []runningProcess) {
 	t.Helper()
 	own := namespaces(os.Getpid())
-	for _, left := range allProcesses(t) {
+	for _, left := range processes() {
 		if dead(left.PID) {
 			continue
 		}
 		now := namespaces(left.PID)
 		for i := range now {
 			in := func(p runningProcess) bool { return now[i] == p.namespace[i] }
-			if now[i] != "" && now[i] != own[i] && slices.ContainsFunc(processes, in) {
+			if now[i] != "" && now[i] != own[i] && slices.ContainsFunc(ended, in) {
 				t.Errorf("process %d (%s) is left in a namespace of the cluster's", left.PID, stat(left.PID).Comm)
 				break
 			}
@@ -450,9 +396,7 @@ func dead(pid int) bool {
 func hostInterfaces(t *testing.T) []string {
 	t.Helper()
 	interfaces, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var names []string
 	for _, i := range interfaces {
 		names = append(names, i.Name)
@@ -462,14 +406,5 @@ func hostInterfaces(t *testing.T) []string {
 
 func kill(t *testing.T, pid int) {
 	t.Helper()
-	if err := killAndWait(t.Context(), pid); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func exitCode(err error) int {
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode()
-	}
-	return 0
+	must(t, killAndWait(t.Context(), pid))
 }

@@ -244,7 +244,7 @@ func (c cluster) spec(name string, processes []process) machineSpec {
 	}
 	dir := c.machineDir(name)
 	return machineSpec{
-		Hostname:  name,
+		Name:      name,
 		Path:      c.tools().bin() + ":" + systemPath,
 		Own:       map[string]string{"/var/lib": filepath.Join(dir, "lib"), "/var/log": filepath.Join(dir, "log")},
 		Processes: processes,

@@ -8,38 +8,26 @@ import (
 	"os/exec"
 )
 
-// clusterChoice is the environment variable CLUSTER.
-type clusterChoice string
-
-const (
-	ownCluster     clusterChoice = ""
-	currentCluster clusterChoice = "current"
-)
-
-func chosenCluster() (clusterChoice, error) {
-	choice := clusterChoice(os.Getenv("CLUSTER"))
-	if choice != ownCluster && choice != currentCluster {
-		return "", fmt.Errorf("CLUSTER=%s: write CLUSTER=current for the cluster of the current kubeconfig, or unset it to use a local cluster", choice)
+// useCurrent returns whether the environment variable CLUSTER selects the cluster of the current kubeconfig.
+func useCurrent() (bool, error) {
+	choice := os.Getenv("CLUSTER")
+	if choice != "" && choice != "current" {
+		return false, fmt.Errorf("CLUSTER=%s: write CLUSTER=current for the cluster of the current kubeconfig, or unset it to use a local cluster", choice)
 	}
-	return choice, nil
+	return choice == "current", nil
 }
 
 // findCachedTools appends the cached tools to PATH if they were built. Another cluster may need only kubectl, and
 // Kubernetes is not built for it.
 func findCachedTools() error {
-	dir, err := findSource()
-	if err != nil {
+	if _, err := findSource(); err != nil {
 		return nil // outside of a checkout, the caller's PATH is enough
 	}
-	source, err := openSource(dir)
+	source, err := openTools("")
 	if err != nil {
 		return err
 	}
-	t, err := source.locate()
-	if err != nil {
-		return err
-	}
-	return os.Setenv("PATH", os.Getenv("PATH")+":"+t.bin())
+	return os.Setenv("PATH", os.Getenv("PATH")+":"+source.tools.bin())
 }
 
 // checkCurrent returns an error if the tests cannot use the cluster of the current kubeconfig.

@@ -15,14 +15,11 @@ import (
 // down stops and removes everything of the cluster: processes, and with them mounts and network namespaces; cgroups;
 // files. It works in each state of the cluster.
 func (c cluster) down(ctx context.Context) error {
-	pids, err := c.machinePIDs()
-	if err != nil {
-		return err
-	}
+	machines := c.machinePIDs()
 	if err := c.killVisitors(ctx); err != nil {
 		return err
 	}
-	for _, pid := range pids {
+	for _, pid := range machines {
 		if err := killAndWait(ctx, pid); err != nil {
 			return err
 		}
@@ -46,13 +43,9 @@ func (c cluster) down(ctx context.Context) error {
 
 // killVisitors kills processes that `exec` started, because they would keep the network namespace of the control plane.
 // It spares this process and its ancestors.
-func (c cluster) killVisitors(ctx context.Context) error {
-	var spared []int
-	for pid := os.Getpid(); pid > 0; pid = stat(pid).PPID {
-		spared = append(spared, pid)
-	}
-	processes, err := procfs.AllProcs()
-	for _, p := range processes {
+func (c cluster) killVisitors(ctx context.Context) (err error) {
+	spared := append(ancestors(os.Getpid()), os.Getpid())
+	for _, p := range processes() {
 		if c.isVisitor(p) && !slices.Contains(spared, p.PID) {
 			err = errors.Join(err, killAndWait(ctx, p.PID))
 		}

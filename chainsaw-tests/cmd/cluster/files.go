@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,34 +51,23 @@ func writeFrom(path string, content io.Reader) error {
 // linkAll creates symbolic links to the files of a module's cache directory in one directory for all modules.
 // Directories that several modules have are linked file by file.
 func linkAll(from, to string) error {
-	folders, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	for _, folder := range folders {
-		source, target := filepath.Join(from, folder.Name()), filepath.Join(to, folder.Name())
-		switch folder.Name() {
-		case "bin", "images", "versions":
-			files, err := os.ReadDir(source)
-			if err != nil {
-				return err
-			}
-			if err := os.MkdirAll(target, 0o755); err != nil {
-				return err
-			}
-			for _, f := range files {
-				if err := os.Symlink(filepath.Join(source, f.Name()), filepath.Join(target, f.Name())); err != nil {
-					return err
-				}
-			}
-		default:
-			if err := os.Symlink(source, target); err != nil {
-				return err
-			}
+	return filepath.WalkDir(from, func(source string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
 		}
-	}
-	return nil
+		target := filepath.Join(to, strings.TrimPrefix(source, from))
+		if source == from || slices.Contains([]string{"bin", "images", "versions"}, d.Name()) {
+			return os.MkdirAll(target, 0o755)
+		}
+		if err := os.Symlink(source, target); err != nil || !d.IsDir() {
+			return err
+		}
+		return fs.SkipDir
+	})
 }
+
+// copyDir adds the files of a directory to another.
+func copyDir(to, from string) error { return os.CopyFS(to, os.DirFS(from)) }
 
 // lock takes an exclusive lock on a file. It prints the reason if it has to wait.
 func lock(ctx context.Context, path, reason string) (unlock func(), err error) {
@@ -111,13 +101,10 @@ func strikeDependencies(chart []byte, names ...string) ([]byte, error) {
 	if !ok {
 		return nil, errors.New("no list of dependencies")
 	}
-	var kept []any
-	for _, d := range dependencies {
+	kept := slices.DeleteFunc(slices.Clone(dependencies), func(d any) bool {
 		name, _ := d.(map[string]any)["name"].(string)
-		if !slices.Contains(names, name) {
-			kept = append(kept, d)
-		}
-	}
+		return slices.Contains(names, name)
+	})
 	if len(kept) != len(dependencies)-len(names) {
 		return nil, fmt.Errorf("not every one of %s is among the dependencies", strings.Join(names, ", "))
 	}

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 
@@ -18,12 +17,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restartDelay limits the CPU time of a process that cannot start.
-const restartDelay = time.Second
+const (
+	// restartDelay limits the CPU time of a process that cannot start.
+	restartDelay = time.Second
+	// supervisor is the name of the child of a machine's first process.
+	supervisor = "supervisor"
+)
 
-// runMachine is the first process in the namespaces of a machine. It creates the machine's own files and keeps its
-// processes running. It returns only with an error.
-func runMachine(specFile string) error {
+// runMachine is the first process in the namespaces of a machine. It waits for the orphans of the machine, and runs this program
+// again as the supervisor, which can use package os/exec, because nothing else waits for its children. It returns when the
+// supervisor has ended.
+func runMachine(program, specFile string) error {
+	// Signals of the terminal and the session are not meant for a machine.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	child, err := syscall.ForkExec(program, []string{supervisor, machineCommand, specFile},
+		&syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}})
+	if err != nil {
+		return fmt.Errorf("start %s: %w", program, err)
+	}
+	for {
+		if pid, _ := syscall.Wait4(-1, nil, 0, nil); pid == child {
+			return errors.New("the supervisor has ended")
+		}
+	}
+}
+
+// supervise creates the machine's own files and keeps its processes running. It returns only with an error.
+func supervise(specFile string) error {
 	log.SetFlags(log.LstdFlags | log.Lmicroseconds)
 	content, err := os.ReadFile(specFile)
 	if err != nil {
@@ -33,12 +53,10 @@ func runMachine(specFile string) error {
 	if err := json.Unmarshal(content, &spec); err != nil {
 		return fmt.Errorf("read %s: %w", specFile, err)
 	}
-	// Signals of the terminal and the session are not meant for a machine.
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if err := mountOwn(spec); err != nil {
 		return err
 	}
-	if err := unix.Sethostname([]byte(spec.Hostname)); err != nil {
+	if err := unix.Sethostname([]byte(spec.Name)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
 	if err := prepareNetwork(); err != nil {
@@ -47,19 +65,16 @@ func runMachine(specFile string) error {
 	if answer, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil || answer != "go\n" {
 		return errors.New("the command that started this machine ended before its network was made")
 	}
+	failed := make(chan error)
 	if spec.Proxies != nil {
-		failed := make(chan error)
 		if err := spec.Proxies.start(failed); err != nil {
 			return err
 		}
-		go func() { log.Fatal(<-failed) }()
 	}
-	children := &reaper{waiting: map[int]chan<- syscall.WaitStatus{}, started: make(chan struct{}, 1)}
 	for _, p := range spec.Processes {
-		go keepRunning(children, p)
+		go p.keepRunning()
 	}
-	children.reap()
-	return nil
+	return <-failed
 }
 
 // mountOwn separates the mounts of the machine from the host's, and mounts the machine's own directories. Within the
@@ -93,131 +108,50 @@ func prepareNetwork() error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return err
-	}
-	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)
-}
-
-// reaper waits for every process of the machine, also for orphans. No other code may use os/exec here: two calls would
-// wait for one process, and one of them would not get its exit code.
-type reaper struct {
-	mu      sync.Mutex
-	waiting map[int]chan<- syscall.WaitStatus
-	started chan struct{}
-}
-
-// start starts a program and returns a channel for its exit status.
-func (r *reaper) start(program string, argv []string, output *os.File) (<-chan syscall.WaitStatus, error) {
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = null.Close() }()
-	done := make(chan syscall.WaitStatus, 1)
-	// Locked, because the program may end before its process id is stored.
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	pid, err := syscall.ForkExec(program, argv, &syscall.ProcAttr{
-		Dir: "/", Env: os.Environ(),
-		Files: []uintptr{null.Fd(), output.Fd(), output.Fd()},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
-	if err != nil {
-		return nil, err
-	}
-	r.waiting[pid] = done
-	select {
-	case r.started <- struct{}{}:
-	default:
-	}
-	return done, nil
-}
-
-// reap never returns.
-func (r *reaper) reap() {
-	for {
-		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, 0, nil)
-		if errors.Is(err, syscall.ECHILD) {
-			<-r.started
-			continue
-		}
-		if err != nil {
-			continue
-		}
-		r.mu.Lock()
-		done, ours := r.waiting[pid]
-		delete(r.waiting, pid)
-		r.mu.Unlock()
-		if ours {
-			done <- status
-		}
-	}
+	return errors.Join(netlink.LinkSetUp(lo), os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644))
 }
 
 // keepRunning starts a process, and starts it again after each end. It never returns.
-func keepRunning(children *reaper, p process) {
-	imported := false
-	for {
-		awaitAnswer(p.After)
-		if !imported {
-			importImages(children, p)
-			imported = true
+func (p process) keepRunning() {
+	for first := true; ; first = false {
+		for p.After != "" && dial(p.After) != nil {
+			time.Sleep(100 * time.Millisecond)
 		}
-		program, argv := p.command()
-		if err := runOnce(children, program, argv, p.Log); err != nil {
+		if first {
+			p.importImages()
+		}
+		if err := p.run(p.command()); err != nil {
 			log.Printf("%s: %v", p.Name, err)
 		}
 		time.Sleep(restartDelay)
 	}
 }
 
-// runOnce returns why the program ended, or nil after exit code 0.
-func runOnce(children *reaper, program string, argv []string, logFile string) error {
-	output, err := openLog(logFile)
+// run runs a command in a session of its own, with the log of the process.
+func (p process) run(cmd *exec.Cmd) error {
+	output, err := openLog(p.Log)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = output.Close() }()
-	done, err := children.start(program, argv, output)
-	if err != nil {
-		return fmt.Errorf("start %s: %w", program, err)
-	}
-	status := <-done
-	switch {
-	case status.Signaled():
-		return fmt.Errorf("ended by signal %v", status.Signal())
-	case status.ExitStatus() != 0:
-		return fmt.Errorf("exit code %d", status.ExitStatus())
-	}
-	return nil
-}
-
-func awaitAnswer(address string) {
-	for address != "" && dial(address) != nil {
-		time.Sleep(100 * time.Millisecond)
-	}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", output, output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd.Run()
 }
 
 // importImages imports the archives into containerd. It logs an archive that fails and continues with the others.
-func importImages(children *reaper, p process) {
-	ctr, err := exec.LookPath("ctr")
-	if err != nil {
-		log.Printf("import images: %v", err)
-		return
-	}
+func (p process) importImages() {
 	for _, dir := range p.Import {
 		archives, _ := filepath.Glob(filepath.Join(dir, "*.tar"))
 		for _, archive := range archives {
-			if err := runOnce(children, ctr, append([]string{ctr}, importArgs(archive)...), p.Log); err != nil {
+			if err := p.run(exec.Command("ctr", ctrArgs("images", "import", "--local", archive)...)); err != nil {
 				log.Printf("import %s: %v", archive, err)
 			}
 		}
 	}
 }
 
-// importArgs returns the arguments of ctr for an import into the namespace of the kubelet's images.
-func importArgs(archive string) []string {
-	return []string{"--address", containerdSocket, "--namespace", "k8s.io", "images", "import", "--local", archive}
+// ctrArgs returns the arguments of ctr for a command in the namespace of the kubelet's images.
+func ctrArgs(args ...string) []string {
+	return append([]string{"--address", containerdSocket, "--namespace", "k8s.io"}, args...)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -50,12 +49,9 @@ func outside(control int, argv []string) []string {
 
 // run runs a tool, for example kubectl, on the cluster and returns its output.
 func (c cluster) run(ctx context.Context, argv ...string) (string, error) {
-	control, err := c.machinePID(controlMachine)
+	control, err := c.runningPID(controlMachine)
 	if err != nil {
 		return "", err
-	}
-	if control == 0 {
-		return "", errors.New("the control plane does not run: run `cluster up`")
 	}
 	line := outside(control, argv)
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,30 +21,6 @@ const (
 	kubernetesModule = "kubernetes"
 	kubernetesMain   = "k8s.io/kubernetes"
 )
-
-// kubernetesRelease is a version of Kubernetes that a checkout can build.
-type kubernetesRelease struct {
-	version string // for example v1.34.4
-	dir     string // directory of the module in chainsaw-tests/tools
-}
-
-// kubernetesReleases returns the releases that chainsaw-tests/tools has, the oldest first.
-func kubernetesReleases(toolsDir string) ([]kubernetesRelease, error) {
-	files, err := filepath.Glob(filepath.Join(toolsDir, kubernetesModule+"*", "go.mod"))
-	if err != nil {
-		return nil, err
-	}
-	var releases []kubernetesRelease
-	for _, file := range files {
-		version, err := requiredVersion(file, kubernetesMain)
-		if err != nil {
-			return nil, err
-		}
-		releases = append(releases, kubernetesRelease{version: version, dir: filepath.Base(filepath.Dir(file))})
-	}
-	slices.SortFunc(releases, func(a, b kubernetesRelease) int { return semver.Compare(a.version, b.version) })
-	return releases, nil
-}
 
 // requiredVersion returns the version of a module that a go.mod requires.
 func requiredVersion(file, module string) (string, error) {
@@ -62,21 +40,32 @@ func requiredVersion(file, module string) (string, error) {
 	return "", fmt.Errorf("%s does not require %s", file, module)
 }
 
-// chooseKubernetes returns the release with the version, or the default release if the version is empty.
-func chooseKubernetes(toolsDir, version string) (kubernetesRelease, error) {
+// kubernetesReleases maps the versions of Kubernetes that chainsaw-tests/tools has to the directories of their modules.
+func kubernetesReleases(toolsDir string) (map[string]string, error) {
+	files, err := filepath.Glob(filepath.Join(toolsDir, kubernetesModule+"*", "go.mod"))
+	releases := map[string]string{}
+	for _, file := range files {
+		version, wrong := requiredVersion(file, kubernetesMain)
+		err = errors.Join(err, wrong)
+		releases[version] = filepath.Base(filepath.Dir(file))
+	}
+	return releases, err
+}
+
+// chooseKubernetes returns a release with the directory of its module. An empty version selects the default.
+func chooseKubernetes(toolsDir, asked string) (version, dir string, err error) {
 	releases, err := kubernetesReleases(toolsDir)
 	if err != nil {
-		return kubernetesRelease{}, err
+		return "", "", err
 	}
-	var known []string
-	for _, r := range releases {
-		if r.version == version || version == "" && r.dir == kubernetesModule {
-			return r, nil
+	for version, dir := range releases {
+		if version == asked || asked == "" && dir == kubernetesModule {
+			return version, dir, nil
 		}
-		known = append(known, r.version)
 	}
-	return kubernetesRelease{}, fmt.Errorf("%s=%s: %s has no module for this version. Set %s to one of %s, or unset it to use the default",
-		kubernetesVariable, version, toolsDir, kubernetesVariable, strings.Join(known, ", "))
+	known := slices.SortedFunc(maps.Keys(releases), semver.Compare)
+	return "", "", fmt.Errorf("%s=%s: %s has no module for this version. Set %s to one of %s, or unset it to use the default",
+		kubernetesVariable, asked, toolsDir, kubernetesVariable, strings.Join(known, ", "))
 }
 
 // checkKubernetes returns an error if the cluster has another version of Kubernetes. A stopped cluster has a version

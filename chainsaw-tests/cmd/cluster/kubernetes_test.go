@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,104 +14,65 @@ import (
 
 func TestChooseKubernetes(t *testing.T) {
 	tools := t.TempDir()
-	write(t, tools, "kubernetes/go.mod", "module kubernetes\n\nrequire k8s.io/kubernetes v1.36.3\n")
-	write(t, tools, "kubernetes-1.9/go.mod", "module kubernetes-1.9\n\nrequire k8s.io/kubernetes v1.9.11\n")
-	write(t, tools, "kubernetes-1.34/go.mod", "module kubernetes-1.34\n\nrequire k8s.io/kubernetes v1.34.4\n")
-	tests := map[string]struct {
-		version string
-		want    kubernetesRelease
-		wantErr string
-	}{
-		"the default":                {version: "", want: kubernetesRelease{version: "v1.36.3", dir: "kubernetes"}},
-		"the default, by its number": {version: "v1.36.3", want: kubernetesRelease{version: "v1.36.3", dir: "kubernetes"}},
-		"an older version":           {version: "v1.34.4", want: kubernetesRelease{version: "v1.34.4", dir: "kubernetes-1.34"}},
-		"another patch":              {version: "v1.34.5", wantErr: "Set KUBERNETES to one of v1.9.11, v1.34.4, v1.36.3"},
-		"a minor version":            {version: "v1.34", wantErr: "KUBERNETES=v1.34: "},
+	for dir, version := range map[string]string{"kubernetes": "v1.36.3", "kubernetes-1.9": "v1.9.11", "kubernetes-1.34": "v1.34.4"} {
+		write(t, tools, dir+"/go.mod", "module x\n\nrequire k8s.io/kubernetes "+version+"\n")
 	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			got, err := chooseKubernetes(tools, tt.version)
-			if tt.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v, want %q", err, tt.wantErr)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(kubernetesRelease{})); diff != "" {
-				t.Errorf("release (-want +got):\n%s", diff)
-			}
-		})
+	for asked, want := range map[string]string{
+		"":        "v1.36.3 kubernetes",
+		"v1.36.3": "v1.36.3 kubernetes",
+		"v1.34.4": "v1.34.4 kubernetes-1.34",
+		"v1.34.5": "Set KUBERNETES to one of v1.9.11, v1.34.4, v1.36.3",
+		"v1.34":   "KUBERNETES=v1.34: ",
+	} {
+		version, dir, err := chooseKubernetes(tools, asked)
+		if got := strings.TrimSpace(fmt.Sprint(version, " ", dir, " ", err)); !strings.Contains(got, want) {
+			t.Errorf("%q: %s, want %q", asked, got, want)
+		}
+	}
+	write(t, tools, "kubernetes/go.mod", "module x\n")
+	if _, _, err := chooseKubernetes(tools, ""); err == nil || !strings.Contains(err.Error(), "does not require k8s.io/kubernetes") {
+		t.Errorf("without a version: error %v", err)
 	}
 }
 
-func TestChooseKubernetesWithoutVersion(t *testing.T) {
-	tools := t.TempDir()
-	write(t, tools, "kubernetes/go.mod", "module kubernetes\n")
-	if _, err := chooseKubernetes(tools, ""); err == nil || !strings.Contains(err.Error(), "does not require k8s.io/kubernetes") {
-		t.Errorf("error %v", err)
-	}
-}
-
-// checkoutReleases returns chainsaw-tests/tools of this checkout, and its releases of Kubernetes.
-func checkoutReleases(t *testing.T) (source string, releases []kubernetesRelease) {
-	t.Helper()
+// The directories of Kubernetes differ only in the version: in their names, their modules and their programs. Each version has its
+// own cache directory, and the other tools keep theirs.
+func TestKubernetesModules(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	source, err := findSource()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if releases, err = kubernetesReleases(source); err != nil || len(releases) < 2 {
+	must(t, err)
+	releases, err := kubernetesReleases(source)
+	if err != nil || len(releases) < 2 {
 		t.Fatalf("releases %v, error %v", releases, err)
 	}
-	return source, releases
-}
-
-// Each version has its own cache directory, and the other tools keep theirs.
-func TestEachKubernetesIsCachedSeparately(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	source, releases := checkoutReleases(t)
-	all := map[string]string{}
-	for _, r := range releases {
-		s := toolsSource{dir: source, kubernetes: r}
-		located, err := s.locate()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if other := all[located.dir]; other != "" {
-			t.Errorf("%s and %s have the directory %s", r.version, other, located.dir)
-		}
-		all[located.dir] = r.version
-		for i, m := range s.modules() {
-			if m.name != toolModules[i].name || m.name != kubernetesModule && m.source("") != toolModules[i].source("") {
-				t.Errorf("with %s, the module %s is in %s", r.version, toolModules[i].name, m.source(""))
+	all, others := map[string]string{}, map[string]bool{}
+	for version, dir := range releases {
+		t.Run(version, func(t *testing.T) {
+			t.Setenv(kubernetesVariable, version)
+			s, err := openTools("")
+			must(t, err)
+			if other := all[s.tools.dir]; other != "" {
+				t.Errorf("%s has the same cache", other)
 			}
-		}
-	}
-}
-
-// The directories of Kubernetes differ only in the version: in their names, their modules and their programs.
-func TestKubernetesModules(t *testing.T) {
-	source, releases := checkoutReleases(t)
-	for _, r := range releases {
-		t.Run(r.version, func(t *testing.T) {
-			if want := kubernetesModule + "-" + strings.TrimPrefix(semver.MajorMinor(r.version), "v"); r.dir != kubernetesModule && r.dir != want {
-				t.Errorf("directory %s, want %s", r.dir, want)
+			all[s.tools.dir] = version
+			for _, m := range s.modules[1:] {
+				others[m.cache] = true
 			}
-			file := filepath.Join(source, r.dir, "go.mod")
+			if len(others) != len(s.modules)-1 || s.modules[0].source != filepath.Join(source, dir) {
+				t.Errorf("other tools %v, Kubernetes in %s", others, s.modules[0].source)
+			}
+			if want := kubernetesModule + "-" + strings.TrimPrefix(semver.MajorMinor(version), "v"); dir != kubernetesModule && dir != want {
+				t.Errorf("directory %s, want %s", dir, want)
+			}
+			file := filepath.Join(source, dir, "go.mod")
 			content, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			module, err := modfile.Parse(file, content, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := "/chainsaw-tests/tools/" + r.dir; !strings.HasSuffix(module.Module.Mod.Path, want) {
+			must(t, err)
+			if want := "/chainsaw-tests/tools/" + dir; !strings.HasSuffix(module.Module.Mod.Path, want) {
 				t.Errorf("module %s, want …%s", module.Module.Mod.Path, want)
 			}
-			want := "v0." + strings.TrimPrefix(r.version, "v1.")
+			want := "v0." + strings.TrimPrefix(version, "v1.")
 			for _, replace := range module.Replace {
 				if replace.New.Version != want {
 					t.Errorf("%s is replaced by %s, want %s", replace.Old.Path, replace.New.Version, want)
@@ -128,29 +90,24 @@ func TestKubernetesModules(t *testing.T) {
 }
 
 func TestCheckKubernetes(t *testing.T) {
-	tests := map[string]struct {
-		has     string
-		asked   string
-		wantErr string
-	}{
-		"a new cluster":    {asked: "v1.36.3"},
-		"the same version": {has: "v1.36.3", asked: "v1.36.3"},
-		"a newer cluster":  {has: "v1.36.3", asked: "v1.34.4", wantErr: "start the cluster test with Kubernetes v1.34.4: the cluster has Kubernetes v1.36.3"},
-		"an older cluster": {has: "v1.34.4", asked: "v1.36.3", wantErr: "set KUBERNETES=v1.34.4. To create it again with v1.36.3, first run: cluster --name test down"},
+	for _, tc := range []struct{ has, asked, wantErr string }{
+		{has: "", asked: "v1.36.3"},
+		{has: "v1.36.3", asked: "v1.36.3"},
+		{has: "v1.36.3", asked: "v1.34.4", wantErr: "start the cluster test with Kubernetes v1.34.4: the cluster has Kubernetes v1.36.3"},
+		{has: "v1.34.4", asked: "v1.36.3", wantErr: "set KUBERNETES=v1.34.4. To create it again with v1.36.3, first run: cluster --name test down"},
+	} {
+		c := testCluster(t)
+		if tc.has != "" {
+			write(t, c.tools().dir, "versions/kubernetes", tc.has+"\n")
+		}
+		wantError(t, c.checkKubernetes(tc.asked), tc.wantErr)
 	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			c := testCluster(t)
-			if tt.has != "" {
-				write(t, c.tools().dir, "versions/kubernetes", tt.has+"\n")
-			}
-			err := c.checkKubernetes(tt.asked)
-			switch {
-			case tt.wantErr == "" && err != nil:
-				t.Error(err)
-			case tt.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tt.wantErr)):
-				t.Errorf("error %v, want %q", err, tt.wantErr)
-			}
-		})
+}
+
+// wantError checks that an error contains the text, or that there is none.
+func wantError(t *testing.T, err error, want string) {
+	t.Helper()
+	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q", err, want)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // load imports an image archive on every running node, and keeps it for nodes that start again.
 func (c cluster) load(ctx context.Context, archive string) error {
-	if err := c.requireControl(); err != nil {
+	if _, err := c.runningPID(controlMachine); err != nil {
 		return err
 	}
 	tags, err := archiveTags(archive)
@@ -29,42 +29,31 @@ func (c cluster) load(ctx context.Context, archive string) error {
 	}
 	return step("load "+strings.Join(tags, ", "), func() error {
 		for _, n := range nodes {
-			if err := c.importInto(ctx, n, kept); err != nil {
-				return err
+			pid := c.machinePIDs()[nodeName(n)]
+			if pid == 0 {
+				continue // it imports the kept archives when it starts
+			}
+			if _, err := c.ctr(ctx, pid, "images", "import", "--local", kept); err != nil {
+				return fmt.Errorf("import %s on %s: %w", kept, nodeName(n), err)
 			}
 		}
 		return nil
 	})
 }
 
-// importInto skips a node that does not run. The node imports the kept archives when it starts.
-func (c cluster) importInto(ctx context.Context, n int, archive string) error {
-	pid, err := c.machinePID(nodeName(n))
-	if err != nil || pid == 0 {
-		return err
-	}
-	ctr := filepath.Join(c.tools().bin(), "ctr")
-	if _, err := output(insideMachine(ctx, pid, append([]string{ctr}, importArgs(archive)...)...)); err != nil {
-		return fmt.Errorf("import %s on %s: %w", archive, nodeName(n), err)
-	}
-	return nil
+// ctr runs ctr on a node, because containerd's socket is in the node's own /run. pid is the first process of the node.
+func (c cluster) ctr(ctx context.Context, pid int, args ...string) (string, error) {
+	return output(insideMachine(ctx, pid, append([]string{filepath.Join(c.tools().bin(), "ctr")}, ctrArgs(args...)...)...))
 }
 
 // unload removes an image with all its names from a node. It fails if a container uses the image, because the image
-// could not be pulled again. It parses the tables of ctr, because containerd's socket is in the machine's own /run.
-func (c cluster) unload(ctx context.Context, image string, n int) error {
-	pid, err := c.machinePID(nodeName(n))
+// could not be pulled again.
+func (c cluster) unload(ctx context.Context, image, node string) error {
+	pid, err := c.runningPID(node)
 	if err != nil {
 		return err
 	}
-	if pid == 0 {
-		return fmt.Errorf("%s does not run: run `cluster node heal %d`", nodeName(n), n)
-	}
-	ctr := func(args ...string) (string, error) {
-		argv := []string{filepath.Join(c.tools().bin(), "ctr"), "--address", containerdSocket, "--namespace", "k8s.io"}
-		return output(insideMachine(ctx, pid, append(argv, args...)...))
-	}
-	list, err := ctr("images", "list")
+	list, err := c.ctr(ctx, pid, "images", "list")
 	if err != nil {
 		return err
 	}
@@ -73,16 +62,16 @@ func (c cluster) unload(ctx context.Context, image string, n int) error {
 		return nil
 	}
 	err = poll(ctx, time.Minute, 100*time.Millisecond, func() error {
-		containers, err := ctr("containers", "list")
+		containers, err := c.ctr(ctx, pid, "containers", "list")
 		if err == nil {
 			err = unused(containers, names)
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("take %s from %s: %w", image, nodeName(n), err)
+		return fmt.Errorf("take %s from %s: %w", image, node, err)
 	}
-	_, err = ctr(append([]string{"images", "remove", "--sync"}, names...)...)
+	_, err = c.ctr(ctx, pid, append([]string{"images", "remove", "--sync"}, names...)...)
 	return err
 }
 

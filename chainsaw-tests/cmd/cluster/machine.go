@@ -25,7 +25,7 @@ import (
 // IPC namespaces of its own, whose first process is this program (see init.go). When that process ends, the kernel ends
 // all processes, containers and mounts of the machine, as after a power failure.
 type machineSpec struct {
-	Hostname string
+	Name string
 	// Path is the environment variable PATH of the processes.
 	Path string
 	// Own maps the machine's own directories to the directories where they are stored. /run is also the machine's own,
@@ -53,9 +53,9 @@ type process struct {
 	Import []string `json:",omitempty"`
 }
 
-// command returns the path of the program, and its arguments. The first argument has the name of the process.
-func (p process) command() (program string, argv []string) {
-	return p.Binary, append([]string{filepath.Join(filepath.Dir(p.Binary), p.Name)}, p.Args...)
+// command returns the command of the process. Its first argument has the name of the process.
+func (p process) command() *exec.Cmd {
+	return &exec.Cmd{Path: p.Binary, Args: append([]string{filepath.Join(filepath.Dir(p.Binary), p.Name)}, p.Args...)}
 }
 
 var machineOwnDirs = []string{"/run", "/var/run", "/var/lib", "/var/log"}
@@ -89,17 +89,14 @@ func (c cluster) specChanged(name string) bool {
 // exists. The machine ends if release is never called.
 func (c cluster) startMachine(name string) (pid int, release func() error, err error) {
 	spec := c.specOf(name)
+	err = writeFile(c.specFile(name), encode(spec))
 	for _, dir := range spec.Own {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return 0, nil, err
-		}
+		err = errors.Join(err, os.MkdirAll(dir, 0o755))
 	}
 	for file, content := range spec.Files {
-		if err := writeFile(file, content); err != nil {
-			return 0, nil, err
-		}
+		err = errors.Join(err, writeFile(file, content))
 	}
-	if err := writeFile(c.specFile(name), encode(spec)); err != nil {
+	if err != nil {
 		return 0, nil, err
 	}
 	self, err := os.Executable()
@@ -133,34 +130,51 @@ func (c cluster) startMachine(name string) (pid int, release func() error, err e
 	return cmd.Process.Pid, release, nil
 }
 
-// machinePID returns the process id of the first process of a machine, or 0 if the machine does not run. It identifies
-// the process by its command line, and needs no stored state.
-func (c cluster) machinePID(name string) (int, error) {
-	pids, err := c.machinePIDs()
-	return pids[name], err
+// processes returns all processes of this machine. No command works without /proc.
+func processes() procfs.Procs {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		panic(err)
+	}
+	return all
 }
 
-// machinePIDs returns the process ids of the first processes of the cluster's machines.
-func (c cluster) machinePIDs() (map[string]int, error) {
+// arguments returns the command line of a process, or nothing if the process has ended.
+func arguments(p procfs.Proc) []string {
+	args, _ := p.CmdLine()
+	return args
+}
+
+// machinePIDs returns the process ids of the first processes of the cluster's machines. A machine that does not run has none. It
+// identifies the processes by their command lines, and needs no stored state.
+func (c cluster) machinePIDs() map[string]int {
 	prefix := c.path("machines") + "/"
 	found := map[string]int{}
-	processes, err := procfs.AllProcs()
-	for _, p := range processes {
-		args, _ := p.CmdLine() // the process may have ended
+	for _, p := range processes() {
+		args := arguments(p)
 		if len(args) == 3 && args[1] == machineCommand && strings.HasPrefix(args[2], prefix) && isNamespaceInit(p) {
 			found[filepath.Base(filepath.Dir(args[2]))] = p.PID
 		}
 	}
-	return found, err
+	return found
+}
+
+// runningPID returns the process id of the first process of a machine. It returns an error with the command that starts the
+// machine if it does not run.
+func (c cluster) runningPID(name string) (int, error) {
+	pid := c.machinePIDs()[name]
+	switch {
+	case pid != 0:
+		return pid, nil
+	case name == controlMachine:
+		return 0, errors.New("the control plane does not run: run `cluster up`")
+	}
+	return 0, fmt.Errorf("%[1]s does not run: run `cluster node heal %[1]s`", name)
 }
 
 // killMachine ends a machine as a power failure does, and waits until all its processes have ended.
 func (c cluster) killMachine(ctx context.Context, name string) error {
-	pid, err := c.machinePID(name)
-	if err != nil {
-		return err
-	}
-	if pid != 0 {
+	if pid := c.machinePIDs()[name]; pid != 0 {
 		if err := killAndWait(ctx, pid); err != nil {
 			return fmt.Errorf("end the machine %s: %w", name, err)
 		}
@@ -199,36 +213,31 @@ func insideMachine(ctx context.Context, pid int, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// runningChildren maps the programs that the first process of a machine runs to their process ids.
-func runningChildren(init int) (map[string]int, error) {
-	children := map[string]int{}
-	if init == 0 {
-		return children, nil
-	}
-	processes, err := procfs.AllProcs()
-	for _, p := range processes {
-		args, _ := p.CmdLine() // the process may have ended
-		s, _ := p.Stat()
-		if len(args) > 0 && s.PPID == init {
-			children[filepath.Base(args[0])] = p.PID
+// runningChildren maps the programs that a machine keeps running to their process ids, by the first process of the machine.
+func runningChildren(init int) map[string]int {
+	return children(children(init)[supervisor])
+}
+
+// children maps the programs of the children of a process to their process ids.
+func children(parent int) map[string]int {
+	found := map[string]int{}
+	for _, p := range processes() {
+		if args := arguments(p); len(args) > 0 && stat(p.PID).PPID == parent {
+			found[filepath.Base(args[0])] = p.PID
 		}
 	}
-	return children, err
+	return found
 }
 
 // missingProcesses returns the machine's processes that do not run.
-func (c cluster) missingProcesses(name string, init int) ([]string, error) {
-	running, err := runningChildren(init)
-	if err != nil {
-		return nil, err
-	}
-	var missing []string
+func (c cluster) missingProcesses(name string, init int) (missing []string) {
+	running := runningChildren(init)
 	for _, p := range c.specOf(name).Processes {
 		if running[p.Name] == 0 {
 			missing = append(missing, p.Name)
 		}
 	}
-	return missing, nil
+	return missing
 }
 
 // isNamespaceInit returns true if the process is the first process of a process namespace.

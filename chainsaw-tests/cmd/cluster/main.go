@@ -2,7 +2,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,16 +20,22 @@ import (
 const defaultName = "statefulsingleton"
 
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == machineCommand {
-		fmt.Fprintln(os.Stderr, "Error:", runMachine(os.Args[2]))
-		os.Exit(1)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := newCommand().ExecuteContext(ctx); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}
+}
+
+func run() error {
+	if len(os.Args) == 3 && os.Args[1] == machineCommand {
+		if os.Args[0] == supervisor {
+			return supervise(os.Args[2])
+		}
+		return runMachine(os.Args[0], os.Args[2])
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return newCommand().ExecuteContext(ctx)
 }
 
 func newCommand() *cobra.Command {
@@ -52,60 +60,63 @@ Environment:
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	name := os.Getenv("CLUSTER_NAME")
-	if name == "" {
-		name = defaultName
-	}
+	name := cmp.Or(os.Getenv("CLUSTER_NAME"), defaultName)
 	root.PersistentFlags().StringVar(&name, "name", name, "name of the cluster")
 	o := opener{name: &name}
-	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), unloadCommand(o), nodeCommand(o), apiServerCommand(o), processCommand(o), toolsCommand(), packagesCommand())
+	root.AddCommand(upCommand(o), downCommand(o), statusCommand(o), execCommand(o), loadCommand(o), unloadCommand(o), nodeCommand(o),
+		apiServerCommand(o), processCommand(o), toolsCommand(), packagesCommand())
 	return root
 }
 
 // opener opens the cluster that the command line and the environment select.
 type opener struct{ name *string }
 
-// own is for commands that need a cluster of this program.
-func (o opener) own(command string) (cluster, error) {
-	choice, err := chosenCluster()
-	if err != nil {
-		return cluster{}, err
-	}
-	if choice == currentCluster {
-		return cluster{}, fmt.Errorf("CLUSTER=current: `%s` works only on a local cluster. Unset CLUSTER", command)
-	}
-	if err := checkRoot(); err != nil {
-		return cluster{}, err
-	}
-	return openCluster(*o.name)
+// command returns a command for a cluster of this program.
+func (o opener) command(use, short string, args cobra.PositionalArgs, run func(*cobra.Command, cluster, []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		current, err := useCurrent()
+		if err != nil {
+			return err
+		}
+		if current {
+			return fmt.Errorf("CLUSTER=current: `%s` works only on a local cluster. Unset CLUSTER", cmd.CommandPath())
+		}
+		if err := checkRoot(); err != nil {
+			return err
+		}
+		c, err := openCluster(*o.name)
+		if err != nil {
+			return err
+		}
+		return run(cmd, c, args)
+	}}
 }
 
 // changing returns a command that changes the cluster. Only one such command runs at a time.
 func (o opener) changing(use, short string, args cobra.PositionalArgs, run func(context.Context, cluster, []string) error) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
-		c, err := o.own(cmd.CommandPath())
-		if err != nil {
-			return err
-		}
+	return o.command(use, short, args, func(cmd *cobra.Command, c cluster, args []string) error {
 		unlock, err := lock(cmd.Context(), c.dir+".lock", "another command changes the cluster "+c.name)
 		if err != nil {
 			return err
 		}
 		defer unlock()
 		return run(cmd.Context(), c, args)
-	}}
+	})
 }
 
-// current runs the function if CLUSTER=current is set, and returns whether it is set.
-func (o opener) current(run func() error) (bool, error) {
-	choice, err := chosenCluster()
-	if err != nil || choice != currentCluster {
-		return err != nil, err
+// orCurrent makes a command run the function instead if CLUSTER=current is set.
+func orCurrent(cmd *cobra.Command, run func(ctx context.Context, args []string) error) *cobra.Command {
+	local := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if current, _ := useCurrent(); !current {
+			return local(cmd, args)
+		}
+		if err := findCachedTools(); err != nil {
+			return err
+		}
+		return run(cmd.Context(), args)
 	}
-	if err := findCachedTools(); err != nil {
-		return true, err
-	}
-	return true, run()
+	return cmd
 }
 
 func upCommand(o opener) *cobra.Command {
@@ -113,39 +124,28 @@ func upCommand(o opener) *cobra.Command {
 		if err := checkPackages(); err != nil {
 			return err
 		}
-		source, err := checkoutSource()
+		source, err := openTools("")
 		if err != nil {
-			return err
-		}
-		if err := c.checkKubernetes(source.kubernetes.version); err != nil {
 			return err
 		}
 		servers, err := askedAPIServers()
 		if err != nil {
 			return err
 		}
-		if err := c.checkAPIServers(servers); err != nil {
+		if err := errors.Join(c.checkKubernetes(source.kubernetes), c.checkAPIServers(servers)); err != nil {
 			return err
 		}
-		t, err := source.ensure(ctx)
-		if err != nil {
+		if err := source.ensure(ctx); err != nil {
 			return err
 		}
-		return c.up(ctx, t, servers)
+		return c.up(ctx, source.tools, servers)
 	})
 	cmd.Example = `  cluster up
   cluster --name second up        # a second cluster
   KUBERNETES=v1.34.4 cluster up   # a cluster with this version of Kubernetes
   API_SERVERS=3 cluster up        # a cluster with three API servers
   CLUSTER=current cluster up      # only check that the tests can use the cluster of the current kubeconfig`
-	own := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if done, err := o.current(func() error { return checkCurrent(cmd.Context()) }); done {
-			return err
-		}
-		return own(cmd, args)
-	}
-	return cmd
+	return orCurrent(cmd, func(ctx context.Context, _ []string) error { return checkCurrent(ctx) })
 }
 
 func downCommand(o opener) *cobra.Command {
@@ -154,61 +154,38 @@ func downCommand(o opener) *cobra.Command {
 }
 
 func statusCommand(o opener) *cobra.Command {
-	return &cobra.Command{
-		Use:   "status",
-		Short: "Show versions, KUBECONFIG and logs; the exit code is 1 if anything is missing",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if done, err := o.current(func() error { return checkCurrent(cmd.Context()) }); done {
-				return err
-			}
-			c, err := o.own(cmd.CommandPath())
-			if err != nil {
-				return err
-			}
+	cmd := o.command("status", "Show versions, KUBECONFIG and logs; the exit code is 1 if anything is missing", cobra.NoArgs,
+		func(cmd *cobra.Command, c cluster, _ []string) error {
 			return c.writeStatus(cmd.Context(), cmd.OutOrStdout())
-		},
-	}
+		})
+	return orCurrent(cmd, func(ctx context.Context, _ []string) error { return checkCurrent(ctx) })
 }
 
 func execCommand(o opener) *cobra.Command {
-	return &cobra.Command{
-		Use:   "exec -- COMMAND [ARG...]",
-		Short: "Run a command against the cluster",
-		Long: `exec runs a command with the KUBECONFIG of the cluster, in the network of its control plane. The command can connect to
+	cmd := o.command("exec -- COMMAND [ARG...]", "Run a command against the cluster", cobra.MinimumNArgs(1),
+		func(_ *cobra.Command, c cluster, args []string) error {
+			control, err := c.runningPID(controlMachine)
+			if err != nil {
+				return err
+			}
+			return replaceProcess(outside(control, args), c.environment())
+		})
+	cmd.Long = `exec runs a command with the KUBECONFIG of the cluster, in the network of its control plane. The command can connect to
 the API server, to pods and, while node1 runs, to Services. PATH begins with the cluster's kubectl, helm and other tools,
-and with this program, which then uses the same cluster. The exit code is that of the command.`,
-		Example: `  cluster exec -- kubectl get pods -A
+and with this program, which then uses the same cluster. The exit code is that of the command.`
+	cmd.Example = `  cluster exec -- kubectl get pods -A
   cluster exec -- helm list -A
-  cluster exec -- bash`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if done, err := o.current(func() error { return replaceProcess(args, os.Environ) }); done {
-				return err
-			}
-			c, err := o.own(cmd.CommandPath())
-			if err != nil {
-				return err
-			}
-			control, err := c.machinePID(controlMachine)
-			if err != nil {
-				return err
-			}
-			if control == 0 {
-				return fmt.Errorf("the cluster %s does not run. To start it, run: cluster up", c.name)
-			}
-			return replaceProcess(outside(control, args), c.environment)
-		},
-	}
+  cluster exec -- bash`
+	return orCurrent(cmd, func(_ context.Context, args []string) error { return replaceProcess(args, os.Environ()) })
 }
 
-func replaceProcess(argv []string, environment func() []string) error {
+func replaceProcess(argv, environment []string) error {
 	program, err := exec.LookPath(argv[0])
 	if err != nil {
 		return err
 	}
 	// Environ removes duplicates. The C library would use the first PATH, which is the caller's.
-	return syscall.Exec(program, argv, (&exec.Cmd{Env: environment()}).Environ())
+	return syscall.Exec(program, argv, (&exec.Cmd{Env: environment}).Environ())
 }
 
 func loadCommand(o opener) *cobra.Command {
@@ -235,7 +212,7 @@ func unloadCommand(o opener) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.unload(ctx, args[0], n)
+			return c.unload(ctx, args[0], nodeName(n))
 		})
 	cmd.Long = `unload removes an image from a node. If load copied the image, a restart of the node imports the image again. An image of
 registry.local is pulled from the registry that a program inside exec serves at ` + registryAddress + `.`
@@ -274,28 +251,23 @@ cluster process kill kube-apiserver-2`,
 		Example: "  cluster apiserver cut 2\n  cluster apiserver delay 2 5s",
 	}
 	add := func(use, short, long string, args int, parse func(args []string) (etcdFault, error)) {
-		server.AddCommand(&cobra.Command{
-			Use: use, Short: short, Long: long, Args: cobra.ExactArgs(args),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				fault, err := parse(args)
-				if err != nil {
-					return err
-				}
-				// Without a lock, because a command with the lock may wait for the API server.
-				c, err := o.own(cmd.CommandPath())
-				if err != nil {
-					return err
-				}
-				i, err := c.parseAPIServer(args[0])
-				if err != nil {
-					return err
-				}
-				if err := c.requireControl(); err != nil {
-					return err
-				}
-				return c.proxyOf(i).set(fault)
-			},
+		// Without a lock, because a command with the lock may wait for the API server.
+		cmd := o.command(use, short, cobra.ExactArgs(args), func(_ *cobra.Command, c cluster, args []string) error {
+			fault, err := parse(args)
+			if err != nil {
+				return err
+			}
+			i, err := c.parseAPIServer(args[0])
+			if err != nil {
+				return err
+			}
+			if _, err := c.runningPID(controlMachine); err != nil {
+				return err
+			}
+			return c.proxyOf(i).set(fault)
 		})
+		cmd.Long = long
+		server.AddCommand(cmd)
 	}
 	add("cut N", "Cut an API server off from etcd",
 		`cut stops all bytes between an API server and etcd, and leaves the connections open. After some seconds the server is not
@@ -328,25 +300,18 @@ kube-apiserver and kubelet, restart a second after they end. The kubelet restart
 	}
 	add := func(use, short string, s unix.Signal) {
 		var on string
-		cmd := &cobra.Command{
-			Use: use + " PROGRAM", Short: short, Args: cobra.ExactArgs(1),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				// Without a lock, because a command with the lock may wait for this process to continue.
-				c, err := o.own(cmd.CommandPath())
-				if err != nil {
-					return err
-				}
-				machine, err := c.parseMachine(on)
-				if err != nil {
-					return err
-				}
-				n, err := c.signalProcesses(cmd.Context(), args[0], machine, s)
-				if err == nil {
-					progress("%s %s: %d", use, args[0], n)
-				}
+		// Without a lock, because a command with the lock may wait for this process to continue.
+		cmd := o.command(use+" PROGRAM", short, cobra.ExactArgs(1), func(cmd *cobra.Command, c cluster, args []string) error {
+			machine, err := c.parseMachine(on)
+			if err != nil {
 				return err
-			},
-		}
+			}
+			n, err := c.signalProcesses(cmd.Context(), args[0], machine, s)
+			if err == nil {
+				progress("%s %s: %d", use, args[0], n)
+			}
+			return err
+		})
 		cmd.Flags().StringVar(&on, "on", "", `machine: "control" or the number of a node (default: all)`)
 		process.AddCommand(cmd)
 	}
@@ -364,20 +329,14 @@ func toolsCommand() *cobra.Command {
   $(cluster tools controller-gen)/controller-gen --help   # one of the tools that no cluster needs: chainsaw, controller-gen, kwok`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			source, err := checkoutSource()
+			source, err := openTools(strings.Join(args, ""))
 			if err != nil {
 				return err
 			}
-			if len(args) == 1 {
-				if source.tool = args[0]; len(source.modules()) == 0 {
-					return fmt.Errorf("%s has no tool %s", source.dir, source.tool)
-				}
-			}
-			t, err := source.ensure(cmd.Context())
-			if err != nil {
+			if err := source.ensure(cmd.Context()); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), t.bin())
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), source.tools.bin())
 			return err
 		},
 	}
@@ -390,12 +349,12 @@ func packagesCommand() *cobra.Command {
 		Example: "  apt-get install -y $(cluster packages)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			choice, err := chosenCluster()
+			current, err := useCurrent()
 			if err != nil {
 				return err
 			}
 			needs := []map[string]string{buildNeeds}
-			if choice == ownCluster {
+			if !current {
 				needs = append(needs, systemPrograms)
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(missingPackages(onThisMachine, needs...), " "))

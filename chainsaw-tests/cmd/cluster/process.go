@@ -1,13 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,22 +16,18 @@ import (
 // machine is "". It returns the number of processes. It includes the main processes of containers. After a kill, it
 // waits until they have ended.
 func (c cluster) signalProcesses(ctx context.Context, program, machine string, s unix.Signal) (int, error) {
-	machines, err := c.machinePIDs()
-	if err != nil {
-		return 0, err
-	}
-	found, err := processesOf(program, machines, machine)
-	if err != nil {
-		return 0, err
-	}
-	if len(found) == 0 {
-		where := "any machine of the cluster " + c.name
-		if machine != "" {
-			where = machine + " of the cluster " + c.name
+	var inits []int
+	for name, pid := range c.machinePIDs() {
+		if machine == "" || machine == name {
+			inits = append(inits, pid)
 		}
-		return 0, fmt.Errorf("no process %q runs on %s", program, where)
+	}
+	found := processesOf(program, inits)
+	if len(found) == 0 {
+		return 0, fmt.Errorf("no process %q runs on %s of the cluster %s", program, cmp.Or(machine, "any machine"), c.name)
 	}
 	for _, pid := range found {
+		var err error
 		if s == unix.SIGKILL {
 			err = killAndWait(ctx, pid)
 		} else if err = unix.Kill(pid, s); errors.Is(err, unix.ESRCH) {
@@ -46,33 +43,29 @@ func (c cluster) signalProcesses(ctx context.Context, program, machine string, s
 // numbered matches the names of the API servers.
 var numbered = regexp.MustCompile(`-\d+$`)
 
-// processesOf returns the processes of a program, by the first word of their command line. The name of the program stands for
-// all API servers, and the name of a process for that server.
-func processesOf(program string, machines map[string]int, machine string) ([]int, error) {
-	inits := map[int]bool{}
-	for name, pid := range machines {
-		if machine == "" || machine == name {
-			inits[pid] = true
-		}
-	}
-	var found []int
-	processes, err := procfs.AllProcs()
-	for _, p := range processes {
-		args, _ := p.CmdLine() // the process may have ended
+// processesOf returns the processes of a program below the first processes of machines, by the first word of their command line.
+// The name of the program stands for all API servers, and the name of a process for that server.
+func processesOf(program string, inits []int) (found []int) {
+	isInit := func(pid int) bool { return slices.Contains(inits, pid) }
+	for _, p := range processes() {
+		args := arguments(p)
 		if len(args) == 0 {
 			continue
 		}
-		if name := filepath.Base(args[0]); name != program && numbered.ReplaceAllString(name, "") != program {
-			continue
-		}
-		for parent := stat(p.PID).PPID; parent > 1; parent = stat(parent).PPID {
-			if inits[parent] {
-				found = append(found, p.PID)
-				break
-			}
+		name := filepath.Base(args[0])
+		if (name == program || numbered.ReplaceAllString(name, "") == program) && slices.ContainsFunc(ancestors(p.PID), isInit) {
+			found = append(found, p.PID)
 		}
 	}
-	return found, err
+	return found
+}
+
+// ancestors returns the parent of a process, its parent, and so on.
+func ancestors(pid int) (found []int) {
+	for pid = stat(pid).PPID; pid > 0; pid = stat(pid).PPID {
+		found = append(found, pid)
+	}
+	return found
 }
 
 // parseMachine parses the name of a machine on the command line: "control", "node2" or "2".

@@ -26,14 +26,9 @@ func TestOpenCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("XDG_STATE_HOME", tt.state)
 			c, err := openCluster(tt.name)
-			if tt.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v, want %q", err, tt.wantErr)
-				}
-				return
-			}
-			if err != nil || c.dir != tt.wantDir {
-				t.Errorf("directory %q, error %v, want %q", c.dir, err, tt.wantDir)
+			wantError(t, err, tt.wantErr)
+			if c.dir != tt.wantDir {
+				t.Errorf("directory %q, want %q", c.dir, tt.wantDir)
 			}
 		})
 	}
@@ -41,50 +36,32 @@ func TestOpenCluster(t *testing.T) {
 
 func TestParseNode(t *testing.T) {
 	c := testCluster(t)
-	tests := map[string]struct {
-		want    int
-		wantErr string
-	}{
-		"2":     {want: 2},
-		"node1": {want: 1},
-		"3":     {wantErr: "it has [1 2]"},
-		"two":   {wantErr: `no node "two"`},
-		"":      {wantErr: "no node"},
+	for arg, want := range map[string]int{"2": 2, "node1": 1, "3": 0, "two": 0, "": 0} {
+		if got, err := c.parseNode(arg); got != want || (err == nil) != (want > 0) {
+			t.Errorf("%q: %d, error %v; want %d", arg, got, err, want)
+		}
 	}
-	for arg, tt := range tests {
-		t.Run(arg, func(t *testing.T) {
-			got, err := c.parseNode(arg)
-			if tt.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v, want %q", err, tt.wantErr)
-				}
-				return
-			}
-			if err != nil || got != tt.want {
-				t.Errorf("node %d, error %v, want %d", got, err, tt.want)
-			}
-		})
+	for arg, want := range map[string]string{"": "", "control": "control", "2": "node2"} {
+		got, err := c.parseMachine(arg)
+		if wantError(t, err, ""); got != want {
+			t.Errorf("%q: machine %q, want %q", arg, got, want)
+		}
 	}
+	_, err := c.parseMachine("3")
+	wantError(t, err, `it has [1 2]; the control plane is "control"`)
 }
 
 func TestCurrentClusterIsNeverChanged(t *testing.T) {
-	t.Setenv("CLUSTER", "current")
-	for _, command := range []string{"down", "load x.tar", "node kill 1", "node heal 1", "node partition 1"} {
-		t.Run(command, func(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir()) // a command that runs finds no cluster
+	for _, command := range []string{
+		"down", "load x.tar", "unload x --on 1", "node kill 1", "node heal 1", "node partition 1", "process kill x", "apiserver cut 1",
+	} {
+		for choice, want := range map[string]string{"current": "CLUSTER=current: `cluster", "other": "write CLUSTER=current"} {
+			t.Setenv("CLUSTER", choice)
 			root := newCommand()
 			root.SetArgs(strings.Fields(command))
-			err := root.ExecuteContext(t.Context())
-			if err == nil || !strings.Contains(err.Error(), "CLUSTER=current: `cluster") {
-				t.Errorf("error %v, want a refusal", err)
-			}
-		})
-	}
-}
-
-func TestClusterVariable(t *testing.T) {
-	t.Setenv("CLUSTER", "other")
-	if _, err := chosenCluster(); err == nil || !strings.Contains(err.Error(), "write CLUSTER=current") {
-		t.Errorf("error %v", err)
+			wantError(t, root.ExecuteContext(t.Context()), want)
+		}
 	}
 }
 
@@ -101,12 +78,8 @@ func TestUnused(t *testing.T) {
 4f5a         registry.local/app:1    io.containerd.runc.v2
 9b1c         registry.local/pause:1  io.containerd.runc.v2
 `
-	if err := unused(list, []string{"registry.local/app:2", "sha256:aaa"}); err != nil {
-		t.Errorf("an image that no container uses: %v", err)
-	}
-	if err := unused(list, []string{"sha256:bbb", "registry.local/app:1"}); err == nil || !strings.Contains(err.Error(), "container 4f5a") {
-		t.Errorf("an image that a container uses: %v, want its name", err)
-	}
+	wantError(t, unused(list, []string{"registry.local/app:2", "sha256:aaa"}), "")
+	wantError(t, unused(list, []string{"sha256:bbb", "registry.local/app:1"}), "container 4f5a")
 }
 
 func TestSameImage(t *testing.T) {
@@ -116,18 +89,12 @@ registry.local/app@sha256:aaa application/vnd.docker.distribution.manifest.v2+js
 registry.local/pause:1 application/vnd.docker.distribution.manifest.v2+json sha256:bbb 1.0 MiB linux/amd64 -
 sha256:ccc application/vnd.docker.distribution.manifest.v2+json sha256:aaa 300.0 MiB linux/amd64 -
 `
-	tests := map[string]struct {
-		image string
-		want  []string
-	}{
-		"there":     {"registry.local/app:1", []string{"registry.local/app:1", "registry.local/app@sha256:aaa", "sha256:ccc"}},
-		"not there": {"registry.local/app:2", nil},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, sameImage(list, tc.image)); diff != "" {
-				t.Errorf("names (-want +got):\n%s", diff)
-			}
-		})
+	for image, want := range map[string][]string{
+		"registry.local/app:1": {"registry.local/app:1", "registry.local/app@sha256:aaa", "sha256:ccc"},
+		"registry.local/app:2": nil,
+	} {
+		if diff := cmp.Diff(want, sameImage(list, image)); diff != "" {
+			t.Errorf("names of %s (-want +got):\n%s", image, diff)
+		}
 	}
 }

@@ -10,10 +10,7 @@ import (
 
 // faults returns the reasons why the cluster is not complete.
 func (c cluster) faults(ctx context.Context) []string {
-	pids, err := c.machinePIDs()
-	if err != nil {
-		return []string{err.Error()}
-	}
+	pids := c.machinePIDs()
 	faults := c.machineFaults(controlMachine, pids[controlMachine])
 	for _, n := range nodes {
 		pid := pids[nodeName(n)]
@@ -35,11 +32,7 @@ func (c cluster) machineFaults(name string, pid int) []string {
 	if c.specChanged(name) {
 		return []string{name + " runs with other versions or another configuration than it should"}
 	}
-	missing, err := c.missingProcesses(name, pid)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	if len(missing) > 0 {
+	if missing := c.missingProcesses(name, pid); len(missing) > 0 {
 		return []string{name + " lacks " + strings.Join(missing, ", ")}
 	}
 	return nil

@@ -66,10 +66,7 @@ func (c cluster) bringUp(ctx context.Context) error {
 // startControl starts the machine of the control plane if it does not run with the right specification, and waits until
 // it answers. It restarts a control plane that ran before and does not answer.
 func (c cluster) startControl(ctx context.Context) error {
-	pid, err := c.machinePID(controlMachine)
-	if err != nil {
-		return err
-	}
+	pid := c.machinePIDs()[controlMachine]
 	if pid != 0 && !c.specChanged(controlMachine) {
 		err := c.healAPIServers()
 		if err == nil {
@@ -117,14 +114,11 @@ func (c cluster) controlReady(ctx context.Context) error {
 // startNode starts the machine of a node if it does not run with the right specification, and connects it.
 func (c cluster) startNode(ctx context.Context, n int) error {
 	name := nodeName(n)
-	control, err := c.machinePID(controlMachine)
+	control, err := c.runningPID(controlMachine)
 	if err != nil {
 		return err
 	}
-	pid, err := c.machinePID(name)
-	if err != nil {
-		return err
-	}
+	pid := c.machinePIDs()[name]
 	if pid != 0 && !c.specChanged(name) {
 		return connectNode(control, pid, n)
 	}
