@@ -133,55 +133,36 @@ func TestReleasedPrograms(t *testing.T) {
 
 func TestFiles(t *testing.T) {
 	mit := []string{"example.com/mit LICENSE.txt: of all of it", "example.com/mit NOTICE: by whom it is", "example.com/mit forked/COPYING: of what was forked", "example.com/readme README.md: # Text\n\n## License\n\nof the README"}
+	windows := append(slices.Clone(mit), "example.com/windows Licence-of-it.md: of what Windows needs")
 	tests := map[string]struct {
-		platforms []string
-		want      []string
+		program, platforms string
+		want               []string
+		wantErr            string
 	}{
-		"one platform":     {[]string{"linux/amd64"}, mit},
-		"either of two":    {[]string{"linux/amd64", "windows/arm64"}, append(slices.Clone(mit), "example.com/windows Licence-of-it.md: of what Windows needs")},
-		"the same, turned": {[]string{"windows/arm64", "linux/amd64"}, append(slices.Clone(mit), "example.com/windows Licence-of-it.md: of what Windows needs")},
+		"one platform":           {"./program", "linux/amd64", mit, ""},
+		"either of two":          {"./program", "linux/amd64 windows/arm64", windows, ""},
+		"the same, turned":       {"./program", "windows/arm64 linux/amd64", windows, ""},
+		"a module without terms": {"./careless", "linux/amd64", nil, "example.com/none v1.0.0 has no licence in "},
+		"no such program":        {"./missing", "linux/amd64", nil, "go list ./missing for linux/amd64: "},
+		"no platform":            {"./program", "linux", nil, `"linux" is not a platform: use for example linux/amd64`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			enter(t)
-			text, err := licenses("./program", test.platforms)
-			if err != nil {
-				t.Fatal(err)
+			text, err := licenses(test.program, strings.Fields(test.platforms))
+			if (err == nil) != (test.wantErr == "") || err != nil && !strings.Contains(err.Error(), test.wantErr) {
+				t.Fatalf("error %v, want %q", err, test.wantErr)
 			}
 			var got []string
-			headings := heading.FindAllSubmatchIndex(text, -1)
-			for i, at := range headings {
-				end := len(text)
-				if i+1 < len(headings) {
-					end = headings[i+1][0]
-				}
-				path, file := string(text[at[2]:at[3]]), string(text[at[6]:at[7]])
-				if path != "Go" {
-					got = append(got, path+" "+file+": "+strings.TrimSpace(string(text[at[1]:end])))
+			headings := heading.FindAllStringSubmatch(string(text), -1)
+			terms := heading.Split(string(text), -1)
+			for i, heading := range headings {
+				if heading[1] != "Go" {
+					got = append(got, heading[1]+" "+heading[3]+": "+strings.TrimSpace(terms[i+1]))
 				}
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("what is told of the modules (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestErrors(t *testing.T) {
-	tests := map[string]struct {
-		program, platform string
-		want              string
-	}{
-		"a module without terms": {"./careless", "linux/amd64", "example.com/none v1.0.0 has no licence in "},
-		"no such program":        {"./missing", "linux/amd64", "go list ./missing for linux/amd64: "},
-		"no platform":            {"./program", "linux", `"linux" is not a platform: use for example linux/amd64`},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			enter(t)
-			text, err := licenses(test.program, []string{test.platform})
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v with text %q, want %q", err, text, test.want)
 			}
 		})
 	}

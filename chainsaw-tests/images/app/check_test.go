@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,42 +15,8 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 )
 
-// at returns an entry at the time in milliseconds after a fixed time, by a process that started at another time.
-func at(ms int, pod string, started int, event string) journal.Entry {
-	morning := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	when := func(ms int) time.Time { return morning.Add(time.Duration(ms) * time.Millisecond) }
-	return journal.Entry{Event: event, Pod: pod, Run: when(started).UnixNano(), Time: when(ms)}
-}
-
-func TestVerdict(t *testing.T) {
-	handoffs := func(n int) []journal.Handoff { return make([]journal.Handoff, n) }
-	tests := map[string]struct {
-		summary journal.Summary
-		least   int
-		wantErr string
-	}{
-		"nothing asked for":         {summary: journal.Summary{}},
-		"as many as asked for":      {summary: journal.Summary{Handoffs: handoffs(3)}, least: 3},
-		"more than asked for":       {summary: journal.Summary{Handoffs: handoffs(4)}, least: 3},
-		"fewer than asked for":      {summary: journal.Summary{Handoffs: handoffs(2)}, least: 3, wantErr: "2 handoffs, want 3 at least"},
-		"overlap":                   {summary: journal.Summary{Handoffs: handoffs(3), Overlaps: 1}, least: 3, wantErr: "two processes ran at once"},
-		"a stale token":             {summary: journal.Summary{Handoffs: handoffs(3), Stale: 1}, wantErr: "fencing token of an earlier holder"},
-		"overlap without a handoff": {summary: journal.Summary{Overlaps: 1}, wantErr: "two processes ran at once"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			wantError(t, verdict(tc.summary, tc.least), tc.wantErr)
-		})
-	}
-}
-
 func TestCheck(t *testing.T) {
-	lines := jsonLines(t,
-		at(0, "a", 0, "start"), at(10, "a", 0, "stop"),
-		at(30, "b", 30, "start"), at(40, "b", 30, "stop"),
-		at(140, "c", 140, "start"),
-		at(500, "d", 500, "start"),
-	)
+	lines := jsonLines(t, "0 a 0 start", "10 a 0 stop", "30 b 0 start", "40 b 0 stop", "140 c 0 start", "500 d 0 start")
 	tests := map[string]struct {
 		journal string
 		args    []string
@@ -61,7 +28,7 @@ func TestCheck(t *testing.T) {
 			want: "a -> b  gap 20 ms\nb -> c  gap 100 ms\nc -> d  gap unknown: killed\nhandoffs 3, overlaps 0, gap: median 100 ms, worst 100 ms\n",
 		},
 		"json": {
-			journal: jsonLines(t, at(0, "a", 0, "start"), at(10, "a", 0, "stop"), at(30, "b", 30, "start")), args: []string{"--output", "json"},
+			journal: jsonLines(t, "0 a 0 start", "10 a 0 stop", "30 b 0 start"), args: []string{"--output", "json"},
 			want: `{
   "handoffs": [
     {
@@ -76,19 +43,21 @@ func TestCheck(t *testing.T) {
 `,
 		},
 		"too few are shown, and fail": {
-			journal: jsonLines(t, at(0, "a", 0, "start")), args: []string{"--min-handoffs", "1"},
+			journal: jsonLines(t, "0 a 0 start"), args: []string{"--min-handoffs", "1"},
 			want: "handoffs 0, overlaps 0\n", wantErr: "0 handoffs, want 1 at least",
 		},
 		"an overlap is shown, and fails": {
-			journal: jsonLines(t, at(0, "a", 0, "start"), at(5, "a", 5, "overlap")),
-			want:    "handoffs 0, overlaps 1\n", wantErr: "two processes ran at once",
+			journal: jsonLines(t, "0 a 0 start", "5 b 0 overlap"),
+			want:    "a -> b  gap unknown: killed\nhandoffs 1, overlaps 1\n", wantErr: "two processes ran at once",
 		},
-		"a line that is still being written": {
-			journal: jsonLines(t, at(0, "a", 0, "start")) + `{"event":"st`, want: "handoffs 0, overlaps 0\n",
+		"a stale token is shown, and fails": {
+			journal: jsonLines(t, "0 a 2 start", "5 a 2 stop", "10 b 1 start"),
+			want:    "a -> b  gap 5 ms\nhandoffs 1, overlaps 0, gap: median 5 ms, worst 5 ms, stale 1\n", wantErr: "fencing token of an earlier holder",
 		},
-		"no journal":     {wantErr: "has the application ever run there?"},
-		"a broken line":  {journal: lines + "{\n", wantErr: "line 7 of the journal"},
-		"unknown output": {journal: lines, args: []string{"-o", "yaml"}, wantErr: "use text or json"},
+		"a line that is still being written": {journal: jsonLines(t, "0 a 0 start") + `{"event":"st`, want: "handoffs 0, overlaps 0\n"},
+		"no journal":                         {wantErr: "has the application ever run there?"},
+		"a broken line":                      {journal: lines + "{\n", wantErr: "line 7 of the journal"},
+		"unknown output":                     {journal: lines, args: []string{"-o", "yaml"}, wantErr: "use text or json"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -134,10 +103,17 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-func jsonLines(t *testing.T, entries ...journal.Entry) string {
+// jsonLines returns a journal with the entries, such as "30 b 1 start": the milliseconds, the pod, its epoch and the event. A pod has one
+// process.
+func jsonLines(t *testing.T, entries ...string) string {
 	t.Helper()
 	var lines bytes.Buffer
-	for _, e := range entries {
+	for _, entry := range entries {
+		e, ms := journal.Entry{}, 0
+		if _, err := fmt.Sscan(entry, &ms, &e.Pod, &e.Epoch, &e.Event); err != nil {
+			t.Fatal(err)
+		}
+		e.Time = time.UnixMilli(int64(ms))
 		if err := json.NewEncoder(&lines).Encode(e); err != nil {
 			t.Fatal(err)
 		}
