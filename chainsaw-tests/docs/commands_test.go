@@ -32,27 +32,22 @@ func TestEveryCommandIsRun(t *testing.T) {
 }
 
 func TestCommandsNotRun(t *testing.T) {
-	tests := map[string]struct {
-		page string
-		want []string
-	}{
-		"run":             {"```sh\nkubectl get stfs\n```\n", nil},
-		"says why not":    {"```shell not run: it empties a node\nkubectl drain <node>\n```\n", nil},
-		"output":          {"```console\nnode/node-2 cordoned\n```\n", nil},
-		"inline":          {"Then `kubectl get stfs` tells.\n", nil},
-		"no reason":       {"```shell not run:\nkubectl get stfs\n```\n", []string{`"kubectl get stfs" stands in no sh block, so nobody runs it`}},
-		"prompt":          {"```console\n$ date\n```\n", []string{`"$ date" stands in no sh block, so nobody runs it`}},
-		"in another":      {"```yaml\na: b\n```\n```\nhelm list\n```\n", []string{`"helm list" stands in no sh block, so nobody runs it`}},
-		"indented":        {"1. Do\n\n   ```sh\n   kubectl get stfs\n   ```\n", []string{`"   kubectl get stfs" stands in no sh block, so nobody runs it`}},
-		"to be filled in": {"```sh\nkubectl drain <node name>\n```\n", []string{`"kubectl drain <node name>" can't be run as it is written`}},
-		"heredoc":         {"```sh\nkubectl apply -f - <<EOF\nEOF\n```\n", []string{`"kubectl apply -f - <<EOF" writes down what is applied: have it be a file of examples`}},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, commandsNotRun(tc.page)); diff != "" {
-				t.Errorf("problems (-want +got):\n%s", diff)
-			}
-		})
+	for page, want := range map[string]string{
+		"```sh\nkubectl get stfs\n```\n":                                   "",
+		"```shell not run: it empties a node\nkubectl drain <node>\n```\n": "",
+		"```console\nnode/node-2 cordoned\n```\n":                          "",
+		"Then `kubectl get stfs` tells.\n":                                 "",
+		"```shell not run:\nkubectl get stfs\n```\n":                       "in no sh block",
+		"```console\n$ date\n```\n":                                        "in no sh block",
+		"```yaml\na: b\n```\n```\nhelm list\n```\n":                        "in no sh block",
+		"1. Do\n\n   ```sh\n   kubectl get stfs\n   ```\n":                 "in no sh block",
+		"```sh\nkubectl drain <node name>\n```\n":                          "can't be run",
+		"```sh\nkubectl apply -f - <<EOF\nEOF\n```\n":                      "file of examples",
+	} {
+		got := strings.Join(commandsNotRun(page), "\n")
+		if (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("problems of %q: %q, want %q", page, got, want)
+		}
 	}
 }
 

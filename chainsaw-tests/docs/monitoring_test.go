@@ -1,8 +1,6 @@
 package docs
 
 import (
-	"go/constant"
-	"go/types"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,7 +25,11 @@ const (
 func TestMonitoredMetricsExist(t *testing.T) {
 	exported, reference := exportedMetrics(t), read(t, "reference.md")
 	for _, file := range []string{alertsFile, dashboardFile} {
-		asked := expressions(parsed(t, file))
+		var parsed any
+		if err := yaml.Unmarshal([]byte(read(t, file)), &parsed); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		asked := expressions(parsed)
 		if len(asked) == 0 {
 			t.Errorf("%s has no expressions", file)
 		}
@@ -79,15 +81,6 @@ func exportedMetrics(t *testing.T) map[string]bool {
 // metricOf finds the name in the text of a description, which does not export it.
 var metricOf = regexp.MustCompile(`^Desc\{fqName: "([^"]+)"`)
 
-// parsed returns the content of a YAML or JSON file.
-func parsed(t *testing.T, file string) (value any) {
-	t.Helper()
-	if err := yaml.Unmarshal([]byte(read(t, file)), &value); err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	return value
-}
-
 // expressions returns the expressions of rules, panels and variables.
 func expressions(value any) (found []string) {
 	switch value := value.(type) {
@@ -120,23 +113,17 @@ func metricsIn(expression string) (names []string) {
 }
 
 func TestMetricsIn(t *testing.T) {
-	tests := map[string]struct {
-		expression string
-		want       []string
-	}{
-		"alone":                {`absent(a_total)`, []string{"a_total"}},
-		"with labels":          {`max by (namespace) (a_b{type="Ready",reason!="C_D"}) > 0`, []string{"a_b"}},
-		"of a range":           {`rate(a_total[5m]) and on (job) b_c{name="d"}`, []string{"a_total", "b_c"}},
-		"of Grafana's range":   {`increase(a_2_total[$__rate_interval])`, []string{"a_2_total"}},
-		"inside of a function": {`histogram_quantile(0.5, sum by (le) (a_bucket))`, []string{"a_bucket"}},
-		"of a variable":        {`label_values(a_b, namespace)`, []string{"a_b"}},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, metricsIn(tc.expression)); diff != "" {
-				t.Errorf("metrics of %s (-want +got):\n%s", tc.expression, diff)
-			}
-		})
+	for expression, want := range map[string][]string{
+		`absent(a_total)`: {"a_total"},
+		`max by (namespace) (a_b{type="Ready",reason!="C_D"}) > 0`: {"a_b"},
+		`rate(a_total[5m]) and on (job) b_c{name="d"}`:             {"a_total", "b_c"},
+		`increase(a_2_total[$__rate_interval])`:                    {"a_2_total"},
+		`histogram_quantile(0.5, sum by (le) (a_bucket))`:          {"a_bucket"},
+		`label_values(a_b, namespace)`:                             {"a_b"},
+	} {
+		if diff := cmp.Diff(want, metricsIn(expression)); diff != "" {
+			t.Errorf("metrics of %s (-want +got):\n%s", expression, diff)
+		}
 	}
 }
 
@@ -170,7 +157,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 // needs no action.
 func TestEachReasonIsWatched(t *testing.T) {
 	needNoAction := []string{"NoPods", "HolderReady", "Adopted"}
-	all := outcomes(t)
+	all := texts(isOutcome)(t, "../controller/singleton/handoff")
 	injection := texts(isReason)(t, "../controller/injection")
 	var watched []string
 	for _, reasons := range alertReason.FindAllStringSubmatch(read(t, alertsFile), -1) {
@@ -186,18 +173,4 @@ func TestEachReasonIsWatched(t *testing.T) {
 			t.Errorf("reason %s: add it to an alert or to needNoAction, and not to both", outcome)
 		}
 	}
-}
-
-// outcomes returns the reasons of Ready, Reconciling and Stalled that the package handoff defines.
-func outcomes(t *testing.T) (values []string) {
-	t.Helper()
-	for _, c := range typedConstantsOf(t, "../controller/singleton/handoff") {
-		if kind, ok := c.Type().(*types.Named); ok && kind.Obj().Name() == "Outcome" {
-			values = append(values, constant.StringVal(c.Val()))
-		}
-	}
-	if len(values) == 0 {
-		t.Fatal("package handoff defines no constants of the type Outcome")
-	}
-	return values
 }
