@@ -2,78 +2,61 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
+
+// action acts on the whole cluster, or on the node.
+type action func(ctx context.Context, r *run, node string) error
 
 // fault is a failure of the cluster or of one node.
 type fault struct {
 	name string
 	// inject causes the fault, and end ends it after a while. end is nil if the fault ends by itself.
-	inject, end func(ctx context.Context, r *run, node string) error
+	inject, end action
 }
 
 var faults = []fault{
-	{name: "controller killed", inject: func(ctx context.Context, r *run, _ string) error { return r.killController(ctx) }},
-	{name: "leader stands still",
-		inject: func(ctx context.Context, r *run, _ string) error { return r.stopLeader(ctx) },
-		end: ignoring(func(ctx context.Context, r *run, _ string) error {
-			return r.Cluster(ctx, "process", "continue", "manager")
-		})},
-	{name: "API server killed", inject: func(ctx context.Context, r *run, _ string) error {
-		return r.Cluster(ctx, "process", "kill", "kube-apiserver", "--on", "control")
-	}},
-	{name: "Kyverno killed", inject: func(ctx context.Context, r *run, _ string) error { return r.KillKyverno(ctx) }},
-	{name: "Kyverno scaled to zero",
-		inject: func(ctx context.Context, r *run, _ string) error { return r.ScaleKyverno(ctx, 0) },
-		end:    func(ctx context.Context, r *run, _ string) error { return r.ScaleKyverno(ctx, r.KyvernoReplicas()) }},
-	{name: "kubelet killed", inject: process("kill", "kubelet")},
-	{name: "kubelet stands still", inject: process("stop", "kubelet"), end: ignoring(process("continue", "kubelet"))},
-	{name: "containerd killed", inject: process("kill", "containerd")},
-	{name: "node cut off",
-		inject: func(ctx context.Context, r *run, node string) error { return r.Cluster(ctx, "node", "partition", node) },
-		end:    func(ctx context.Context, r *run, node string) error { return r.Cluster(ctx, "node", "heal", node) }},
-	{name: "node drained",
-		inject: func(ctx context.Context, r *run, node string) error { return r.drain(ctx, node) },
-		end:    func(ctx context.Context, r *run, node string) error { return r.Cordon(ctx, node, false) }},
+	{"controller killed", whole((*run).killController), nil},
+	{"leader stands still", whole((*run).stopLeader), ignoring(cluster("process", "continue", "manager"))},
+	{"API server killed", cluster("process", "kill", "kube-apiserver", "--on", "control"), nil},
+	{"Kyverno killed", whole((*run).KillKyverno), nil},
+	{"Kyverno scaled to zero",
+		func(ctx context.Context, r *run, _ string) error { return r.ScaleKyverno(ctx, 0) },
+		func(ctx context.Context, r *run, _ string) error { return r.ScaleKyverno(ctx, r.KyvernoReplicas()) }},
+	{"kubelet killed", cluster("process", "kill", "kubelet", "--on", "NODE"), nil},
+	{"kubelet stands still", cluster("process", "stop", "kubelet", "--on", "NODE"), ignoring(cluster("process", "continue", "kubelet", "--on", "NODE"))},
+	{"containerd killed", cluster("process", "kill", "containerd", "--on", "NODE"), nil},
+	{"node cut off", cluster("node", "partition", "NODE"), cluster("node", "heal", "NODE")},
+	{"node drained", drain, func(ctx context.Context, r *run, node string) error { return r.Cordon(ctx, node, false) }},
 }
 
 // clusterFaults are faults for StatefulClusters: of their manager, and of nodes for so long that pods are lost.
 var clusterFaults = []fault{
-	{name: "manager of StatefulClusters killed", inject: func(ctx context.Context, r *run, _ string) error { return r.KillClusterManager(ctx) }},
-	{name: "manager of StatefulClusters stands still",
-		inject: process("stop", "cluster-manager"), end: ignoring(process("continue", "cluster-manager"))},
-	{name: "node cut off until it is not Ready",
-		inject: func(ctx context.Context, r *run, node string) error { return r.loseNode(ctx, "partition", node) },
-		end:    func(ctx context.Context, r *run, node string) error { return r.Cluster(ctx, "node", "heal", node) }},
-	{name: "node killed until it is not Ready",
-		inject: func(ctx context.Context, r *run, node string) error { return r.loseNode(ctx, "kill", node) },
-		end:    func(ctx context.Context, r *run, node string) error { return r.Cluster(ctx, "node", "heal", node) }},
+	{"manager of StatefulClusters killed", whole((*run).KillClusterManager), nil},
+	{"manager of StatefulClusters stands still",
+		cluster("process", "stop", "cluster-manager", "--on", "NODE"), ignoring(cluster("process", "continue", "cluster-manager", "--on", "NODE"))},
+	{"node cut off until it is not Ready", untilNotReady(cluster("node", "partition", "NODE")), cluster("node", "heal", "NODE")},
+	{"node killed until it is not Ready", untilNotReady(cluster("node", "kill", "NODE")), cluster("node", "heal", "NODE")},
 }
 
-// serverFaults are faults of one of several API servers. The number of the server rotates.
+// serverFaults are faults of one of several API servers.
 var serverFaults = []fault{
-	{name: "one API server killed", inject: func(ctx context.Context, r *run, _ string) error {
-		return r.Cluster(ctx, "process", "kill", "kube-apiserver-"+r.nextServer())
-	}},
-	{name: "API server cut off from etcd",
-		inject: func(ctx context.Context, r *run, _ string) error {
-			return r.Cluster(ctx, "apiserver", "cut", r.nextServer())
-		},
-		end: healServers},
-	{name: "API server with late watches",
-		inject: func(ctx context.Context, r *run, _ string) error {
-			return r.Cluster(ctx, "apiserver", "delay", r.nextServer(), "5s")
-		},
-		end: healServers},
+	{"one API server killed", cluster("process", "kill", "kube-apiserver-SERVER"), nil},
+	{"API server cut off from etcd", cluster("apiserver", "cut", "SERVER"), healServers},
+	{"API server with late watches", cluster("apiserver", "delay", "SERVER", "5s"), healServers},
 }
 
 // faults returns the faults of the run. With several API servers, they include faults of one server.
@@ -88,7 +71,54 @@ func (r *run) faults() []fault {
 	return all
 }
 
-// healServers ends the faults of all API servers, because it does not know which one inject has chosen.
+// cluster runs the program cluster with the words. NODE stands for the node, and SERVER for the number of an API server, which
+// rotates.
+func cluster(words ...string) action {
+	return func(ctx context.Context, r *run, node string) error {
+		var args []string
+		for _, word := range words {
+			if strings.Contains(word, "SERVER") {
+				word = strings.ReplaceAll(word, "SERVER", strconv.Itoa(1+int(r.servers.Add(1))%len(r.Servers)))
+			}
+			args = append(args, strings.ReplaceAll(word, "NODE", node))
+		}
+		return r.Cluster(ctx, args...)
+	}
+}
+
+// whole is for faults of the whole cluster.
+func whole(do func(*run, context.Context) error) action {
+	return func(ctx context.Context, r *run, _ string) error { return do(r, ctx) }
+}
+
+// ignoring is for ends of faults that another fault or the kubelet may have ended.
+func ignoring(end action) action {
+	return func(ctx context.Context, r *run, node string) error {
+		if err := end(ctx, r, node); err != nil && !strings.Contains(err.Error(), "no process") {
+			return err
+		}
+		return nil
+	}
+}
+
+// untilNotReady breaks the node, and waits until Kubernetes has noticed.
+func untilNotReady(breaks action) action {
+	return func(ctx context.Context, r *run, node string) error {
+		if err := breaks(ctx, r, node); err != nil {
+			return err
+		}
+		return world.Await(ctx, node+" is not Ready", func(ctx context.Context) error {
+			n := &corev1.Node{}
+			err := r.Get(ctx, types.NamespacedName{Name: node}, n)
+			if err == nil && world.NodeReady(n) {
+				err = errors.New("it is Ready")
+			}
+			return err
+		})
+	}
+}
+
+// healServers ends the faults of all API servers, because it does not know which one the fault has chosen.
 func healServers(ctx context.Context, r *run, _ string) error {
 	for i := range r.Servers {
 		if err := r.Cluster(ctx, "apiserver", "heal", strconv.Itoa(i+1)); err != nil {
@@ -98,20 +128,34 @@ func healServers(ctx context.Context, r *run, _ string) error {
 	return nil
 }
 
-func process(do, program string) func(context.Context, *run, string) error {
-	return func(ctx context.Context, r *run, node string) error {
-		return r.Cluster(ctx, "process", do, program, "--on", node)
+// drain cordons the node, and requests evictions.
+func drain(ctx context.Context, r *run, node string) error {
+	if err := r.Cordon(ctx, node, true); err != nil {
+		return err
 	}
-}
-
-// ignoring is for faults that another fault or the kubelet may have ended.
-func ignoring(end func(context.Context, *run, string) error) func(context.Context, *run, string) error {
-	return func(ctx context.Context, r *run, node string) error {
-		if err := end(ctx, r, node); err != nil && !strings.Contains(err.Error(), "no process") {
+	for _, a := range r.actors {
+		if err := a.evict(ctx, node); err != nil {
 			return err
 		}
-		return nil
 	}
+	return nil
+}
+
+// killController first stores the logs, which are lost with the pods.
+func (r *run) killController(ctx context.Context) error {
+	file := filepath.Join(r.out, fmt.Sprintf("controller-%d.log", time.Now().Unix()))
+	if err := r.ControllerLogs(ctx, file); err != nil {
+		r.note("cluster", err.Error())
+	}
+	return r.KillController(ctx)
+}
+
+func (r *run) stopLeader(ctx context.Context) error {
+	leader, err := r.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	return r.Cluster(ctx, "process", "stop", "manager", "--on", leader.Spec.NodeName)
 }
 
 // scheduledFault is a fault of a node with its duration.
@@ -152,21 +196,16 @@ func (r *rounds) next() round {
 	}
 	var next round
 	for range n {
-		next.scheduled = append(next.scheduled, scheduledFault{r.nextFault(), "node" + strconv.Itoa(1+r.random.IntN(2)), time.Duration(1+r.random.IntN(12)) * time.Second})
+		if len(r.queue) == 0 {
+			for _, i := range r.random.Perm(len(r.faults)) {
+				r.queue = append(r.queue, r.faults[i])
+			}
+		}
+		next.scheduled = append(next.scheduled, scheduledFault{r.queue[0], "node" + strconv.Itoa(1+r.random.IntN(2)), time.Duration(1+r.random.IntN(12)) * time.Second})
+		r.queue = r.queue[1:]
 	}
 	next.handoffs = 1 + r.random.IntN(8)
 	return next
-}
-
-func (r *rounds) nextFault() fault {
-	if len(r.queue) == 0 {
-		for _, i := range r.random.Perm(len(r.faults)) {
-			r.queue = append(r.queue, r.faults[i])
-		}
-	}
-	first := r.queue[0]
-	r.queue = r.queue[1:]
-	return first
 }
 
 // breakThings runs until the context ends, and ends all faults.

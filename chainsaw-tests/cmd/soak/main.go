@@ -66,9 +66,12 @@ func soak(ctx context.Context, o options) error {
 		return err
 	}
 	defer func() { _ = r.file.Close() }()
-	err = r.all(ctx)
 	// Also after an error or an interrupt.
 	after := context.WithoutCancel(ctx)
+	if err = r.begin(ctx); err == nil {
+		err = errors.Join(r.injectFaults(ctx), r.endFaults(after))
+		r.table()
+	}
 	if err != nil {
 		if kept := r.evidence(after); kept != nil {
 			err = errors.Join(err, fmt.Errorf("keep the evidence: %w", kept))
@@ -76,17 +79,6 @@ func soak(ctx context.Context, o options) error {
 		return fmt.Errorf("%w\nThe log of the faults, the journals and the controller's logs are in %s", err, o.out)
 	}
 	return r.remove(after)
-}
-
-// all runs the soak test: create workloads, inject faults, end all faults, check the journals.
-func (r *run) all(ctx context.Context) error {
-	if err := r.begin(ctx); err != nil {
-		return err
-	}
-	faultsErr := r.injectFaults(ctx)
-	endErr := r.endFaults(context.WithoutCancel(ctx))
-	r.table(os.Stdout)
-	return errors.Join(faultsErr, endErr)
 }
 
 // injectFaults injects faults until enough handoffs have happened.

@@ -4,20 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -30,14 +27,14 @@ type run struct {
 	actors []*actor
 	// file has a line for each action.
 	file *os.File
+	// servers counts the faults of one API server.
+	servers atomic.Int64
 
 	mu sync.Mutex
 	// done counts the actions by name.
 	done map[string]int
 	// faulted counts the faults.
 	faulted int
-	// servers counts the faults of one API server.
-	servers int
 }
 
 type totals struct {
@@ -142,11 +139,11 @@ func (r *run) endFaults(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-func (r *run) table(out io.Writer) {
+func (r *run) table() {
 	last := r.judge()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	row := func(what string, value any) { _, _ = fmt.Fprintf(table, "%s\t%v\n", what, value) }
 	_, _ = fmt.Fprintln(table)
 	for _, name := range slices.Sorted(maps.Keys(r.done)) {
@@ -161,59 +158,6 @@ func (r *run) table(out io.Writer) {
 	row("overlaps", last.overlaps)
 	row("stale tokens, and names used twice", last.stale)
 	_ = table.Flush()
-}
-
-// killController first stores the logs, which are lost with the pods.
-func (r *run) killController(ctx context.Context) error {
-	file := filepath.Join(r.out, fmt.Sprintf("controller-%d.log", time.Now().Unix()))
-	if err := r.ControllerLogs(ctx, file); err != nil {
-		r.note("cluster", err.Error())
-	}
-	return r.KillController(ctx)
-}
-
-// nextServer returns the number of the API server for the next fault.
-func (r *run) nextServer() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.servers++
-	return strconv.Itoa(1 + r.servers%len(r.Servers))
-}
-
-func (r *run) stopLeader(ctx context.Context) error {
-	leader, err := r.Leader(ctx)
-	if err != nil {
-		return err
-	}
-	return r.Cluster(ctx, "process", "stop", "manager", "--on", leader.Spec.NodeName)
-}
-
-// loseNode breaks the node, and waits until Kubernetes has noticed.
-func (r *run) loseNode(ctx context.Context, do, node string) error {
-	if err := r.Cluster(ctx, "node", do, node); err != nil {
-		return err
-	}
-	return world.Await(ctx, node+" is not Ready", func(ctx context.Context) error {
-		n := &corev1.Node{}
-		err := r.Get(ctx, types.NamespacedName{Name: node}, n)
-		if err == nil && world.NodeReady(n) {
-			err = errors.New("it is Ready")
-		}
-		return err
-	})
-}
-
-// drain cordons the node, and requests evictions.
-func (r *run) drain(ctx context.Context, node string) error {
-	if err := r.Cordon(ctx, node, true); err != nil {
-		return err
-	}
-	for _, a := range r.actors {
-		if err := a.evict(ctx, node); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // evidence stores the logs and objects of a failure.
