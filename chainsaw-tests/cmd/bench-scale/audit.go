@@ -1,10 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,27 +46,27 @@ func countRequests(h *handoffs, all []singleton, begin, end time.Time) error {
 		namespaces[s.Namespace] = true
 		clusterPolicies[policies.Name(s)], clusterPolicies[policies.NamespaceName(s.Namespace)] = true, true
 	}
-	var reads, writes int
+	var reads, writes float64
+	count := func(e *event) {
+		o := e.ObjectRef
+		if e.Received.Before(begin) || e.Received.After(end) || e.User.Username != world.ControllerUser || o == nil ||
+			o.Namespace != "" && !namespaces[o.Namespace] || o.Resource == "clusterpolicies" && !clusterPolicies[o.Name] {
+			return
+		}
+		switch {
+		case e.Verb == "watch" || strings.Contains(e.RequestURI, "dryRun=All"):
+		case e.Verb == "get" || e.Verb == "list":
+			reads++
+		default:
+			writes++
+		}
+	}
 	for _, file := range files {
-		err := eachEvent(file, func(e *event) {
-			o := e.ObjectRef
-			if e.Received.Before(begin) || e.Received.After(end) || e.User.Username != world.ControllerUser || o == nil ||
-				o.Namespace != "" && !namespaces[o.Namespace] || o.Resource == "clusterpolicies" && !clusterPolicies[o.Name] {
-				return
-			}
-			switch {
-			case e.Verb == "watch" || strings.Contains(e.RequestURI, "dryRun=All"):
-			case e.Verb == "get" || e.Verb == "list":
-				reads++
-			default:
-				writes++
-			}
-		})
-		if err != nil {
+		if err := eachEvent(file, count); err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
 	}
-	h.Reads, h.Writes = float64(reads)/float64(len(all)), float64(writes)/float64(len(all))
+	h.Reads, h.Writes = reads/float64(len(all)), writes/float64(len(all))
 	return nil
 }
 
@@ -76,14 +76,13 @@ func eachEvent(file string, do func(*event)) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	lines := bufio.NewScanner(log)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	for events := json.NewDecoder(log); ; {
 		var e event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+		if err := events.Decode(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		do(&e)
 	}
-	return lines.Err()
 }

@@ -74,7 +74,12 @@ func (r *run) handOver(ctx context.Context, step *figures, c cause) error {
 		return err
 	}
 	h := handoffs{Cause: c.name, N: len(all), CPUMS: (after.cpu() - before.cpu()) * 1000 / float64(len(all))}
-	r.times(&h, old, begun)
+	var decided, ready []int64
+	for _, s := range all {
+		life := r.observer.LifeOf(r.observer.Singleton(s).Status.ActivePodUID)
+		decided, ready = append(decided, (life.Record-begun).Milliseconds()), append(ready, (life.Ready-begun).Milliseconds())
+	}
+	h.DecidedMS, h.ReadyMS = report.Distribute(decided), report.Distribute(ready)
 	if err := pause(ctx, 2*time.Second); err != nil { // for the last writes
 		return err
 	}
@@ -110,14 +115,4 @@ func (r *run) awaitOthers(ctx context.Context, all []singleton, old map[singleto
 		}
 		return nil
 	})
-}
-
-// times computes the distributions from the observed events.
-func (r *run) times(h *handoffs, old map[singleton]types.UID, begun time.Duration) {
-	var decided, ready []int64
-	for s := range old {
-		life := r.observer.LifeOf(r.observer.Singleton(s).Status.ActivePodUID)
-		decided, ready = append(decided, (life.Record-begun).Milliseconds()), append(ready, (life.Ready-begun).Milliseconds())
-	}
-	h.DecidedMS, h.ReadyMS = report.Distribute(decided), report.Distribute(ready)
 }

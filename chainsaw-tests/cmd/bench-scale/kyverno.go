@@ -60,12 +60,8 @@ func (r *run) measureKyverno(ctx context.Context, s *figures) error {
 }
 
 // measureWebhooks measures the memory of Kyverno, and the size of its webhooks.
-func (r *run) measureWebhooks(ctx context.Context, s *figures) error {
-	pod, err := r.kyvernoPod(ctx)
-	if err != nil {
-		return err
-	}
-	if s.KyvernoMiB, err = kyvernoMiB(ctx, pod); err != nil {
+func (r *run) measureWebhooks(ctx context.Context, s *figures) (err error) {
+	if s.KyvernoMiB, err = r.kyvernoMiB(ctx); err != nil {
 		return err
 	}
 	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
@@ -77,7 +73,11 @@ func (r *run) measureWebhooks(ctx context.Context, s *figures) error {
 }
 
 // kyvernoMiB returns the resident memory of Kyverno.
-func kyvernoMiB(ctx context.Context, pod *corev1.Pod) (float64, error) {
+func (r *run) kyvernoMiB(ctx context.Context) (float64, error) {
+	pod, err := r.kyvernoPod(ctx)
+	if err != nil {
+		return 0, err
+	}
 	m, err := scrape(ctx, fmt.Sprintf(kyvernoURL, pod.Status.PodIP), "")
 	return m.memory(), err
 }
@@ -185,10 +185,6 @@ func (r *run) measureRestart(ctx context.Context, s *figures) error {
 	if err := errors.Join(err, r.AwaitWhole(ctx)); err != nil {
 		return err
 	}
-	pod, err := r.kyvernoPod(ctx)
-	if err != nil {
-		return err
-	}
-	s.RestartedMiB, err = kyvernoMiB(ctx, pod)
+	s.RestartedMiB, err = r.kyvernoMiB(ctx)
 	return err
 }

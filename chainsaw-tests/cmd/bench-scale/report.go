@@ -2,10 +2,7 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
-
-	"gonum.org/v1/plot/plotter"
 
 	"github.com/statefulsingleton/statefulsingleton/policies"
 
@@ -96,17 +93,11 @@ func (r *results) table() [][]string {
 	return rows
 }
 
-// picture has a line for each form of the policies.
-func (r *results) picture() report.Lines {
-	lines := report.Lines{Title: "Creation of a pod that no singleton selects, in a namespace with singletons", Unit: "median, milliseconds", X: "singletons"}
+// picture has a group of bars for each number of singletons, and a bar for each form of the policies.
+func (r *results) picture() *report.Bars {
+	bars := &report.Bars{Title: "Creation of a pod that no singleton selects, in a namespace with singletons", Unit: "median, milliseconds"}
 	for _, s := range r.Steps {
-		name := string(s.PolicyKind) + " per " + string(s.PolicyPer)
-		i := slices.Index(lines.Names, name)
-		if i < 0 {
-			i = len(lines.Names)
-			lines.Names, lines.Points = append(lines.Names, name), append(lines.Points, nil)
-		}
-		lines.Points[i] = append(lines.Points[i], plotter.XY{X: float64(s.Singletons), Y: float64(s.OtherMS.P50)})
+		bars.Add(fmt.Sprintf("%d singletons", s.Singletons), fmt.Sprintf("%s per %s", s.PolicyKind, s.PolicyPer), float64(s.OtherMS.P50))
 	}
-	return lines
+	return bars
 }

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"gonum.org/v1/plot/plotter"
-
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/report"
 )
 
@@ -46,25 +44,10 @@ func (s *subject) table(rows []row) [][]string {
 }
 
 // picture has a group of bars for each cause and condition, and a bar for each system.
-func (s *subject) picture(rows []row) report.Bars {
-	bars := report.Bars{Title: "Median " + s.drawn, Unit: "seconds"}
+func (s *subject) picture(rows []row) *report.Bars {
+	bars := &report.Bars{Title: "Median " + s.drawn, Unit: "seconds"}
 	for _, r := range rows {
-		if group := groupOf(r); !slices.Contains(bars.Groups, group) {
-			bars.Groups = append(bars.Groups, group)
-		}
-	}
-	for _, system := range s.systems {
-		values := make(plotter.Values, len(bars.Groups))
-		for _, r := range rows {
-			if r.System == system {
-				values[slices.Index(bars.Groups, groupOf(r))] = float64(r.MS[s.drawn].P50) / 1000
-			}
-		}
-		bars.Series = append(bars.Series, report.Series{Name: system, Values: values})
+		bars.Add(strings.TrimSpace(r.Cause+"\n"+strings.TrimPrefix(r.Condition, "cached")), r.System, float64(r.MS[s.drawn].P50)/1000)
 	}
 	return bars
-}
-
-func groupOf(r row) string {
-	return strings.TrimSpace(r.Cause + "\n" + strings.TrimPrefix(r.Condition, "cached"))
 }
