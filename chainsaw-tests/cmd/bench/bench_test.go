@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -18,123 +19,105 @@ import (
 )
 
 func TestCombinations(t *testing.T) {
-	tests := map[string]struct {
-		args    []string
-		want    int
-		wantErr string
-	}{
-		"all handoffs":     {args: []string{"gap"}, want: 22 + 6 + 7 + 7},
-		"some handoffs":    {args: []string{"gap", "-systems", "recreate,wrapper", "-causes=drain", "--conditions", "cached"}, want: 2},
-		"all locks":        {args: []string{"locks"}, want: 10},
-		"a lost node":      {args: []string{"locks", "-causes", "node-lost"}, want: 1},
-		"all clusters":     {args: []string{"clusters"}, want: 5},
-		"an unknown cause": {args: []string{"gap", "-causes", "rollout,earthquake"}, wantErr: `"earthquake" is unknown: choose among rollout,delete,drain,node-lost`},
-		"too many":         {args: []string{"gap", "wrapper"}, wantErr: `unknown argument "wrapper"`},
+	for args, want := range map[string]any{
+		"gap": 22 + 6 + 7 + 7,
+		"gap -only ^(recreate|wrapper).drain.cached": 2,
+		"locks":                 10,
+		"locks -only node-lost": 1,
+		"clusters":              5,
+		"gap -only earthquake":  `no combination matches "earthquake"`,
+		"gap -n 5 wrapper":      `unknown argument "wrapper"`,
+	} {
+		words := strings.Fields(args)
+		r, err := subjects[slices.IndexFunc(subjects, func(s *subject) bool { return s.name == words[0] })].parse(words[1:])
+		if err != nil {
+			wantError(t, err, fmt.Sprint(want))
+		} else if n := len(r.combinations()); n != want {
+			t.Errorf("bench %s: %d combinations, want %v", args, n, want)
+		}
 	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := subjects[slices.IndexFunc(subjects, func(s *subject) bool { return s.name == tc.args[0] })]
-			o, err := s.parse(tc.args[1:])
-			if tc.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Errorf("error %v, want %q", err, tc.wantErr)
-				}
-				return
-			}
-			r := &run{subject: s, options: o}
-			if n := len(r.combinations()); err != nil || n != tc.want {
-				t.Errorf("%d combinations, %v, want %d", n, err, tc.want)
-			}
-		})
+}
+
+// wantError fails unless err contains want, or is nil if want is empty.
+func wantError(t *testing.T, err error, want string) {
+	t.Helper()
+	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q", err, want)
 	}
 }
 
 func TestRowAndVerdict(t *testing.T) {
 	tests := map[string]struct {
-		system  string
-		samples []sample
-		failed  error
-		wantErr string
+		system   string
+		overlaps int
+		failed   error
+		wantErr  string
 	}{
-		"good":              {system: "wrapper", samples: []sample{{}}},
-		"two of Kubernetes": {system: "recreate", samples: []sample{{overlaps: 1}}},
-		"two of ours":       {system: "barrier", samples: []sample{{}, {overlaps: 1}}, wantErr: "two ran: 1 overlaps of barrier, drain"},
-		"failed":            {system: "wrapper", samples: []sample{{}}, failed: context.DeadlineExceeded, wantErr: "1 of 2 changes failed of wrapper, drain"},
+		"good":              {system: "wrapper"},
+		"two of Kubernetes": {system: "recreate", overlaps: 1},
+		"two of ours":       {system: "barrier", overlaps: 1, wantErr: "two ran: 1 overlaps of barrier, drain"},
+		"failed":            {system: "wrapper", failed: context.DeadlineExceeded, wantErr: "1 of 3 changes failed of wrapper, drain"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			of := row{System: tc.system, Cause: "drain", values: map[string][]int64{}}
-			for i, s := range tc.samples {
-				s.ms = map[string]int64{"gap": int64(i)}
-				of.add(s, nil)
-			}
+			of.add(sample{ms: map[string]int64{"gap": 7}}, nil)
+			of.add(sample{ms: map[string]int64{"gap": 5}, overlaps: tc.overlaps}, nil)
 			if tc.failed != nil {
 				of.add(sample{}, tc.failed)
 			}
-			if got := of.MS["gap"].Max; got != int64(len(tc.samples)-1) || of.N != len(tc.samples) {
-				t.Errorf("maximum %d of %d changes, want %d of %d", got, of.N, len(tc.samples)-1, len(tc.samples))
+			if got := of.MS["gap"].Max; got != 7 || of.N != 2 {
+				t.Errorf("maximum %d of %d changes, want 7 of 2", got, of.N)
 			}
-			err := (&run{subject: &gap, results: results{Rows: []row{of}}}).verdict()
-			if (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
-				t.Errorf("verdict %v, want %q", err, tc.wantErr)
-			}
+			wantError(t, (&run{subject: &gap, results: results{Rows: []row{of}}}).verdict(), tc.wantErr)
 		})
 	}
 }
 
-func TestProcesses(t *testing.T) {
-	const ms = time.Millisecond
-	entry := func(event string, run int64, at time.Duration) journal.Entry {
-		return journal.Entry{Event: event, Run: run, Monotonic: int64(at)}
+// entriesOf reads a journal such as "100 2 start, 1150 2 stop", with the milliseconds, the process, and the event.
+func entriesOf(t *testing.T, text string) (entries []journal.Entry) {
+	t.Helper()
+	for line := range strings.SplitSeq(text, ", ") {
+		var e journal.Entry
+		if _, err := fmt.Sscan(line, &e.Monotonic, &e.Run, &e.Event); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		e.Monotonic, e.Pod = e.Monotonic*int64(time.Millisecond), fmt.Sprint("db-", e.Run)
+		entries = append(entries, e)
 	}
-	earlier := []journal.Entry{entry("start", 1, 10*ms), entry("stopping", 1, 80*ms), entry("stop", 1, 90*ms), entry("start", 2, 100*ms)}
+	return entries
+}
+
+func TestProcesses(t *testing.T) {
+	const earlier = "10 1 start, 80 1 stopping, 90 1 stop, 100 2 start, "
 	tests := map[string]struct {
-		since   []journal.Entry
+		since   string
 		lost    bool
 		wantGap time.Duration
 		wantErr string
 	}{
-		"one after the other": {since: []journal.Entry{entry("stopping", 2, 1100*ms), entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms)}, wantGap: 300 * ms},
-		"both at once":        {since: []journal.Entry{entry("overlap", 3, 1020*ms), entry("start", 3, 1020*ms), entry("stop", 2, 1150*ms)}, wantGap: -130 * ms},
-		"on a lost node": {
-			since: []journal.Entry{entry("alive", 2, 1100*ms), entry("alive", 2, 1150*ms), entry("start", 3, 1450*ms), entry("alive", 3, 1500*ms)}, lost: true,
-			wantGap: 300 * ms,
-		},
-		"no start": {since: []journal.Entry{entry("stop", 2, 1150*ms)}, wantErr: "started 0 times"},
-		"crashed":  {since: []journal.Entry{entry("stop", 2, 1150*ms), entry("start", 3, 1450*ms), entry("start", 4, 1500*ms)}, wantErr: "started 2 times"},
-		"killed":   {since: []journal.Entry{entry("start", 3, 1450*ms)}, wantErr: "no end"},
+		"one after the other": {since: "1100 2 stopping, 1150 2 stop, 1450 3 start", wantGap: 300},
+		"both at once":        {since: "1020 3 overlap, 1020 3 start, 1150 2 stop", wantGap: -130},
+		"on a lost node":      {since: "1100 2 alive, 1150 2 alive, 1450 3 start, 1500 3 alive", lost: true, wantGap: 300},
+		"no start":            {since: "1150 2 stop", wantErr: "started 0 times"},
+		"crashed":             {since: "1150 2 stop, 1450 3 start, 1500 4 start", wantErr: "started 2 times"},
+		"killed":              {since: "1450 3 start", wantErr: "no end"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			exit, start, err := processes(append(earlier, tc.since...), 1000*ms, tc.lost)
-			if tc.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Errorf("error %v, want %q", err, tc.wantErr)
-				}
-				return
-			}
-			if err != nil || start-exit != tc.wantGap {
-				t.Errorf("gap %s, %v, want %s", start-exit, err, tc.wantGap)
+			exit, start, err := processes(entriesOf(t, earlier+tc.since), 1000*time.Millisecond, tc.lost)
+			wantError(t, err, tc.wantErr)
+			if gap := start - exit; err == nil && gap != tc.wantGap*time.Millisecond {
+				t.Errorf("gap %s, want %d ms", gap, tc.wantGap)
 			}
 		})
 	}
 }
 
 func TestLongestPause(t *testing.T) {
-	tests := map[string]struct {
-		times []time.Duration
-		want  time.Duration
-	}{
-		"none":         {nil, 0},
-		"one":          {[]time.Duration{5}, 0},
-		"out of order": {[]time.Duration{40, 10, 20, 45}, 20},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := longestPause(tc.times); got != tc.want {
-				t.Errorf("%d, want %d", got, tc.want)
-			}
-		})
+	none, one, several := longestPause(nil), longestPause([]time.Duration{5}), longestPause([]time.Duration{40, 10, 20, 45})
+	if none != 0 || one != 0 || several != 20 {
+		t.Errorf("pauses %d, %d and %d, want 0, 0 and 20", none, one, several)
 	}
 }
 
@@ -181,60 +164,31 @@ func TestRegistryIsAsSlowAsItsLimit(t *testing.T) {
 
 func TestNewChange(t *testing.T) {
 	const ms = time.Millisecond
-	entry := func(event, pod string, at time.Duration) journal.Entry {
-		return journal.Entry{Event: event, Pod: pod, Monotonic: int64(at)}
-	}
-	change := func(write, label, downtime int64, overlaps int) sample {
-		return sample{map[string]int64{"write gap": write, "label gap": label, "downtime": downtime}, overlaps}
-	}
 	off := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	moved := []world.Tenure{{Pod: "db-0", Unlabelled: off}, {Pod: "db-1", Seen: off.Add(250 * ms)}}
 	// Before the change, db-1 was a writer too.
-	earlier := []journal.Entry{entry("write", "db-1", 700*ms), entry("start", "db-0", 800*ms)}
+	const earlier = "700 1 write, 800 0 start"
 	tests := map[string]struct {
-		tenures []world.Tenure
-		since   []journal.Entry
-		want    sample
-		wantErr string
+		tenures               []world.Tenure
+		since                 string
+		wantGap, wantOverlaps int
+		wantErr               string
 	}{
-		"one after the other": {
-			tenures: moved,
-			since:   []journal.Entry{entry("write", "db-0", 1010*ms), entry("stop", "db-0", 1020*ms), entry("start", "db-1", 1200*ms), entry("write", "db-1", 1300*ms)},
-			want:    change(180, 250, 400, 0),
-		},
-		"a late write of the old writer": {
-			tenures: moved,
-			since:   []journal.Entry{entry("write", "db-1", 1200*ms), entry("write", "db-0", 1250*ms), entry("write", "db-1", 1300*ms)},
-			want:    change(-50, 250, 400, 1),
-		},
-		"a process that did not end": {
-			tenures: moved,
-			since:   []journal.Entry{entry("write", "db-0", 1010*ms), entry("overlap", "db-1", 1200*ms), entry("start", "db-1", 1200*ms)},
-			want:    change(190, 250, 400, 1),
-		},
-		"a third writer": {
-			tenures: moved,
-			since:   []journal.Entry{entry("write", "db-2", 1100*ms), entry("write", "db-1", 1200*ms)},
-			wantErr: "pod db-2 wrote too",
-		},
-		"no write":          {tenures: moved, wantErr: "lacks writes"},
-		"two changes":       {tenures: append(moved, world.Tenure{Pod: "db-2"}), wantErr: "want the old and the next"},
-		"the same pod":      {tenures: []world.Tenure{{Pod: "db-0", Unlabelled: off}, {Pod: "db-0"}}, wantErr: "want the old and the next"},
-		"the label is kept": {tenures: []world.Tenure{{Pod: "db-0"}, {Pod: "db-1"}}, wantErr: "want the old and the next"},
+		"one after the other":            {moved, ", 1010 0 write, 1020 0 stop, 1200 1 start, 1300 1 write", 180, 0, ""},
+		"a late write of the old writer": {moved, ", 1200 1 write, 1250 0 write, 1300 1 write", -50, 1, ""},
+		"a process that did not end":     {moved, ", 1010 0 write, 1200 1 overlap, 1200 1 start", 190, 1, ""},
+		"a third writer":                 {moved, ", 1100 2 write, 1200 1 write", 0, 0, "pod db-2 wrote too"},
+		"no write":                       {moved, "", 0, 0, "lacks writes"},
+		"two changes":                    {append(moved, world.Tenure{Pod: "db-2"}), "", 0, 0, "want the old and the next"},
+		"the same pod":                   {[]world.Tenure{{Pod: "db-0", Unlabelled: off}, {Pod: "db-0"}}, "", 0, 0, "want the old and the next"},
+		"the label is kept":              {[]world.Tenure{{Pod: "db-0"}, {Pod: "db-1"}}, "", 0, 0, "want the old and the next"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := newChange(measurement{begun: 1000 * ms, downtime: 400 * ms, tenures: tc.tenures}, append(earlier, tc.since...))
-			if tc.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Errorf("error %v, want %q", err, tc.wantErr)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(sample{})); diff != "" {
+			got, err := newChange(measurement{begun: 1000 * ms, downtime: 400 * ms, tenures: tc.tenures}, entriesOf(t, earlier+tc.since))
+			wantError(t, err, tc.wantErr)
+			want := sample{map[string]int64{"write gap": int64(tc.wantGap), "label gap": 250, "downtime": 400}, tc.wantOverlaps}
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(sample{})); diff != "" && err == nil {
 				t.Errorf("change (-want +got):\n%s", diff)
 			}
 		})

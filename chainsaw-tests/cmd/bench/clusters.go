@@ -65,10 +65,7 @@ func (t *clusterSeries) once(ctx context.Context, cause string) (_ sample, err e
 	if cluster == nil {
 		return sample{}, err
 	}
-	defer func() {
-		ctx := context.WithoutCancel(ctx)
-		err = errors.Join(err, cluster.Remove(ctx), t.removed(ctx, cluster.Namespace))
-	}()
+	defer func() { err = errors.Join(err, t.remove(context.WithoutCancel(ctx), cluster)) }()
 	if err != nil {
 		return sample{}, err
 	}

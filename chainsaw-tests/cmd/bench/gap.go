@@ -106,8 +106,8 @@ type gapSeries struct {
 
 func beginGap(ctx context.Context, l *lab, w workload) (series, error) {
 	t := &gapSeries{lab: l, options: gapOptions(w), pull: w.Condition == "pull"}
+	var err error
 	if t.pull && l.registry == nil {
-		var err error
 		if l.registry, err = serveImage(ctx); err != nil {
 			return nil, err
 		}
@@ -118,7 +118,6 @@ func beginGap(ctx context.Context, l *lab, w workload) (series, error) {
 	if err := l.steer(ctx, ""); err != nil {
 		return nil, err
 	}
-	var err error
 	t.Singleton, err = l.NewSingleton(ctx, "bench", t.options)
 	if t.Singleton == nil {
 		return nil, err
@@ -139,18 +138,12 @@ func beginGap(ctx context.Context, l *lab, w workload) (series, error) {
 	if err == nil {
 		t.active, err = t.awaitActive(ctx, "")
 	}
-	if err != nil {
-		return nil, errors.Join(err, t.end(context.WithoutCancel(ctx)))
-	}
-	return t, nil
+	return t, err
 }
 
 func (t *gapSeries) end(ctx context.Context) error {
 	t.stop()
-	if err := t.Remove(ctx); err != nil {
-		return err
-	}
-	return t.lab.removed(ctx, t.Namespace)
+	return t.lab.remove(ctx, t.Singleton)
 }
 
 // key names the application for the observer.
@@ -163,9 +156,16 @@ func (t *gapSeries) key() types.NamespacedName {
 }
 
 // awaitActive waits until another pod than the old one is active, and no handoff is in progress.
-func (t *gapSeries) awaitActive(ctx context.Context, old types.UID) (active *corev1.Pod, err error) {
+func (t *gapSeries) awaitActive(ctx context.Context, old types.UID) (*corev1.Pod, error) {
+	return t.another(ctx, old, func(key types.NamespacedName) (*corev1.Pod, error) {
+		return t.observer.Settled(key, max(int(t.options.Replicas), 1))
+	})
+}
+
+// another waits until the observer finds another active pod than the old one.
+func (t *gapSeries) another(ctx context.Context, old types.UID, find func(types.NamespacedName) (*corev1.Pod, error)) (active *corev1.Pod, err error) {
 	err = world.AwaitFor(ctx, patience, "another Ready pod", func(context.Context) error {
-		active, err = t.observer.Settled(t.key(), max(int(t.options.Replicas), 1))
+		active, err = find(t.key())
 		if err == nil && active.UID == old {
 			err = fmt.Errorf("pod %s is still active", active.Name)
 		}
@@ -347,13 +347,7 @@ func (t *gapSeries) loseNode(ctx context.Context, clients []*prober) error {
 	if err := t.lab.loseNode(ctx, t.active.Spec.NodeName); err != nil {
 		return err
 	}
-	err := world.AwaitFor(ctx, patience, "a Ready pod on the other node", func(context.Context) error {
-		active, err := t.observer.Holder(t.key())
-		if err == nil && active.UID == t.active.UID {
-			err = fmt.Errorf("pod %s is still active", active.Name)
-		}
-		return err
-	})
+	_, err := t.another(ctx, t.active.UID, t.observer.Holder)
 	if err == nil {
 		err = answered(ctx, clients...)
 	}

@@ -127,8 +127,15 @@ func (l *lab) healNode(ctx context.Context) error {
 	return errors.Join(l.Cluster(ctx, "up"), l.AwaitWhole(ctx))
 }
 
-// removed waits until the namespace of a workload is removed.
-func (l *lab) removed(ctx context.Context, namespace string) error {
+// remove removes the workload, and waits until its namespace is removed.
+func (l *lab) remove(ctx context.Context, workload interface {
+	Key() types.NamespacedName
+	Remove(context.Context) error
+}) error {
+	if err := workload.Remove(ctx); err != nil {
+		return err
+	}
+	namespace := workload.Key().Namespace
 	return world.AwaitFor(ctx, patience, "namespace "+namespace+" is removed", func(ctx context.Context) error {
 		if err := l.Get(ctx, types.NamespacedName{Name: namespace}, &corev1.Namespace{}); err != nil {
 			return client.IgnoreNotFound(err)

@@ -65,18 +65,10 @@ func beginLock(ctx context.Context, l *lab, w workload) (series, error) {
 	if err == nil {
 		err = t.settle(ctx)
 	}
-	if err != nil {
-		return nil, errors.Join(err, t.end(context.WithoutCancel(ctx)))
-	}
-	return t, nil
+	return t, err
 }
 
-func (t *lockSeries) end(ctx context.Context) error {
-	if err := t.Remove(ctx); err != nil {
-		return err
-	}
-	return t.lab.removed(ctx, t.Namespace)
-}
+func (t *lockSeries) end(ctx context.Context) error { return t.lab.remove(ctx, t.Lock) }
 
 // once measures one change of the writer.
 func (t *lockSeries) once(ctx context.Context, cause string) (_ sample, err error) {

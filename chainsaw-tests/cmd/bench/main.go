@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,15 +28,17 @@ Usage:
   bench report                 writes the tables and pictures in docs/benchmarks from the files there, without a run
 
 Examples:
-  bin/cluster exec -- bin/bench gap -systems wrapper,recreate -causes rollout -conditions cached -n 5
+  bin/cluster exec -- bin/bench gap -only '(wrapper|recreate) rollout cached' -n 5
   bin/cluster exec -- bin/bench locks -n 1
 `
 
-// options are the flags of a run. An empty list means all.
+// options are the flags of a run.
 type options struct {
-	systems, causes, conditions []string
-	rounds                      int
-	out                         string
+	// only selects the combinations. It matches their texts.
+	only *regexp.Regexp
+	// repeats is the number of changes of each combination.
+	repeats int
+	out     string
 }
 
 func main() {
@@ -48,11 +51,7 @@ func main() {
 }
 
 func command(ctx context.Context, args []string) error {
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		fmt.Print(usage)
-		return flag.ErrHelp
-	}
-	if args[0] == "report" {
+	if len(args) == 1 && args[0] == "report" {
 		for _, s := range subjects {
 			if err := s.report("docs/benchmarks"); err != nil {
 				return err
@@ -60,48 +59,37 @@ func command(ctx context.Context, args []string) error {
 		}
 		return nil
 	}
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		fmt.Print(usage)
+		return flag.ErrHelp
+	}
 	i := slices.IndexFunc(subjects, func(s *subject) bool { return s.name == args[0] })
 	if i < 0 {
 		return fmt.Errorf("unknown argument %q: see --help", args[0])
 	}
-	o, err := subjects[i].parse(args[1:])
+	r, err := subjects[i].parse(args[1:])
 	if err != nil {
 		return err
 	}
-	return subjects[i].measure(ctx, o)
+	return r.measure(ctx)
 }
 
-func (s *subject) parse(args []string) (options, error) {
-	o := options{}
+// parse returns the run with the flags.
+func (s *subject) parse(args []string) (*run, error) {
+	r := &run{subject: s}
 	flags := flag.NewFlagSet("bench "+s.name, flag.ContinueOnError)
-	list := func(name string, all []string, chosen *[]string) {
-		*chosen = all
-		flags.Func(name, "comma-separated: "+strings.Join(all, ","), func(text string) (err error) {
-			*chosen, err = choose(all, text)
-			return err
-		})
-	}
-	list("systems", s.systems, &o.systems)
-	list("causes", s.causes, &o.causes)
-	list("conditions", s.conditions, &o.conditions)
-	flags.IntVar(&o.rounds, "n", s.rounds, "number of changes of each combination")
-	flags.StringVar(&o.out, "out", filepath.Join("dist/bench", s.name+".json"), "`file` of the figures")
+	only := flags.String("only", "", fmt.Sprintf("`regular expression` of the texts \"system cause condition\", of %v %v %v", s.systems, s.causes, s.conditions))
+	flags.IntVar(&r.repeats, "n", s.rounds, "number of changes of each combination")
+	flags.StringVar(&r.out, "out", filepath.Join("dist/bench", s.name+".json"), "`file` of the figures")
 	if err := flags.Parse(args); err != nil {
-		return o, err
+		return nil, err
 	}
 	if flags.NArg() > 0 {
-		return o, fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
+		return nil, fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
 	}
-	return o, nil
-}
-
-// choose returns the named elements in the order of all.
-func choose(all []string, text string) ([]string, error) {
-	names := strings.Split(text, ",")
-	for _, name := range names {
-		if !slices.Contains(all, name) {
-			return nil, fmt.Errorf("%q is unknown: choose among %s", name, strings.Join(all, ","))
-		}
+	var err error
+	if r.only, err = regexp.Compile(*only); err == nil && len(r.combinations()) == 0 {
+		err = fmt.Errorf("no combination matches %q: see --help", *only)
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(names, name) }), nil
+	return r, err
 }

@@ -7,7 +7,11 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
@@ -72,26 +76,13 @@ func (p *prober) ask(ctx context.Context) {
 	}
 }
 
-// since returns the number of successful responses after the time.
-func (p *prober) since(then time.Duration) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	for _, at := range p.answers {
-		if at >= then {
-			n++
-		}
-	}
-	return n
-}
-
 // answered waits until each client has had several successful responses after now.
 func answered(ctx context.Context, clients ...*prober) error {
 	const enough = 10
 	then := journal.Now()
 	return world.AwaitFor(ctx, patience, "answers to all clients", func(context.Context) error {
 		for _, p := range clients {
-			if n := p.since(then); n < enough {
+			if n := len(slices.DeleteFunc(p.times(), func(at time.Duration) bool { return at < then })); n < enough {
 				return fmt.Errorf("%d good answers from %q", n, p.url())
 			}
 		}
@@ -99,19 +90,58 @@ func answered(ctx context.Context, clients ...*prober) error {
 	})
 }
 
-// downtime returns the longest time without a successful response.
-func (p *prober) downtime() time.Duration {
+// times returns a copy of the times of successful responses.
+func (p *prober) times() []time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return longestPause(p.answers)
+	return slices.Clone(p.answers)
 }
 
-// longestPause returns the longest time between two consecutive times.
+// downtime returns the longest time without a successful response.
+func (p *prober) downtime() time.Duration { return longestPause(p.times()) }
+
+// longestPause returns the longest time between two consecutive times. It sorts them.
 func longestPause(times []time.Duration) time.Duration {
-	times = slices.Sorted(slices.Values(times))
+	slices.Sort(times)
 	var longest time.Duration
 	for i := 1; i < len(times); i++ {
 		longest = max(longest, times[i]-times[i-1])
 	}
 	return longest
+}
+
+// endpoints has the address of the Ready pod of a Service, by a watch of EndpointSlices.
+type endpoints struct{ url atomic.Value }
+
+// followEndpoints watches the EndpointSlices of the application until the context ends.
+func followEndpoints(ctx context.Context, app *world.Application) (*endpoints, error) {
+	e := &endpoints{}
+	w, err := app.Watch(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(app.Namespace))
+	if err != nil {
+		return nil, fmt.Errorf("watch the EndpointSlices of %s: %w", app.Namespace, err)
+	}
+	go func() {
+		defer w.Stop()
+		for event := range w.ResultChan() {
+			if slice, ok := event.Object.(*discoveryv1.EndpointSlice); ok {
+				e.see(slice)
+			}
+		}
+	}()
+	return e, nil
+}
+
+// see stores the address of a Ready pod. Without a Ready pod it keeps the last address, as a client would.
+func (e *endpoints) see(slice *discoveryv1.EndpointSlice) {
+	for _, endpoint := range slice.Endpoints {
+		if endpoint.Conditions.Ready != nil && *endpoint.Conditions.Ready && len(endpoint.Addresses) > 0 {
+			e.url.Store("http://" + net.JoinHostPort(endpoint.Addresses[0], "8080"))
+		}
+	}
+}
+
+// address returns the URL of the pod. It is empty before the first Ready pod.
+func (e *endpoints) address() string {
+	url, _ := e.url.Load().(string)
+	return url
 }

@@ -16,14 +16,15 @@ import (
 type subject struct {
 	name                        string
 	systems, causes, conditions []string
-	// measures returns true if the combination is useful. It can be nil.
+	// measures returns true if the combination is useful.
 	measures func(combination) bool
 	// metrics are the columns of the table, and drawn is the one in the picture. All are in milliseconds.
 	metrics []string
 	drawn   string
 	// rounds is the default number of changes of each combination.
 	rounds int
-	begin  func(context.Context, *lab, workload) (series, error)
+	// begin may return a series together with an error, to end it.
+	begin func(context.Context, *lab, workload) (series, error)
 	// guarded returns true if the system guarantees that two processes never run at once.
 	guarded func(system string) bool
 }
@@ -83,43 +84,42 @@ type run struct {
 	start   time.Time
 }
 
-func (s *subject) measure(ctx context.Context, o options) error {
-	l, err := connect(ctx)
-	if err != nil {
+func (r *run) measure(ctx context.Context) (err error) {
+	if r.lab, err = connect(ctx); err != nil {
 		return err
 	}
-	r := &run{subject: s, options: o, lab: l, start: time.Now()}
-	if r.results.Run, err = machine.Describe(ctx, l.World, o.out); err != nil {
+	r.start = time.Now()
+	if r.results.Run, err = machine.Describe(ctx, r.lab.World, r.out); err != nil {
 		return err
 	}
 	for _, c := range r.combinations() {
 		r.results.Rows = append(r.results.Rows, row{System: c.System, Cause: c.Cause, Condition: c.Condition, values: map[string][]int64{}})
 	}
-	for round := range o.rounds {
+	for round := range r.repeats {
 		for _, w := range r.workloads(round) {
 			if ctx.Err() != nil {
 				break
 			}
 			r.series(ctx, w)
-			if err := report.WriteJSON(o.out, r.results); err != nil {
+			if err := report.WriteJSON(r.out, r.results); err != nil {
 				return err
 			}
 		}
 	}
-	return errors.Join(ctx.Err(), l.close(context.WithoutCancel(ctx)), r.verdict())
+	return errors.Join(ctx.Err(), r.lab.close(context.WithoutCancel(ctx)), r.verdict())
 }
 
 // combinations returns what the run measures, in the order of the table.
 func (r *run) combinations() (all []combination) {
-	conditions := r.options.conditions
+	conditions := r.conditions
 	if len(conditions) == 0 {
 		conditions = []string{""}
 	}
 	for _, condition := range conditions {
-		for _, cause := range r.options.causes {
-			for _, system := range r.options.systems {
+		for _, cause := range r.causes {
+			for _, system := range r.systems {
 				c := combination{workload{system, condition}, cause}
-				if r.measures == nil || r.measures(c) {
+				if r.measures(c) && r.only.MatchString(fmt.Sprint(system, " ", cause, " ", condition)) {
 					all = append(all, c)
 				}
 			}
@@ -130,9 +130,9 @@ func (r *run) combinations() (all []combination) {
 
 // workloads returns the workloads of a round in random order, so changes of the machine over time affect all systems equally.
 func (r *run) workloads(round int) (all []workload) {
-	for _, c := range r.combinations() {
-		if !slices.Contains(all, c.workload) {
-			all = append(all, c.workload)
+	for _, row := range r.results.Rows {
+		if w := (workload{row.System, row.Condition}); !slices.Contains(all, w) {
+			all = append(all, w)
 		}
 	}
 	rand.New(rand.NewPCG(0, uint64(round))).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
