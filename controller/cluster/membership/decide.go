@@ -2,6 +2,7 @@ package membership
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -9,9 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
@@ -118,7 +121,8 @@ func (d *decision) adopt(pods []*corev1.Pod) {
 	d.separateClaims()
 	d.count()
 	d.record()
-	d.found(PodsAdopted, d.adoptedMessage(len(pods)))
+	d.found(PodsAdopted, fmt.Sprintf("%s added to status.members: the StatefulCluster controls pods that the record did not list",
+		plural(len(pods), "pod was", "pods were")))
 }
 
 // separateClaims leaves each claim to the newest of its members. The pods of the others have terminated, or cannot run yet: such a
@@ -143,15 +147,12 @@ func (d *decision) separateClaims() {
 // claimsOf returns the claims of a pod that were created for it. The template can have volumes with other claims.
 func (d *decision) claimsOf(p *corev1.Pod) (claims []v1.MemberClaim) {
 	for _, volume := range p.Spec.Volumes {
-		if source := volume.PersistentVolumeClaim; source != nil && d.hasClaimTemplate(volume.Name) {
+		isOf := func(t v1.ClaimTemplate) bool { return t.Metadata.Name == volume.Name }
+		if source := volume.PersistentVolumeClaim; source != nil && slices.ContainsFunc(d.Cluster.Spec.VolumeClaimTemplates, isOf) {
 			claims = append(claims, v1.MemberClaim{Volume: volume.Name, Name: source.ClaimName})
 		}
 	}
 	return slices.DeleteFunc(claims, d.isForeign)
-}
-
-func (d *decision) hasClaimTemplate(volume string) bool {
-	return slices.ContainsFunc(d.Cluster.Spec.VolumeClaimTemplates, func(t v1.ClaimTemplate) bool { return t.Metadata.Name == volume })
 }
 
 const (
@@ -167,20 +168,11 @@ const (
 // mendCounter lowers a counter that is above all numbers that a name can have, because no pod could be created any more. Names are
 // used only once, so it does nothing while a pod has a number from which the lower counter would count up again.
 func (d *decision) mendCounter() {
-	if d.status.Next <= maxNumber {
-		return
+	ran := func(m *member) bool { return m.UID != "" && d.ordinalOf(m.Name) >= mendedNext }
+	exists := func(p corev1.Pod) bool { return d.controls(&p) && d.ordinalOf(p.Name) >= mendedNext }
+	if d.status.Next > maxNumber && !slices.ContainsFunc(d.members, ran) && !slices.ContainsFunc(d.Pods, exists) {
+		d.status.Next = mendedNext
 	}
-	for _, m := range d.members {
-		if m.UID != "" && d.ordinalOf(m.Name) >= mendedNext {
-			return
-		}
-	}
-	for i := range d.Pods {
-		if p := &d.Pods[i]; d.controls(p) && d.ordinalOf(p.Name) >= mendedNext {
-			return
-		}
-	}
-	d.status.Next = mendedNext
 }
 
 // isTooLong returns true if the guards reject the name of a member that the counter gave before it was mended.
@@ -190,20 +182,20 @@ func (d *decision) isTooLong(m *member) bool {
 
 // count moves the counter past all names that are in use. Claims of a StatefulCluster that had the same name can exist.
 func (d *decision) count() {
-	next := max(d.status.Next, int64(d.Cluster.Spec.Ordinals.Start))
-	for i := range d.Pods {
-		if n := d.ordinalOf(d.Pods[i].Name); n <= maxCounted {
-			next = max(next, n+1)
+	d.status.Next = max(d.status.Next, int64(d.Cluster.Spec.Ordinals.Start))
+	pass := func(n int64) {
+		if n <= maxCounted {
+			d.status.Next = max(d.status.Next, n+1)
 		}
+	}
+	for i := range d.Pods {
+		pass(d.ordinalOf(d.Pods[i].Name))
 	}
 	for _, template := range d.Cluster.Spec.VolumeClaimTemplates {
 		for i := range d.Claims {
-			if n := ordinal(d.Claims[i].Name, template.Metadata.Name+"-"+d.Cluster.Name+"-"); n <= maxCounted {
-				next = max(next, n+1)
-			}
+			pass(ordinal(d.Claims[i].Name, template.Metadata.Name+"-"+d.Cluster.Name+"-"))
 		}
 	}
-	d.status.Next = next
 }
 
 // add adds a member with the next name. It gets the given claims, and new claims for all other volumes.
@@ -237,7 +229,16 @@ func (d *decision) release(m *member, policy v1.ClaimRetention) {
 
 // counted returns the members that count for spec.replicas.
 func (d *decision) counted() []*member {
-	return slices.DeleteFunc(slices.Clone(d.members), func(m *member) bool { return !m.counts() })
+	return slices.DeleteFunc(slices.Clone(d.members), func(m *member) bool { return m.State != v1.MemberPending && m.State != v1.MemberActive })
+}
+
+func countOf(members []*member, is func(*member) bool) (n int) {
+	for _, m := range members {
+		if is(m) {
+			n++
+		}
+	}
+	return n
 }
 
 // settleEnded removes members that have provably terminated. A member stays while another pod can run with one of the claims that its
@@ -286,18 +287,14 @@ func (d *decision) followPods() {
 
 // replaceLost gives lost members a successor with new claims, as long as not too many are lost.
 func (d *decision) replaceLost() {
+	lost := countOf(d.members, func(m *member) bool { return m.State == v1.MemberLost })
 	for _, m := range slices.Clone(d.members) {
-		lost := 0
-		for _, other := range d.members {
-			if other.State == v1.MemberLost {
-				lost++
-			}
-		}
 		switch {
 		case !m.lost || m.State != v1.MemberActive:
 		case len(d.counted()) > d.replicas():
 			m.State = v1.MemberLeaving
 		case lost < d.maxLost():
+			lost++
 			m.State = v1.MemberLost
 			d.add(nil)
 		default:
@@ -370,7 +367,7 @@ func (d *decision) available(m *member) bool {
 	if !m.ready {
 		return false
 	}
-	left := d.left(minReady(d.Cluster), m.pod, proof.Condition(m.pod, corev1.PodReady))
+	left := d.left(time.Duration(d.Cluster.Spec.MinReadySeconds)*time.Second, m.pod, proof.Condition(m.pod, corev1.PodReady))
 	if left > 0 {
 		d.requeueIn(left)
 	}
@@ -414,19 +411,17 @@ func isUnready(m *member) bool { return !m.ready }
 
 // partition returns how many members keep the current revision.
 func (d *decision) partition() int {
-	if rollout := d.Cluster.Spec.UpdateStrategy.RollingUpdate; rollout != nil {
-		return min(int(rollout.Partition), d.replicas())
-	}
-	return 0
+	return min(int(d.rollout().Partition), d.replicas())
+}
+
+func (d *decision) rollout() v1.ClusterRollout {
+	return ptr.Deref(d.Cluster.Spec.UpdateStrategy.RollingUpdate, v1.ClusterRollout{})
 }
 
 // maxUnavailable returns how many members can be unavailable in a rollout.
 func (d *decision) maxUnavailable() int {
-	value := intstr.FromInt32(1)
-	if rollout := d.Cluster.Spec.UpdateStrategy.RollingUpdate; rollout != nil && rollout.MaxUnavailable != nil {
-		value = *rollout.MaxUnavailable
-	}
-	n, err := intstr.GetScaledValueFromIntOrPercent(&value, d.replicas(), true)
+	value := intstr.ValueOrDefault(d.rollout().MaxUnavailable, intstr.FromInt32(1))
+	n, err := intstr.GetScaledValueFromIntOrPercent(value, d.replicas(), true)
 	if err != nil {
 		return 1
 	}
@@ -564,33 +559,37 @@ func (d *decision) takeAttestation() {
 	if uid == "" {
 		return
 	}
+	refused := "no member has a pod with this uid"
 	for _, recorded := range d.Cluster.Status.Members {
-		if m := d.classify(recorded); m.UID == uid {
-			if m.proven == "" {
-				d.do(TakeAttestation{uid, d.notAttestableMessage(m)})
-			} else if !slices.ContainsFunc(d.members, func(m *member) bool { return m.UID == uid }) {
-				d.do(TakeAttestation{UID: uid})
-			}
-			return
+		if recorded.UID != uid {
+			continue
+		}
+		refused = fmt.Sprintf("pod %s is not terminating, or its kubelet can still report that the pod has terminated. Delete the pod: kubectl delete pod -n %s %[1]s",
+			recorded.Name, d.Cluster.Namespace)
+		if d.classify(recorded).proven != "" {
+			refused = ""
 		}
 	}
-	d.do(TakeAttestation{uid, d.notAwaitedMessage(uid)})
+	switch {
+	case refused != "":
+		d.do(TakeAttestation{uid, fmt.Sprintf("annotation %s=%s is ignored: %s", v1.AttestAnnotation, uid, refused)})
+	case !slices.ContainsFunc(d.members, func(m *member) bool { return m.UID == uid }):
+		d.do(TakeAttestation{UID: uid})
+	}
 }
 
 // growClaims raises the requests of bound claims to those of the templates.
 func (d *decision) growClaims() {
-	wanted, grows := map[string]*v1.ClaimTemplate{}, false
-	for i := range d.Cluster.Spec.VolumeClaimTemplates {
-		wanted[d.Cluster.Spec.VolumeClaimTemplates[i].Metadata.Name] = &d.Cluster.Spec.VolumeClaimTemplates[i]
+	grows := false
+	wanted := map[string]*resource.Quantity{}
+	for _, template := range d.Cluster.Spec.VolumeClaimTemplates {
+		wanted[template.Metadata.Name] = template.Spec.Resources.Requests.Storage
 	}
 	for _, m := range d.counted() {
 		for _, c := range m.Claims {
-			is, template := d.claim(c.Name), wanted[c.Volume]
-			if is == nil || template == nil || template.Spec.Resources.Requests.Storage == nil || is.Status.Phase != corev1.ClaimBound {
-				continue
-			}
-			if storage := *template.Spec.Resources.Requests.Storage; is.Spec.Resources.Requests.Storage().Cmp(storage) < 0 {
-				d.do(GrowClaim{refOf(is), storage})
+			is, storage := d.claim(c.Name), wanted[c.Volume]
+			if is != nil && storage != nil && is.Status.Phase == corev1.ClaimBound && is.Spec.Resources.Requests.Storage().Cmp(*storage) < 0 {
+				d.do(GrowClaim{refOf(is), *storage})
 				grows = true
 			}
 		}

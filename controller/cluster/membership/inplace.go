@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
@@ -25,11 +26,11 @@ func (c changes) none() bool { return len(c.images) == 0 && len(c.resources) == 
 
 // changesInPlace returns what changes in the pod without a new pod. It is empty if the pod must be replaced.
 func (d *decision) changesInPlace(m *member) changes {
-	i := slices.IndexFunc(d.Revisions, named(m.Revision))
-	if d.Cluster.Spec.UpdateStrategy.Type != v1.ClusterInPlaceIfPossible || d.Cluster.DeletionTimestamp != nil || m.pod == nil || !hasServingGate(m.pod) || i < 0 {
+	is := d.Revision(m.Revision)
+	if d.Cluster.Spec.UpdateStrategy.Type != v1.ClusterInPlaceIfPossible || d.Cluster.DeletionTimestamp != nil || m.pod == nil || !hasServingGate(m.pod) || is == nil {
 		return changes{}
 	}
-	c := changesOf(d.Revisions[i].Data.Raw, d.Cluster.Spec.Template.Raw)
+	c := changesOf(is.Data.Raw, d.Cluster.Spec.Template.Raw)
 	if len(c.resources) > 0 && c.isResized(m.pod) && d.outgrows(m.pod) {
 		return changes{}
 	}
@@ -73,7 +74,7 @@ func changesOf(before, after []byte) changes {
 		if equality.Semantic.DeepEqual(was.resources[container], resources) {
 			continue
 		}
-		if !hasAll(resources, was.resources[container]) {
+		if !has(resources, was.resources[container], false) {
 			return changes{}
 		}
 		changed.resources[container] = resources
@@ -81,17 +82,17 @@ func changesOf(before, after []byte) changes {
 	return changed
 }
 
-// hasAll returns true if the requests and limits have amounts for all resources of others.
-func hasAll(r, others corev1.ResourceRequirements) bool {
-	has := func(list, others corev1.ResourceList) bool {
-		for name := range others {
-			if _, ok := list[name]; !ok {
+// has returns true if the requests and limits of others also have amounts here. With same, the amounts must be equal.
+func has(r, others corev1.ResourceRequirements, same bool) bool {
+	hasAll := func(list, others corev1.ResourceList) bool {
+		for name, amount := range others {
+			if got, ok := list[name]; !ok || same && got.Cmp(amount) != 0 {
 				return false
 			}
 		}
 		return true
 	}
-	return has(r.Requests, others.Requests) && has(r.Limits, others.Limits)
+	return hasAll(r.Requests, others.Requests) && hasAll(r.Limits, others.Limits)
 }
 
 // splitTemplate returns a template without the images and resources of its regular containers, and these fields.
@@ -138,31 +139,15 @@ func withRequests(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 
 // isResized returns true if the spec of the pod has the resources.
 func (c changes) isResized(p *corev1.Pod) bool {
-	return !slices.ContainsFunc(p.Spec.Containers, func(is corev1.Container) bool { return !hasAmounts(&is.Resources, c.resources[is.Name]) })
+	return !slices.ContainsFunc(p.Spec.Containers, func(is corev1.Container) bool { return !has(is.Resources, c.resources[is.Name], true) })
 }
 
 // runsResized returns true if the kubelet reports that the running containers have the resources. Other containers get them when
 // they start.
 func (c changes) runsResized(p *corev1.Pod) bool {
 	return !slices.ContainsFunc(p.Status.ContainerStatuses, func(is corev1.ContainerStatus) bool {
-		return is.State.Running != nil && !hasAmounts(is.Resources, c.resources[is.Name])
+		return is.State.Running != nil && !has(ptr.Deref(is.Resources, corev1.ResourceRequirements{}), c.resources[is.Name], true)
 	})
-}
-
-// hasAmounts returns true if the resources have the amounts.
-func hasAmounts(is *corev1.ResourceRequirements, want corev1.ResourceRequirements) bool {
-	has := func(list, want corev1.ResourceList) bool {
-		for name, amount := range want {
-			if got, ok := list[name]; !ok || got.Cmp(amount) != 0 {
-				return false
-			}
-		}
-		return true
-	}
-	if is == nil {
-		is = &corev1.ResourceRequirements{}
-	}
-	return has(is.Requests, want.Requests) && has(is.Limits, want.Limits)
 }
 
 // restarts returns true if a container stops for the changes.
@@ -195,7 +180,7 @@ func (d *decision) updateInPlace(m *member, c changes) {
 	}
 }
 
-// patchImages changes the images of a pod, and its label of the revision.
+// patchImages changes the images of a pod, and the label with its revision.
 func (d *decision) patchImages(m *member, c changes) {
 	before := map[string]string{}
 	for container := range c.images {

@@ -29,10 +29,6 @@ func (s Snapshot) templateProblem() string {
 	return ""
 }
 
-func (d *decision) adoptedMessage(n int) string {
-	return fmt.Sprintf("%s added to status.members: the StatefulCluster controls pods that the record did not list", plural(n, "pod was", "pods were"))
-}
-
 func (d *decision) tooManyLostMessage() string {
 	m := d.excess[0]
 	return fmt.Sprintf("%s no successor, because spec.replacement.maxLost is %d. Pod %s is replaced after its termination is proven: %s",
@@ -91,16 +87,11 @@ func (d *decision) attestMessage(uid types.UID) string {
 	return fmt.Sprintf("Make sure that the processes of the pod have ended, then run: kubectl annotate -n %s stc %s %s=%s --overwrite", d.Cluster.Namespace, d.Cluster.Name, v1.AttestAnnotation, uid)
 }
 
-func (d *decision) terminatingMessage(m *member) string {
-	return fmt.Sprintf("pod %s is terminating. It is replaced after its termination is proven: %s", m.Name, d.proveMessage(m))
-}
-
 func (d *decision) scalingMessage() string {
 	if d.deleted != "" {
 		return fmt.Sprintf("a pod waits until claim %s is deleted. Then the pod gets a new claim with this name. To show what keeps the claim, run: kubectl describe pvc -n %s %[1]s",
 			d.deleted, d.Cluster.Namespace)
 	}
-	counted := d.counted()
 	var names []string
 	for _, m := range d.members {
 		if m.State == v1.MemberLeaving {
@@ -110,7 +101,7 @@ func (d *decision) scalingMessage() string {
 	if len(names) > 0 {
 		return fmt.Sprintf("%s being removed: %s", plural(len(names), "pod is", "pods are"), strings.Join(names[:min(len(names), 5)], ", "))
 	}
-	return fmt.Sprintf("%d of %d pods exist", d.status.Replicas, max(len(counted), d.replicas()))
+	return fmt.Sprintf("%d of %d pods exist", d.status.Replicas, max(len(d.counted()), d.replicas()))
 }
 
 func plural(n int, singular, more string) string {
@@ -135,18 +126,16 @@ func (d *decision) resizingMessage(m *member) string {
 	}
 	waits := fmt.Sprintf("pod %s waits for its new resources: the kubelet of node %s ", m.Name, m.Node)
 	remedy := fmt.Sprintf("To replace the pod instead, run: kubectl delete pod -n %s %s", d.Cluster.Namespace, m.Name)
+	reports := func(c *corev1.PodCondition) string {
+		return waits + "reports " + strings.TrimSuffix(c.Reason+": "+oneLine(c.Message), ": ") + ". "
+	}
 	if c := resizeCondition(m.pod, corev1.PodResizePending); c != nil {
-		return fmt.Sprintf("%sreports %s. The pod is replaced if that takes %g minutes. %s", waits, reported(c), resizePatience.Minutes(), remedy)
+		return reports(c) + fmt.Sprintf("The pod is replaced if that takes %g minutes. %s", resizePatience.Minutes(), remedy)
 	}
 	if c := resizeCondition(m.pod, corev1.PodResizeInProgress); c != nil && c.Reason == corev1.PodReasonError {
-		return fmt.Sprintf("%sreports %s. %s", waits, reported(c), remedy)
+		return reports(c) + remedy
 	}
-	return fmt.Sprintf("%shas not reported them yet. %s", waits, remedy)
-}
-
-// reported returns the reason and the message of a condition.
-func reported(c *corev1.PodCondition) string {
-	return strings.TrimSuffix(c.Reason+": "+oneLine(c.Message), ": ")
+	return waits + "has not reported them yet. " + remedy
 }
 
 // oneLine returns the words of another program in one line and without a period at the end.
@@ -198,10 +187,6 @@ func (d *decision) freshCommand(m *member) string {
 	return command + ". The old claim is kept"
 }
 
-func (d *decision) availableMessage() string {
-	return fmt.Sprintf("all %d pods are available", d.replicas())
-}
-
 // ExpansionMessage returns what the API server said when it rejected larger claims, and what to do. The error is that of the first.
 func (s Snapshot) ExpansionMessage(refused []GrowClaim, err error) string {
 	first := refused[0]
@@ -217,13 +202,4 @@ func (s Snapshot) ExpansionMessage(refused []GrowClaim, err error) string {
 	}
 	return fmt.Sprintf("can't raise the request of %s%s from %s to %s: %s. The pods keep running with the old size, and new claims get the new size. %s",
 		name, others, is.Spec.Resources.Requests.Storage(), &first.Storage, oneLine(err.Error()), help)
-}
-
-func (d *decision) notAwaitedMessage(uid types.UID) string {
-	return fmt.Sprintf("annotation %s=%s is ignored: no member has a pod with this uid", v1.AttestAnnotation, uid)
-}
-
-func (d *decision) notAttestableMessage(m *member) string {
-	return fmt.Sprintf("annotation %s=%s is ignored: pod %s is not terminating, or its kubelet can still report that the pod has terminated. Delete the pod: kubectl delete pod -n %s %[3]s",
-		v1.AttestAnnotation, m.UID, m.Name, d.Cluster.Namespace)
 }

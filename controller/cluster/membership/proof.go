@@ -27,15 +27,6 @@ func (s Snapshot) proofOf(p *corev1.Pod) v1.Proof {
 	return ""
 }
 
-// proofOfRemoved returns the proof for a recorded pod whose object does not exist. The pod had the finalizer, so the missing
-// object proves nothing.
-func (s Snapshot) proofOfRemoved(uid types.UID) v1.Proof {
-	if s.attested(uid) {
-		return v1.ProofAttested
-	}
-	return ""
-}
-
 func (s Snapshot) attested(uid types.UID) bool {
 	return uid != "" && s.Cluster.Annotations[v1.AttestAnnotation] == string(uid)
 }

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -28,41 +29,23 @@ const (
 	maxReleased = 50
 )
 
-// minReady returns how long a pod must be Ready to be available.
-func minReady(cluster *v1.StatefulCluster) time.Duration {
-	return time.Duration(cluster.Spec.MinReadySeconds) * time.Second
-}
-
 // report sets the outcome, and the status that is not part of the record.
 func (d *decision) report() {
-	counted := d.counted()
-	status := d.status
-	status.Replicas, status.ReadyReplicas, status.AvailableReplicas, status.CurrentReplicas, status.UpdatedReplicas = 0, 0, 0, 0, 0
-	for _, m := range counted {
-		if m.pod == nil {
-			continue
-		}
-		status.Replicas++
-		status.ReadyReplicas += one(m.ready)
-		status.AvailableReplicas += one(d.available(m))
-		status.UpdatedReplicas += one(m.Revision == status.UpdateRevision)
+	counted, status := d.counted(), d.status
+	number := func(is func(*member) bool) int32 {
+		return int32(countOf(counted, func(m *member) bool { return m.pod != nil && is(m) }))
 	}
+	status.Replicas = number(func(*member) bool { return true })
+	status.ReadyReplicas = number(func(m *member) bool { return m.ready })
+	status.AvailableReplicas = number(d.available)
+	status.UpdatedReplicas = number(func(m *member) bool { return m.Revision == status.UpdateRevision })
 	all := int(status.AvailableReplicas) == d.replicas() && len(counted) == d.replicas()
 	if all && int(status.UpdatedReplicas) == len(counted) {
 		status.CurrentRevision = status.UpdateRevision
 	}
-	for _, m := range counted {
-		status.CurrentReplicas += one(m.pod != nil && m.Revision == status.CurrentRevision)
-	}
+	status.CurrentReplicas = number(func(m *member) bool { return m.Revision == status.CurrentRevision })
 	d.reportReleased()
 	d.reportOutcome(counted, all)
-}
-
-func one(is bool) int32 {
-	if is {
-		return 1
-	}
-	return 0
 }
 
 func (d *decision) reportOutcome(counted []*member, all bool) {
@@ -75,7 +58,8 @@ func (d *decision) reportOutcome(counted []*member, all bool) {
 	case len(d.uses) > 0:
 		d.found(ClaimInUse, d.inUseMessage(d.uses[0]))
 	case going >= 0:
-		d.found(PodsTerminating, d.terminatingMessage(counted[going]))
+		m := counted[going]
+		d.found(PodsTerminating, fmt.Sprintf("pod %s is terminating. It is replaced after its termination is proven: %s", m.Name, d.proveMessage(m)))
 	case stuck >= 0:
 		d.found(PodsUnschedulable, d.unschedulableMessage(counted[stuck]))
 	case len(counted) != d.replicas() || slices.ContainsFunc(d.members, isChanging):
@@ -87,7 +71,7 @@ func (d *decision) reportOutcome(counted []*member, all bool) {
 	case !all:
 		d.found(PodsUnavailable, d.unavailableMessage())
 	default:
-		d.found(AllAvailable, d.availableMessage())
+		d.found(AllAvailable, fmt.Sprintf("all %d pods are available", d.replicas()))
 	}
 	d.status.Message += d.lostMessage() + d.keptMessage()
 	if d.plan.Outcome != AllAvailable {
@@ -118,13 +102,12 @@ func (d *decision) reportReleased() {
 			listed[c.Name] = true
 		}
 	}
-	var retained []v1.ReleasedClaim
+	limit := len(d.status.Released) + maxReleased
 	for i := range d.Claims {
-		if c := &d.Claims[i]; d.isOurs(c) && !listed[c.Name] && len(retained) < maxReleased {
-			retained = append(retained, v1.ReleasedClaim{Name: c.Name, Policy: v1.ClaimRetain})
+		if c := &d.Claims[i]; d.isOurs(c) && !listed[c.Name] && len(d.status.Released) < limit {
+			d.status.Released = append(d.status.Released, v1.ReleasedClaim{Name: c.Name, Policy: v1.ClaimRetain})
 		}
 	}
-	d.status.Released = append(d.status.Released, retained...)
 }
 
 // reportConditions sets the conditions from the outcome.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
@@ -53,13 +54,10 @@ func revisionOf(p *corev1.Pod) string { return p.Labels[appsv1.StatefulSetRevisi
 // revise finds or creates the revision of spec.template, and makes it the newest.
 func (d *decision) revise() {
 	name, newest := RevisionName(d.Cluster), int64(0)
-	var is *appsv1.ControllerRevision
 	for i := range d.Revisions {
 		newest = max(newest, d.Revisions[i].Revision)
-		if d.Revisions[i].Name == name {
-			is = &d.Revisions[i]
-		}
 	}
+	is := d.Revision(name)
 	switch {
 	case is == nil:
 		d.do(CreateRevision{name, newest + 1})
@@ -73,31 +71,17 @@ func (d *decision) revise() {
 }
 
 // updated returns how many members have the update revision.
-func (d *decision) updated() (n int) {
-	for _, m := range d.counted() {
-		if m.Revision == d.status.UpdateRevision {
-			n++
-		}
-	}
-	return n
+func (d *decision) updated() int {
+	return countOf(d.counted(), func(m *member) bool { return m.Revision == d.status.UpdateRevision })
 }
 
 // nextRevision returns the revision of the next new pod. It is the current revision if enough members have the update revision.
 func (d *decision) nextRevision() string {
 	onDelete := d.Cluster.Spec.UpdateStrategy.Type == v1.ClusterOnDelete
-	if onDelete || d.updated() < d.replicas()-d.partition() || !d.hasRevision(d.status.CurrentRevision) {
+	if onDelete || d.updated() < d.replicas()-d.partition() || d.Revision(d.status.CurrentRevision) == nil {
 		return d.status.UpdateRevision
 	}
 	return d.status.CurrentRevision
-}
-
-func (d *decision) hasRevision(name string) bool {
-	return slices.ContainsFunc(d.Revisions, named(name))
-}
-
-// named returns a function that returns true for the ControllerRevision with the name.
-func named(name string) func(appsv1.ControllerRevision) bool {
-	return func(r appsv1.ControllerRevision) bool { return r.Name == name }
 }
 
 // trimRevisions deletes the oldest revisions that no member needs.
@@ -108,11 +92,7 @@ func (d *decision) trimRevisions() {
 	}
 	old := slices.DeleteFunc(slices.Clone(d.Revisions), func(r appsv1.ControllerRevision) bool { return live[r.Name] })
 	slices.SortFunc(old, func(a, b appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
-	limit := 10
-	if of := d.Cluster.Spec.RevisionHistoryLimit; of != nil {
-		limit = int(*of)
-	}
-	for _, r := range old[:max(0, len(old)-limit)] {
+	for _, r := range old[:max(0, len(old)-int(ptr.Deref(d.Cluster.Spec.RevisionHistoryLimit, 10)))] {
 		d.do(DeleteRevision{r.Name, r.ResourceVersion})
 	}
 }

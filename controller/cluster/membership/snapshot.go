@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
@@ -55,17 +56,14 @@ type member struct {
 	cost int32
 }
 
-// counts returns true if the member counts for spec.replicas.
-func (m *member) counts() bool {
-	return m.State == v1.MemberPending || m.State == v1.MemberActive
-}
-
 // classify returns the member with its pod.
 func (s Snapshot) classify(recorded v1.ClusterMember) *member {
 	m := &member{ClusterMember: recorded, pod: s.podOf(recorded)}
 	if m.pod == nil {
+		if s.attested(m.UID) { // otherwise there is no proof: the pod had the finalizer, so the missing object proves nothing
+			m.proven = v1.ProofAttested
+		}
 		m.going = m.UID != ""
-		m.proven = s.proofOfRemoved(m.UID)
 		m.lost = m.going && m.proven == ""
 		return m
 	}
@@ -109,11 +107,22 @@ func (s Snapshot) controls(p *corev1.Pod) bool {
 
 // claim returns the claim with the name, or nil.
 func (s Snapshot) claim(name string) *corev1.PersistentVolumeClaim {
-	i := slices.IndexFunc(s.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == name })
-	if i < 0 {
-		return nil
+	for i := range s.Claims {
+		if s.Claims[i].Name == name {
+			return &s.Claims[i]
+		}
 	}
-	return &s.Claims[i]
+	return nil
+}
+
+// Revision returns the ControllerRevision with the name, or nil.
+func (s Snapshot) Revision(name string) *appsv1.ControllerRevision {
+	for i := range s.Revisions {
+		if s.Revisions[i].Name == name {
+			return &s.Revisions[i]
+		}
+	}
+	return nil
 }
 
 // NeededClaims returns the names of the claims that the record and the pods of the Snapshot name, whether they exist or not. Another
@@ -161,20 +170,11 @@ func (s Snapshot) isForeign(c v1.MemberClaim) bool {
 	return is != nil && !s.isOurs(is)
 }
 
-// replicas returns spec.replicas.
-func (s Snapshot) replicas() int {
-	if s.Cluster.Spec.Replicas == nil {
-		return 1
-	}
-	return int(*s.Cluster.Spec.Replicas)
-}
+func (s Snapshot) replicas() int { return int(ptr.Deref(s.Cluster.Spec.Replicas, 1)) }
 
 // maxLost returns how many members can be Lost.
 func (s Snapshot) maxLost() int {
-	if most := s.Cluster.Spec.Replacement.MaxLost; most != nil {
-		return int(*most)
-	}
-	return max(0, (s.replicas()-1)/2)
+	return int(ptr.Deref(s.Cluster.Spec.Replacement.MaxLost, int32(max(0, (s.replicas()-1)/2))))
 }
 
 func (s Snapshot) ordered() bool {
