@@ -33,8 +33,21 @@ const (
 // announce reports a change of the status by events and log lines.
 func (r *Reconciler) announce(ctx context.Context, was *v1.StatefulClusterStatus, cluster *v1.StatefulCluster) {
 	is := &cluster.Status
-	r.Metrics.replaced(was, is)
-	r.announceMembers(ctx, was.Members, cluster)
+	added, lost, removed := difference(was.Members, is.Members)
+	r.Metrics.replaced(added, lost, removed, is.UpdateRevision)
+	// One event for each reason, because the recorder drops the notes of further events with the reason and the object.
+	if len(lost) > 0 {
+		r.emit(ctx, cluster, corev1.EventTypeWarning, eventMemberLost, "lost pods, whose successors get new claims: "+join(lost, func(m v1.ClusterMember) string {
+			return fmt.Sprintf("%s on node %s", withClaims(m), m.Node)
+		}))
+	}
+	if len(added) > 0 {
+		r.emit(ctx, cluster, corev1.EventTypeNormal, eventMembersAdded, "new pods: "+join(added, withClaims))
+	}
+	if len(removed) > 0 {
+		name := func(m v1.ClusterMember) string { return m.Name }
+		r.emit(ctx, cluster, corev1.EventTypeNormal, eventMembersRemoved, "pods that have terminated: "+join(removed, name))
+	}
 	if was.UpdateRevision != is.UpdateRevision && was.UpdateRevision != "" {
 		r.emit(ctx, cluster, corev1.EventTypeNormal, eventRolloutStarted, fmt.Sprintf("pods get revision %s", is.UpdateRevision))
 	}
@@ -54,50 +67,45 @@ func (r *Reconciler) announce(ctx context.Context, was *v1.StatefulClusterStatus
 	}
 }
 
-// announceMembers reports new, lost and removed members.
-func (r *Reconciler) announceMembers(ctx context.Context, before []v1.ClusterMember, cluster *v1.StatefulCluster) {
+// difference returns the new members, the members that have become Lost, and the members that the record does not list any more. The
+// latter two are as they were before.
+func difference(before, after []v1.ClusterMember) (added, lost, removed []v1.ClusterMember) {
 	gone := map[string]v1.ClusterMember{}
 	for _, m := range before {
 		gone[m.Name] = m
 	}
-	var added, lost, removed []string
-	for _, m := range cluster.Status.Members {
+	for _, m := range after {
 		was, known := gone[m.Name]
 		delete(gone, m.Name)
 		switch {
 		case !known:
-			added = append(added, withClaims(m))
+			added = append(added, m)
 		case m.State == v1.MemberLost && was.State != v1.MemberLost:
-			lost = append(lost, fmt.Sprintf("%s on node %s", withClaims(m), was.Node))
+			lost = append(lost, was)
 		}
 	}
 	for _, m := range before {
 		if _, is := gone[m.Name]; is {
-			removed = append(removed, m.Name)
+			removed = append(removed, m)
 		}
 	}
-	// One event for each reason, because the recorder drops the notes of further events with the reason and the object.
-	if len(lost) > 0 {
-		r.emit(ctx, cluster, corev1.EventTypeWarning, eventMemberLost, "lost pods, whose successors get new claims: "+strings.Join(lost, ", "))
-	}
-	if len(added) > 0 {
-		r.emit(ctx, cluster, corev1.EventTypeNormal, eventMembersAdded, "new pods: "+strings.Join(added, ", "))
-	}
-	if len(removed) > 0 {
-		r.emit(ctx, cluster, corev1.EventTypeNormal, eventMembersRemoved, "pods that have terminated: "+strings.Join(removed, ", "))
-	}
+	return added, lost, removed
 }
 
 // withClaims returns the name of the pod and the names of its claims.
 func withClaims(m v1.ClusterMember) string {
-	var claims []string
-	for _, c := range m.Claims {
-		claims = append(claims, c.Name)
-	}
-	if len(claims) == 0 {
+	if len(m.Claims) == 0 {
 		return m.Name
 	}
-	return fmt.Sprintf("%s (%s)", m.Name, strings.Join(claims, ", "))
+	return fmt.Sprintf("%s (%s)", m.Name, join(m.Claims, func(c v1.MemberClaim) string { return c.Name }))
+}
+
+func join[T any](all []T, text func(T) string) string {
+	var texts []string
+	for _, one := range all {
+		texts = append(texts, text(one))
+	}
+	return strings.Join(texts, ", ")
 }
 
 func (r *Reconciler) emit(ctx context.Context, cluster *v1.StatefulCluster, eventType, reason, note string) {

@@ -61,7 +61,9 @@ func (r *Reconciler) execute(ctx context.Context, s membership.Snapshot, plan *m
 			ctrl.LoggerFrom(ctx).V(1).Info("Executed step", "step", fmt.Sprintf("%T", step), "outcome", plan.Outcome)
 			continue
 		}
-		if !isRejection(err) || isNeeded(step) {
+		_, isRecord := step.(membership.Record)
+		_, isRevision := step.(membership.CreateRevision)
+		if !isRejection(err) || isRecord || isRevision { // all later steps need these
 			return i, err
 		}
 		if claim, ok := step.(membership.CreateClaim); ok {
@@ -86,13 +88,6 @@ func (e *execution) skips(step membership.Step) bool {
 	return ok && e.unresized[serving.Pod.UID]
 }
 
-// isNeeded returns true if all later steps of the plan need the step.
-func isNeeded(step membership.Step) bool {
-	_, isRecord := step.(membership.Record)
-	_, isRevision := step.(membership.CreateRevision)
-	return isRecord || isRevision
-}
-
 // isRejection returns true if the API server rejected this write, and can accept other writes of the plan.
 func isRejection(err error) bool {
 	var of apierrors.APIStatus
@@ -110,13 +105,22 @@ func (e *execution) step(ctx context.Context, step membership.Step) error {
 	case membership.DeleteRevision:
 		return e.delete(ctx, e.revision(step.Name), client.Preconditions{ResourceVersion: &step.Version})
 	case membership.CreateClaim:
-		return e.createClaim(ctx, step)
+		claim, err := e.newClaim(step)
+		if err != nil {
+			return err
+		}
+		return e.create(ctx, claim)
 	case membership.GrowClaim:
 		return e.growClaim(ctx, step)
 	case membership.DeleteClaim:
 		return e.delete(ctx, e.claim(step.Claim), client.Preconditions{UID: &step.Claim.UID})
 	case membership.CreatePod:
-		return e.createPod(ctx, step)
+		pod, err := e.newPod(step)
+		if err != nil {
+			return err
+		}
+		// Without strict validation, the API server would ignore fields of the template that it does not know.
+		return e.create(ctx, pod, client.FieldValidation(metav1.FieldValidationStrict))
 	case membership.SetServing:
 		return e.setServing(ctx, step)
 	case membership.Resize:
@@ -133,9 +137,7 @@ func (e *execution) step(ctx context.Context, step membership.Step) error {
 	case membership.Delete:
 		return e.delete(ctx, e.pod(step.Pod), client.Preconditions{UID: &step.Pod.UID})
 	case membership.Unprotect:
-		pod := e.pod(step.Pod)
-		pod.UID = step.Pod.UID
-		return e.unprotect(ctx, pod)
+		return e.unprotect(ctx, e.pod(step.Pod), step.Pod.UID)
 	case membership.TakeAttestation:
 		return e.takeAttestation(ctx, step)
 	}
@@ -151,14 +153,6 @@ func (e *execution) recordMembers(ctx context.Context) error {
 		e.Cluster.Status = stored.Status // a report of the error must not record the members
 	}
 	return err
-}
-
-func (e *execution) createClaim(ctx context.Context, step membership.CreateClaim) error {
-	claim, err := e.newClaim(step)
-	if err != nil {
-		return err
-	}
-	return e.create(ctx, claim)
 }
 
 // growClaim raises the request of a claim. A rejection is no error, because no pod needs the new size to run.
@@ -187,16 +181,6 @@ func (e *execution) reportUngrown() {
 	meta.SetStatusCondition(&e.plan.Status.Conditions, metav1.Condition{
 		Type: v1.ConditionExpansionRefused, Status: metav1.ConditionTrue, Reason: "Refused", Message: message, ObservedGeneration: e.Cluster.Generation,
 	})
-}
-
-// createPod creates the pod of a member. Without strict validation, the API server would ignore fields of the template that it
-// does not know.
-func (e *execution) createPod(ctx context.Context, step membership.CreatePod) error {
-	pod, err := e.newPod(step)
-	if err != nil {
-		return err
-	}
-	return e.create(ctx, pod, client.FieldValidation(metav1.FieldValidationStrict))
 }
 
 // setServing writes the readiness gate of a pod.

@@ -50,30 +50,16 @@ func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
 
 // replaced counts the members that get a successor by one write of the record. A removed member that gets no successor now was
 // scaled down, or was counted when it was lost.
-func (m *Metrics) replaced(before, after *v1.StatefulClusterStatus) {
-	was := map[string]v1.ClusterMember{}
-	for _, member := range before.Members {
-		was[member.Name] = member
-	}
-	added := 0
-	for _, member := range after.Members {
-		old, known := was[member.Name]
-		delete(was, member.Name)
-		switch {
-		case !known:
-			added++
-		case member.State == v1.MemberLost && old.State != v1.MemberLost:
-			added--
-			m.replacements.WithLabelValues(causeLost).Inc()
-		}
-	}
-	for _, old := range was {
-		if old.State != v1.MemberActive || added <= 0 {
+func (m *Metrics) replaced(added, lost, removed []v1.ClusterMember, updateRevision string) {
+	m.replacements.WithLabelValues(causeLost).Add(float64(len(lost)))
+	successors := len(added) - len(lost)
+	for _, old := range removed {
+		if old.State != v1.MemberActive || successors <= 0 {
 			continue
 		}
-		added--
+		successors--
 		cause := causeDeletion
-		if old.Revision != after.UpdateRevision {
+		if old.Revision != updateRevision {
 			cause = causeRollout
 		}
 		m.replacements.WithLabelValues(cause).Inc()

@@ -41,8 +41,8 @@ func (e *execution) newPod(step membership.CreatePod) (*unstructured.Unstructure
 		template.Spec = map[string]any{} // the API server says what is missing
 	}
 	volumes, _ := template.Spec["volumes"].([]any)
-	volumes = slices.DeleteFunc(volumes, func(volume any) bool { return isClaimed(volume, step.Claims) })
-	for _, c := range step.Claims {
+	for _, c := range step.Claims { // a claim replaces the volume with its name
+		volumes = slices.DeleteFunc(volumes, func(volume any) bool { return fieldOf(volume, "name") == c.Volume })
 		volumes = append(volumes, map[string]any{"name": c.Volume, "persistentVolumeClaim": map[string]any{"claimName": c.Name}})
 	}
 	template.Spec["volumes"] = volumes
@@ -70,29 +70,24 @@ func (e *execution) newPod(step membership.CreatePod) (*unstructured.Unstructure
 // addEntry appends an entry with one field to a list of the spec, unless the list has such an entry.
 func addEntry(spec map[string]any, list, field, value string) {
 	entries, _ := spec[list].([]any)
-	isSame := func(entry any) bool {
-		of, _ := entry.(map[string]any)
-		return of[field] == value
-	}
-	if !slices.ContainsFunc(entries, isSame) {
+	if !slices.ContainsFunc(entries, func(entry any) bool { return fieldOf(entry, field) == value }) {
 		entries = append(entries, map[string]any{field: value})
 	}
 	spec[list] = entries
 }
 
-// isClaimed returns true if a claim replaces the volume of a template, because both have the same name.
-func isClaimed(volume any, claims []v1.MemberClaim) bool {
-	of, _ := volume.(map[string]any)
-	return slices.ContainsFunc(claims, func(c v1.MemberClaim) bool { return c.Volume == of["name"] })
+func fieldOf(entry any, field string) any {
+	of, _ := entry.(map[string]any)
+	return of[field]
 }
 
 // templateOf returns the template of a revision.
 func (e *execution) templateOf(revision string) []byte {
-	i := slices.IndexFunc(e.Revisions, func(r appsv1.ControllerRevision) bool { return r.Name == revision })
-	if i < 0 || revision == e.plan.Status.UpdateRevision {
+	is := e.Revision(revision)
+	if is == nil || revision == e.plan.Status.UpdateRevision {
 		return e.Cluster.Spec.Template.Raw
 	}
-	return e.Revisions[i].Data.Raw
+	return is.Data.Raw
 }
 
 func (e *execution) newRevision(step membership.CreateRevision) *appsv1.ControllerRevision {

@@ -110,7 +110,7 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	if err != nil {
 		cluster.Status.Conditions = stored.DeepCopy().Status.Conditions // a repeated error must not change their times
-		reportFailure(cluster, err)
+		reportStalled(cluster, reasonWriteRefused, "can't "+apply.ErrorText(err))
 	}
 	failed := r.writeStatus(ctx, stored, cluster)
 	if apierrors.IsConflict(failed) && r.isTemporary(cluster, failed) {
@@ -139,10 +139,10 @@ func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*v1.Sta
 // the StatefulCluster. The StatefulCluster is read again after the pods, because the pods of a new StatefulCluster keep their
 // finalizer.
 func (r *Reconciler) releasePods(ctx context.Context, key types.NamespacedName) error {
-	var protected []*corev1.Pod
+	protected := map[string]types.UID{}
 	err := observe.Pages(ctx, r.Live, &corev1.PodList{}, podsPerPage, func(o client.Object) error {
 		if controllerutil.ContainsFinalizer(o, v1.MemberFinalizer) {
-			protected = append(protected, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}})
+			protected[o.GetName()] = o.GetUID()
 		}
 		return nil
 	}, client.InNamespace(key.Namespace), client.MatchingLabels{v1.ClusterLabel: key.Name})
@@ -152,8 +152,8 @@ func (r *Reconciler) releasePods(ctx context.Context, key types.NamespacedName) 
 	if cluster, err := r.get(ctx, key); cluster != nil || err != nil {
 		return err
 	}
-	for _, pod := range protected {
-		if err := r.unprotect(ctx, pod); err != nil {
+	for name, uid := range protected {
+		if err := r.unprotect(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: name}}, uid); err != nil {
 			return err
 		}
 	}
@@ -161,9 +161,9 @@ func (r *Reconciler) releasePods(ctx context.Context, key types.NamespacedName) 
 }
 
 // unprotect removes the finalizer from a pod, unless another pod has its name.
-func (r *Reconciler) unprotect(ctx context.Context, pod *corev1.Pod) error {
+func (r *Reconciler) unprotect(ctx context.Context, pod *corev1.Pod, uid types.UID) error {
 	err := r.Client.Patch(ctx, pod, apply.StrategicPatch(apply.Object{
-		"metadata": apply.Object{"uid": pod.UID, "$deleteFromPrimitiveList/finalizers": []string{v1.MemberFinalizer}},
+		"metadata": apply.Object{"uid": uid, "$deleteFromPrimitiveList/finalizers": []string{v1.MemberFinalizer}},
 	}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("remove the finalizer of pod %s: %w", client.ObjectKeyFromObject(pod), err)
@@ -185,11 +185,6 @@ func (r *Reconciler) decide(s membership.Snapshot) (plan membership.Plan, waits 
 // object since the Snapshot is temporary too.
 func (r *Reconciler) isTemporary(cluster *v1.StatefulCluster, err error) bool {
 	return apierrors.IsNotFound(err) || apply.IsOvertaken(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(cluster))
-}
-
-// reportFailure sets the message and the conditions after the API server has rejected a write.
-func reportFailure(cluster *v1.StatefulCluster, err error) {
-	reportStalled(cluster, reasonWriteRefused, "can't "+apply.ErrorText(err))
 }
 
 // reportStalled sets the message and the conditions if a person must act.

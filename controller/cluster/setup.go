@@ -87,16 +87,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 10*time.Second),
 		})
 	for _, kind := range labelledKinds {
-		controllers = controllers.WatchesMetadata(metadataOf(kind), handler.EnqueueRequestsFromMapFunc(clusterOf))
+		controllers = controllers.WatchesMetadata(metadataOf(kind), handler.EnqueueRequestsFromMapFunc(observe.NamedBy(v1.ClusterLabel)))
 	}
 	if err := controllers.Complete(r); err != nil {
 		return fmt.Errorf("set up the controller of StatefulClusters: %w", err)
 	}
 	return nil
 }
-
-// clusterOf returns the StatefulCluster that the label of the object names.
-var clusterOf = observe.NamedBy(v1.ClusterLabel)
 
 // clustersOnNode returns the StatefulClusters with a pod on the node.
 func (r *Reconciler) clustersOnNode(ctx context.Context, node client.Object) (requests []reconcile.Request) {
