@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -730,45 +728,42 @@ func claimName(claim uint8) string {
 
 // snapshot returns the Snapshot of a view.
 func (m *model) snapshot(v view) membership.Snapshot {
-	cluster := MakeCluster(int32(v.replicas)).Next(int64(v.record.next))
-	cluster.Spec.Replacement = v1.ClusterReplacement{State: m.state, MaxLost: new(int32(1))}
-	cluster.Spec.PersistentVolumeClaimRetentionPolicy = v1.ClaimRetentionPolicy{WhenDeleted: v1.ClaimDelete, WhenScaled: v1.ClaimDelete, WhenReplaced: v1.ClaimDelete}
+	s := MakeSnapshot(int32(v.replicas)).With(from(int64(v.record.next)))
+	s.Cluster.Spec.Replacement = v1.ClusterReplacement{State: m.state, MaxLost: new(int32(1))}
+	s.Cluster.Spec.PersistentVolumeClaimRetentionPolicy = allDeleted
 	if a := v.attested; a.pod > 0 {
-		cluster.Annotations[v1.AttestAnnotation] = string(uidOf(int(a.pod)-1, int(a.life)))
+		s.With(attest(string(uidOf(int(a.pod)-1, int(a.life)))))
 	}
 	states := map[byte]v1.MemberState{'P': v1.MemberPending, 'A': v1.MemberActive, 'L': v1.MemberLeaving, 'X': v1.MemberLost}
 	for i, r := range v.record.members {
+		uid := types.UID("")
+		if r.life > 0 {
+			uid = uidOf(i, int(r.life))
+		}
 		if r.state != 0 {
-			uid := types.UID("")
-			if r.life > 0 {
-				uid = uidOf(i, int(r.life))
-			}
-			cluster.Member(podName(i), states[r.state], uid, claimName(r.claim))
-		}
-	}
-	s := membership.Snapshot{Cluster: &cluster.StatefulCluster, Nodes: map[string]*corev1.Node{}}
-	s.Revisions = []appsv1.ControllerRevision{{ObjectMeta: metav1.ObjectMeta{Name: membership.RevisionName(s.Cluster)}, Revision: 1}}
-	for i := range maxNames {
-		if v.claims&(1<<i) != 0 {
-			claim := makeClaim(claimName(uint8(i) + 1))
-			if v.ending&(1<<i) != 0 {
-				claim.DeletionTimestamp = new(metav1.NewTime(now))
-			}
-			s.Claims = append(s.Claims, claim)
-		}
-		if v.record.released&(1<<i) != 0 {
-			cluster.Status.Released = append(cluster.Status.Released, v1.ReleasedClaim{Name: claimName(uint8(i) + 1), Policy: v1.ClaimDelete})
-		}
-		if p := &v.pods[i]; p.exists {
-			s.Pods = append(s.Pods, *modelPod(i, p).Obj())
+			s.Member(podName(i), states[r.state], uid, latest, claimName(r.claim))
 		}
 	}
 	for i, n := range v.nodes {
 		name := fmt.Sprintf("node%d", i)
 		s.Nodes[name] = makeNode(name, !n.notReady, n.outOfService)
 	}
-	s.Cluster = &cluster.StatefulCluster
-	return s
+	for i := range maxNames {
+		name := claimName(uint8(i) + 1)
+		if v.claims&(1<<i) != 0 {
+			s.Claim(name)
+		}
+		if v.claims&v.ending&(1<<i) != 0 {
+			s.Claims[len(s.Claims)-1].DeletionTimestamp = new(metav1.NewTime(now))
+		}
+		if v.record.released&(1<<i) != 0 {
+			s.Released(name)
+		}
+		if v.pods[i].exists {
+			s.Pod(modelPod(i, &v.pods[i]))
+		}
+	}
+	return s.Snapshot
 }
 
 func modelPod(i int, p *podState) *PodWrapper {

@@ -17,12 +17,9 @@ import (
 // now is the time of the decisions.
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// ClusterWrapper builds a StatefulCluster.
-type ClusterWrapper struct{ v1.StatefulCluster }
-
-// MakeCluster returns StatefulCluster coder with a volume data of 1Gi, and without a record.
-func MakeCluster(replicas int32) *ClusterWrapper {
-	return &ClusterWrapper{v1.StatefulCluster{
+// makeCluster returns StatefulCluster coder with a volume data of 1Gi, and without a record.
+func makeCluster(replicas int32) *v1.StatefulCluster {
+	return &v1.StatefulCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "coder", UID: "cluster", Annotations: map[string]string{}},
 		Spec: v1.StatefulClusterSpec{
 			Replicas: &replicas, Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "coder"}},
@@ -31,47 +28,131 @@ func MakeCluster(replicas int32) *ClusterWrapper {
 				Resources: v1.ClaimResources{Requests: v1.ClaimSize{Storage: new(resource.MustParse("1Gi"))}},
 			}}},
 		},
-	}}
+	}
+}
+
+// latest is the name of the revision of the template.
+var latest = membership.RevisionName(makeCluster(0))
+
+// SnapshotWrapper builds a Snapshot of StatefulCluster coder.
+type SnapshotWrapper struct{ membership.Snapshot }
+
+// MakeSnapshot returns a Snapshot without pods and without a record. The revision of the template exists.
+func MakeSnapshot(replicas int32) *SnapshotWrapper {
+	s := &SnapshotWrapper{membership.Snapshot{Cluster: makeCluster(replicas), Nodes: map[string]*corev1.Node{}}}
+	return s.Revision(latest, 5)
+}
+
+// Revision adds a ControllerRevision.
+func (s *SnapshotWrapper) Revision(name string, number int64) *SnapshotWrapper {
+	s.Revisions = append(s.Revisions, appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}, Revision: number})
+	return s
 }
 
 // Member adds a member to the record.
-func (c *ClusterWrapper) Member(name string, state v1.MemberState, uid types.UID, claim string) *ClusterWrapper {
-	m := v1.ClusterMember{Name: name, State: state, UID: uid, Revision: membership.RevisionName(&c.StatefulCluster)}
+func (s *SnapshotWrapper) Member(name string, state v1.MemberState, uid types.UID, revision, claim string) *SnapshotWrapper {
+	m := v1.ClusterMember{Name: name, State: state, UID: uid, Revision: revision}
 	if claim != "" {
 		m.Claims = []v1.MemberClaim{{Volume: "data", Name: claim}}
 	}
-	c.Status.Members = append(c.Status.Members, m)
-	return c
+	s.Cluster.Status.Members = append(s.Cluster.Status.Members, m)
+	return s
 }
 
-// Next sets the counter.
-func (c *ClusterWrapper) Next(n int64) *ClusterWrapper { c.Status.Next = n; return c }
-
-// With changes the spec.
-func (c *ClusterWrapper) With(change func(*v1.StatefulClusterSpec)) *ClusterWrapper {
-	change(&c.Spec)
-	return c
+// Pending adds a Pending member, and moves the counter past its number.
+func (s *SnapshotWrapper) Pending(name, claim string) *SnapshotWrapper {
+	s.Cluster.Status.Next = max(s.Cluster.Status.Next, int64(number(name))+1)
+	return s.Member(name, v1.MemberPending, "", latest, claim)
 }
+
+// Recorded adds Active members for the pods, with one claim each. A pod without a node is on a Ready node of its own.
+func (s *SnapshotWrapper) Recorded(pods ...*PodWrapper) *SnapshotWrapper {
+	for _, p := range pods {
+		s.Cluster.Status.Next = max(s.Cluster.Status.Next, int64(number(p.Name))+1)
+		s.Member(p.Name, v1.MemberActive, p.Pod.UID, p.Labels[appsv1.StatefulSetRevisionLabel], "data-"+p.Name).Claim("data-" + p.Name)
+		if p.Spec.NodeName == "" && len(p.Spec.SchedulingGates) == 0 {
+			p.Node("node-" + p.Name)
+		}
+		s.Pod(p)
+	}
+	return s
+}
+
+// Pod adds a pod that the record does not list. Its node is Ready if it was not added before.
+func (s *SnapshotWrapper) Pod(p *PodWrapper) *SnapshotWrapper {
+	if node := p.Spec.NodeName; node != "" && s.Nodes[node] == nil {
+		s.Nodes[node] = makeNode(node, true, false)
+	}
+	s.Pods = append(s.Pods, p.Pod)
+	return s
+}
+
+// Claim adds a bound claim.
+func (s *SnapshotWrapper) Claim(name string) *SnapshotWrapper {
+	s.Claims = append(s.Claims, corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: types.UID(name), Labels: map[string]string{v1.ClusterLabel: "coder"}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+	})
+	return s
+}
+
+// Released adds a released claim that the controller deletes.
+func (s *SnapshotWrapper) Released(claim string) *SnapshotWrapper {
+	s.Cluster.Status.Released = append(s.Cluster.Status.Released, v1.ReleasedClaim{Name: claim, Policy: v1.ClaimDelete})
+	return s
+}
+
+// Lose makes nodes unready.
+func (s *SnapshotWrapper) Lose(nodes ...string) *SnapshotWrapper {
+	for _, name := range nodes {
+		s.Nodes[name] = makeNode(name, false, false)
+	}
+	return s
+}
+
+// With changes the Snapshot.
+func (s *SnapshotWrapper) With(change func(*membership.Snapshot)) *SnapshotWrapper {
+	change(&s.Snapshot)
+	return s
+}
+
+// Spec changes the spec.
+func (s *SnapshotWrapper) Spec(change func(*v1.StatefulClusterSpec)) *SnapshotWrapper {
+	change(&s.Cluster.Spec)
+	return s
+}
+
+// ready returns a Ready pod of the latest revision, and unready one that is not Ready.
+func ready(name string) *PodWrapper { return unready(name).Ready() }
+
+func unready(name string) *PodWrapper { return MakePod(name).Ungated() }
+
+// old returns a Ready pod of an old revision.
+func old(name string) *PodWrapper { return ready(name).Revision("coder-old") }
+
+// terminating returns a pod whose deletion has begun, and ended one that has provably terminated, on node a.
+func terminating(name string) *PodWrapper { return ready(name).Terminating() }
+
+func ended(name string) *PodWrapper { return terminating(name).Node("a").Terminated() }
 
 // PodWrapper builds a pod.
 type PodWrapper struct{ corev1.Pod }
 
 // MakePod returns a pod of StatefulCluster coder that waits for the scheduling gate.
 func MakePod(name string) *PodWrapper {
-	cluster := MakeCluster(0)
 	return &PodWrapper{corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "prod", Name: name, UID: types.UID(name), Annotations: map[string]string{}, Finalizers: []string{v1.MemberFinalizer},
-			Labels:          map[string]string{v1.ClusterLabel: "coder", appsv1.StatefulSetRevisionLabel: membership.RevisionName(&cluster.StatefulCluster)},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(&cluster.StatefulCluster, v1.GroupVersion.WithKind("StatefulCluster"))},
+			Labels:          map[string]string{v1.ClusterLabel: "coder", appsv1.StatefulSetRevisionLabel: latest},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(makeCluster(0), v1.GroupVersion.WithKind("StatefulCluster"))},
 		},
 		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "coder"}}, SchedulingGates: []corev1.PodSchedulingGate{{Name: v1.MemberGate}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}}
 }
-
-// Obj returns the pod.
-func (p *PodWrapper) Obj() *corev1.Pod { return &p.Pod }
 
 // UID sets the UID.
 func (p *PodWrapper) UID(uid types.UID) *PodWrapper { p.Pod.UID = uid; return p }
@@ -110,7 +191,9 @@ func (p *PodWrapper) Claim(name string) *PodWrapper { return p.Volume("data", na
 
 // Volume adds a volume with a claim.
 func (p *PodWrapper) Volume(name, claim string) *PodWrapper {
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}})
 	return p
 }
 
@@ -148,15 +231,6 @@ func (p *PodWrapper) Unlocated() *PodWrapper {
 	p.Status.ContainerStatuses[0].ContainerID = "containerd://1"
 	p.Status.ContainerStatuses[0].State.Terminated.Reason = "ContainerStatusUnknown"
 	return p
-}
-
-// makeClaim returns a bound claim of StatefulCluster coder.
-func makeClaim(name string) corev1.PersistentVolumeClaim {
-	return corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: types.UID(name), Labels: map[string]string{v1.ClusterLabel: "coder"}},
-		Spec:       corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
-		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
-	}
 }
 
 func makeNode(name string, ready, off bool) *corev1.Node {
