@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
 )
 
 // stopping returns a client that stops the controller instead of one of its writes, or right after this write. The writes count from
@@ -57,23 +56,21 @@ func stopping(write int, after bool, stop context.CancelFunc) client.WithWatch {
 	})
 }
 
-// In replacements of a pod, the controller stops before and after each of its writes, three times. No name is used twice, and no claim
-// or pod is left behind.
+// In replacements of a pod, the controller stops before and after each of its writes. No name is used twice, and no claim or pod is left
+// behind.
 func TestStoppedController(t *testing.T) {
-	w := newWorld(t)
-	w.create(2, func(spec *v1.StatefulClusterSpec) {
+	w := started(t, 2, func(spec *v1.StatefulClusterSpec) {
 		spec.Replacement.State = v1.ReplacementFresh
 		spec.PersistentVolumeClaimRetentionPolicy.WhenReplaced = v1.ClaimDelete
 	})
-	w.settle(membership.AllAvailable)
 	stops := 0
 	const writes = 8
-	const deletions = 3 * 2 * writes
+	const deletions = 2 * writes
 	for i := range deletions {
 		pods := w.pods()
 		w.must(c.Delete(t.Context(), &pods[i%len(pods)]))
 		ctx, stop := context.WithCancel(t.Context())
-		w.reconciler = w.newReconciler(stopping(i%writes, i/writes%2 == 0, stop))
+		w.reconciler = w.newReconciler(stopping(i%writes, i < writes, stop))
 		for range 10 {
 			if ctx.Err() != nil {
 				break
@@ -88,7 +85,7 @@ func TestStoppedController(t *testing.T) {
 		}
 		stop()
 		w.reconciler = w.newReconciler(cached()) // the next leader
-		w.settle(membership.AllAvailable)
+		w.settled()
 	}
 	if stops < deletions*3/4 {
 		t.Errorf("the controller stopped in %d of %d replacements", stops, deletions)
@@ -104,14 +101,11 @@ func TestStoppedController(t *testing.T) {
 // other controller has removed their member.
 func (w *world) removeUnmounted(got *v1.StatefulCluster) {
 	w.t.Helper()
-	var list corev1.PersistentVolumeClaimList
-	w.must(c.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
-	for i := range list.Items {
-		claim := &list.Items[i]
+	for _, claim := range w.allClaims() {
 		has := func(m v1.ClusterMember) bool { return m.Claims[0].Name == claim.Name }
 		if !w.mounted[claim.Name] && !slices.ContainsFunc(got.Status.Members, has) {
 			w.t.Logf("claim %s was created late", claim.Name)
-			w.must(c.Delete(w.t.Context(), claim))
+			w.must(c.Delete(w.t.Context(), &claim))
 		}
 	}
 	w.play()
@@ -139,8 +133,8 @@ func TestLateCreation(t *testing.T) {
 		Create: func(ctx context.Context, writes client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			if o.GetName() == "coder-0" && !overtaken {
 				overtaken = true
-				w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(0)) })
-				w.settle(membership.AllAvailable)
+				w.scale(0)
+				w.settled()
 			}
 			return writes.Create(ctx, o, options...)
 		},
@@ -152,18 +146,16 @@ func TestLateCreation(t *testing.T) {
 	if w.play(); w.pod("coder-0").Spec.NodeName != "" {
 		t.Error("the pod runs")
 	}
-	w.settle(membership.AllAvailable)
+	w.settled()
 	w.wantPods()
-	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(1)) })
-	w.settle(membership.AllAvailable)
+	w.scale(1)
+	w.settled()
 	w.wantPods("coder-1")
 }
 
 // A pod that is created after the end of the StatefulCluster does not keep the finalizer. A pod of a new StatefulCluster does.
 func TestCreationAfterDeletion(t *testing.T) {
-	w := newWorld(t)
-	w.create(1)
-	w.settle(membership.AllAvailable)
+	w := started(t, 1)
 	late := w.pod("coder-0")
 	w.must(c.Delete(t.Context(), w.cluster()))
 	w.until("the StatefulCluster is removed", w.isRemoved)
@@ -184,13 +176,11 @@ func TestCreationAfterDeletion(t *testing.T) {
 			return nil
 		},
 	})
-	if _, err := w.reconciler.Reconcile(t.Context(), w.request()); err != nil || !recreated || !slices.Contains(w.podNames(), "coder-9") {
-		t.Errorf("error %v, pods %v: a StatefulCluster exists, and its pods keep their finalizers", err, w.podNames())
+	if w.reconcile(); !recreated || !slices.Contains(w.podNames(), "coder-9") {
+		t.Errorf("pods %v: a StatefulCluster exists, and its pods keep their finalizers", w.podNames())
 	}
 	w.must(c.Delete(t.Context(), w.cluster()))
-	if _, err := w.reconciler.Reconcile(t.Context(), w.request()); err != nil {
-		t.Fatal(err)
-	}
+	w.reconcile()
 	w.wantPods()
 }
 
@@ -227,7 +217,7 @@ func TestTwoControllers(t *testing.T) {
 		}
 		switch p := &pods[random.IntN(len(pods))]; {
 		case random.IntN(10) == 0:
-			w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(1 + random.IntN(4))) })
+			w.scale(int32(1 + random.IntN(4)))
 		case p.DeletionTimestamp == nil && random.IntN(3) == 0:
 			deletions++
 			options := []client.DeleteOption{client.Preconditions{UID: &p.UID}}
@@ -239,8 +229,8 @@ func TestTwoControllers(t *testing.T) {
 	}
 	stop()
 	running.Wait()
-	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = new(int32(3)) })
-	got := w.settle(membership.AllAvailable)
+	w.scale(3)
+	got := w.settled()
 	w.removeUnmounted(got)
 	wantOnlyMembers(w, got)
 	if slices.ContainsFunc(w.pods(), func(p corev1.Pod) bool { return len(p.Spec.SchedulingGates) > 0 }) || len(w.uids) < deletions {

@@ -6,13 +6,15 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// The cache keeps little of each object, even if users make the object large: what watches and metrics read.
+// The cache has only objects of StatefulClusters. It keeps little of each, even if users make the object large: what watches and metrics
+// read.
 func TestCacheIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 200<<10)
 	metadata := metav1.ObjectMeta{
@@ -30,6 +32,9 @@ func TestCacheIsBounded(t *testing.T) {
 			}
 		case *metav1.PartialObjectMetadata:
 			o = &metav1.PartialObjectMetadata{ObjectMeta: *metadata.DeepCopy()}
+			if by.Label == nil || by.Label.Matches(labels.Set{}) || !by.Label.Matches(labels.Set(metadata.Labels)) {
+				t.Errorf("the cache has the objects %s, want those with the label of a StatefulCluster", by.Label)
+			}
 		default:
 			continue // users do not create nodes
 		}

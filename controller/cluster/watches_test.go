@@ -7,7 +7,6 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -34,13 +33,10 @@ func TestWatches(t *testing.T) {
 			return condition()
 		}).Should(BeTrue(), what)
 	}
-	settled := func() bool {
-		got := w.cluster()
-		return reasonOf(got) == string(membership.AllAvailable) && got.Status.ObservedGeneration == got.Generation
-	}
+	settled := func() bool { return w.has(w.cluster(), membership.AllAvailable) }
 	eventually("all pods are available", settled)
 
-	w.must(c.Delete(t.Context(), w.pod("coder-0")))
+	w.deletePod("coder-0")
 	eventually("pod coder-0 is replaced", func() bool { return w.member("coder-3") != nil && settled() })
 	w.wantClaim("coder-3", "data-coder-0")
 
@@ -67,26 +63,6 @@ func TestWatches(t *testing.T) {
 	w.must(c.Delete(t.Context(), w.cluster()))
 	eventually("the StatefulCluster is removed", w.isRemoved)
 	w.wantPods()
-}
-
-// The cache has only the pods of StatefulClusters, and only their metadata.
-func TestCacheHoldsLittle(t *testing.T) {
-	w := newWorld(t)
-	g := NewWithT(t)
-	w.create(1)
-	w.settle(membership.AllAvailable)
-	w.must(c.Create(t.Context(), &corev1.Pod{ObjectMeta: w.named("bystander"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}))
-	options := cluster.CacheOptions()
-	options.Scheme = scheme.Scheme
-	caching, err := cache.New(controllerConfig, options)
-	g.Expect(err).NotTo(HaveOccurred())
-	go func() { _ = caching.Start(t.Context()) }()
-	g.Expect(caching.WaitForCacheSync(t.Context())).To(BeTrue())
-	pods := &metav1.PartialObjectMetadataList{}
-	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	g.Expect(caching.List(t.Context(), pods, client.InNamespace(w.namespace))).To(Succeed())
-	g.Expect(pods.Items).To(HaveLen(1))
-	g.Expect(pods.Items[0].Name).To(Equal("coder-0"))
 }
 
 // startManager runs the reconciler in a manager until the end of the test.

@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -50,8 +50,7 @@ type world struct {
 	// slow are pods whose processes do not end. unready are images whose containers are never Ready.
 	slow, unready map[string]bool
 	// holdImages and holdSlices stop the kubelets from restarting containers with new images, and the updates of EndpointSlices.
-	// holdClaims stops the removal of deleted claims.
-	holdImages, holdSlices, holdClaims bool
+	holdImages, holdSlices bool
 	// pinned is a claim whose volume no node can use.
 	pinned string
 
@@ -60,6 +59,22 @@ type world struct {
 	uids    map[string]types.UID
 	claims  map[types.UID][]string
 	mounted map[string]bool
+}
+
+// started returns a world in which all pods of a StatefulCluster are available.
+func started(t *testing.T, replicas int32, changes ...func(*v1.StatefulClusterSpec)) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.create(replicas, changes...)
+	w.settled()
+	return w
+}
+
+// another returns the world with another StatefulCluster.
+func (w *world) another(t *testing.T, name string) *world {
+	other := *w
+	other.t, other.name = t, name
+	return &other
 }
 
 func newWorld(t *testing.T) *world {
@@ -73,8 +88,8 @@ func newWorld(t *testing.T) *world {
 	}
 	w.must(c.Create(t.Context(), namespace))
 	w.namespace = namespace.Name
-	for _, suffix := range []string{"a", "b", "c", "d", "e"} {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + suffix}}
+	for i := range 5 {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", w.namespace, i)}}
 		w.must(c.Create(t.Context(), node))
 		w.nodes = append(w.nodes, node.Name)
 		w.setReady(node.Name, corev1.ConditionTrue)
@@ -128,7 +143,7 @@ func (w *world) create(replicas int32, changes ...func(*v1.StatefulClusterSpec))
 		VolumeClaimTemplates: []v1.ClaimTemplate{{
 			Metadata: v1.ClaimMetadata{Name: "data", Labels: map[string]string{"kind": "project"}, Annotations: map[string]string{"backup": "daily"}},
 			Spec: v1.ClaimSpec{
-				AccessModes: []string{"ReadWriteOnce"}, Resources: v1.ClaimResources{Requests: v1.ClaimSize{Storage: new(resource.MustParse("1Gi"))}},
+				AccessModes: []string{"ReadWriteOnce"}, Resources: v1.ClaimResources{Requests: v1.ClaimSize{Storage: quantity("1Gi")}},
 			},
 		}},
 	}}
@@ -154,6 +169,30 @@ func (w *world) change(change func(*v1.StatefulClusterSpec)) {
 func (w *world) setImage(image string) {
 	w.t.Helper()
 	w.change(func(spec *v1.StatefulClusterSpec) { spec.Template = templateOf(image) })
+}
+
+func (w *world) scale(replicas int32) {
+	w.t.Helper()
+	w.change(func(spec *v1.StatefulClusterSpec) { spec.Replicas = &replicas })
+}
+
+func (w *world) deletePod(name string) {
+	w.t.Helper()
+	w.must(c.Delete(w.t.Context(), w.pod(name)))
+}
+
+func quantity(text string) *resource.Quantity { return new(resource.MustParse(text)) }
+
+// podSpec and claimSpec return the specs of objects of another client.
+func podSpec() corev1.PodSpec {
+	return corev1.PodSpec{Containers: []corev1.Container{{Name: "coder", Image: "theirs"}}}
+}
+
+func claimSpec() corev1.PersistentVolumeClaimSpec {
+	return corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *quantity("1Gi")}},
+	}
 }
 
 func (w *world) request() ctrl.Request {
@@ -182,9 +221,20 @@ func (w *world) exists(o client.Object, name string) bool {
 
 func (w *world) pod(name string) *corev1.Pod {
 	w.t.Helper()
-	pod := &corev1.Pod{}
-	w.must(c.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, pod))
+	pod := &corev1.Pod{ObjectMeta: w.named(name)}
+	w.must(c.Get(w.t.Context(), client.ObjectKeyFromObject(pod), pod))
 	return pod
+}
+
+func (w *world) claim(name string) *corev1.PersistentVolumeClaim {
+	w.t.Helper()
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: w.named(name)}
+	w.must(c.Get(w.t.Context(), client.ObjectKeyFromObject(claim), claim))
+	return claim
+}
+
+func sizeOf(claim *corev1.PersistentVolumeClaim) string {
+	return claim.Spec.Resources.Requests.Storage().String()
 }
 
 // pods returns all pods in the order of their numbers.
@@ -246,11 +296,40 @@ func number(name string) int {
 	return n
 }
 
-func reasonOf(o *v1.StatefulCluster) string {
-	if is := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionReady); is != nil {
-		return is.Reason
+func conditionOf(o *v1.StatefulCluster, conditionType string) metav1.Condition {
+	return ptr.Deref(meta.FindStatusCondition(o.Status.Conditions, conditionType), metav1.Condition{})
+}
+
+func isStalled(o *v1.StatefulCluster) bool {
+	return meta.IsStatusConditionTrue(o.Status.Conditions, v1.ConditionStalled)
+}
+
+// wantStalled checks that a person must act, and that the message has the parts.
+func (w *world) wantStalled(reason string, parts ...string) {
+	w.t.Helper()
+	got := w.cluster()
+	if conditionOf(got, v1.ConditionStalled).Reason != reason || !isStalled(got) || conditionOf(got, v1.ConditionReady).Status != metav1.ConditionFalse {
+		w.t.Errorf("conditions %+v, want Stalled with reason %s", got.Status.Conditions, reason)
 	}
-	return ""
+	for _, part := range parts {
+		if !strings.Contains(got.Status.Message, part) {
+			w.t.Errorf("message %q, want %q", got.Status.Message, part)
+		}
+	}
+}
+
+// reconcile lets the controller act once.
+func (w *world) reconcile() ctrl.Result {
+	w.t.Helper()
+	result, err := w.reconciler.Reconcile(w.t.Context(), w.request())
+	w.must(err)
+	return result
+}
+
+// settled is settle until all pods are available.
+func (w *world) settled() *v1.StatefulCluster {
+	w.t.Helper()
+	return w.settle(membership.AllAvailable)
 }
 
 // settle lets the controller and the world act until the outcome, and until nothing else is to be done.
@@ -258,16 +337,20 @@ func (w *world) settle(want membership.Outcome) *v1.StatefulCluster {
 	w.t.Helper()
 	var got *v1.StatefulCluster
 	for range 100 {
-		result, err := w.reconciler.Reconcile(w.t.Context(), w.request())
-		w.must(err)
+		result := w.reconcile()
 		acted := w.play()
 		got = w.cluster()
-		if !acted && result.RequeueAfter >= time.Second && reasonOf(got) == string(want) && got.Status.ObservedGeneration == got.Generation {
+		if !acted && result.RequeueAfter >= time.Second && w.has(got, want) {
 			return got
 		}
 	}
-	w.t.Fatalf("outcome %s (%s), want %s", reasonOf(got), got.Status.Message, want)
+	w.t.Fatalf("outcome %s (%s), want %s", conditionOf(got, v1.ConditionReady).Reason, got.Status.Message, want)
 	return nil
+}
+
+// has returns true if the status reports the outcome of the current spec.
+func (w *world) has(o *v1.StatefulCluster, outcome membership.Outcome) bool {
+	return conditionOf(o, v1.ConditionReady).Reason == string(outcome) && o.Status.ObservedGeneration == o.Generation
 }
 
 // until lets the controller and the world act until the condition. It ignores errors of the controller.
@@ -357,16 +440,13 @@ func (w *world) schedule(p *corev1.Pod) bool {
 // reportUnschedulable reports that the scheduler has found no node for a pod for an hour.
 func (w *world) reportUnschedulable(p *corev1.Pod) bool {
 	w.t.Helper()
-	is := proof.Condition(p, corev1.PodScheduled)
-	if is == nil {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled})
-		is = &p.Status.Conditions[len(p.Status.Conditions)-1]
-	}
-	if is.Reason == corev1.PodReasonUnschedulable {
+	if is := proof.Condition(p, corev1.PodScheduled); is != nil && is.Reason == corev1.PodReasonUnschedulable {
 		return false
 	}
-	is.Status, is.Reason, is.LastTransitionTime = corev1.ConditionFalse, corev1.PodReasonUnschedulable, metav1.NewTime(time.Now().Add(-time.Hour))
-	is.Message = "0/5 nodes are available: 5 node(s) didn't match PersistentVolume's node affinity."
+	p.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+		Message: "0/5 nodes are available: 5 node(s) didn't match PersistentVolume's node affinity.",
+	}}
 	return w.done(c.Status().Update(w.t.Context(), p))
 }
 
@@ -430,14 +510,12 @@ func (w *world) terminate(p *corev1.Pod) bool {
 // serveClaims binds claims, and removes deleted claims that no scheduled pod has.
 func (w *world) serveClaims() (acted bool) {
 	w.t.Helper()
-	var claims corev1.PersistentVolumeClaimList
-	w.must(c.List(w.t.Context(), &claims, client.InNamespace(w.namespace)))
-	pods := w.pods()
-	for i := range claims.Items {
-		claim := &claims.Items[i]
+	pods, claims := w.pods(), w.allClaims()
+	for i := range claims {
+		claim := &claims[i]
 		hasClaim := func(p corev1.Pod) bool { return p.Spec.NodeName != "" && slices.Contains(claimsOf(&p), claim.Name) }
 		switch {
-		case claim.DeletionTimestamp != nil && (w.holdClaims || slices.ContainsFunc(pods, hasClaim)):
+		case claim.DeletionTimestamp != nil && slices.ContainsFunc(pods, hasClaim):
 		case claim.DeletionTimestamp != nil:
 			claim.Finalizers = nil
 			acted = w.done(c.Update(w.t.Context(), claim))
@@ -482,7 +560,7 @@ func (w *world) setReady(node string, status corev1.ConditionStatus) {
 	w.t.Helper()
 	o := w.node(node)
 	o.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
-	o.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi")}
+	o.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: *quantity("4"), corev1.ResourceMemory: *quantity("8Gi")}
 	w.must(c.Status().Update(w.t.Context(), o))
 }
 
@@ -522,16 +600,34 @@ func (w *world) emitted() string {
 	}
 }
 
+// wantEvents checks that each part is in the events since the last check.
+func (w *world) wantEvents(parts ...string) {
+	w.t.Helper()
+	events := w.emitted()
+	for _, part := range parts {
+		if !strings.Contains(events, part) {
+			w.t.Errorf("events:\n%s\nwant %q", events, part)
+		}
+	}
+}
+
 // wantClaims checks the names of all claims.
 func (w *world) wantClaims(want ...string) {
 	w.t.Helper()
+	var got []string
+	for _, claim := range w.allClaims() {
+		got = append(got, claim.Name)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		w.t.Errorf("claims %v, want %v", got, want)
+	}
+}
+
+func (w *world) allClaims() []corev1.PersistentVolumeClaim {
+	w.t.Helper()
 	var list corev1.PersistentVolumeClaimList
 	w.must(c.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
-	got := map[string]bool{}
-	for _, claim := range list.Items {
-		got[claim.Name] = true
-	}
-	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, slices.Sorted(slices.Values(want))) {
-		w.t.Errorf("claims %v, want %v", names, want)
-	}
+	return list.Items
 }

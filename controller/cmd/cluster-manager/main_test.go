@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -48,10 +47,14 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// connect makes the command connect to the API server as its service account.
-func connect(t testing.TB) {
-	t.Helper()
-	env.Connect(t, release+"-clusters")
+func newCluster(namespace, name string) *v1.StatefulCluster {
+	return &v1.StatefulCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1.StatefulClusterSpec{
+			Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template: runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"db","image":"db"}]}}`)},
+		},
+	}
 }
 
 func execute(ctx context.Context, args ...string) error {
@@ -83,7 +86,7 @@ func TestFlags(t *testing.T) {
 // The manager becomes the leader, creates the pod of a StatefulCluster, serves its endpoints, and stops when its context ends.
 func TestRun(t *testing.T) {
 	g := NewWithT(t)
-	connect(t)
+	env.Connect(t, release+"-clusters")
 	health := freeAddress(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -92,16 +95,16 @@ func TestRun(t *testing.T) {
 		stopped <- execute(ctx, "--leader-election-namespace="+release, "--health-probe-bind-address="+health, "--metrics-bind-address=0")
 	}()
 	for _, path := range []string{"/healthz", "/readyz"} {
-		g.Eventually(func() (int, error) { return get("http://" + health + path) }).Should(Equal(http.StatusOK))
+		g.Eventually(func() (int, error) {
+			response, err := http.Get("http://" + health + path)
+			if err != nil {
+				return 0, err
+			}
+			return response.StatusCode, response.Body.Close()
+		}).Should(Equal(http.StatusOK))
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: release, Name: "statefulclusters"}}
-	db := &v1.StatefulCluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db"},
-		Spec: v1.StatefulClusterSpec{
-			Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
-			Template: runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"app":"db"}},"spec":{"containers":[{"name":"db","image":"db"}]}}`)},
-		},
-	}
+	db := newCluster(namespace, "db")
 	g.Expect(c.Create(t.Context(), db)).To(Succeed())
 	g.Eventually(func() ([]v1.ClusterMember, error) {
 		err := c.Get(t.Context(), client.ObjectKeyFromObject(db), db)
@@ -128,15 +131,4 @@ func freeAddress(t *testing.T) string {
 	}
 	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
-}
-
-// get returns the status of the response.
-func get(url string) (int, error) {
-	response, err := http.Get(url)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	_, err = io.Copy(io.Discard, response.Body)
-	return response.StatusCode, err
 }

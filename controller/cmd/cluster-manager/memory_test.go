@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -22,7 +21,7 @@ import (
 // of a StatefulCluster, and creates eight StatefulClusters without replicas. The heap must stay below half of the limit.
 func BenchmarkMemory(b *testing.B) {
 	g := NewWithT(b)
-	connect(b)
+	env.Connect(b, release+"-clusters")
 	long := strings.Repeat("x", 250<<10)
 	for i := range 136 {
 		claim := &corev1.PersistentVolumeClaim{
@@ -45,15 +44,9 @@ func BenchmarkMemory(b *testing.B) {
 				stopped <- execute(ctx, "--leader-elect=false", "--health-probe-bind-address=0", "--metrics-bind-address=0", "--log-level=error")
 			}()
 			for i := range 8 {
-				name := fmt.Sprintf("cluster-%d", i)
-				g.Expect(c.Create(b.Context(), &v1.StatefulCluster{
-					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-					Spec: v1.StatefulClusterSpec{
-						Replicas: new(int32(0)),
-						Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-						Template: runtime.RawExtension{Raw: fmt.Appendf(nil, `{"metadata":{"labels":{"app":%q}},"spec":{"containers":[{"name":"db","image":"db"}]}}`, name)},
-					},
-				})).To(Succeed())
+				cluster := newCluster("default", fmt.Sprintf("cluster-%d", i))
+				cluster.Spec.Replicas = new(int32(0))
+				g.Expect(c.Create(b.Context(), cluster)).To(Succeed())
 			}
 			for i := range 8 {
 				g.Eventually(func() ([]metav1.Condition, error) {
