@@ -165,17 +165,18 @@ func (r *Reconciler) announceProof(ctx context.Context, before, after *v1.Statef
 	if is == nil || was != nil && was.Terminated.Equal(is.Terminated) {
 		return
 	}
+	var why string
 	switch is.Proof {
 	case v1.ProofAttested:
-		r.emit(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
-			fmt.Sprintf("pod %s counts as terminated: a person attested it", is.From))
+		why = "a person attested it"
 	case v1.ProofNodeOutOfService:
-		r.emit(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
-			fmt.Sprintf("pod %s counts as terminated: its node does not answer and has the taint %s, with which a person states that the node is off", is.From, corev1.TaintNodeOutOfService))
+		why = fmt.Sprintf("its node does not answer and has the taint %s, with which a person states that the node is off", corev1.TaintNodeOutOfService)
 	case v1.ProofLeaseExpired:
-		r.emit(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof),
-			fmt.Sprintf("pod %s counts as terminated: it did not renew Lease %s for the duration of the Lease, before which a pod stops its main processes", is.From, signal.LeaseName(after.Name)))
+		why = fmt.Sprintf("it did not renew Lease %s for the duration of the Lease, before which a pod stops its main processes", signal.LeaseName(after.Name))
 	case v1.ProofKubeletReported, v1.ProofNeverSignalled, v1.ProofLeaseReleased: // the kubelet or the pod reported it
+	}
+	if why != "" {
+		r.emit(ctx, after, corev1.EventTypeWarning, "Prove", string(is.Proof), fmt.Sprintf("pod %s counts as terminated: %s", is.From, why))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -113,8 +114,7 @@ func (e *execution) recordStrictly(ctx context.Context) error {
 // patchPod merges metadata into a pod. The API server rejects the patch if the pod has another UID or another
 // version.
 func (e *execution) patchPod(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata apply.Object) error {
-	pod := e.podOf(ref)
-	e.addPreconditions(ref, version, metadata)
+	pod := e.addPreconditions(ref, version, metadata)
 	if err := e.Client.Patch(ctx, pod, apply.StrategicPatch(apply.Object{"metadata": metadata})); err != nil {
 		return fmt.Errorf("patch pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -122,15 +122,12 @@ func (e *execution) patchPod(ctx context.Context, ref handoff.PodRef, version ha
 	return nil
 }
 
-// addPreconditions adds the UID to the metadata of a patch, and the version if the step has one.
-func (e *execution) addPreconditions(ref handoff.PodRef, version handoff.Version, metadata apply.Object) {
+// addPreconditions adds the UID to the metadata of a patch, and the version if the step has one. It returns the pod to patch.
+func (e *execution) addPreconditions(ref handoff.PodRef, version handoff.Version, metadata apply.Object) *corev1.Pod {
 	metadata["uid"] = ref.UID
 	if version != "" {
 		metadata["resourceVersion"] = cmp.Or(e.written[ref.UID], version)
 	}
-}
-
-func (e *execution) podOf(ref handoff.PodRef) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.singleton.Namespace, Name: ref.Name}}
 }
 
@@ -229,20 +226,23 @@ const readinessGatesNotReady = "ReadinessGatesNotReady"
 
 // setConditions sets conditions of a pod, and merges the metadata.
 func (e *execution) setConditions(ctx context.Context, ref handoff.PodRef, version handoff.Version, metadata apply.Object, conditions ...corev1.PodCondition) error {
-	e.addPreconditions(ref, version, metadata)
-	var set []apply.Object
-	for _, c := range conditions {
-		set = append(set, apply.Object{
-			"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastTransitionTime": metav1.NewTime(e.Clock.Now()),
-		})
-	}
-	patch := apply.StrategicPatch(apply.Object{"metadata": metadata, "status": apply.Object{"conditions": set}})
-	pod := e.podOf(ref)
-	if err := e.Client.Status().Patch(ctx, pod, patch); err != nil {
+	pod := e.addPreconditions(ref, version, metadata)
+	if err := e.Client.Status().Patch(ctx, pod, conditionsPatch(metadata, e.Clock.Now(), conditions...)); err != nil {
 		return fmt.Errorf("patch the status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	e.written[ref.UID] = handoff.Version(pod.ResourceVersion)
 	return nil
+}
+
+// conditionsPatch returns a patch that sets conditions of a pod, and merges the metadata.
+func conditionsPatch(metadata apply.Object, now time.Time, conditions ...corev1.PodCondition) client.Patch {
+	var set []apply.Object
+	for _, c := range conditions {
+		set = append(set, apply.Object{
+			"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastTransitionTime": metav1.NewTime(now),
+		})
+	}
+	return apply.StrategicPatch(apply.Object{"metadata": metadata, "status": apply.Object{"conditions": set}})
 }
 
 // takeAttestation removes the attestation. An event says why an attestation is refused.
@@ -280,7 +280,12 @@ func (e *execution) confirmGone(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("check that StatefulSingleton %s does not exist: %w", key, err)
 	}
-	return apierrors.NewConflict(v1.GroupVersion.WithResource("statefulsingletons").GroupResource(), key.Name, errors.New("it was created again"))
+	return conflictOf(e.singleton, errors.New("it was created again"))
+}
+
+// conflictOf returns a conflict, after which the controller decides again from a new snapshot.
+func conflictOf(singleton *v1.StatefulSingleton, err error) error {
+	return apierrors.NewConflict(v1.GroupVersion.WithResource("statefulsingletons").GroupResource(), singleton.Name, err)
 }
 
 // finish removes the finalizer from the singleton. A singleton that does not exist is no error.

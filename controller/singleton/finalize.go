@@ -52,7 +52,7 @@ func (r *Reconciler) finalizePods(ctx context.Context, singleton *v1.StatefulSin
 	steps, message := handoff.Finalize(snapshot, r.Clock.Now())
 	if err := r.execute(ctx, snapshot, handoff.Plan{Steps: steps}); apierrors.IsNotFound(err) {
 		// A pod was removed since it was read.
-		return ctrl.Result{}, apierrors.NewConflict(v1.GroupVersion.WithResource("statefulsingletons").GroupResource(), singleton.Name, err)
+		return ctrl.Result{}, conflictOf(singleton, err)
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}

@@ -78,8 +78,10 @@ func (e *execution) createLease(ctx context.Context) error {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.singleton.Namespace, Name: signal.LeaseName(e.singleton.Name),
-			Labels:          map[string]string{v1.SingletonLabel: e.singleton.Name},
-			OwnerReferences: controlledBy(e.singleton),
+			Labels: map[string]string{v1.SingletonLabel: e.singleton.Name},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1.GroupVersion.String(), Kind: owner.StatefulSingleton.Kind, Name: e.singleton.Name, UID: e.singleton.UID, Controller: new(true),
+			}},
 		},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(e.singleton.Spec.LeaseDurationSeconds)},
 	}
@@ -102,12 +104,4 @@ func (e *execution) wroteLease(lease *coordinationv1.Lease, verb string, err err
 // leaseConflict returns a conflict, after which the controller decides again from a new snapshot.
 func leaseConflict(name, why string) error {
 	return apierrors.NewConflict(coordinationv1.Resource("leases"), name, errors.New(why))
-}
-
-// controlledBy returns the owner references of an object that is garbage-collected with the singleton.
-func controlledBy(singleton *v1.StatefulSingleton) []metav1.OwnerReference {
-	return []metav1.OwnerReference{{
-		APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: singleton.Name, UID: singleton.UID,
-		Controller: new(true),
-	}}
 }

@@ -2,14 +2,11 @@ package singleton
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -104,18 +102,10 @@ func (r *ReadinessGates) Reconcile(ctx context.Context, request ctrl.Request) (c
 // open sets the condition of the gate to True. The patch fails with a conflict if the pod was written since the read.
 // Otherwise it could replace the reason of a released pod.
 func (r *ReadinessGates) open(ctx context.Context, pod *corev1.Pod) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
-		"status": map[string]any{"conditions": []map[string]any{{
-			"type": v1.ReadyCondition, "status": corev1.ConditionTrue, "reason": v1.ReadyReasonStandby,
-			"message":            "the probes of the pod fail until it is released",
-			"lastTransitionTime": metav1.NewTime(r.Clock.Now()),
-		}}},
+	patch := conditionsPatch(apply.Object{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, r.Clock.Now(), corev1.PodCondition{
+		Type: v1.ReadyCondition, Status: corev1.ConditionTrue, Reason: v1.ReadyReasonStandby, Message: "the probes of the pod fail until it is released",
 	})
-	if err != nil {
-		return err
-	}
-	if err := r.Client.Status().Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+	if err := r.Client.Status().Patch(ctx, pod, patch); err != nil {
 		return fmt.Errorf("open the readiness gate of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
