@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -183,5 +184,31 @@ func TestAnnounce(t *testing.T) {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// An end of the protection from evictions is a warning, unless a standby waits or nobody drains the node.
+func TestAnnounceDrain(t *testing.T) {
+	blocked := metav1.Condition{Type: v1.ConditionEvictionBlocked, Status: metav1.ConditionTrue, Reason: "BudgetInPlace"}
+	draining := metav1.Condition{Type: v1.ConditionDraining, Status: metav1.ConditionTrue}
+	for _, test := range []struct {
+		reason        string
+		before, after []metav1.Condition
+		want          string
+	}{
+		{handoff.StandbyWaits, []metav1.Condition{blocked, draining}, []metav1.Condition{draining}, "Normal"},
+		{"DrainTimedOut", []metav1.Condition{blocked, draining}, []metav1.Condition{draining}, "Warning"},
+		{"DrainTimedOut", []metav1.Condition{draining}, []metav1.Condition{draining}, "Normal"},
+		{"OtherBudget", []metav1.Condition{blocked}, nil, "Normal"},
+		{apply.BudgetRefused, nil, nil, "Warning"},
+	} {
+		recorder := events.NewFakeRecorder(100)
+		unblocked := metav1.Condition{Type: v1.ConditionEvictionBlocked, Status: metav1.ConditionFalse, Reason: test.reason, Message: "why"}
+		before, after := &v1.StatefulSingleton{}, &v1.StatefulSingleton{}
+		before.Status.Conditions, after.Status.Conditions = test.before, append(test.after, unblocked)
+		(&Reconciler{Recorder: recorder}).announceDrain(t.Context(), before, after)
+		if got, want := <-recorder.Events, test.want+" "+test.reason+" why"; got != want {
+			t.Errorf("event %q, want %q", got, want)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package singleton_test
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,7 +26,7 @@ import (
 func TestCacheHoldsLittle(t *testing.T) {
 	w := newWorld(t)
 	w.createPod("db-1", withCommand)
-	w.Expect(c.Create(t.Context(), w.bare("bystander"))).To(Succeed())
+	w.create(w.bare("bystander"))
 	node := w.node()
 	node.Labels, node.Annotations = map[string]string{"large": "label"}, map[string]string{"large": "annotation"}
 	node.Spec.Unschedulable, node.Spec.PodCIDR = true, "10.0.0.0/24"
@@ -40,13 +42,13 @@ func TestCacheHoldsLittle(t *testing.T) {
 		},
 		Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: selector},
 	}
-	w.Expect(c.Create(t.Context(), budget)).To(Succeed())
+	w.create(budget)
 
 	for name, labels := range map[string]map[string]string{"statefulsingleton-db": {v1.SingletonLabel: "db"}, "leader": nil} {
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.namespace, Name: name, Labels: labels, Annotations: map[string]string{"large": strings.Repeat("x", 1000), signal.RetireAnnotation: "1"},
 		}}
-		w.Expect(c.Create(t.Context(), lease)).To(Succeed())
+		w.create(lease)
 	}
 
 	options := singleton.CacheOptions()
@@ -84,4 +86,43 @@ func TestCacheHoldsLittle(t *testing.T) {
 	w.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(budget), known)).To(Succeed())
 	w.Expect(known.Spec).To(Equal(budget.Spec))
 	w.Expect([]int{len(known.Labels), len(known.Annotations), len(known.ManagedFields)}).To(HaveEach(0))
+}
+
+// The cache keeps at most a few KiB of each object, even if users make the object large.
+func TestCacheIsBounded(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	options := singleton.CacheOptions()
+	for _, kind := range append(slices.Collect(maps.Keys(options.ByObject)), &v1.StatefulSingleton{}, &v1.StatefulSetLock{}) {
+		o := kind.DeepCopyObject().(client.Object)
+		o.SetAnnotations(map[string]string{"long": long, v1.HandoverAnnotation: long, "short": "x"})
+		o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: long}})
+		transform := options.ByObject[kind].Transform
+		if transform == nil {
+			transform = options.DefaultTransform
+		}
+		out, err := transform(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, size := out.(client.Object).GetAnnotations(), 0
+		for key, value := range kept {
+			size += len(key) + len(value)
+		}
+		bare := false
+		switch o.(type) {
+		case *corev1.Node, *policyv1.PodDisruptionBudget:
+			bare = true // no decision needs their annotations
+		}
+		if size > 1000 || len(out.(client.Object).GetManagedFields()) > 0 || !bare && (kept["short"] != "x" || kept[v1.HandoverAnnotation] == "") {
+			t.Errorf("of %T, the cache keeps %d annotations of %d bytes, and %d managed fields", out, len(kept), size, len(o.GetManagedFields()))
+		}
+		if budget, is := o.(*policyv1.PodDisruptionBudget); is {
+			for value, wantKept := range map[string]bool{long: false, "db": true} {
+				budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": value}}
+				if out, err := transform(budget); err != nil || (out.(*policyv1.PodDisruptionBudget).Spec.Selector != nil) != wantKept {
+					t.Errorf("a selector of %d bytes is kept: %t, error %v", len(value), !wantKept, err)
+				}
+			}
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,37 +12,39 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// slowProbes is a client whose dry-runs last until the test ends them.
-type slowProbes struct {
+// probes is a client that counts its dry-runs. After hold, they last until the test closes end.
+type probes struct {
 	client.Client
 	running atomic.Int32
 	end     chan struct{}
 }
 
-func newSlowProbes() *slowProbes {
-	s := &slowProbes{end: make(chan struct{})}
-	s.Client = interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-			if _, isPod := o.(*corev1.Pod); isPod {
-				s.running.Add(1)
-				<-s.end
-			}
-			return c.Create(ctx, o, options...)
-		},
+func newProbes() *probes {
+	p := &probes{end: make(chan struct{})}
+	close(p.end)
+	p.Client = writing(func(sent write) error {
+		if ofProbe(sent) {
+			p.running.Add(1)
+			<-p.end
+		}
+		return nil
 	})
-	return s
+	return p
+}
+
+func (p *probes) hold() {
+	p.running.Store(0)
+	p.end = make(chan struct{})
 }
 
 // A handoff does not wait for checks of policies, even for many slow checks.
@@ -49,53 +52,43 @@ func TestHandoffBesideChecks(t *testing.T) {
 	const others, workers = 40, 8
 	w := newWorld(t)
 	w.kyverno(serves)
-	slow := newSlowProbes()
-	close(slow.end)
+	slow := newProbes()
 	w.policyWrites = slow
 	w.startManager()
 	w.createSingleton()
 	first := w.hold("db-1", withCommand)
 	w.installed("Injected")
 
-	slow.reset()
-	var keys []client.ObjectKey
+	slow.hold()
+	var names []string
 	for n := range others {
-		keys = append(keys, client.ObjectKeyFromObject(w.createNamed(fmt.Sprintf("s%d", n))))
+		names = append(names, w.createNamed(fmt.Sprintf("s%d", n)).Name)
 	}
 	w.Eventually(slow.running.Load).Should(BeEquivalentTo(workers), "concurrent checks")
 	w.warmPod("db-2", withCommand)
-	w.ask(first)
-	w.report(first, ended)
+	w.end(first)
 	w.Eventually(w.holder).Should(Equal("db-2"))
 	w.Expect(slow.running.Load()).To(BeEquivalentTo(workers), "concurrent checks")
 	close(slow.end)
-	for _, key := range keys {
-		w.Eventually(func() bool { return w.isInstalled(key) }).Should(BeTrue())
-	}
+	w.allInstalled(names...)
 }
 
 // After a restart, the condition in the status stays valid, and the controller checks each policy again within the
 // normal period.
 func TestRestartKeepsChecks(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	slow := newSlowProbes()
-	close(slow.end)
-	w.createSingleton()
-	key := w.key(singletonName)
-	r := newReconciler(slow, controllerClient, w.clock)
-	w.Eventually(func() bool { w.reconcileOne(r, key); return w.isInstalled(key) }).Should(BeTrue())
+	w := newServed(t)
+	w.checked(w.fresh(), singletonName)
 	w.clock.advance(time.Hour)
 
-	slow.running.Store(0)
-	r = newReconciler(slow, controllerClient, w.clock)
-	result := w.reconcileOne(r, key)
-	w.Expect(w.isInstalled(key)).To(BeTrue())
-	w.Expect(slow.running.Load()).To(BeZero(), "a check right after the restart")
+	probes := newProbes()
+	r := w.controllersWith(probes)
+	result := w.reconcile(r)
+	w.Expect(w.isInstalled(singletonName)).To(BeTrue())
+	w.Expect(probes.running.Load()).To(BeZero(), "a check right after the restart")
 	w.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", 5*time.Minute)))
 	w.clock.advance(5 * time.Minute)
-	w.reconcileOne(r, key)
-	w.Expect(slow.running.Load()).To(BeEquivalentTo(1))
+	w.reconcile(r)
+	w.Expect(probes.running.Load()).To(BeEquivalentTo(1))
 }
 
 // The policies of singletons that are created together are not checked together again. New pods would wait for the API
@@ -104,14 +97,13 @@ func TestChecksAreSpread(t *testing.T) {
 	const singletons = 20
 	w := newWorld(t)
 	w.kyverno(serves)
-	slow := newSlowProbes()
-	close(slow.end)
-	r := newReconciler(slow, controllerClient, w.clock)
+	probes := newProbes()
+	r := w.controllersWith(probes)
 	var next, due []time.Duration // since now, and since before the first check
 	for n := range singletons {
 		key := client.ObjectKeyFromObject(w.createNamed(fmt.Sprintf("s%d", n)))
 		began := w.clock.Now()
-		w.Eventually(func() bool { w.reconcileOne(r, key); return w.isInstalled(key) }).Should(BeTrue())
+		w.checked(r, key.Name)
 		result, err := r.Injection.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
 		w.Expect(err).NotTo(HaveOccurred())
 		next = append(next, result.RequeueAfter)
@@ -121,14 +113,13 @@ func TestChecksAreSpread(t *testing.T) {
 	w.Expect(slices.Min(due)).To(BeNumerically(">=", 4*time.Minute))
 	w.Expect(slices.Max(next)-slices.Min(next)).To(BeNumerically(">", 30*time.Second), "time over which %d checks are spread", singletons)
 
-	first := w.key("s0")
-	slow.running.Store(0)
+	probes.running.Store(0)
 	w.clock.advance(next[0] - time.Minute)
-	w.reconcileOne(r, first)
-	w.Expect(slow.running.Load()).To(BeZero(), "a check before it is due")
+	w.reconcileOne(r, w.key("s0"))
+	w.Expect(probes.running.Load()).To(BeZero(), "a check before it is due")
 	w.clock.advance(time.Minute)
-	w.reconcileOne(r, first)
-	w.Expect(slow.running.Load()).To(BeEquivalentTo(1), "a check when it is due")
+	w.reconcileOne(r, w.key("s0"))
+	w.Expect(probes.running.Load()).To(BeEquivalentTo(1), "a check when it is due")
 }
 
 // Another client changes the policy all the time, and every other dry-run fails. Therefore condition PolicyInstalled changes
@@ -137,8 +128,14 @@ func TestInstallationsCauseNoConflicts(t *testing.T) {
 	const handoffs = 5
 	w := newWorld(t)
 	w.kyverno(serves)
-	w.statusWrites = &statusWrites{}
-	w.policyWrites = flakyProbes()
+	var probes, conflicts atomic.Int32
+	w.wrap = countAnswers(http.StatusConflict, "/statefulsingletons/"+singletonName+"/status", &conflicts)
+	w.policyWrites = writing(func(sent write) error {
+		if ofProbe(sent) && probes.Add(1)%2 == 0 {
+			return errors.New("no webhook answers")
+		}
+		return nil
+	})
 	w.startManager()
 	w.createSingleton()
 	holder := w.hold("db-1", withCommand)
@@ -150,71 +147,31 @@ func TestInstallationsCauseNoConflicts(t *testing.T) {
 	changing.Go(func() {
 		policy := policyMetadata()
 		policy.Name = policies.Name(w.key(singletonName))
-		change := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"background":true}}`))
+		change := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"background":true}}`))
 		for tick := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-tick.C {
 			_ = c.Patch(ctx, policy, change)
 		}
 	})
 	for n := range handoffs {
 		next := w.warmPod(fmt.Sprintf("db-%d", n+2), withCommand)
-		w.ask(holder)
-		w.report(holder, ended)
+		w.end(holder)
 		w.Eventually(w.holder).Should(Equal(next.Name))
-		w.report(next, running)
-		w.Eventually(func() bool { return proof.IsTrue(w.pod(next.Name), v1.ReadyCondition) }).Should(BeTrue())
-		w.report(next, ready)
-		w.Eventually(w.reason(v1.ConditionReady)).Should(Equal("HolderReady"))
-		holder = w.pod(next.Name)
+		w.serve(next)
+		holder = next
 	}
-	w.Eventually(w.statusWrites.installations.Load).Should(BeNumerically(">", 5), "changes of PolicyInstalled")
-	w.Expect(w.statusWrites.conflicts.Load()).To(BeZero())
-}
-
-// flakyProbes returns a client whose dry-runs fail every other time.
-func flakyProbes() client.Client {
-	var probes atomic.Int32
-	return interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-			if _, isPod := o.(*corev1.Pod); isPod && probes.Add(1)%2 == 0 {
-				return errProbe
+	w.Eventually(func() (changes int) {
+		last := ""
+		for _, e := range w.journal.sorted() {
+			if s, ok := e.object.(*v1.StatefulSingleton); ok {
+				if is := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionPolicyInstalled); is != nil && is.Reason != last {
+					last = is.Reason
+					changes++
+				}
 			}
-			return c.Create(ctx, o, options...)
-		},
-	})
-}
-
-var errProbe = errors.New("no webhook answers")
-
-// statusWrites is a client that counts conflicts of status writes, and writes that change condition PolicyInstalled.
-type statusWrites struct {
-	client.Client
-	conflicts, installations atomic.Int32
-	last                     atomic.Value
-}
-
-func (s *statusWrites) Status() client.SubResourceWriter { return countedWriter{s.Client.Status(), s} }
-
-type countedWriter struct {
-	client.SubResourceWriter
-	counts *statusWrites
-}
-
-func (w countedWriter) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
-	if s, ok := o.(*v1.StatefulSingleton); ok {
-		if installed := meta.FindStatusCondition(s.Status.Conditions, v1.ConditionPolicyInstalled); installed != nil && w.counts.last.Swap(installed.Reason) != installed.Reason {
-			w.counts.installations.Add(1)
 		}
-	}
-	err := w.SubResourceWriter.Update(ctx, o, options...)
-	if apierrors.IsConflict(err) {
-		w.counts.conflicts.Add(1)
-	}
-	return err
-}
-
-func (s *slowProbes) reset() {
-	s.running.Store(0)
-	s.end = make(chan struct{})
+		return changes
+	}).Should(BeNumerically(">", 5), "changes of PolicyInstalled")
+	w.Expect(conflicts.Load()).To(BeZero())
 }
 
 // createNamed creates a singleton with another name, which selects the pods of the app with that name.
@@ -225,11 +182,10 @@ func (w *world) createNamed(name string) *v1.StatefulSingleton {
 	})
 }
 
-func (w *world) isInstalled(key client.ObjectKey) bool {
+// isInstalled returns true if the last check of the singleton's policy has succeeded.
+func (w *world) isInstalled(name string) bool {
 	w.t.Helper()
-	s := &v1.StatefulSingleton{}
-	w.Expect(c.Get(w.t.Context(), key, s)).To(Succeed())
-	return meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionPolicyInstalled)
+	return w.installedCondition(name).Status == metav1.ConditionTrue
 }
 
 func (w *world) reconcileOne(r controllers, key client.ObjectKey) ctrl.Result {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 
@@ -15,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -41,59 +39,37 @@ func (w *world) reconcileHandoff(r controllers) ctrl.Result {
 // reconcile.
 func (w *world) holdUp(name string, which func(write) bool, changes ...func(controllers)) (proceed func() (ctrl.Result, error)) {
 	w.t.Helper()
-	type answer struct {
-		result ctrl.Result
-		err    error
-	}
-	reached, goOn, answers := make(chan struct{}), make(chan struct{}), make(chan answer, 1)
+	var result ctrl.Result
+	var err error
+	reached, goOn, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	stop, resume := sync.OnceFunc(func() { close(reached); <-goOn }), sync.OnceFunc(func() { close(goOn) })
 	w.t.Cleanup(resume)
-	slow := newReconciler(writing(func(sent write) {
+	slow := w.controllersWith(writing(func(sent write) error {
 		if which(sent) {
 			stop()
 		}
-	}), controllerClient, w.clock)
+		return nil
+	}))
 	for _, change := range changes {
 		change(slow)
 	}
 	go func() {
-		result, err := slow.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.key(name)})
-		answers <- answer{result, err}
+		defer close(done)
+		result, err = slow.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.key(name)})
 	}()
 	w.Eventually(reached).Should(BeClosed(), "the controller is about to send the write that the test waits for")
 	return func() (ctrl.Result, error) {
 		w.t.Helper()
 		resume()
-		var got answer
-		w.Eventually(answers).Should(Receive(&got), "the controller continues")
-		return got.result, got.err
+		w.Eventually(done).Should(BeClosed(), "the controller continues")
+		return result, err
 	}
-}
-
-// ofStatus returns true if the write is for the status of a singleton.
-func ofStatus(sent write) bool {
-	_, ok := sent.object.(*v1.StatefulSingleton)
-	return ok && strings.HasSuffix(sent.verb, "/status")
-}
-
-// ofPod returns true if the write is for a pod, and not for its status.
-func ofPod(sent write) bool {
-	_, ok := sent.object.(*corev1.Pod)
-	return ok && sent.verb == "patch"
-}
-
-// ofSignal returns true if the write signals a pod.
-func ofSignal(sent write) bool {
-	return sent.verb == "patch/status" && strings.Contains(sent.data, signal.Annotation)
 }
 
 // If another controller writes between the reads and the write of a controller, the compare-and-swap fails. The
 // controller then signals nothing.
 func TestStaleReconciler(t *testing.T) {
-	w := newWorld(t)
-	journal := w.keepJournal()
-	w.createSingleton()
-	fresh := newReconciler(controllerClient, controllerClient, w.clock)
+	w, fresh := newSteps(t)
 	a, b := w.createPod("a", withCommand), w.createPod("b", withCommand)
 	w.report(a, pulling)
 	w.report(b, pulling)
@@ -114,14 +90,14 @@ func TestStaleReconciler(t *testing.T) {
 	w.Expect([]*corev1.Pod{w.pod("a"), w.pod("b")}).To(Equal(before), "pods after a lost compare-and-swap")
 	w.Expect(signalled(w.pod("a"))).To(BeFalse())
 	w.Expect(signalled(w.pod("b"))).To(BeTrue())
-	w.Expect(journal.wantOneAtATime()).To(Equal(1))
+	w.Expect(w.journal.wantOneAtATime()).To(Equal(1))
 }
 
 // A controller is delayed between its record and its signal, until another controller has released a different pod. The
 // API server rejects the late signal.
 func TestLateSignal(t *testing.T) {
 	tests := map[string]func(w *world, a *corev1.Pod){
-		"the deletion of the pod was requested": func(w *world, a *corev1.Pod) { w.ask(a) },
+		"the deletion of the pod was requested": func(w *world, a *corev1.Pod) { w.delete(a) },
 		"the singleton was recreated and has no record": func(w *world, _ *corev1.Pod) {
 			w.removeSingleton()
 			w.createSingleton()
@@ -129,9 +105,7 @@ func TestLateSignal(t *testing.T) {
 	}
 	for name, writeOff := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			journal := w.keepJournal()
-			w.createSingleton()
+			w, _ := newSteps(t)
 			d := w.deployment()
 			a := w.warmPod("a", withCommand, ownedBy(w.replicaSet(d, 1)))
 			proceed := w.holdUp(singletonName, ofSignal)
@@ -139,7 +113,7 @@ func TestLateSignal(t *testing.T) {
 
 			writeOff(w, a)
 			w.warmPod("b", withCommand, ownedBy(w.replicaSet(d, 2)))
-			w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+			w.reconcile(w.fresh())
 			w.Expect(w.holder()).To(Equal("b"))
 			_, err := proceed()
 			w.Expect(err).NotTo(HaveOccurred(), "being late is no error")
@@ -147,7 +121,7 @@ func TestLateSignal(t *testing.T) {
 				w.Expect(signalled(a)).To(BeFalse())
 			}
 			w.Expect(signalled(w.pod("b"))).To(BeTrue())
-			w.Expect(journal.wantOneAtATime()).To(Equal(1))
+			w.Expect(w.journal.wantOneAtATime()).To(Equal(1))
 		})
 	}
 }
@@ -160,30 +134,23 @@ func TestLateProtect(t *testing.T) {
 		// wantAtOnce is true if the pod counts as terminated as soon as its deletion is requested.
 		wantAtOnce bool
 	}{
-		"held": {pod: func(w *world) *corev1.Pod { return w.warmPod("db-1", withCommand) }, wantAtOnce: true},
-		"running": {pod: func(w *world) *corev1.Pod {
-			pod := w.bare("db-1")
-			w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
-			w.report(pod, ready)
-			return pod
-		}},
+		"held":    {pod: func(w *world) *corev1.Pod { return w.warmPod("db-1", withCommand) }, wantAtOnce: true},
+		"running": {pod: func(w *world) *corev1.Pod { return w.legacy("db-1") }},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.createSingleton()
+			w, fresh := newSteps(t)
 			pod := test.pod(w)
 			proceed := w.holdUp(singletonName, ofPod)
 
-			fresh := newReconciler(controllerClient, controllerClient, w.clock)
-			w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
+			w.delete(w.singleton())
 			w.reconcile(fresh)
 			w.gone()
 			_, err := proceed()
 			w.Expect(err).To(MatchError(apierrors.IsNotFound, "not found"))
 			w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
 
-			w.ask(pod)
+			w.delete(pod)
 			result := w.reconcile(fresh)
 			w.Expect(hasFinalizer(w.pod("db-1"))).To(Equal(!test.wantAtOnce))
 			if !test.wantAtOnce {
@@ -223,7 +190,7 @@ func TestOtherSingletonIsDeletedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	other := w.createSingleton(func(s *v1.StatefulSingleton) { s.Name = "other" })
 	theirs := inject(w.bare("theirs", withCommand), w.key("other"))
-	w.Expect(c.Create(t.Context(), theirs)).To(Succeed())
+	w.create(theirs)
 	w.report(theirs, held)
 	proceed := w.holdUp("other", ofPod) // about to choose its pod
 
@@ -232,8 +199,8 @@ func TestOtherSingletonIsDeletedMeanwhile(t *testing.T) {
 	live := &between{Reader: controllerClient, meanwhile: sync.OnceFunc(func() {
 		_, err := proceed()
 		w.Expect(err).NotTo(HaveOccurred())
-		w.Expect(c.Delete(t.Context(), other)).To(Succeed())
-		w.reconcileOne(newReconciler(controllerClient, controllerClient, w.clock), w.key("other"))
+		w.delete(other)
+		w.reconcileOne(w.fresh(), w.key("other"))
 	})}
 	w.reconcile(newReconciler(controllerClient, live, w.clock))
 	w.Expect(apierrors.IsNotFound(c.Get(t.Context(), w.key("other"), other))).To(BeTrue())
@@ -245,8 +212,8 @@ func TestOtherSingletonIsDeletedMeanwhile(t *testing.T) {
 func (w *world) removeSingleton() {
 	w.t.Helper()
 	s := w.singleton()
-	w.Expect(c.Delete(w.t.Context(), s)).To(Succeed())
-	w.Expect(c.Patch(w.t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	w.delete(s)
+	w.merge(s, `{"metadata":{"finalizers":null}}`)
 }
 
 // If a controller crashes before any write of a handoff, the next controller continues from the record.
@@ -264,19 +231,23 @@ func TestCrash(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			journal := w.keepJournal()
-			w.createSingleton()
+			w, _ := newSteps(t)
 			first, second := w.handoffDue()
 
-			dying := dyingClient(test.writes)
-			_, err := newReconciler(dying, controllerClient, w.clock).Reconciler.Reconcile(t.Context(), w.request())
+			left := test.writes
+			dying := w.controllersWith(writing(func(write) error {
+				if left--; left < 0 {
+					return errDied
+				}
+				return nil
+			}))
+			_, err := dying.Reconciler.Reconcile(t.Context(), w.request())
 			w.Expect(err).To(MatchError(errDied))
 			w.Expect(w.holder() == "db-2").To(Equal(test.wantRecorded), "db-2 is recorded")
 			w.Expect(signalled(w.pod("db-2"))).To(Equal(test.wantSignalled), "db-2 is signalled")
 			w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue(), "db-1 is kept")
 
-			w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+			w.reconcile(w.fresh())
 			s := w.singleton()
 			w.Expect(s.Status.ActivePodUID).To(Equal(second.UID))
 			w.Expect(s.Status.Epoch).To(Equal(int64(2)))
@@ -286,7 +257,7 @@ func TestCrash(t *testing.T) {
 			w.Expect(c.Get(t.Context(), w.key(barrierOf(second)), &configMap)).To(Succeed())
 			w.Expect(configMap.Data).To(HaveKeyWithValue(signal.EpochKey, "2"))
 			w.Expect(hasFinalizer(w.pod(first.Name))).To(BeFalse(), "the finalizer of db-1 is removed")
-			w.Expect(journal.wantOneAtATime()).To(Equal(2))
+			w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
 		})
 	}
 }
@@ -295,59 +266,21 @@ func TestCrash(t *testing.T) {
 // its writes.
 func (w *world) handoffDue() (first, second *corev1.Pod) {
 	w.t.Helper()
-	r := newReconciler(controllerClient, controllerClient, w.clock)
-	first = w.warmPod("db-1", withCommand)
-	w.reconcile(r)
-	w.report(first, ready)
+	r := w.fresh()
+	first = w.holdBy(r, "db-1", withCommand)
 	w.reconcile(r)
 	second = w.warmPod("db-2")
-	w.ask(first)
-	w.report(first, ended)
+	w.end(first)
 	w.Expect(w.holder()).To(Equal("db-1"))
 	return first, second
 }
 
 var errDied = errors.New("the controller has died")
 
-// dyingClient returns a client whose writes fail after the given number of writes.
-func dyingClient(writes int) client.Client {
-	alive := func() bool {
-		writes--
-		return writes >= 0
-	}
-	return interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-			if !alive() {
-				return errDied
-			}
-			return c.Create(ctx, o, options...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if !alive() {
-				return errDied
-			}
-			return c.Patch(ctx, o, patch, options...)
-		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, name string, o client.Object, options ...client.SubResourceUpdateOption) error {
-			if !alive() {
-				return errDied
-			}
-			return c.SubResource(name).Update(ctx, o, options...)
-		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-			if !alive() {
-				return errDied
-			}
-			return c.SubResource(name).Patch(ctx, o, patch, options...)
-		},
-	})
-}
-
 // Two managers work on the same objects without leader election.
 func TestTwoManagers(t *testing.T) {
 	const handoffs = 5
 	w := newWorld(t)
-	journal := w.keepJournal()
 	registries := []*prometheus.Registry{w.startManager(), w.startManager()}
 	w.createSingleton()
 	names := []string{"p0", "p1", "p2"}
@@ -358,15 +291,14 @@ func TestTwoManagers(t *testing.T) {
 		w.Eventually(w.holder).ShouldNot(BeEmpty())
 		holder := w.pod(w.holder())
 		w.serve(holder)
-		w.ask(holder)
-		w.report(holder, ended)
+		w.end(holder)
 		w.remove(holder)
 		w.Eventually(func() *corev1.Pod { return w.pod(holder.Name) }).Should(BeNil())
 		w.warmPod(holder.Name+"x", withCommand)
 		w.Eventually(w.holder).ShouldNot(Or(BeEmpty(), Equal(holder.Name)))
 	}
 	w.Expect(w.singleton().Status.Epoch).To(Equal(int64(handoffs + 1)))
-	w.Expect(journal.wantOneAtATime()).To(Equal(handoffs + 1))
+	w.Expect(w.journal.wantOneAtATime()).To(Equal(handoffs + 1))
 
 	counted := 0.0
 	for _, registry := range registries {

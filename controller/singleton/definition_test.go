@@ -15,10 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
 )
-
-// ownCRDs are the CRDs of the chart.
-var ownCRDs = envtest.CRDInstallOptions{Paths: []string{"../../charts/statefulsingleton/files/crds"}, ErrorIfPathMissing: true, MaxTime: time.Minute}
 
 // If the CRD is from an older release, the API server drops fields of the record. The controller then releases no pod,
 // and continues after the CRD is updated. The test cannot run in parallel, because it removes a field of the CRD for
@@ -27,13 +25,18 @@ func TestOlderDefinition(t *testing.T) {
 	w := newLonelyWorld(t)
 	w.createSingleton()
 	pod := w.warmPod("db-1")
-	r := newReconciler(controllerClient, controllerClient, w.clock)
+	r := w.fresh()
 	install := func() {
-		_, err := envtest.InstallCRDs(config, ownCRDs)
+		_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{testenv.Definitions}, ErrorIfPathMissing: true, MaxTime: time.Minute})
 		w.Expect(err).NotTo(HaveOccurred())
 	}
 	t.Cleanup(install)
-	w.dropActivePodUID()
+	crd := &unstructured.Unstructured{}
+	crd.SetAPIVersion("apiextensions.k8s.io/v1")
+	crd.SetKind("CustomResourceDefinition")
+	crd.SetName("statefulsingletons." + v1.GroupVersion.Group)
+	patch := `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/activePodUID"}]`
+	w.Expect(c.Patch(t.Context(), crd, client.RawPatch(types.JSONPatchType, []byte(patch)))).To(Succeed())
 	w.Eventually(w.writeActivePodUID).Should(MatchError(apierrors.IsBadRequest, "bad request"))
 
 	_, err := r.Reconcile(t.Context(), w.request())
@@ -49,17 +52,6 @@ func TestOlderDefinition(t *testing.T) {
 	w.Expect(w.singleton().Status.ActivePodUID).To(Equal(pod.UID))
 	w.Expect(signalled(w.pod("db-1"))).To(BeTrue())
 	w.Expect(opened()).To(Succeed())
-}
-
-// dropActivePodUID removes the field activePodUID from the CRD.
-func (w *world) dropActivePodUID() {
-	w.t.Helper()
-	crd := &unstructured.Unstructured{}
-	crd.SetAPIVersion("apiextensions.k8s.io/v1")
-	crd.SetKind("CustomResourceDefinition")
-	crd.SetName("statefulsingletons." + v1.GroupVersion.Group)
-	patch := `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/activePodUID"}]`
-	w.Expect(c.Patch(w.t.Context(), crd, client.RawPatch(types.JSONPatchType, []byte(patch)))).To(Succeed())
 }
 
 // writeActivePodUID writes the field in a dry-run, and returns the error of the API server.

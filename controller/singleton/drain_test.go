@@ -12,20 +12,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // node creates a node for this test only, with the name of the namespace.
 func (w *world) node() *corev1.Node {
 	w.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
-	w.Expect(c.Create(w.t.Context(), node)).To(Succeed())
+	w.create(node)
 	w.t.Cleanup(func() { _ = c.Delete(context.Background(), node) })
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	w.Expect(c.Status().Update(w.t.Context(), node)).To(Succeed())
@@ -46,19 +43,12 @@ func onNode(node *corev1.Node) func(*corev1.Pod) {
 // budget returns the PodDisruptionBudget of the singleton, or nil if it does not exist.
 func (w *world) budget() *policyv1.PodDisruptionBudget {
 	w.t.Helper()
-	budget := &policyv1.PodDisruptionBudget{}
-	err := c.Get(w.t.Context(), w.key("statefulsingleton-"+singletonName), budget)
-	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
-	if err != nil {
-		return nil
-	}
-	return budget
+	return found(w, "statefulsingleton-"+singletonName, &policyv1.PodDisruptionBudget{})
 }
 
 func (w *world) annotate(key, value string) {
 	w.t.Helper()
-	patch := `{"metadata":{"annotations":{"` + key + `":"` + value + `"}}}`
-	w.Expect(c.Patch(w.t.Context(), w.singleton(), client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+	w.merge(w.singleton(), `{"metadata":{"annotations":{"`+key+`":"`+value+`"}}}`)
 }
 
 // replaces returns the uid of the holder that the Deployment was rolled to replace.
@@ -72,8 +62,7 @@ func (w *world) replaces(d *appsv1.Deployment) func() string {
 // takeOver ends the terminating holder, and makes the next pod serve.
 func (w *world) takeOver(first, second *corev1.Pod) {
 	w.t.Helper()
-	w.ask(first)
-	w.report(first, ended)
+	w.end(first)
 	w.Eventually(w.holder).Should(Equal(second.Name))
 	w.remove(first)
 	w.serve(second)
@@ -81,17 +70,14 @@ func (w *world) takeOver(first, second *corev1.Pod) {
 
 // A holder on a cordoned node is replaced while its budget blocks evictions. The budget is not written again.
 func TestWarmDrain(t *testing.T) {
-	w := newWorld(t)
-	journal := w.keepJournal()
-	w.startManager()
-	s := w.createSingleton()
+	w := newRunning(t)
 	d, node := w.deployment(), w.node()
 	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand, onNode(node))
 	w.Expect(w.singleton().Status.ActiveNode).To(Equal(node.Name))
 
 	w.Eventually(w.budget).ShouldNot(BeNil())
 	budget := w.budget()
-	w.Expect(metav1.IsControlledBy(budget, s)).To(BeTrue(), "the singleton owns the budget")
+	w.Expect(metav1.IsControlledBy(budget, w.singleton())).To(BeTrue(), "the singleton owns the budget")
 	w.Expect(budget.Labels).To(Equal(map[string]string{v1.SingletonLabel: singletonName, v1.ManagedByLabel: v1.ManagedBy}), "by which manager uninstall finds it")
 	w.Expect(budget.Spec).To(Equal(policyv1.PodDisruptionBudgetSpec{
 		MinAvailable: new(intstr.FromInt32(1)), UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
@@ -100,14 +86,14 @@ func TestWarmDrain(t *testing.T) {
 
 	w.cordon(node, true)
 	w.Eventually(w.replaces(d)).Should(Equal(string(first.UID)))
-	s = w.eventually("Rolling")
+	s := w.eventually("Rolling")
 	w.Expect(meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionDraining)).To(BeTrue())
 	w.Expect(s.Status.Message).To(ContainSubstring("node " + node.Name + " is cordoned: evictions of the holder are blocked until another pod is warm, at most until "))
 	w.wantEvent(corev1.EventTypeNormal, "Rolled")
 	w.wantEvent(corev1.EventTypeNormal, "Draining")
 
 	second := w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)), withCommand)
-	w.eventually("Retiring")
+	w.retired()
 	w.takeOver(first, second)
 	s = w.singleton()
 	wantTransition(t, s, v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDrain, Proof: v1.ProofKubeletReported})
@@ -116,49 +102,12 @@ func TestWarmDrain(t *testing.T) {
 	w.Expect(meta.IsStatusConditionTrue(s.Status.Conditions, v1.ConditionEvictionBlocked)).To(BeTrue())
 	w.Expect(w.budget()).To(Equal(budget), "a handoff leaves the budget as it is")
 	w.Expect(d.Generation).To(Equal(int64(2)), "the Deployment is rolled once")
-	w.Expect(journal.wantOneAtATime()).To(Equal(2))
-}
-
-// A taint that the holder does not tolerate starts a drain like a cordon.
-func TestDrainByTaint(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
-	d, node := w.deployment(), w.node()
-	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand, onNode(node))
-	before := node.DeepCopy()
-	node.Spec.Taints = []corev1.Taint{{Key: "example.com/replaced", Effect: corev1.TaintEffectNoSchedule}}
-	w.Expect(c.Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
-	w.Eventually(w.replaces(d)).Should(Equal(string(first.UID)))
-}
-
-// A holder with a spare on another node is not replaced. Evictions of the holder do not wait, and the spare takes over.
-func TestDrainWithASpare(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
-	d, node := w.deployment(), w.node()
-	d.Spec.Replicas = new(int32(2))
-	w.Expect(c.Update(t.Context(), d)).To(Succeed())
-	rs := w.replicaSet(d, 1)
-	first := w.hold("db-1", ownedBy(rs), withCommand, onNode(node))
-	spare := w.warmPod("db-2", ownedBy(rs), withCommand)
-	w.Eventually(w.budget).ShouldNot(BeNil())
-	w.Eventually(func() string { return w.singleton().Status.Message }).Should(ContainSubstring("pod db-2 is warm"))
-
-	w.cordon(node, true)
-	w.Eventually(w.budget).Should(BeNil())
-	w.Expect(w.singleton().Status.Message).To(ContainSubstring("an eviction hands over to pod db-2, which is warm on node " + nodeName))
-	w.wantEvent(corev1.EventTypeNormal, handoff.StandbyWaits)
-	w.takeOver(first, spare)
-	w.Expect(w.replaces(d)()).To(BeEmpty(), "the spare is of this revision")
+	w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
 }
 
 // If no pod takes over in time, the budget is deleted. The budget is created again after the node is uncordoned.
 func TestDrainTimesOut(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
+	w := newRunning(t)
 	d, node := w.deployment(), w.node()
 	w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand, onNode(node))
 	w.Eventually(w.budget).ShouldNot(BeNil())
@@ -185,21 +134,10 @@ func TestDrainTimesOut(t *testing.T) {
 
 // The time limit of a drain also applies if the Deployment cannot be rolled.
 func TestRollIsRefused(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
+	w, _ := newSteps(t)
 	d, node := w.deployment(), w.node()
-	refusing := interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if _, ok := o.(*appsv1.Deployment); ok {
-				return apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, o.GetName(), nil)
-			}
-			return c.Patch(ctx, o, patch, options...)
-		},
-	})
-	r := newReconciler(refusing, controllerClient, w.clock)
-	pod := w.warmPod("db-1", ownedBy(w.replicaSet(d, 1)), withCommand, onNode(node))
-	w.reconcile(r)
-	w.report(pod, ready)
+	r := w.refusing(isOf[*appsv1.Deployment])
+	w.holdBy(r, "db-1", ownedBy(w.replicaSet(d, 1)), withCommand, onNode(node))
 	w.cordon(node, true)
 	w.reconcile(r)
 	w.Expect(w.reason(v1.ConditionReady)()).To(Equal("Rolling"))
@@ -213,9 +151,7 @@ func TestRollIsRefused(t *testing.T) {
 
 // One budget covers the holder. If the user has a budget, the singleton has none.
 func TestBudgets(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
+	w := newRunning(t)
 	w.hold("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
 	w.Eventually(w.budget).ShouldNot(BeNil())
 
@@ -225,15 +161,15 @@ func TestBudgets(t *testing.T) {
 			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 		},
 	}
-	w.Expect(c.Create(t.Context(), theirs)).To(Succeed())
+	w.create(theirs)
 	w.Eventually(w.budget).Should(BeNil())
 	w.Eventually(w.reason(v1.ConditionEvictionBlocked)).Should(Equal("OtherBudget"))
 	w.wantEvent(corev1.EventTypeNormal, "OtherBudget")
-	w.Expect(c.Delete(t.Context(), theirs)).To(Succeed())
+	w.delete(theirs)
 	w.Eventually(w.budget).ShouldNot(BeNil())
 
 	// The controller reverts changes to the budget of the singleton.
-	w.Expect(c.Delete(t.Context(), w.budget())).To(Succeed())
+	w.delete(w.budget())
 	w.Eventually(w.budget).ShouldNot(BeNil())
 	changed := w.budget()
 	changed.Spec.MinAvailable = new(intstr.FromInt32(0))
@@ -243,18 +179,14 @@ func TestBudgets(t *testing.T) {
 		return b != nil && b.UID != changed.UID && b.Spec.MinAvailable.IntValue() == 1
 	}).Should(BeTrue())
 
-	evict := w.singleton()
-	w.Expect(c.Patch(t.Context(), evict, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"drain":"Evict"}}`)))).To(Succeed())
+	w.merge(w.singleton(), `{"spec":{"drain":"Evict"}}`)
 	w.Eventually(w.budget).Should(BeNil())
 }
 
 // With handoff Manual, a rollout waits for a new value of the annotation. Each value starts one handoff.
 func TestHandover(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.startManager()
-	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.Handoff = v1.HandoffManual })
-	w.installed("Injected") // otherwise each check of the injection would also read the annotation
+	// Otherwise each check of the injection would also read the annotation.
+	w := newInjected(t, func(s *v1.StatefulSingleton) { s.Spec.Handoff = v1.HandoffManual })
 	d := w.deployment()
 	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
 	second := w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)), withCommand)
@@ -264,7 +196,7 @@ func TestHandover(t *testing.T) {
 	w.Expect(s.Status.Message).To(ContainSubstring("Run: kubectl annotate -n " + w.namespace + " stfs db " + v1.HandoverAnnotation + "="))
 
 	w.annotate(v1.HandoverAnnotation, "one")
-	w.eventually("Retiring")
+	w.retired()
 	w.Expect(w.replaces(d)()).To(BeEmpty(), "a pod that takes over is there already")
 	w.takeOver(first, second)
 	s = w.singleton()
@@ -273,41 +205,29 @@ func TestHandover(t *testing.T) {
 
 	w.annotate(v1.HandoverAnnotation, "two")
 	w.Eventually(w.replaces(d)).Should(Equal(string(second.UID)))
-	third := w.warmPod("db-3", ownedBy(w.replicaSet(d, 3)), withCommand)
-	w.eventually("Retiring")
-	w.takeOver(second, third)
-	s = w.singleton()
-	w.Expect(s.Status.Handover).To(Equal(&v1.Handover{Value: "two"}))
-	w.Expect(w.replaces(d)()).To(Equal(string(second.UID)), "each value acts once")
 }
 
 // A requested handoff is refused and reported if no pod can be warm before the holder stops.
 func TestHandoverIsRefused(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
-	w.hold("db-1", withCommand)
+	w, r := newSteps(t)
+	w.holdBy(r, "db-1", withCommand)
 	w.annotate(v1.HandoverAnnotation, "one")
-	refused := w.wantEvent(corev1.EventTypeWarning, "HandoverRefused")
-	w.Expect(refused.Note).To(ContainSubstring("pod db-1 belongs to no Deployment"))
-	s := w.eventually("HolderReady")
-	w.Expect(s.Status.Message).To(HaveSuffix(refused.Note))
-	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
+	w.reconcile(r)
+	status := w.singleton().Status
+	w.Expect(status.ActivePod).To(Equal("db-1"))
+	w.Expect(status.Handover.Refused).To(ContainSubstring("pod db-1 belongs to no Deployment"))
+	w.Expect(status.Message).To(HaveSuffix(status.Handover.Refused))
+	w.Expect(r.emitted()).To(ContainElement("Warning HandoverRefused " + status.Handover.Refused))
 	w.Expect(w.budget()).To(BeNil())
 }
 
 // If the budget cannot be created, evictions do not wait, and condition EvictionBlocked reports the error.
 func TestBudgetIsRefused(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
-	refusing := newReconciler(refusingClient(func(o client.Object, _ string) bool {
-		_, ok := o.(*policyv1.PodDisruptionBudget)
-		return ok
-	}), controllerClient, w.clock)
+	w, _ := newSteps(t)
+	refusing := w.refusing(isOf[*policyv1.PodDisruptionBudget])
 	pod := w.warmPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
 	w.reconcileHandoff(refusing)
 	w.report(pod, ready)
-
 	var versions []string
 	for range 2 {
 		_, err := refusing.Reconciler.Reconcile(t.Context(), w.request())
@@ -322,20 +242,18 @@ func TestBudgetIsRefused(t *testing.T) {
 	}
 	w.Expect(versions[1]).To(Equal(versions[0]), "what was said is not written again")
 
-	w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+	w.reconcile(w.fresh())
 	w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("BudgetInPlace"))
 	w.Expect(w.budget()).NotTo(BeNil())
 }
 
 // In a terminating namespace, the controller creates no budget and reports no error.
 func TestNoBudgetInTerminatingNamespace(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
-	r := newReconciler(controllerClient, controllerClient, w.clock)
+	w, r := newSteps(t)
 	pod := w.warmPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
 	w.reconcileHandoff(r)
 	w.Expect(w.budget()).To(BeNil())
-	w.Expect(c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})).To(Succeed())
+	w.delete(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})
 	w.report(pod, ready)
 	w.reconcileHandoff(r)
 	w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("BudgetInPlace"))
@@ -352,11 +270,7 @@ func (w *world) readiness(node *corev1.Node, ready corev1.ConditionStatus) {
 // A standby is not warm while its node does not answer. Node events update the status, because the next requeue is
 // minutes later.
 func TestStandbyOnUnreachableNode(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.startManager()
-	w.createSingleton()
-	w.installed("Injected") // otherwise each check of the injection would also read the node
+	w := newInjected(t) // otherwise each check of the injection would also read the node
 	d, node := w.deployment(), w.node()
 	d.Spec.Replicas = new(int32(2))
 	w.Expect(c.Update(t.Context(), d)).To(Succeed())
@@ -371,15 +285,13 @@ func TestStandbyOnUnreachableNode(t *testing.T) {
 	w.Eventually(message).Should(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not answer"))
 	w.readiness(node, corev1.ConditionTrue)
 	w.Eventually(message).Should(ContainSubstring("pod db-2 is warm"))
-	w.Expect(c.Delete(t.Context(), node)).To(Succeed())
+	w.delete(node)
 	w.Eventually(message).Should(ContainSubstring("pod db-2 can't start: its node " + node.Name + " does not exist"))
 }
 
 // A rollout waits while the node of the new pod does not answer, and continues after the node is Ready.
 func TestRolloutToUnreachableNode(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
+	w := newRunning(t)
 	d, node := w.deployment(), w.node()
 	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
 	w.readiness(node, corev1.ConditionFalse)
@@ -389,18 +301,18 @@ func TestRolloutToUnreachableNode(t *testing.T) {
 	w.Expect(w.pod("db-1").DeletionTimestamp).To(BeNil())
 
 	w.readiness(node, corev1.ConditionTrue)
-	w.eventually("Retiring")
+	w.retired()
 	w.takeOver(first, second)
 	w.Expect(w.singleton().Status.ActiveNode).To(Equal(node.Name))
 }
 
-// oldBudgets is a client with an old cache of budgets. The test sets the content of the cache.
+// oldBudgets is a client with an old cache of budgets.
 type oldBudgets struct {
 	client.Client
 	budgets []policyv1.PodDisruptionBudget
 }
 
-func (o *oldBudgets) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+func (o oldBudgets) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	if budgets, ok := list.(*policyv1.PodDisruptionBudgetList); ok {
 		budgets.Items = o.budgets
 		return nil
@@ -410,56 +322,20 @@ func (o *oldBudgets) List(ctx context.Context, list client.ObjectList, options .
 
 // A budget cache that lags causes no error and no wrong write.
 func TestBudgetInAnOldCache(t *testing.T) {
-	const evict = `{"spec":{"drain":"Evict"}}`
-	tests := map[string]struct {
-		// change changes the budget, or the settings for the budget.
-		change func(w *world, budget *policyv1.PodDisruptionBudget)
-		// known returns the budgets in the cache.
-		known func(budget policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget
-		// wantGone is true if no budget must exist. Otherwise the budget must be unchanged.
-		wantGone bool
-	}{
-		"the budget exists": {
-			change: func(*world, *policyv1.PodDisruptionBudget) {},
-			known:  func(policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget { return nil },
-		},
-		"the budget is deleted": {
-			change: func(w *world, budget *policyv1.PodDisruptionBudget) {
-				w.Expect(c.Delete(w.t.Context(), budget)).To(Succeed())
-				w.Expect(c.Patch(w.t.Context(), w.singleton(), client.RawPatch("application/merge-patch+json", []byte(evict)))).To(Succeed())
-			},
-			known: func(b policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget {
-				return []policyv1.PodDisruptionBudget{b}
-			},
-			wantGone: true,
-		},
-		"the budget was recreated": {
-			change: func(*world, *policyv1.PodDisruptionBudget) {},
-			known: func(b policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget {
-				b.UID, b.Spec.MinAvailable = "before", nil
-				return []policyv1.PodDisruptionBudget{b}
-			},
-		},
+	w, r := newSteps(t)
+	w.holdBy(r, "db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
+	w.reconcile(r)
+	budget := w.budget()
+	w.Expect(budget).NotTo(BeNil())
+	recreated := budget.DeepCopy()
+	recreated.UID, recreated.Spec.MinAvailable = "before", nil
+	for what, known := range map[string][]policyv1.PodDisruptionBudget{"none": nil, "the budget before": {*recreated}} {
+		w.reconcile(w.controllersWith(oldBudgets{controllerClient, known}))
+		w.Expect(w.budget()).To(Equal(budget), "the cache has %s", what)
+		w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("BudgetInPlace"))
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.createSingleton()
-			fresh := newReconciler(controllerClient, controllerClient, w.clock)
-			pod := w.warmPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
-			w.reconcile(fresh)
-			w.report(pod, ready)
-			w.reconcile(fresh)
-			budget := w.budget()
-			w.Expect(budget).NotTo(BeNil())
-			test.change(w, budget.DeepCopy())
-			w.reconcile(newReconciler(&oldBudgets{controllerClient, test.known(*budget)}, controllerClient, w.clock))
-			if test.wantGone {
-				w.Expect(w.budget()).To(BeNil())
-				return
-			}
-			w.Expect(w.budget()).To(Equal(budget))
-			w.Expect(w.reason(v1.ConditionEvictionBlocked)()).To(Equal("BudgetInPlace"))
-		})
-	}
+	w.delete(budget.DeepCopy())
+	w.merge(w.singleton(), `{"spec":{"drain":"Evict"}}`)
+	w.reconcile(w.controllersWith(oldBudgets{controllerClient, []policyv1.PodDisruptionBudget{*budget}}))
+	w.Expect(w.budget()).To(BeNil())
 }

@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -47,9 +48,14 @@ func (w *world) fill(per policies.Per, create func(name string) *v1.StatefulSing
 		next.CreationTimestamp.Time = last.CreationTimestamp.Add(time.Hour)
 		full = len(w.room.Within(append(slices.Clone(all), next), per, nil)) == len(all)
 	}
-	newest := all[len(all)-1].GetCreationTimestamp()
-	w.Eventually(func() bool { return time.Now().After(newest.Add(time.Second)) }).Should(BeTrue())
+	w.nextSecond(all[len(all)-1])
 	return names
+}
+
+// nextSecond waits until the second of the creation of an object is over.
+func (w *world) nextSecond(o client.Object) {
+	w.t.Helper()
+	w.Eventually(func() bool { return time.Now().After(o.GetCreationTimestamp().Add(time.Second)) }).Should(BeTrue())
 }
 
 // injectedNames returns the singletons of the namespace whose pods a policy injects.
@@ -64,9 +70,9 @@ func (w *world) injectedNames() (names []string) {
 
 func (w *world) deleteNamed(name string) {
 	w.t.Helper()
-	s := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
-	w.Expect(c.Delete(w.t.Context(), s)).To(Succeed())
-	w.Eventually(func() bool { return apierrors.IsNotFound(c.Get(w.t.Context(), client.ObjectKeyFromObject(s), s)) }).Should(BeTrue())
+	s := w.named(name)
+	w.delete(s)
+	w.removed(s)
 }
 
 // The oldest singletons of a namespace get the room in Kyverno's webhooks. The others have no policy and report why, until
@@ -77,38 +83,31 @@ func TestNamespaceFull(t *testing.T) {
 			w := newWorld(t)
 			w.kyverno(serves)
 			first := w.fill(per, w.createLarge)
-			w.createLarge("late")
+			late := w.createLarge("late")
 			_, stop := w.runManager(per)
 			w.allInstalled(first...)
-			w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
-			late := &v1.StatefulSingleton{}
-			w.Expect(c.Get(t.Context(), w.key("late"), late)).To(Succeed())
-			w.Expect(late.Status.Message).To(And(
-				ContainSubstring("StatefulSingleton "+w.namespace+"/late gets no policy"),
-				ContainSubstring("Create this StatefulSingleton in another namespace, or delete others (kubectl get statefulsingleton -n "+w.namespace+" "),
-			))
-			w.Expect(strings.Contains(late.Status.Message, "set policyPer of the chart to namespace")).To(Equal(per == policies.PerSingleton), late.Status.Message)
-			w.Eventually(func() bool { return time.Now().After(late.CreationTimestamp.Add(time.Second)) }).Should(BeTrue())
+			w.reports("late", "NamespaceFull")
+			message := w.named("late").Status.Message
+			w.Expect(message).To(ContainSubstring("kubectl get statefulsingleton -n " + w.namespace + " "))
+			w.Expect(strings.Contains(message, "set policyPer of the chart to namespace")).To(Equal(per == policies.PerSingleton), message)
+			w.nextSecond(late)
 			w.createNamed("later") // small, but the older one comes first
-			w.Eventually(func() string { return w.installedReason("later") }).Should(Equal("NamespaceFull"))
+			w.reports("later", "NamespaceFull")
 			w.Expect(w.injectedNames()).To(Equal(first))
 			w.allInstalled(first...)
 
 			other := newLonelyWorld(t)
 			other.kyverno(serves)
-			db := other.createSingleton()
-			everywhere := newReconciler(controllerClient, controllerClient, w.clock)
+			other.createSingleton()
+			everywhere := w.fresh()
 			everywhere.Injection.Per = per
-			other.Eventually(func() bool {
-				other.reconcileOne(everywhere, client.ObjectKeyFromObject(db))
-				return other.isInstalled(client.ObjectKeyFromObject(db))
-			}).Should(BeTrue())
+			other.checked(everywhere, singletonName)
 
 			stop()
 			created := w.policyUIDs()
 			w.run(per)
 			w.createNamed("last")
-			w.Eventually(func() string { return w.installedReason("last") }).Should(Equal("NamespaceFull"))
+			w.reports("last", "NamespaceFull")
 			w.Expect(w.injectedNames()).To(Equal(first))
 			w.Expect(w.policyUIDs()).To(Equal(created))
 
@@ -129,37 +128,39 @@ func (w *world) policyUIDs() map[string]types.UID {
 	return uids
 }
 
-// A singleton with a policy of its own keeps the policy in a full namespace, for example after an older one has grown.
+// Singletons keep their policies, and the rules in a shared policy, if these exceed the room: after others have grown, or an upgrade
+// has made rules longer.
 func TestFullNamespaceKeepsPolicies(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	first := w.fill(policies.PerSingleton, w.createLarge)
-	kept := w.createLarge("kept")
-	policy, err := policies.Render(kept, policies.Options{SidecarImage: "gate"})
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(c.Create(t.Context(), policy)).To(Succeed())
-	w.createLarge("late")
-	w.startManager()
-	w.allInstalled(append(first, "kept")...)
-	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
-	w.Expect(w.policyNamed(policy.GetName()).GetUID()).To(Equal(policy.GetUID()))
-}
-
-// A shared policy keeps all its singletons if longer rules exceed the budget.
-func TestFullNamespaceKeepsSharedPolicy(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	all := append(w.fill(policies.PerNamespace, w.createLarge), w.createLarge("kept").Name)
-	var list v1.StatefulSingletonList
-	w.Expect(c.List(t.Context(), &list, client.InNamespace(w.namespace))).To(Succeed())
-	policy, err := policies.RenderNamespace(w.namespace, list.Items, policies.Options{SidecarImage: "gate"})
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(c.Create(t.Context(), policy)).To(Succeed())
-	w.createLarge("late")
-	w.run(policies.PerNamespace)
-	w.allInstalled(all...)
-	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
-	w.Expect(w.injectedNames()).To(Equal(all))
+	options := policies.Options{SidecarImage: "gate"}
+	tests := map[policies.Per]func(kept *v1.StatefulSingleton, all []v1.StatefulSingleton) (*unstructured.Unstructured, error){
+		policies.PerSingleton: func(kept *v1.StatefulSingleton, _ []v1.StatefulSingleton) (*unstructured.Unstructured, error) {
+			return policies.Render(kept, options)
+		},
+		policies.PerNamespace: func(kept *v1.StatefulSingleton, all []v1.StatefulSingleton) (*unstructured.Unstructured, error) {
+			return policies.RenderNamespace(kept.Namespace, all, options)
+		},
+	}
+	for per, render := range tests {
+		t.Run(string(per), func(t *testing.T) {
+			w := newWorld(t)
+			w.kyverno(serves)
+			all := w.fill(per, w.createLarge)
+			kept := w.createLarge("kept")
+			var list v1.StatefulSingletonList
+			w.Expect(c.List(t.Context(), &list, client.InNamespace(w.namespace))).To(Succeed())
+			policy, err := render(kept, list.Items)
+			w.Expect(err).NotTo(HaveOccurred())
+			w.create(policy)
+			w.createLarge("late")
+			r := w.controllerOf(per, controllerClient)
+			all = append(all, "kept")
+			w.checked(r, all...)
+			w.reconcileOne(r, w.key("late"))
+			w.Expect(w.installedReason("late")).To(Equal("NamespaceFull"))
+			w.Expect(w.injectedNames()).To(Equal(all))
+			w.Expect(w.policyNamed(policy.GetName()).GetUID()).To(Equal(policy.GetUID()))
+		})
+	}
 }
 
 // A singleton that outgrows a full shared policy keeps its earlier rules, and takes the rules of no other singleton. A restart
@@ -168,35 +169,33 @@ func TestGrowthInFullNamespace(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
 	all := w.fill(policies.PerNamespace, w.createLarge)
-	_, stop := w.runManager(policies.PerNamespace)
-	w.allInstalled(all...)
-	w.grow(all[0])
-	w.Eventually(func() string { return w.installedReason(all[0]) }).Should(Equal("NamespaceFull"))
-	grown := &v1.StatefulSingleton{}
-	w.Expect(c.Get(t.Context(), w.key(all[0]), grown)).To(Succeed())
-	w.Expect(grown.Status.Message).To(And(
-		ContainSubstring("has an earlier spec in ClusterPolicy "+policies.NamespaceName(w.namespace)+", because the policy has no room for the present one within "),
-		ContainSubstring("Revert the change of these fields, or delete others (kubectl get statefulsingleton -n "+w.namespace+")"),
-	))
+	grown := all[0]
 	hasNewRules := func() bool {
-		return strings.Contains(fmt.Sprint(w.policyNamed(policies.NamespaceName(w.namespace)).Object["spec"]), grown.Spec.Containers[0])
+		return strings.Contains(fmt.Sprint(w.policyNamed(policies.NamespaceName(w.namespace)).Object["spec"]), w.named(grown).Spec.Containers[0])
 	}
-	w.Expect(w.injectedNames()).To(Equal(all))
-	w.Expect(hasNewRules()).To(BeFalse())
-
-	stop()
-	w.run(policies.PerNamespace)
+	var r controllers
+	for restart := range 2 {
+		r = w.controllerOf(policies.PerNamespace, controllerClient)
+		if restart == 0 {
+			w.checked(r, all...)
+			w.grow(grown)
+		}
+		w.reconcileOne(r, w.key(grown))
+		w.Expect(w.installedReason(grown)).To(Equal("NamespaceFull"))
+		w.checked(r, all[1:]...)
+		w.Expect(w.named(grown).Status.Message).To(ContainSubstring("has an earlier spec in ClusterPolicy " + policies.NamespaceName(w.namespace)))
+		w.Expect(w.injectedNames()).To(Equal(all))
+		w.Expect(hasNewRules()).To(BeFalse())
+	}
 	w.createLarge("late")
-	w.Eventually(func() string { return w.installedReason("late") }).Should(Equal("NamespaceFull"))
-	w.allInstalled(all[1:]...)
-	w.Expect(w.installedReason(all[0])).To(Equal("NamespaceFull"))
-	w.Expect(w.injectedNames()).To(Equal(all))
-	w.Expect(hasNewRules()).To(BeFalse())
+	w.reconcileOne(r, w.key("late"))
+	w.Expect(w.installedReason("late")).To(Equal("NamespaceFull"))
 
 	for _, name := range append([]string{"late"}, all[1:4]...) {
-		w.deleteNamed(name)
+		w.delete(w.named(name))
+		w.reconcileOne(r, w.key(name))
 	}
-	w.allInstalled(all[0])
+	w.checked(r, grown)
 	w.Expect(hasNewRules()).To(BeTrue())
 }
 
@@ -228,8 +227,7 @@ func TestLateCacheOfFullNamespace(t *testing.T) {
 // grow makes the singleton name so many containers that its rules take more than 50 KiB of the shared policy.
 func (w *world) grow(name string) {
 	w.t.Helper()
-	s := &v1.StatefulSingleton{}
-	w.Expect(c.Get(w.t.Context(), w.key(name), s)).To(Succeed())
+	s := w.named(name)
 	before := s.DeepCopy()
 	for i := range 20 {
 		s.Spec.Containers = append(s.Spec.Containers, fmt.Sprintf("container-%02d-", i)+strings.Repeat("x", 50))
@@ -254,49 +252,43 @@ func TestFullNamespaceUnreadable(t *testing.T) {
 	r.Injection.Budget = w.room
 	w.reconcileOne(r, w.key("late"))
 	w.Expect(w.installedReason("late")).To(Equal("PolicyRefused"))
-	late := &v1.StatefulSingleton{}
-	w.Expect(c.Get(t.Context(), w.key("late"), late)).To(Succeed())
-	w.Expect(late.Status.Message).To(And(ContainSubstring("tries again within"), ContainSubstring("no etcd")))
+	w.Expect(w.named("late").Status.Message).To(And(ContainSubstring("tries again within"), ContainSubstring("no etcd")))
 }
 
 // If a namespace has no room for all its singletons after a change of policyPer, the old policy of the newest singleton stays,
-// and still injects its pods. The old policy is deleted after the singleton has a new one. The steps need checks, which fail and
-// wait longer and longer on a busy machine.
+// and still injects its pods. The old policy is deleted after the singleton has a new one.
 func TestSwitchPolicyPerWithoutRoom(t *testing.T) {
-	t.Run("to singleton", func(t *testing.T) {
-		w := newWorld(t)
-		all := w.fill(policies.PerSingleton, w.createNamed)
-		late := w.createNamed("late")
-		w.switchWithoutRoom(policies.PerNamespace, policies.PerSingleton, append(slices.Clone(all), "late"))
-		shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
-		w.Eventually(func() int { return len(w.rules()) }).WithPolling(time.Second).WithTimeout(3*time.Minute).Should(Equal(len(all)+1), "one policy for each but the newest, and the shared policy")
-		w.Expect(w.rules()).To(And(HaveKeyWithValue(shared, append(slices.Clone(all), "late")), Not(HaveKey(own))))
+	for to, from := range map[policies.Per]policies.Per{policies.PerSingleton: policies.PerNamespace, policies.PerNamespace: policies.PerSingleton} {
+		t.Run("to "+string(to), func(t *testing.T) {
+			w := newWorld(t)
+			w.kyverno(serves)
+			create := map[policies.Per]func(string) *v1.StatefulSingleton{policies.PerSingleton: w.createNamed, policies.PerNamespace: w.createLarge}[to]
+			fitting := w.fill(to, create)
+			late := create("late")
+			all := append(slices.Clone(fitting), "late")
+			w.checked(w.controllerOf(from, controllerClient), all...)
+			r := w.controllerOf(to, controllerClient)
+			shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
+			full := Equal(map[string][]string{shared: fitting, own: {"late"}})
+			roomy := Equal(map[string][]string{shared: all[1:]})
+			if to == policies.PerSingleton { // one policy for each but the newest, and the shared policy
+				full = And(HaveLen(len(fitting)+1), HaveKeyWithValue(shared, all), Not(HaveKey(own)))
+				roomy = And(HaveLen(len(fitting)), HaveKey(own), Not(HaveKey(shared)))
+			}
+			reconciled := func() map[string][]string {
+				for _, name := range all {
+					w.reconcileOne(r, w.key(name))
+				}
+				w.clock.advance(inFlight)
+				return w.rules()
+			}
+			w.Eventually(reconciled).Should(full)
+			w.Expect(w.installedReason("late")).To(Equal("NamespaceFull"))
+			w.Consistently(reconciled).WithTimeout(time.Second).Should(full)
 
-		w.deleteNamed(all[0])
-		w.Eventually(w.rules).WithPolling(time.Second).WithTimeout(3 * time.Minute).Should(And(HaveKey(own), Not(HaveKey(shared))))
-		w.allInstalled(append(all[1:], "late")...)
-	})
-	t.Run("to namespace", func(t *testing.T) {
-		w := newWorld(t)
-		all := w.fill(policies.PerNamespace, w.createLarge)
-		late := w.createLarge("late")
-		w.switchWithoutRoom(policies.PerSingleton, policies.PerNamespace, append(slices.Clone(all), "late"))
-		shared, own := policies.NamespaceName(w.namespace), policies.Name(client.ObjectKeyFromObject(late))
-		w.Eventually(w.rules).WithPolling(time.Second).WithTimeout(3 * time.Minute).Should(Equal(map[string][]string{shared: all, own: {"late"}}))
-
-		w.deleteNamed(all[0])
-		w.Eventually(w.rules).WithPolling(time.Second).WithTimeout(3 * time.Minute).Should(Equal(map[string][]string{shared: append(all[1:], "late")}))
-		w.allInstalled(append(all[1:], "late")...)
-	})
-}
-
-// switchWithoutRoom changes policyPer after all singletons have a policy, and waits until the newest has no room.
-func (w *world) switchWithoutRoom(from, to policies.Per, all []string) {
-	w.t.Helper()
-	w.kyverno(serves)
-	_, stop := w.runManager(from)
-	w.allInstalled(all...)
-	stop()
-	w.run(to)
-	w.Eventually(func() string { return w.installedReason(all[len(all)-1]) }).WithTimeout(3 * time.Minute).Should(Equal("NamespaceFull"))
+			w.delete(w.named(fitting[0]))
+			w.Eventually(reconciled).Should(roomy)
+			w.checked(r, all[1:]...)
+		})
+	}
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	. "github.com/onsi/gomega"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,18 +22,10 @@ import (
 )
 
 func TestFirstRelease(t *testing.T) {
-	tests := map[string]struct{ change func(*corev1.Pod) }{
-		"wrapper": {change: withCommand},
-		"barrier": {change: func(*corev1.Pod) {}},
-	}
-	for name, test := range tests {
+	for name, change := range map[string]func(*corev1.Pod){"wrapper": withCommand, "barrier": func(*corev1.Pod) {}} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			journal := w.keepJournal()
-			w.startManager()
-			w.createSingleton()
-
-			pod := w.createPod("db-1", test.change)
+			w := newRunning(t)
+			pod := w.createPod("db-1", change)
 			w.report(pod, pulling)
 			s := w.eventually("WarmingUp")
 			w.Expect(s.Status.Message).To(ContainSubstring("pod db-1 container db waits: ImagePullBackOff"))
@@ -44,13 +35,11 @@ func TestFirstRelease(t *testing.T) {
 
 			w.report(pod, held)
 			w.Eventually(w.holder).Should(Equal("db-1"))
-			steps := []writeStep{
-				{"the record names db-1", recordIs("db-1", 1)},
-			}
+			steps := []writeStep{{"the record names db-1", recordIs("db-1", 1)}}
 			if configMap := barrierOf(pod); configMap != "" {
-				steps = append(steps, writeStep{"the barrier is opened", configMapIs(configMap)})
+				steps = append(steps, writeStep{"the barrier is opened", wrote(configMap, func(*corev1.ConfigMap) bool { return true })})
 			}
-			journal.wantOrder(append(steps, writeStep{"db-1 is signalled", podIs("db-1", signalled)})...)
+			w.journal.wantOrder(append(steps, writeStep{"db-1 is signalled", wrote("db-1", signalled)})...)
 			wantReleased(w, "db-1", 1)
 
 			w.serve(pod)
@@ -62,19 +51,6 @@ func TestFirstRelease(t *testing.T) {
 			wantTransition(t, s, v1.Transition{To: "db-1", Cause: v1.CauseCreated})
 		})
 	}
-}
-
-// If the kubelet misses the signal, the controller changes the pod once more, because the kubelet reads the signal with
-// the next change.
-func TestMissedSignal(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
-
-	pod := w.warmPod("db-1", withCommand)
-	w.Eventually(func() string { return w.pod("db-1").Annotations[v1.NudgeAnnotation] }).Should(Equal("1"), "the epoch with which the pod is changed once more")
-	w.serve(pod)
-	w.Expect(w.singleton().Status.Phase).To(Equal(v1.PhaseRunning))
 }
 
 // wantReleased checks the signal, the finalizer, the label and the ConfigMap of a holder.
@@ -128,13 +104,9 @@ func wantTransition(t *testing.T, s *v1.StatefulSingleton, want v1.Transition) {
 }
 
 func TestRollout(t *testing.T) {
-	w := newWorld(t)
-	journal := w.keepJournal()
-	registry := w.startManager()
-	w.createSingleton()
+	w := newRunning(t)
 	d := w.deployment()
-	old := w.replicaSet(d, 1)
-	first := w.hold("db-1", ownedBy(old), withCommand)
+	first := w.hold("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
 
 	second := w.createPod("db-2", ownedBy(w.replicaSet(d, 2)))
 	w.report(second, pulling)
@@ -143,26 +115,23 @@ func TestRollout(t *testing.T) {
 	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
 
 	w.report(second, held)
-	w.eventually("Retiring")
-	// The controller uses the scale subresource, because the chart grants no other permission.
-	w.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(old), old)).To(Succeed())
-	w.Expect(*old.Spec.Replicas).To(BeZero())
-	w.ask(first)
+	w.retired()
+	w.delete(first)
 	w.eventually("HolderStopping")
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse(), "db-2 is released while db-1 runs")
 
 	w.report(first, ended)
 	w.Eventually(w.holder).Should(Equal("db-2"))
-	journal.wantOrder(
-		writeStep{"db-2 is warm", podIs("db-2", func(p *corev1.Pod) bool {
+	w.journal.wantOrder(
+		writeStep{"db-2 is warm", wrote("db-2", func(p *corev1.Pod) bool {
 			return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Waiting.Reason == "CreateContainerConfigError"
 		})},
-		writeStep{"the ReplicaSet of db-1 is scaled to zero", scaledToZero(old.Name)},
-		writeStep{"db-1 has terminated", podIs("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
+		writeStep{"the ReplicaSet of db-1 is scaled to zero", wrote("db-1", func(rs *appsv1.ReplicaSet) bool { return *rs.Spec.Replicas == 0 })},
+		writeStep{"db-1 has terminated", wrote("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
 		writeStep{"the record names db-2", recordIs("db-2", 2)},
-		writeStep{"the barrier of db-2 is opened", configMapIs(barrierOf(second))},
-		writeStep{"db-2 is signalled", podIs("db-2", signalled)},
-		writeStep{"the finalizer of db-1 is removed", podIs("db-1", func(p *corev1.Pod) bool {
+		writeStep{"the barrier of db-2 is opened", wrote(barrierOf(second), func(*corev1.ConfigMap) bool { return true })},
+		writeStep{"db-2 is signalled", wrote("db-2", signalled)},
+		writeStep{"the finalizer of db-1 is removed", wrote("db-1", func(p *corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodSucceeded && !hasFinalizer(p) && p.Labels[v1.RoleLabel] == "" && p.Annotations[signal.Annotation] == ""
 		})},
 	)
@@ -173,11 +142,8 @@ func TestRollout(t *testing.T) {
 	s = w.singleton()
 	w.Expect(s.Status.Phase).To(Equal(v1.PhaseRunning))
 	wantTransition(t, s, v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported})
-	if released := journal.wantOneAtATime(); released != 2 {
-		t.Errorf("%d pods were released, want 2", released)
-	}
+	w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
 	wantEvents(w, "Installing", "HandoffStarted", "HandoffCompleted", "StandbyNotWarm", "Retiring", "HolderStopping")
-	wantMetrics(t, registry)
 }
 
 // wantEvents waits for events with these reasons for the singleton.
@@ -196,53 +162,9 @@ func wantEvents(w *world, reasons ...string) {
 	}).Should(ContainElements(reasons))
 }
 
-// wantMetrics checks the metrics after a first release and a rollout.
-func wantMetrics(t *testing.T, registry *prometheus.Registry) {
-	t.Helper()
-	want := `
-# HELP statefulsingleton_singletons StatefulSingletons by phase (Idle: no pod exists and none is expected).
-# TYPE statefulsingleton_singletons gauge
-statefulsingleton_singletons{phase="Failed"} 0
-statefulsingleton_singletons{phase="Idle"} 0
-statefulsingleton_singletons{phase="Running"} 1
-statefulsingleton_singletons{phase="Transitioning"} 0
-`
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "statefulsingleton_singletons"); err != nil {
-		t.Error(err)
-	}
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	handoffs, observed, labels := map[string]float64{}, map[string]uint64{}, map[string]bool{}
-	for _, family := range families {
-		for _, metric := range family.Metric {
-			observed[family.GetName()] += metric.GetHistogram().GetSampleCount()
-			for _, label := range metric.Label {
-				labels[label.GetName()] = true
-			}
-			if count := metric.GetCounter().GetValue(); count > 0 {
-				handoffs[metric.Label[0].GetValue()+" "+metric.Label[1].GetValue()] = count
-			}
-		}
-	}
-	if diff := cmp.Diff(map[string]float64{"Created None": 1, "Rollout KubeletReported": 1}, handoffs); diff != "" {
-		t.Errorf("handoffs by cause and proof (-want +got):\n%s", diff)
-	}
-	if gaps, durations := observed["statefulsingleton_handoff_gap_seconds"], observed["statefulsingleton_handoff_seconds"]; gaps != 1 || durations != 2 {
-		t.Errorf("observed %d gaps and %d durations, want 1 and 2: there was no holder before the first pod", gaps, durations)
-	}
-	if diff := cmp.Diff(map[string]bool{"cause": true, "proof": true, "phase": true, "namespace": true, "type": true, "status": true, "reason": true}, labels); diff != "" {
-		t.Errorf("labels, which must name no object but the namespace (-want +got):\n%s", diff)
-	}
-}
-
 // A holder that is deleted by force keeps its object until the kubelet reports its termination.
 func TestForcedDeletion(t *testing.T) {
-	w := newWorld(t)
-	journal := w.keepJournal()
-	w.startManager()
-	w.createSingleton()
+	w := newRunning(t)
 	first := w.hold("db-1", withCommand)
 	w.warmPod("db-2", withCommand)
 	w.Eventually(func() []string { return w.singleton().Status.StandbyPods }).Should(Equal([]string{"db-2"}))
@@ -251,29 +173,29 @@ func TestForcedDeletion(t *testing.T) {
 	w.eventually("HolderStopping")
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse(), "db-2 is released without proof")
+	w.Expect(w.gateOf("db-2")).To(BeEmpty(), "the kubelet runs its probe, which can succeed at any time")
 
 	w.report(first, ended)
 	w.Eventually(w.holder).Should(Equal("db-2"))
-	journal.wantOrder(
-		writeStep{"db-1 has terminated", podIs("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
+	w.journal.wantOrder(
+		writeStep{"db-1 has terminated", wrote("db-1", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })},
 		writeStep{"the record names db-2", recordIs("db-2", 2)},
-		writeStep{"db-2 is signalled", podIs("db-2", signalled)},
-		writeStep{"db-1 is removed", podGone("db-1")},
+		writeStep{"db-2 is signalled", wrote("db-2", signalled)},
+		writeStep{"db-1 is removed", removes[*corev1.Pod]("db-1")},
 	)
-	journal.wantOneAtATime()
+	w.Expect(w.gateOf("db-2")).To(Equal(v1.ReadyReasonHolds))
+	w.journal.wantOneAtATime()
 }
 
 // If a person removes the finalizer of a running holder, only an attestation releases the next pod.
 func TestAttestation(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
+	w := newRunning(t)
 	first := w.hold("db-1", withCommand)
 	second := w.warmPod("db-2", withCommand)
 	w.Eventually(func() []string { return w.singleton().Status.StandbyPods }).Should(Equal([]string{"db-2"}))
 	w.remove(first)
 	w.eventually("HolderStopping")
-	w.Expect(c.Patch(t.Context(), first, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	w.merge(first, `{"metadata":{"finalizers":null}}`)
 
 	s := w.eventually("HolderLost")
 	w.Expect(s.Status.Phase).To(Equal(v1.PhaseFailed))
@@ -281,8 +203,7 @@ func TestAttestation(t *testing.T) {
 	w.Expect(s.Status.Message).To(ContainSubstring("kubectl annotate -n " + w.namespace + " stfs db " + attest))
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
 
-	patch := `{"metadata":{"annotations":{"` + v1.AttestAnnotation + `":"` + string(first.UID) + `"}}}`
-	w.Expect(c.Patch(t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+	w.annotate(v1.AttestAnnotation, string(first.UID))
 	w.Eventually(w.holder).Should(Equal("db-2"))
 	w.serve(second)
 	wantTransition(t, w.singleton(), v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofAttested})
@@ -290,8 +211,7 @@ func TestAttestation(t *testing.T) {
 	w.Eventually(func() map[string]string { return w.singleton().Annotations }).ShouldNot(HaveKey(v1.AttestAnnotation), "the attestation is used")
 
 	// An attestation that is not valid now is removed.
-	patch = `{"metadata":{"annotations":{"` + v1.AttestAnnotation + `":"` + string(second.UID) + `"}}}`
-	w.Expect(c.Patch(t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+	w.annotate(v1.AttestAnnotation, string(second.UID))
 	refused := w.wantEvent(corev1.EventTypeWarning, "AttestationRefused")
 	w.Expect(refused.Note).To(ContainSubstring("pod db-2 is not terminating"))
 	w.Expect(w.singleton().Annotations).NotTo(HaveKey(v1.AttestAnnotation))
@@ -300,9 +220,7 @@ func TestAttestation(t *testing.T) {
 // A pod that ran before the singleton existed is adopted.
 func TestAdoption(t *testing.T) {
 	w := newWorld(t)
-	pod := w.bare("legacy")
-	w.Expect(c.Create(t.Context(), pod)).To(Succeed())
-	w.report(pod, ready)
+	pod := w.legacy("legacy")
 	w.startManager()
 	w.createSingleton()
 
@@ -316,7 +234,7 @@ func TestAdoption(t *testing.T) {
 	w.Expect(adopted.Annotations).NotTo(HaveKey(signal.Annotation))
 
 	next := w.warmPod("db-1", withCommand)
-	w.ask(pod)
+	w.delete(pod)
 	w.eventually("HolderStopping")
 	w.report(pod, ended)
 	w.Eventually(w.holder).Should(Equal("db-1"))
@@ -324,11 +242,10 @@ func TestAdoption(t *testing.T) {
 	wantTransition(t, w.singleton(), v1.Transition{From: "legacy", To: "db-1", Cause: v1.CauseDeletion, Proof: v1.ProofKubeletReported})
 }
 
-// The names of many pods make a message that the API server would reject together with the status. The controller cuts the message,
-// and writes it once.
+// The names of many pods make a message and a note that the API server would reject, the message together with the status. The
+// controller cuts both, and writes the status once.
 func TestMessageOfManyPods(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
+	w, r := newSteps(t)
 	var creates errgroup.Group
 	creates.SetLimit(8)
 	for i := range 150 {
@@ -337,10 +254,10 @@ func TestMessageOfManyPods(t *testing.T) {
 		})
 	}
 	w.Expect(creates.Wait()).To(Succeed())
-	r := newReconciler(controllerClient, controllerClient, w.clock)
 	w.reconcile(r)
 	w.Expect(w.reason(v1.ConditionReady)()).To(Equal("SeveralRun"))
 	w.Expect(w.singleton().Status.Message).To(And(HavePrefix("pods legacy-"), HaveSuffix(" delete -n "+w.namespace+" pod <name>")))
+	w.Expect(r.emitted()).To(And(ContainElement(HavePrefix("Warning SeveralRun ")), HaveEach(WithTransform(func(e string) int { return len(e) }, BeNumerically("<", 1100)))))
 	w.reconcile(r)
 	written := w.singleton().ResourceVersion
 	w.reconcile(r)
@@ -350,11 +267,8 @@ func TestMessageOfManyPods(t *testing.T) {
 // While two pods run, no pod is released. When one running pod is left, it becomes the holder.
 func TestSeveralRun(t *testing.T) {
 	w := newWorld(t)
-	for _, name := range []string{"legacy-1", "legacy-2"} {
-		pod := w.bare(name)
-		w.Expect(c.Create(t.Context(), pod)).To(Succeed())
-		w.report(pod, ready)
-	}
+	w.legacy("legacy-1")
+	w.legacy("legacy-2")
 	w.warmPod("db-1", withCommand)
 	w.startManager()
 	w.createSingleton()
@@ -368,9 +282,7 @@ func TestSeveralRun(t *testing.T) {
 	}
 	w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
 
-	going := w.pod("legacy-2")
-	w.ask(going)
-	w.report(going, ended)
+	w.end(w.pod("legacy-2"))
 	w.Eventually(w.holder).Should(Equal("legacy-1"))
 	w.eventually("HolderReady")
 	w.Eventually(func() bool { return hasFinalizer(w.pod("legacy-2")) }).Should(BeFalse())
@@ -379,9 +291,7 @@ func TestSeveralRun(t *testing.T) {
 
 // If two singletons select the same pod, neither signals it, and both report the overlap.
 func TestOverlap(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
+	w := newRunning(t)
 	other := w.createSingleton(func(s *v1.StatefulSingleton) { s.Name = "other" })
 	pod := w.warmPod("db-1", withCommand)
 
@@ -394,7 +304,7 @@ func TestOverlap(t *testing.T) {
 	}).Should(ContainSubstring("StatefulSingleton db also selects pod db-1"))
 	w.Expect(signalled(w.pod("db-1"))).To(BeFalse())
 
-	w.Expect(c.Delete(t.Context(), other)).To(Succeed())
+	w.delete(other)
 	w.Eventually(w.holder).Should(Equal("db-1"))
 	w.serve(pod)
 }
@@ -402,10 +312,7 @@ func TestOverlap(t *testing.T) {
 // Two singletons select the same pod, and the singleton that holds it is deleted. The pod always keeps a finalizer, and
 // then belongs to the other singleton.
 func TestOverlapEnds(t *testing.T) {
-	w := newWorld(t)
-	journal := w.keepJournal()
-	w.startManager()
-	holding := w.createSingleton()
+	w := newRunning(t)
 	pod := w.hold("db-1", withCommand)
 	other := w.createSingleton(func(s *v1.StatefulSingleton) { s.Name = "other" })
 	status := func() v1.StatefulSingletonStatus {
@@ -414,9 +321,9 @@ func TestOverlapEnds(t *testing.T) {
 	}
 	w.Eventually(func() string { return status().Message }).Should(ContainSubstring("StatefulSingleton db also selects pod db-1"))
 
-	w.Expect(c.Delete(t.Context(), holding)).To(Succeed())
+	w.delete(w.singleton())
 	w.Eventually(func() string { return string(status().ActivePodUID) }).Should(Equal(string(pod.UID)))
-	journal.wantOrder(writeStep{"db-1 belongs to the other singleton", podIs("db-1", func(p *corev1.Pod) bool { return p.Labels[v1.SingletonLabel] == "other" })})
-	journal.wantKept("db-1")
-	w.Expect(journal.wantOneAtATime()).To(Equal(1))
+	w.journal.wantOrder(writeStep{"db-1 belongs to the other singleton", wrote("db-1", func(p *corev1.Pod) bool { return p.Labels[v1.SingletonLabel] == "other" })})
+	w.journal.wantKept("db-1")
+	w.Expect(w.journal.wantOneAtATime()).To(Equal(1))
 }

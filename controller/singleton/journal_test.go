@@ -150,43 +150,29 @@ func (j *journal) wantKept(name string) {
 	}
 }
 
-func podIs(name string, is func(*corev1.Pod) bool) func(entry) bool {
-	return func(e entry) bool {
-		pod, ok := e.object.(*corev1.Pod)
-		return ok && pod.Name == name && !e.deleted && is(pod)
-	}
-}
-
-func podGone(name string) func(entry) bool {
-	return func(e entry) bool {
-		pod, ok := e.object.(*corev1.Pod)
-		return ok && pod.Name == name && e.deleted
-	}
-}
-
 // signalled returns true if the pod has its own signal.
 func signalled(pod *corev1.Pod) bool {
 	s, err := signal.Parse([]byte(pod.Annotations[signal.Annotation]))
 	return err == nil && s.UID == string(pod.UID)
 }
 
+// wrote selects the writes of the object with the name, except for its deletion, after which is returns true.
+func wrote[T client.Object](name string, is func(T) bool) func(entry) bool {
+	return func(e entry) bool {
+		o, ok := e.object.(T)
+		return ok && o.GetName() == name && !e.deleted && is(o)
+	}
+}
+
+// removes selects the deletion of the object with the name.
+func removes[T client.Object](name string) func(entry) bool {
+	return func(e entry) bool {
+		o, ok := e.object.(T)
+		return ok && o.GetName() == name && e.deleted
+	}
+}
+
+// recordIs selects the writes of the record of the singleton with the holder and the epoch.
 func recordIs(name string, epoch int64) func(entry) bool {
-	return func(e entry) bool {
-		s, ok := e.object.(*v1.StatefulSingleton)
-		return ok && s.Status.ActivePod == name && s.Status.Epoch == epoch
-	}
-}
-
-func configMapIs(name string) func(entry) bool {
-	return func(e entry) bool {
-		configMap, ok := e.object.(*corev1.ConfigMap)
-		return ok && configMap.Name == name
-	}
-}
-
-func scaledToZero(name string) func(entry) bool {
-	return func(e entry) bool {
-		rs, ok := e.object.(*appsv1.ReplicaSet)
-		return ok && rs.Name == name && *rs.Spec.Replicas == 0
-	}
+	return wrote(singletonName, func(s *v1.StatefulSingleton) bool { return s.Status.ActivePod == name && s.Status.Epoch == epoch })
 }

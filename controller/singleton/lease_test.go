@@ -1,7 +1,7 @@
 package singleton_test
 
 import (
-	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/leases"
@@ -26,13 +25,7 @@ import (
 // lease reads the Lease of the singleton. It returns nil if the Lease does not exist.
 func (w *world) lease() *coordinationv1.Lease {
 	w.t.Helper()
-	lease := &coordinationv1.Lease{}
-	err := c.Get(w.t.Context(), w.key(signal.LeaseName(singletonName)), lease)
-	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
-	if err != nil {
-		return nil
-	}
-	return lease
+	return found(w, leaseName, &coordinationv1.Lease{})
 }
 
 // createLease creates a Lease as the executor does, with changes.
@@ -48,15 +41,14 @@ func (w *world) createLease(s *v1.StatefulSingleton, changes ...func(*coordinati
 	for _, change := range changes {
 		change(lease)
 	}
-	w.Expect(c.Create(w.t.Context(), lease)).To(Succeed())
+	w.create(lease)
 	return lease
 }
 
 // patchLease merges a patch into the Lease, like a pod or a person.
 func (w *world) patchLease(patch string) {
 	w.t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: signal.LeaseName(singletonName)}}
-	w.Expect(c.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
+	w.merge(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: leaseName}}, patch)
 }
 
 // renew writes the time of a renewal, like the holder.
@@ -70,7 +62,7 @@ func (w *world) executeSteps(lease *coordinationv1.Lease, steps ...handoff.Step)
 	w.t.Helper()
 	s := w.singleton()
 	s.Spec.LeaseDurationSeconds = 20
-	r := newReconciler(controllerClient, controllerClient, w.clock)
+	r := w.fresh()
 	return r.Execute(w.t.Context(), handoff.Snapshot{Singleton: s, Lease: leases.Observed{Object: lease}}, handoff.Plan{Steps: steps})
 }
 
@@ -100,8 +92,8 @@ var (
 
 // A Lease is created without a holder. The singleton owns it. A Lease that was created in the meantime is a conflict.
 func TestLeaseIsCreated(t *testing.T) {
-	w := newWorld(t)
-	s := w.createSingleton()
+	w, _ := newSteps(t)
+	s := w.singleton()
 	create := handoff.WriteLease{}
 	w.Expect(w.executeSteps(nil, create)).To(Succeed())
 	w.wantLease(coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(int32(20))}, nil)
@@ -119,8 +111,8 @@ func TestLeaseIsCreated(t *testing.T) {
 // Each write of the Lease sets the holder, the epoch and both annotations. It keeps the time of the last renewal, and the
 // duration unless another pod gets the Lease.
 func TestLeaseIsWritten(t *testing.T) {
-	w := newWorld(t)
-	w.createLease(w.createSingleton())
+	w, _ := newSteps(t)
+	w.createLease(w.singleton())
 	write := func(step handoff.WriteLease) {
 		t.Helper()
 		lease := w.lease()
@@ -150,8 +142,7 @@ func TestLeaseIsWritten(t *testing.T) {
 
 // Several writes of the Lease in one plan depend on each other, and on nobody else's writes.
 func TestLeaseWritesChain(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
+	w, _ := newSteps(t)
 	grant := handoff.WriteLease{Holder: db1, Duration: 20 * time.Second, Epoch: 1}
 	w.Expect(w.executeSteps(nil, handoff.WriteLease{}, grant)).To(Succeed())
 	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-1_1"), LeaseTransitions: new(int32(1)), LeaseDurationSeconds: new(int32(20))}, nil)
@@ -167,58 +158,42 @@ func TestLeaseWritesChain(t *testing.T) {
 // A write of the Lease fails if any client wrote, deleted or replaced the Lease since the Snapshot. A renewal therefore
 // prevents that the Lease is taken from its holder.
 func TestLeaseConflicts(t *testing.T) {
-	tests := map[string]func(*world, *coordinationv1.Lease){
-		"a renewal": func(w *world, _ *coordinationv1.Lease) { w.renew() },
-		"a removed Lease": func(w *world, lease *coordinationv1.Lease) {
-			w.Expect(c.Delete(w.t.Context(), lease)).To(Succeed())
-		},
-		"another Lease of the name": func(w *world, lease *coordinationv1.Lease) {
-			w.Expect(c.Delete(w.t.Context(), lease)).To(Succeed())
-			w.createLease(w.singleton())
-		},
-	}
-	for name, meanwhile := range tests {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			lease := w.createLease(w.createSingleton(), func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("db-1_1") })
-			meanwhile(w, lease.DeepCopy())
-			before := w.lease()
-			err := w.executeSteps(lease, handoff.WriteLease{Version: versionOf(lease), Expired: "1"})
-			w.Expect(err).To(MatchError(apierrors.IsConflict, "conflict"))
-			w.Expect(w.lease()).To(Equal(before))
-		})
+	w, _ := newSteps(t)
+	replace := func(lease *coordinationv1.Lease) { w.delete(lease); w.createLease(w.singleton()) }
+	for name, meanwhile := range map[string]func(*coordinationv1.Lease){
+		"a renewal": func(*coordinationv1.Lease) { w.renew() }, "another Lease of the name": replace,
+		"a removed Lease": func(lease *coordinationv1.Lease) { w.delete(lease) },
+	} {
+		lease := w.createLease(w.singleton(), func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("db-1_1") })
+		meanwhile(lease.DeepCopy())
+		before := w.lease()
+		w.Expect(w.executeSteps(lease, handoff.WriteLease{Version: versionOf(lease), Expired: "1"})).To(MatchError(apierrors.IsConflict, "conflict"), name)
+		w.Expect(w.lease()).To(Equal(before), name)
+		_ = c.Delete(t.Context(), lease)
 	}
 }
 
 // A Lease of another owner is not written. The error names the Lease, and has the command that removes it.
 func TestForeignLease(t *testing.T) {
-	w := newWorld(t)
-	s := w.createSingleton()
-	tests := map[string]func(*coordinationv1.Lease){
+	w, _ := newSteps(t)
+	for name, change := range map[string]func(*coordinationv1.Lease){
 		"no owner":                       func(lease *coordinationv1.Lease) { lease.OwnerReferences = nil },
 		"an earlier singleton":           func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].UID = "earlier" },
 		"an owner of another kind":       func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].Kind = "StatefulSetLock" },
 		"an owner that does not control": func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].Controller = new(false) },
-	}
-	for name, change := range tests {
-		t.Run(name, func(t *testing.T) {
-			lease := w.createLease(s, change)
-			err := w.executeSteps(lease, handoff.WriteLease{Version: versionOf(lease), Holder: db1, Duration: 20 * time.Second, Epoch: 1})
-			w.Expect(err).To(MatchError(And(
-				ContainSubstring("write Lease "+w.namespace+"/statefulsingleton-db: "),
-				HaveSuffix("kubectl delete lease -n "+w.namespace+" statefulsingleton-db"))))
-			w.Expect(err).NotTo(MatchError(apierrors.IsConflict, "conflict"), "the status reports the error")
-			w.Expect(w.lease()).To(Equal(lease))
-			w.Expect(c.Delete(t.Context(), lease)).To(Succeed())
-		})
+	} {
+		lease := w.createLease(w.singleton(), change)
+		err := w.executeSteps(lease, handoff.WriteLease{Version: versionOf(lease), Holder: db1, Duration: 20 * time.Second, Epoch: 1})
+		w.Expect(err).To(MatchError(ContainSubstring("kubectl delete lease -n "+w.namespace+" statefulsingleton-db")), name)
+		w.Expect(err).NotTo(MatchError(apierrors.IsConflict, "conflict"), "the status reports the error")
+		w.Expect(w.lease()).To(Equal(lease), name)
+		w.delete(lease)
 	}
 }
 
 // A pod that has lost the Lease is a standby again. Demote fails if any client wrote the pod since the Snapshot.
 func TestDemote(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
-	r := newReconciler(controllerClient, controllerClient, w.clock)
+	w, r := newSteps(t)
 	w.warmPod("db-1", withCommand)
 	w.reconcile(r)
 	pod := w.pod("db-1")
@@ -248,110 +223,80 @@ func TestDemote(t *testing.T) {
 }
 
 // The Lease is read live if the spec, the cache or a pod shows that it can matter, and once. Singletons that never used
-// fencing cause no request for a Lease.
+// fencing cause no request for a Lease. A Lease that does not exist is never silent.
 func TestLeaseIsObserved(t *testing.T) {
-	byLease := func(s *v1.StatefulSingleton) { s.Spec.Fencing = v1.FencingLease }
 	fenced := func(pod *corev1.Pod) {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1.FencingAnnotation, string(v1.FencingLease))
 	}
-	unselected := func(pod *corev1.Pod) { pod.Labels["app"] = "other" }
-	tests := map[string]struct {
-		spec   func(*v1.StatefulSingleton)
-		cached bool
-		pod    []func(*corev1.Pod)
-		want   int
+	unselected := func(pod *corev1.Pod) { fenced(pod); pod.Labels["app"] = "other" }
+	unfenced := func(*corev1.Pod) {}
+	for name, test := range map[string]struct {
+		fencing         v1.Fencing
+		cached, missing bool
+		pod             func(*corev1.Pod)
+		want            int
 	}{
-		"no fencing":          {func(*v1.StatefulSingleton) {}, false, []func(*corev1.Pod){withCommand}, 0},
-		"the spec":            {byLease, false, []func(*corev1.Pod){withCommand}, 1},
-		"the cache":           {func(*v1.StatefulSingleton) {}, true, []func(*corev1.Pod){withCommand}, 1},
-		"a pod":               {func(*v1.StatefulSingleton) {}, false, []func(*corev1.Pod){withCommand, fenced}, 1},
-		"a pod with a label":  {func(*v1.StatefulSingleton) {}, false, []func(*corev1.Pod){withCommand, fenced, unselected}, 1},
-		"everything together": {byLease, true, []func(*corev1.Pod){withCommand, fenced}, 1},
-	}
-	for name, test := range tests {
+		"no fencing":         {pod: unfenced},
+		"the spec":           {fencing: v1.FencingLease, pod: unfenced, want: 1},
+		"the cache":          {cached: true, pod: unfenced, want: 1},
+		"a pod":              {pod: fenced, want: 1},
+		"a pod with a label": {pod: unselected, want: 1},
+		"all":                {fencing: v1.FencingLease, cached: true, pod: fenced, want: 1},
+		"no Lease":           {fencing: v1.FencingLease, missing: true, pod: fenced, want: 1},
+	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			s := w.createSingleton()
-			test.spec(s)
-			w.createPod("db-1", test.pod...)
-			lease := w.createLease(s)
-			live := &counting{Reader: controllerClient}
-			o := observe.Observer{Client: withoutLeases{controllerClient}, Live: live, Silent: func(seen *coordinationv1.Lease) time.Duration {
-				w.Expect(seen.UID).To(Equal(lease.UID))
-				return time.Minute
-			}}
+			w, sent, _ := newRecorded(t)
+			s := w.singleton()
+			w.createPod("db-1", withCommand, test.pod)
+			if !test.missing {
+				w.createLease(s)
+			}
+			s.Spec.Fencing = test.fencing
+			live := sent.client(t, fromLive)
+			o := observe.Observer{Client: without[*coordinationv1.Lease]{controllerClient}, Live: live, Silent: func(*coordinationv1.Lease) time.Duration { return time.Minute }}
 			if test.cached {
 				o.Client = controllerClient
 			}
 			snapshot, err := o.Observe(t.Context(), s)
 			w.Expect(err).NotTo(HaveOccurred())
-			w.Expect(live.taken()["get *v1.Lease"]).To(Equal(test.want))
-			if test.want == 0 {
+			w.Expect(sent.reads()["get leases"]).To(Equal(test.want))
+			if test.want == 0 || test.missing {
 				w.Expect(snapshot.Lease).To(BeZero())
 				return
 			}
-			w.Expect(snapshot.Lease.Object.ResourceVersion).To(Equal(lease.ResourceVersion))
+			w.Expect(snapshot.Lease.Object.ResourceVersion).To(Equal(w.lease().ResourceVersion))
 			w.Expect(snapshot.Lease.Silent).To(Equal(time.Minute))
 		})
 	}
-}
-
-// A Lease that does not exist is never silent.
-func TestMissingLeaseIsObserved(t *testing.T) {
-	w := newWorld(t)
-	s := w.createSingleton()
-	s.Spec.Fencing = v1.FencingLease
-	o := observe.Observer{Client: controllerClient, Live: controllerClient, Silent: func(*coordinationv1.Lease) time.Duration { return time.Minute }}
-	snapshot, err := o.Observe(t.Context(), s)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(snapshot.Lease).To(BeZero())
 }
 
 // A release of the Lease causes a reconcile. Renewals cause none.
 func TestLeaseIsWatched(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(serves)
-	live := w.countReads()
+	sent := &requests{}
+	w.wrap = func(next http.RoundTripper) http.RoundTripper { return &recorder{sent, fromLive, next} }
 	w.startManager()
-	s := w.createSingleton()
+	w.createSingleton()
 	w.installed("Injected")
-	w.hold("db-1", withCommand)
-	reconciled := func() bool { return live.taken()["get *v1.StatefulSingleton"] > 0 }
-	settled := func() {
-		t.Helper()
-		w.Eventually(reconciled).WithPolling(2*coalesceDelay).Should(BeFalse(), "no event is left")
-	}
-	settled()
-	w.createLease(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("db-1_1") })
-	w.Eventually(reconciled).Should(BeTrue(), "the controller knows the Lease")
-	settled()
+	w.eventually("NoPods")
+	reads := func() int { return sent.reads()["get leases"] } // a singleton without fencing reads only a Lease in the cache
+	w.createLease(w.singleton(), func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("db-1_1") })
+	w.Eventually(reads).ShouldNot(BeZero(), "the controller knows the Lease")
+	w.Eventually(reads).WithPolling(time.Second).Should(BeZero(), "no event is left")
 	for range 10 {
 		w.renew()
 	}
-	w.Consistently(reconciled).WithTimeout(2 * coalesceDelay).Should(BeFalse())
+	w.Consistently(reads).WithTimeout(time.Second).Should(BeZero())
 	w.patchLease(`{"spec":{"holderIdentity":""}}`)
-	w.Eventually(reconciled).Should(BeTrue(), "the controller knows that the Lease is released")
-}
-
-// coalesceDelay is how long the controller delays the reconcile after an event that is not urgent.
-const coalesceDelay = 2 * time.Second
-
-// withoutLeases is a cache without Leases.
-type withoutLeases struct{ client.Client }
-
-func (r withoutLeases) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-	if _, is := o.(*coordinationv1.Lease); is {
-		return apierrors.NewNotFound(coordinationv1.Resource("leases"), key.Name)
-	}
-	return r.Client.Get(ctx, key, o, options...)
+	w.Eventually(reads).ShouldNot(BeZero(), "the controller knows that the Lease is released")
 }
 
 // The Deployment of a pod that lost the Lease is read even if the pod is the only one, because it must be rolled.
 func TestDeploymentOfLostPodIsObserved(t *testing.T) {
-	w := newWorld(t)
-	s := w.createSingleton()
-	d := w.deployment()
-	pod := w.createPod("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
+	w, _ := newSteps(t)
+	s := w.singleton()
+	pod := w.createPod("db-1", ownedBy(w.replicaSet(w.deployment(), 1)), withCommand)
 	o := observe.Observer{Client: controllerClient, Live: controllerClient}
 	for uid, want := range map[types.UID]int{"another": 0, pod.UID: 1} {
 		s.Status.LastTransition = &v1.Transition{FromUID: uid, Proof: v1.ProofLeaseExpired}

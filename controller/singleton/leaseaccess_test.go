@@ -1,21 +1,17 @@
 package singleton_test
 
 import (
-	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
@@ -37,17 +33,20 @@ func fencedAs(account string) func(*corev1.Pod) {
 	}
 }
 
-// newAccess returns a reconciler of the access to Leases. The test decides when it runs.
-func newAccess(writes, live client.Client) (*leaseaccess.Reconciler, *events.FakeRecorder) {
+// reconcileAccess reconciles the access to the Lease of the singleton. It returns the result, and the recorded events.
+func (w *world) reconcileAccess(writes, live client.Client) (ctrl.Result, <-chan string) {
+	w.t.Helper()
 	recorder := events.NewFakeRecorder(100)
-	return &leaseaccess.Reconciler{Client: writes, Live: live, Recorder: recorder}, recorder
+	access := &leaseaccess.Reconciler{Client: writes, Live: live, Recorder: recorder}
+	result, err := access.Reconcile(w.t.Context(), w.request())
+	w.Expect(err).NotTo(HaveOccurred())
+	return result, recorder.Events
 }
 
 // setFencing changes spec.fencing of the singleton.
 func (w *world) setFencing(fencing v1.Fencing) {
 	w.t.Helper()
-	patch := `{"spec":{"fencing":"` + string(fencing) + `"}}`
-	w.Expect(c.Patch(w.t.Context(), w.singleton(), client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
+	w.merge(w.singleton(), `{"spec":{"fencing":"`+string(fencing)+`"}}`)
 }
 
 // role and binding return new objects with the name of the Lease. The changes follow.
@@ -111,101 +110,57 @@ func (w *world) access() []string {
 	return accounts
 }
 
-// may returns whether a ServiceAccount of the namespace has the permission for a Lease.
-func (w *world) may(account, verb, lease string) bool {
-	w.t.Helper()
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + w.namespace + ":" + account,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: w.namespace, Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Name: lease,
-		},
-	}}
-	w.Expect(c.Create(w.t.Context(), review)).To(Succeed())
-	return review.Status.Allowed
-}
-
-// The ServiceAccounts of the fenced pods may renew the Lease, and only this Lease, while a pod with the ServiceAccount
-// exists.
+// The ServiceAccounts of the fenced pods may renew the Lease, and only this Lease, while a pod with the ServiceAccount exists. Fenced
+// pods keep their access after fencing is turned off. The access is removed after the last fenced pod.
 func TestLeaseAccess(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	s := w.createSingleton(withLease)
+	w := newRunning(t, withLease)
 	w.Eventually(w.access).Should(Equal([]string{}))
 	for _, object := range []client.Object{w.role(), w.binding()} {
 		w.Expect(w.exists(object)).To(BeTrue())
-		w.Expect(metav1.IsControlledBy(object, s)).To(BeTrue(), "the garbage collector deletes the %T with the singleton", object)
+		w.Expect(metav1.IsControlledBy(object, w.singleton())).To(BeTrue(), "the garbage collector deletes the %T with the singleton", object)
 	}
 	first := w.createPod("db-1", fencedAs("first"))
 	w.Eventually(w.access).Should(Equal([]string{"first"}))
-	w.Eventually(func() bool { return w.may("first", "patch", leaseName) }).Should(BeTrue())
-	w.Expect(w.may("first", "watch", leaseName)).To(BeTrue())
-	w.Expect(w.may("first", "patch", "other")).To(BeFalse())
-	w.Expect(w.may("first", "update", leaseName)).To(BeFalse())
-	w.Expect(w.may("default", "patch", leaseName)).To(BeFalse())
-
 	w.createPod("unfenced", withCommand, func(pod *corev1.Pod) { pod.Spec.ServiceAccountName = "unfenced" })
 	second := w.createPod("db-2", fencedAs(""))
 	w.Eventually(w.access).Should(Equal([]string{"default", "first"}))
 	w.remove(first)
 	w.Eventually(w.access).Should(Equal([]string{"default"}))
-	w.remove(second)
-	w.Eventually(w.access).Should(Equal([]string{}))
-}
 
-// Fenced pods keep their access after fencing is turned off. The access is removed after the last fenced pod.
-func TestLeaseAccessWithoutFencing(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton(withLease)
-	first := w.createPod("db-1", fencedAs("first"))
-	w.Eventually(w.access).Should(Equal([]string{"first"}))
 	w.setFencing(v1.FencingKubelet)
-	second := w.createPod("db-2", fencedAs("second")) // created before the policy changed
-	w.Eventually(w.access).Should(Equal([]string{"first", "second"}))
-	w.remove(first)
-	w.Eventually(w.access).Should(Equal([]string{"second"}))
+	third := w.createPod("db-3", fencedAs("third")) // created before the policy changed
+	w.Eventually(w.access).Should(Equal([]string{"default", "third"}))
 	w.remove(second)
+	w.Eventually(w.access).Should(Equal([]string{"third"}))
+	w.remove(third)
 	w.Eventually(func() bool { return w.exists(w.binding()) || w.exists(w.role()) }).Should(BeFalse())
 }
 
 // A Role or RoleBinding that somebody deletes or changes is restored.
 func TestLeaseAccessComesBack(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton(withLease)
+	w := newRunning(t, withLease)
 	w.createPod("db-1", fencedAs("first"))
-	complete := func() {
-		t.Helper()
-		w.Eventually(w.access).Should(Equal([]string{"first"}))
-	}
-	complete()
-	for _, object := range []client.Object{w.role(), w.binding()} {
-		w.Expect(w.exists(object)).To(BeTrue())
-		old := object.GetUID()
-		w.Expect(c.Delete(t.Context(), object)).To(Succeed())
-		w.Eventually(func() bool { return w.exists(object) && object.GetUID() != old }).Should(BeTrue(), "%T", object)
-		complete()
-	}
-	for name, patch := range map[string]string{
-		"rules":  `{"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["get"]}]}`,
-		"labels": `{"metadata":{"labels":null},"rules":[]}`,
+	w.Eventually(w.access).Should(Equal([]string{"first"}))
+	for i, change := range []func(){
+		func() { w.delete(w.role()) },
+		func() { w.delete(w.binding()) },
+		func() {
+			w.merge(w.role(), `{"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["get"]}]}`)
+		},
+		func() { w.merge(w.role(), `{"metadata":{"labels":null},"rules":[]}`) },
+		func() { w.merge(w.binding(), `{"subjects":[]}`) },
 	} {
-		w.Expect(c.Patch(t.Context(), w.role(), client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed(), name)
-		complete()
+		change()
+		w.Eventually(w.access).Should(Equal([]string{"first"}), "change %d", i)
 	}
-	w.Expect(c.Patch(t.Context(), w.binding(), client.RawPatch(types.MergePatchType, []byte(`{"subjects":[]}`)))).To(Succeed())
-	complete()
 }
 
 // A RoleBinding of another Role is replaced, because its roleRef is immutable.
 func TestLeaseAccessOfAnotherRole(t *testing.T) {
-	w := newWorld(t)
-	s := w.createSingleton(withLease)
+	w, _ := newSteps(t, withLease)
 	w.createPod("db-1", fencedAs("first"))
-	w.Expect(c.Create(t.Context(), w.binding(controlledBy(s.UID)))).To(Succeed())
-	access, _ := newAccess(controllerClient, controllerClient)
-	result, err := access.Reconcile(t.Context(), w.request())
-	w.Expect(err).NotTo(HaveOccurred())
+	w.create(w.binding(controlledBy(w.singleton().UID)))
+	result, _ := w.reconcileAccess(controllerClient, controllerClient)
 	w.Expect(result).To(BeZero())
 	w.Expect(w.access()).To(Equal([]string{"first"}))
 }
@@ -220,75 +175,71 @@ func TestLeaseAccessOfForeignObjects(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
 			object := foreign(w)
-			w.Expect(c.Create(t.Context(), object)).To(Succeed())
+			w.create(object)
 			version := object.GetResourceVersion()
 			w.startManager()
 			w.createSingleton(withLease)
 			w.createPod("db-1", fencedAs("first"))
-			event := w.wantEvent(corev1.EventTypeWarning, "LeaseAccessRefused")
-			w.Expect(event.Note).To(And(HavePrefix("the pods can't renew the Lease: "+kind+" "+w.namespace+"/"+leaseName+" exists"),
-				ContainSubstring("kubectl delete "), ContainSubstring(" -n "+w.namespace+" "+leaseName)))
+			w.Expect(w.wantEvent(corev1.EventTypeWarning, "LeaseAccessRefused").Note).To(ContainSubstring(kind + " " + w.namespace + "/" + leaseName + " exists"))
 			w.Expect(w.exists(object)).To(BeTrue())
 			w.Expect(object.GetResourceVersion()).To(Equal(version))
-			w.Expect(w.access()).To(BeNil())
-			if kind == "Role" {
-				w.Expect(w.exists(w.binding())).To(BeFalse())
-			}
-			w.Expect(c.Delete(t.Context(), object)).To(Succeed())
+			w.Expect(w.exists(w.binding())).To(Equal(kind == "RoleBinding"))
+			w.delete(object)
 			w.Eventually(w.access).Should(Equal([]string{"first"}))
 		})
 	}
 }
 
-// After fencing is turned off, foreign objects are left alone.
+// Without fencing, foreign objects are left alone.
 func TestLeaseAccessRevokesOnlyItsOwn(t *testing.T) {
-	w := newWorld(t)
-	s := w.createSingleton()
-	w.Expect(c.Create(t.Context(), w.role())).To(Succeed())
-	w.Expect(c.Create(t.Context(), w.binding(controlledBy(s.UID)))).To(Succeed())
-	access, recorder := newAccess(controllerClient, controllerClient)
-	result, err := access.Reconcile(t.Context(), w.request())
-	w.Expect(err).NotTo(HaveOccurred())
+	w, _ := newSteps(t)
+	w.create(w.role())
+	w.create(w.binding(controlledBy(w.singleton().UID)))
+	result, recorded := w.reconcileAccess(controllerClient, controllerClient)
 	w.Expect(result).To(BeZero())
-	w.Expect(recorder.Events).To(BeEmpty())
+	w.Expect(recorded).To(BeEmpty())
 	w.Expect(w.exists(w.role())).To(BeTrue())
 	w.Expect(w.exists(w.binding())).To(BeFalse())
 }
 
 // The objects of a deleted singleton of the same name are left to the garbage collector, without a warning.
 func TestLeaseAccessOfADeletedSingleton(t *testing.T) {
-	w := newWorld(t)
+	w, _ := newSteps(t, withLease)
 	role := w.role(controlledBy("deleted"))
-	w.Expect(c.Create(t.Context(), role)).To(Succeed())
+	w.create(role)
 	version := role.ResourceVersion
-	w.createSingleton(withLease)
 	w.createPod("db-1", fencedAs("first"))
-	access, recorder := newAccess(controllerClient, controllerClient)
-	result, err := access.Reconcile(t.Context(), w.request())
-	w.Expect(err).NotTo(HaveOccurred())
+	result, recorded := w.reconcileAccess(controllerClient, controllerClient)
 	w.Expect(result).NotTo(BeZero(), "the reconcile is tried again")
-	w.Expect(recorder.Events).To(BeEmpty())
+	w.Expect(recorded).To(BeEmpty())
 	w.Expect(w.exists(role)).To(BeTrue())
 	w.Expect(role.ResourceVersion).To(Equal(version))
 
-	w.Expect(c.Delete(t.Context(), role)).To(Succeed()) // the garbage collector
-	result, err = access.Reconcile(t.Context(), w.request())
-	w.Expect(err).NotTo(HaveOccurred())
+	w.delete(role) // the garbage collector
+	result, _ = w.reconcileAccess(controllerClient, controllerClient)
 	w.Expect(result).To(BeZero())
 	w.Expect(w.access()).To(Equal([]string{"first"}))
 }
 
 // A reconcile that finds nothing to change writes nothing. Without fencing and fenced pods, it reads only from the cache.
 func TestLeaseAccessRequests(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton(withLease)
+	w, sent, _ := newRecorded(t, withLease)
 	pod := w.createPod("db-1", fencedAs("first"))
-	sent := &requests{}
-	access, _ := newAccess(sent.client(t, fromCache), sent.client(t, fromLive))
-	reconcile := func() (writes, live int) {
-		t.Helper()
-		_, err := access.Reconcile(t.Context(), w.request())
-		w.Expect(err).NotTo(HaveOccurred())
+	cached, read := sent.client(t, fromCache), sent.client(t, fromLive)
+	for _, step := range []struct {
+		what             string
+		do               func()
+		wantWrites, live int
+	}{
+		{"the Role and the RoleBinding are created", func() {}, 2, 3},
+		{"nothing changes", func() {}, 0, 3},
+		{"the fenced pod keeps its access", func() { w.setFencing(v1.FencingKubelet) }, 0, 3},
+		{"the RoleBinding and the Role are deleted", func() { w.remove(pod) }, 2, 3},
+		{"nothing is left", func() {}, 0, 0},
+	} {
+		step.do()
+		w.reconcileAccess(cached, read)
+		writes, live := 0, 0
 		for _, request := range sent.taken() {
 			switch {
 			case !request.isRead():
@@ -299,44 +250,17 @@ func TestLeaseAccessRequests(t *testing.T) {
 				w.Expect(request.resource == "statefulsingletons" || request.metadataOnly).To(BeTrue(), "the cache has only metadata: %s", request)
 			}
 		}
-		return writes, live
+		w.Expect(writes).To(Equal(step.wantWrites), step.what)
+		w.Expect(live).To(BeNumerically("<=", step.live), "live reads: %s", step.what)
 	}
-	writes, _ := reconcile()
-	w.Expect(writes).To(Equal(2), "the Role and the RoleBinding are created")
-	writes, live := reconcile()
-	w.Expect(writes).To(BeZero())
-	w.Expect(live).To(Equal(3), "pods, Role and RoleBinding")
-
-	w.setFencing(v1.FencingKubelet)
-	writes, _ = reconcile()
-	w.Expect(writes).To(BeZero(), "the fenced pod keeps its access")
-	w.remove(pod)
-	writes, _ = reconcile()
-	w.Expect(writes).To(Equal(2), "the RoleBinding and the Role are deleted")
-	writes, live = reconcile()
-	w.Expect(writes).To(BeZero())
-	w.Expect(live).To(BeZero())
 }
 
 // A change between the read and the write is not overwritten: the patch fails with a conflict, and is tried again.
 func TestLeaseAccessConflict(t *testing.T) {
-	w := newWorld(t)
-	s := w.createSingleton(withLease)
-	w.Expect(c.Create(t.Context(), w.role(controlledBy(s.UID)))).To(Succeed())
-	overtaken := interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Get: func(ctx context.Context, reads client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-			err := reads.Get(ctx, key, o, options...)
-			if role, isRole := o.(*rbacv1.Role); isRole && err == nil {
-				foreign := role.DeepCopy()
-				foreign.OwnerReferences = nil
-				w.Expect(c.Update(ctx, foreign)).To(Succeed())
-			}
-			return err
-		},
-	})
-	access, _ := newAccess(controllerClient, overtaken)
-	result, err := access.Reconcile(t.Context(), w.request())
-	w.Expect(err).NotTo(HaveOccurred())
+	w, _ := newSteps(t, withLease)
+	w.create(w.role(controlledBy(w.singleton().UID)))
+	overtaken := w.meanwhile(isOf[*rbacv1.Role], func() { w.merge(w.role(), `{"metadata":{"ownerReferences":null}}`) })
+	result, _ := w.reconcileAccess(overtaken, controllerClient)
 	w.Expect(result).NotTo(BeZero(), "the conflict is tried again")
 	role := w.role()
 	w.Expect(w.exists(role)).To(BeTrue())
@@ -345,18 +269,11 @@ func TestLeaseAccessConflict(t *testing.T) {
 
 // A singleton that is being deleted gets no new objects, which the garbage collector could delete at once.
 func TestLeaseAccessOfATerminatingSingleton(t *testing.T) {
-	w := newWorld(t)
-	s := w.createSingleton(withLease, func(s *v1.StatefulSingleton) { s.Finalizers = []string{"example.com/kept"} })
-	w.t.Cleanup(func() {
-		_ = c.Patch(context.Background(), s, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
-	})
-	w.Expect(c.Delete(t.Context(), s)).To(Succeed())
-	access, _ := newAccess(controllerClient, controllerClient)
-	_, err := access.Reconcile(t.Context(), w.request())
-	w.Expect(err).NotTo(HaveOccurred())
+	w, _ := newSteps(t, withLease, func(s *v1.StatefulSingleton) { s.Finalizers = []string{"example.com/kept"} })
+	w.delete(w.singleton())
+	w.reconcileAccess(controllerClient, controllerClient)
 	w.Expect(w.exists(w.role())).To(BeFalse())
-
-	_, err = access.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("missing")})
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(apierrors.IsNotFound(c.Get(t.Context(), w.key("statefulsingleton-missing"), &rbacv1.Role{}))).To(BeTrue())
+	w.merge(w.singleton(), `{"metadata":{"finalizers":null}}`)
+	w.reconcileAccess(controllerClient, controllerClient)
+	w.Expect(w.exists(w.role())).To(BeFalse(), "a missing singleton")
 }

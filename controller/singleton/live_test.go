@@ -7,8 +7,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -72,11 +70,7 @@ func (w *world) wantLiveReads(sent []sentRequest, needed ...string) (did []strin
 // Live reads precede each write that releases a pod or removes its finalizer. A cache may lag behind a kubelet that has
 // just started a process.
 func TestProofsRestOnLiveReads(t *testing.T) {
-	w := newWorld(t)
-	journal := w.keepJournal()
-	w.createSingleton()
-	sent := &requests{}
-	r := newReconciler(sent.client(t, fromCache), sent.client(t, fromLive), w.clock)
+	w, sent, r := newRecorded(t)
 	d := w.deployment()
 	first := w.warmPod("db-1", ownedBy(w.replicaSet(d, 1)), withCommand)
 	var second *corev1.Pod
@@ -90,14 +84,14 @@ func TestProofsRestOnLiveReads(t *testing.T) {
 		{"the holder stops", func() {
 			w.report(first, ready)
 			second = w.warmPod("db-2", ownedBy(w.replicaSet(d, 2)))
-			w.ask(first)
+			w.delete(first)
 		}, nil, nil},
 		{"the next pod is released", func() { w.report(first, ended) },
 			[]string{"get nodes/" + nodeName, "get replicasets/db-1", "get replicasets/db-2", "get deployments/db"},
 			[]string{"records the holder", "opens the barrier", "signals the pod", "lets go of the pod"}},
 		{"the singleton is deleted", func() {
 			w.report(second, ready)
-			w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
+			w.delete(w.singleton())
 		}, nil, []string{"lets go of the pod"}},
 	} {
 		step.do()
@@ -110,18 +104,13 @@ func TestProofsRestOnLiveReads(t *testing.T) {
 			w.Expect(did).To(ContainElement(want), step.what)
 		}
 	}
-	w.Expect(journal.wantOneAtATime()).To(Equal(2))
+	w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
 }
 
 // Live reads also precede a release if the cache still shows a running holder, which has ended without a deletion.
 func TestEndRestsOnLiveReads(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
-	sent := &requests{}
-	r := newReconciler(sent.client(t, fromCache), sent.client(t, fromLive), w.clock)
-	first := w.warmPod("db-1", withCommand)
-	w.reconcile(r)
-	w.report(first, ready)
+	w, sent, r := newRecorded(t)
+	first := w.holdBy(r, "db-1", withCommand)
 	w.warmPod("db-2", withCommand)
 	w.report(first, ended)
 	sent.taken()
@@ -132,12 +121,10 @@ func TestEndRestsOnLiveReads(t *testing.T) {
 
 // Live reads also precede the removal of finalizers from the pods of a removed singleton.
 func TestOrphansRestOnLiveReads(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
+	w, sent, r := newRecorded(t)
 	first, _ := w.handoffDue()
 	w.removeSingleton()
-	sent := &requests{}
-	w.reconcile(newReconciler(sent.client(t, fromCache), sent.client(t, fromLive), w.clock))
+	w.reconcile(r)
 	w.Expect(hasFinalizer(w.pod(first.Name))).To(BeFalse())
 	did := 0
 	read := map[string]bool{}
@@ -156,15 +143,10 @@ func TestOrphansRestOnLiveReads(t *testing.T) {
 // A holder whose labels were removed is not selected, but the controller reads it by its name. The holder stays, and no
 // other pod is released.
 func TestHolderWithoutLabels(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
-	sent := &requests{}
-	r := newReconciler(sent.client(t, fromCache), sent.client(t, fromLive), w.clock)
-	first := w.warmPod("db-1", withCommand)
+	w, sent, r := newRecorded(t)
+	first := w.holdBy(r, "db-1", withCommand)
 	w.reconcile(r)
-	w.report(first, ready)
-	w.reconcile(r)
-	w.Expect(c.Patch(t.Context(), first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":null}}`)))).To(Succeed())
+	w.merge(first, `{"metadata":{"labels":null}}`)
 	second := w.warmPod("db-2", withCommand)
 
 	w.reconcile(r)
@@ -173,8 +155,7 @@ func TestHolderWithoutLabels(t *testing.T) {
 	w.Expect(status.Phase).NotTo(Equal(v1.PhaseFailed), status.Message)
 	w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
 
-	w.ask(first)
-	w.report(first, ended)
+	w.end(first)
 	sent.taken()
 	w.reconcileHandoff(r)
 	w.wantLiveReads(sent.taken(), "get pods/db-1", "get nodes/"+nodeName)
@@ -184,15 +165,11 @@ func TestHolderWithoutLabels(t *testing.T) {
 
 // A running pod that has the label of the singleton but is no longer selected blocks the release of another pod.
 func TestRunningPodWithoutSelectedLabels(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
-	r := newReconciler(controllerClient, controllerClient, w.clock)
-	first := w.warmPod("db-1", withCommand)
-	w.reconcile(r)
-	w.report(first, ready)
+	w, r := newSteps(t)
+	first := w.holdBy(r, "db-1", withCommand)
 	w.reconcile(r)
 	w.removeSingleton()
-	w.Expect(c.Patch(t.Context(), first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`)))).To(Succeed())
+	w.merge(first, `{"metadata":{"labels":{"app":"other"}}}`)
 	w.createSingleton()
 	w.warmPod("db-2", withCommand)
 

@@ -77,26 +77,21 @@ func allocated(do func()) (total, kept uint64) {
 // parallel, because it measures memory.
 func TestTooManyPods(t *testing.T) {
 	w := newLonelyWorld(t)
-	journal := w.keepJournal()
 	w.createSingleton()
 	sent := &requests{}
 	live := sent.client(t, fromLive)
 	r := newReconciler(sent.client(t, fromCache), live, w.clock)
-	first := w.warmPod("db-1", withCommand)
-	w.reconcile(r)
-	w.report(first, ready)
+	first := w.holdBy(r, "db-1", withCommand)
 	w.reconcile(r)
 	w.clock.advance(time.Hour)
 	second := w.warmPod("db-2", withCommand)
-	w.ask(first)
-	w.report(first, ended)
-	const mebibytes = observe.MaxPods * evictedSize >> 20
+	w.end(first)
 	w.evicted(observe.MaxPods - 1) // plus db-1 and db-2
 
 	sent.taken()
 	var result ctrl.Result
 	total, _ := allocated(func() { result = w.reconcile(r) })
-	t.Logf("a reconcile of %d pods, of %d MiB, allocates a total of %d MiB", observe.MaxPods+1, mebibytes, total)
+	t.Logf("the reconcile allocates a total of %d MiB", total)
 	var whole, largest int
 	for _, s := range sent.taken() {
 		w.Expect(restsOnProof(s)).To(Or(BeEmpty(), Equal("records the holder")), "it writes no pod: %s", s)
@@ -116,7 +111,7 @@ func TestTooManyPods(t *testing.T) {
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
 
 	// With one pod fewer, all pods are read, page by page.
-	w.Expect(c.Delete(t.Context(), w.pod("evicted-0"), client.GracePeriodSeconds(0))).To(Succeed())
+	w.delete(w.pod("evicted-0"), client.GracePeriodSeconds(0))
 	var snapshot handoff.Snapshot
 	stored := w.singleton()
 	_, kept := allocated(func() {
@@ -124,7 +119,6 @@ func TestTooManyPods(t *testing.T) {
 		snapshot, err = observe.Observer{Client: live, Live: live}.Observe(t.Context(), stored)
 		w.Expect(err).NotTo(HaveOccurred())
 	})
-	t.Logf("of %d pods, of %d MiB, %d MiB are kept", len(snapshot.Pods), mebibytes, kept)
 	w.Expect(snapshot.Pods).To(HaveLen(observe.MaxPods))
 	w.Expect(kept).To(BeNumerically("<", 16), "MiB")
 	w.reconcile(r)
@@ -134,8 +128,8 @@ func TestTooManyPods(t *testing.T) {
 	w.Expect(status.Message).NotTo(ContainSubstring("takes longer"))
 	w.Expect(signalled(w.pod("db-2"))).To(BeTrue())
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeFalse())
-	journal.wantOrder(writeStep{"the signal of db-2", podIs("db-2", signalled)}) // the watch brings many large pods first
-	w.Expect(journal.wantOneAtATime()).To(Equal(2))
+	w.journal.wantOrder(writeStep{"the signal of db-2", wrote("db-2", signalled)}) // the watch brings many large pods first
+	w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
 }
 
 // A few pods can also exceed the limits, through fields that are not trimmed or through references to many objects.
@@ -159,12 +153,8 @@ func TestTooLargePods(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.createSingleton()
-			r := newReconciler(controllerClient, controllerClient, w.clock)
-			first := w.warmPod("db-1", withCommand)
-			w.reconcile(r)
-			w.report(first, ready)
+			w, r := newSteps(t)
+			first := w.holdBy(r, "db-1", withCommand)
 			var large []*corev1.Pod
 			for i := range 5 {
 				large = append(large, w.createPod(fmt.Sprintf("large-%d", i), withCommand, func(pod *corev1.Pod) { test.bloat(i, pod) }))
@@ -173,7 +163,7 @@ func TestTooLargePods(t *testing.T) {
 			w.wantTooMany(first, test.want)
 
 			for _, pod := range large[1:] {
-				w.Expect(c.Delete(t.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
+				w.delete(pod, client.GracePeriodSeconds(0))
 			}
 			w.reconcile(r)
 			w.Expect(w.singleton().Status.Phase).NotTo(Equal(v1.PhaseFailed))

@@ -12,18 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
 func TestStates(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := v1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
 	one := func(namespace, name string, phase v1.Phase, conditions ...metav1.Condition) *v1.StatefulSingleton {
 		return &v1.StatefulSingleton{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -32,10 +26,10 @@ func TestStates(t *testing.T) {
 	}
 	lost := metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue, Reason: "HolderLost"}
 	fine := metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionFalse, Reason: "HolderReady"}
-	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+	reader := fakeClient(
 		one("shop", "db", v1.PhaseFailed, lost), one("shop", "licences", v1.PhaseFailed, lost), one("shop", "new", ""),
 		one("wiki", "db", v1.PhaseRunning, fine),
-	).Build()
+	)
 	want := `
 # HELP statefulsingleton_conditions StatefulSingletons of a namespace by each of their conditions.
 # TYPE statefulsingleton_conditions gauge
@@ -80,25 +74,29 @@ func TestHandoffsAreCountedFromZero(t *testing.T) {
 
 // Metrics measure durations in seconds, from the first cause until the new holder is Ready.
 func TestHandoffSeconds(t *testing.T) {
-	metrics := NewMetrics(prometheus.NewRegistry(), nil)
+	registry := prometheus.NewRegistry()
+	metrics := NewMetrics(registry, fakeClient())
 	began := metav1.NewMicroTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	ready := metav1.NewMicroTime(began.Add(2500 * time.Millisecond))
 	metrics.completed(&v1.Transition{Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, Started: &began, Ready: &ready, GapMilliseconds: new(int64(250))})
-	for want, histogram := range map[float64]prometheus.Histogram{0.25: metrics.gap, 2.5: metrics.seconds} {
-		registry := prometheus.NewRegistry()
-		registry.MustRegister(histogram)
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums := map[string]float64{}
+	for _, family := range families {
+		if h := family.Metric[0].GetHistogram(); h != nil {
+			sums[family.GetName()] = h.GetSampleSum()
 		}
-		if got := families[0].Metric[0].GetHistogram().GetSampleSum(); got != want {
-			t.Errorf("%s sums up to %v, want %v", families[0].GetName(), got, want)
-		}
+	}
+	if diff := cmp.Diff(map[string]float64{"statefulsingleton_handoff_gap_seconds": 0.25, "statefulsingleton_handoff_seconds": 2.5}, sums); diff != "" {
+		t.Errorf("sums of the histograms (-want +got):\n%s", diff)
 	}
 }
 
 type handoffSeries struct{ cause, proof string }
 
+// countedHandoffs returns the value of each series of handoffs. They have no other labels.
 func countedHandoffs(t *testing.T, metrics *Metrics) map[handoffSeries]float64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -108,14 +106,15 @@ func countedHandoffs(t *testing.T, metrics *Metrics) map[handoffSeries]float64 {
 		t.Fatal(err)
 	}
 	counted := map[handoffSeries]float64{}
-	for _, family := range families {
-		for _, metric := range family.Metric {
-			labels := map[string]string{}
-			for _, label := range metric.Label {
-				labels[label.GetName()] = label.GetValue()
-			}
-			counted[handoffSeries{labels["cause"], labels["proof"]}] = metric.GetCounter().GetValue()
+	for _, metric := range families[0].Metric {
+		labels := map[string]string{}
+		for _, label := range metric.Label {
+			labels[label.GetName()] = label.GetValue()
 		}
+		if len(labels) != 2 {
+			t.Errorf("labels %v, which must name no object", labels)
+		}
+		counted[handoffSeries{labels["cause"], labels["proof"]}] = metric.GetCounter().GetValue()
 	}
 	return counted
 }

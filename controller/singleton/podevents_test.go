@@ -10,11 +10,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -56,6 +58,27 @@ func (o order) AddWithOpts(options priorityqueue.AddOpts, requests ...reconcile.
 	}
 }
 
+// handle gives an event to the handler.
+func handle(t *testing.T, h handler.EventHandler, e any, queue order) {
+	t.Helper()
+	switch e := e.(type) {
+	case event.CreateEvent:
+		h.Create(t.Context(), e, queue)
+	case event.UpdateEvent:
+		h.Update(t.Context(), e, queue)
+	case event.DeleteEvent:
+		h.Delete(t.Context(), e, queue)
+	}
+}
+
+// fakeClient returns a client of a cluster with the objects.
+func fakeClient(objects ...client.Object) client.Client {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(v1.AddToScheme(scheme))
+	utilruntime.Must(corev1.AddToScheme(scheme))
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+}
+
 // Events of a standby can wait while the holder is healthy or another standby is warm. Events that may
 // report the termination of the holder, or that come while there is no holder, have priority over all others.
 func TestPodEvents(t *testing.T) {
@@ -88,11 +111,9 @@ func TestPodEvents(t *testing.T) {
 		holder *metav1.PartialObjectMetadata
 		// noRecord is true if the record names no holder.
 		noRecord bool
-		// protected is the name of a standby that has the finalizer.
-		protected string
-		// protectedTerminating is true if another standby with the finalizer is terminating.
-		protectedTerminating bool
-		event                any
+		// protected is a standby that has the finalizer, or nil.
+		protected *metav1.PartialObjectMetadata
+		event     any
 		// want is empty if the event enqueues no singleton.
 		want urgency
 	}{
@@ -102,21 +123,21 @@ func TestPodEvents(t *testing.T) {
 		"a standby is removed":                                  {holder: pod("db-1"), event: deleted(pod("db-2", going)), want: later},
 		"a standby changes while the holder is terminating":     {holder: pod("db-1", going), event: updated(pod("db-2"), pod("db-2")), want: first},
 		"a standby changes after the holder is removed":         {event: updated(pod("db-2"), pod("db-2")), want: first},
-		"a standby is created while another standby is warm":    {holder: pod("db-1", going), protected: "db-3", event: created(pod("db-2")), want: later},
-		"the warm standby changes":                              {holder: pod("db-1", going), protected: "db-2", event: updated(pod("db-2", protected), pod("db-2", protected)), want: first},
+		"a standby is created while another standby is warm":    {holder: pod("db-1", going), protected: pod("db-3", protected), event: created(pod("db-2")), want: later},
+		"the warm standby changes":                              {holder: pod("db-1", going), protected: pod("db-2", protected), event: updated(pod("db-2", protected), pod("db-2", protected)), want: first},
 		"another pod has the holder's name":                     {holder: pod("db-1", another), event: updated(pod("db-2"), pod("db-2")), want: first},
-		"a standby changes while a warm standby is terminating": {holder: pod("db-1", going), protectedTerminating: true, event: updated(pod("db-2"), pod("db-2")), want: first},
+		"a standby changes while a warm standby is terminating": {holder: pod("db-1", going), protected: pod("db-3", going), event: updated(pod("db-2"), pod("db-2")), want: first},
 		"there is no holder":                                    {noRecord: true, event: updated(pod("db-2"), pod("db-2")), want: first},
-		"there is no holder, and a standby has the finalizer":   {noRecord: true, protected: "db-3", event: updated(pod("db-2"), pod("db-2")), want: first},
+		"there is no holder, and a standby has the finalizer":   {noRecord: true, protected: pod("db-3", protected), event: updated(pod("db-2"), pod("db-2")), want: first},
 		"the holder changes":                                    {holder: pod("db-1"), event: updated(pod("db-1"), pod("db-1")), want: now},
 		"the holder was just released":                          {holder: pod("db-1", released), event: updated(pod("db-1"), pod("db-1", released)), want: later},
 		"the holder changes after its release":                  {holder: pod("db-1", released), event: updated(pod("db-1", released), pod("db-1", released)), want: now},
 		"the deletion of the holder was just requested":         {holder: pod("db-1", going), event: updated(pod("db-1"), pod("db-1", going)), want: later},
 		"the deletion of a fenced holder was just requested":    {holder: pod("db-1", going), event: updated(pod("db-1", fenced), pod("db-1", fenced, going)), want: first},
-		"a fenced holder is terminating":                        {holder: pod("db-1", going), protected: "db-3", event: updated(pod("db-1", fenced, going), pod("db-1", fenced, going)), want: soon},
+		"a fenced holder is terminating":                        {holder: pod("db-1", going), protected: pod("db-3", protected), event: updated(pod("db-1", fenced, going), pod("db-1", fenced, going)), want: soon},
 		"the finalizer of a fenced holder is removed":           {holder: pod("db-1", going), event: updated(pod("db-1", fenced, going), pod("db-1", fenced, free)), want: later},
-		"the holder is terminating":                             {holder: pod("db-1", going), protected: "db-3", event: updated(pod("db-1", going), pod("db-1", going)), want: first},
-		"the holder is removed":                                 {protected: "db-3", event: deleted(pod("db-1", going)), want: first},
+		"the holder is terminating":                             {holder: pod("db-1", going), protected: pod("db-3", protected), event: updated(pod("db-1", going), pod("db-1", going)), want: first},
+		"the holder is removed":                                 {protected: pod("db-3", protected), event: deleted(pod("db-1", going)), want: first},
 		"the finalizer of the holder is removed":                {holder: pod("db-1", going), event: updated(pod("db-1", going), pod("db-1", free)), want: later},
 		"the holder is removed after its finalizer":             {event: deleted(pod("db-1", free)), want: later},
 		"a pod of a singleton that does not exist":              {holder: pod("db-1"), event: created(pod("db-2", other)), want: now},
@@ -128,32 +149,14 @@ func TestPodEvents(t *testing.T) {
 				singleton.Status = v1.StatefulSingletonStatus{ActivePod: "db-1", ActivePodUID: "db-1-uid"}
 			}
 			objects := []client.Object{singleton}
-			if tc.holder != nil {
-				objects = append(objects, &corev1.Pod{ObjectMeta: tc.holder.ObjectMeta})
+			for _, pod := range []*metav1.PartialObjectMetadata{tc.holder, tc.protected} {
+				if pod != nil {
+					objects = append(objects, &corev1.Pod{ObjectMeta: pod.ObjectMeta})
+				}
 			}
-			if tc.protected != "" {
-				objects = append(objects, &corev1.Pod{ObjectMeta: pod(tc.protected, protected).ObjectMeta})
-			}
-			if tc.protectedTerminating {
-				objects = append(objects, &corev1.Pod{ObjectMeta: pod("db-3", going).ObjectMeta})
-			}
-			scheme := runtime.NewScheme()
-			if err := v1.AddToScheme(scheme); err != nil {
-				t.Fatal(err)
-			}
-			if err := corev1.AddToScheme(scheme); err != nil {
-				t.Fatal(err)
-			}
-			r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+			r := &Reconciler{Client: fakeClient(objects...)}
 			queue := order{of: map[string]urgency{}}
-			switch e := tc.event.(type) {
-			case event.CreateEvent:
-				r.podEvents().Create(t.Context(), e, queue)
-			case event.UpdateEvent:
-				r.podEvents().Update(t.Context(), e, queue)
-			case event.DeleteEvent:
-				r.podEvents().Delete(t.Context(), e, queue)
-			}
+			handle(t, r.podEvents(), tc.event, queue)
 			if none := tc.want == ""; none != (len(queue.of) == 0) || len(queue.of) > 1 {
 				t.Fatalf("enqueued %v, want one singleton: %t", queue.of, !none)
 			}
@@ -168,15 +171,11 @@ func TestPodEvents(t *testing.T) {
 
 // If a pod moves from one singleton to another, both singletons are reconciled.
 func TestPodChangesItsSingleton(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := v1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).Build()}
 	before, after := observe.PodMetadata(), observe.PodMetadata()
 	before.Labels, after.Labels = map[string]string{v1.SingletonLabel: "db"}, map[string]string{v1.SingletonLabel: "queue"}
 	queue := order{of: map[string]urgency{}}
-	r.podEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
+	r := &Reconciler{Client: fakeClient()}
+	handle(t, r.podEvents(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
 	if diff := cmp.Diff(map[string]urgency{"db": now, "queue": now}, queue.of); diff != "" {
 		t.Errorf("urgencies (-want +got):\n%s", diff)
 	}
@@ -185,34 +184,21 @@ func TestPodChangesItsSingleton(t *testing.T) {
 // An event of a singleton's own budget enqueues this singleton. An event of another budget enqueues all singletons of
 // the namespace, because the budget may cover any holder.
 func TestBudgetEvents(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := v1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
 	singleton := func(namespace, name string) *v1.StatefulSingleton {
 		return &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name + "-uid")}}
 	}
 	db := singleton("prod", "db")
-	objects := []client.Object{db, singleton("prod", "queue"), singleton("test", "db")}
-	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+	r := &Reconciler{Client: fakeClient(db, singleton("prod", "queue"), singleton("test", "db"))}
 	theirs := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "theirs"}}
 	own := theirs.DeepCopy()
 	own.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(db, v1.GroupVersion.WithKind("StatefulSingleton"))}
-	for name, tc := range map[string]struct {
-		budget *policyv1.PodDisruptionBudget
-		want   []string
-	}{
-		"the budget of the singleton": {own, []string{"prod/db"}},
-		"another budget":              {theirs, []string{"prod/db", "prod/queue"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var got []string
-			for _, request := range r.singletonsOfBudget(t.Context(), tc.budget) {
-				got = append(got, request.String())
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("enqueued (-want +got):\n%s", diff)
-			}
-		})
+	for budget, want := range map[*policyv1.PodDisruptionBudget][]string{own: {"prod/db"}, theirs: {"prod/db", "prod/queue"}} {
+		var got []string
+		for _, request := range r.singletonsOfBudget(t.Context(), budget) {
+			got = append(got, request.String())
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("enqueued (-want +got):\n%s", diff)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package singleton_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,11 +12,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/transport"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -29,19 +28,24 @@ func (w *world) controllerOfKind(kind policies.Kind, per policies.Per, writes cl
 	return r
 }
 
-// enforced returns the policies of the singleton and of its namespace that inject its pods.
-func (w *world) enforced() (all []policies.Ref) {
+// refs returns the policies that the singleton and its namespace can have.
+func (w *world) refs() (all []policies.Ref) {
+	w.t.Helper()
+	for _, kind := range policies.Kinds {
+		all = append(all, kind.Of(w.singleton()), kind.OfNamespace(w.namespace))
+	}
+	return all
+}
+
+// enforced returns the policies that inject the singleton's pods.
+func (w *world) enforced() []policies.Ref {
 	w.t.Helper()
 	webhooksMu.Lock()
 	defer webhooksMu.Unlock()
-	for _, kind := range policies.Kinds {
-		for _, ref := range []policies.Ref{kind.Of(w.singleton()), kind.OfNamespace(w.namespace)} {
-			if _, injects := rulesOf(w.t.Context(), ref, w.key(singletonName)); injects {
-				all = append(all, ref)
-			}
-		}
-	}
-	return all
+	return slices.DeleteFunc(w.refs(), func(ref policies.Ref) bool {
+		_, injects := rulesOf(w.t.Context(), ref, w.key(singletonName))
+		return !injects
+	})
 }
 
 // policyExists returns true if the policy exists.
@@ -54,56 +58,52 @@ func (w *world) policyExists(ref policies.Ref) bool {
 	return err == nil
 }
 
-// Each change of policyKind and policyPer ends with the new policy alone. A policy injects the singleton's pods at all times.
+// Each change of policyKind and policyPer ends with the new policy alone. Whenever the controller writes, new pods are injected and
+// not rejected.
 func TestChangeOfPolicyKind(t *testing.T) {
 	const own, shared = policies.PerSingleton, policies.PerNamespace
 	type form struct {
 		kind policies.Kind
 		per  policies.Per
 	}
-	tests := map[string]struct{ from, to form }{
-		"of a singleton":              {form{policies.ClusterPolicy, own}, form{policies.NamespacedMutatingPolicy, own}},
-		"of a singleton, back":        {form{policies.NamespacedMutatingPolicy, own}, form{policies.ClusterPolicy, own}},
-		"of a namespace":              {form{policies.ClusterPolicy, shared}, form{policies.NamespacedMutatingPolicy, shared}},
-		"of a namespace, back":        {form{policies.NamespacedMutatingPolicy, shared}, form{policies.ClusterPolicy, shared}},
-		"to a namespace":              {form{policies.ClusterPolicy, own}, form{policies.NamespacedMutatingPolicy, shared}},
-		"to a singleton":              {form{policies.ClusterPolicy, shared}, form{policies.NamespacedMutatingPolicy, own}},
-		"to a namespace in this kind": {form{policies.NamespacedMutatingPolicy, own}, form{policies.NamespacedMutatingPolicy, shared}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.kyverno(serves)
-			w.createSingleton()
+	for _, test := range []struct{ from, to form }{
+		{form{policies.ClusterPolicy, own}, form{policies.ClusterPolicy, shared}},
+		{form{policies.ClusterPolicy, shared}, form{policies.ClusterPolicy, own}},
+		{form{policies.ClusterPolicy, own}, form{policies.NamespacedMutatingPolicy, own}},
+		{form{policies.NamespacedMutatingPolicy, own}, form{policies.ClusterPolicy, own}},
+		{form{policies.ClusterPolicy, shared}, form{policies.NamespacedMutatingPolicy, shared}},
+		{form{policies.NamespacedMutatingPolicy, shared}, form{policies.ClusterPolicy, shared}},
+		{form{policies.ClusterPolicy, own}, form{policies.NamespacedMutatingPolicy, shared}},
+		{form{policies.ClusterPolicy, shared}, form{policies.NamespacedMutatingPolicy, own}},
+		{form{policies.NamespacedMutatingPolicy, own}, form{policies.NamespacedMutatingPolicy, shared}},
+	} {
+		t.Run(fmt.Sprint(test), func(t *testing.T) {
+			w := newServed(t)
 			before := w.controllerOfKind(test.from.kind, test.from.per, controllerClient)
 			w.checked(before, singletonName)
-			old := before.Injection.Condition(w.singleton()).Message
-			w.Expect(old).To(ContainSubstring(string(test.from.kind)))
+			w.Expect(before.Injection.Condition(w.singleton()).Message).To(ContainSubstring(string(test.from.kind)))
 
-			r := w.controllerOfKind(test.to.kind, test.to.per, controllerClient)
+			r := w.controllerOfKind(test.to.kind, test.to.per, writing(func(sent write) error {
+				if !ofProbe(sent) {
+					w.Expect(w.injectedNow()).To(BeTrue(), "before the %s of %T", sent.verb, sent.object)
+				}
+				return nil
+			}))
 			want := test.to.kind.Of(w.singleton())
 			if test.to.per == shared {
 				want = test.to.kind.OfNamespace(w.namespace)
 			}
 			w.Eventually(func() []policies.Ref {
 				w.reconcile(r)
-				w.Expect(w.enforced()).NotTo(BeEmpty())
+				w.Expect(w.injectedNow()).To(BeTrue())
 				w.clock.advance(inFlight)
 				return w.enforced()
 			}).Should(Equal([]policies.Ref{want}))
-			w.Eventually(func() bool {
+			w.Eventually(func() []policies.Ref {
 				w.reconcile(r)
 				w.clock.advance(inFlight)
-				for _, kind := range policies.Kinds {
-					for _, ref := range []policies.Ref{kind.Of(w.singleton()), kind.OfNamespace(w.namespace)} {
-						if ref != want && w.policyExists(ref) {
-							return false
-						}
-					}
-				}
-				return true
-			}).Should(BeTrue())
-			w.Expect(w.policyExists(want)).To(BeTrue())
+				return slices.DeleteFunc(w.refs(), func(ref policies.Ref) bool { return !w.policyExists(ref) })
+			}).Should(Equal([]policies.Ref{want}))
 			w.Expect(r.Injection.Condition(w.singleton()).Message).To(ContainSubstring(string(test.to.kind) + " " + want.Name))
 		})
 	}
@@ -139,9 +139,7 @@ func TestGrowthAndChangeOfPolicyKind(t *testing.T) {
 			w.Expect(w.injectedBy(to)).To(Equal(all))
 			w.allInstalled(all[1:]...)
 			w.Expect(w.installedReason(all[0])).To(Equal("NamespaceFull"))
-			grown := &v1.StatefulSingleton{}
-			w.Expect(c.Get(t.Context(), w.key(all[0]), grown)).To(Succeed())
-			w.Expect(grown.Status.Message).To(ContainSubstring("has an earlier spec in " + to.OfNamespace(w.namespace).String()))
+			w.Expect(w.named(all[0]).Status.Message).To(ContainSubstring("has an earlier spec in " + to.OfNamespace(w.namespace).String()))
 		})
 	}
 }
@@ -170,14 +168,12 @@ func TestOldPolicyCannotBeChanged(t *testing.T) {
 	w.checked(w.controllerOfKind(policies.ClusterPolicy, policies.PerSingleton, controllerClient), singletonName)
 
 	refused := false
-	r := w.controllerOfKind(policies.NamespacedMutatingPolicy, policies.PerSingleton, interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
-			if policy, ok := o.(interface{ GetKind() string }); ok && policy.GetKind() == string(policies.ClusterPolicy) {
-				refused = true
-				return apierrors.NewBadRequest("ClusterPolicy is deprecated")
-			}
-			return c.Apply(ctx, o, options...)
-		},
+	r := w.controllerOfKind(policies.NamespacedMutatingPolicy, policies.PerSingleton, writing(func(sent write) error {
+		if sent.verb == "apply" && ofPolicy(sent) {
+			refused = true
+			return apierrors.NewBadRequest("ClusterPolicy is deprecated")
+		}
+		return nil
 	}))
 	w.Eventually(func() bool { w.reconcile(r); return w.policyExists(old) }).Should(BeFalse())
 	w.Expect(refused).To(BeTrue())
@@ -195,11 +191,9 @@ func TestDeletionInTheMiddleOfAChangeOfPolicyKind(t *testing.T) {
 	w.Expect(w.policyExists(policies.ClusterPolicy.Of(s))).To(BeTrue())
 	w.Expect(w.policyExists(policies.NamespacedMutatingPolicy.Of(s))).To(BeTrue())
 
-	w.Expect(c.Delete(t.Context(), s)).To(Succeed())
-	w.Eventually(func() bool {
-		w.reconcile(r)
-		return apierrors.IsNotFound(c.Get(t.Context(), w.key(singletonName), &v1.StatefulSingleton{}))
-	}).Should(BeTrue())
+	w.delete(s)
+	w.reconcile(r)
+	w.gone()
 	for _, kind := range policies.Kinds {
 		w.Expect(w.policyExists(kind.Of(s))).To(BeFalse())
 	}
@@ -212,7 +206,7 @@ func TestOldKindIsDropped(t *testing.T) {
 	w := newLonelyWorld(t)
 	w.kyverno(serves)
 	var unserved atomic.Int32
-	w.kind, w.wrap = policies.NamespacedMutatingPolicy, countUnserved("clusterpolicies", &unserved)
+	w.kind, w.wrap = policies.NamespacedMutatingPolicy, countAnswers(http.StatusNotFound, "/clusterpolicies", &unserved)
 	w.startManager()
 	s := w.createSingleton()
 	w.installed("Injected")
@@ -228,10 +222,9 @@ func TestOldKindIsDropped(t *testing.T) {
 	t.Cleanup(install)
 	w.uninstallCRDs(definition)
 	w.Eventually(unserved.Load).Should(BeNumerically(">=", 2))
-	queue := w.createNamed("queue")
+	w.createNamed("queue")
 	w.allInstalled("queue")
-	w.Expect(c.Delete(t.Context(), queue)).To(Succeed())
-	w.Eventually(func() error { return c.Get(t.Context(), w.key("queue"), queue) }).Should(MatchError(apierrors.IsNotFound, "not found"))
+	w.deleteNamed("queue")
 	w.Expect(w.reason(v1.ConditionPolicyInstalled)()).To(Equal("Injected"))
 	w.Expect(errors()).To(BeEmpty())
 
@@ -242,12 +235,12 @@ func TestOldKindIsDropped(t *testing.T) {
 	w.Eventually(w.enforced).Should(Equal([]policies.Ref{policies.NamespacedMutatingPolicy.Of(s)}))
 }
 
-// countUnserved returns a wrapper that counts the requests for a resource to which the API server answers Not Found.
-func countUnserved(resource string, count *atomic.Int32) transport.WrapperFunc {
+// countAnswers returns a wrapper that counts the answers with a code to requests whose path ends with the suffix.
+func countAnswers(code int, suffix string, count *atomic.Int32) transport.WrapperFunc {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(request)
-			if err == nil && response.StatusCode == http.StatusNotFound && strings.HasSuffix(request.URL.Path, "/"+resource) {
+			if err == nil && response.StatusCode == code && strings.HasSuffix(request.URL.Path, suffix) {
 				count.Add(1)
 			}
 			return response, err

@@ -34,13 +34,16 @@ func (w *world) gateOf(name string) string {
 	return ""
 }
 
-// The readiness gate of a pod whose probes fail until its release opens before the kubelet reports anything.
+// The readiness gate of a pod whose probes fail until its release opens before the kubelet reports anything, also if the pod was
+// created while no controller ran.
 func TestReadinessGateOpensEarly(t *testing.T) {
-	w := newWorld(t)
-	journal := w.keepJournal()
+	w, _ := newSteps(t)
+	first := w.createPod("db-1", withReadiness)
 	w.startManager()
-	w.createSingleton()
-	first := w.hold("db-1", withReadiness)
+	w.Eventually(func() string { return w.gateOf("db-1") }).Should(Equal(v1.ReadyReasonStandby))
+	w.report(first, held)
+	w.Eventually(w.holder).Should(Equal("db-1"))
+	w.serve(first)
 	w.Expect(w.gateOf("db-1")).To(Equal(v1.ReadyReasonHolds))
 
 	second := w.createPod("db-2", withReadiness)
@@ -51,23 +54,11 @@ func TestReadinessGateOpensEarly(t *testing.T) {
 	s := w.eventually("HolderReady")
 	w.Expect(s.Status.ActivePod).To(Equal("db-1"))
 
-	w.ask(first)
-	w.report(first, ended)
+	w.end(first)
 	w.Eventually(func() string { return w.gateOf("db-2") }).Should(Equal(v1.ReadyReasonHolds))
 	wantReleased(w, "db-2", 2)
 	w.serve(second)
-	if released := journal.wantOneAtATime(); released != 2 {
-		t.Errorf("%d pods were released, want 2", released)
-	}
-}
-
-// The readiness gate of a standby that was created while no controller ran opens when the controller starts.
-func TestReadinessGateOpensAtTheStart(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
-	w.createPod("db-1", withReadiness)
-	w.startManager()
-	w.Eventually(func() string { return w.gateOf("db-1") }).Should(Equal(v1.ReadyReasonStandby))
+	w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
 }
 
 // gatesThatRead returns a reconciler of readiness gates that calls then after each read of a pod.
@@ -83,17 +74,14 @@ func (w *world) gatesThatRead(then func()) *singleton.ReadinessGates {
 
 // A pod that is signalled between the read of the pod and the write of its gate keeps the reason of a released pod.
 func TestReadinessGateOfAReleasedPod(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
+	w, _ := newSteps(t)
 	w.warmPod("db-1", withReadiness)
-	r := newReconciler(controllerClient, controllerClient, w.clock)
+	r := w.fresh()
 	gates := w.gatesThatRead(func() { w.reconcile(r) })
 	result, err := gates.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("db-1")})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result).NotTo(BeZero(), "the conflict is tried again")
 	wantReleased(w, "db-1", 1)
-	w.Expect(w.gateOf("db-1")).To(Equal(v1.ReadyReasonHolds))
-
 	result, err = gates.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("db-1")})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result).To(BeZero())
@@ -102,27 +90,10 @@ func TestReadinessGateOfAReleasedPod(t *testing.T) {
 
 // A pod that is removed between the read and the write is no error.
 func TestReadinessGateOfARemovedPod(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
+	w, _ := newSteps(t)
 	old := w.createPod("db-1", withReadiness)
 	gates := w.gatesThatRead(func() { w.remove(old) })
 	result, err := gates.Reconcile(t.Context(), ctrl.Request{NamespacedName: w.key("db-1")})
 	w.Expect(err).NotTo(HaveOccurred(), "the pod is gone")
 	w.Expect(result).To(BeZero())
-}
-
-// If the kubelet runs the probe, it can succeed at any time. The readiness gate stays closed until the release.
-func TestReadinessGateOpensWithTheSignal(t *testing.T) {
-	w := newWorld(t)
-	w.startManager()
-	w.createSingleton()
-	first := w.hold("db-1", withCommand)
-	second := w.warmPod("db-2", withCommand)
-	w.Eventually(func() bool { return hasFinalizer(w.pod("db-2")) }).Should(BeTrue())
-	w.Expect(w.gateOf("db-2")).To(BeEmpty())
-
-	w.ask(first)
-	w.report(first, ended)
-	w.Eventually(func() string { return w.gateOf("db-2") }).Should(Equal(v1.ReadyReasonHolds))
-	w.serve(second)
 }

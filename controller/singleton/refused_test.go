@@ -1,9 +1,7 @@
 package singleton_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -13,54 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
-
-// notOnMyWatch is the message of the API server for a rejected write.
-const notOnMyWatch = "not on my watch"
-
-// refusingClient returns a client that rejects the selected writes. subResource is empty for a write of the object
-// itself.
-func refusingClient(refused func(o client.Object, subResource string) bool) client.Client {
-	refuse := func(o client.Object, subResource string) error {
-		if !refused(o, subResource) {
-			return nil
-		}
-		return refusal(o)
-	}
-	return interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-			if err := refuse(o, ""); err != nil {
-				return err
-			}
-			return c.Create(ctx, o, options...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if err := refuse(o, ""); err != nil {
-				return err
-			}
-			return c.Patch(ctx, o, patch, options...)
-		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-			if err := refuse(o, name); err != nil {
-				return err
-			}
-			return c.SubResource(name).Patch(ctx, o, patch, options...)
-		},
-	})
-}
-
-// refusal returns the error of the API server for a write without permission.
-func refusal(o client.Object) error {
-	return apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprintf("%T", o)}, o.GetName(), errors.New(notOnMyWatch))
-}
-
-func refusesPods(o client.Object, subResource string) bool {
-	_, ok := o.(*corev1.Pod)
-	return ok && subResource == ""
-}
 
 // stuck runs a reconcile, and checks that a write is rejected and that the status says so.
 func (w *world) stuck(r controllers, wantPhase v1.Phase, wantMessage string) v1.StatefulSingletonStatus {
@@ -77,21 +30,19 @@ func (w *world) stuck(r controllers, wantPhase v1.Phase, wantMessage string) v1.
 // writes. The handoff continues after the write is allowed.
 func TestRefusedRelease(t *testing.T) {
 	tests := map[string]struct {
-		refused     func(o client.Object, subResource string) bool
+		refused     func(write) bool
 		wantMessage string
 		wantHolder  string
 	}{
-		"the finalizer": {refusesPods, "; can't patch pod ", "db-1"},
-		"the barrier":   {func(o client.Object, _ string) bool { _, ok := o.(*corev1.ConfigMap); return ok }, "; can't create ConfigMap ", "db-2"},
-		"the signal":    {func(_ client.Object, subResource string) bool { return subResource == "status" }, "; can't patch the status of pod ", "db-2"},
+		"the finalizer": {ofPod, "; can't patch pod ", "db-1"},
+		"the barrier":   {isOf[*corev1.ConfigMap], "; can't create ConfigMap ", "db-2"},
+		"the signal":    {ofSignal, "; can't patch the status of pod ", "db-2"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			journal := w.keepJournal()
-			w.createSingleton()
+			w, _ := newSteps(t)
 			w.handoffDue()
-			refusing := newReconciler(refusingClient(test.refused), controllerClient, w.clock)
+			refusing := w.refusing(test.refused)
 
 			status := w.stuck(refusing, v1.PhaseTransitioning, "pod db-2 is released with epoch 2"+test.wantMessage)
 			w.Expect(status.ActivePod).To(Equal(test.wantHolder))
@@ -101,11 +52,11 @@ func TestRefusedRelease(t *testing.T) {
 			w.stuck(refusing, v1.PhaseFailed, "the handoff takes longer than maxTransitionTime (5m0s): pod db-2 is released with epoch 2"+test.wantMessage)
 			w.Expect(signalled(w.pod("db-2"))).To(BeFalse())
 
-			w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+			w.reconcile(w.fresh())
 			w.Expect(w.holder()).To(Equal("db-2"))
 			w.Expect(signalled(w.pod("db-2"))).To(BeTrue())
 			w.Expect(w.singleton().Status.Message).NotTo(ContainSubstring(notOnMyWatch))
-			w.Expect(journal.wantOneAtATime()).To(Equal(2))
+			w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
 		})
 	}
 }
@@ -113,14 +64,11 @@ func TestRefusedRelease(t *testing.T) {
 // If the ReplicaSet of the old pod cannot be scaled down, the old pod continues to run. The handoff then exceeds
 // maxTransitionTime.
 func TestRefusedRetire(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
+	w, _ := newSteps(t)
 	d := w.deployment()
 	old := w.replicaSet(d, 1)
-	refusing := newReconciler(refusingClient(func(_ client.Object, subResource string) bool { return subResource == "scale" }), controllerClient, w.clock)
-	first := w.warmPod("db-1", withCommand, ownedBy(old))
-	w.reconcile(refusing)
-	w.report(first, ready)
+	refusing := w.refusing(func(sent write) bool { return sent.verb == "patch/scale" })
+	w.holdBy(refusing, "db-1", withCommand, ownedBy(old))
 	w.reconcile(refusing)
 	w.warmPod("db-2", withCommand, ownedBy(w.replicaSet(d, 2)))
 	w.reconcile(refusing)
@@ -133,7 +81,7 @@ func TestRefusedRetire(t *testing.T) {
 	w.clock.advance(301 * time.Second)
 	w.stuck(refusing, v1.PhaseFailed, wantMessage)
 
-	w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+	w.reconcile(w.fresh())
 	retired := &appsv1.ReplicaSet{}
 	w.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(old), retired)).To(Succeed())
 	w.Expect(*retired.Spec.Replicas).To(BeZero())
@@ -141,19 +89,64 @@ func TestRefusedRetire(t *testing.T) {
 
 // If the finalizers of the pods cannot be removed, the status of the deleted singleton says so.
 func TestRefusedDeletion(t *testing.T) {
-	w := newWorld(t)
-	w.createSingleton()
-	fresh := newReconciler(controllerClient, controllerClient, w.clock)
+	w, fresh := newSteps(t)
 	w.warmPod("db-1", withCommand)
 	w.reconcile(fresh)
-	w.Expect(c.Delete(t.Context(), w.singleton())).To(Succeed())
+	w.delete(w.singleton())
 
-	refusing := newReconciler(refusingClient(refusesPods), controllerClient, w.clock)
 	phase := w.singleton().Status.Phase
-	status := w.stuck(refusing, phase, "the StatefulSingleton can't be removed yet: can't remove finalizer apps.statefulsingleton.com/handoff from pod db-1: patch pod ")
+	status := w.stuck(w.refusing(ofPod), phase, "the StatefulSingleton can't be removed yet: can't remove finalizer apps.statefulsingleton.com/handoff from pod db-1: patch pod ")
 	w.Expect(status.ActivePod).To(Equal("db-1"))
 
 	w.reconcile(fresh)
-	w.Expect(c.Get(t.Context(), w.key(singletonName), &v1.StatefulSingleton{})).To(MatchError(apierrors.IsNotFound, "not found"))
+	w.gone()
 	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeFalse())
+}
+
+// A conflict is retried at once, because another writer was faster. Repeated conflicts are errors, and are reported.
+func TestRepeatedConflicts(t *testing.T) {
+	w, _ := newSteps(t)
+	w.handoffDue()
+	denies := true
+	r := w.controllersWith(writing(func(sent write) error {
+		if denies && ofPod(sent) { // a webhook can answer 409 too
+			return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, sent.object.GetName(), errors.New(notOnMyWatch))
+		}
+		return nil
+	}))
+	before := w.singleton().Status.Message
+	for i := range 8 {
+		w.Expect(w.reconcileHandoff(r).RequeueAfter).To(Equal(10*time.Millisecond<<i), "delay after conflict %d in a row", i+1)
+		w.Expect(w.singleton().Status.Message).To(Equal(before), "other writers cause a few conflicts")
+	}
+	_, err := r.Reconciler.Reconcile(t.Context(), w.request())
+	w.Expect(err).To(MatchError(apierrors.IsConflict, "conflict"), "the queue waits longer and longer after an error, and the log has it")
+	w.Expect(w.singleton().Status.Message).To(And(ContainSubstring("; can't patch pod "), ContainSubstring(notOnMyWatch), ContainSubstring("kubectl get ")))
+	w.Expect(w.singleton().Status.Phase).To(Equal(v1.PhaseTransitioning))
+
+	denies = false
+	w.reconcile(r)
+	w.Expect(w.holder()).To(Equal("db-2"))
+	w.Expect(w.singleton().Status.Message).NotTo(ContainSubstring(notOnMyWatch))
+	w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
+}
+
+// If the policy of a deleted singleton cannot be deleted, the pods keep their finalizers. Otherwise new pods would be
+// held for a singleton that does not exist.
+func TestRefusedPolicyDeletion(t *testing.T) {
+	w, fresh := newSteps(t)
+	w.warmPod("db-1", withCommand)
+	w.reconcile(fresh)
+	w.Expect(w.policy()).NotTo(BeNil())
+	w.delete(w.singleton())
+
+	result := w.reconcile(w.refusing(func(sent write) bool { return sent.verb == "delete" }))
+	w.Expect(result.RequeueAfter).To(BeNumerically("<=", 2*time.Second), "it is tried again")
+	w.Expect(w.singleton().Status.Message).To(And(
+		HavePrefix("the StatefulSingleton can't be removed yet: can't delete the ClusterPolicy of StatefulSingleton "), HaveSuffix(notOnMyWatch)))
+	w.Expect(hasFinalizer(w.pod("db-1"))).To(BeTrue())
+
+	w.reconcile(fresh)
+	w.gone()
+	w.Expect(w.policy()).To(BeNil())
 }

@@ -29,7 +29,7 @@ func (w *world) fencedPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
 		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
 	}})
-	w.Expect(c.Create(w.t.Context(), pod)).To(Succeed())
+	w.create(pod)
 	w.report(pod, held)
 	return pod
 }
@@ -56,22 +56,15 @@ func TestDecisionAfterRelease(t *testing.T) {
 		"the standby is written": {meanwhile: func(w *world, _ controllers, standby *corev1.Pod) {
 			w.report(standby, func(pod *corev1.Pod) { pod.Status.Message = "still warm" })
 		}, want: byReads},
-		"another standby is created": {meanwhile: func(w *world, _ controllers, _ *corev1.Pod) {
-			w.fencedPod("db-3")
-		}, want: byReads},
-		"a reconcile comes before the release": {meanwhile: func(w *world, r controllers, _ *corev1.Pod) {
-			w.reconcileHandoff(r)
-		}, want: byRelease},
+		"another standby is created":           {meanwhile: func(w *world, _ controllers, _ *corev1.Pod) { w.fencedPod("db-3") }, want: byReads},
+		"a reconcile comes before the release": {meanwhile: func(w *world, r controllers, _ *corev1.Pod) { w.reconcileHandoff(r) }, want: byRelease},
 		"the Lease was taken from another pod": {meanwhile: func(w *world, _ controllers, _ *corev1.Pod) {
 			w.patchLease(`{"metadata":{"annotations":{"` + signal.ExpiredAnnotation + `":"somebody"}}}`)
 		}, want: byReads, unproven: true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.createSingleton(withLease)
-			live := &counting{Reader: controllerClient}
-			r := newReconciler(controllerClient, live, w.clock)
+			w, sent, r := newRecorded(t, withLease)
 			d := w.deployment()
 			old := w.fencedPod("db-1", ownedBy(w.replicaSet(d, 1)))
 			w.reconcileHandoff(r) // creates the Lease
@@ -80,17 +73,16 @@ func TestDecisionAfterRelease(t *testing.T) {
 			w.report(old, ready)
 			standby := w.fencedPod("db-2", ownedBy(w.replicaSet(d, 2)))
 			w.reconcileHandoff(r)
-			w.ask(old)
+			w.delete(old)
 			w.reconcileHandoff(r)
 			w.Expect(w.lease().Annotations).To(HaveKeyWithValue(signal.RetireAnnotation, string(old.UID)))
 
 			tt.meanwhile(w, r, standby)
-			live.taken()
+			sent.taken()
 			w.patchLease(`{"spec":{"holderIdentity":""}}`)
-			_, err := r.Reconciler.Reconcile(t.Context(), w.request())
-			w.Expect(err).NotTo(HaveOccurred())
+			w.reconcileHandoff(r)
 			got := byReads
-			if len(live.taken()) == 0 && signalled(w.pod("db-2")) {
+			if len(sent.reads()) == 0 && signalled(w.pod("db-2")) {
 				got = byRelease
 			}
 			w.Expect(got).To(Equal(tt.want))

@@ -12,9 +12,6 @@ import (
 	"sync"
 	"testing"
 
-	. "github.com/onsi/gomega"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -64,6 +61,14 @@ func (r *requests) client(t *testing.T, from string) client.WithWatch {
 	return c
 }
 
+// newRecorded returns a world with a singleton, and controllers whose requests are recorded.
+func newRecorded(t *testing.T, changes ...func(*v1.StatefulSingleton)) (*world, *requests, controllers) {
+	t.Helper()
+	w, _ := newSteps(t, changes...)
+	sent := &requests{}
+	return w, sent, newReconciler(sent.client(t, fromCache), sent.client(t, fromLive), w.clock)
+}
+
 // taken returns the requests since the last call.
 func (r *requests) taken() []sentRequest {
 	r.mu.Lock()
@@ -71,6 +76,17 @@ func (r *requests) taken() []sentRequest {
 	sent := r.sent
 	r.sent = nil
 	return sent
+}
+
+// reads returns the reads of whole objects from the API server since the last call, for example "get pods".
+func (r *requests) reads() map[string]int {
+	reads := map[string]int{}
+	for _, sent := range r.taken() {
+		if sent.from == fromLive && sent.isRead() && !sent.metadataOnly {
+			reads[sent.verb+" "+sent.resource]++
+		}
+	}
+	return reads
 }
 
 // recorder is the transport of one client of requests.
@@ -163,20 +179,6 @@ func (s sentRequest) isLive() bool {
 	return s.from == fromLive && !s.metadataOnly && !s.query.Has("resourceVersion") && !s.query.Has("resourceVersionMatch")
 }
 
-// preconditions returns the uid and the resourceVersion that the write depends on. They come from the object, the patch
-// or the DeleteOptions. Each is empty if the write does not depend on it.
-func (s sentRequest) preconditions() (uid, resourceVersion string) {
-	for _, field := range []string{"metadata", "preconditions"} {
-		if uid == "" {
-			uid, _, _ = unstructured.NestedString(s.body, field, "uid")
-		}
-		if resourceVersion == "" {
-			resourceVersion, _, _ = unstructured.NestedString(s.body, field, "resourceVersion")
-		}
-	}
-	return uid, resourceVersion
-}
-
 // has returns true if the body has the field, even if its value is null.
 func (s sentRequest) has(path ...string) bool {
 	_, found, err := unstructured.NestedFieldNoCopy(s.body, path...)
@@ -200,76 +202,30 @@ func (s sentRequest) String() string {
 	return text
 }
 
-// The recorder distinguishes live reads from other reads, and writes with preconditions from other writes.
+// The recorder distinguishes live reads of whole objects from other reads.
 func TestRequests(t *testing.T) {
-	w := newWorld(t)
-	pod := w.warmPod("db-1", withCommand)
-	// The guards let the controller delete only this budget.
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{
-		Namespace: w.namespace, Name: "statefulsingleton-db",
-		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1.GroupVersion.String(), Kind: "StatefulSingleton", Name: "db", UID: "stfs", Controller: new(true),
-		}},
-	}}
-	w.Expect(c.Create(t.Context(), budget)).To(Succeed())
-	sent := &requests{}
-	live, cached := sent.client(t, fromLive), sent.client(t, fromCache)
-	key, inNamespace := client.ObjectKeyFromObject(pod), client.InNamespace(w.namespace)
-	pods := func() client.ObjectList {
-		return &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "PodList"}}
-	}
-	metadata := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
-	uid, version := string(pod.UID), w.pod("db-1").ResourceVersion
-	tests := []struct {
-		do                   func() error
-		want                 string
-		wantLive             bool
-		wantUID, wantVersion string
+	for i, test := range []struct {
+		path, accept, from string
+		want               string
+		wantLive           bool
 	}{
-		{do: func() error { return live.List(t.Context(), pods(), inNamespace, client.MatchingLabels{"app": "db"}) },
-			want: "live: list pods?labelSelector=app=db", wantLive: true},
-		{do: func() error { return live.List(t.Context(), pods(), inNamespace, client.Limit(5)) }, want: "live: list pods?limit=5", wantLive: true},
-		{do: func() error { return cached.List(t.Context(), pods(), inNamespace) }, want: "cache: list pods"},
-		{do: func() error {
-			return live.List(t.Context(), pods(), inNamespace, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}})
-		}, want: "live: list pods?resourceVersion=0"},
-		{do: func() error { return live.Get(t.Context(), key, metadata) }, want: "live: get pods/db-1 (metadata)"},
-		{do: func() error {
-			return live.Get(t.Context(), key, pod.DeepCopy(), &client.GetOptions{Raw: &metav1.GetOptions{ResourceVersion: "0"}})
-		}, want: "live: get pods/db-1?resourceVersion=0"},
-		{do: func() error { return live.Get(t.Context(), key, pod.DeepCopy()) }, want: "live: get pods/db-1", wantLive: true},
-		{do: func() error {
-			patch := mergePatch(t, map[string]any{"metadata": map[string]any{"uid": uid, "resourceVersion": version, "labels": map[string]any{"a": nil}}})
-			return cached.Patch(t.Context(), pod.DeepCopy(), patch)
-		}, want: "cache: patch pods/db-1", wantUID: uid, wantVersion: version},
-		{do: func() error {
-			return cached.Delete(t.Context(), budget.DeepCopy(), client.Preconditions{UID: &budget.UID, ResourceVersion: &budget.ResourceVersion})
-		}, want: "cache: delete poddisruptionbudgets/statefulsingleton-db", wantUID: string(budget.UID), wantVersion: budget.ResourceVersion},
-	}
-	for _, test := range tests {
-		if err := test.do(); err != nil {
-			t.Fatalf("%s: %v", test.want, err)
+		{"/pods?labelSelector=app%3Ddb", "", fromLive, "live: list pods?labelSelector=app=db", true},
+		{"/pods?limit=5", "", fromLive, "live: list pods?limit=5", true},
+		{"/pods/db-1", "", fromLive, "live: get pods/db-1", true},
+		{"/pods", "", fromCache, "cache: list pods", false},
+		{"/pods?resourceVersion=0", "", fromLive, "live: list pods?resourceVersion=0", false},
+		{"/pods/db-1?resourceVersion=0", "", fromLive, "live: get pods/db-1?resourceVersion=0", false},
+		{"/pods/db-1", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", fromLive, "live: get pods/db-1 (metadata)", false},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://host/api/v1/namespaces/shop"+test.path, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		all := sent.taken()
-		if len(all) != 1 || all[0].String() != test.want || !all[0].succeeded() {
-			t.Errorf("recorded %v, want [%s]", all, test.want)
-			continue
-		}
-		if got := all[0].isLive(); got != test.wantLive {
-			t.Errorf("%s: live is %t, want %t", test.want, got, test.wantLive)
-		}
-		gotUID, gotVersion := all[0].preconditions()
-		if gotUID != test.wantUID || gotVersion != test.wantVersion || all[0].isRead() != (test.wantUID == "") {
-			t.Errorf("%s: preconditions uid %q and resourceVersion %q, want %q and %q; a read: %t", test.want, gotUID, gotVersion, test.wantUID, test.wantVersion, all[0].isRead())
+		request.Header.Set("Accept", test.accept)
+		sent := parseRequest(request)
+		sent.from = test.from
+		if got := sent.String(); got != test.want || sent.isLive() != test.wantLive || !sent.isRead() {
+			t.Errorf("request %d is %q, live %t, want %q, live %t", i, got, sent.isLive(), test.want, test.wantLive)
 		}
 	}
-}
-
-func mergePatch(t *testing.T, patch map[string]any) client.Patch {
-	t.Helper()
-	data, err := json.Marshal(patch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client.RawPatch("application/strategic-merge-patch+json", data)
 }

@@ -6,13 +6,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -47,47 +44,39 @@ func renewed(after time.Duration) func(*coordinationv1.Lease) {
 	}
 }
 
-func withEpoch(epoch int32) func(*coordinationv1.Lease) {
-	return func(lease *coordinationv1.Lease) { lease.Spec.LeaseTransitions = &epoch }
-}
-
-func withUID(uid types.UID) func(*coordinationv1.Lease) {
-	return func(lease *coordinationv1.Lease) { lease.UID = uid }
-}
-
-func lasting(seconds int32) func(*coordinationv1.Lease) {
-	return func(lease *coordinationv1.Lease) { lease.Spec.LeaseDurationSeconds = &seconds }
-}
-
+func nextEpoch(lease *coordinationv1.Lease) { lease.Spec.LeaseTransitions = new(int32(8)) }
+func otherUID(lease *coordinationv1.Lease)  { lease.UID = "other" }
+func short(lease *coordinationv1.Lease)     { lease.Spec.LeaseDurationSeconds = new(int32(5)) }
 func annotated(lease *coordinationv1.Lease) {
-	lease.Annotations = map[string]string{signal.RetireAnnotation: "1"}
-	lease.ResourceVersion = "2"
+	lease.Annotations, lease.ResourceVersion = map[string]string{signal.RetireAnnotation: "1"}, "2"
 }
 
 // A Lease is silent since this process saw its last renewal or change of the holder first, in a watch event or a read.
 func TestSilence(t *testing.T) {
+	type states []*coordinationv1.Lease
+	db := func(changes ...func(*coordinationv1.Lease)) *coordinationv1.Lease { return leaseOf("db", changes...) }
 	tests := map[string]struct {
 		// seen are the states before the read, each 4 seconds before the next.
-		seen []*coordinationv1.Lease
+		seen states
 		read *coordinationv1.Lease
 		want time.Duration
 	}{
-		"the first state":                   {nil, leaseOf("db"), 0},
-		"an event before the read":          {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db"), 4 * time.Second},
-		"no change":                         {[]*coordinationv1.Lease{leaseOf("db"), leaseOf("db"), leaseOf("db")}, leaseOf("db"), 12 * time.Second},
-		"a renewal before the read":         {[]*coordinationv1.Lease{leaseOf("db"), leaseOf("db", renewed(time.Microsecond))}, leaseOf("db", renewed(time.Microsecond)), 4 * time.Second},
-		"a renewal in the read":             {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", renewed(time.Microsecond)), 0},
-		"a renewal by a clock that is slow": {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", renewed(-time.Hour)), 0},
-		"a late event":                      {[]*coordinationv1.Lease{leaseOf("db", renewed(time.Microsecond)), leaseOf("db", renewed(0))}, leaseOf("db", renewed(time.Microsecond)), 0},
-		"another holder":                    {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", heldBy("db-2_2")), 0},
-		"another epoch":                     {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", withEpoch(8)), 0},
-		"another Lease of the name":         {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", withUID("other")), 0},
-		"another write":                     {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", annotated), 4 * time.Second},
-		"another singleton":                 {[]*coordinationv1.Lease{leaseOf("queue")}, leaseOf("db"), 0},
-		"a shorter duration":                {[]*coordinationv1.Lease{leaseOf("db"), leaseOf("db"), leaseOf("db", lasting(5))}, leaseOf("db", lasting(5)), 2 * time.Second},
-		"a shorter duration at once":        {[]*coordinationv1.Lease{leaseOf("db")}, leaseOf("db", lasting(5)), 0},
-		"a shorter duration by a renewal":   {[]*coordinationv1.Lease{leaseOf("db"), leaseOf("db", lasting(5), renewed(1000))}, leaseOf("db", lasting(5), renewed(1000)), 4 * time.Second},
-		"a longer duration":                 {[]*coordinationv1.Lease{leaseOf("db", lasting(5))}, leaseOf("db"), 4 * time.Second},
+		"the first state":                   {nil, db(), 0},
+		"an event before the read":          {states{db()}, db(), 4 * time.Second},
+		"no change":                         {states{db(), db(), db()}, db(), 12 * time.Second},
+		"a renewal before the read":         {states{db(), db(renewed(time.Microsecond))}, db(renewed(time.Microsecond)), 4 * time.Second},
+		"a renewal in the read":             {states{db()}, db(renewed(time.Microsecond)), 0},
+		"a renewal by a clock that is slow": {states{db()}, db(renewed(-time.Hour)), 0},
+		"a late event":                      {states{db(renewed(time.Microsecond)), db(renewed(0))}, db(renewed(time.Microsecond)), 0},
+		"another holder":                    {states{db()}, db(heldBy("db-2_2")), 0},
+		"another epoch":                     {states{db()}, db(nextEpoch), 0},
+		"another Lease of the name":         {states{db()}, db(otherUID), 0},
+		"another write":                     {states{db()}, db(annotated), 4 * time.Second},
+		"another singleton":                 {states{leaseOf("queue")}, db(), 0},
+		"a shorter duration":                {states{db(), db(), db(short)}, db(short), 2 * time.Second},
+		"a shorter duration at once":        {states{db()}, db(short), 0},
+		"a shorter duration by a renewal":   {states{db(), db(short, renewed(1000))}, db(short, renewed(1000)), 4 * time.Second},
+		"a longer duration":                 {states{db(short)}, db(), 4 * time.Second},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -107,13 +96,7 @@ func TestSilence(t *testing.T) {
 // The controller forgets a Lease when its singleton is removed.
 func TestSilenceEndsWithTheSingleton(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Now())
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, corev1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	reader := fake.NewClientBuilder().WithScheme(scheme).Build()
+	reader := fakeClient()
 	r := &Reconciler{Clock: clock, Client: reader, Live: reader}
 	r.silent(leaseOf("db"))
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "prod", Name: "db"}}); err != nil {
@@ -132,52 +115,54 @@ func TestLeaseEvents(t *testing.T) {
 	updated := func(before, after client.Object) any { return event.UpdateEvent{ObjectOld: before, ObjectNew: after} }
 	released := leaseOf("db", heldBy(""))
 	tests := map[string]struct {
-		event      any
-		want       map[string]urgency
+		event any
+		// want is empty if the event enqueues nothing.
+		want       urgency
 		wantSilent time.Duration
 	}{
-		"a renewal":                {updated(leaseOf("db"), leaseOf("db", renewed(time.Second))), map[string]urgency{}, time.Second},
-		"the first renewal":        {updated(leaseOf("db", func(lease *coordinationv1.Lease) { lease.Spec.RenewTime = nil }), leaseOf("db")), map[string]urgency{}, time.Second},
-		"a resync":                 {updated(leaseOf("db"), leaseOf("db")), map[string]urgency{}, time.Second},
-		"a release":                {updated(leaseOf("db"), released), map[string]urgency{"db": first}, time.Second},
-		"a missed grant":           {updated(leaseOf("db"), leaseOf("db", heldBy("db-2_2"), withEpoch(8))), map[string]urgency{"db": first}, time.Second},
-		"another epoch":            {updated(leaseOf("db"), leaseOf("db", withEpoch(8))), map[string]urgency{"db": first}, time.Second},
-		"another Lease":            {updated(leaseOf("db"), leaseOf("db", withUID("other"))), map[string]urgency{"db": first}, time.Second},
-		"a grant":                  {updated(released, leaseOf("db", withEpoch(8))), map[string]urgency{"db": later}, time.Second},
-		"an annotation":            {updated(leaseOf("db"), leaseOf("db", annotated)), map[string]urgency{"db": later}, time.Second},
-		"a new Lease":              {event.CreateEvent{Object: leaseOf("db")}, map[string]urgency{"db": now}, time.Second},
-		"the start of the watch":   {event.CreateEvent{Object: leaseOf("db"), IsInInitialList: true}, map[string]urgency{}, time.Second},
-		"a deletion":               {event.DeleteEvent{Object: leaseOf("db")}, map[string]urgency{"db": first}, 0},
-		"a release of other Lease": {updated(leaseOf("db", foreign), leaseOf("db", foreign, heldBy(""))), map[string]urgency{}, 0},
-		"a deleted other Lease":    {event.DeleteEvent{Object: leaseOf("db", foreign)}, map[string]urgency{}, 0},
-		"a created other Lease":    {event.CreateEvent{Object: leaseOf("db", foreign)}, map[string]urgency{}, 0},
+		"a renewal":                {updated(leaseOf("db"), leaseOf("db", renewed(time.Second))), "", time.Second},
+		"the first renewal":        {updated(leaseOf("db", func(lease *coordinationv1.Lease) { lease.Spec.RenewTime = nil }), leaseOf("db")), "", time.Second},
+		"a resync":                 {updated(leaseOf("db"), leaseOf("db")), "", time.Second},
+		"a release":                {updated(leaseOf("db"), released), first, time.Second},
+		"a missed grant":           {updated(leaseOf("db"), leaseOf("db", heldBy("db-2_2"), nextEpoch)), first, time.Second},
+		"another epoch":            {updated(leaseOf("db"), leaseOf("db", nextEpoch)), first, time.Second},
+		"another Lease":            {updated(leaseOf("db"), leaseOf("db", otherUID)), first, time.Second},
+		"a grant":                  {updated(released, leaseOf("db", nextEpoch)), later, time.Second},
+		"an annotation":            {updated(leaseOf("db"), leaseOf("db", annotated)), later, time.Second},
+		"a new Lease":              {event.CreateEvent{Object: leaseOf("db")}, now, time.Second},
+		"the start of the watch":   {event.CreateEvent{Object: leaseOf("db"), IsInInitialList: true}, "", time.Second},
+		"a deletion":               {event.DeleteEvent{Object: leaseOf("db")}, first, 0},
+		"a release of other Lease": {updated(leaseOf("db", foreign), leaseOf("db", foreign, heldBy(""))), "", 0},
+		"a deleted other Lease":    {event.DeleteEvent{Object: leaseOf("db", foreign)}, "", 0},
+		"a created other Lease":    {event.CreateEvent{Object: leaseOf("db", foreign)}, "", 0},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(time.Now())
 			r := &Reconciler{Clock: clock}
 			queue := order{of: map[string]urgency{}}
-			var lease client.Object
-			switch e := test.event.(type) {
-			case event.CreateEvent:
-				lease = e.Object
-				r.leaseEvents().Create(t.Context(), e, queue)
-			case event.UpdateEvent:
-				lease = e.ObjectNew
-				r.leaseEvents().Update(t.Context(), e, queue)
-			case event.DeleteEvent:
-				lease = e.Object
-				r.leaseEvents().Delete(t.Context(), e, queue)
-			}
-			if diff := cmp.Diff(test.want, queue.of); diff != "" {
-				t.Errorf("enqueued (-want +got):\n%s", diff)
+			handle(t, r.leaseEvents(), test.event, queue)
+			if queue.of["db"] != test.want || len(queue.of) > 1 {
+				t.Errorf("enqueued %v, want db %s", queue.of, test.want)
 			}
 			clock.SetTime(clock.Now().Add(time.Second))
-			if got := r.silent(lease.(*coordinationv1.Lease)); got != test.wantSilent {
+			if got := r.silent(leaseOfEvent(test.event)); got != test.wantSilent {
 				t.Errorf("silent for %s, want %s", got, test.wantSilent)
 			}
 		})
 	}
+}
+
+func leaseOfEvent(e any) *coordinationv1.Lease {
+	switch e := e.(type) {
+	case event.CreateEvent:
+		return e.Object.(*coordinationv1.Lease)
+	case event.UpdateEvent:
+		return e.ObjectNew.(*coordinationv1.Lease)
+	case event.DeleteEvent:
+		return e.Object.(*coordinationv1.Lease)
+	}
+	return nil
 }
 
 // A Lease is overdue after half of its duration, and again only after it was renewed.

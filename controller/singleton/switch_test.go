@@ -1,7 +1,6 @@
 package singleton_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
@@ -24,7 +23,7 @@ const inFlight = (policies.WebhookTimeoutSeconds + 1) * time.Second
 
 // controllerOf returns a controller with the given policyPer. Its watch knows every policy.
 func (w *world) controllerOf(per policies.Per, writes client.Client) controllers {
-	r := newReconciler(writes, controllerClient, w.clock)
+	r := w.controllersWith(writes)
 	r.Injection.Per, r.Injection.Budget = per, w.room
 	r.Injection.Watch = func() (injection.Watched, error) {
 		return injection.Watched{Reader: controllerClient, HasSynced: func() bool { return true }}, nil
@@ -32,10 +31,21 @@ func (w *world) controllerOf(per policies.Per, writes client.Client) controllers
 	return r
 }
 
-// checked reconciles a singleton until a check of its policy succeeds.
-func (w *world) checked(r controllers, name string) {
+// newChecked returns a world with a singleton whose policy was checked, and the controllers.
+func newChecked(t *testing.T) (*world, controllers) {
+	t.Helper()
+	w := newServed(t)
+	r := w.controllerOf(policies.PerSingleton, controllerClient)
+	w.checked(r, singletonName)
+	return w, r
+}
+
+// checked reconciles singletons until a check of their policy succeeds.
+func (w *world) checked(r controllers, names ...string) {
 	w.t.Helper()
-	w.Eventually(func() bool { w.reconcileOne(r, w.key(name)); return w.isInstalled(w.key(name)) }).Should(BeTrue())
+	for _, name := range names {
+		w.Eventually(func() bool { w.reconcileOne(r, w.key(name)); return w.isInstalled(name) }).Should(BeTrue())
+	}
 }
 
 // picksPods returns true if the policy exists and is not disabled.
@@ -52,38 +62,27 @@ func (w *world) disabled(r controllers, policy string) {
 	w.Expect(w.policyNamed(policy)).NotTo(BeNil())
 }
 
-// laggingProbes is a client whose dry-runs pass through the old policy until the test sets lags to false. A replica of
-// Kyverno that does not know the disabled policy behaves in the same way.
-type laggingProbes struct {
-	client.Client
-	policy string
-	lags   bool
-}
-
-func newLaggingProbes(policy string) *laggingProbes {
-	lagging := &laggingProbes{policy: policy, lags: true}
-	lagging.Client = interceptor.NewClient(controllerClient, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-			err := c.Create(ctx, o, options...)
-			if pod, ok := o.(*corev1.Pod); ok && lagging.lags {
-				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "policy.statefulsingleton.com/"+lagging.policy, "true")
-			}
-			return err
-		},
-	})
-	return lagging
-}
-
 // The old policy is deleted only after new pods bypass it and earlier requests have ended. Kyverno rejects pods if it
 // does not find their policy.
 func TestOldPolicyStaysUntilItIsBypassed(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
+	w := newServed(t)
 	old := policies.Name(w.key(singletonName))
 	w.checked(w.controllerOf(policies.PerSingleton, controllerClient), singletonName)
-	probes := newLaggingProbes(old)
-	r := w.controllerOf(policies.PerNamespace, probes)
+	lags := true // dry-runs pass through the old policy, as with a replica of Kyverno that does not know the disabled policy
+	r := w.controllerOf(policies.PerNamespace, writing(func(sent write) error {
+		if ofProbe(sent) && lags {
+			pod := sent.object.(*corev1.Pod)
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "policy.statefulsingleton.com/"+old, "true")
+		}
+		return nil
+	}))
+	w.kyverno(`"singleton"`) // Kyverno does not serve the new policy yet
+	for range 3 {
+		w.reconcile(r)
+		w.Expect(w.picksPods(old)).To(BeTrue(), "no check of the new policy has succeeded")
+		w.clock.advance(inFlight)
+	}
+	w.kyverno(serves)
 	w.checked(r, singletonName)
 	w.disabled(r, old)
 
@@ -92,7 +91,7 @@ func TestOldPolicyStaysUntilItIsBypassed(t *testing.T) {
 		w.clock.advance(inFlight)
 	}
 	w.Expect(w.policyNamed(old)).NotTo(BeNil(), "pods still go through it")
-	probes.lags = false
+	lags = false
 	for range 3 {
 		w.reconcile(r)
 	}
@@ -106,9 +105,7 @@ func TestOldPolicyStaysUntilItIsBypassed(t *testing.T) {
 // A controller with the other policyPer writes its policy just before this controller disables the policy. The rules of
 // a singleton without another policy stay in force.
 func TestOldPolicyIsWrittenBeforeItIsDisabled(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
+	w := newServed(t)
 	shared := policies.NamespaceName(w.namespace)
 	other := w.controllerOf(policies.PerNamespace, controllerClient)
 	w.checked(other, singletonName)
@@ -129,15 +126,13 @@ func TestOldPolicyIsWrittenBeforeItIsDisabled(t *testing.T) {
 // A controller with the other policyPer writes its policy just before this controller deletes the policy. The policy
 // stays, because pods pass through it again.
 func TestOldPolicyIsWrittenBeforeItIsDeleted(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
+	w := newServed(t)
 	old := policies.Name(w.key(singletonName))
-	other := newReconciler(controllerClient, controllerClient, w.clock) // it removes no old policy, because it has no watch
+	other := w.fresh() // it removes no old policy, because it has no watch
 	w.checked(other, singletonName)
 
 	written := false
-	r := w.controllerOf(policies.PerNamespace, w.meanwhile(func(sent write) bool { return ofPolicy(sent) && sent.of("delete", old) }, func() {
+	r := w.controllerOf(policies.PerNamespace, w.meanwhile(func(sent write) bool { return sent.of("delete", old) }, func() {
 		w.clock.advance(time.Hour) // the other controller checks its policy again
 		w.reconcile(other)
 		w.Expect(w.picksPods(old)).To(BeTrue())
@@ -146,19 +141,22 @@ func TestOldPolicyIsWrittenBeforeItIsDeleted(t *testing.T) {
 	w.checked(r, singletonName)
 	w.Eventually(func() bool { w.reconcile(r); w.clock.advance(inFlight); return written }).Should(BeTrue())
 	w.Expect(w.picksPods(old)).To(BeTrue())
+	w.disabled(r, old)
+	w.Eventually(func() *unstructured.Unstructured {
+		w.reconcile(r)
+		w.clock.advance(inFlight)
+		return w.policyNamed(old)
+	}).Should(BeNil())
 }
 
 // The policy of the namespace stays enabled until the same controller has checked each singleton's own policy. Until
 // then, no other policy injects the pods of the other singletons.
 func TestSharedPolicyStaysUntilAllAreChecked(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
+	w := newServed(t)
 	w.createNamed("queue")
 	shared := policies.NamespaceName(w.namespace)
 	before := w.controllerOf(policies.PerNamespace, controllerClient)
-	w.checked(before, singletonName)
-	w.checked(before, "queue")
+	w.checked(before, singletonName, "queue")
 	stays := func(r controllers, why string) {
 		t.Helper()
 		for range 3 {
@@ -192,19 +190,9 @@ func TestSharedPolicyStaysUntilAllAreChecked(t *testing.T) {
 // If a policy was changed or deleted and is written again, it must be checked again. Kyverno may not serve the policy
 // yet.
 func TestRestoredPolicyIsCheckedAgain(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
-	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	w.checked(r, singletonName)
-
-	w.kyverno(isDown)
-	w.Eventually(func() map[string]string { // the API server needs time to apply the change
-		probe := w.bare("db-1")
-		w.Expect(c.Create(t.Context(), probe, client.DryRunAll)).To(Succeed())
-		return probe.Annotations
-	}).ShouldNot(HaveKey(v1.InjectedAnnotation))
-	w.Expect(c.Delete(t.Context(), w.policy())).To(Succeed())
+	w, r := newChecked(t)
+	w.kyvernoStops()
+	w.delete(w.policy())
 	w.clock.advance(time.Second)
 	w.reconcile(r)
 	w.Expect(w.policy()).NotTo(BeNil())
@@ -216,9 +204,7 @@ func TestRestoredPolicyIsCheckedAgain(t *testing.T) {
 // Two controllers with different values of policyPer run at the same time, for example after a network partition. After
 // one controller stops, the policies of the other controller remain and inject pods.
 func TestTwoControllersOfTwoPolicyPer(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
+	w := newServed(t)
 	one, other := w.controllerOf(policies.PerSingleton, controllerClient), w.controllerOf(policies.PerNamespace, controllerClient)
 	for range 5 {
 		w.reconcile(one)
@@ -237,77 +223,50 @@ func TestTwoControllersOfTwoPolicyPer(t *testing.T) {
 
 // With policyPer singleton, the deletion of a singleton creates no policy for the namespace.
 func TestDeletionMakesNoOtherPolicy(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	s := w.createSingleton()
+	w, r := newChecked(t)
 	w.createNamed("queue")
-	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	w.checked(r, singletonName)
 	w.checked(r, "queue")
-	w.Expect(c.Delete(t.Context(), s)).To(Succeed())
+	w.delete(w.singleton())
 	w.reconcile(r)
 	w.gone()
 	w.Expect(w.rules()).To(Equal(map[string][]string{policies.Name(w.key("queue")): {"queue"}}))
 }
 
-// A singleton that is removed by hand and created again has the same generation as before. Its policy is still written
-// again.
-func TestPolicyOfSingletonMadeAnew(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
-	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	w.checked(r, singletonName)
+// A singleton that is removed by hand and created again has the same generation as before. Its policy is still written again, and the
+// condition of the removed singleton does not count.
+func TestSingletonMadeAnew(t *testing.T) {
+	w, r := newChecked(t)
 	w.removeSingleton()
 	w.createSingleton(func(s *v1.StatefulSingleton) { s.Spec.Selector.MatchLabels["app"] = "another-db" })
-	w.reconcile(r)
-	w.Expect(fmt.Sprint(w.policy().Object["spec"])).To(ContainSubstring("another-db"))
-}
-
-// The condition of a removed singleton does not count for a new singleton with the same name.
-func TestConditionOfSingletonMadeAnew(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
-	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	w.checked(r, singletonName)
-	w.removeSingleton()
-	w.createSingleton()
 	w.reconcileHandoff(r)
 	w.installed("Installing")
+	w.reconcile(r)
+	w.Expect(fmt.Sprint(w.policy().Object["spec"])).To(ContainSubstring("another-db"))
 	w.checked(r, singletonName)
 }
 
 // A singleton without the finalizer has no policy, because nothing would delete the policy.
 func TestPolicyWaitsForTheFinalizer(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
+	w := newServed(t)
 	r := w.controllerOf(policies.PerSingleton, controllerClient)
-	_, err := r.Injection.Reconcile(t.Context(), w.request())
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.policy()).To(BeNil())
-	w.reconcileHandoff(r)
-	_, err = r.Injection.Reconcile(t.Context(), w.request())
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.policy()).NotTo(BeNil())
+	for _, hasFinalizer := range []bool{false, true} {
+		_, err := r.Injection.Reconcile(t.Context(), w.request())
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(w.policy() != nil).To(Equal(hasFinalizer))
+		w.reconcileHandoff(r)
+	}
 }
 
 // If a policy cannot be written, the status reports the error of the API server. The policy is written after the API
 // server accepts it.
 func TestRefusedPolicy(t *testing.T) {
-	w := newWorld(t)
-	w.kyverno(serves)
-	w.createSingleton()
-	refusing := refusingClient(func(o client.Object, _ string) bool {
-		return o.GetObjectKind().GroupVersionKind() == policies.ClusterPolicy.GVK()
-	})
-	result := w.reconcile(newReconciler(refusing, controllerClient, w.clock))
+	w := newServed(t)
+	result := w.reconcile(w.refusing(ofPolicy))
 	w.Expect(result.RequeueAfter).To(BeNumerically("<=", 2*time.Second))
 	w.Expect(w.installed("PolicyRefused").Message).To(And(
 		HavePrefix("ClusterPolicy "+policies.Name(w.key(singletonName))+" cannot be written, and is tried again within 1m0s: "), ContainSubstring(notOnMyWatch)))
 	w.Expect(meta.IsStatusConditionFalse(w.singleton().Status.Conditions, v1.ConditionReady)).To(BeTrue())
-	w.checked(newReconciler(controllerClient, controllerClient, w.clock), singletonName)
+	w.checked(w.fresh(), singletonName)
 }
 
 // After a restart, the controller still reports an injection that does not work.
@@ -315,11 +274,11 @@ func TestRestartKeepsWhatIsAmiss(t *testing.T) {
 	w := newWorld(t)
 	w.kyverno(isDown)
 	w.createSingleton()
-	r := newReconciler(controllerClient, controllerClient, w.clock)
+	r := w.fresh()
 	w.reconcile(r)
 	w.clock.advance(time.Minute)
 	w.reconcile(r)
 	w.installed("NotInjected")
-	w.reconcile(newReconciler(controllerClient, controllerClient, w.clock))
+	w.reconcile(w.fresh())
 	w.installed("NotInjected")
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -49,12 +50,8 @@ type world struct {
 	t         *testing.T
 	namespace string
 	clock     *skewedClock
-	// counting is nil if the test does not count reads of the manager.
-	counting *counting
 	// policyWrites is the client with which the manager writes policies, or nil for the client of the manager.
 	policyWrites client.Client
-	// statusWrites counts the status writes of the manager, or is nil.
-	statusWrites *statusWrites
 	// kind is the policyKind of the managers. Empty means ClusterPolicy.
 	kind policies.Kind
 	// wrap wraps the transport of the managers, or is nil.
@@ -63,6 +60,8 @@ type world struct {
 	room policies.Budget
 	// policyReads counts the reads of policies from the API server by the managers.
 	policyReads atomic.Int32
+	// journal has every write since the world began.
+	journal *journal
 }
 
 func newWorld(t *testing.T) *world {
@@ -78,6 +77,44 @@ func newLonelyWorld(t *testing.T) *world {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	w.Expect(c.Create(t.Context(), namespace)).To(Succeed())
 	w.namespace = namespace.Name
+	w.journal = w.keepJournal()
+	return w
+}
+
+// newSteps returns a world with a singleton, and controllers that run when the test says so.
+func newSteps(t *testing.T, changes ...func(*v1.StatefulSingleton)) (*world, controllers) {
+	t.Helper()
+	w := newWorld(t)
+	w.createSingleton(changes...)
+	return w, w.fresh()
+}
+
+// newRunning returns a world with a running manager and a singleton.
+func newRunning(t *testing.T, changes ...func(*v1.StatefulSingleton)) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.startManager()
+	w.createSingleton(changes...)
+	return w
+}
+
+// newServed returns a world with a singleton. Kyverno serves its policies.
+func newServed(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.createSingleton()
+	return w
+}
+
+// newInjected returns a world with a running manager and a singleton, after a check of its policy has succeeded.
+func newInjected(t *testing.T, changes ...func(*v1.StatefulSingleton)) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.kyverno(serves)
+	w.startManager()
+	w.createSingleton(changes...)
+	w.installed("Injected")
 	return w
 }
 
@@ -119,9 +156,6 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	})
 	w.Expect(err).NotTo(HaveOccurred())
 	live := inNamespace{mgr.GetAPIReader(), w.namespace, &w.policyReads}
-	if w.counting != nil {
-		w.counting.Reader, live.Reader = live.Reader, w.counting
-	}
 	registry = prometheus.NewRegistry()
 	reconciler := newReconciler(listsOf{mgr.GetClient(), w.namespace}, live, w.clock)
 	reconciler.Injection.Per, reconciler.Injection.Budget = per, w.room
@@ -130,10 +164,6 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	}
 	if w.policyWrites != nil {
 		reconciler.Injection.Client = w.policyWrites
-	}
-	if w.statusWrites != nil {
-		w.statusWrites.Client = reconciler.Client
-		reconciler.Client = w.statusWrites
 	}
 	reconciler.Recorder = mgr.GetEventRecorder("statefulsingleton")
 	reconciler.Metrics = singleton.NewMetrics(registry, mgr.GetClient())
@@ -167,12 +197,6 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 // down while items are ready (https://github.com/kubernetes-sigs/controller-runtime/issues/3538). Release 0.25 has the
 // fix.
 var queueHangs = regexp.MustCompile(`goroutine \d+ \[chan send[^\n]*\n(?:[^\n]+\n)*?[^\n]*priorityqueue[^\n]*handleReadyItems`)
-
-// countReads makes the manager count its reads.
-func (w *world) countReads() *counting {
-	w.counting = &counting{}
-	return w.counting
-}
 
 // logger logs to the test until the test ends. The event recorder of the manager ends later.
 func logger(t *testing.T) logr.Logger {
@@ -225,6 +249,14 @@ func (r inNamespace) Get(ctx context.Context, key client.ObjectKey, o client.Obj
 // controllers are the reconcilers of the manager. The test decides when they run.
 type controllers struct{ *singleton.Reconciler }
 
+// fresh returns controllers without memory.
+func (w *world) fresh() controllers { return w.controllersWith(controllerClient) }
+
+// controllersWith returns controllers that use the client as their cache and for their writes.
+func (w *world) controllersWith(writes client.Client) controllers {
+	return newReconciler(writes, controllerClient, w.clock)
+}
+
 func newReconciler(writes client.Client, live client.Reader, clock clock.PassiveClock) controllers {
 	return controllers{&singleton.Reconciler{
 		Client: writes, Live: live, Clock: clock,
@@ -263,6 +295,18 @@ func (r controllers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return result, err
 }
 
+// emitted returns the events since the last call.
+func (r controllers) emitted() (all []string) {
+	for recorded := r.Recorder.(*events.FakeRecorder).Events; ; {
+		select {
+		case event := <-recorded:
+			all = append(all, event)
+		default:
+			return all
+		}
+	}
+}
+
 func (w *world) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: name}
 }
@@ -294,8 +338,14 @@ func (w *world) createSingleton(changes ...func(*v1.StatefulSingleton)) *v1.Stat
 // singleton reads the singleton.
 func (w *world) singleton() *v1.StatefulSingleton {
 	w.t.Helper()
+	return w.named(singletonName)
+}
+
+// named reads a singleton.
+func (w *world) named(name string) *v1.StatefulSingleton {
+	w.t.Helper()
 	s := &v1.StatefulSingleton{}
-	w.Expect(c.Get(w.t.Context(), w.key(singletonName), s)).To(Succeed())
+	w.Expect(c.Get(w.t.Context(), w.key(name), s)).To(Succeed())
 	return s
 }
 
@@ -316,16 +366,51 @@ func (w *world) eventually(outcome string) *v1.StatefulSingleton {
 	return w.singleton()
 }
 
+// merge sends a merge patch.
+func (w *world) merge(o client.Object, patch string) {
+	w.t.Helper()
+	w.Expect(c.Patch(w.t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
+}
+
+// removed waits until the object does not exist.
+func (w *world) removed(o client.Object) {
+	w.t.Helper()
+	w.Eventually(func() error { return c.Get(w.t.Context(), client.ObjectKeyFromObject(o), o) }).Should(MatchError(apierrors.IsNotFound, "not found"))
+}
+
+// gone waits until the singleton does not exist.
+func (w *world) gone() {
+	w.t.Helper()
+	w.removed(&v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: singletonName}})
+}
+
+// delete requests the deletion of an object.
+func (w *world) delete(o client.Object, options ...client.DeleteOption) {
+	w.t.Helper()
+	w.Expect(c.Delete(w.t.Context(), o, options...)).To(Succeed())
+}
+
+// create creates an object.
+func (w *world) create(o client.Object) {
+	w.t.Helper()
+	w.Expect(c.Create(w.t.Context(), o)).To(Succeed())
+}
+
 // pod reads a pod. It returns nil if the pod does not exist.
 func (w *world) pod(name string) *corev1.Pod {
 	w.t.Helper()
-	pod := &corev1.Pod{}
-	err := c.Get(w.t.Context(), w.key(name), pod)
+	return found(w, name, &corev1.Pod{})
+}
+
+// found reads an object of the namespace. It returns nil if the object does not exist.
+func found[T client.Object](w *world, name string, o T) (none T) {
+	w.t.Helper()
+	err := c.Get(w.t.Context(), w.key(name), o)
 	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
 	if err != nil {
-		return nil
+		return none
 	}
-	return pod
+	return o
 }
 
 // deployment creates a Deployment with one replica.
@@ -417,12 +502,6 @@ func (w *world) report(pod *corev1.Pod, state func(*corev1.Pod)) {
 	}).Should(Succeed())
 }
 
-// ask requests the deletion of a pod.
-func (w *world) ask(pod *corev1.Pod) {
-	w.t.Helper()
-	w.Expect(c.Delete(w.t.Context(), pod)).To(Succeed())
-}
-
 // remove deletes the object of a pod without a grace period, like the kubelet after all processes have ended.
 func (w *world) remove(pod *corev1.Pod) {
 	w.t.Helper()
@@ -437,6 +516,39 @@ func (w *world) hold(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.Eventually(w.holder).Should(Equal(name))
 	w.serve(pod)
 	return pod
+}
+
+// holdBy creates a pod and makes it a Ready holder by one reconcile, which does not see that it is Ready.
+func (w *world) holdBy(r controllers, name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	w.t.Helper()
+	pod := w.warmPod(name, changes...)
+	w.reconcile(r)
+	w.report(pod, ready)
+	return pod
+}
+
+// legacy creates a pod that is not injected, and is Ready.
+func (w *world) legacy(name string) *corev1.Pod {
+	w.t.Helper()
+	pod := w.bare(name)
+	w.create(pod)
+	w.report(pod, ready)
+	return pod
+}
+
+// retired waits until ReplicaSet db-1 is scaled to zero. The controller uses the scale subresource, because the chart grants no other
+// permission.
+func (w *world) retired() {
+	w.t.Helper()
+	w.eventually("Retiring")
+	w.Eventually(func() int32 { return *found(w, "db-1", &appsv1.ReplicaSet{}).Spec.Replicas }).Should(BeZero())
+}
+
+// end deletes a pod, whose kubelet then reports that it has terminated.
+func (w *world) end(pod *corev1.Pod) {
+	w.t.Helper()
+	w.delete(pod)
+	w.report(pod, ended)
 }
 
 // serve starts a released pod and waits until the pod is Ready.
