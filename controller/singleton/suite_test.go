@@ -3,6 +3,7 @@ package singleton_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -46,6 +47,10 @@ func TestMain(m *testing.M) {
 	kyvernoCRDs.Paths = kyverno
 	environment := &envtest.Environment{CRDDirectoryPaths: append([]string{testenv.Definitions}, kyverno...), ErrorIfCRDPathMissing: true}
 	environment.WebhookInstallOptions.MutatingWebhooks = kyvernoWebhooks()
+	// The tests mostly wait, for the controller's delays and for other tests. A flag -parallel still wins.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
 	testenv.Main(m, environment, func(ctx context.Context, e *testenv.Env) (err error) {
 		config, c = e.Config, e.Client
 		controllerConfig = e.As(testenv.User)
