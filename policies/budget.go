@@ -147,12 +147,9 @@ func byAge(a, b Subject) int {
 
 // selectorBytes returns the size in bytes that a valid object adds to the conditions of a webhook.
 func selectorBytes(s Subject) int {
-	switch s := s.(type) {
-	case *v1.StatefulSingleton:
-		selected, _ := selectorCEL(&s.Spec.Selector) // no error, because the object is valid
-		return len(selected) + len("() || ")
-	case *v1.StatefulSetLock:
-		return len(ownedCEL(s))
+	if l, isLock := s.(*v1.StatefulSetLock); isLock {
+		return len(ownedCEL(l))
 	}
-	return 0
+	selected, _ := selectorCEL(&s.(*v1.StatefulSingleton).Spec.Selector) // no error, because the object is valid
+	return len(selected) + len("() || ")
 }

@@ -18,13 +18,10 @@ var (
 	wrappedNamesCEL = fmt.Sprintf(`(%s.filter(c, %s) + object.spec.containers.filter(c, %s)).map(c, c.name).join(",")`, celListOf("initContainers"), isWrappedCEL, isWrappedCEL)
 	regularNamesCEL = `object.spec.containers.map(c, c.name).join(",")`
 	isMountCEL      = "e.name == " + celString(signal.CredentialsVolume)
-	// notMountedCEL is the condition that no container mounts the credentials. See notMounted.
-	notMountedCEL = fmt.Sprintf("!(%s + object.spec.containers).exists(c, c.?volumeMounts.orValue([]).exists(e, %s))", celListOf("initContainers"), isMountCEL)
-	// notInjectedCEL is the condition that no StatefulSingleton holds the pod.
-	notInjectedCEL = fmt.Sprintf("!object.metadata.?annotations[?%s].hasValue()", celString(v1.InjectedAnnotation))
+	notMountedCEL   = fmt.Sprintf("!(%s + object.spec.containers).exists(c, c.?volumeMounts.orValue([]).exists(e, %s))", celListOf("initContainers"), isMountCEL)
+	notInjectedCEL  = fmt.Sprintf("!object.metadata.?annotations[?%s].hasValue()", celString(v1.InjectedAnnotation))
 )
 
-// fenceableCEL returns the conditions that a pod can be fenced. See fenceable.
 func fenceableCEL(s *v1.StatefulSingleton) []string {
 	regular, init := "true", notSidecarCEL
 	if names := s.Spec.Containers; len(names) > 0 {
@@ -42,7 +39,6 @@ func fenceableCEL(s *v1.StatefulSingleton) []string {
 	return append(fenceablePodCEL(wrappedNamesCEL), none("containers", regular), none("initContainers", init))
 }
 
-// fenceablePodCEL returns the conditions that a pod can be fenced, except for those on its containers. See fenceablePod.
 func fenceablePodCEL(names string) []string {
 	return []string{
 		"!(" + sharesProcessesCEL + ")",
@@ -53,7 +49,6 @@ func fenceablePodCEL(names string) []string {
 	}
 }
 
-// removeFencingCEL returns the mutations that remove what fenceCEL adds. See removeFencing.
 func removeFencingCEL() []string {
 	containerEnv := "e.name == " + celString(signal.ContainerEnv)
 	return append([]string{
@@ -62,7 +57,6 @@ func removeFencingCEL() []string {
 	}, removeFromSidecarCEL()...)
 }
 
-// fenceCEL returns the mutations that prepare a pod for fencing by a Lease. See fenceRule.
 func fenceCEL(s *v1.StatefulSingleton, o Options, fenceable string) []string {
 	return []string{
 		celIf(nameContainerCEL("initContainers"), fenceable),
@@ -88,7 +82,6 @@ func nameContainerCEL(list string) string {
 	return celAppendEach(list, "env", celVariable(signal.ContainerEnv, "c.name"), isWrappedCEL)
 }
 
-// fenceSidecarCEL gives the sidecar the settings and the credentials, and marks the pod. See fenceSidecar.
 func fenceSidecarCEL(lease string, seconds int32, names string, more ...corev1.EnvVar) string {
 	path := celPathOf("initContainers")
 	env := []string{
@@ -107,7 +100,6 @@ func fenceSidecarCEL(lease string, seconds int32, names string, more ...corev1.E
 		celSet("annotations", v1.FencingAnnotation, string(v1.FencingLease))), isSidecarCEL)
 }
 
-// removeLockFencingCEL returns the mutations that remove what fenceByLockCEL adds. See removeLockFencing.
 func removeLockFencingCEL() (mutations []string) {
 	remove := "[" + celRemove(celPath(celPathOf("containers"), "command/0")) + "]"
 	unwrap := celEach("containers", fmt.Sprintf("%s + %s + %s", remove, remove, remove), isWrappedCEL)
@@ -121,7 +113,6 @@ func removeLockFencingCEL() (mutations []string) {
 	return mutations
 }
 
-// fenceableByLockCEL returns the conditions that a pod can be fenced. See fenceableByLock.
 func fenceableByLockCEL() []string {
 	isForeign := fmt.Sprintf(`%s && !(c.?command.orValue([]) == %s && c.?args.orValue([]) == ["sidecar"])`, isSidecarCEL, celValue([]string{imageGate}))
 	return slices.Concat([]string{notInjectedCEL}, fenceablePodCEL(regularNamesCEL), []string{

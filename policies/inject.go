@@ -39,11 +39,6 @@ const (
 // requestUID stands for the UID of the admission request in the operations of a step. It has the length of a UID.
 const requestUID = "UID-OF-THE-ADMISSION-REQUEST-00000000"
 
-// injectionRules returns the rules for s in a policy, in the order in which Kyverno applies them.
-func injectionRules(s *v1.StatefulSingleton, o Options, policy Ref) []kyvernov1.Rule {
-	return forPodsOf([]v1.StatefulSingleton{*s}, slices.Concat(commonRules(s, o), ownRules(s, o), []kyvernov1.Rule{answerRule(policy)})...)
-}
-
 // forPodsOf returns the rules for the pods that at least one of the singletons selects.
 func forPodsOf(singletons []v1.StatefulSingleton, rules ...kyvernov1.Rule) []kyvernov1.Rule {
 	var pods kyvernov1.ResourceFilters
@@ -227,7 +222,6 @@ func removePodUIDs(list string) string {
 	return removeFrom(list, isWrapped+" && !("+hasPodUID+")", "env", fmt.Sprintf("e.name == '%s'", signal.PodUIDEnv))
 }
 
-// addPodUID returns the operations that add the UID of the pod to the environment of a wrapped container.
 func addPodUID(list string) string {
 	return operations(indexed(list, isWrapped, "!("+hasPodUID+")"), addEach(list, "env/-", fieldEnv(signal.PodUIDEnv, "metadata.uid")))
 }

@@ -18,9 +18,8 @@ var barrierNameCEL = celString(barrierPrefix) + " + dyn(request).uid"
 var (
 	isWrappedCEL = fmt.Sprintf("c.?command.orValue([]).size() >= %d && c.command.slice(0, %d) == %s",
 		len(signal.Wrapper), len(signal.Wrapper), celValue(signal.Wrapper))
-	notWrappedCEL = "!(" + isWrappedCEL + ")"
-	hasCommandCEL = "c.?command.orValue([]).size() > 0"
-	// sharesProcessesCEL is the condition on the pod that its containers share their processes. See sharesProcesses.
+	notWrappedCEL      = "!(" + isWrappedCEL + ")"
+	hasCommandCEL      = "c.?command.orValue([]).size() > 0"
 	sharesProcessesCEL = "object.spec.?shareProcessNamespace.orValue(false) || object.spec.?hostPID.orValue(false)"
 	isWrappableCEL     = hasCommandCEL + " && !has(c.startupProbe) && !c.?lifecycle.?postStart.hasValue() && !(" + sharesProcessesCEL + ")"
 	hasPodUIDCEL       = fmt.Sprintf(`c.?env.orValue([]).filter(e, e.name == %s).map(e, e.?valueFrom.?fieldRef.?fieldPath.orValue("")) == ["metadata.uid"]`,
@@ -30,7 +29,6 @@ var (
 	noSidecarCEL  = fmt.Sprintf("!%s.exists(c, %s)", celListOf("initContainers"), isSidecarCEL)
 )
 
-// commonCEL returns the mutations that are the same for all singletons with the Variant of s. See commonRules.
 func commonCEL(s *v1.StatefulSingleton, o Options) []string {
 	mutations := holdCEL("containers", namedCEL(s.Spec.Containers)...)
 	if s.Spec.HoldInitContainers || len(s.Spec.Containers) > 0 {
@@ -69,7 +67,6 @@ func namedCEL(names []string) []string {
 	return []string{"c.name in " + celValue(names)}
 }
 
-// holdCEL returns the mutations that hold the containers of spec.<list> for which isHeld is true. See hold.
 func holdCEL(list string, isHeld ...string) []string {
 	path := celPathOf(list)
 	step := func(operations string, conditions ...string) string {
@@ -87,7 +84,6 @@ func holdCEL(list string, isHeld ...string) []string {
 	}
 }
 
-// mountSignalCEL mounts the signal volume. See mountSignal.
 func mountSignalCEL(list string, conditions ...string) string {
 	noMount := "!c.?volumeMounts.orValue([]).exists(e, e.name == " + celString(signalVolume) + ")"
 	return celAppendEach(list, "volumeMounts", celValue(signalMount()), slices.Concat(conditions, []string{noMount})...)
@@ -98,7 +94,6 @@ func wrapCEL(list string) string {
 	return celAdd(celPath(celPathOf(list), "command"), celValue(signal.Wrapper)+" + c.command")
 }
 
-// startupProbeNeededCEL returns the condition that a wrapped container needs a startup probe. See startupProbeNeeded.
 func startupProbeNeededCEL(list string) string {
 	if list == "initContainers" {
 		return fmt.Sprintf(`c.?restartPolicy.orValue("") == %s`, celString(string(corev1.ContainerRestartPolicyAlways)))
@@ -117,20 +112,17 @@ func barrierCEL() string {
 		celString(signal.EpochEnv), barrierNameCEL, celString(signal.EpochKey))
 }
 
-// refreshBarriersCEL changes the ConfigMap of existing barriers to that of this request. See refreshBarriers.
 func refreshBarriersCEL(list string) string {
 	path := celPathOf(list) + `"/env/" + string(j) + "/valueFrom/configMapKeyRef/name"`
 	return celEach(list, fmt.Sprintf("c.?env.orValue([]).transformList(j, e, %s, %s)", isBarrierCEL(), celAdd(path, barrierNameCEL)))
 }
 
-// isBarrierCEL returns the condition that an environment variable is a barrier. See isBarrier.
 func isBarrierCEL() string {
 	const ref = "e.?valueFrom.?configMapKeyRef"
 	return fmt.Sprintf(`e.name == %s && %s.?name.orValue("").startsWith(%s) && %s.?name.orValue("").size() == %d && %s.?key.orValue("") == %s && !%s.?optional.orValue(false)`,
 		celString(signal.EpochEnv), ref, celString(barrierPrefix), ref, barrierLength, ref, celString(signal.EpochKey), ref)
 }
 
-// pullSecretsCEL adds pull secrets to the pod's own. See addPullSecrets.
 func pullSecretsCEL(o Options) (mutations []string) {
 	for _, name := range o.pullSecrets() {
 		missing := fmt.Sprintf(`!%s.exists(e, e.?name.orValue("") == %s)`, celListOf("imagePullSecrets"), celString(name))
@@ -149,13 +141,11 @@ func sidecarCEL(o Options) string {
 		celEnsure("object.spec", "initContainers", `"/spec"`, "[]"), celAdd(`"/spec/initContainers/0"`, celValue(sidecar(o))))
 }
 
-// sidecarAsRootCEL removes the sidecar's runAsNonRoot if the pod runs all containers as root. See sidecarAsRoot.
 func sidecarAsRootCEL() string {
 	return celEach("initContainers", "["+celRemove(celPath(celPathOf("initContainers"), "securityContext/runAsNonRoot"))+"]",
 		isSidecarCEL, "c.?securityContext.?runAsNonRoot.orValue(false)", "object.spec.?securityContext.?runAsUser.orValue(-1) == 0")
 }
 
-// limitSidecarCEL adds a CPU limit to the sidecar if all other containers have one. See limitSidecar.
 func limitSidecarCEL(o Options) string {
 	const limited = "c.?resources.?limits.?cpu.hasValue()"
 	path, limit := celPathOf("initContainers"), celValue(o.sidecarCPULimit())

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
@@ -30,7 +29,7 @@ func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, e
 	policy.Spec.WebhookConfiguration.FailurePolicy = new(kyvernov1.Ignore)
 	policy.Annotations[LockAnnotation] = keyOf(l).String()
 	// Kyverno evaluates the rules of every policy that matches, also for pods of other StatefulSets.
-	ofSet := controlledJMESPath(owner.StatefulSet, l.Spec.StatefulSetName)
+	ofSet := owned(l)
 	rules := []kyvernov1.Rule{
 		{
 			Name:                "make-reader",
@@ -54,21 +53,16 @@ func renderLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured, e
 	return toUnstructured(policy)
 }
 
-// ownedCEL returns the condition that the lock's StatefulSet controls the pod.
+// ownedCEL and owned return the condition that the lock's StatefulSet controls the pod. They compare the group too, as package
+// owner does.
 func ownedCEL(l *v1.StatefulSetLock) string {
-	return controlledCEL(owner.StatefulSet, l.Spec.StatefulSetName)
+	return fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == %q && o.apiVersion.startsWith(%q) && "+
+		"o.name == %s && has(o.controller) && o.controller)", owner.StatefulSet.Kind, owner.StatefulSet.Group+"/", celString(l.Spec.StatefulSetName))
 }
 
-// controlledCEL and controlledJMESPath return the condition that an object of the kind, with the name, controls the pod.
-// They compare the group too, as package owner does.
-func controlledCEL(kind schema.GroupKind, name string) string {
-	return fmt.Sprintf("has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == %q && o.apiVersion.startsWith(%q) && o.name == %s && has(o.controller) && o.controller)",
-		kind.Kind, kind.Group+"/", celString(name))
-}
-
-func controlledJMESPath(kind schema.GroupKind, name string) string {
+func owned(l *v1.StatefulSetLock) string {
 	return fmt.Sprintf("contains(request.object.metadata.ownerReferences[?kind == '%s' && starts_with(apiVersion, '%s/') && controller].name || `[]`, %s)",
-		kind.Kind, kind.Group, stringLiteral(name))
+		owner.StatefulSet.Kind, owner.StatefulSet.Group, stringLiteral(l.Spec.StatefulSetName))
 }
 
 // lockSelector selects the pods of all StatefulSets.

@@ -20,24 +20,12 @@ type mutatingPolicy struct {
 
 type mutatingPolicySpec struct {
 	FailurePolicy        admissionregistrationv1.FailurePolicyType `json:"failurePolicy"`
-	WebhookConfiguration webhookConfiguration                      `json:"webhookConfiguration"`
-	Autogen              autogen                                   `json:"autogen"`
+	WebhookConfiguration map[string]int32                          `json:"webhookConfiguration"`
+	Autogen              map[string]any                            `json:"autogen"`
 	MatchConstraints     admissionregistrationv1.MatchResources    `json:"matchConstraints"`
 	MatchConditions      []admissionregistrationv1.MatchCondition  `json:"matchConditions"`
 	Variables            []admissionregistrationv1.Variable        `json:"variables,omitempty"`
 	Mutations            []admissionregistrationv1.Mutation        `json:"mutations"`
-}
-
-type webhookConfiguration struct {
-	TimeoutSeconds int32 `json:"timeoutSeconds"`
-}
-
-type autogen struct {
-	PodControllers podControllers `json:"podControllers"`
-}
-
-type podControllers struct {
-	Controllers []string `json:"controllers"`
 }
 
 // newMutatingPolicy returns a policy without mutations for the pods of its namespace that the selector selects.
@@ -48,9 +36,9 @@ func newMutatingPolicy(ref Ref, selector *metav1.LabelSelector) *mutatingPolicy 
 		Spec: mutatingPolicySpec{
 			FailurePolicy: admissionregistrationv1.Fail,
 			// With a timeout, the policy has a webhook of its own.
-			WebhookConfiguration: webhookConfiguration{TimeoutSeconds: WebhookTimeoutSeconds},
+			WebhookConfiguration: map[string]int32{"timeoutSeconds": WebhookTimeoutSeconds},
 			// Otherwise Kyverno also changes the Deployments that own such pods.
-			Autogen: autogen{PodControllers: podControllers{Controllers: []string{}}},
+			Autogen: map[string]any{"podControllers": map[string]any{"controllers": []string{}}},
 			MatchConstraints: admissionregistrationv1.MatchResources{
 				ObjectSelector: selector,
 				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{

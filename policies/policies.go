@@ -104,26 +104,26 @@ func Validate(s *v1.StatefulSingleton) error {
 
 // Render returns the policy that injects the pods of s. It returns the errors of Validate.
 func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
-	key := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 	selected, err := selectorCEL(&s.Spec.Selector)
 	if err != nil {
-		return nil, fmt.Errorf("render the policy of StatefulSingleton %s: %w", key, err)
+		return nil, fmt.Errorf("render the policy of StatefulSingleton %s: %w", keyOf(s), err)
 	}
 	if o.Kind == NamespacedMutatingPolicy {
 		return mutatingSingleton(s, o)
 	}
 	policy := clusterPolicy(o.Kind.Of(s), s.Namespace, selected)
 	policy.Labels[v1.SingletonLabel] = s.Name
-	policy.Annotations[SingletonAnnotation] = key.String()
+	policy.Annotations[SingletonAnnotation] = keyOf(s).String()
 	addCondition(policy, isSmall)
-	policy.Spec.Rules = injectionRules(s, o, o.Kind.Of(s))
+	rules := slices.Concat(commonRules(s, o), ownRules(s, o), []kyvernov1.Rule{answerRule(o.Kind.Of(s))})
+	policy.Spec.Rules = forPodsOf([]v1.StatefulSingleton{*s}, rules...)
 	return toUnstructured(policy)
 }
 
 // RenderNamespace returns the policy that injects the pods of the singletons, which are in the namespace. The order of the
 // singletons does not matter. It returns the errors of Validate.
 func RenderNamespace(namespace string, singletons []v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
-	singletons = slices.SortedFunc(slices.Values(singletons), byName)
+	singletons = slices.SortedFunc(slices.Values(singletons), func(a, b v1.StatefulSingleton) int { return strings.Compare(a.Name, b.Name) })
 	var selectors []string
 	for _, s := range singletons {
 		selected, err := selectorCEL(&s.Spec.Selector)
@@ -170,8 +170,6 @@ func byVariant(singletons []v1.StatefulSingleton) (groups [][]v1.StatefulSinglet
 	}
 	return groups
 }
-
-func byName(a, b v1.StatefulSingleton) int { return strings.Compare(a.Name, b.Name) }
 
 // clusterPolicy returns a policy without rules for the pods of the namespace that the CEL expression selects.
 func clusterPolicy(ref Ref, namespace, selected string) *kyvernov1.ClusterPolicy {

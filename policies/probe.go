@@ -179,17 +179,11 @@ func works(pod *corev1.Pod, h injected.Container) bool {
 
 // hasOwnUID returns true if c has one variable signal.PodUIDEnv, and its value is the pod's UID.
 func hasOwnUID(c corev1.Container) bool {
-	var fields []string
-	for _, e := range c.Env {
-		if e.Name == signal.PodUIDEnv {
-			field := ""
-			if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil {
-				field = e.ValueFrom.FieldRef.FieldPath
-			}
-			fields = append(fields, field)
-		}
+	all := slices.DeleteFunc(slices.Clone(c.Env), func(e corev1.EnvVar) bool { return e.Name != signal.PodUIDEnv })
+	if len(all) != 1 || all[0].ValueFrom == nil || all[0].ValueFrom.FieldRef == nil {
+		return false
 	}
-	return slices.Equal(fields, []string{"metadata.uid"})
+	return all[0].ValueFrom.FieldRef.FieldPath == "metadata.uid"
 }
 
 func hasMount(c corev1.Container, volume, path string) bool {

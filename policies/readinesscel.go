@@ -29,8 +29,6 @@ var (
 	timeoutOfSidecarCEL = fmt.Sprintf("[c.readinessProbe.?periodSeconds.orValue(10) + c.readinessProbe.?timeoutSeconds.orValue(1) + %d, %d].min()", signal.ExtraProbeTimeoutSeconds, maxTimeoutSeconds)
 )
 
-// moveReadinessProbesCEL returns the mutations by which the kubelet asks the sidecar for the readiness of wrapped
-// containers, and the sidecar gets the original probes. See moveReadinessProbes.
 func moveReadinessProbesCEL() []string {
 	serveOnLoopback := celAppendEach("initContainers", "env", celVariable(signal.ProbeHostEnv, "random("+celString(loopbackAddresses)+")"),
 		isSidecarCEL, onHostNetworkCEL, "!c.?env.orValue([]).exists(e, e.name == "+celString(signal.ProbeHostEnv)+")")

@@ -1,8 +1,6 @@
 package policies
 
 import (
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -35,24 +33,18 @@ func NameOf(s Subject) string {
 
 // RenderOf returns the object's own policy. It returns the errors of ValidateOf.
 func RenderOf(s Subject, o Options) (*unstructured.Unstructured, error) {
-	switch s := s.(type) {
-	case *v1.StatefulSingleton:
-		return Render(s, o)
-	case *v1.StatefulSetLock:
-		return renderLock(s, o)
+	if l, isLock := s.(*v1.StatefulSetLock); isLock {
+		return renderLock(l, o)
 	}
-	panic(fmt.Sprintf("no policy mutates the pods of a %T", s))
+	return Render(s.(*v1.StatefulSingleton), o)
 }
 
 // Fences returns true if the policy of the object prepares pods for fencing by a Lease.
 func Fences(s Subject) bool {
-	switch s := s.(type) {
-	case *v1.StatefulSingleton:
-		return s.Spec.Fencing == v1.FencingLease
-	case *v1.StatefulSetLock:
-		return s.Spec.Fencing == v1.LockFencingLease
+	if l, isLock := s.(*v1.StatefulSetLock); isLock {
+		return l.Spec.Fencing == v1.LockFencingLease
 	}
-	return false
+	return s.(*v1.StatefulSingleton).Spec.Fencing == v1.FencingLease
 }
 
 // ValidateOf returns an error if no policy can be rendered for the object.
@@ -65,22 +57,16 @@ func ValidateOf(s Subject) error {
 
 // ProbePodOf returns a pod of the object for a server-side dry-run.
 func ProbePodOf(s Subject, o Options) (*corev1.Pod, error) {
-	switch s := s.(type) {
-	case *v1.StatefulSingleton:
-		return ProbePod(s, o)
-	case *v1.StatefulSetLock:
-		return lockProbe(s, o), nil
+	if l, isLock := s.(*v1.StatefulSetLock); isLock {
+		return lockProbe(l, o), nil
 	}
-	panic(fmt.Sprintf("no policy mutates the pods of a %T", s))
+	return ProbePod(s.(*v1.StatefulSingleton), o)
 }
 
 // CheckProbeOf returns nil if the policy has mutated the probe pod of the object.
 func CheckProbeOf(pod *corev1.Pod, s Subject, policy Ref) error {
-	switch s := s.(type) {
-	case *v1.StatefulSingleton:
-		return CheckProbe(pod, s, policy)
-	case *v1.StatefulSetLock:
-		return checkLockProbe(pod, s, policy)
+	if l, isLock := s.(*v1.StatefulSetLock); isLock {
+		return checkLockProbe(pod, l, policy)
 	}
-	panic(fmt.Sprintf("no policy mutates the pods of a %T", s))
+	return CheckProbe(pod, s.(*v1.StatefulSingleton), policy)
 }
