@@ -3,12 +3,15 @@ package policies_test
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -192,4 +195,214 @@ func TestBudgetInvariants(t *testing.T) {
 			t.Errorf("not from the oldest to the newest: %v", namesOf(before))
 		}
 	})
+}
+
+// installedIn renders the shared policy of the singletons, and returns what a controller reads from it.
+func installedIn(t rapid.TB, kind policies.Kind, all []policies.Subject) policies.Installed {
+	t.Helper()
+	installed, err := policies.InstalledIn(renderShared(t, kind, all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return installed
+}
+
+func renderShared(t rapid.TB, kind policies.Kind, all []policies.Subject) *unstructured.Unstructured {
+	t.Helper()
+	var singletons []v1.StatefulSingleton
+	for _, s := range all {
+		singletons = append(singletons, *s.(*v1.StatefulSingleton))
+	}
+	o := options
+	o.Kind = kind
+	policy, err := policies.RenderNamespace("shop", singletons, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy
+}
+
+// clone returns copies, which a test can change.
+func clone(all []policies.Subject) (copies []policies.Subject) {
+	for _, s := range all {
+		copies = append(copies, s.DeepCopyObject().(policies.Subject))
+	}
+	return copies
+}
+
+func specOf(s policies.Subject) *v1.StatefulSingletonSpec { return &s.(*v1.StatefulSingleton).Spec }
+
+// variantsOf returns the variants of the objects by name.
+func variantsOf(all []policies.Subject) map[string]string {
+	variants := map[string]string{}
+	for _, s := range all {
+		variants[s.GetName()] = policies.Variant(s)
+	}
+	return variants
+}
+
+// A singleton that grows takes the room of no other singleton of a full shared policy. The policy keeps its earlier rules until
+// there is room.
+func TestGrowthInSharedPolicy(t *testing.T) {
+	all := fleet(202, v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}})
+	before := all[:201]
+	for _, kind := range policies.Kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			installed := installedIn(t, kind, before)
+			within := func(all []policies.Subject) map[string]string {
+				return variantsOf(policies.DefaultBudget.Within(all, policies.PerNamespace, installed))
+			}
+			want := func(what string, want, got map[string]string) {
+				if diff := gocmp.Diff(want, got); diff != "" {
+					t.Errorf("%s: variants (-want +got):\n%s", what, diff)
+				}
+			}
+			want("unchanged", variantsOf(before), within(all))
+
+			grown := clone(all)
+			specOf(grown[0]).Containers = []string{"db"}
+			specOf(grown[100]).Fencing = v1.FencingLease
+			want("grown", variantsOf(before), within(grown))
+
+			without := slices.Delete(clone(grown), 150, 190)
+			want("grown, with room", variantsOf(without), within(without))
+
+			alike := clone(all)
+			for _, s := range alike {
+				specOf(s).ReadinessProbes = v1.ReadinessKubelet
+			}
+			want("all changed, and as large", variantsOf(alike[:201]), within(alike))
+
+			fenced := clone(all)
+			for _, s := range fenced {
+				specOf(s).Fencing = v1.FencingLease
+			}
+			got := within(fenced)
+			if changed := countVariant(got, fenced[0]); changed != 0 {
+				t.Errorf("all fenced: %d singletons have the new rules, want none, because the policy has no room for the first", changed)
+			}
+		})
+	}
+}
+
+func countVariant(variants map[string]string, as policies.Subject) (count int) {
+	for _, variant := range variants {
+		if variant == policies.Variant(as) {
+			count++
+		}
+	}
+	return count
+}
+
+// With longer rules, the singletons of a shared policy can exceed the budget. All of them stay. They can
+// become smaller, but nothing else gets room.
+func TestSharedPolicyAboveBudget(t *testing.T) {
+	all := fleet(400, v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}})
+	before := all[100:]
+	for _, s := range before[:100] {
+		specOf(s).Fencing = v1.FencingLease
+	}
+	installed := installedIn(t, policies.ClusterPolicy, before)
+
+	changed := clone(all)
+	specOf(changed[150]).Fencing = ""
+	specOf(changed[250]).Fencing, specOf(changed[251]).Fencing = v1.FencingLease, v1.FencingLease
+	want := variantsOf(before)
+	want["db-150"] = policies.Variant(changed[150])
+	if diff := gocmp.Diff(want, variantsOf(policies.DefaultBudget.Within(changed, policies.PerNamespace, installed))); diff != "" {
+		t.Errorf("variants (-want +got):\n%s", diff)
+	}
+}
+
+// No order of growth, deletions and new singletons takes the rules of an installed singleton. The policy comes to rest.
+func TestInstalledStay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		kind := rapid.SampledFrom(policies.Kinds).Draw(t, "kind")
+		small := v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}
+		drawn := func(what string) (spec v1.StatefulSingletonSpec) {
+			spec.Selector = small
+			spec.Fencing = rapid.SampledFrom([]v1.Fencing{v1.FencingKubelet, v1.FencingLease}).Draw(t, what+" fencing")
+			spec.HoldInitContainers = rapid.Bool().Draw(t, what+" init containers")
+			for i := range rapid.SampledFrom([]int{0, 0, 1, 64}).Draw(t, what+" containers") {
+				spec.Containers = append(spec.Containers, longText("container", i, 63))
+			}
+			return spec
+		}
+		all := fleet(rapid.IntRange(1, 150).Draw(t, "count"), small)
+		for _, s := range all {
+			*specOf(s) = drawn("first")
+		}
+		now := policies.DefaultBudget.Within(all, policies.PerNamespace, nil)
+		for step := range rapid.IntRange(1, 4).Draw(t, "steps") {
+			installed := installedIn(t, kind, now)
+			gone := rapid.SampledFrom(all).Draw(t, "deleted")
+			all = slices.DeleteFunc(clone(all), func(s policies.Subject) bool { return s.GetName() == gone.GetName() })
+			for range rapid.IntRange(0, 20).Draw(t, "changes") {
+				if len(all) > 0 {
+					*specOf(rapid.SampledFrom(all).Draw(t, "changed")) = drawn("changed")
+				}
+			}
+			added := fleet(1, small)[0]
+			added.SetName(fmt.Sprintf("added-%d", step))
+			added.SetUID(types.UID(added.GetName()))
+			added.SetCreationTimestamp(metav1.Unix(rapid.Int64Range(0, 200).Draw(t, "created"), 0))
+			all = append(all, added)
+			now = awaitRest(t, kind, all, now, installed)
+		}
+	})
+}
+
+// awaitRest applies WithinBudget until it changes nothing, and returns what is installed then.
+func awaitRest(t *rapid.T, kind policies.Kind, all, before []policies.Subject, installed policies.Installed) []policies.Subject {
+	current := variantsOf(all)
+	for range len(all) + 1 {
+		now := policies.DefaultBudget.Within(rapid.Permutation(all).Draw(t, "order"), policies.PerNamespace, installed)
+		old, is := variantsOf(before), variantsOf(now)
+		for _, s := range all {
+			name := s.GetName()
+			_, was := old[name]
+			switch variant, stays := is[name]; {
+			case was && !stays:
+				t.Fatalf("%s loses its rules", name)
+			case stays && variant != current[name] && (variant != old[name] || !was):
+				t.Fatalf("%s has rules for %s, want for %s or %s", name, variant, current[name], old[name])
+			case was && old[name] == current[name] && variant != current[name]:
+				t.Fatalf("%s loses the rules of its present spec", name)
+			}
+		}
+		policy := renderShared(t, kind, now)
+		if data, err := policy.MarshalJSON(); err != nil || len(data) > policies.DefaultBudget.Policy {
+			t.Fatalf("%s has %d bytes, want at most %d (%v)", kind, len(data), policies.DefaultBudget.Policy, err)
+		}
+		if maps.Equal(old, is) {
+			return now
+		}
+		before, installed = now, installedIn(t, kind, now)
+	}
+	t.Fatal("the policy does not come to rest")
+	return nil
+}
+
+// The annotation with the singletons of a shared policy is within the limit of Kubernetes, also if every singleton has many
+// containers with long names.
+func TestInstalledAnnotation(t *testing.T) {
+	all := fleet(1000, v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
+	for i, s := range all {
+		s.SetUID(types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", i)))
+		for c := range 64 {
+			specOf(s).Containers = append(specOf(s).Containers, longText(fmt.Sprintf("%d-of-%d", c, i%20), c, 63))
+		}
+	}
+	policy := fullPolicy(t, policies.ClusterPolicy, all)
+	if err := validation.ValidateAnnotationsSize(policy.GetAnnotations()); err != nil {
+		t.Error(err)
+	}
+	policy.SetAnnotations(map[string]string{policies.InstalledAnnotation: "?"})
+	if _, err := policies.InstalledIn(policy); err == nil || !strings.HasSuffix(err.Error(), "singletons can lose their rules") {
+		t.Errorf("invalid annotation: %v, want an error that says what to do", err)
+	}
+	policy.SetAnnotations(nil)
+	if installed, err := policies.InstalledIn(policy); len(installed) > 0 || err != nil {
+		t.Errorf("no annotation: %v, %v, want no singletons", installed, err)
+	}
 }

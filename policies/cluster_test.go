@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -21,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
@@ -36,7 +34,7 @@ func TestOnCluster(t *testing.T) { withEachKind(t, testOnCluster) }
 
 func testOnCluster(t *testing.T, c client.Client) {
 	createAPIServer(t, c)
-	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/guards.yaml") {
+	for _, object := range helmTemplate(t, "crd.yaml", "guards.yaml") {
 		if err := c.Create(t.Context(), object); !apierrors.IsAlreadyExists(err) {
 			if err != nil {
 				t.Fatal(err)
@@ -174,12 +172,12 @@ func testSharedOnCluster(t *testing.T, c client.Client) {
 func awaitAnswers(t *testing.T, c client.Client, singletons []v1.StatefulSingleton, policy policies.Ref) {
 	t.Helper()
 	for _, s := range singletons {
-		eventually(t, "inject the probe pod of "+s.Name, func(ctx context.Context) error {
+		eventually(t, "inject the probe pod of "+s.Name, func() error {
 			probe, err := policies.ProbePod(&s, options)
 			if err != nil {
 				return err
 			}
-			if err := c.Create(ctx, probe, client.DryRunAll); err != nil {
+			if err := c.Create(t.Context(), probe, client.DryRunAll); err != nil {
 				return err
 			}
 			return policies.CheckProbe(probe, &s, policy)
@@ -282,7 +280,7 @@ func installSingleton(t *testing.T, c client.Client, name string) *v1.StatefulSi
 	create(t, c, policy)
 	deleteAtEnd(t, c, policy)
 	if options.Kind == policies.ClusterPolicy {
-		eventually(t, "create the StatefulSingleton", func(ctx context.Context) error { return c.Create(ctx, s) })
+		eventually(t, "create the StatefulSingleton", func() error { return c.Create(t.Context(), s) })
 	}
 	awaitAnswers(t, c, []v1.StatefulSingleton{*s}, options.Kind.Of(s))
 	wantOwnWebhook(t, c, policy)
@@ -367,8 +365,8 @@ func clusterNamespace(t *testing.T, c client.Client, name string) string {
 	create(t, c, namespace)
 	deleteAtEnd(t, c, namespace)
 	create(t, c, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "db"}})
-	eventually(t, "find the default service account", func(ctx context.Context) error {
-		return c.Get(ctx, client.ObjectKey{Namespace: namespace.Name, Name: "default"}, &corev1.ServiceAccount{})
+	eventually(t, "find the default service account", func() error {
+		return c.Get(t.Context(), client.ObjectKey{Namespace: namespace.Name, Name: "default"}, &corev1.ServiceAccount{})
 	})
 	return namespace.Name
 }
@@ -380,16 +378,4 @@ func deleteAtEnd(t *testing.T, c client.Client, object client.Object) {
 			t.Errorf("delete %s: %v", client.ObjectKeyFromObject(object), err)
 		}
 	})
-}
-
-func eventually(t *testing.T, what string, try func(context.Context) error) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		last = try(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("%s: %v", what, last)
-	}
 }

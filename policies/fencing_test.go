@@ -1,6 +1,7 @@
 package policies_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -56,31 +57,32 @@ func wantFenced(t *testing.T, pod *corev1.Pod, s *v1.StatefulSingleton, wantHeld
 	}
 }
 
-// fencedPods are the golden pods of TestInjection that are fenced.
-var fencedPods = map[string][]string{
-	"fencing":                  {"db", "backup"},
-	"fencing-init-containers":  {"migrate", "proxy", "db", "backup"},
-	"fencing-named-containers": {"db"},
-}
-
-func TestGoldenPodsAreFenced(t *testing.T) {
-	for name, held := range fencedPods {
-		t.Run(name, func(t *testing.T) {
-			pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "injected", name+".yaml")))
-			wantFenced(t, &pod, readSingleton(t, name), held...)
-		})
-	}
+// notFenceable are changes of pods after which neither the policy of a StatefulSingleton nor that of a lock can fence it.
+var notFenceable = map[string]struct {
+	pod    string
+	change func(*corev1.Pod)
+	// want is part of what injected.FencedBy says.
+	want string
+}{
+	"a volume of the user": {"shell", addVolume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
+		"volume statefulsingleton-credentials is the pod's own"},
+	"a mount without a volume":        {"shell", mountCredentials, "container db mounts volume statefulsingleton-credentials"},
+	"a mount of an init container":    {"fencing", mountCredentialsInit, "container migrate mounts volume statefulsingleton-credentials"},
+	"a mount and the same volume":     {"shell", both(mountCredentials, addVolume(credentialsSource())), "container db mounts volume statefulsingleton-credentials"},
+	"a name that contains a variable": {"shell", rename("db", "{{request.object.metadata.name}}"), "before fencing was turned on"},
+	"a name that separates two names": {"shell", rename("db", "a,b,"), "before fencing was turned on"},
 }
 
 // A pod that cannot be fenced is injected as without fencing.
 func TestNotFenced(t *testing.T) {
-	tests := map[string]struct {
+	type notFencedCase struct {
 		pod       string
 		change    func(*corev1.Pod)
 		singleton string
 		// want is part of what injected.FencedBy says.
 		want string
-	}{
+	}
+	tests := map[string]notFencedCase{
 		"no command":                       {pod: "scratch", want: "needs a command"},
 		"no command of another container":  {pod: "several-containers", want: "container metrics needs a command"},
 		"no command of an init container":  {pod: "init-containers", singleton: "fencing-init-containers", want: "container agent needs a command"},
@@ -91,14 +93,11 @@ func TestNotFenced(t *testing.T) {
 		"hostPID":                          {pod: "host-pid", want: "the pod has hostPID"},
 		"a barrier that is not ours":       {pod: "several-containers", change: bar(1), singleton: "fencing-named-containers", want: "container metrics needs a command"},
 		"a barrier of an init container":   {pod: "init-containers", change: barInit(4), singleton: "fencing", want: "container chown needs a command"},
-		"a volume of the user":             {pod: "shell", change: addVolume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), want: "volume statefulsingleton-credentials is the pod's own"},
-		"a mount without a volume":         {pod: "shell", change: mountCredentials, want: "container db mounts volume statefulsingleton-credentials"},
-		"a mount of an init container":     {pod: "fencing", change: mountCredentialsInit, want: "container migrate mounts volume statefulsingleton-credentials"},
-		"a mount and the same volume":      {pod: "shell", change: both(mountCredentials, addVolume(credentialsSource())), want: "container db mounts volume statefulsingleton-credentials"},
-		"a name that contains a variable":  {pod: "shell", change: rename("db", "{{request.object.metadata.name}}"), want: "before fencing was turned on"},
 		"a name that ends a JSON string":   {pod: "shell", change: rename("db", `a","b":"`), want: "before fencing was turned on"},
-		"a name that separates two names":  {pod: "shell", change: rename("db", "a,b,"), want: "before fencing was turned on"},
 		"nothing but an unnamed container": {pod: "shell", change: rename("db", "web"), singleton: "fencing-named-containers", want: "no policy injected the pod"},
+	}
+	for name, not := range notFenceable {
+		tests[name] = notFencedCase{not.pod, not.change, "", not.want}
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -172,32 +171,20 @@ func mountIn(c *corev1.Container) {
 // A pod can be created from the manifest of a fenced pod, and the API server may call Kyverno twice. Each pass decides
 // anew, and leaves nothing of an earlier decision.
 func TestFencedAgain(t *testing.T) {
-	tests := map[string]struct {
-		change func(*corev1.Pod)
-		// wantHeld are the held containers after the second pass. Empty: the pod is not fenced.
-		wantHeld []string
-	}{
-		"unchanged":                  {func(*corev1.Pod) {}, []string{"db", "backup"}},
-		"with the API's defaults":    {setDefaults, []string{"db", "backup"}},
-		"another name":               {func(p *corev1.Pod) { p.Name = "db-1" }, []string{"db", "backup"}},
-		"another duration":           {sidecarEnv("FENCING_DURATION_SECONDS", "3600"), []string{"db", "backup"}},
-		"another Lease":              {sidecarEnv("FENCING_LEASE", "shop/mine"), []string{"db", "backup"}},
-		"no settings":                {func(p *corev1.Pod) { p.Spec.InitContainers[0].Env = p.Spec.InitContainers[0].Env[:2] }, []string{"db", "backup"}},
-		"no annotation":              {func(p *corev1.Pod) { delete(p.Annotations, v1.FencingAnnotation) }, []string{"db", "backup"}},
-		"no volume":                  {func(p *corev1.Pod) { p.Spec.Volumes = nil }, []string{"db", "backup"}},
-		"no mount":                   {func(p *corev1.Pod) { p.Spec.InitContainers[0].VolumeMounts = nil }, []string{"db", "backup"}},
-		"no name":                    {func(p *corev1.Pod) { p.Spec.Containers[1].Env = nil }, []string{"db", "backup"}},
-		"a wrapped container more":   {addContainer("late", "a"), []string{"db", "backup", "late"}},
-		"a container fewer":          {func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }, []string{"db"}},
+	both := []string{"db", "backup"}
+	tests := map[string]againCase{
+		"another name":               {func(p *corev1.Pod) { p.Name = "db-1" }, both},
+		"no volume":                  {func(p *corev1.Pod) { p.Spec.Volumes = nil }, both},
+		"no mount":                   {func(p *corev1.Pod) { p.Spec.InitContainers[0].VolumeMounts = nil }, both},
+		"no name":                    {func(p *corev1.Pod) { p.Spec.Containers[1].Env = nil }, both},
 		"a container with a barrier": {addContainer("late"), nil},
-		"shareProcessNamespace":      {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, nil},
 		"hostPID":                    {func(p *corev1.Pod) { p.Spec.HostPID = true }, nil},
-		"a mount in the app":         {mountCredentials, nil},
 		"another volume": {func(p *corev1.Pod) {
 			p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == credentials })
 			addVolume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})(p)
 		}, nil},
 	}
+	maps.Copy(tests, fencedAgain)
 	s := readSingleton(t, "fencing")
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -211,20 +198,43 @@ func TestFencedAgain(t *testing.T) {
 				wantFenced(t, &again, s, test.wantHeld...)
 				return
 			}
-			for _, c := range allContainers(again) {
-				for _, e := range c.Env {
-					if e.Name == "STATEFULSINGLETON_CONTAINER" || strings.HasPrefix(e.Name, "FENCING_") {
-						t.Errorf("container %s of a pod that is not fenced has variable %s", c.Name, e.Name)
-					}
-				}
-			}
-			if _, marked := again.Annotations[v1.FencingAnnotation]; marked {
-				t.Error("a pod that is not fenced has the annotation")
-			}
+			wantNotFenced(t, &again)
 			if slices.ContainsFunc(again.Spec.InitContainers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == credentials }) {
 				t.Error("the sidecar of a pod that is not fenced mounts the credentials")
 			}
 		})
+	}
+}
+
+// againCase is a change of a fenced pod before a second pass.
+type againCase struct {
+	change func(*corev1.Pod)
+	// wantHeld are the held containers after the second pass. Empty: the pod is not fenced.
+	wantHeld []string
+}
+
+// fencedAgain are the cases for the policies of StatefulSingletons and of locks.
+var fencedAgain = map[string]againCase{
+	"unchanged":                {func(*corev1.Pod) {}, []string{"db", "backup"}},
+	"with the API's defaults":  {setDefaults, []string{"db", "backup"}},
+	"another duration":         {sidecarEnv("FENCING_DURATION_SECONDS", "3600"), []string{"db", "backup"}},
+	"another Lease":            {sidecarEnv("FENCING_LEASE", "shop/mine"), []string{"db", "backup"}},
+	"no settings":              {func(p *corev1.Pod) { p.Spec.InitContainers[0].Env = p.Spec.InitContainers[0].Env[:2] }, []string{"db", "backup"}},
+	"no annotation":            {func(p *corev1.Pod) { delete(p.Annotations, v1.FencingAnnotation) }, []string{"db", "backup"}},
+	"a wrapped container more": {addContainer("late", "a"), []string{"db", "backup", "late"}},
+	"a container fewer":        {func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }, []string{"db"}},
+	"shareProcessNamespace":    {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, nil},
+	"a mount in the app":       {mountCredentials, nil},
+}
+
+// wantNotFenced fails if something of an earlier decision to fence the pod is left.
+func wantNotFenced(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	text := encode(t, pod)
+	for _, left := range []string{"FENCING_", "STATEFULSETLOCK", "STATEFULSINGLETON_CONTAINER", v1.FencingAnnotation} {
+		if bytes.Contains(text, []byte(left)) {
+			t.Errorf("%s is left in a pod that is not fenced:\n%s", left, text)
+		}
 	}
 }
 
@@ -356,18 +366,4 @@ func TestCheckProbeOfFencing(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The probe pod itself is fenced by the policy.
-func TestProbeIsFenced(t *testing.T) {
-	s := readSingleton(t, "fencing")
-	probe, err := policies.ProbePod(s, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, options)).mutate(t, encode(t, probe), firstRequest))
-	if err := policies.CheckProbe(&pod, s, policies.ClusterPolicy.Of(s)); err != nil {
-		t.Error(err)
-	}
-	wantFenced(t, &pod, s, "probe")
 }

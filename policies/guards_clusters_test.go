@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
@@ -26,26 +27,28 @@ const (
 	noNumber    = "with a number of at most 10 digits"
 )
 
+// reportAPIServer returns an API server with the guards of status and of StatefulClusters.
+func reportAPIServer(t *testing.T) *envtest.Environment {
+	t.Helper()
+	return sharedAPIServer(t, "reports", func(t *testing.T, environment *envtest.Environment) {
+		c := newClient(t, environment.Config)
+		createAPIServer(t, c)
+		install(t, c, "--set", withClusters, "--set-json", `guards.kubeletUsers=["`+otherKubelet+`"]`, "crd.yaml", "guards.yaml", "guards-writes.yaml",
+			"guards-controller.yaml", "guards-status.yaml", "guards-clusters.yaml")
+		createNamespace(t, c, "clusters")
+		cluster := createCluster(t, environment.Config, "db")
+		// The API server enforces the guards in their order, and a guard with parameters after it has read them.
+		waitForRefusal(t, clientAs(t, environment.Config, clusterManagerUser), newMember(cluster, "db-0"), notPending)
+	})
+}
+
 // TestClusterGuards sends requests about StatefulClusters to an API server with all guards.
 func TestClusterGuards(t *testing.T) {
-	environment := startAPIServer(t)
-	config := environment.Config
-	config.WarningHandler = rest.NoWarnings{}
-	c := newClient(t, config)
-	createAPIServer(t, c)
-	for _, object := range helmTemplateFlags(t, []string{"--set", withClusters}, "templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml",
-		"templates/guards-controller.yaml", "templates/guards-status.yaml", "templates/guards-clusters.yaml") {
-		create(t, c, object)
+	config := reportAPIServer(t).Config
+	c, cluster := newClient(t, config), &v1.StatefulCluster{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "clusters", Name: "db"}, cluster); err != nil {
+		t.Fatal(err)
 	}
-	createNamespace(t, c, "clusters")
-	cluster := createCluster(t, config, "db")
-	manager := clientAs(t, config, clusterManagerUser)
-	// The API server enforces the guards in their order, and a guard with parameters after it has read them.
-	waitForRefusal(t, manager, newMember(cluster, "db-0"), notPending)
-	waitForGuard(t, func() error {
-		return (patch{clusterManagerUser, "", merge, `{"spec":{"replicas":2}}`}).write(t, client.NewDryRunClient(manager), cluster)
-	})
-	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
 	t.Run("created", func(t *testing.T) { testCreatedMembers(t, config, cluster) })
 	t.Run("marks", func(t *testing.T) { testMemberMarks(t, config, cluster) })
 	t.Run("claims", func(t *testing.T) { testClaimLabels(t, config) })
@@ -55,9 +58,8 @@ func TestClusterGuards(t *testing.T) {
 	t.Run("manager", func(t *testing.T) { testClusterManager(t, config, cluster) })
 	t.Run("exempt namespace", func(t *testing.T) {
 		exempt := dbCluster()
-		exempt.Namespace, exempt.UID = metav1.NamespaceSystem, ""
-		exempt.Spec.Template = cluster.Spec.Template
-		wantAnswer(t, c.Create(t.Context(), exempt, client.DryRunAll), "a StatefulCluster cannot be in namespace kube-system")
+		exempt.Namespace, exempt.UID, exempt.Spec.Template = metav1.NamespaceSystem, "", cluster.Spec.Template
+		wantAnswer(t, tryCreate(t, c, exempt), "a StatefulCluster cannot be in namespace kube-system")
 	})
 	t.Run("definition", func(t *testing.T) {
 		wantAnswer(t, c.Delete(t.Context(), definition("statefulclusters."+v1.GroupVersion.Group), client.DryRunAll), "cannot be deleted while the guards are installed")
@@ -127,58 +129,51 @@ func testCreatedMembers(t *testing.T, config *rest.Config, cluster *v1.StatefulC
 		p.OwnerReferences = owners
 		p.OwnerReferences[0].APIVersion, p.OwnerReferences[0].Kind = "v1", "ConfigMap"
 	}
-	tests := map[string]struct {
-		user        string
-		name        string
-		change      func(*corev1.Pod)
+	type pod = corev1.Pod
+	gateless := "and the scheduling gate of that name"
+	for name, test := range map[string]struct {
+		user, name  string
+		change      func(*pod)
 		wantRefused string
 	}{
-		"passes: Pending":                        {name: "db-1"},
-		"passes: the record can be newer":        {name: "db-3"},
-		"Active":                                 {name: "db-0", wantRefused: notPending},
-		"removed":                                {name: "db-2", wantRefused: removed},
-		"another name":                           {name: "mysql-1", wantRefused: noNumber},
-		"no number":                              {name: "db-x", wantRefused: noNumber},
-		"Pending, but the number is too large":   {name: "db-12345678901", wantRefused: noNumber},
-		"a person":                               {user: personUser, name: "db-1", wantRefused: onlyManager},
-		"a namesake":                             {user: "system:serviceaccount:default:demo-statefulsingleton-clusters", name: "db-1", wantRefused: onlyManager},
-		"the uninstaller":                        {user: uninstallUser, name: "db-1", wantRefused: onlyManager},
-		"no finalizer":                           {name: "db-1", change: func(p *corev1.Pod) { p.Finalizers = nil }, wantRefused: notMember},
-		"no scheduling gate":                     {name: "db-1", change: func(p *corev1.Pod) { p.Spec.SchedulingGates = nil }, wantRefused: "and the scheduling gate of that name"},
-		"another scheduling gate":                {name: "db-1", change: func(p *corev1.Pod) { p.Spec.SchedulingGates[0].Name = "example.com/theirs" }, wantRefused: "and the scheduling gate of that name"},
-		"no label of the StatefulCluster":        {name: "db-1", change: func(p *corev1.Pod) { delete(p.Labels, v1.ClusterLabel) }, wantRefused: notMember},
-		"the label of another StatefulCluster":   {name: "db-1", change: func(p *corev1.Pod) { p.Labels[v1.ClusterLabel] = "other" }, wantRefused: notMember},
-		"the controller":                         {user: controllerUser, name: "db-1", wantRefused: onlyManager},
-		"passes: no mark":                        {user: personUser, name: "db-1", change: unmarked},
-		"passes: no mark, owner of another kind": {user: personUser, name: "db-1", change: foreignOwner},
-		"a person, only the label":               {user: personUser, name: "db-1", change: onlyLabel("db"), wantRefused: onlyManager},
-		"a person, a label without a value":      {user: personUser, name: "db-1", change: onlyLabel(""), wantRefused: onlyManager},
-		"a person, a number that is too long":    {user: personUser, name: "db-99999999999", change: onlyLabel("db"), wantRefused: onlyManager},
-		"a person, only the finalizer": {user: personUser, name: "db-1", wantRefused: onlyManager, change: func(p *corev1.Pod) {
-			unmarked(p)
-			p.Finalizers = []string{v1.MemberFinalizer}
-		}},
-		"a person, the UID of the StatefulCluster in an owner of another kind": {user: personUser, name: "db-1", wantRefused: onlyManager, change: func(p *corev1.Pod) {
+		"passes: Pending":                        {clusterManagerUser, "db-1", nil, ""},
+		"passes: the record can be newer":        {clusterManagerUser, "db-3", nil, ""},
+		"Active":                                 {clusterManagerUser, "db-0", nil, notPending},
+		"removed":                                {clusterManagerUser, "db-2", nil, removed},
+		"another name":                           {clusterManagerUser, "mysql-1", nil, noNumber},
+		"no number":                              {clusterManagerUser, "db-x", nil, noNumber},
+		"Pending, but the number is too large":   {clusterManagerUser, "db-12345678901", nil, noNumber},
+		"a person":                               {personUser, "db-1", nil, onlyManager},
+		"a namesake":                             {namesakeUser + "-clusters", "db-1", nil, onlyManager},
+		"the uninstaller":                        {uninstallUser, "db-1", nil, onlyManager},
+		"no finalizer":                           {clusterManagerUser, "db-1", func(p *pod) { p.Finalizers = nil }, notMember},
+		"no scheduling gate":                     {clusterManagerUser, "db-1", func(p *pod) { p.Spec.SchedulingGates = nil }, gateless},
+		"another scheduling gate":                {clusterManagerUser, "db-1", func(p *pod) { p.Spec.SchedulingGates[0].Name = "example.com/theirs" }, gateless},
+		"no label of the StatefulCluster":        {clusterManagerUser, "db-1", func(p *pod) { delete(p.Labels, v1.ClusterLabel) }, notMember},
+		"the label of another StatefulCluster":   {clusterManagerUser, "db-1", func(p *pod) { p.Labels[v1.ClusterLabel] = "other" }, notMember},
+		"the controller":                         {controllerUser, "db-1", nil, onlyManager},
+		"passes: no mark":                        {personUser, "db-1", unmarked, ""},
+		"passes: no mark, owner of another kind": {personUser, "db-1", foreignOwner, ""},
+		"a person, only the label":               {personUser, "db-1", onlyLabel("db"), onlyManager},
+		"a person, a label without a value":      {personUser, "db-1", onlyLabel(""), onlyManager},
+		"a person, a number that is too long":    {personUser, "db-99999999999", onlyLabel("db"), onlyManager},
+		"a person, only the finalizer":           {personUser, "db-1", func(p *pod) { unmarked(p); p.Finalizers = []string{v1.MemberFinalizer} }, onlyManager},
+		"a person, the UID of the StatefulCluster in an owner of another kind": {personUser, "db-1", func(p *pod) {
 			foreignOwner(p)
 			p.Labels = map[string]string{v1.ClusterLabel: "db"}
-		}},
-		"a person, not the controller":     {user: personUser, name: "db-1", change: func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, wantRefused: onlyManager},
-		"a person, owner of another group": {user: personUser, name: "db-1", change: func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "example.com/v1" }, wantRefused: onlyManager},
-		"passes: the API server does not know the StatefulCluster": {name: "new-0", change: func(p *corev1.Pod) {
+		}, onlyManager},
+		"a person, not the controller":     {personUser, "db-1", func(p *pod) { p.OwnerReferences[0].Controller = nil }, onlyManager},
+		"a person, owner of another group": {personUser, "db-1", func(p *pod) { p.OwnerReferences[0].APIVersion = "example.com/v1" }, onlyManager},
+		"passes: the API server does not know the StatefulCluster": {clusterManagerUser, "new-0", func(p *pod) {
 			p.OwnerReferences[0].Name, p.Labels[v1.ClusterLabel] = "new", "new"
-		}},
-	}
-	for name, test := range tests {
+		}, ""},
+	} {
 		t.Run(name, func(t *testing.T) {
 			pod := newMember(cluster, test.name)
 			if test.change != nil {
 				test.change(pod)
 			}
-			user := clusterManagerUser
-			if test.user != "" {
-				user = test.user
-			}
-			wantAnswer(t, clientAs(t, config, user).Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
+			wantAnswer(t, tryCreate(t, clientAs(t, config, test.user), pod), test.wantRefused)
 		})
 	}
 }
@@ -197,64 +192,47 @@ func createMember(t *testing.T, config *rest.Config, cluster *v1.StatefulCluster
 
 func testMemberMarks(t *testing.T, config *rest.Config, cluster *v1.StatefulCluster) {
 	const (
-		member, plain = "member", "plain"
-		forged        = "forged" // has an owner with the UID of the StatefulCluster, but of another API group
-
 		gateRefused = "only the manager of StatefulClusters removes scheduling gate apps.statefulsingleton.com/member"
 		markRefused = "only the manager of StatefulClusters makes a StatefulCluster the owner of a pod"
 
 		ungate  = `{"spec":{"schedulingGates":null}}`
-		leave   = `{"metadata":{"labels":{"apps.statefulsingleton.com/cluster":null}}}`
-		join    = `{"metadata":{"labels":{"apps.statefulsingleton.com/cluster":"db"}}}`
-		change  = `{"metadata":{"annotations":{"apps.statefulsingleton.com/images-changed":"{}"}}}`
 		serve   = `{"status":{"conditions":[{"type":"apps.statefulsingleton.com/serving","status":"True"}]}}`
 		ready   = `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`
 		protect = `{"metadata":{"finalizers":["apps.statefulsingleton.com/member"]}}`
-		orphan  = `{"metadata":{"ownerReferences":null}}`
+		team    = `{"metadata":{"labels":{"team":"data"}}}`
 	)
+	leave, join, change := label("cluster", "null"), label("cluster", `"db"`), annotate("images-changed", `"{}"`)
 	own := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":"StatefulCluster","name":"db","uid":%q,"controller":true}]}}`, v1.GroupVersion, cluster.UID)
-	tests := map[string]struct {
-		pod         string
-		patch       patch
-		wantRefused string
-	}{
-		"a person removes the gate":             {member, patch{personUser, "", merge, ungate}, gateRefused},
-		"the controller removes the gate":       {member, patch{controllerUser, "", merge, ungate}, "demo-statefulsingleton-"},
-		"the uninstaller removes the gate":      {member, patch{uninstallUser, "", merge, ungate}, gateRefused},
-		"a person takes the label":              {member, patch{personUser, "", merge, leave}, markRefused},
-		"a person takes the label, as status":   {member, patch{personUser, "status", merge, leave}, markRefused},
-		"a person adds the label":               {plain, patch{personUser, "", merge, join}, markRefused},
-		"a person changes images' containers":   {member, patch{personUser, "", merge, change}, markRefused},
-		"a person lets the pod serve":           {member, patch{personUser, "status", strategic, serve}, markRefused},
-		"the kubelet lets the pod serve":        {member, patch{kubeletUser, "status", strategic, serve}, markRefused},
-		"a person makes a pod a member":         {plain, patch{personUser, "", merge, own}, markRefused},
-		"a person corrects the owner's group":   {forged, patch{personUser, "", merge, own}, markRefused},
-		"a person adds the finalizer":           {plain, patch{personUser, "", merge, protect}, markRefused},
-		"a person reports a phase":              {member, patch{personUser, "status", strategic, phaseFailed}, onlyKubeletEnds},
-		"the manager reports a phase":           {member, patch{clusterManagerUser, "status", strategic, phaseFailed}, onlyKubeletEnds},
-		"passes: the manager removes the gate":  {pod: member, patch: patch{clusterManagerUser, "", merge, ungate}},
-		"passes: the manager changes images":    {pod: member, patch: patch{clusterManagerUser, "", strategic, change}},
-		"passes: the manager lets it serve":     {pod: member, patch: patch{clusterManagerUser, "status", strategic, serve}},
-		"passes: the kubelet reports":           {pod: member, patch: patch{kubeletUser, "status", strategic, ready}},
-		"passes: the garbage collector orphans": {pod: member, patch: patch{ownerCollector, "", merge, orphan}},
-		"passes: a person labels":               {pod: member, patch: patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data"}}}`}},
-		"passes: a person labels another pod":   {pod: plain, patch: patch{personUser, "", merge, `{"metadata":{"labels":{"team":"data"}}}`}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			pod := podOf("clusters", map[string]string{"app": "web"})
-			switch test.pod {
-			case member:
-				pod = createMember(t, config, cluster)
-			case forged:
-				pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "StatefulCluster", Name: cluster.Name, UID: cluster.UID, Controller: new(true)}}
-				create(t, newClient(t, config), pod)
-			default:
-				create(t, newClient(t, config), pod)
-			}
-			wantAnswer(t, test.patch.apply(t, config, pod), test.wantRefused)
-			wantChanged(t, config, pod, test.wantRefused == "")
-		})
+	plain, forged := podOf("clusters", map[string]string{"app": "web"}), podOf("clusters", map[string]string{"app": "web"})
+	// The owner has the UID of the StatefulCluster, and is of another API group.
+	forged.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "StatefulCluster", Name: cluster.Name, UID: cluster.UID, Controller: new(true)}}
+	create(t, newClient(t, config), plain, forged)
+	person, manager, kubelet := as(personUser), as(clusterManagerUser), as(kubeletUser)
+	wantAnswers(t, config, map[string]client.Object{"member": createMember(t, config, cluster), "plain": plain, "forged": forged}, []request{
+		{"member", as(personUser, uninstallUser), "merge", bodies(ungate), gateRefused},
+		{"member", as(controllerUser), "merge", bodies(ungate), "demo-statefulsingleton-"},
+		{"member", person, "merge status/merge", bodies(leave), markRefused},
+		{"member", person, "merge", bodies(change), markRefused},
+		{"member", as(personUser, kubeletUser), "status/strategic", bodies(serve), markRefused},
+		{"plain", person, "merge", bodies(join, own, protect), markRefused},
+		{"forged", person, "merge", bodies(own), markRefused},
+		{"member", as(personUser, clusterManagerUser), "status/strategic", bodies(phaseFailed), onlyKubeletEnds},
+		{"member", manager, "merge", bodies(ungate, change), ""},
+		{"member", manager, "status/strategic", bodies(serve), ""},
+		{"member", kubelet, "status/strategic", bodies(ready), ""},
+		{"member", as(ownerCollector), "merge", bodies(noOwner), ""},
+		{"member plain", person, "merge", bodies(team), ""},
+	})
+}
+
+// claimOf returns a claim with labels.
+func claimOf(namespace string, labels map[string]string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "data-", Labels: labels},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
 	}
 }
 
@@ -262,65 +240,28 @@ func testMemberMarks(t *testing.T, config *rest.Config, cluster *v1.StatefulClus
 // runs.
 func testClaimLabels(t *testing.T, config *rest.Config) {
 	const refused = "label apps.statefulsingleton.com/cluster of a claim that exists cannot be set"
-	label := func(value string) string {
-		return fmt.Sprintf(`{"metadata":{"labels":{"apps.statefulsingleton.com/cluster":%s}}}`, value)
-	}
-	tests := map[string]struct {
-		user, before, patch string
-		wantRefused         string
-	}{
-		"a person gives it to another cluster": {personUser, "db", label(`"web"`), refused},
-		"a person gives a plain claim":         {personUser, "", label(`"web"`), refused},
-		"an administrator gives it":            {"admin", "db", label(`"web"`), refused},
-		"passes: a person keeps it":            {personUser, "db", label("null"), ""},
-		"passes: a person adds another label":  {personUser, "db", `{"metadata":{"labels":{"team":"data"}}}`, ""},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			claim := &corev1.PersistentVolumeClaim{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", GenerateName: "data-", Labels: map[string]string{}},
-				Spec: corev1.PersistentVolumeClaimSpec{
-					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-				},
-			}
-			if test.before != "" {
-				claim.Labels[v1.ClusterLabel] = test.before
-			}
-			create(t, newClient(t, config), claim)
-			wantAnswer(t, clientAs(t, config, test.user).Patch(t.Context(), claim, client.RawPatch(merge, []byte(test.patch))), test.wantRefused)
-		})
-	}
+	labelled, plain := claimOf("clusters", map[string]string{v1.ClusterLabel: "db"}), claimOf("clusters", nil)
+	create(t, newClient(t, config), labelled, plain)
+	wantAnswers(t, config, map[string]client.Object{"labelled": labelled, "plain": plain}, []request{
+		{"labelled plain", as(personUser, "admin"), "merge", bodies(label("cluster", `"web"`)), refused},
+		{"labelled", as(personUser), "merge", bodies(label("cluster", "null"), `{"metadata":{"labels":{"team":"data"}}}`), ""},
+	})
 }
 
 func testMemberFinalizer(t *testing.T, config *rest.Config, cluster *v1.StatefulCluster) {
-	const refused = "It keeps this pod until its end is recorded, because otherwise a second pod could use its claims"
-	letGo := func(user, subresource string) patch {
-		return patch{user, subresource, merge, `{"metadata":{"finalizers":null}}`}
-	}
+	const (
+		refused = "It keeps this pod until its end is recorded, because otherwise a second pod could use its claims"
+		letGo   = `{"metadata":{"finalizers":null}}`
+	)
 	gone := cluster.DeepCopy()
 	gone.Name = "gone"
-	tests := map[string]struct {
-		cluster     *v1.StatefulCluster
-		patch       patch
-		wantRefused string
-	}{
-		"a person":                          {cluster, letGo(personUser, ""), refused},
-		"a person, as status":               {cluster, letGo(personUser, "status"), refused},
-		"the controller":                    {cluster, letGo(controllerUser, ""), "demo-statefulsingleton-"},
-		"passes: the manager":               {cluster: cluster, patch: letGo(clusterManagerUser, "")},
-		"passes: the uninstaller":           {cluster: cluster, patch: letGo(uninstallUser, "")},
-		"passes: without a StatefulCluster": {cluster: gone, patch: letGo(personUser, "")},
-		"passes: a person, another finalizer": {cluster: cluster, patch: patch{personUser, "", merge,
-			`{"metadata":{"finalizers":["apps.statefulsingleton.com/member","example.com/mine"]}}`}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			pod := createMember(t, config, test.cluster)
-			wantAnswer(t, test.patch.apply(t, config, pod), test.wantRefused)
-			wantChanged(t, config, pod, test.wantRefused == "")
-		})
-	}
+	wantAnswers(t, config, map[string]client.Object{"member": createMember(t, config, cluster), "gone": createMember(t, config, gone)}, []request{
+		{"member", as(personUser), "merge status/merge", bodies(letGo), refused},
+		{"member", as(controllerUser), "merge", bodies(letGo), "demo-statefulsingleton-"},
+		{"member", as(clusterManagerUser, uninstallUser), "merge", bodies(letGo), ""},
+		{"gone", as(personUser), "merge", bodies(letGo), ""},
+		{"member", as(personUser), "merge", bodies(`{"metadata":{"finalizers":["apps.statefulsingleton.com/member","example.com/mine"]}}`), ""},
+	})
 }
 
 // testMemberRecord: only the manager writes the status.
@@ -328,30 +269,13 @@ func testMemberRecord(t *testing.T, config *rest.Config) {
 	const (
 		notTheirs = "only the manager of StatefulClusters can change the status of a StatefulCluster"
 		count     = `{"status":{"next":9}}`
+		isReady   = `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Mine","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+		forget    = `{"status":{"members":[],"next":4}}`
 	)
-	condition := func(conditionType string) string {
-		return `{"status":{"conditions":[{"type":"` + conditionType + `","status":"True","reason":"Mine","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
-	}
-	tests := map[string]struct {
-		user, body  string
-		wantRefused string
-	}{
-		"a person counts":                          {personUser, count, notTheirs},
-		"a person sets a condition":                {personUser, condition(v1.ConditionReady), notTheirs},
-		"the uninstaller counts":                   {uninstallUser, count, notTheirs},
-		"the controller counts":                    {controllerUser, count, notTheirs},
-		"the controller is Ready":                  {controllerUser, condition(v1.ConditionReady), notTheirs},
-		"passes: the manager counts":               {user: clusterManagerUser, body: count},
-		"passes: the manager is Ready":             {user: clusterManagerUser, body: condition(v1.ConditionReady)},
-		"passes: the manager counts from the list": {user: clusterManagerUser, body: `{"status":{"members":[],"next":3}}`},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			cluster := createCluster(t, config, "")
-			wantAnswer(t, patch{test.user, "status", merge, test.body}.apply(t, config, cluster), test.wantRefused)
-			wantChanged(t, config, cluster, test.wantRefused == "")
-		})
-	}
+	wantAnswers(t, config, map[string]client.Object{"cluster": createCluster(t, config, "")}, []request{
+		{"cluster", as(personUser, uninstallUser, controllerUser), "status/merge", bodies(count, isReady), notTheirs},
+		{"cluster", as(clusterManagerUser), "status/merge", bodies(count, isReady, forget), ""},
+	})
 }
 
 func testMemberAttestation(t *testing.T, config *rest.Config) {
@@ -374,15 +298,6 @@ func testClusterManager(t *testing.T, config *rest.Config, cluster *v1.StatefulC
 	)
 	admin, manager := newClient(t, config), clientAs(t, config, clusterManagerUser)
 	labelled := map[string]string{v1.ClusterLabel: cluster.Name}
-	claim := func(labels map[string]string) *corev1.PersistentVolumeClaim {
-		return &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, GenerateName: "data-", Labels: labels},
-			Spec: corev1.PersistentVolumeClaimSpec{
-				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-			},
-		}
-	}
 	revision := func(owners []metav1.OwnerReference) *appsv1.ControllerRevision {
 		return &appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, GenerateName: "db-", OwnerReferences: owners},
@@ -391,44 +306,37 @@ func testClusterManager(t *testing.T, config *rest.Config, cluster *v1.StatefulC
 	}
 	ours := newMember(cluster, "db-1").OwnerReferences
 	theirs := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "set", Controller: new(true)}}
-	exempt := claim(labelled)
-	exempt.Namespace = metav1.NamespaceSystem
 	for name, test := range map[string]struct {
 		object      client.Object
 		wantRefused string
 	}{
-		"passes: a claim":              {object: claim(labelled)},
-		"passes: a ControllerRevision": {object: revision(ours)},
-		"another claim":                {claim(map[string]string{"app": "db"}), notTheirs},
+		"passes: a claim":              {claimOf(cluster.Namespace, labelled), ""},
+		"passes: a ControllerRevision": {revision(ours), ""},
+		"another claim":                {claimOf(cluster.Namespace, map[string]string{"app": "db"}), notTheirs},
 		"another ControllerRevision":   {revision(theirs), notTheirs},
 		"an orphan":                    {revision(nil), notTheirs},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantAnswer(t, manager.Create(t.Context(), test.object.DeepCopyObject().(client.Object), client.DryRunAll), test.wantRefused)
+			wantAnswer(t, tryCreate(t, manager, test.object), test.wantRefused)
 			create(t, admin, test.object)
 			wantAnswer(t, patch{clusterManagerUser, "", merge, `{"metadata":{"annotations":{"a":"b"}}}`}.apply(t, config, test.object), test.wantRefused)
 			wantAnswer(t, manager.Delete(t.Context(), test.object, client.DryRunAll), test.wantRefused)
 		})
 	}
-	t.Run("an exempt namespace", func(t *testing.T) {
-		wantAnswer(t, manager.Create(t.Context(), exempt, client.DryRunAll), notTheirs)
-	})
 	t.Run("another pod", func(t *testing.T) {
 		pod := podOf(cluster.Namespace, map[string]string{"app": "web"})
 		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
-		wantAnswer(t, manager.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), notTheirs)
+		wantAnswer(t, tryCreate(t, manager, pod), notTheirs)
 		create(t, admin, pod)
-		wantAnswer(t, patch{clusterManagerUser, "", merge, `{"metadata":{"labels":{"apps.statefulsingleton.com/cluster":"db"}}}`}.apply(t, config, pod), notTheirs)
-		wantAnswer(t, patch{clusterManagerUser, "resize", strategic, `{"spec":{"containers":[{"name":"db","resources":{"requests":{"cpu":"2"}}}]}}`}.apply(t, config, pod), notTheirs)
+		wantAnswers(t, config, map[string]client.Object{"pod": pod}, []request{
+			{"pod", as(clusterManagerUser), "merge", bodies(label("cluster", `"db"`)), notTheirs},
+			{"pod", as(clusterManagerUser), "resize/strategic", bodies(`{"spec":{"containers":[{"name":"db","resources":{"requests":{"cpu":"2"}}}]}}`), notTheirs},
+		})
 		wantAnswer(t, manager.Delete(t.Context(), pod, client.DryRunAll), notTheirs)
 	})
-	t.Run("a pod without an owner", func(t *testing.T) {
-		pod := podOf(cluster.Namespace, labelled)
-		wantAnswer(t, manager.Create(t.Context(), pod, client.DryRunAll), notTheirs)
-	})
-	t.Run("passes: deletes a member", func(t *testing.T) {
-		wantAnswer(t, manager.Delete(t.Context(), createMember(t, config, cluster), client.DryRunAll), "")
-	})
+	wantAnswer(t, tryCreate(t, manager, claimOf(metav1.NamespaceSystem, labelled)), notTheirs)
+	wantAnswer(t, tryCreate(t, manager, podOf(cluster.Namespace, labelled)), notTheirs) // without an owner
+	wantAnswer(t, manager.Delete(t.Context(), createMember(t, config, cluster), client.DryRunAll), "")
 	t.Run("spec", func(t *testing.T) {
 		fresh := createCluster(t, config, "")
 		wantAnswer(t, patch{clusterManagerUser, "", merge, `{"spec":{"replicas":2}}`}.apply(t, config, fresh), spec)

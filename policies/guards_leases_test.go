@@ -1,10 +1,9 @@
 package policies_test
 
 import (
-	"context"
 	"fmt"
+	"strings"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -13,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,47 +29,18 @@ const (
 	db0, db1 = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 )
 
-// leaseUser is a user, and the pod of its token.
-type leaseUser struct{ name, pod, uid string }
-
 var (
-	holderPod       = leaseUser{podUser, "db-0", db0}
-	standbyPod      = leaseUser{podUser, "db-1", db1}
-	leasePerson     = leaseUser{name: personUser}
-	leaseController = leaseUser{controllerUser, "controller-0", "33333333-3333-4333-8333-333333333333"}
+	holderPod       = user{podUser, "db-0", db0}
+	standbyPod      = user{podUser, "db-1", db1}
+	leasePerson     = user{name: personUser}
+	leaseController = user{controllerUser, "controller-0", "33333333-3333-4333-8333-333333333333"}
 )
-
-// client returns a client for the user, with the fields that the API server reads from the token of a pod. RBAC allows
-// all requests.
-func (u leaseUser) client(t *testing.T, config *rest.Config) client.Client {
-	t.Helper()
-	impersonating := rest.CopyConfig(config)
-	impersonating.Impersonate = rest.ImpersonationConfig{UserName: u.name, Groups: []string{"system:masters"}, Extra: map[string][]string{}}
-	if u.pod != "" {
-		impersonating.Impersonate.Extra["authentication.kubernetes.io/pod-name"] = []string{u.pod}
-	}
-	if u.uid != "" {
-		impersonating.Impersonate.Extra["authentication.kubernetes.io/pod-uid"] = []string{u.uid}
-	}
-	return newClient(t, impersonating)
-}
 
 // TestLeaseGuards sends writes of Leases as different users, on an API server with all guards.
 func TestLeaseGuards(t *testing.T) {
-	environment := startAPIServer(t)
+	environment := controllerAPIServer(t)
 	config := environment.Config
-	config.WarningHandler = rest.NoWarnings{}
-	c := newClient(t, config)
-	createAPIServer(t, c)
-	createNamespace(t, c, "leases")
-	for _, object := range helmTemplate(t, "templates/crd.yaml", "templates/rbac.yaml", "templates/guards.yaml", "templates/guards-writes.yaml",
-		"templates/guards-controller.yaml", "templates/guards-leases.yaml") {
-		create(t, c, object)
-	}
-	waitForGuard(t, func() error {
-		return leasePerson.client(t, config).Create(t.Context(), leaseOf("leases", "db"), client.DryRunAll)
-	})
-	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
+	createNamespace(t, newClient(t, config), "leases")
 	t.Run("creations", func(t *testing.T) { testLeaseCreations(t, config) })
 	t.Run("writes", func(t *testing.T) { testLeaseWrites(t, config) })
 	t.Run("deletions", func(t *testing.T) { testLeaseDeletions(t, config) })
@@ -88,7 +57,7 @@ func testLeaseCreations(t *testing.T, config *rest.Config) {
 	)
 	now := metav1.NowMicro()
 	tests := map[string]struct {
-		user        leaseUser
+		user        user
 		change      func(*coordinationv1.Lease)
 		wantRefused string
 	}{
@@ -103,9 +72,9 @@ func testLeaseCreations(t *testing.T, config *rest.Config) {
 		"person":                           {leasePerson, func(*coordinationv1.Lease) {}, refused},
 		"person, a name from a prefix":     {leasePerson, func(l *coordinationv1.Lease) { l.Name, l.GenerateName = "", "statefulsingleton-" }, refused},
 		"pod":                              {holderPod, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("db-0_" + db0) }, refused},
-		"namesake":                         {leaseUser{name: namesakeUser}, func(*coordinationv1.Lease) {}, refused},
-		"uninstaller":                      {leaseUser{name: uninstallUser}, func(*coordinationv1.Lease) {}, refused},
-		"garbage collector":                {leaseUser{name: ownerCollector}, func(*coordinationv1.Lease) {}, refused},
+		"namesake":                         {user{name: namesakeUser}, func(*coordinationv1.Lease) {}, refused},
+		"uninstaller":                      {user{name: uninstallUser}, func(*coordinationv1.Lease) {}, refused},
+		"garbage collector":                {user{name: ownerCollector}, func(*coordinationv1.Lease) {}, refused},
 		"in an exempt namespace":           {leasePerson, func(l *coordinationv1.Lease) { l.Namespace = metav1.NamespaceSystem }, refused},
 		"passes: another name":             {leasePerson, func(l *coordinationv1.Lease) { l.Name = "statefulsingleton" }, ""},
 		"passes: in the middle":            {leasePerson, func(l *coordinationv1.Lease) { l.Name = "my-statefulsingleton-db" }, ""},
@@ -114,182 +83,159 @@ func testLeaseCreations(t *testing.T, config *rest.Config) {
 		t.Run(name, func(t *testing.T) {
 			lease := leaseOf("leases", "db")
 			test.change(lease)
-			wantAnswer(t, test.user.client(t, config).Create(t.Context(), lease, client.DryRunAll), test.wantRefused)
+			wantAnswer(t, tryCreate(t, test.user.client(t, config), lease), test.wantRefused)
 		})
+	}
+}
+
+// Writes of a Lease that db-0 holds.
+const (
+	renewLease   = `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":15}}`
+	releaseLease = `{"spec":{"holderIdentity":""}}`
+	grantLease   = `{"spec":{"holderIdentity":"db-1_` + db1 + `","leaseTransitions":4,"leaseDurationSeconds":20,"acquireTime":"2026-01-01T00:00:30.000000Z"}}`
+	takeLease    = `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`
+	expireLease  = `{"metadata":{"annotations":{"apps.statefulsingleton.com/expired":"` + db0 + `"}},` + `"spec":{"holderIdentity":""}}`
+	noOwner      = `{"metadata":{"ownerReferences":null}}`
+
+	eitherRenews = "the pod that this Lease names either renews it"
+	higherEpoch  = "has a higher epoch"
+)
+
+// renewWith renews the Lease and sets fields of its spec.
+func renewWith(fields string) string { return renewLease[:len(renewLease)-2] + "," + fields + "}}" }
+
+// renewFor renews the Lease for another time.
+func renewFor(seconds string) string {
+	return `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":` + seconds + `}}`
+}
+
+// bothOf adds the fields of two JSON objects, which have no field in common.
+func bothOf(a, b string) string { return a[:len(a)-1] + "," + b[1:] }
+
+// fencingRequests are requests about the Lease of a StatefulSingleton or of a StatefulSetLock that both answer in the same way.
+func fencingRequests(otherField, stranger, noHolder, never string) []request {
+	holder, standby, controller := []user{holderPod}, []user{standbyPod}, []user{leaseController}
+	return []request{
+		{"held", as(personUser), "merge", bodies(renewLease), stranger},
+		{"held", holder, "merge", bodies(renewLease, renewFor("3600"), releaseLease), ""},
+		{"held", holder, "merge", bodies(takeLease, renewWith(`"holderIdentity":"db-1_`+db1+`"`), renewWith(`"holderIdentity":""`),
+			`{"spec":{"renewTime":"2026-01-01T00:00:10.000000Z","leaseDurationSeconds":20}}`, `{"spec":{"holderIdentity":"","leaseDurationSeconds":20}}`,
+			renewFor("4"), renewFor("3601"), renewFor("null")), eitherRenews},
+		{"held", holder, "merge", bodies(renewWith(`"leaseTransitions":4`), renewWith(`"acquireTime":"2026-01-01T00:00:20.000000Z"`),
+			bothOf(`{"metadata":{"labels":{"a":"b"}}}`, renewLease), bothOf(noOwner, renewLease)), otherField},
+
+		{"held", standby, "merge", bodies(renewLease, releaseLease), stranger},
+		{"released", standby, "merge", bodies(takeLease), noHolder},
+		{"released", holder, "merge", bodies(renewLease), noHolder},
+		// A pod of the same name, and tokens of no pod.
+		{"held", []user{{podUser, "db-0", db1}, {name: podUser}, {name: kubeletUser}}, "merge", bodies(renewLease, releaseLease), stranger},
+		{"released", as(podUser), "merge", bodies(renewLease), noHolder},
+		{"held", as(personUser), "merge", bodies(`{}`), ""},
+
+		{"released held", controller, "merge", bodies(grantLease), ""},
+		{"held", controller, "merge", bodies(expireLease), ""},
+		{"released", controller, "merge", bodies(takeLease, `{"spec":{"holderIdentity":"db-1_`+db1+`","leaseTransitions":2}}`,
+			`{"spec":{"holderIdentity":"db-0_`+db0+`"}}`), higherEpoch},
+		{"held", controller, "merge", bodies(takeLease, `{"spec":{"leaseTransitions":2}}`), higherEpoch},
+		{"held", controller, "merge", bodies(renewLease, `{"spec":{"renewTime":null}}`), never},
+		{"released", controller, "merge", bodies(grantLease[:len(grantLease)-2] + `,"renewTime":"2026-01-01T00:00:30.000000Z"}}`), never},
 	}
 }
 
 func testLeaseWrites(t *testing.T, config *rest.Config) {
 	const (
-		// States of the Lease.
-		held, released, unset = "held", "released", "unset"
-
 		onlyTwo    = "only the StatefulSingleton controller and the pod that this Lease names change it. It names "
 		namesDB0   = onlyTwo + "db-0_" + db0 + ", and this request is from "
+		noPod      = onlyTwo + "no pod"
 		otherField = "the pod that this Lease names changes only spec.renewTime, spec.leaseDurationSeconds and spec.holderIdentity"
-		either     = "the pod that this Lease names either renews it"
-		metadata   = "in the metadata of this Lease"
+		others     = "in the metadata of this Lease"
 		never      = "It never renews the Lease"
-		epoch      = "has a higher epoch"
-
-		renew   = `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":15}}`
-		release = `{"spec":{"holderIdentity":""}}`
-		grant   = `{"spec":{"holderIdentity":"db-1_` + db1 + `","leaseTransitions":4,"leaseDurationSeconds":20,"acquireTime":"2026-01-01T00:00:30.000000Z"}}`
+		finalize   = `{"metadata":{"finalizers":["example.com/mine"]}}`
 	)
-	with := func(field string) string { return renew[:len(renew)-2] + `,` + field + `}}` }
-	tests := map[string]struct {
-		state       string
-		user        leaseUser
-		body        string
-		wantRefused string
-	}{
-		"passes: holder renews":                    {held, holderPod, renew, ""},
-		"passes: holder renews with another limit": {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":3600}}`, ""},
-		"passes: holder renews by one microsecond": {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:10.000001Z"}}`, ""},
-		"passes: holder releases":                  {held, holderPod, release, ""},
-		"passes: holder removes the field":         {held, holderPod, `{"spec":{"holderIdentity":null}}`, ""},
-		"holder names another":                     {held, holderPod, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, either},
-		"holder renews for another":                {held, holderPod, with(`"holderIdentity":"db-1_` + db1 + `"`), either},
-		"holder changes nothing":                   {held, holderPod, `{}`, either},
-		"holder renews at the same time":           {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:10.000000Z","leaseDurationSeconds":20}}`, either},
-		"holder removes the renewal":               {held, holderPod, `{"spec":{"renewTime":null}}`, either},
-		"holder renews and releases":               {held, holderPod, with(`"holderIdentity":""`), either},
-		"holder releases with another limit":       {held, holderPod, `{"spec":{"holderIdentity":"","leaseDurationSeconds":20}}`, either},
-		"holder renews for too short":              {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":4}}`, either},
-		"holder renews for too long":               {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":3601}}`, either},
-		"holder renews without a limit":            {held, holderPod, `{"spec":{"renewTime":"2026-01-01T00:00:20.000000Z","leaseDurationSeconds":null}}`, either},
-		"holder raises the epoch":                  {held, holderPod, with(`"leaseTransitions":4`), otherField},
-		"holder removes the epoch":                 {held, holderPod, with(`"leaseTransitions":null`), otherField},
-		"holder acquires":                          {held, holderPod, with(`"acquireTime":"2026-01-01T00:00:20.000000Z"`), otherField},
-		"holder retires":                           {held, holderPod, `{"metadata":{"annotations":{"apps.statefulsingleton.com/retire":"` + db0 + `"}},` + renew[1:], otherField},
-		"holder forgets to retire":                 {held, holderPod, `{"metadata":{"annotations":null},` + renew[1:], otherField},
-		"holder labels":                            {held, holderPod, `{"metadata":{"labels":{"a":"b"}},` + renew[1:], otherField},
-		"holder owns":                              {held, holderPod, `{"metadata":{"ownerReferences":null},` + renew[1:], otherField},
-		"holder finalizes":                         {held, holderPod, `{"metadata":{"finalizers":["example.com/mine"]},` + renew[1:], otherField},
-
-		"standby renews":                 {held, standbyPod, renew, namesDB0 + "db-1_" + db1},
-		"standby releases":               {held, standbyPod, release, namesDB0},
-		"standby takes":                  {held, standbyPod, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, namesDB0},
-		"standby takes the released":     {released, standbyPod, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, onlyTwo + "no pod"},
-		"standby takes one without spec": {unset, standbyPod, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, onlyTwo + "no pod"},
-		"old holder renews":              {released, holderPod, renew, onlyTwo + "no pod"},
-		"old holder takes":               {released, holderPod, `{"spec":{"holderIdentity":"db-0_` + db0 + `"}}`, onlyTwo + "no pod"},
-		"pod of the same name":           {held, leaseUser{podUser, "db-0", db1}, renew, namesDB0},
-		"pod with the uid alone":         {held, leaseUser{podUser, "", db0}, renew, namesDB0},
-		"pod with the name alone":        {held, leaseUser{podUser, "db-0", ""}, renew, namesDB0},
-		"another pod with the uid":       {held, leaseUser{podUser, "db-1", db0}, renew, namesDB0},
-		"token without a pod":            {held, leaseUser{name: podUser}, renew, namesDB0 + "user " + podUser},
-		"token without a pod, released":  {released, leaseUser{name: podUser}, renew, onlyTwo + "no pod"},
-		"person renews":                  {held, leasePerson, renew, namesDB0 + "user a-person"},
-		"person releases":                {held, leasePerson, release, namesDB0},
-		"person names":                   {released, leasePerson, grant, onlyTwo + "no pod"},
-		"person annotates":               {held, leasePerson, `{"metadata":{"annotations":{"a":"b"}}}`, namesDB0},
-		"person expires":                 {held, leasePerson, `{"metadata":{"annotations":{"apps.statefulsingleton.com/expired":"` + db0 + `"}}}`, namesDB0},
-		"person disowns":                 {held, leasePerson, `{"metadata":{"ownerReferences":null}}`, namesDB0},
-		"namesake releases":              {held, leaseUser{name: namesakeUser}, release, namesDB0},
-		"uninstaller releases":           {held, leaseUser{name: uninstallUser}, release, namesDB0},
-		"kubelet renews":                 {held, leaseUser{name: kubeletUser}, renew, namesDB0},
-		"passes: person changes nothing": {held, leasePerson, `{}`, ""},
-
-		"passes: controller retires":           {held, leaseController, `{"metadata":{"annotations":{"apps.statefulsingleton.com/retire":"` + db0 + `"}}}`, ""},
-		"passes: controller retires no longer": {held, leaseController, `{"metadata":{"annotations":{"apps.statefulsingleton.com/retire":null}}}`, ""},
-		"passes: controller expires":           {held, leaseController, `{"metadata":{"annotations":{"apps.statefulsingleton.com/expired":"` + db0 + `"}},"spec":{"holderIdentity":""}}`, ""},
-		"passes: controller removes":           {held, leaseController, `{"spec":{"holderIdentity":null}}`, ""},
-		"passes: controller grants":            {released, leaseController, grant, ""},
-		"passes: controller grants at first":   {unset, leaseController, grant, ""},
-		"passes: controller grants to another": {held, leaseController, grant, ""},
-		"passes: controller raises the epoch":  {held, leaseController, `{"spec":{"leaseTransitions":9}}`, ""},
-		"controller grants without an epoch":   {released, leaseController, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, epoch},
-		"controller grants with an old epoch":  {released, leaseController, `{"spec":{"holderIdentity":"db-1_` + db1 + `","leaseTransitions":2}}`, epoch},
-		"controller grants again":              {released, leaseController, `{"spec":{"holderIdentity":"db-0_` + db0 + `"}}`, epoch},
-		"controller switches":                  {held, leaseController, `{"spec":{"holderIdentity":"db-1_` + db1 + `"}}`, epoch},
-		"controller lowers the epoch":          {held, leaseController, `{"spec":{"leaseTransitions":2}}`, epoch},
-		"controller removes the epoch":         {released, leaseController, `{"spec":{"leaseTransitions":null}}`, epoch},
-		"controller renews":                    {held, leaseController, renew, never},
-		"controller grants and renews":         {released, leaseController, grant[:len(grant)-2] + `,"renewTime":"2026-01-01T00:00:30.000000Z"}}`, never},
-		"controller removes the renewal":       {held, leaseController, `{"spec":{"renewTime":null}}`, never},
-		"controller grants for too short":      {released, leaseController, `{"spec":{"holderIdentity":"db-1_` + db1 + `","leaseTransitions":4,"leaseDurationSeconds":1}}`, never},
-		"controller names no pod":              {released, leaseController, `{"spec":{"holderIdentity":"db-1","leaseTransitions":4}}`, never},
-		"controller names less than a pod":     {released, leaseController, `{"spec":{"holderIdentity":"_","leaseTransitions":4}}`, never},
-		"controller annotates":                 {held, leaseController, `{"metadata":{"annotations":{"a":"b"}}}`, metadata},
-		"controller removes an annotation":     {held, leaseController, `{"metadata":{"annotations":{"theirs":null}}}`, metadata},
-		"controller labels":                    {held, leaseController, `{"metadata":{"labels":{"a":"b"}}}`, metadata},
-		"controller changes the owner":         {held, leaseController, `{"metadata":{"ownerReferences":[{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton","name":"db","uid":"` + db0 + `","controller":true}]}}`, metadata},
-		"controller finalizes":                 {held, leaseController, `{"metadata":{"finalizers":["example.com/mine"]}}`, metadata},
-
-		"passes: garbage collector disowns":           {held, leaseUser{name: ownerCollector}, `{"metadata":{"ownerReferences":null}}`, ""},
-		"passes: garbage collector finalizes":         {held, leaseUser{name: ownerCollector}, `{"metadata":{"finalizers":["example.com/a"]}}`, ""},
-		"passes: garbage collector of other clusters": {held, leaseUser{name: allControllers}, `{"metadata":{"ownerReferences":null}}`, ""},
-		"garbage collector releases":                  {held, leaseUser{name: ownerCollector}, `{"metadata":{"ownerReferences":null},` + release[1:], namesDB0},
-		"garbage collector annotates":                 {held, leaseUser{name: ownerCollector}, `{"metadata":{"ownerReferences":null,"annotations":null}}`, namesDB0},
+	holder, standby, controller, collector := []user{holderPod}, []user{standbyPod}, []user{leaseController}, as(ownerCollector)
+	objects := map[string]client.Object{}
+	for _, state := range []string{"held", "released", "unset"} {
+		lease := leaseOf("leases", state)
+		lease.Spec, lease.Annotations = coordinationv1.LeaseSpec{}, map[string]string{"theirs": "yes"}
+		create(t, leaseController.client(t, config), lease)
+		if state != "unset" {
+			mustPatch(t, leaseController.client(t, config), lease, `{"metadata":{"annotations":{"apps.statefulsingleton.com/retire":"`+db1+`"}},
+				"spec":{"holderIdentity":"db-0_`+db0+`","leaseTransitions":3,"acquireTime":"2026-01-01T00:00:00.000000Z"}}`)
+			mustPatch(t, holderPod.client(t, config), lease, `{"spec":{"renewTime":"2026-01-01T00:00:10.000000Z","leaseDurationSeconds":15}}`)
+		}
+		if state == "released" {
+			mustPatch(t, holderPod.client(t, config), lease, releaseLease)
+		}
+		objects[state] = lease
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			lease := createLease(t, config, "leases", "db")
-			if test.state != unset {
-				mustPatch(t, leaseController.client(t, config), lease, `{"metadata":{"annotations":{"apps.statefulsingleton.com/retire":"`+db1+`"}},
-					"spec":{"holderIdentity":"db-0_`+db0+`","leaseTransitions":3,"acquireTime":"2026-01-01T00:00:00.000000Z"}}`)
-				mustPatch(t, holderPod.client(t, config), lease, `{"spec":{"renewTime":"2026-01-01T00:00:10.000000Z","leaseDurationSeconds":15}}`)
-			}
-			if test.state == released {
-				mustPatch(t, holderPod.client(t, config), lease, release)
-			}
-			err := test.user.client(t, config).Patch(t.Context(), lease.DeepCopy(), client.RawPatch(merge, []byte(test.body)))
-			wantAnswer(t, err, test.wantRefused)
-			wantChanged(t, config, lease, test.wantRefused == "" && test.body != `{}`)
-		})
-	}
-	t.Run("applied", func(t *testing.T) {
-		body := `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease",` + grant[1:]
-		wantAnswer(t, patch{personUser, "", serverSide, body}.apply(t, config, createLease(t, config, "leases", "db")), onlyTwo)
-	})
+	wantAnswers(t, config, objects, append(fencingRequests(otherField, namesDB0, noPod, never), []request{
+		{"held", holder, "merge", bodies(`{"spec":{"renewTime":"2026-01-01T00:00:10.000001Z"}}`, `{"spec":{"holderIdentity":null}}`), ""},
+		{"held", holder, "merge", bodies(`{}`, `{"spec":{"renewTime":null}}`), eitherRenews},
+		{"held", holder, "merge", bodies(renewWith(`"leaseTransitions":null`), bothOf(annotate("retire", `"`+db0+`"`), renewLease),
+			bothOf(`{"metadata":{"annotations":null}}`, renewLease), bothOf(finalize, renewLease)), otherField},
+
+		{"held", standby, "merge", bodies(renewLease), namesDB0 + "db-1_" + db1},
+		{"held", standby, "merge", bodies(takeLease), namesDB0},
+		{"unset", standby, "merge", bodies(takeLease), noPod},
+		{"released", holder, "merge", bodies(`{"spec":{"holderIdentity":"db-0_` + db0 + `"}}`), noPod},
+		{"held", []user{{podUser, "", db0}, {podUser, "db-0", ""}, {podUser, "db-1", db0}}, "merge", bodies(renewLease), namesDB0},
+		{"held", as(podUser), "merge", bodies(renewLease), namesDB0 + "user " + podUser},
+		{"held", as(personUser), "merge", bodies(renewLease), namesDB0 + "user a-person"},
+		{"held", as(personUser, namesakeUser, uninstallUser), "merge",
+			bodies(releaseLease, `{"metadata":{"annotations":{"a":"b"}}}`, annotate("expired", `"`+db0+`"`), noOwner), namesDB0},
+		{"released unset", as(personUser), "merge apply", bodies(grantLease), noPod},
+
+		{"held", controller, "merge", bodies(annotate("retire", `"`+db0+`"`), annotate("retire", "null"), `{"spec":{"holderIdentity":null}}`,
+			`{"spec":{"leaseTransitions":9}}`), ""},
+		{"unset", controller, "merge", bodies(grantLease), ""},
+		{"released", controller, "merge", bodies(`{"spec":{"leaseTransitions":null}}`), higherEpoch},
+		{"released", controller, "merge", bodies(`{"spec":{"holderIdentity":"db-1_`+db1+`","leaseTransitions":4,"leaseDurationSeconds":1}}`,
+			`{"spec":{"holderIdentity":"db-1","leaseTransitions":4}}`, `{"spec":{"holderIdentity":"_","leaseTransitions":4}}`), never},
+		{"held", controller, "merge", bodies(`{"metadata":{"annotations":{"a":"b"}}}`, `{"metadata":{"annotations":{"theirs":null}}}`,
+			`{"metadata":{"labels":{"a":"b"}}}`, finalize,
+			`{"metadata":{"ownerReferences":[{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton","name":"held","uid":"`+db0+`","controller":true}]}}`), others},
+
+		{"held", as(ownerCollector, allControllers), "merge", bodies(noOwner), ""},
+		{"held", collector, "merge", bodies(`{"metadata":{"finalizers":["example.com/a"]}}`), ""},
+		{"held", collector, "merge", bodies(bothOf(noOwner, releaseLease), `{"metadata":{"ownerReferences":null,"annotations":null}}`), namesDB0},
+	}...))
 	t.Run("passes: another name", func(t *testing.T) {
 		lease := leaseOf("leases", "db")
 		lease.Name = "db"
 		create(t, newClient(t, config), lease)
-		wantAnswer(t, patch{personUser, "", merge, grant}.apply(t, config, lease), "")
+		wantAnswer(t, patch{personUser, "", merge, grantLease}.apply(t, config, lease), "")
 	})
 }
 
 func testLeaseDeletions(t *testing.T, config *rest.Config) {
 	const refused = "only the StatefulSingleton controller and the garbage collector delete this Lease"
-	for name, test := range map[string]struct {
-		user        leaseUser
-		wantRefused string
-	}{
-		"passes: controller":                          {leaseController, ""},
-		"passes: garbage collector":                   {leaseUser{name: ownerCollector}, ""},
-		"passes: namespace controller":                {leaseUser{name: namespaceWorker}, ""},
-		"passes: garbage collector of other clusters": {leaseUser{name: allControllers}, ""},
-		"person":           {leasePerson, refused},
-		"holder":           {holderPod, refused},
-		"namesake":         {leaseUser{name: namesakeUser}, refused},
-		"uninstaller":      {leaseUser{name: uninstallUser}, refused},
-		"pod collector":    {leaseUser{name: garbageCollector}, refused},
-		"its name, nearby": {leaseUser{name: "system:serviceaccount:leases:generic-garbage-collector"}, refused},
+	lease := leaseOf("leases", "deleted")
+	create(t, leaseController.client(t, config), lease)
+	for refused, users := range map[string][]user{
+		"": append(as(ownerCollector, namespaceWorker, allControllers), leaseController),
+		refused: append(as(personUser, namesakeUser, uninstallUser, garbageCollector, "system:serviceaccount:leases:generic-garbage-collector"),
+			holderPod),
 	} {
-		t.Run(name, func(t *testing.T) {
-			lease, c := createLease(t, config, "leases", "db"), test.user.client(t, config)
-			wantAnswer(t, c.Delete(t.Context(), lease.DeepCopy(), client.DryRunAll), test.wantRefused)
-			wantAnswer(t, c.DeleteAllOf(t.Context(), lease.DeepCopy(), client.InNamespace("leases"),
-				client.MatchingFields{"metadata.name": lease.Name}, client.DryRunAll), test.wantRefused)
-		})
+		for _, user := range users {
+			t.Run(user.name, func(t *testing.T) {
+				c := user.client(t, config)
+				wantAnswer(t, c.Delete(t.Context(), lease.DeepCopy(), client.DryRunAll), refused)
+				wantAnswer(t, c.DeleteAllOf(t.Context(), lease.DeepCopy(), client.InNamespace("leases"),
+					client.MatchingFields{"metadata.name": lease.Name}, client.DryRunAll), refused)
+			})
+		}
 	}
-	for name, owners := range map[string]string{
-		"passes: person, without an owner":   `null`,
-		"passes: person, with another owner": `[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"1"}]`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			lease := createLease(t, config, "leases", "db")
-			mustPatch(t, leaseUser{name: ownerCollector}.client(t, config), lease, `{"metadata":{"ownerReferences":`+owners+`}}`)
-			wantAnswer(t, leasePerson.client(t, config).Delete(t.Context(), lease), "")
+	for _, owners := range []string{`[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"1"}]`, `null`} {
+		t.Run("passes: a person, with the owners "+owners, func(t *testing.T) {
+			mustPatch(t, clientAs(t, config, ownerCollector), lease, `{"metadata":{"ownerReferences":`+owners+`}}`)
+			wantAnswer(t, clientAs(t, config, personUser).Delete(t.Context(), lease, client.DryRunAll), "")
 		})
 	}
 }
 
 // testLeaseOfNode: the name of a node can begin with statefulsingleton-.
 func testLeaseOfNode(t *testing.T, config *rest.Config) {
-	kubelet := leaseUser{name: "system:node:statefulsingleton-1"}.client(t, config)
+	kubelet := user{name: "system:node:statefulsingleton-1"}.client(t, config)
 	lease := leaseOf(corev1.NamespaceNodeLease, "1")
 	lease.OwnerReferences, lease.Spec.HolderIdentity = nil, new("statefulsingleton-1")
 	create(t, kubelet, lease)
@@ -335,9 +281,7 @@ func testLeaseToken(t *testing.T, config *rest.Config) {
 		t.Run(name, func(t *testing.T) {
 			c := clientWithToken(t, config, namespace, test.pod)
 			// The API server reads the RoleBinding with a delay.
-			waitUntil(t, "the pods can read the Lease", func(ctx context.Context) bool {
-				return c.Get(ctx, client.ObjectKeyFromObject(lease), &coordinationv1.Lease{}) == nil
-			})
+			eventually(t, "read the Lease", func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(lease), &coordinationv1.Lease{}) })
 			watch, err := c.Watch(t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": lease.Name})
 			if err != nil {
 				t.Fatalf("watch the Lease: %v", err)
@@ -396,9 +340,8 @@ func testTokenRequests(t *testing.T, config *rest.Config) {
 			c := newClient(t, limited)
 			request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: test.bound}}
 			// The API server reads the ClusterRoleBinding with a delay.
-			waitUntil(t, "RBAC allows the request", func(context.Context) bool {
-				unbound := &authenticationv1.TokenRequest{}
-				return c.SubResource("token").Create(t.Context(), account.DeepCopy(), unbound) == nil
+			eventually(t, "request a token of no pod", func() error {
+				return c.SubResource("token").Create(t.Context(), account.DeepCopy(), &authenticationv1.TokenRequest{})
 			})
 			wantAnswer(t, c.SubResource("token").Create(t.Context(), account.DeepCopy(), request), test.wantRefused)
 		})
@@ -425,39 +368,37 @@ func clientWithToken(t *testing.T, config *rest.Config, namespace string, pod *c
 func testLeaseCollected(t *testing.T, config *rest.Config, kubeconfig []byte) {
 	startControllers(t, kubeconfig, "garbage-collector-controller,namespace-controller", "--use-service-account-credentials")
 	admin := newClient(t, config)
-	collect := map[string]func(*testing.T, *v1.StatefulSingleton) error{
-		"background": func(t *testing.T, s *v1.StatefulSingleton) error {
-			return admin.Delete(t.Context(), s, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		},
-		"foreground": func(t *testing.T, s *v1.StatefulSingleton) error {
-			return admin.Delete(t.Context(), s, client.PropagationPolicy(metav1.DeletePropagationForeground))
-		},
-		"namespace": func(t *testing.T, s *v1.StatefulSingleton) error {
-			return admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}})
-		},
+	waitUntilGone := func(t *testing.T, object client.Object) {
+		t.Helper()
+		eventually(t, "delete "+object.GetName(), func() error {
+			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("it is still there, or unknown: %w", err)
+			}
+			return nil
+		})
 	}
-	for name, remove := range collect {
-		t.Run(name, func(t *testing.T) {
-			s, lease := createOwned(t, config, "lease-"+name)
-			if err := remove(t, s); err != nil {
+	for _, propagation := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
+		t.Run(string(propagation), func(t *testing.T) {
+			s, lease := createOwned(t, config, "lease-"+strings.ToLower(string(propagation)))
+			if err := admin.Delete(t.Context(), s, client.PropagationPolicy(propagation)); err != nil {
 				t.Fatal(err)
 			}
-			waitUntil(t, "the Lease is deleted", func(ctx context.Context) bool {
-				return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(lease), lease))
-			})
+			if propagation != metav1.DeletePropagationOrphan {
+				waitUntilGone(t, lease)
+				return
+			}
+			waitUntilGone(t, s)
+			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil || len(lease.OwnerReferences) != 0 {
+				t.Errorf("the Lease has owners %v, error %v", lease.OwnerReferences, err)
+			}
 		})
 	}
-	t.Run("orphan", func(t *testing.T) {
-		s, lease := createOwned(t, config, "lease-orphan")
-		if err := admin.Delete(t.Context(), s, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
+	t.Run("namespace", func(t *testing.T) {
+		s, lease := createOwned(t, config, "lease-namespace")
+		if err := admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}); err != nil {
 			t.Fatal(err)
 		}
-		waitUntil(t, "the StatefulSingleton is deleted", func(ctx context.Context) bool {
-			return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(s), s))
-		})
-		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil || len(lease.OwnerReferences) != 0 {
-			t.Errorf("the Lease has owners %v, error %v", lease.OwnerReferences, err)
-		}
+		waitUntilGone(t, lease)
 	})
 }
 
@@ -511,40 +452,10 @@ func ownedBy(namespace, singleton string) metav1.ObjectMeta {
 	}
 }
 
-// createLease creates the Lease as the controller, and deletes it at the end.
-func createLease(t *testing.T, config *rest.Config, namespace, singleton string) *coordinationv1.Lease {
-	t.Helper()
-	lease := leaseOf(namespace, singleton)
-	lease.Spec, lease.Annotations = coordinationv1.LeaseSpec{}, map[string]string{"theirs": "yes"}
-	create(t, leaseController.client(t, config), lease)
-	t.Cleanup(func() {
-		collector := leaseUser{name: ownerCollector}.client(t, config)
-		gone := lease.DeepCopy()
-		err := collector.Patch(context.Background(), gone, client.RawPatch(merge, []byte(`{"metadata":{"finalizers":null}}`)))
-		if err == nil {
-			err = collector.Delete(context.Background(), gone)
-		}
-		if client.IgnoreNotFound(err) != nil {
-			t.Error(err)
-		}
-	})
-	return lease
-}
-
 // mustPatch patches the object, which is then as the API server stores it.
 func mustPatch(t *testing.T, c client.Client, object client.Object, body string) {
 	t.Helper()
 	if err := c.Patch(t.Context(), object, client.RawPatch(merge, []byte(body))); err != nil {
 		t.Fatalf("patch %s with %s: %v", client.ObjectKeyFromObject(object), body, err)
-	}
-}
-
-func waitUntil(t *testing.T, what string, done func(context.Context) bool) {
-	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		return done(ctx), nil
-	})
-	if err != nil {
-		t.Fatalf("waited until %s: %v", what, err)
 	}
 }

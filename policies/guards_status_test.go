@@ -32,88 +32,70 @@ const (
 
 // TestReportGuards sends writes of pods and their status as different users, on an API server with all guards.
 func TestReportGuards(t *testing.T) {
-	environment := startAPIServer(t)
-	config := environment.Config
-	c := newClient(t, config)
-	createAPIServer(t, c)
-	for _, object := range helmTemplateFlags(t, []string{"--set-json", `guards.kubeletUsers=["` + otherKubelet + `"]`},
-		"templates/crd.yaml", "templates/guards.yaml", "templates/guards-writes.yaml", "templates/guards-controller.yaml", "templates/guards-status.yaml") {
-		create(t, c, object)
-	}
-	createNamespace(t, c, "reports")
-	probe := runningHolder(t, config)
-	waitForGuard(t, func() error {
-		return patch{personUser, "status", strategic, phaseFailed}.write(t, client.NewDryRunClient(clientAs(t, config, personUser)), probe)
-	})
-	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
+	config := reportAPIServer(t).Config
+	createNamespace(t, newClient(t, config), "reports")
 	t.Run("writes", func(t *testing.T) { testReports(t, config) })
 	t.Run("forgeries", func(t *testing.T) { testForgeries(t, config) })
 }
 
 func testReports(t *testing.T, config *rest.Config) {
-	const running, unbound, plain = "running", "unbound", "plain"
-	tests := map[string]struct {
-		pod         string
-		patch       patch
-		wantRefused string
-	}{
-		"passes: its kubelet reports the containers":      {pod: running, patch: patch{kubeletUser, "status", strategic, startedAnew}},
-		"passes: its kubelet reports the phase":           {pod: running, patch: patch{kubeletUser, "status", strategic, phaseFailed}},
-		"passes: a kubelet that the chart's value names":  {pod: running, patch: patch{otherKubelet, "status", strategic, startedAnew}},
-		"passes: that kubelet reports the phase":          {pod: running, patch: patch{otherKubelet, "status", strategic, phaseFailed}},
-		"passes: the garbage collector":                   {pod: running, patch: patch{garbageCollector, "status", strategic, failedByGC}},
-		"passes: the garbage collector without a mark":    {pod: running, patch: patch{garbageCollector, "status", strategic, phaseFailed}},
-		"passes: the garbage collector of other clusters": {pod: running, patch: patch{"system:kube-controller-manager", "status", strategic, failedByGC}},
-		"passes: the garbage collector, not bound":        {pod: unbound, patch: patch{garbageCollector, "status", strategic, phaseFailed}},
-		"passes: a condition":                             {pod: running, patch: patch{personUser, "status", strategic, `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`}},
-		"passes: a disruption":                            {pod: running, patch: patch{personUser, "status", strategic, `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"Mine"}]}}`}},
-		"passes: a label":                                 {pod: running, patch: patch{personUser, "", strategic, `{"metadata":{"labels":{"team":"data"}}}`}},
-		"passes: a label applied":                         {pod: running, patch: patch{personUser, "", serverSide, `{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"team":"data"}}}`}},
-		"passes: the controller readies":                  {pod: running, patch: patch{controllerUser, "status", strategic, readyPod}},
-		"passes: a pod of no singleton":                   {pod: plain, patch: patch{personUser, "status", strategic, startedAnew}},
-		"passes: the phase of a pod of no singleton":      {pod: plain, patch: patch{personUser, "status", strategic, phaseFailed}},
+	const (
+		succeeded = `{"status":{"phase":"Succeeded"}}`
+		pending   = `{"status":{"phase":"Pending"}}`
+		disrupted = `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"Mine"}]}}`
+		unready   = `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`
+		team      = `{"metadata":{"labels":{"team":"data"}}}`
+		none      = `{"status":{"containerStatuses":null}}`
+		initReady = `{"status":{"initContainerStatuses":[{"name":"status-sidecar","image":"i","imageID":"i","ready":true,"restartCount":0}]}}`
+		// The answer tells how to name the user as a kubelet.
+		command = "run: helm upgrade demo <chart> --namespace the-release --reuse-values --set-json 'guards.kubeletUsers=[\"a-person\"]'"
+	)
+	plain := podOf("reports", map[string]string{"app": "web"})
+	plain.Spec.NodeName = "node-1"
+	create(t, newClient(t, config), plain)
+	person, kubelets, collector := as(personUser), as(kubeletUser, otherKubelet), as(garbageCollector)
+	wantAnswers(t, config, map[string]client.Object{
+		"running": runningHolder(t, config), "unbound": createHolder(t, config, "reports", "db"), "plain": plain,
+	}, []request{
+		{"running", person, "status/strategic", bodies(phaseFailed), command},
+		{"running", kubelets, "status/strategic", bodies(startedAnew, phaseFailed), ""},
+		{"running", as(garbageCollector, "system:kube-controller-manager"), "status/strategic", bodies(failedByGC, phaseFailed), ""},
+		{"unbound", collector, "status/strategic", bodies(phaseFailed), ""},
+		{"running", person, "status/strategic", bodies(unready, disrupted), ""},
+		{"running", person, "strategic apply", bodies(team), ""},
+		{"running", as(controllerUser), "status/strategic", bodies(readyPod), ""},
+		{"plain", person, "status/strategic", bodies(startedAnew, phaseFailed), ""},
 
-		"a person reports containers":               {running, patch{personUser, "status", strategic, startedAnew}, "user system:node:node-1" + onlyKubeletReports},
-		"a person takes the containers off":         {running, patch{personUser, "status", merge, `{"status":{"containerStatuses":null}}`}, onlyKubeletReports},
-		"a person reports init containers":          {running, patch{personUser, "status", strategic, `{"status":{"initContainerStatuses":[{"name":"status-sidecar","image":"i","imageID":"i","ready":true,"restartCount":0}]}}`}, onlyKubeletReports},
-		"a person reports the phase":                {running, patch{personUser, "status", strategic, phaseFailed}, "run: helm upgrade demo <chart> --namespace the-release --reuse-values --set-json 'guards.kubeletUsers=[\"a-person\"]'"},
-		"a person reports success":                  {running, patch{personUser, "status", strategic, `{"status":{"phase":"Succeeded"}}`}, onlyKubeletEnds},
-		"a person reports another phase":            {running, patch{personUser, "status", strategic, `{"status":{"phase":"Pending"}}`}, onlyKubeletEnds},
-		"the kubelet of another node":               {running, patch{"system:node:node-2", "status", strategic, startedAnew}, onlyKubeletReports},
-		"a node without a name":                     {unbound, patch{"system:node:", "status", strategic, startedAnew}, "user unknown until the pod has a node" + onlyKubeletReports},
-		"a kubelet, of a pod that is not bound":     {unbound, patch{kubeletUser, "status", strategic, phaseFailed}, onlyKubeletEnds},
-		"the garbage collector reports success":     {running, patch{garbageCollector, "status", strategic, `{"status":{"phase":"Succeeded"}}`}, onlyKubeletEnds},
-		"the garbage collector reports running":     {running, patch{garbageCollector, "status", strategic, `{"status":{"phase":"Pending"}}`}, onlyKubeletEnds},
-		"the garbage collector reports more":        {running, patch{garbageCollector, "status", strategic, startedAnew}, onlyKubeletReports},
-		"the controller reports containers":         {running, patch{controllerUser, "status", strategic, startedAnew}, "StatefulSingleton"},
-		"a namesake of the garbage collector":       {running, patch{"system:serviceaccount:default:pod-garbage-collector", "status", strategic, phaseFailed}, onlyKubeletEnds},
-		"another user manages the containers":       {running, patch{personUser, "", jsonPatch, claimFor("me", `"f:containerStatuses":{}`)}, notInFields},
-		"another user manages the phase":            {running, patch{personUser, "", jsonPatch, claimFor("me", `"f:phase":{}`)}, notInFields},
-		"passes: another user manages other fields": {pod: running, patch: patch{personUser, "", jsonPatch, claimFor("me", `"f:conditions":{}`)}},
-		"passes: another user manages no field":     {pod: running, patch: patch{personUser, "", jsonPatch, claimFor("me", ``)}},
-	}
-	pods := map[string]func(*testing.T) *corev1.Pod{
-		running: func(t *testing.T) *corev1.Pod { return runningHolder(t, config) },
-		unbound: func(t *testing.T) *corev1.Pod { return createHolder(t, config, "reports", "db") },
-		plain: func(t *testing.T) *corev1.Pod {
-			pod := podOf("reports", map[string]string{"app": "web"})
-			pod.Spec.NodeName = "node-1"
-			create(t, newClient(t, config), pod)
-			return pod
-		},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			pod := pods[test.pod](t)
-			wantAnswer(t, test.patch.apply(t, config, pod), test.wantRefused)
-			wantChanged(t, config, pod, test.wantRefused == "")
+		{"running", person, "status/strategic", bodies(startedAnew), "user system:node:node-1" + onlyKubeletReports},
+		{"running", person, "status/merge", bodies(none, initReady), onlyKubeletReports},
+		{"running", person, "status/strategic", bodies(succeeded, pending), onlyKubeletEnds},
+		{"running", as("system:node:node-2"), "status/strategic", bodies(startedAnew), onlyKubeletReports},
+		{"unbound", as("system:node:"), "status/strategic", bodies(startedAnew), "user unknown until the pod has a node" + onlyKubeletReports},
+		{"unbound", as(kubeletUser), "status/strategic", bodies(phaseFailed), onlyKubeletEnds},
+		{"running", collector, "status/strategic", bodies(succeeded, pending), onlyKubeletEnds},
+		{"running", collector, "status/strategic", bodies(startedAnew), onlyKubeletReports},
+		// Two guards reject it.
+		{"running", as(controllerUser), "status/strategic", bodies(startedAnew), "StatefulSingleton"},
+		{"running", as("system:serviceaccount:default:pod-garbage-collector"), "status/strategic", bodies(phaseFailed), onlyKubeletEnds},
+	})
+	// The records of who manages a field.
+	for fields, refused := range map[string]string{
+		`"f:containerStatuses":{}`: notInFields, `"f:phase":{}`: notInFields, `"f:conditions":{}`: "", ``: "",
+	} {
+		t.Run("manages "+fields, func(t *testing.T) {
+			pod := runningHolder(t, config)
+			wantAnswer(t, patch{personUser, "", jsonPatch, claimFor("me", fields)}.apply(t, config, pod), refused)
+			wantChanged(t, config, pod, refused == "")
 		})
 	}
 	t.Run("created with a record of its kubelet", func(t *testing.T) {
 		pod := injectedPod(t, "shell", &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "reports", Name: "db"}})
 		pod.Spec.NodeName = "node-1"
-		pod.ManagedFields = []metav1.ManagedFieldsEntry{fieldsOf("kube-controller-manager", `"f:containerStatuses":{}`)}
-		wantAnswer(t, newClient(t, config).Create(t.Context(), pod, client.DryRunAll), notInFields)
+		pod.ManagedFields = []metav1.ManagedFieldsEntry{{
+			Manager: "kube-controller-manager", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Subresource: "status",
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:containerStatuses":{}}}`), Time: new(metav1.Now()),
+		}}
+		wantAnswer(t, tryCreate(t, newClient(t, config), pod), notInFields)
 	})
 }
 
@@ -121,13 +103,6 @@ func testReports(t *testing.T, config *rest.Config) {
 func claimFor(manager, fields string) string {
 	return fmt.Sprintf(`[{"op":"add","path":"/metadata/managedFields/0","value":{"manager":%q,"operation":"Update","apiVersion":"v1","time":"2026-01-01T00:00:00Z",
 		"fieldsType":"FieldsV1","fieldsV1":{"f:status":{%s}},"subresource":"status"}}]`, manager, fields)
-}
-
-func fieldsOf(manager, fields string) metav1.ManagedFieldsEntry {
-	return metav1.ManagedFieldsEntry{
-		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Subresource: "status",
-		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:status":{` + fields + `}}`), Time: new(metav1.Now()),
-	}
 }
 
 // runningHolder creates a released pod whose kubelet has reported a crash of the container. This report is the easiest to

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -48,16 +49,13 @@ const (
 // that Kyverno injected in TestInjection.
 func TestOnAPIServer(t *testing.T) {
 	environment := startAPIServer(t)
+	stopAtEnd(t, environment)
 	config := environment.Config
 	c := newClient(t, config)
-	for _, object := range helmTemplate(t, "templates/crd.yaml") {
-		create(t, c, object)
-	}
+	install(t, c, "crd.yaml")
 	known := createSingleton(t, c, "known", readSingleton(t, "default"))
 	createAPIServer(t, c)
-	for _, object := range helmTemplate(t, "templates/guards.yaml", "templates/guards-writes.yaml") {
-		create(t, c, object)
-	}
+	install(t, c, "guards.yaml", "guards-writes.yaml")
 	waitForRefusal(t, c, bare(known.Namespace, known), notInjected)
 	waitForAdmission(t, c, bare("default", nil))
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
@@ -108,15 +106,12 @@ func testSelectors(t *testing.T, c client.Client) {
 	}
 	for name, selector := range selectors {
 		t.Run(name, func(t *testing.T) {
-			parsed, err := selector.Parse()
-			if err != nil {
-				t.Fatal(err)
-			}
 			s := singletonOf(selector)
 			probe, err := policies.ProbePod(s, options)
 			if err != nil {
 				t.Fatal(err)
 			}
+			parsed, _ := selector.Parse()
 			guarded, picked := "guard-"+name, "policy-"+name
 			createSingleton(t, c, guarded, s.DeepCopy())
 			createNamespace(t, c, picked)
@@ -127,7 +122,7 @@ func testSelectors(t *testing.T, c client.Client) {
 			for _, set := range podLabels {
 				for _, namespace := range []string{guarded, picked} {
 					want := parsed.Matches(labels.Set(set))
-					if got := c.Create(t.Context(), podOf(namespace, set), client.DryRunAll) != nil; got != want {
+					if got := tryCreate(t, c, podOf(namespace, set)) != nil; got != want {
 						t.Errorf("in namespace %s, %v is selected: %t, want %t", namespace, set, got, want)
 					}
 				}
@@ -141,6 +136,7 @@ func testSelectors(t *testing.T, c client.Client) {
 func testSelectedByMany(t *testing.T, c client.Client) {
 	const guarded, picked, label = "guard-many", "policy-many", "selected-by"
 	createNamespace(t, c, picked)
+	createNamespace(t, c, guarded)
 	var singletons []v1.StatefulSingleton
 	for i := range policies.MaxSelecting + 1 {
 		var values []string
@@ -148,17 +144,10 @@ func testSelectedByMany(t *testing.T, c client.Client) {
 			values = append(values, strconv.Itoa(many))
 		}
 		s := singletonOf(selectorOf(expression(label, metav1.LabelSelectorOpIn, values...)))
-		s.Name = fmt.Sprint("db-", i)
+		s.Name, s.Namespace = fmt.Sprint("db-", i), picked
 		singletons = append(singletons, *s)
-		if i == 0 {
-			createSingleton(t, c, guarded, s.DeepCopy())
-			continue
-		}
 		s.Namespace = guarded
 		create(t, c, s)
-	}
-	for i := range singletons {
-		singletons[i].Namespace = picked
 	}
 	selectedBy := func(namespace string, many int) *corev1.Pod {
 		return podOf(namespace, map[string]string{label: strconv.Itoa(many)})
@@ -175,8 +164,8 @@ func testSelectedByMany(t *testing.T, c client.Client) {
 			wantSent = ""
 		}
 		t.Run(strconv.Itoa(many), func(t *testing.T) {
-			wantAnswer(t, c.Create(t.Context(), selectedBy(picked, many), client.DryRunAll), wantSent)
-			wantAnswer(t, c.Create(t.Context(), selectedBy(guarded, many), client.DryRunAll), wantRefused)
+			wantAnswer(t, tryCreate(t, c, selectedBy(picked, many)), wantSent)
+			wantAnswer(t, tryCreate(t, c, selectedBy(guarded, many)), wantRefused)
 		})
 	}
 }
@@ -186,24 +175,21 @@ func testSelectedByMany(t *testing.T, c client.Client) {
 func refuseWhatMatches(t *testing.T, c client.Client, namespace string, policy *unstructured.Unstructured) {
 	t.Helper()
 	name := "refuse-" + namespace
+	newPods := admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+	}}
 	create(t, c, &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-				},
-			}}},
-			MatchConditions: matchConditions(t, policy),
-			Validations:     []admissionregistrationv1.Validation{{Expression: "false"}},
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{newPods}},
+			MatchConditions:  matchConditions(t, policy),
+			Validations:      []admissionregistrationv1.Validation{{Expression: "false"}},
 		},
-	})
-	create(t, c, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+	}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName:        name,
-			ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+			PolicyName: name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
 		},
 	})
 }
@@ -220,45 +206,72 @@ func matchConditions(t *testing.T, policy *unstructured.Unstructured) []admissio
 }
 
 func testUnreleased(t *testing.T, c client.Client) {
-	tests := map[string]struct {
-		change      func(*corev1.Pod)
-		wantRefused string
-	}{
-		"plain": {change: func(*corev1.Pod) {}},
+	annotate := func(name string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/" + name: ""} }
+	}
+	label := func(p *corev1.Pod) { p.Labels = map[string]string{v1.RoleLabel: "standby"} }
+	released := bare("default", nil)
+	label(released)
+	waitForRefusal(t, c, released, "role cannot be set when a pod is created")
+	wantCreations(t, c, func() *corev1.Pod { return bare("default", nil) }, map[string]change[*corev1.Pod]{
+		"plain": {},
 		"others' own": {change: func(p *corev1.Pod) {
 			p.Annotations, p.Labels, p.Finalizers = map[string]string{"a": "b"}, map[string]string{"role": "active"}, []string{"example.com/mine"}
 		}},
-		"chosen":    {change: func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/chosen-by": ""} }, wantRefused: "chosen-by cannot be set when a pod is created"},
-		"signal":    {change: func(p *corev1.Pod) { p.Annotations = map[string]string{"apps.statefulsingleton.com/start-signal": ""} }, wantRefused: "start-signal cannot be set when a pod is created"},
-		"role":      {change: func(p *corev1.Pod) { p.Labels = map[string]string{v1.RoleLabel: "standby"} }, wantRefused: "role cannot be set when a pod is created"},
-		"finalizer": {change: func(p *corev1.Pod) { p.Finalizers = []string{v1.HandoffFinalizer} }, wantRefused: "handoff cannot be set when a pod is created"},
-	}
-	released := bare("default", nil)
-	tests["role"].change(released)
-	waitForRefusal(t, c, released, tests["role"].wantRefused)
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			pod := bare("default", nil)
-			test.change(pod)
-			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
-		})
-	}
+		"chosen":    {annotate("chosen-by"), "chosen-by cannot be set when a pod is created"},
+		"signal":    {annotate("start-signal"), "start-signal cannot be set when a pod is created"},
+		"role":      {label, "role cannot be set when a pod is created"},
+		"finalizer": {func(p *corev1.Pod) { p.Finalizers = []string{v1.HandoffFinalizer} }, "handoff cannot be set when a pod is created"},
+	})
 }
 
+// startAPIServer starts an API server, which the caller must stop.
 func startAPIServer(t *testing.T) *envtest.Environment {
 	t.Helper()
 	environment := &envtest.Environment{}
 	if _, err := environment.Start(); err != nil {
 		t.Fatalf("start kube-apiserver and etcd from KUBEBUILDER_ASSETS (`make test` sets it): %v", err)
 	}
+	environment.Config.WarningHandler = rest.NoWarnings{}
+	return environment
+}
+
+// stopAtEnd stops an API server at the end of the test.
+func stopAtEnd(t *testing.T, environment *envtest.Environment) {
+	t.Helper()
 	t.Cleanup(func() {
 		if err := environment.Stop(); err != nil {
 			t.Errorf("stop kube-apiserver and etcd: %v", err)
 		}
 	})
-	return environment
 }
 
+// shared has the API servers with guards that several tests share. TestMain stops them.
+var shared = map[string]*envtest.Environment{}
+
+// sharedAPIServer returns the API server of that name. The first test that needs it prepares it.
+func sharedAPIServer(t *testing.T, name string, prepare func(*testing.T, *envtest.Environment)) *envtest.Environment {
+	t.Helper()
+	if shared[name] == nil {
+		shared[name] = startAPIServer(t)
+		prepare(t, shared[name])
+		t.Run("types", func(t *testing.T) { testTypes(t, newClient(t, shared[name].Config), shared[name].KubeConfig) })
+	}
+	return shared[name]
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for name, environment := range shared {
+		if err := environment.Stop(); err != nil {
+			fmt.Fprintf(os.Stderr, "stop kube-apiserver and etcd of %s: %v\n", name, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// newClient returns a client for a user without limits.
 func newClient(t *testing.T, config *rest.Config) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -292,35 +305,56 @@ func mapperOf(config *rest.Config) (meta.RESTMapper, error) {
 	return mapper, err
 }
 
-// clientAs returns a client for a user. RBAC allows all requests of the client, so only the guards reject them.
-func clientAs(t *testing.T, config *rest.Config, user string) client.Client {
+// user is a user, and the pod of its token.
+type user struct{ name, pod, uid string }
+
+// client returns a client for the user, with the fields that the API server reads from the token of a pod. RBAC allows all
+// requests of the client, so only the guards reject them.
+func (u user) client(t *testing.T, config *rest.Config) client.Client {
 	t.Helper()
 	impersonating := rest.CopyConfig(config)
-	impersonating.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+	impersonating.Impersonate = rest.ImpersonationConfig{UserName: u.name, Groups: []string{"system:masters"}, Extra: map[string][]string{}}
+	if u.pod != "" {
+		impersonating.Impersonate.Extra["authentication.kubernetes.io/pod-name"] = []string{u.pod}
+	}
+	if u.uid != "" {
+		impersonating.Impersonate.Extra["authentication.kubernetes.io/pod-uid"] = []string{u.uid}
+	}
 	return newClient(t, impersonating)
 }
 
-// helmTemplate returns the objects of the given templates of the chart.
-func helmTemplate(t *testing.T, templates ...string) []*unstructured.Unstructured {
+func clientAs(t *testing.T, config *rest.Config, name string) client.Client {
 	t.Helper()
-	return helmTemplateFlags(t, nil, templates...)
+	return user{name: name}.client(t, config)
 }
 
-// helmTemplateFlags is helmTemplate with flags for helm.
-func helmTemplateFlags(t *testing.T, flags []string, templates ...string) []*unstructured.Unstructured {
+// helmTemplate returns the objects of the given templates of the chart. The templates begin with flags for helm.
+func helmTemplate(t *testing.T, args ...string) []*unstructured.Unstructured {
 	t.Helper()
 	// The image in the pods of testdata.
 	colon := strings.LastIndex(options.SidecarImage, ":")
 	repository, tag := options.SidecarImage[:colon], options.SidecarImage[colon+1:]
-	args := append([]string{"--set", "image.gate.repository=" + repository, "--set-string", "image.gate.tag=" + tag}, flags...)
-	for _, template := range templates {
-		args = append(args, "--show-only", template)
+	flags := []string{"--set", "image.gate.repository=" + repository, "--set-string", "image.gate.tag=" + tag}
+	for _, arg := range args {
+		if strings.HasSuffix(arg, ".yaml") {
+			flags = append(flags, "--show-only")
+			arg = "templates/" + arg
+		}
+		flags = append(flags, arg)
 	}
-	objects, err := helmTemplateWith(t, args...)
+	objects, err := helmTemplateWith(t, flags...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return objects
+}
+
+// install creates the objects of the given templates of the chart.
+func install(t *testing.T, c client.Client, args ...string) {
+	t.Helper()
+	for _, object := range helmTemplate(t, args...) {
+		create(t, c, object)
+	}
 }
 
 func helmTemplateWith(t *testing.T, args ...string) ([]*unstructured.Unstructured, error) {
@@ -342,17 +376,23 @@ func helmTemplateWith(t *testing.T, args ...string) ([]*unstructured.Unstructure
 		if err != nil {
 			t.Fatal(err)
 		}
-		object := &unstructured.Unstructured{}
-		decode(t, document, &object.Object)
-		objects = append(objects, object)
+		objects = append(objects, &unstructured.Unstructured{Object: decoded[map[string]any](t, document)})
 	}
 }
 
-func create(t *testing.T, c client.Client, object client.Object) {
+func create(t *testing.T, c client.Client, objects ...client.Object) {
 	t.Helper()
-	if err := c.Create(t.Context(), object); err != nil {
-		t.Fatalf("create %T %s: %v", object, client.ObjectKeyFromObject(object), err)
+	for _, object := range objects {
+		if err := c.Create(t.Context(), object); err != nil {
+			t.Fatalf("create %T %s: %v", object, client.ObjectKeyFromObject(object), err)
+		}
 	}
+}
+
+// tryCreate creates the object in a server-side dry-run.
+func tryCreate(t *testing.T, c client.Client, object client.Object) error {
+	t.Helper()
+	return c.Create(t.Context(), object.DeepCopyObject().(client.Object), client.DryRunAll)
 }
 
 func createNamespace(t *testing.T, c client.Client, name string) {
@@ -365,55 +405,80 @@ func createSingleton(t *testing.T, c client.Client, namespace string, s *v1.Stat
 	t.Helper()
 	createNamespace(t, c, namespace)
 	s.Namespace = namespace
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = c.Create(ctx, s)
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("create StatefulSingleton %s/%s: %v", namespace, s.Name, last)
-	}
+	eventually(t, "create StatefulSingleton "+namespace+"/"+s.Name, func() error { return c.Create(t.Context(), s) })
 	return s
 }
 
-// waitForRefusal waits until the object is refused with the message. The API server discovers the kinds of parameters every
-// 30 seconds.
-func waitForRefusal(t *testing.T, c client.Client, object client.Object, message string) {
+// eventually waits until try returns nil, because the API server hears of guards, their parameters and kinds with a delay. It
+// discovers the kinds of parameters every 30 seconds.
+func eventually(t *testing.T, what string, try func() error) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = c.Create(ctx, object.DeepCopyObject().(client.Object), client.DryRunAll)
-		return last != nil && strings.Contains(last.Error(), message), nil
-	})
-	if err != nil {
-		t.Fatalf("waited for %T %s to be refused with %q, got: %v", object, client.ObjectKeyFromObject(object), message, last)
-	}
-}
-
-// waitForAdmission waits until the pod is admitted.
-func waitForAdmission(t *testing.T, c client.Client, pod *corev1.Pod) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = c.Create(ctx, pod.DeepCopy(), client.DryRunAll)
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 90*time.Second, true, func(context.Context) (bool, error) {
+		last = try()
 		return last == nil, nil
 	})
 	if err != nil {
-		t.Fatalf("waited for a pod in %s to be admitted, got: %v", pod.Namespace, last)
+		t.Fatalf("%s: %v", what, last)
 	}
 }
 
-// wantAnswer checks that err is nil if refused is empty, and that err contains refused otherwise.
-func wantAnswer(t *testing.T, err error, refused string) {
+// waitForRefusal waits until the object is refused with the message.
+func waitForRefusal(t *testing.T, c client.Client, object client.Object, message string) {
 	t.Helper()
+	eventually(t, "create an object", func() error { return wrongAnswer(tryCreate(t, c, object), message) })
+}
+
+// waitForAdmission waits until the object is admitted.
+func waitForAdmission(t *testing.T, c client.Client, object client.Object) {
+	t.Helper()
+	waitForRefusal(t, c, object, "")
+}
+
+// waitForGuard waits until a guard rejects the write.
+func waitForGuard(t *testing.T, write func() error) {
+	t.Helper()
+	eventually(t, "write what a guard rejects", func() error { return wrongAnswer(write(), "ValidatingAdmissionPolicy") })
+}
+
+// wrongAnswer returns nil if err is nil and refused is empty, or if err contains refused.
+func wrongAnswer(err error, refused string) error {
 	switch {
 	case refused == "" && err != nil:
-		t.Errorf("refused: %v", err)
+		return fmt.Errorf("refused: %w", err)
 	case refused != "" && err == nil:
-		t.Errorf("admitted, want it refused: %q", refused)
+		return fmt.Errorf("admitted, want it refused: %q", refused)
 	case refused != "" && !strings.Contains(err.Error(), refused):
-		t.Errorf("refused: %v\nwant %q in it", err, refused)
+		return fmt.Errorf("refused: %w\nwant %q in it", err, refused)
 	}
+	return nil
+}
+
+func wantAnswer(t *testing.T, err error, refused string) {
+	t.Helper()
+	if err := wrongAnswer(err, refused); err != nil {
+		t.Error(err)
+	}
+}
+
+// wantCreations creates what fresh returns, after each change, in a server-side dry-run.
+func wantCreations[T client.Object](t *testing.T, c client.Client, fresh func() T, tests map[string]change[T]) {
+	t.Helper()
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			object := fresh()
+			if test.change != nil {
+				test.change(object)
+			}
+			wantAnswer(t, tryCreate(t, c, object), test.wantRefused)
+		})
+	}
+}
+
+// change is a change of an object, and the answer to a write of the changed object. Empty: the write passes.
+type change[T client.Object] struct {
+	change      func(T)
+	wantRefused string
 }
 
 // bare returns a pod that s selects and that was not injected.

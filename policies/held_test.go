@@ -1,17 +1,14 @@
 package policies_test
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -37,6 +34,9 @@ const (
 	sidecarChanged = "the status sidecar or one of its volumes is missing or changed"
 	nothingHolds   = "but nothing holds its container "
 	namesNone      = "names none of its regular containers"
+
+	notOneUID       = "container db does not have variable STATEFULSINGLETON_POD_UID exactly once"
+	processesShared = "in a pod with shareProcessNamespace or hostPID, because other processes could forge the signal"
 )
 
 // heldSingletons are the singletons of heldCases, as files in testdata/singletons.
@@ -52,88 +52,103 @@ func heldCases() map[string]heldCase {
 	barrierRef := func(change func(*corev1.ConfigMapKeySelector)) func(*corev1.Pod) {
 		return container(func(c *corev1.Container) { change(c.Env[0].ValueFrom.ConfigMapKeyRef) })
 	}
+	env := func(env ...corev1.EnvVar) func(*corev1.Pod) {
+		return container(func(c *corev1.Container) { c.Env = env })
+	}
+	literal, otherField := corev1.EnvVar{Name: podUID().Name, Value: "a"}, podUID()
+	otherField.ValueFrom.FieldRef.FieldPath = "metadata.name"
+	share := func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }
 	db := []string{"db"}
+	// A case of pod shell or scratch is for singleton default.
+	held := func(pod string, change func(*corev1.Pod)) heldCase {
+		return heldCase{singleton: "default", pod: pod, change: change}
+	}
+	refused := func(pod, refused string, change func(*corev1.Pod)) heldCase {
+		return heldCase{singleton: "default", pod: pod, change: change, wantRefused: refused}
+	}
+	unheld := func(pod, reason string, change func(*corev1.Pod)) heldCase {
+		return heldCase{singleton: "default", pod: pod, change: change, wantRefused: reason, wantUnheld: db}
+	}
+	left := func(pod, reason string, change func(*corev1.Pod)) heldCase {
+		c := unheld(pod, reason, change)
+		c.kyvernoLeaves = true
+		return c
+	}
 	return map[string]heldCase{
-		"wrapper":               {singleton: "default", pod: "shell"},
-		"barrier":               {singleton: "default", pod: "scratch"},
-		"probes":                {singleton: "default", pod: "probes"},
-		"hooks":                 {singleton: "default", pod: "hooks"},
-		"weird strings":         {singleton: "default", pod: "weird-strings"},
-		"empty lists":           {singleton: "default", pod: "empty-lists"},
-		"existing fields":       {singleton: "default", pod: "existing-fields"},
-		"root":                  {singleton: "default", pod: "run-as-root"},
-		"generateName":          {singleton: "default", pod: "generate-name"},
-		"named containers":      {singleton: "named-containers", pod: "several-containers-one-held"},
-		"init containers":       {singleton: "default", pod: "init-containers"},
-		"init containers held":  {singleton: "hold-init-containers", pod: "init-containers-held"},
-		"init containers named": {singleton: "named-init-containers", pod: "init-containers-named"},
-		"match expressions":     {singleton: "match-expressions", pod: "match-expressions"},
-		"barrier that is not optional": {singleton: "default", pod: "scratch",
-			change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Optional = new(false) })},
+		"wrapper":                      held("shell", nil),
+		"barrier":                      held("scratch", nil),
+		"probes":                       held("probes", nil),
+		"hooks":                        held("hooks", nil),
+		"weird strings":                held("weird-strings", nil),
+		"empty lists":                  held("empty-lists", nil),
+		"existing fields":              held("existing-fields", nil),
+		"root":                         held("run-as-root", nil),
+		"generateName":                 held("generate-name", nil),
+		"named containers":             {singleton: "named-containers", pod: "several-containers-one-held"},
+		"init containers":              held("init-containers", nil),
+		"init containers held":         {singleton: "hold-init-containers", pod: "init-containers-held"},
+		"init containers named":        {singleton: "named-init-containers", pod: "init-containers-named"},
+		"match expressions":            {singleton: "match-expressions", pod: "match-expressions"},
+		"barrier that is not optional": held("scratch", barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Optional = new(false) })),
+		"barrier in a shared pod":      held("scratch", share),
+		"processes are not shared":     held("shell", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(false) }),
 
-		"not injected":                   {singleton: "default", pod: "shell", change: uninject, wantUnheld: db, wantRefused: notInjected},
-		"generateName not injected":      {singleton: "default", pod: "generate-name", change: uninject, wantUnheld: db, wantRefused: notInjected},
-		"match expressions not injected": {singleton: "match-expressions", pod: "match-expressions", change: uninject, wantUnheld: db, wantRefused: notInjected},
-		"no annotation":                  {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Annotations = nil }, wantRefused: notInjected},
-		"annotation of another namespace": {singleton: "default", pod: "shell", wantRefused: notInjected,
-			change: func(p *corev1.Pod) { p.Annotations[v1.InjectedAnnotation] = "shop/db" }},
-		"no label":          {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { delete(p.Labels, v1.SingletonLabel) }, wantRefused: notInjected},
-		"no readiness gate": {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Spec.ReadinessGates = nil }, wantRefused: notInjected},
-		"marked only":       {singleton: "default", pod: "shell", change: func(p *corev1.Pod) { p.Spec.InitContainers = nil }, wantRefused: sidecarChanged},
-		"sidecar ends": {singleton: "default", pod: "shell", wantRefused: sidecarChanged,
-			change: sidecar(func(c *corev1.Container) { c.RestartPolicy, c.Lifecycle = nil, nil })},
-		"sidecar runs something else": {singleton: "default", pod: "shell", wantRefused: sidecarChanged,
-			change: sidecar(func(c *corev1.Container) { c.Command = []string{"sleep"} })},
-		"signal volume with something in it": {singleton: "default", pod: "shell", wantRefused: sidecarChanged, change: func(p *corev1.Pod) {
+		"not injected":                    unheld("shell", notInjected, uninject),
+		"generateName not injected":       unheld("generate-name", notInjected, uninject),
+		"match expressions not injected":  {singleton: "match-expressions", pod: "match-expressions", change: uninject, wantUnheld: db, wantRefused: notInjected},
+		"no annotation":                   refused("shell", notInjected, func(p *corev1.Pod) { p.Annotations = nil }),
+		"annotation of another namespace": refused("shell", notInjected, func(p *corev1.Pod) { p.Annotations[v1.InjectedAnnotation] = "elsewhere/db" }),
+		"no label":                        refused("shell", notInjected, func(p *corev1.Pod) { delete(p.Labels, v1.SingletonLabel) }),
+		"no readiness gate":               refused("shell", notInjected, func(p *corev1.Pod) { p.Spec.ReadinessGates = nil }),
+		"marked only":                     refused("shell", sidecarChanged, func(p *corev1.Pod) { p.Spec.InitContainers = nil }),
+		"sidecar ends":                    refused("shell", sidecarChanged, sidecar(func(c *corev1.Container) { c.RestartPolicy, c.Lifecycle = nil, nil })),
+		"sidecar runs something else":     refused("shell", sidecarChanged, sidecar(func(c *corev1.Container) { c.Command = []string{"sleep"} })),
+		"signal volume with something in it": refused("shell", sidecarChanged, func(p *corev1.Pod) {
 			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}
-		}},
-		"signal from another annotation": {singleton: "default", pod: "shell", wantRefused: sidecarChanged, change: func(p *corev1.Pod) {
+		}),
+		"signal from another annotation": refused("shell", sidecarChanged, func(p *corev1.Pod) {
 			p.Spec.Volumes[1].DownwardAPI.Items[0].FieldRef.FieldPath = "metadata.annotations['mine']"
-		}},
+		}),
 
-		"no wrapper": {singleton: "default", pod: "shell", wantUnheld: db, wantRefused: nothingHolds + "db",
-			change: container(func(c *corev1.Container) { c.Command = c.Command[3:] })},
+		"no wrapper": unheld("shell", nothingHolds+"db", container(func(c *corev1.Container) { c.Command = c.Command[3:] })),
 		// The policy does not put a wrapper in front of a wrapper. Therefore the guard rejects the incomplete command.
-		"wrapper of nothing": {singleton: "default", pod: "shell", wantUnheld: db, wantRefused: nothingHolds + "db", kyvernoLeaves: true,
-			change: container(func(c *corev1.Container) { c.Command = c.Command[:3] })},
-		"wrapper without its volume": {singleton: "default", pod: "shell", wantUnheld: db, wantRefused: nothingHolds + "db",
-			change: container(func(c *corev1.Container) { c.VolumeMounts = nil })},
-		"no barrier": {singleton: "default", pod: "scratch", wantUnheld: db, wantRefused: nothingHolds + "db",
-			change: container(func(c *corev1.Container) { c.Env = nil })},
-		"epoch in clear": {singleton: "default", pod: "scratch", wantUnheld: db, wantRefused: nothingHolds + "db",
-			change: container(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "STATEFULSINGLETON_EPOCH", Value: "1"}} })},
-		"optional barrier": {singleton: "default", pod: "scratch", wantUnheld: db, wantRefused: nothingHolds + "db",
-			change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Optional = new(true) })},
-		"barrier of another form": {singleton: "default", pod: "scratch", wantUnheld: db, wantRefused: nothingHolds + "db",
-			change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Name = "statefulsingleton-mine" })},
-		"barrier of another key": {singleton: "default", pod: "scratch", wantUnheld: db, wantRefused: nothingHolds + "db",
-			change: barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Key = "mine" })},
-		"a container was added": {singleton: "default", pod: "shell", wantUnheld: []string{"late"}, wantRefused: nothingHolds + "late", change: func(p *corev1.Pod) {
-			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "late", Image: "debian"})
-		}},
+		"wrapper of nothing":         left("shell", nothingHolds+"db", container(func(c *corev1.Container) { c.Command = c.Command[:3] })),
+		"wrapper without its volume": unheld("shell", nothingHolds+"db", container(func(c *corev1.Container) { c.VolumeMounts = nil })),
+		"no uid":                     unheld("shell", notOneUID, env()),
+		"a literal uid":              unheld("shell", notOneUID, env(literal)),
+		"another field as uid":       unheld("shell", notOneUID, env(otherField)),
+		"the uid twice":              unheld("shell", notOneUID, env(podUID(), podUID())),
+		"a literal after the uid":    unheld("shell", notOneUID, env(podUID(), literal)),
+		"the uid under another name": unheld("shell", notOneUID, env(corev1.EnvVar{Name: "POD_UID", ValueFrom: podUID().ValueFrom})),
+		// The policy adds no barrier to a wrapper, so nothing holds the container.
+		"processes of the pod":  left("shell", processesShared, share),
+		"processes of the node": left("shell", processesShared, func(p *corev1.Pod) { p.Spec.HostPID = true }),
+		"no barrier":            unheld("scratch", nothingHolds+"db", env()),
+		"epoch in clear":        unheld("scratch", nothingHolds+"db", env(corev1.EnvVar{Name: "STATEFULSINGLETON_EPOCH", Value: "1"})),
+		"optional barrier":      unheld("scratch", nothingHolds+"db", barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Optional = new(true) })),
+		"barrier of another form": unheld("scratch", nothingHolds+"db",
+			barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Name = "statefulsingleton-mine" })),
+		"barrier of another key": unheld("scratch", nothingHolds+"db", barrierRef(func(r *corev1.ConfigMapKeySelector) { r.Key = "mine" })),
+		"a container was added":  {singleton: "default", pod: "shell", wantUnheld: []string{"late"}, wantRefused: nothingHolds + "late", change: addContainer("late")},
 		"init containers not held": {singleton: "hold-init-containers", pod: "init-containers",
 			wantUnheld: []string{"migrate", "proxy", "agent", "logs", "chown"}, wantRefused: nothingHolds + "migrate, proxy, agent, logs, chown"},
 		"named init containers not held": {singleton: "named-init-containers", pod: "init-containers",
 			wantUnheld: []string{"proxy", "chown"}, wantRefused: nothingHolds + "proxy, chown."},
-		"none but named init containers": {singleton: "named-init-containers", pod: "init-containers-named", wantRefused: namesNone,
-			change: container(func(c *corev1.Container) { c.Name = "database" })},
-		"none of the named containers": {singleton: "named-containers", pod: "several-containers-one-held", wantRefused: namesNone,
-			change: container(func(c *corev1.Container) { c.Name = "database" })},
+		"none but named init containers": {singleton: "named-init-containers", pod: "init-containers-named", wantRefused: namesNone, change: rename("db", "database")},
+		"none of the named containers":   {singleton: "named-containers", pod: "several-containers-one-held", wantRefused: namesNone, change: rename("db", "database")},
 	}
 }
 
-func testHeld(t *testing.T, c client.Client) {
-	singletons, policy := map[string]*v1.StatefulSingleton{}, map[string]kyverno{}
+// CheckInjected and the policy judge each case in the same way.
+func TestHeldCases(t *testing.T) {
+	policy := map[string]kyverno{}
 	for _, file := range heldSingletons {
-		singletons[file] = createSingleton(t, c, "held-"+file, readSingleton(t, file))
-		policy[file] = newKyverno(t, ownPolicy(singletons[file], options))
-	}
-	for _, s := range singletons {
-		waitForRefusal(t, c, bare(s.Namespace, s), notInjected)
+		policy[file] = newKyverno(t, ownPolicy(readSingleton(t, file), options))
 	}
 	for name, test := range heldCases() {
 		t.Run(name, func(t *testing.T) {
-			s := singletons[test.singleton]
+			t.Parallel()
+			s := readSingleton(t, test.singleton)
 			pod := injectedPod(t, test.pod, s)
 			if test.change != nil {
 				test.change(pod)
@@ -152,7 +167,20 @@ func testHeld(t *testing.T, c client.Client) {
 			if diff := cmp.Diff(wantHeldAgain, policy[test.singleton].holds(t, pod), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("containers that the policy holds (-want +got):\n%s", diff)
 			}
-			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), test.wantRefused)
+		})
+	}
+}
+
+// The guard judges each case of TestHeldCases in the same way.
+func testHeld(t *testing.T, c client.Client) {
+	singletons := createSingletons(t, c, "held-", heldSingletons...)
+	for name, test := range heldCases() {
+		t.Run(name, func(t *testing.T) {
+			pod := injectedPod(t, test.pod, singletons[test.singleton])
+			if test.change != nil {
+				test.change(pod)
+			}
+			wantAnswer(t, tryCreate(t, c, pod), test.wantRefused)
 		})
 	}
 	t.Run("too large for the policy", func(t *testing.T) {
@@ -164,7 +192,7 @@ func testHeld(t *testing.T, c client.Client) {
 		} {
 			pod := bare(s.Namespace, s)
 			pod.Spec.Containers[0].Env = podWith(1, variables).Spec.Containers[0].Env
-			wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), want)
+			wantAnswer(t, tryCreate(t, c, pod), want)
 		}
 	})
 	// The guard also admits a larger pod that is held.
@@ -174,7 +202,7 @@ func testHeld(t *testing.T, c client.Client) {
 		if err := policies.CheckInjected(pod, singletons["default"]); err != nil {
 			t.Error(err)
 		}
-		wantAnswer(t, c.Create(t.Context(), pod, client.DryRunAll), "")
+		wantAnswer(t, tryCreate(t, c, pod), "")
 	})
 }
 
@@ -219,30 +247,15 @@ func testNotGuarded(t *testing.T, c client.Client) {
 		t.Fatal(err)
 	}
 	waitForRefusal(t, c, bare(guarded.Namespace, guarded), notInjected)
-	tests := map[string]struct {
-		singleton *v1.StatefulSingleton
-		change    func(*corev1.Pod)
-	}{
-		"another label":              {singleton: guarded, change: func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} }},
-		"no labels":                  {singleton: guarded, change: func(p *corev1.Pod) { p.Labels = nil }},
-		"another namespace":          {singleton: guarded, change: func(p *corev1.Pod) { p.Namespace = "default" }},
-		"singleton is being deleted": {singleton: deleted, change: func(*corev1.Pod) {}},
-		"mirror of a static pod": {singleton: guarded, change: func(p *corev1.Pod) {
-			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
-			p.Spec.NodeName = "node"
-		}},
+	for name, pod := range map[string]*corev1.Pod{
+		"another label":              podOf(guarded.Namespace, map[string]string{"app": "web"}),
+		"no labels":                  podOf(guarded.Namespace, nil),
+		"another namespace":          bare("default", guarded),
+		"singleton is being deleted": bare(deleted.Namespace, deleted),
+	} {
+		t.Run(name, func(t *testing.T) { waitForAdmission(t, c, pod) })
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			pod := bare(test.singleton.Namespace, test.singleton)
-			test.change(pod)
-			// The API server reads with a delay that a singleton is being deleted.
-			err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
-				return c.Create(ctx, pod.DeepCopy(), client.DryRunAll) == nil, nil
-			})
-			if err != nil {
-				t.Errorf("refused: %v", c.Create(t.Context(), pod, client.DryRunAll))
-			}
-		})
-	}
+	mirrored := bare(guarded.Namespace, guarded)
+	mirror(mirrored)
+	wantAnswer(t, tryCreate(t, c, mirrored), "")
 }

@@ -25,6 +25,13 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
+// fencedPods have the held containers of the pods of TestInjection that are fenced.
+var fencedPods = map[string][]string{
+	"fencing":                  {"db", "backup"},
+	"fencing-init-containers":  {"migrate", "proxy", "db", "backup"},
+	"fencing-named-containers": {"db"},
+}
+
 func TestInjection(t *testing.T) {
 	resources := options
 	resources.SidecarResources = &corev1.ResourceRequirements{
@@ -34,42 +41,41 @@ func TestInjection(t *testing.T) {
 	pullSecrets := options
 	pullSecrets.SidecarPullSecrets = []string{"registry", "mirror", "mirror"}
 	tests := map[string]struct {
-		pod       string
-		singleton string
+		pod, singleton string
+		restricted     bool
 		// installation has the options of the policy. Default: options.
 		installation *policies.Options
-		restricted   bool
 	}{
-		"shell":                       {pod: "shell", singleton: "default"},
-		"scratch":                     {pod: "scratch", singleton: "default"},
-		"weird-strings":               {pod: "weird-strings", singleton: "default"},
-		"empty-lists":                 {pod: "empty-lists", singleton: "default"},
-		"several-containers":          {pod: "several-containers", singleton: "default"},
-		"several-containers-one-held": {pod: "several-containers", singleton: "named-containers"},
-		"init-containers":             {pod: "init-containers", singleton: "default"},
-		"init-containers-held":        {pod: "init-containers", singleton: "hold-init-containers"},
-		"init-containers-named":       {pod: "init-containers", singleton: "named-init-containers"},
-		"probes":                      {pod: "probes", singleton: "readiness-by-kubelet"},
-		"readiness":                   {pod: "readiness", singleton: "default"},
-		"hooks":                       {pod: "hooks", singleton: "default"},
-		"share-process-namespace":     {pod: "share-process-namespace", singleton: "hold-init-containers"},
-		"host-pid":                    {pod: "host-pid", singleton: "default"},
-		"restricted":                  {pod: "restricted", singleton: "hold-init-containers", restricted: true},
-		"run-as-user":                 {pod: "run-as-user", singleton: "default", restricted: true},
-		"run-as-root":                 {pod: "run-as-root", singleton: "default"},
-		"guaranteed":                  {pod: "guaranteed", singleton: "default"},
-		"limited-in-part":             {pod: "limited-in-part", singleton: "default"},
-		"pull-secrets":                {pod: "pull-secrets", singleton: "default", installation: &pullSecrets},
-		"pull-secrets-of-none":        {pod: "shell", singleton: "default", installation: &pullSecrets},
-		"sidecar-resources":           {pod: "guaranteed", singleton: "default", installation: &resources},
-		"existing-fields":             {pod: "existing-fields", singleton: "grace-period"},
-		"own-epoch":                   {pod: "own-epoch", singleton: "default"},
-		"shorter-grace-period":        {pod: "shell", singleton: "grace-period"},
-		"generate-name":               {pod: "generate-name", singleton: "default"},
-		"match-expressions":           {pod: "match-expressions", singleton: "match-expressions"},
-		"fencing":                     {pod: "fencing", singleton: "fencing"},
-		"fencing-init-containers":     {pod: "fencing", singleton: "fencing-init-containers"},
-		"fencing-named-containers":    {pod: "several-containers", singleton: "fencing-named-containers"},
+		"shell":                       {"shell", "default", false, nil},
+		"scratch":                     {"scratch", "default", false, nil},
+		"weird-strings":               {"weird-strings", "default", false, nil},
+		"empty-lists":                 {"empty-lists", "default", false, nil},
+		"several-containers":          {"several-containers", "default", false, nil},
+		"several-containers-one-held": {"several-containers", "named-containers", false, nil},
+		"init-containers":             {"init-containers", "default", false, nil},
+		"init-containers-held":        {"init-containers", "hold-init-containers", false, nil},
+		"init-containers-named":       {"init-containers", "named-init-containers", false, nil},
+		"probes":                      {"probes", "readiness-by-kubelet", false, nil},
+		"readiness":                   {"readiness", "default", false, nil},
+		"hooks":                       {"hooks", "default", false, nil},
+		"share-process-namespace":     {"share-process-namespace", "hold-init-containers", false, nil},
+		"host-pid":                    {"host-pid", "default", false, nil},
+		"restricted":                  {"restricted", "hold-init-containers", true, nil},
+		"run-as-user":                 {"run-as-user", "default", true, nil},
+		"run-as-root":                 {"run-as-root", "default", false, nil},
+		"guaranteed":                  {"guaranteed", "default", false, nil},
+		"limited-in-part":             {"limited-in-part", "default", false, nil},
+		"pull-secrets":                {"pull-secrets", "default", false, &pullSecrets},
+		"pull-secrets-of-none":        {"shell", "default", false, &pullSecrets},
+		"sidecar-resources":           {"guaranteed", "default", false, &resources},
+		"existing-fields":             {"existing-fields", "grace-period", false, nil},
+		"own-epoch":                   {"own-epoch", "default", false, nil},
+		"shorter-grace-period":        {"shell", "grace-period", false, nil},
+		"generate-name":               {"generate-name", "default", false, nil},
+		"match-expressions":           {"match-expressions", "match-expressions", false, nil},
+		"fencing":                     {"fencing", "fencing", false, nil},
+		"fencing-init-containers":     {"fencing", "fencing-init-containers", false, nil},
+		"fencing-named-containers":    {"several-containers", "fencing-named-containers", false, nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,38 +94,39 @@ func TestInjection(t *testing.T) {
 			if err := policies.CheckInjected(&after, s); err != nil {
 				t.Errorf("CheckInjected after the injection: %v", err)
 			}
+			if held := fencedPods[name]; held != nil {
+				wantFenced(t, &after, s, held...)
+			}
 			wantSuffixes(t, before, after)
 			if diff := cmp.Diff(before, withoutInjection(after, before), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("the user's own fields changed (-want +got):\n%s", diff)
 			}
-			if got := isRestricted(t, before); got != test.restricted {
-				t.Errorf("restricted before the injection is %t, want %t", got, test.restricted)
+			if was, is := isRestricted(t, before), isRestricted(t, after); was != test.restricted || is != test.restricted {
+				t.Errorf("restricted: %t before and %t after the injection, want %t", was, is, test.restricted)
 			}
-			if got := isRestricted(t, after); got != test.restricted {
-				t.Errorf("restricted after the injection is %t, want %t", got, test.restricted)
-			}
-
-			// Only the UID of the request may change.
-			again := k.mutate(t, injected, secondRequest)
-			again = bytes.ReplaceAll(again, []byte(secondRequest), []byte(firstRequest))
-			if diff := cmp.Diff(decoded[map[string]any](t, injected), decoded[map[string]any](t, again)); diff != "" {
-				t.Errorf("a second pass changed the pod (-first +second):\n%s", diff)
-			}
+			wantSame(t, "after a second pass", injected, k.mutate(t, injected, secondRequest))
 		})
 	}
 }
 
-// The barrier of a copied pod may already be open.
-func TestCopiedPodGetsItsOwnBarrier(t *testing.T) {
+// The barrier of a copied pod may already be open. Another admission webhook may add containers to the pod before the API server
+// calls Kyverno again.
+func TestSecondPass(t *testing.T) {
 	t.Parallel()
 	s := readSingleton(t, "default")
 	k := newKyverno(t, ownPolicy(s, options))
-	holder := k.mutate(t, readFile(t, "testdata/pods/scratch.yaml"), firstRequest)
+	pod := decoded[corev1.Pod](t, k.mutate(t, readFile(t, "testdata/pods/scratch.yaml"), firstRequest))
+	addContainer("late", "a")(&pod)
+	addContainer("later")(&pod)
 
-	standby := k.mutate(t, holder, secondRequest)
+	again := k.mutate(t, encode(t, pod), secondRequest)
 
-	if bytes.Contains(standby, []byte(firstRequest)) {
-		t.Errorf("the copy waits for the ConfigMap of the pod that it was copied from:\n%s", standby)
+	if bytes.Contains(again, []byte(firstRequest)) {
+		t.Errorf("the copy waits for the ConfigMap of the pod that it was copied from:\n%s", again)
+	}
+	pod = decoded[corev1.Pod](t, again)
+	if err := policies.CheckInjected(&pod, s); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -186,41 +193,6 @@ func TestWrappedContainerHasOnePodUID(t *testing.T) {
 	}
 }
 
-// Another admission webhook may add a container after Kyverno mutated the pod. The API server then calls Kyverno again.
-func TestContainerAddedBetweenTwoPassesIsHeld(t *testing.T) {
-	t.Parallel()
-	s := readSingleton(t, "default")
-	k := newKyverno(t, ownPolicy(s, options))
-	pod := decoded[corev1.Pod](t, k.mutate(t, readFile(t, "testdata/pods/shell.yaml"), firstRequest))
-	pod.Spec.Containers = append(pod.Spec.Containers,
-		corev1.Container{Name: "late", Image: "debian", Command: []string{"a"}},
-		corev1.Container{Name: "later", Image: "debian"})
-
-	pod = decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), secondRequest))
-
-	if err := policies.CheckInjected(&pod, s); err != nil {
-		t.Errorf("after the second pass: %v", err)
-	}
-}
-
-func TestStringsAreUnchanged(t *testing.T) {
-	t.Parallel()
-	want := randomStrings("\n")
-	pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
-	pod.Spec.Containers[0].Command = want
-	pod.Spec.Containers[0].Args = want
-	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
-
-	got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
-
-	if diff := cmp.Diff(slices.Concat([]string{"/var/run/signal/gate", "wrap", "--"}, want), got.Spec.Containers[0].Command); diff != "" {
-		t.Errorf("command (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(want, got.Spec.Containers[0].Args); diff != "" {
-		t.Errorf("args (-want +got):\n%s", diff)
-	}
-}
-
 // randomStrings returns strings of tokens with a meaning in Kyverno, JMESPath, JSON, YAML or a shell, and of more. Each
 // call with the same arguments returns the same strings.
 func randomStrings(more ...string) []string {
@@ -239,23 +211,16 @@ func randomStrings(more ...string) []string {
 }
 
 func TestOtherPodsAreUnchanged(t *testing.T) {
-	tests := map[string]func(*corev1.Pod){
+	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
+	for name, change := range map[string]func(*corev1.Pod){
 		"another label":     func(p *corev1.Pod) { p.Labels["app"] = "web" },
 		"no labels":         func(p *corev1.Pod) { p.Labels = nil },
 		"another namespace": func(p *corev1.Pod) { p.Namespace = "other" },
-	}
-	for name, change := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
-			pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
-			change(&pod)
-
-			got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
-
-			if diff := cmp.Diff(pod, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("the pod changed (-want +got):\n%s", diff)
-			}
+			pod := encode(t, readPod(t, "shell", change))
+			wantSame(t, "another pod", pod, k.mutate(t, pod, firstRequest))
 		})
 	}
 }

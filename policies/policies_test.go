@@ -140,7 +140,7 @@ func TestProbePodIsInjected(t *testing.T) {
 				t.Fatal(err)
 			}
 			pod := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(s, options)).mutate(t, encode(t, probe), firstRequest))
-			if err := policies.CheckInjected(&pod, s); err != nil {
+			if err := policies.CheckProbe(&pod, s, policies.ClusterPolicy.Of(s)); err != nil {
 				t.Error(err)
 			}
 			if !isRestricted(t, pod) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,7 +25,7 @@ func askSidecar(host string) *corev1.Probe {
 // probedPod returns pod shell with a readiness probe of container db.
 func probedPod(t *testing.T) corev1.Pod {
 	t.Helper()
-	pod := decoded[corev1.Pod](t, readFile(t, "testdata/pods/shell.yaml"))
+	pod := *readPod(t, "shell", nil)
 	pod.Spec.Containers[0].Name = "db"
 	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
 		TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(5432)},
@@ -51,7 +52,7 @@ func TestReadinessOnTheHostNetwork(t *testing.T) {
 		if diff := cmp.Diff(askSidecar(host), got.Spec.Containers[0].ReadinessProbe); diff != "" {
 			t.Errorf("readiness probe (-want +got):\n%s", diff)
 		}
-		if !containsEnv(got.Spec.InitContainers[0], corev1.EnvVar{Name: "READINESS_HOST", Value: host}) {
+		if !slices.Contains(got.Spec.InitContainers[0].Env, corev1.EnvVar{Name: "READINESS_HOST", Value: host}) {
 			t.Errorf("the sidecar does not serve on %s: %v", host, got.Spec.InitContainers[0].Env)
 		}
 		if again := k.mutate(t, injected, firstRequest); !bytes.Equal(again, injected) {
@@ -61,15 +62,6 @@ func TestReadinessOnTheHostNetwork(t *testing.T) {
 	if len(hosts) < 2 {
 		t.Errorf("all pods have the same address: %v", hosts)
 	}
-}
-
-func containsEnv(c corev1.Container, want corev1.EnvVar) bool {
-	for _, e := range c.Env {
-		if cmp.Equal(e, want) {
-			return true
-		}
-	}
-	return false
 }
 
 // A mesh also moves readiness probes to its own sidecar. Its webhook can run before Kyverno, or between two passes.
@@ -106,18 +98,30 @@ func TestReadinessInAMesh(t *testing.T) {
 	})
 }
 
-// A copy of a held pod without the sidecar asks the sidecar already. The sidecar must not ask itself.
-func TestReadinessOfACopyWithoutTheSidecar(t *testing.T) {
-	t.Parallel()
+// A copy of a held pod without the sidecar asks the sidecar already. The sidecar must not ask itself. A variable has a maximum
+// length, above which no container starts.
+func TestReadinessVariables(t *testing.T) {
 	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
-	pod := probedPod(t)
-	pod.Spec.Containers[0].ReadinessProbe = askSidecar("")
-	got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
+	for name, change := range map[string]func(*corev1.Container){
+		"asks the sidecar": func(c *corev1.Container) { c.ReadinessProbe = askSidecar("") },
+		"many ports": func(c *corev1.Container) {
+			for i := range 2000 {
+				c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: int32(i + 1)})
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := probedPod(t)
+			change(&pod.Spec.Containers[0])
+			got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
 
-	for _, e := range got.Spec.InitContainers[0].Env {
-		if e.Name == "READINESS_PROBE_db" {
-			t.Errorf("the sidecar has the probe that asks the sidecar: %s", e.Value)
-		}
+			for _, e := range got.Spec.InitContainers[0].Env {
+				if len(e.Value) > 1000 || name == "asks the sidecar" && e.Name == "READINESS_PROBE_db" {
+					t.Errorf("the sidecar has variable %s with %d characters", e.Name, len(e.Value))
+				}
+			}
+		})
 	}
 }
 
@@ -144,22 +148,5 @@ func TestReadinessTimeoutIsAnInteger(t *testing.T) {
 				t.Errorf("timeoutSeconds: %s, want %s; error %v", timeout, tc.want, err)
 			}
 		})
-	}
-}
-
-// A variable has a maximum length, above which no container starts.
-func TestReadinessOfAContainerWithManyPorts(t *testing.T) {
-	t.Parallel()
-	k := newKyverno(t, ownPolicy(readSingleton(t, "default"), options))
-	pod := probedPod(t)
-	for i := range 2000 {
-		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{ContainerPort: int32(i + 1)})
-	}
-	got := decoded[corev1.Pod](t, k.mutate(t, encode(t, pod), firstRequest))
-
-	for _, e := range got.Spec.InitContainers[0].Env {
-		if len(e.Value) > 1000 {
-			t.Errorf("variable %s has %d characters", e.Name, len(e.Value))
-		}
 	}
 }
