@@ -10,6 +10,7 @@ import (
 	ossignal "os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -80,8 +81,7 @@ type container struct {
 	Root string
 	// Volume and Podinfo are mounted as by the policies. Empty Volume: no volume.
 	Volume, Podinfo string
-	VolumeReadOnly  bool
-	VolumeNoExec    bool
+	VolumeFlags     uintptr
 	// Tools mounts /usr of this machine, which has commands for held containers.
 	Tools bool
 	// Data mounts /data, writable by every user.
@@ -127,14 +127,7 @@ func enter(config string, argv []string) error {
 		err = errors.Join(err, syscall.Mount("proc", c.Root+"/proc", "proc", 0, ""))
 	}
 	if c.Volume != "" {
-		flags := uintptr(0)
-		if c.VolumeReadOnly {
-			flags |= syscall.MS_RDONLY
-		}
-		if c.VolumeNoExec {
-			flags |= syscall.MS_NOEXEC
-		}
-		err = errors.Join(err, bind(c.Volume, c.Root+signal.Dir, flags))
+		err = errors.Join(err, bind(c.Volume, c.Root+signal.Dir, c.VolumeFlags))
 	}
 	if c.Data {
 		err = errors.Join(err, bind(c.Root+"/data", c.Root+"/data", 0), syscall.Mount("", c.Root+"/data", "", syscall.MS_BIND|syscall.MS_REMOUNT, ""))
@@ -183,16 +176,24 @@ func forbid(calls []uint32) error {
 }
 
 // pod has the directories that its containers share.
-type pod struct{ root, volume, podinfo string }
+type pod struct {
+	t                     *testing.T
+	root, volume, podinfo string
+}
 
 const podUID = "6f1c0a53-6b5e-4a52-9a0c-6a3f7d1f2f10"
+
+// signalOf returns a signal for this pod, as the sidecar writes it.
+func signalOf(epoch int64) string { return signal.Signal{UID: podUID, Epoch: epoch}.String() }
 
 // newPod returns a pod whose containers have the gate at /gate. The volume is empty.
 func newPod(t *testing.T) *pod {
 	t.Helper()
 	dir := t.TempDir()
-	p := &pod{root: dir + "/root", volume: dir + "/volume", podinfo: dir + "/podinfo"}
-	for _, d := range []string{p.volume, p.podinfo, p.root + signal.Dir, p.root + signal.PodinfoDir, p.root + "/proc", p.root + "/usr", p.root + "/srv/sub", p.root + "/data"} {
+	p := &pod{t: t, root: dir + "/root", volume: dir + "/volume", podinfo: dir + "/podinfo"}
+	for _, d := range []string{
+		p.volume, p.podinfo, p.root + signal.Dir, p.root + signal.PodinfoDir, p.root + "/proc", p.root + "/usr", p.root + "/dev", p.root + "/srv/sub", p.root + "/data",
+	} {
 		must(t, os.MkdirAll(d, 0o755))
 	}
 	must(t, os.Chmod(p.volume, 0o777)) // the mode of an emptyDir
@@ -202,8 +203,9 @@ func newPod(t *testing.T) *pod {
 			must(t, os.Symlink(target, p.root+"/"+name))
 		}
 	}
+	mknod(t, p.root+"/dev/null", 1, 3)
 	must(t, os.Link(gateBinary, p.root+"/gate"))
-	p.write(t, p.podinfo+"/start-signal", "", 0o644)
+	p.annotate("")
 	return p
 }
 
@@ -214,35 +216,86 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// write writes a file atomically.
-func (p *pod) write(t *testing.T, path, content string, mode fs.FileMode) {
+func mknod(t *testing.T, path string, major, minor uint32) {
 	t.Helper()
-	must(t, os.WriteFile(path+".new", []byte(content), mode))
-	must(t, os.Rename(path+".new", path))
+	must(t, errors.Join(unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))), os.Chmod(path, 0o666)))
 }
 
-func (p *pod) release(t *testing.T) {
-	t.Helper()
-	p.write(t, p.volume+"/start-signal", signal.Signal{UID: podUID, Epoch: 7}.String(), 0o644)
-	p.wake(t)
+// write writes a file atomically.
+func (p *pod) write(path, content string, mode fs.FileMode) {
+	p.t.Helper()
+	must(p.t, os.WriteFile(path+".new", []byte(content), mode))
+	must(p.t, os.Rename(path+".new", path))
+}
+
+// annotate writes the annotation, as the kubelet projects it.
+func (p *pod) annotate(content string) {
+	p.t.Helper()
+	p.write(p.podinfo+"/start-signal", content, 0o644)
+}
+
+func (p *pod) signalFile() string { return p.volume + "/start-signal" }
+
+// release writes the signal file, as the sidecar does.
+func (p *pod) release() {
+	p.t.Helper()
+	p.write(p.signalFile(), signalOf(7), 0o644)
+	p.wake()
 }
 
 // wake makes the held containers read the signal file, as the sidecar does. It returns false if none waits.
-func (p *pod) wake(t *testing.T) (waited bool) {
-	t.Helper()
+func (p *pod) wake() (waited bool) {
+	p.t.Helper()
 	pipe, err := os.OpenFile(p.volume+"/wakeup", os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
-	must(t, err)
-	must(t, pipe.Close())
+	must(p.t, err)
+	must(p.t, pipe.Close())
 	return true
+}
+
+// awaitNoSignal waits until the sidecar has removed the signal file.
+func (p *pod) awaitNoSignal() {
+	p.t.Helper()
+	eventually(p.t, "no signal file", func() bool { _, err := os.Lstat(p.signalFile()); return os.IsNotExist(err) })
+}
+
+// size returns the size of a file that the containers write, or 0 if there is none.
+func (p *pod) size(file string) int64 {
+	info, err := os.Stat(filepath.Join(p.root, "data", file))
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// wantGrows waits until the file grows.
+func (p *pod) wantGrows(file string) {
+	p.t.Helper()
+	before := p.size(file)
+	eventually(p.t, file+" grows", func() bool { return p.size(file) > before })
+}
+
+// wantRests fails if one of the files grows.
+func (p *pod) wantRests(files ...string) {
+	p.t.Helper()
+	before := map[string]int64{}
+	for _, file := range files {
+		before[file] = p.size(file)
+	}
+	time.Sleep(100 * time.Millisecond)
+	for _, file := range files {
+		if p.size(file) != before[file] {
+			p.t.Errorf("%s grows", file)
+		}
+	}
 }
 
 // container returns a container with the gate at /gate, and with tools, as in most images.
 func (p *pod) container(argv ...string) container {
 	return container{
-		Root: p.root, Volume: p.volume, VolumeReadOnly: true, Podinfo: p.podinfo, Tools: true,
+		Root: p.root, Volume: p.volume, VolumeFlags: syscall.MS_RDONLY, Podinfo: p.podinfo, Tools: true,
 		Argv: argv, Env: []string{"PATH=/usr/bin:/bin", signal.PodUIDEnv + "=" + podUID}, Dir: "/", UID: 12345, Umask: 0o022,
 	}
 }
@@ -256,63 +309,69 @@ func (p *pod) wrapped(argv ...string) container {
 	return p.container(append([]string{"/gate", "wrap", "--"}, argv...)...)
 }
 
+// delivered returns a held container with the gate that the sidecar has delivered.
+func (p *pod) delivered(argv ...string) container {
+	return p.container(append([]string{signal.GatePath, "wrap", "--"}, argv...)...)
+}
+
 // sidecar returns the container of the sidecar, whose image has no tools.
 func (p *pod) sidecar(env ...string) container {
 	c := p.container("/gate", "sidecar")
-	c.VolumeReadOnly, c.Tools, c.UID, c.Env = false, false, 65532, append(env, "POD_UID="+podUID)
+	c.VolumeFlags, c.Tools, c.UID, c.Env = 0, false, 65532, append(env, "POD_UID="+podUID)
 	return c
 }
 
 // process is the process of a container, seen from the host.
 type process struct {
 	*exec.Cmd
+	container
+
+	t              *testing.T
 	stdout, stderr string
 }
 
 // start starts the container, and kills it at the end of the test.
-func start(t *testing.T, c container) *process {
-	t.Helper()
-	return startWith(t, c, func(*exec.Cmd) {})
-}
-
-// startWith is start with a change of the command.
-func startWith(t *testing.T, c container, change func(*exec.Cmd)) *process {
-	t.Helper()
+func (p *pod) start(c container, changes ...func(*exec.Cmd)) *process {
+	p.t.Helper()
 	config, err := json.Marshal(c)
-	must(t, err)
-	dir := t.TempDir()
-	p := &process{Cmd: exec.Command("/proc/self/exe", append([]string{enterContainer, string(config)}, c.Argv...)...), stdout: dir + "/stdout", stderr: dir + "/stderr"}
-	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
+	must(p.t, err)
+	dir := p.t.TempDir()
+	r := &process{
+		Cmd:       exec.Command("/proc/self/exe", append([]string{enterContainer, string(config)}, c.Argv...)...),
+		container: c, t: p.t, stdout: dir + "/stdout", stderr: dir + "/stderr",
+	}
+	r.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	if c.UserNamespace {
 		// Root in the container is root on this machine, because it sets up the container. The other ids are mapped.
 		mappings := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: 1, HostID: 1 << 20, Size: 1<<16 - 1}}
-		p.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-		p.SysProcAttr.UidMappings, p.SysProcAttr.GidMappings = mappings, mappings
-		p.SysProcAttr.GidMappingsEnableSetgroups = true
+		r.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		r.SysProcAttr.UidMappings, r.SysProcAttr.GidMappings = mappings, mappings
+		r.SysProcAttr.GidMappingsEnableSetgroups = true
 	}
-	stdout, err := os.Create(p.stdout)
-	must(t, err)
-	stderr, err := os.Create(p.stderr)
-	must(t, err)
-	p.Stdout, p.Stderr = stdout, stderr
-	change(p.Cmd)
-	must(t, p.Start())
-	must(t, errors.Join(stdout.Close(), stderr.Close()))
-	t.Cleanup(func() {
-		if p.ProcessState == nil {
-			_ = p.Process.Kill()
-			_ = p.Wait()
+	stdout, err := os.Create(r.stdout)
+	must(p.t, err)
+	stderr, err := os.Create(r.stderr)
+	must(p.t, err)
+	r.Stdout, r.Stderr = stdout, stderr
+	for _, change := range changes {
+		change(r.Cmd)
+	}
+	must(p.t, r.Start())
+	must(p.t, errors.Join(stdout.Close(), stderr.Close()))
+	p.t.Cleanup(func() {
+		if r.ProcessState == nil {
+			_ = r.Process.Kill()
+			_ = r.Wait()
 		}
 	})
-	return p
+	return r
 }
 
-// runToEnd runs the container until it exits.
-func runToEnd(t *testing.T, c container) (code int, stdout, stderr string) {
-	t.Helper()
-	p := start(t, c)
-	code = p.exit(t)
-	return code, read(t, p.stdout), read(t, p.stderr)
+// run runs the container until it exits.
+func (p *pod) run(c container) (code int, stdout, stderr string) {
+	p.t.Helper()
+	r := p.start(c)
+	return r.exit(), r.printed(), r.said()
 }
 
 func read(t *testing.T, path string) string {
@@ -322,27 +381,93 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
+// printed returns the standard output so far, and said the standard error.
+func (p *process) printed() string { p.t.Helper(); return read(p.t, p.stdout) }
+func (p *process) said() string    { p.t.Helper(); return read(p.t, p.stderr) }
+
 // exit waits until the process exits, and returns the exit code.
-func (p *process) exit(t *testing.T) int {
-	t.Helper()
+func (p *process) exit() int {
+	p.t.Helper()
 	giveUp := time.AfterFunc(patience, func() { _ = p.Process.Kill() })
 	err := p.Wait()
 	if !giveUp.Stop() {
-		t.Fatalf("still running after %s; stderr:\n%s", patience, read(t, p.stderr))
+		p.t.Fatalf("still running after %s; stderr:\n%s", patience, p.said())
 	}
 	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	return p.ProcessState.ExitCode()
 }
 
+// wantExit waits until the process exits with the code.
+func (p *process) wantExit(want int) {
+	p.t.Helper()
+	if code := p.exit(); code != want {
+		p.t.Errorf("exit code %d, want %d; stderr:\n%s", code, want, p.said())
+	}
+}
+
+// wantEnd waits until the process exits with the code and has printed the text.
+func (p *process) wantEnd(code int, stdout string) {
+	p.t.Helper()
+	p.wantExit(code)
+	if got := p.printed(); got != stdout {
+		p.t.Errorf("stdout %q, want %q; stderr:\n%s", got, stdout, p.said())
+	}
+}
+
+// send sends the process a signal.
+func (p *process) send(s os.Signal) {
+	p.t.Helper()
+	must(p.t, p.Process.Signal(s))
+}
+
+// stop stops the process as the kubelet does, and wants the exit code.
+func (p *process) stop(want int) {
+	p.t.Helper()
+	p.send(syscall.SIGTERM)
+	p.wantExit(want)
+}
+
+// kill kills the process.
+func (p *process) kill() {
+	p.t.Helper()
+	p.send(syscall.SIGKILL)
+	p.wantExit(-1)
+}
+
 // says waits until the process has written the text to stderr.
-func (p *process) says(t *testing.T, text string) {
-	t.Helper()
-	eventually(t, fmt.Sprintf("%q on stderr", text), func() bool { return strings.Contains(read(t, p.stderr), text) })
+func (p *process) says(text string) {
+	p.t.Helper()
+	eventually(p.t, fmt.Sprintf("%q on stderr", text), func() bool { return strings.Contains(p.said(), text) })
+}
+
+// inside returns a command that runs in the container of the process, as the kubelet runs a probe.
+func (p *process) inside(argv ...string) *exec.Cmd { return p.insideAs(p.UID, argv...) }
+
+func (p *process) insideAs(uid int, argv ...string) *exec.Cmd {
+	id := strconv.Itoa(uid)
+	cmd := exec.Command("nsenter", append([]string{
+		"--target", strconv.Itoa(p.Process.Pid), "--pid", "--mount", "--root", "--setuid=" + id, "--setgid=" + id,
+	}, argv...)...)
+	cmd.Env = p.container.Env
+	return cmd
 }
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	gomega.NewWithT(t).Eventually(condition, patience, time.Millisecond).Should(gomega.BeTrue(), "%s", what)
+}
+
+// shell returns the arguments of a shell script.
+func shell(script string) []string { return []string{"/bin/sh", "-c", script} }
+
+// writes is a script that writes its epoch to a file until it is stopped.
+func writes(file string) string {
+	return fmt.Sprintf(`echo $STATEFULSINGLETON_EPOCH >&2; while :; do echo x >>/data/%s; sleep 0.001; done`, file)
+}
+
+// journal is a script that appends to a file of the volume until it is killed. It ignores what can be ignored.
+func journal(file string) string {
+	return fmt.Sprintf(`trap "" TERM INT HUP; while :; do echo x >>/data/%s; done`, file)
 }

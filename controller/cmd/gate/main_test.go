@@ -26,25 +26,17 @@ func TestBinaryIsSmallAndStatic(t *testing.T) {
 	for _, goarch := range []string{"amd64", "arm64"} {
 		t.Run(goarch, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "gate")
-			if err := buildGate(path, "linux", goarch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, buildGate(path, "linux", goarch))
 			info, err := os.Stat(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if most := int64(8 << 20); info.Size() > most {
 				t.Errorf("%d bytes, want %d at most", info.Size(), most)
 			}
 			file, err := elf.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer func() { _ = file.Close() }()
-			for _, p := range file.Progs {
-				if p.Type == elf.PT_INTERP {
-					t.Error("needs a dynamic loader")
-				}
+			if slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+				t.Error("needs a dynamic loader")
 			}
 		})
 	}
@@ -71,16 +63,14 @@ func TestUsage(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			code, stdout, stderr := runToEnd(t, newPod(t).container(append([]string{"/gate"}, tc.args...)...))
-			if code != tc.wantCode {
-				t.Errorf("exit code %d, want %d", code, tc.wantCode)
-			}
+			p := newPod(t)
+			code, stdout, stderr := p.run(p.container(append([]string{"/gate"}, tc.args...)...))
 			said, silent := stdout, stderr
 			if tc.wantCode != 0 {
 				said, silent = stderr, stdout
 			}
-			if !strings.Contains(said, tc.want) || silent != "" {
-				t.Errorf("stdout %q, stderr %q, want %q", stdout, stderr, tc.want)
+			if code != tc.wantCode || !strings.Contains(said, tc.want) || silent != "" {
+				t.Errorf("exit code %d, stdout %q, stderr %q, want %d and %q", code, stdout, stderr, tc.wantCode, tc.want)
 			}
 			if strings.Contains(stderr, "s3cret") {
 				t.Errorf("stderr %q repeats an argument", stderr)
@@ -92,8 +82,8 @@ func TestUsage(t *testing.T) {
 func TestWrapPassesArgumentsByteForByte(t *testing.T) {
 	want := []string{"", " ", "two  words", `"double" 'single'`, "line\nbreak", "$(VAR) $VAR {{ }} (x)", "*", "\\", "--", "-x", "\xff\xfe", "ünï", ""}
 	p := newPod(t)
-	p.release(t)
-	code, stdout, stderr := runToEnd(t, p.wrapped(append([]string{"printf", `%s\0`}, want...)...))
+	p.release()
+	code, stdout, stderr := p.run(p.wrapped(append([]string{"printf", `%s\0`}, want...)...))
 	if code != 0 || stderr != "" {
 		t.Errorf("exit code %d, stderr %q, want 0 and no output, because the pod is released", code, stderr)
 	}
@@ -102,154 +92,171 @@ func TestWrapPassesArgumentsByteForByte(t *testing.T) {
 	}
 }
 
-// A process inherits the same attributes with and without the gate.
-func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
-	changes := map[string]func(c *container){
-		"no change":         func(*container) {},
-		"few files":         func(c *container) { c.Files = syscall.Rlimit{Cur: 100, Max: 1000} },
-		"another directory": func(c *container) { c.Dir = "/srv/sub" },
-		"a umask":           func(c *container) { c.Umask = 0o077 },
-		"root":              func(c *container) { c.UID = 0 },
-		"signals are ignored": func(c *container) {
-			c.Argv = append([]string{"/bin/sh", "-c", `trap "" HUP INT; exec "$@"`, "sh"}, c.Argv...)
-		},
-		// A Go program unblocks the signals that end a process: SIGTERM, SIGINT and SIGHUP.
-		"signals are blocked": func(c *container) {
-			c.Argv = append([]string{"/usr/bin/env", "--block-signal=USR1,PIPE"}, c.Argv...)
-		},
-		"odd environment": func(c *container) { c.Env = append(c.Env, "EMPTY=", "LINES=a\nb", "=x", "PATHS=a=b") },
-	}
+// wantSameProcess fails unless each command finds the same attributes of its process in both containers, except for what the
+// regular expression matches. The other container has more variables.
+func wantSameProcess(t *testing.T, change func(c *container), other func(p *pod, argv ...string) container, except, added string) {
 	commands := map[string][]string{
 		"state":       {"grep", "-E", "^(Pid|PPid|NSpid|Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|Umask|Sig[BIC]|Shd|Threads|Cpus|THP|Max )", "/proc/self/status", "/proc/self/limits"},
 		"score":       {"grep", "-r", "", "/proc/self/oom_score_adj", "/proc/self/cgroup", "/proc/self/personality", "/proc/self/timerslack_ns"},
 		"files":       {"find", "/proc/self/fd", "/proc/self/cwd", "-printf", `%p %l\n`},
 		"environment": {"env", "-0"},
 	}
-	testDir := regexp.MustCompile(`/\S*/` + t.Name() + `\S*`)
-	for name, change := range changes {
-		for what, command := range commands {
-			t.Run(name+"/"+what, func(t *testing.T) {
-				p := newPod(t)
-				p.release(t)
-				plain, held := p.container(append([]string{"/usr/bin/env"}, command...)...), p.wrapped(append([]string{"/usr/bin/env"}, command...)...)
-				change(&plain)
-				change(&held)
-				plain.Env = slices.DeleteFunc(plain.Env, func(e string) bool { return strings.HasPrefix(e, signal.PodUIDEnv+"=") })
-				_, want, _ := runToEnd(t, plain)
-				_, got, stderr := runToEnd(t, held)
-				if what == "environment" {
-					want += "STATEFULSINGLETON_EPOCH=7\x00"
-				}
-				want, got = testDir.ReplaceAllString(want, "DIR"), testDir.ReplaceAllString(got, "DIR")
-				if diff := cmp.Diff(want, got); diff != "" || want == "" || stderr != "" {
-					t.Errorf("stderr %q; process (-plain +under the gate):\n%s", stderr, diff)
-				}
-			})
-		}
-	}
-}
-
-func TestWrapStartsWhatAShellWould(t *testing.T) {
-	tests := map[string]struct {
-		command  []string
-		path     string
-		dir      string
-		wantCode int
-		// wantError is the last line of the gate. Empty: the command starts.
-		wantError string
-	}{
-		"in PATH":                          {command: []string{"sh", "-c", "exit 7"}, path: "/nowhere:/bin", wantCode: 7},
-		"by its path":                      {command: []string{"/bin/sh", "-c", "exit 7"}, wantCode: 7},
-		"relative to the directory":        {command: []string{"./run"}, dir: "/srv", wantCode: 8},
-		"a relative directory in PATH":     {command: []string{"run"}, path: ":/bin", dir: "/srv", wantCode: 8},
-		"killed by itself":                 {command: []string{"sh", "-c", "kill -KILL $$; exit 9"}, path: "/bin", wantCode: 9}, // PID 1 cannot kill itself
-		"not in PATH":                      {command: []string{"run", "s3cret"}, path: "/bin", wantCode: 127, wantError: `start the main process "run": executable file not found in $PATH`},
-		"no PATH":                          {command: []string{"run"}, wantCode: 127, wantError: `start the main process "run": executable file not found in $PATH`},
-		"no name":                          {command: []string{""}, path: "/bin", wantCode: 127, wantError: `start the main process "": executable file not found in $PATH`},
-		"no such file":                     {command: []string{"/srv/missing"}, wantCode: 127, wantError: `start the main process "/srv/missing": stat /srv/missing: no such file or directory`},
-		"no interpreter":                   {command: []string{"/srv/orphan"}, wantCode: 127, wantError: `start the main process "/srv/orphan": /srv/orphan exists, but its interpreter or dynamic loader does not: no such file or directory`},
-		"not executable":                   {command: []string{"/srv/data"}, wantCode: 126, wantError: `start the main process "/srv/data": permission denied`},
-		"not executable in PATH":           {command: []string{"data"}, path: "/bin:/srv", wantCode: 126, wantError: `start the main process "data": /srv/data: permission denied`},
-		"a directory":                      {command: []string{"/srv"}, wantCode: 126, wantError: `start the main process "/srv": is a directory`},
-		"neither a program nor an #! line": {command: []string{"/srv/garbage"}, wantCode: 126, wantError: `start the main process "/srv/garbage": exec format error`},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+	differs := regexp.MustCompile(`/\S*/Test\w+LeavesTheProcessAsItIs\S*` + except)
+	for what, command := range commands {
+		t.Run(what, func(t *testing.T) {
 			p := newPod(t)
-			p.write(t, p.root+"/srv/run", "#!/bin/sh\nexit 8\n", 0o755)
-			p.write(t, p.root+"/srv/orphan", "#!/srv/missing\n", 0o755)
-			p.write(t, p.root+"/srv/garbage", "\x00", 0o755)
-			p.write(t, p.root+"/srv/data", "", 0o644)
-			c := p.wrapped(tc.command...)
-			c.Env = []string{"PATH=" + tc.path, signal.PodUIDEnv + "=" + podUID}
-			if tc.dir != "" {
-				c.Dir = tc.dir
+			command = append([]string{"/usr/bin/env"}, command...)
+			plain, gated := p.container(command...), other(p, command...)
+			change(&plain)
+			change(&gated)
+			if added != "" {
+				plain.Env = slices.DeleteFunc(plain.Env, func(e string) bool { return strings.HasPrefix(e, signal.PodUIDEnv+"=") })
 			}
-			held := start(t, c)
-			held.says(t, "Held: the main process starts when the controller releases this pod")
-			warning := `msg="The command of the main process cannot be started yet. The gate tries again after the release"`
-			if warns := tc.wantError != "" && name != "no interpreter" && !strings.HasPrefix(name, "neither"); warns {
-				held.says(t, warning)
+			_, want, _ := p.run(plain)
+			_, got, stderr := p.run(gated)
+			if what == "environment" {
+				want += added
 			}
-			p.release(t)
-			if got := held.exit(t); got != tc.wantCode {
-				t.Errorf("exit code %d, want %d", got, tc.wantCode)
-			}
-			stderr := read(t, held.stderr)
-			lines := strings.Split(strings.TrimSpace(stderr), "\n")
-			if last := lines[len(lines)-1]; tc.wantError != "" && last != "gate: "+tc.wantError {
-				t.Errorf("last line %q, want %q", last, "gate: "+tc.wantError)
-			}
-			if tc.wantError == "" && strings.Contains(stderr, warning) {
-				t.Errorf("unexpected warning: %s", stderr)
-			}
-			if strings.Contains(stderr, "s3cret") {
-				t.Errorf("stderr %q repeats an argument", stderr)
+			if diff := cmp.Diff(differs.ReplaceAllString(want, "X"), differs.ReplaceAllString(got, "X")); diff != "" || want == "" || stderr != "" {
+				t.Errorf("stderr %q; process (-plain +other):\n%s", stderr, diff)
 			}
 		})
 	}
 }
 
-// After each step of a case, the process must still wait.
-func TestWrapHolds(t *testing.T) {
-	whole := signal.Signal{UID: podUID, Epoch: 7}.String()
-	tests := map[string][]struct{ signal, wantLog string }{
-		"no signal":    {},
-		"empty":        {{"", `error="/var/run/signal/start-signal: parse signal: unexpected end of JSON input"`}},
-		"half written": {{whole[:5], "unexpected end of JSON input"}, {whole[:len(whole)-1], "unexpected end of JSON input"}},
-		"malformed":    {{"released", "invalid character"}},
-		"no epoch":     {{`{"uid":"` + podUID + `"}`, "epoch is 0, but must be at least 1"}},
-		"another pod's": {
-			{`{"uid":"not-my-uid","epoch":1}`, `Held: the signal file does not release this pod`},
-			{`{"uid":"not-my-uid","epoch":1}`, `with uid \"not-my-uid\"`},
+func ignoreSignals(c *container) { throughShell(c, `trap "" HUP INT; exec "$@"`) }
+
+// A process inherits the same attributes with and without the gate.
+func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
+	for name, change := range map[string]func(c *container){
+		"no change":           func(*container) {},
+		"few files":           func(c *container) { c.Files = syscall.Rlimit{Cur: 100, Max: 1000} },
+		"another directory":   func(c *container) { c.Dir = "/srv/sub" },
+		"a umask":             func(c *container) { c.Umask = 0o077 },
+		"root":                func(c *container) { c.UID = 0 },
+		"signals are ignored": ignoreSignals,
+		// A Go program unblocks the signals that end a process: SIGTERM, SIGINT and SIGHUP.
+		"signals are blocked": func(c *container) {
+			c.Argv = append([]string{"/usr/bin/env", "--block-signal=USR1,PIPE"}, c.Argv...)
 		},
-		"of a longer uid":      {{`{"uid":"` + podUID + `0","epoch":1}`, `with uid \"` + podUID + `0\"`}},
-		"of a shorter uid":     {{`{"uid":"` + podUID[:35] + `","epoch":1}`, `with uid \"` + podUID[:35] + `\"`}},
-		"of a uid in capitals": {{`{"uid":"` + strings.ToUpper(podUID) + `","epoch":1}`, `with uid \"` + strings.ToUpper(podUID) + `\"`}},
+		"odd environment": func(c *container) { c.Env = append(c.Env, "EMPTY=", "LINES=a\nb", "=x", "PATHS=a=b") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantSameProcess(t, change, func(p *pod, argv ...string) container { p.release(); return p.wrapped(argv...) }, "", "STATEFULSINGLETON_EPOCH=7\x00")
+		})
 	}
-	for name, steps := range tests {
+}
+
+// The command has the same attributes as without a supervisor, except for its ids.
+func TestSuperviseLeavesTheProcessAsItIs(t *testing.T) {
+	wantSameProcess(t, ignoreSignals, (*pod).supervised, `|pipe:\S+|/proc/\d+|(Pid|PPid|NSpid):.*`, "")
+}
+
+// A command that cannot be started yet is worth a warning. An earlier container may still create the file.
+func TestWrapWarnsOfAMissingCommand(t *testing.T) {
+	p := newPod(t)
+	held := p.start(p.wrapped("/srv/run", "s3cret"))
+	held.says(heldLog)
+	held.says(`msg="The command of the main process cannot be started yet. The gate tries again after the release"`)
+	p.write(p.root+"/srv/run", "#!/bin/sh\nexit 8\n", 0o755)
+	p.release()
+	held.wantExit(8)
+	if said := held.said(); strings.Contains(said, "s3cret") {
+		t.Errorf("stderr %q repeats an argument", said)
+	}
+}
+
+// After the release, the gate starts the command as a shell would. If that is not possible, it exits as a shell would, and
+// reports the reason.
+func TestWrapStartsWhatAShellWould(t *testing.T) {
+	few := func(most uint64) func(c *container) {
+		return func(c *container) { c.Files = syscall.Rlimit{Cur: 4, Max: most} }
+	}
+	inSrv := func(c *container) { c.Dir = "/srv" }
+	with := func(environ ...string) func(c *container) {
+		return func(c *container) { c.Env = append(c.Env, environ...) }
+	}
+	tests := map[string]struct {
+		argv     []string
+		path     string // default /bin
+		change   func(c *container)
+		wantCode int
+		// wantError is in the last line of the gate. Empty: the command starts.
+		wantError string
+	}{
+		"in PATH":                      {argv: []string{"sh", "-c", "exit 7"}, path: "/nowhere:/bin", wantCode: 7},
+		"by its path":                  {argv: shell("exit 7"), wantCode: 7},
+		"relative to the directory":    {argv: []string{"./run"}, change: inSrv, wantCode: 8},
+		"a relative directory in PATH": {argv: []string{"run"}, path: ":/bin", change: inSrv, wantCode: 8},
+		"killed by itself":             {argv: shell("kill -KILL $$; exit 9"), wantCode: 9}, // PID 1 cannot kill itself
+		"just enough files":            {argv: mainProcess, change: few(16), wantCode: mainProcessCode},
+		"no /proc":                     {argv: mainProcess, change: func(c *container) { c.NoProc = true }, wantCode: mainProcessCode},
+		"no stdio":                     {argv: mainProcess, change: func(c *container) { throughShell(c, `exec "$@" <&- >&- 2>&-`) }, wantCode: mainProcessCode},
+		"the epoch is set already": {
+			argv: shell("exit $STATEFULSINGLETON_EPOCH"), wantCode: 7,
+			change: with("STATEFULSINGLETON_EPOCH=1", "STATEFULSINGLETON_EPOCH=2", "STATEFULSINGLETON_EPOCH"),
+		},
+		"an odd environment": {argv: mainProcess, wantCode: mainProcessCode, change: with("", "=", "novalue", "PATH", "=PATH=/", "\xff=\xfe",
+			"GODEBUG=x=y,,", "GOGC=nonsense", "GOMAXPROCS=1", "GOMEMLIMIT=1", "GOTRACEBACK=crash")},
+
+		"not in PATH":                     {argv: []string{"run", "s3cret"}, wantCode: 127, wantError: `"run": executable file not found in $PATH`},
+		"no PATH":                         {argv: []string{"run"}, path: "none", wantCode: 127, wantError: `"run": executable file not found in $PATH`},
+		"no name":                         {argv: []string{""}, wantCode: 127, wantError: `"": executable file not found in $PATH`},
+		"no such file":                    {argv: []string{"/srv/missing"}, wantCode: 127, wantError: `"/srv/missing": stat /srv/missing: no such file or directory`},
+		"no interpreter":                  {argv: []string{"/srv/orphan"}, wantCode: 127, wantError: `"/srv/orphan": /srv/orphan exists, but its interpreter or dynamic loader does not: no such file or directory`},
+		"not executable":                  {argv: []string{"/srv/data"}, wantCode: 126, wantError: `"/srv/data": permission denied`},
+		"not executable in PATH":          {argv: []string{"data"}, path: "/bin:/srv", wantCode: 126, wantError: `"data": /srv/data: permission denied`},
+		"a directory":                     {argv: []string{"/srv"}, wantCode: 126, wantError: `"/srv": is a directory`},
+		"neither a program nor a script":  {argv: []string{"/srv/garbage"}, wantCode: 126, wantError: `"/srv/garbage": exec format error`},
+		"a program of another machine":    {argv: []string{"/srv/foreign"}, wantCode: 126, wantError: `"/srv/foreign": exec format error`},
+		"a pipe":                          {argv: []string{"/srv/pipe"}, wantCode: 126, wantError: `"/srv/pipe": permission denied`},
+		"a loop of links":                 {argv: []string{"/srv/loop"}, wantCode: 126, wantError: `"/srv/loop": stat /srv/loop: too many levels of symbolic links`},
+		"a name too long":                 {argv: []string{"/" + strings.Repeat("a", 300)}, wantCode: 126, wantError: "file name too long"},
+		"a file as directory":             {argv: []string{"/srv/run/x"}, wantCode: 126, wantError: "not a directory"},
+		"dashes alone":                    {argv: []string{"--"}, wantCode: 127, wantError: `"--": executable file not found in $PATH`},
+		"dashes twice":                    {argv: []string{"--", "sh"}, wantCode: 127, wantError: `"--": executable file not found in $PATH`},
+		"an option":                       {argv: []string{"--help"}, wantCode: 127, wantError: `"--help": executable file not found in $PATH`},
+		"its own interpreter":             {argv: []string{"/srv/circle"}, wantCode: 126, wantError: "too many levels of symbolic links"},
+		"few files":                       {argv: mainProcess, change: few(15), wantCode: 1, wantError: "the container can open only 15 files, and the gate needs 16. Raise the limit of open files (ulimit -n)"},
+		"no arguments at all":             {argv: mainProcess, change: func(c *container) { throughShell(c, `exec /gate`) }, wantCode: 64, wantError: "a command is missing"},
+		"an invalid setting of Go itself": {argv: mainProcess, change: with("GOMEMLIMIT=nonsense"), wantCode: 2, wantError: "malformed GOMEMLIMIT"},
+	}
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)
-			held := start(t, p.wrapped("sh", "-c", "echo started with $STATEFULSINGLETON_EPOCH"))
-			held.says(t, "Held: the main process starts")
-			for _, step := range steps {
-				p.write(t, p.volume+"/start-signal", step.signal, 0o644)
-				p.wake(t)
-				held.says(t, step.wantLog)
+			p.release()
+			foreign := []byte(read(t, gateBinary)[:4096])
+			foreign[18], foreign[19] = 0xf3, 0 // e_machine: RISC-V
+			for file, content := range map[string]string{
+				"run": "#!/bin/sh\nexit 8\n", "orphan": "#!/srv/missing\n", "circle": "#!/srv/circle\n", "garbage": "\x00", "foreign": string(foreign),
+			} {
+				p.write(p.root+"/srv/"+file, content, 0o755)
 			}
-			if code, _, stderr := runToEnd(t, p.container("/gate", "started")); code != 1 || !strings.HasPrefix(stderr, "gate: the pod is not released, so the main process has not started: ") {
-				t.Errorf("gate started: exit code %d, stderr %q", code, stderr)
+			p.write(p.root+"/srv/data", "", 0o644)
+			must(t, os.Symlink("loop", p.root+"/srv/loop"))
+			must(t, syscall.Mkfifo(p.root+"/srv/pipe", 0o755))
+			c := p.wrapped(tc.argv...)
+			if tc.path == "none" {
+				c.Env[0] = "PATH="
+			} else if tc.path != "" {
+				c.Env[0] = "PATH=" + tc.path
 			}
-			// The main process has not started before the release.
-			if got := read(t, held.stdout); got != "" {
-				t.Errorf("started while held: %q", got)
+			if tc.change != nil {
+				tc.change(&c)
 			}
-			p.release(t)
-			if code := held.exit(t); code != 0 || read(t, held.stdout) != "started with 7\n" {
-				t.Errorf("exit code %d, stdout %q, want it released with epoch 7", code, read(t, held.stdout))
+			wantError := tc.wantError
+			if strings.HasPrefix(wantError, `"`) {
+				wantError = "gate: start the main process " + wantError + "\n"
 			}
-			if got, want := strings.Count(read(t, held.stderr), "\n"), 2; got > want {
-				t.Errorf("%d lines, want %d at most, because each message is logged once\n%s", got, want, read(t, held.stderr))
+			code, stdout, stderr := p.run(c)
+			if code != tc.wantCode || !strings.Contains(stderr, wantError) || tc.wantError == "" && stderr != "" {
+				t.Errorf("exit code %d, stderr %q, want %d and %q", code, stderr, tc.wantCode, tc.wantError)
+			}
+			if started := stdout != ""; started && tc.wantError != "" {
+				t.Errorf("started: %q", stdout)
+			}
+			if strings.Contains(stderr, "s3cret") {
+				t.Errorf("stderr %q repeats an argument", stderr)
 			}
 		})
 	}
@@ -259,18 +266,18 @@ func TestWrapHolds(t *testing.T) {
 func TestWrapEndsWithoutThePodUID(t *testing.T) {
 	const want = "gate: environment variable STATEFULSINGLETON_POD_UID is missing or empty, so the gate cannot recognize the signal of this pod. "
 	wantHelp := map[string]string{"wrap": "Delete the pod:", "started": "gate started runs only in held containers."}
-	signals := map[string]string{"held": "", "released": signal.Signal{UID: podUID, Epoch: 7}.String(), "released without a uid": `{"uid":"","epoch":7}`}
+	signals := map[string]string{"held": "", "released": signalOf(7), "released without a uid": `{"uid":"","epoch":7}`}
 	for env, entries := range map[string][]string{"missing": nil, "empty": {"STATEFULSINGLETON_POD_UID="}} {
 		for state, content := range signals {
 			for what, argv := range map[string][]string{"wrap": {"/gate", "wrap", "--", "sh", "-c", "echo started"}, "started": {"/gate", "started", "20s"}} {
 				t.Run(env+"/"+state+"/"+what, func(t *testing.T) {
 					p := newPod(t)
 					if content != "" {
-						p.write(t, p.volume+"/start-signal", content, 0o644)
+						p.write(p.signalFile(), content, 0o644)
 					}
 					c := p.container(argv...)
 					c.Env = append([]string{"PATH=/usr/bin:/bin"}, entries...)
-					if code, stdout, stderr := runToEnd(t, c); code != 64 || stdout != "" || !strings.HasPrefix(stderr, want+wantHelp[what]) {
+					if code, stdout, stderr := p.run(c); code != 64 || stdout != "" || !strings.HasPrefix(stderr, want+wantHelp[what]) {
 						t.Errorf("exit code %d, stdout %q, stderr %q, want 64 and %q", code, stdout, stderr, want+wantHelp[what])
 					}
 				})
@@ -282,34 +289,17 @@ func TestWrapEndsWithoutThePodUID(t *testing.T) {
 // A person asks the sidecar for the state of its pod.
 func TestStatus(t *testing.T) {
 	p := newPod(t)
-	c := p.sidecar()
-	sidecar := start(t, c)
+	sidecar := p.start(p.sidecar())
 	for _, want := range []string{"State:      standby\n", "State:      active\nEpoch:      7\n"} {
 		eventually(t, want, func() bool {
-			output, err := c.inside(sidecar, "/gate", "status").Output()
+			output, err := sidecar.inside("/gate", "status").Output()
 			return err == nil && strings.HasPrefix(string(output), want)
 		})
-		p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 7}.String(), 0o644)
+		p.annotate(signalOf(7))
 	}
-	output, err := c.inside(sidecar, "/gate", "started").CombinedOutput()
+	output, err := sidecar.inside("/gate", "started").CombinedOutput()
 	if err == nil || strings.Contains(string(output), "Delete the pod") {
 		t.Errorf("gate started: %v, output %q, want no advice to delete the pod", err, output)
-	}
-}
-
-func TestWrapHoldsWithoutAVolume(t *testing.T) {
-	p := newPod(t)
-	must(t, os.Remove(p.root+signal.Dir))
-	c := p.wrapped("sh", "-c", "echo started")
-	c.Volume = ""
-	held := start(t, c)
-	held.says(t, "Held: the main process starts")
-	must(t, held.Process.Signal(syscall.SIGTERM))
-	if code := held.exit(t); code != 143 || read(t, held.stdout) != "" {
-		t.Errorf("exit code %d, stdout %q, want 143 and nothing", code, read(t, held.stdout))
-	}
-	if !strings.Contains(read(t, held.stderr), "pipe=/var/run/signal/wakeup") {
-		t.Errorf("stderr %q does not name the volume", read(t, held.stderr))
 	}
 }
 
@@ -322,13 +312,9 @@ func stopsAtOnce(t *testing.T, started func() *process, s syscall.Signal, wantCo
 	for range 3 {
 		p := started()
 		begin := time.Now()
-		must(t, p.Process.Signal(s))
-		code := p.exit(t)
-		took = time.Since(begin)
-		if code != wantCode {
-			t.Fatalf("exit code %d, want %d; stderr:\n%s", code, wantCode, read(t, p.stderr))
-		}
-		if took < soon {
+		p.send(s)
+		p.wantExit(wantCode)
+		if took = time.Since(begin); took < soon || t.Failed() {
 			return
 		}
 	}
@@ -336,22 +322,25 @@ func stopsAtOnce(t *testing.T, started func() *process, s syscall.Signal, wantCo
 }
 
 // The gate is PID 1, for which the kernel ignores signals without a handler.
-func TestWrapStopsAtOnceWhileItWaits(t *testing.T) {
-	tests := map[string]struct {
-		signal   syscall.Signal
-		wantCode int
+func TestStopsAtOnceWhileItWaits(t *testing.T) {
+	wrapper := func(p *pod) container { return p.wrapped(mainProcess...) }
+	for name, tc := range map[string]struct {
+		container func(p *pod) container
+		signal    syscall.Signal
+		wantCode  int
 	}{
-		"SIGTERM":    {syscall.SIGTERM, 143},
-		"SIGINT":     {syscall.SIGINT, 130},
-		"SIGQUIT":    {syscall.SIGQUIT, 131},
-		"SIGWINCH":   {syscall.SIGWINCH, 156},
-		"SIGRTMIN+3": {37, 165},
-	}
-	for name, tc := range tests {
+		"SIGTERM":    {wrapper, syscall.SIGTERM, 143},
+		"SIGINT":     {wrapper, syscall.SIGINT, 130},
+		"SIGQUIT":    {wrapper, syscall.SIGQUIT, 131},
+		"SIGWINCH":   {wrapper, syscall.SIGWINCH, 156},
+		"SIGRTMIN+3": {wrapper, 37, 165},
+		"sidecar":    {func(p *pod) container { return p.sidecar("POD_IP=" + loopback()) }, syscall.SIGTERM, 0},
+	} {
 		t.Run(name, func(t *testing.T) {
 			stopsAtOnce(t, func() *process {
-				held := start(t, newPod(t).wrapped("sh", "-c", "echo started"))
-				held.says(t, "Held: the main process starts")
+				p := newPod(t)
+				held := p.start(tc.container(p))
+				held.says("Held: ")
 				return held
 			}, tc.signal, tc.wantCode)
 		})
@@ -366,13 +355,13 @@ func TestStopSignalBeforeTheReleaseIsNotLost(t *testing.T) {
 	const times = 20
 	for range times {
 		p := newPod(t)
-		held := start(t, p.wrapped("sh", "-c", "echo started"))
-		held.says(t, "Held: the main process starts")
-		must(t, held.Process.Signal(syscall.SIGSTOP))
-		must(t, held.Process.Signal(syscall.SIGTERM))
-		p.release(t)
-		must(t, held.Process.Signal(syscall.SIGCONT))
-		if code := held.exit(t); code != 143 {
+		held := p.start(p.wrapped("sh", "-c", "echo started"))
+		held.says(heldLog)
+		held.send(syscall.SIGSTOP)
+		held.send(syscall.SIGTERM)
+		p.release()
+		held.send(syscall.SIGCONT)
+		if code := held.exit(); code != 143 {
 			lost++
 		}
 	}
@@ -381,23 +370,17 @@ func TestStopSignalBeforeTheReleaseIsNotLost(t *testing.T) {
 	}
 }
 
-func TestStarted(t *testing.T) {
-	p := newPod(t)
-	p.release(t)
-	if code, stdout, stderr := runToEnd(t, p.container("/gate", "started")); code != 0 || stdout+stderr != "" {
-		t.Errorf("exit code %d, output %q, want 0 and no output", code, stdout+stderr)
-	}
-}
-
 // The kubelet marks the container as started when the probe ends.
 func TestStartedWaitsForTheRelease(t *testing.T) {
 	p := newPod(t)
 	p.createPipe()
-	probe := start(t, p.container("/gate", "started", "1m"))
-	waits(t, probe)
-	p.release(t)
-	if code := probe.exit(t); code != 0 || read(t, probe.stdout)+read(t, probe.stderr) != "" {
-		t.Errorf("exit code %d, output %q, want 0 and no output", code, read(t, probe.stdout)+read(t, probe.stderr))
+	probe := p.start(p.container("/gate", "started", "1m"))
+	probe.waits()
+	p.release()
+	for _, ended := range []*process{probe, p.start(p.container("/gate", "started"))} {
+		if ended.wantEnd(0, ""); ended.said() != "" {
+			t.Errorf("output %q, want none", ended.said())
+		}
 	}
 }
 
@@ -421,33 +404,28 @@ func status(t *testing.T, podIP string) (got map[string]any) {
 	return got
 }
 
+// saysEpoch is a command that prints its epoch.
+var saysEpoch = []string{"sh", "-c", "echo started with $STATEFULSINGLETON_EPOCH"}
+
 // The gate in a pod, from the delivery to the release, and after restarts.
 func TestHandoff(t *testing.T) {
 	p := newPod(t)
 	podIP := loopback()
 	c := p.sidecar("POD_IP=" + podIP)
 	c.Umask = 0o077
-	sidecar := start(t, c)
+	sidecar := p.start(c)
 	hook := c
 	hook.Argv = []string{"/gate", "delivered"}
-	if code, _, stderr := runToEnd(t, hook); code != 0 {
-		t.Fatalf("gate delivered: exit code %d: %s", code, stderr)
-	}
+	p.start(hook).wantExit(0)
 	delivered, err := os.Stat(p.volume + "/gate")
 	must(t, err)
 	if delivered.Mode() != 0o755 || read(t, p.volume+"/gate") != read(t, gateBinary) {
 		t.Errorf("the delivered gate is not a copy, or has the wrong mode: %s", delivered.Mode())
 	}
 
-	// From here on, the test uses the delivered gate.
-	wrap := func(name string) *process {
-		c := p.wrapped("sh", "-c", "echo "+name+" started with $STATEFULSINGLETON_EPOCH")
-		c.Argv[0] = signal.GatePath
-		return start(t, c)
-	}
-	one, two := wrap("one"), wrap("two")
-	one.says(t, "Held")
-	two.says(t, "Held")
+	one, two := p.start(p.delivered(saysEpoch...)), p.start(p.delivered(saysEpoch...))
+	one.says("Held")
+	two.says("Held")
 	if got := status(t, podIP); got["released"] != false || got["delivered"] != true {
 		t.Errorf("/status while held: %v", got)
 	}
@@ -458,35 +436,30 @@ func TestHandoff(t *testing.T) {
 		t.Errorf("/healthz: %s", response.Status)
 	}
 
-	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
-	for name, held := range map[string]*process{"one": one, "two": two} {
-		if code := held.exit(t); code != 0 || read(t, held.stdout) != name+" started with 3\n" {
-			t.Errorf("%s: exit code %d, stdout %q, stderr %q", name, code, read(t, held.stdout), read(t, held.stderr))
-		}
-		if stderr := read(t, held.stderr); strings.Contains(stderr, "Polling the signal file") {
-			t.Errorf("%s polls, stderr %q", name, stderr)
+	p.annotate(signalOf(3))
+	for _, held := range []*process{one, two} {
+		held.wantEnd(0, "started with 3\n")
+		if said := held.said(); strings.Contains(said, "Polling the signal file") {
+			t.Errorf("polls, stderr %q", said)
 		}
 	}
 	eventually(t, "/status reports released", func() bool { return status(t, podIP)["released"] == true })
 
 	// A restarted container starts at once, with or without the sidecar.
-	stopsAtOnce(t, func() *process { sidecar.says(t, "Released"); return sidecar }, syscall.SIGTERM, 0)
-	restarted := wrap("again")
-	if code := restarted.exit(t); code != 0 || read(t, restarted.stdout) != "again started with 3\n" || read(t, restarted.stderr) != "" {
-		t.Errorf("restarted: exit code %d, stdout %q, stderr %q", code, read(t, restarted.stdout), read(t, restarted.stderr))
+	stopsAtOnce(t, func() *process { sidecar.says("Released"); return sidecar }, syscall.SIGTERM, 0)
+	restarted := p.start(p.delivered(saysEpoch...))
+	if restarted.wantEnd(0, "started with 3\n"); restarted.said() != "" {
+		t.Errorf("restarted: stderr %q", restarted.said())
 	}
-	sidecar = start(t, c)
-	sidecar.says(t, "Released")
-	if code, _, stderr := runToEnd(t, hook); code != 0 {
-		t.Errorf("gate delivered after the restart of the sidecar: exit code %d: %s", code, stderr)
-	}
+	sidecar = p.start(c)
+	sidecar.says("Released")
+	p.start(hook).wantExit(0)
 
 	// If the signal of another pod replaces the annotation, the sidecar removes the signal file.
-	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: "another", Epoch: 4}.String(), 0o644)
-	eventually(t, "the signal file is removed", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
-	held := wrap("late")
-	held.says(t, "Held")
-	sidecar.says(t, `it is for a pod with uid \"another\"`)
+	p.annotate(signal.Signal{UID: "another", Epoch: 4}.String())
+	p.awaitNoSignal()
+	p.start(p.delivered(saysEpoch...)).says("Held")
+	sidecar.says(`it is for a pod with uid \"another\"`)
 	eventually(t, "/status reports a problem", func() bool { return status(t, podIP)["problem"] == "see the log of container status-sidecar" })
 }
 
@@ -494,39 +467,31 @@ func TestHandoff(t *testing.T) {
 func TestForgedSignalWhileTheSidecarIsAway(t *testing.T) {
 	p := newPod(t)
 	c := p.sidecar("POD_IP=" + loopback())
-	sidecar := start(t, c)
-	sidecar.says(t, "Held")
-	wrap := func() *process {
-		c := p.wrapped("sh", "-c", "echo started with $STATEFULSINGLETON_EPOCH")
-		c.Argv[0] = signal.GatePath
-		return start(t, c)
-	}
-	before := wrap()
-	before.says(t, "Held: the main process starts")
-	must(t, sidecar.Process.Kill())
-	_ = sidecar.exit(t)
+	sidecar := p.start(c)
+	sidecar.says("Held")
+	before := p.start(p.delivered(saysEpoch...))
+	before.says(heldLog)
+	sidecar.kill()
 
-	p.write(t, p.volume+"/start-signal", `{"uid":"not-my-uid","epoch":1}`, 0o644)
-	p.wake(t)
-	during := wrap() // a container that restarts
+	p.write(p.signalFile(), `{"uid":"not-my-uid","epoch":1}`, 0o644)
+	p.wake()
+	during := p.start(p.delivered(saysEpoch...)) // a container that restarts
 	for _, held := range []*process{before, during} {
-		held.says(t, `has the signal of another pod, with uid \"not-my-uid\"`)
+		held.says(`has the signal of another pod, with uid \"not-my-uid\"`)
 	}
-	sidecar = start(t, c)
-	eventually(t, "the sidecar removes the forged signal", func() bool { _, err := os.Stat(p.volume + "/start-signal"); return os.IsNotExist(err) })
+	sidecar = p.start(c)
+	p.awaitNoSignal()
 	for _, held := range []*process{before, during} {
-		if got := read(t, held.stdout); got != "" {
+		if got := held.printed(); got != "" {
 			t.Errorf("started while held: %q", got)
 		}
 	}
 
-	p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
+	p.annotate(signalOf(3))
 	for _, held := range []*process{before, during} {
-		if code := held.exit(t); code != 0 || read(t, held.stdout) != "started with 3\n" {
-			t.Errorf("exit code %d, stdout %q, stderr %q, want it released with epoch 3", code, read(t, held.stdout), read(t, held.stderr))
-		}
+		held.wantEnd(0, "started with 3\n")
 	}
-	sidecar.says(t, "Released")
+	sidecar.says("Released")
 }
 
 // If the sidecar is killed at any point of the release, the restarted sidecar delivers the signal.
@@ -534,27 +499,16 @@ func TestSidecarIsKilledAtTheRelease(t *testing.T) {
 	for i := range 20 {
 		p := newPod(t)
 		c := p.sidecar("POD_IP=" + loopback())
-		sidecar := start(t, c)
-		sidecar.says(t, "Held")
-		held := start(t, p.wrapped("sh", "-c", "echo started with $STATEFULSINGLETON_EPOCH"))
-		held.says(t, "Held")
-		p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
+		sidecar := p.start(c)
+		sidecar.says("Held")
+		held := p.start(p.wrapped(saysEpoch...))
+		held.says("Held")
+		p.annotate(signalOf(3))
 		time.Sleep(time.Duration(i) * 100 * time.Microsecond) // the time of the kill varies
-		must(t, sidecar.Process.Kill())
-		_ = sidecar.exit(t)
-		start(t, c).says(t, "Released")
-		if code := held.exit(t); code != 0 || read(t, held.stdout) != "started with 3\n" {
-			t.Errorf("exit code %d, stdout %q, stderr %q, want it released with epoch 3", code, read(t, held.stdout), read(t, held.stderr))
-		}
+		sidecar.kill()
+		p.start(c).says("Released")
+		held.wantEnd(0, "started with 3\n")
 	}
-}
-
-func TestSidecarStopsAtOnce(t *testing.T) {
-	stopsAtOnce(t, func() *process {
-		sidecar := start(t, newPod(t).sidecar("POD_IP="+loopback()))
-		sidecar.says(t, "Held")
-		return sidecar
-	}, syscall.SIGTERM, 0)
 }
 
 func TestSidecarWorksWithoutServing(t *testing.T) {
@@ -566,29 +520,10 @@ func TestSidecarWorksWithoutServing(t *testing.T) {
 	for name, env := range map[string]string{"the port is busy": "POD_IP=" + podIP, "no POD_IP": "POD_IP="} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)
-			p.write(t, p.podinfo+"/start-signal", signal.Signal{UID: podUID, Epoch: 3}.String(), 0o644)
-			sidecar := start(t, p.sidecar(env))
-			sidecar.says(t, "Cannot serve /healthz")
-			sidecar.says(t, "Released")
-		})
-	}
-}
-
-func TestSidecarFails(t *testing.T) {
-	tests := map[string]struct {
-		change func(c *container)
-		want   string
-	}{
-		"the volume is read-only": {func(c *container) { c.VolumeReadOnly = true }, "gate: deliver the gate to the held containers: open /var/run/signal/gate.partial: read-only file system\n"},
-		"no uid":                  {func(c *container) { c.Env = []string{"POD_IP=" + loopback()} }, "gate: POD_UID is empty"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			c := newPod(t).sidecar()
-			tc.change(&c)
-			if code, _, stderr := runToEnd(t, c); code != 1 || !strings.Contains(stderr, tc.want) {
-				t.Errorf("exit code %d, stderr %q, want 1 and %q", code, stderr, tc.want)
-			}
+			p.annotate(signalOf(3))
+			sidecar := p.start(p.sidecar(env))
+			sidecar.says("Cannot serve /healthz")
+			sidecar.says("Released")
 		})
 	}
 }

@@ -5,64 +5,70 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// lockSidecar returns the sidecar of a pod of a StatefulSetLock.
-func (p *pod) lockSidecar(t *testing.T, s *leaseServer, seconds int, held ...string) container {
+// startLock returns a pod of a StatefulSetLock whose sidecar runs. The test runs in parallel with others.
+func startLock(t *testing.T, seconds int, held ...string) *fencedPod {
 	t.Helper()
-	c := p.fencedSidecar(t, s, seconds, held...)
-	c.Env = append(c.Env, signal.LockEnv+"=db")
-	return c
+	t.Parallel()
+	f := newFenced(t, seconds, held...)
+	f.sidecar.Env = append(f.sidecar.Env, signal.LockEnv+"=db")
+	f.startSidecar()
+	return f
 }
 
-// lockContainer returns a container of a pod of a StatefulSetLock.
-func (p *pod) lockContainer(t *testing.T, name, script, hooks string) container {
-	t.Helper()
-	c := p.fencedContainer(t, name, script)
+// withRole starts a held container of a pod of a StatefulSetLock.
+func (f *fencedPod) withRole(name, script, hooks string) *process {
+	f.t.Helper()
+	c := f.held(name, script)
 	c.Env = append(c.Env, signal.HooksEnv+"="+hooks)
-	return c
+	return f.start(c)
 }
+
+// endsOnTerm makes a script end on SIGTERM.
+const endsOnTerm = `trap 'exit 0' TERM; `
 
 // writesAsWriter is a script that says its role, and writes to a file while it is the writer. It ends on SIGTERM.
 func writesAsWriter(file string) string {
-	return `echo "I am the $STATEFULSETLOCK_ROLE of epoch $STATEFULSETLOCK_EPOCH" >&2; trap 'exit 0' TERM; ` +
-		`while :; do [ "$STATEFULSETLOCK_ROLE" = reader ] || echo x >>/data/` + file + `; [ -e /data/kill ] && kill -KILL $$; sleep 0.001; done`
+	return `echo "I am the $STATEFULSETLOCK_ROLE of epoch $STATEFULSETLOCK_EPOCH" >&2; ` + endsOnTerm +
+		`while :; do [ "$STATEFULSETLOCK_ROLE" = reader ] || echo x >>/data/` + file + `; [ -e /data/kill-` + file + ` ] && kill -KILL $$; sleep 0.001; done`
 }
 
-// revoke makes the holder end its tenure.
-func (s *leaseServer) revoke(epoch int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	annotations, spec := s.last()
-	annotations[signal.RevokedAnnotation] = strconv.Itoa(epoch)
-	s.write(annotations, spec)
-}
-
-// writing returns the epoch with which the holder runs the writer, by the Lease.
-func (s *leaseServer) writing() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	annotations, _ := s.last()
-	epoch, _ := annotations[signal.WritingAnnotation].(string)
-	return epoch
-}
+// readers returns how often the main process has started as a reader.
+func (p *process) readers() int { return strings.Count(p.said(), "I am the reader") }
 
 // awaitWriting waits until the Lease says that the holder runs the writer with the epoch.
-func (s *leaseServer) awaitWriting(t *testing.T, epoch int) {
-	t.Helper()
-	eventually(t, "the Lease says that the pod writes", func() bool { return s.writing() == strconv.Itoa(epoch) })
+func (f *fencedPod) awaitWriting(epoch int) {
+	f.t.Helper()
+	eventually(f.t, "the Lease says that the pod writes", func() bool { return f.writing() == strconv.Itoa(epoch) })
 }
 
+// becomesWriter grants the Lease, and waits until the Lease says that the pod writes.
+func (f *fencedPod) becomesWriter(epoch int) {
+	f.t.Helper()
+	f.grant(epoch)
+	f.awaitWriting(epoch)
+}
+
+// endsTenure revokes the tenure, and waits until the pod has released the Lease and does not write.
+func (f *fencedPod) endsTenure(epoch int) {
+	f.t.Helper()
+	f.revoke(epoch)
+	f.awaitReleased()
+	f.wantRests("app")
+}
+
+const reader = `{"role":"reader"}`
+
 // wantRole waits until the file with the role has the content.
-func (p *pod) wantRole(t *testing.T, want string) {
-	t.Helper()
-	eventually(t, "role "+want, func() bool {
-		content, _ := os.ReadFile(filepath.Join(p.volume, filepath.Base(signal.RoleFile)))
+func (f *fencedPod) wantRole(want string) {
+	f.t.Helper()
+	eventually(f.t, "role "+want, func() bool {
+		content, _ := os.ReadFile(filepath.Join(f.volume, filepath.Base(signal.RoleFile)))
 		return strings.TrimSpace(string(content)) == want
 	})
 }
@@ -70,184 +76,141 @@ func (p *pod) wantRole(t *testing.T, want string) {
 // A main process runs as a reader, starts again as the writer when the pod gets a tenure, and as a reader when the tenure
 // ends.
 func TestRoleChanges(t *testing.T) {
-	t.Parallel()
-	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.lockSidecar(t, s, 5, "app"))
-	app := start(t, p.lockContainer(t, "app", writesAsWriter("app"), "{}"))
-	app.says(t, "I am the reader of epoch 0")
-	p.wantRole(t, `{"role":"reader"}`)
+	f := startLock(t, 5)
+	app := f.withRole("app", writesAsWriter("app"), "{}")
+	app.says("I am the reader of epoch 0")
+	f.wantRole(reader)
 	for epoch := 7; epoch < 9; epoch++ {
-		s.grant(fencedIdentity, epoch)
-		app.says(t, "I am the writer of epoch "+strconv.Itoa(epoch))
-		s.awaitWriting(t, epoch)
-		p.wantRole(t, `{"role":"writer","epoch":`+strconv.Itoa(epoch)+`}`)
-		p.wantGrows(t, "app")
-		s.revoke(epoch)
-		s.awaitReleased(t)
-		p.wantRests(t, "app")
-		p.wantRole(t, `{"role":"reader"}`)
+		f.becomesWriter(epoch)
+		app.says("I am the writer of epoch " + strconv.Itoa(epoch))
+		f.wantRole(`{"role":"writer","epoch":` + strconv.Itoa(epoch) + `}`)
+		f.wantGrows("app")
+		f.endsTenure(epoch)
+		f.wantRole(reader)
 	}
-	must(t, app.Process.Signal(syscall.SIGTERM))
-	if code := app.exit(t); code != 0 {
-		t.Errorf("exit code %d; stderr:\n%s", code, read(t, app.stderr))
-	}
+	app.stop(0)
 }
 
 // A writer that is killed releases the Lease at once, and its container ends with its exit code.
 func TestRoleWriterIsKilled(t *testing.T) {
-	t.Parallel()
-	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.lockSidecar(t, s, 60, "app", "web"))
-	app := start(t, p.lockContainer(t, "app", writesAsWriter("app"), "{}"))
-	web := start(t, p.lockContainer(t, "web", strings.Replace(writesAsWriter("web"), "/data/kill", "/data/other", 1), "{}"))
-	s.grant(fencedIdentity, 7)
-	s.awaitWriting(t, 7)
-	p.wantGrows(t, "app")
-	p.wantGrows(t, "web")
+	f := startLock(t, 60, "app", "web")
+	app, web := f.withRole("app", writesAsWriter("app"), "{}"), f.withRole("web", writesAsWriter("web"), "{}")
+	f.becomesWriter(7)
+	f.wantGrows("app")
+	f.wantGrows("web")
 	begun := time.Now()
-	p.write(t, p.root+"/data/kill", "", 0o644)
-	s.awaitReleased(t)
-	if took := time.Since(begun); took > time.Second {
-		t.Errorf("released after %s", took)
-	}
-	p.wantRests(t, "app")
-	p.wantRests(t, "web")
-	if code := app.exit(t); code != 137 {
-		t.Errorf("exit code %d", code)
-	}
-	web.says(t, "I am the reader of epoch 0")
+	f.write(f.root+"/data/kill-app", "", 0o644)
+	f.awaitReleased()
+	wantWithin(t, begun, time.Second, "the release")
+	f.wantRests("app", "web")
+	app.wantExit(137)
+	web.says("I am the reader of epoch 0")
 }
 
 // Without renewals, the writer ends before the Lease expires, and runs as a reader.
 func TestRoleExpiry(t *testing.T) {
 	t.Parallel()
-	for name, ignore := range map[string]string{"a writer that stops": "", "a writer that ignores SIGTERM": "trap '' TERM; "} {
+	for name, ignores := range map[string]bool{"a writer that stops": false, "a writer that ignores SIGTERM": true} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, p := newLeaseServer(t), newPod(t)
-			start(t, p.lockSidecar(t, s, 5, "app"))
+			f := startLock(t, 5)
 			script := writesAsWriter("app")
-			if ignore != "" {
-				script = strings.Replace(script, "trap 'exit 0' TERM; ", `[ "$STATEFULSETLOCK_ROLE" = reader ] && trap 'exit 0' TERM || trap '' TERM; `, 1)
+			if ignores {
+				script = strings.Replace(script, endsOnTerm, `[ "$STATEFULSETLOCK_ROLE" = reader ] && trap 'exit 0' TERM || trap '' TERM; `, 1)
 			}
-			app := start(t, p.lockContainer(t, "app", script, "{}"))
-			s.grant(fencedIdentity, 7)
-			p.wantGrows(t, "app")
-			s.awaitRenewals(t, 2)
+			app := f.withRole("app", script, "{}")
+			f.grant(7)
+			f.wantGrows("app")
+			f.awaitRenewals(2)
 			begun := time.Now()
-			s.setAway(true)
-			if ignore == "" {
+			f.setAway(true)
+			if ignores {
+				app.wantExit(137)
+			} else {
 				eventually(t, "the reader after the writer", func() bool {
-					said := read(t, app.stderr)
+					said := app.said()
 					return strings.LastIndex(said, "I am the reader") > strings.Index(said, "I am the writer")
 				})
-			} else if code := app.exit(t); code != 137 {
-				t.Errorf("exit code %d", code)
 			}
-			if took := time.Since(begun); took > 5*time.Second {
-				t.Errorf("the writer ended after %s", took)
-			}
-			p.wantRests(t, "app")
-			p.wantRole(t, `{"role":"reader"}`)
+			wantWithin(t, begun, 5*time.Second, "the end of the writer")
+			f.wantRests("app")
+			f.wantRole(reader)
 		})
 	}
 }
 
 // Hooks change the role of a main process that keeps running.
 func TestRoleHooks(t *testing.T) {
-	t.Parallel()
-	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.lockSidecar(t, s, 60, "app"))
-	script := `echo "started as $STATEFULSETLOCK_ROLE" >&2; trap 'exit 0' TERM; while :; do [ -e /data/writer ] && echo x >>/data/app; sleep 0.001; done`
-	app := start(t, p.lockContainer(t, "app", script, `{"promote":["sh","-c","echo promote $STATEFULSETLOCK_EPOCH >&2; touch /data/writer"],"demote":["rm","/data/writer"]}`))
-	app.says(t, "started as reader")
+	f := startLock(t, 60)
+	app := f.withRole("app", `echo "started as $STATEFULSETLOCK_ROLE" >&2; `+endsOnTerm+`while :; do [ -e /data/writer ] && echo x >>/data/app; sleep 0.001; done`,
+		`{"promote":["sh","-c","echo promote $STATEFULSETLOCK_EPOCH >&2; touch /data/writer"],"demote":["rm","/data/writer"]}`)
+	app.says("started as reader")
 	for epoch := 7; epoch < 9; epoch++ {
-		s.grant(fencedIdentity, epoch)
-		app.says(t, "promote "+strconv.Itoa(epoch))
-		s.awaitWriting(t, epoch)
-		p.wantGrows(t, "app")
-		s.revoke(epoch)
-		s.awaitReleased(t)
-		p.wantRests(t, "app")
+		f.becomesWriter(epoch)
+		app.says("promote " + strconv.Itoa(epoch))
+		f.wantGrows("app")
+		f.endsTenure(epoch)
 	}
-	if starts := strings.Count(read(t, app.stderr), "started as"); starts != 1 {
+	if starts := strings.Count(app.said(), "started as"); starts != 1 {
 		t.Errorf("the main process started %d times", starts)
 	}
 }
 
 // A pod whose promote hook fails gives up its tenure, and its main process starts again as a reader.
 func TestRolePromoteFails(t *testing.T) {
-	t.Parallel()
-	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.lockSidecar(t, s, 60, "app"))
-	app := start(t, p.lockContainer(t, "app", writesAsWriter("app"), `{"promote":["false"]}`))
-	app.says(t, "I am the reader")
-	s.grant(fencedIdentity, 7)
-	s.awaitReleased(t)
-	eventually(t, "the next reader", func() bool { return strings.Count(read(t, app.stderr), "I am the reader") == 2 })
+	f := startLock(t, 60)
+	app := f.withRole("app", writesAsWriter("app"), `{"promote":["false"]}`)
+	app.says("I am the reader")
+	f.grant(7)
+	f.awaitReleased()
+	eventually(t, "the next reader", func() bool { return app.readers() == 2 })
 }
 
 // A writer keeps running while its sidecar restarts, and then ends its tenure as before.
 func TestRoleSidecarRestarts(t *testing.T) {
-	t.Parallel()
-	s, p := newLeaseServer(t), newPod(t)
-	c := p.lockSidecar(t, s, 15, "app")
-	sidecar := start(t, c)
-	app := start(t, p.lockContainer(t, "app", writesAsWriter("app"), "{}"))
-	s.grant(fencedIdentity, 7)
-	s.awaitWriting(t, 7)
-	must(t, sidecar.Process.Kill())
-	_ = sidecar.exit(t)
-	start(t, c)
-	s.awaitRenewals(t, 2)
-	p.wantGrows(t, "app")
-	if starts := strings.Count(read(t, app.stderr), "I am the writer"); starts != 1 {
+	f := startLock(t, 15)
+	app := f.withRole("app", writesAsWriter("app"), "{}")
+	f.becomesWriter(7)
+	f.running.kill()
+	f.startSidecar()
+	f.awaitRenewals(2)
+	f.wantGrows("app")
+	if starts := strings.Count(app.said(), "I am the writer"); starts != 1 {
 		t.Errorf("the writer started %d times", starts)
 	}
-	p.wantRole(t, `{"role":"writer","epoch":7}`)
-	s.revoke(7)
-	s.awaitReleased(t)
-	p.wantRests(t, "app")
+	f.wantRole(`{"role":"writer","epoch":7}`)
+	f.endsTenure(7)
 }
 
 // A gate whose reader did not end before its pod lost the Lease has started no writer. The sidecar knows of the writer that
 // the gate starts in the next tenure.
 func TestRoleMissesATenure(t *testing.T) {
-	t.Parallel()
-	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.lockSidecar(t, s, 60, "app"))
-	script := strings.Replace(writesAsWriter("app"), "trap 'exit 0' TERM; ", "trap 'until [ -e /data/end ]; do sleep 0.001; done; exit 0' TERM; ", 1)
-	app := start(t, p.lockContainer(t, "app", script, "{}"))
-	app.says(t, "I am the reader")
-	s.grant(fencedIdentity, 7)
-	p.awaitState(t, "MayRun")
-	app.says(t, "The role changes")
-	s.grant("other", 8)
-	p.wantRole(t, `{"role":"reader"}`)
-	p.write(t, p.root+"/data/end", "", 0o644)
-	eventually(t, "the next reader", func() bool { return strings.Count(read(t, app.stderr), "I am the reader") == 2 })
-	s.grant(fencedIdentity, 9)
-	s.awaitWriting(t, 9)
-	p.awaitState(t, `{"app":{"state":"MayRun"}}`)
-	if said := read(t, app.stderr); strings.Contains(said, "I am the writer of epoch 7") {
+	f := startLock(t, 60)
+	script := strings.Replace(writesAsWriter("app"), endsOnTerm, "trap 'until [ -e /data/end ]; do sleep 0.001; done; exit 0' TERM; ", 1)
+	app := f.withRole("app", script, "{}")
+	app.says("I am the reader")
+	f.grant(7)
+	f.awaitState("MayRun")
+	app.says("The role changes")
+	f.grantTo("other", 8)
+	f.wantRole(reader)
+	f.write(f.root+"/data/end", "", 0o644)
+	eventually(t, "the next reader", func() bool { return app.readers() == 2 })
+	f.becomesWriter(9)
+	f.awaitState(`{"app":{"state":"MayRun"}}`)
+	if said := app.said(); strings.Contains(said, "I am the writer of epoch 7") {
 		t.Errorf("the pod was the writer after it lost the Lease:\n%s", said)
 	}
 }
 
 // The environment of a container does not let a main process of a StatefulSingleton run.
 func TestRoleOfASingleton(t *testing.T) {
-	t.Parallel()
-	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.fencedSidecar(t, s, 5, "app"))
-	app := start(t, p.lockContainer(t, "app", writesAsWriter("app"), "{}"))
-	app.says(t, "Waiting for container status-sidecar to write the role of the pod")
-	s.grant(fencedIdentity, 7)
-	s.awaitRenewals(t, 2)
-	must(t, app.Process.Signal(syscall.SIGTERM))
-	if code := app.exit(t); code != 143 {
-		t.Errorf("exit code %d", code)
-	}
-	if said := read(t, app.stderr); strings.Contains(said, "I am") {
+	f := startFenced(t, 5)
+	app := f.withRole("app", writesAsWriter("app"), "{}")
+	app.says("Waiting for container status-sidecar to write the role of the pod")
+	f.grant(7)
+	f.awaitRenewals(2)
+	app.stop(143)
+	if said := app.said(); strings.Contains(said, "I am") {
 		t.Errorf("the main process has started:\n%s", said)
 	}
 }
@@ -255,45 +218,28 @@ func TestRoleOfASingleton(t *testing.T) {
 // The sidecar does not renew the Lease of a tenure that ends if the gate of the writer is gone. Another pod becomes the writer
 // after the Lease has expired.
 func TestRoleGateIsGone(t *testing.T) {
-	t.Parallel()
-	s, p := newLeaseServer(t), newPod(t)
-	start(t, p.lockSidecar(t, s, 5, "app"))
-	app := start(t, p.lockContainer(t, "app", writesAsWriter("app"), "{}"))
-	s.grant(fencedIdentity, 7)
-	s.awaitWriting(t, 7)
-	must(t, app.Process.Kill())
-	_ = app.exit(t)
-	s.wantHeld(t)
-	s.revoke(7)
-	_, last := s.counts()
-	silent := time.Now()
-	eventually(t, "no renewal for three periods", func() bool {
-		if _, now := s.counts(); now != last {
-			last, silent = now, time.Now()
-		}
-		return time.Since(silent) > 3*time.Second
-	})
-	if holder := s.holder(); holder != fencedIdentity {
-		t.Errorf("the holder is %q: the pod must not release the Lease without a report", holder)
-	}
+	f := startLock(t, 5)
+	app := f.withRole("app", writesAsWriter("app"), "{}")
+	f.becomesWriter(7)
+	app.kill()
+	f.wantHeld()
+	f.revoke(7)
+	f.awaitSilence(3 * time.Second) // three periods
+	f.wantHolder(fencedIdentity)    // the pod must not release the Lease without a report
 }
 
 // A sidecar that restarts during a promote hook does not take the pod for the writer.
 func TestRoleSidecarRestartsDuringTheHook(t *testing.T) {
-	t.Parallel()
-	s, p := newLeaseServer(t), newPod(t)
-	c := p.lockSidecar(t, s, 15, "app")
-	sidecar := start(t, c)
-	app := start(t, p.lockContainer(t, "app", writesAsWriter("app"), `{"promote":["sh","-c","echo promoting >&2; until [ -e /data/promoted ]; do sleep 0.01; done"]}`))
-	s.grant(fencedIdentity, 7)
-	app.says(t, "promoting")
-	must(t, sidecar.Process.Kill())
-	_ = sidecar.exit(t)
-	start(t, c)
-	s.awaitRenewals(t, 2)
-	if writing := s.writing(); writing != "" {
+	f := startLock(t, 15)
+	app := f.withRole("app", writesAsWriter("app"), `{"promote":["sh","-c","echo promoting >&2; until [ -e /data/promoted ]; do sleep 0.01; done"]}`)
+	f.grant(7)
+	app.says("promoting")
+	f.running.kill()
+	f.startSidecar()
+	f.awaitRenewals(2)
+	if writing := f.writing(); writing != "" {
 		t.Errorf("the Lease says that the pod writes with epoch %s", writing)
 	}
-	p.write(t, p.root+"/data/promoted", "", 0o644)
-	s.awaitWriting(t, 7)
+	f.write(f.root+"/data/promoted", "", 0o644)
+	f.awaitWriting(7)
 }

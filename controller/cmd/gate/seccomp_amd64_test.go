@@ -2,7 +2,6 @@ package main
 
 import (
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,36 +25,22 @@ func TestWrapUnderASeccompProfile(t *testing.T) {
 			p := newPod(t)
 			c := p.wrapped(mainProcess...)
 			c.Forbidden = tc.forbidden
-			held := start(t, c)
+			held := p.start(c)
 			if tc.wantEnds != "" {
-				p.release(t)
-				if code := held.exit(t); code == 0 || code == mainProcessCode || read(t, held.stdout) != "" || !strings.Contains(read(t, held.stderr), tc.wantEnds) {
-					t.Errorf("exit code %d, stdout %q, stderr %q, want an error with %q", code, read(t, held.stdout), read(t, held.stderr), tc.wantEnds)
+				p.release()
+				if code := held.exit(); code == 0 || code == mainProcessCode || held.printed() != "" || !strings.Contains(held.said(), tc.wantEnds) {
+					t.Errorf("exit code %d, stdout %q, stderr %q, want an error with %q", code, held.printed(), held.said(), tc.wantEnds)
 				}
 				return
 			}
-			held.says(t, "Held: the main process starts")
+			held.says(heldLog)
+			stops := p.start(c)
+			stops.says(heldLog)
 			time.Sleep(time.Second) // the test measures the CPU time of this second
-			if got := read(t, held.stdout); got != "" {
-				t.Errorf("started while held: %q", got)
-			}
-			p.release(t)
-			if code := held.exit(t); code != mainProcessCode {
-				t.Errorf("exit code %d, want the exit code of the main process; stderr:\n%s", code, read(t, held.stderr))
-			}
+			p.wantHeld(stops, held)
 			if used, most := held.ProcessState.UserTime()+held.ProcessState.SystemTime(), 100*time.Millisecond; used > most {
 				t.Errorf("used %s of CPU in a second, want %s at most", used, most)
 			}
 		})
 	}
-	t.Run("stops while it waits", func(t *testing.T) {
-		c := newPod(t).wrapped(mainProcess...)
-		c.Forbidden = tests["poll"].forbidden
-		held := start(t, c)
-		held.says(t, "Held: the main process starts")
-		must(t, held.Process.Signal(syscall.SIGTERM))
-		if code := held.exit(t); code != 143 {
-			t.Errorf("exit code %d, want 143", code)
-		}
-	})
 }
